@@ -28,6 +28,7 @@ pub mod schema;
 pub mod scratch;
 pub mod suite;
 pub mod tree;
+pub mod view;
 pub mod wait;
 pub mod workload;
 

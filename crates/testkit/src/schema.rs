@@ -5,6 +5,7 @@
 //! The schemas lie in `crates/testkit/tests/schemas`; [`check`] and [`check_lines`] hold what
 //! commands print against them.
 
+use crate::view::Typed;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -67,7 +68,7 @@ fn compare(schema: &Value, value: &Value, place: &str, problems: &mut Vec<String
         match keyword.as_str() {
             "$schema" | "title" | "properties" => {}
             "type" => {
-                let is_one = |word: &Value| has_type(word.as_str().expect("a type"), value);
+                let is_one = |word: &Value| has_type(word.text(), value);
                 let holds = argument
                     .as_array()
                     .map_or_else(|| is_one(argument), |words| words.iter().any(is_one));
@@ -76,15 +77,15 @@ fn compare(schema: &Value, value: &Value, place: &str, problems: &mut Vec<String
                 }
             }
             "enum" => {
-                let words = argument.as_array().expect("a list of values");
+                let words = argument.list();
                 if !value.is_null() && !words.contains(value) {
                     problems.push(format!("{place}: {value} is none of {argument}"));
                 }
             }
             "required" => {
                 let Some(object) = value.as_object() else { continue };
-                let names = argument.as_array().expect("a list of names").iter();
-                let names = names.map(|name| name.as_str().expect("a name"));
+                let names = argument.list().iter();
+                let names = names.map(|name| name.text());
                 for name in names.filter(|name| !object.contains_key(*name)) {
                     problems.push(format!("{place}: {name} is missing"));
                 }

@@ -5,6 +5,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use skep_testkit::files;
 use skep_testkit::program::finish;
+use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, Shape, Transport, cluster, wait_for};
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -28,9 +29,8 @@ fn log_levels_change_in_running_services_and_mounts() {
         fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     };
     let levels = |arguments: &[&str]| {
-        let lines = cluster.skep_json(&[&["node", "log-level"], arguments].concat());
-        let lines = lines.as_array().expect("a list").clone();
-        lines.iter().map(|line| line["level"].as_str().expect("a level").to_owned()).collect()
+        let lines = cluster.skep_list(&[&["node", "log-level"], arguments].concat());
+        lines.iter().map(|line| line["level"].text().to_owned()).collect()
     };
     let all: Vec<String> = levels(&["all"]);
     assert_eq!(all, ["info"; 3], "management, metadata, storage");
@@ -48,8 +48,7 @@ fn log_levels_change_in_running_services_and_mounts() {
     let all: Vec<String> = levels(&["all", "default"]);
     assert_eq!(all, ["info"; 3]);
 
-    let nodes = cluster.skep_json(&["node", "list"]);
-    let nodes = nodes.as_array().expect("a list");
+    let nodes = cluster.skep_list(&["node", "list"]);
     let client = nodes.iter().find(|node| node["kind"] == "client").expect("the mount");
     let client = client["id"].to_string();
     for (arguments, words) in [
@@ -103,14 +102,12 @@ fn a_lease_that_becomes_shorter_counts_for_mounts_that_are_there() {
     cluster.skep(&["config", "set", "heartbeat", "500ms"]);
     cluster.skep(&["config", "set", "lease", "3s"]);
     let clients = || {
-        let nodes = cluster.skep_json(&["node", "list"]);
-        let nodes = nodes.as_array().expect("a list").clone();
+        let nodes = cluster.skep_list(&["node", "list"]);
         nodes.iter().filter(|node| node["kind"] == "client").count()
     };
     assert_eq!(clients(), 2);
     wait_for("both mounts renew by the new lease", PATIENCE, || {
-        let sessions = cluster.skep_json(&["session", "list"]);
-        let sessions = sessions.as_array().expect("a list").clone();
+        let sessions = cluster.skep_list(&["session", "list"]);
         let is_new = |it: &Value| it["lease_ms"] == 3_000;
         (sessions.len() == 2 && sessions.iter().all(is_new)).then_some(())
     });
@@ -136,8 +133,7 @@ fn who_uses_the_cluster_and_its_files_is_shown() {
     let file = files::create(&path);
     file.lock().expect("locked");
     let path = cluster.path().join("open").display().to_string();
-    let list =
-        |arguments: &[&str]| cluster.skep_json(arguments).as_array().expect("a list").clone();
+    let list = |arguments: &[&str]| cluster.skep_list(arguments);
     let place = second.path().display().to_string();
 
     let clients = list(&["client", "list"]);
@@ -145,7 +141,7 @@ fn who_uses_the_cluster_and_its_files_is_shown() {
     let client = clients.iter().find(|it| it["mount_point"] == place.as_str()).expect("it");
     assert_eq!(client["reachability"], "Online");
     assert_eq!((&client["open_files"], &client["sessions"]), (&json!(1), &json!(1)), "{client}");
-    assert!(client["silent_ms"].as_u64().expect("a number") < 5_000);
+    assert!(client["silent_ms"].number() < 5_000);
     let shown = cluster.skep(&["client", "list"]);
     assert!(shown.contains(&place) && shown.contains(" ago"), "{shown}");
 
@@ -208,8 +204,7 @@ fn what_a_client_holds_can_be_taken_away() {
     let other = files::open_with(fs::File::options().write(true), cluster.path().join("held"));
     assert!(other.try_lock().is_err(), "it is locked");
     let client = || {
-        let clients = cluster.skep_json(&["client", "list"]);
-        let clients = clients.as_array().expect("a list").clone();
+        let clients = cluster.skep_list(&["client", "list"]);
         clients.into_iter().find(|it| it["mount_point"] == place.as_str())
     };
     let first = client().expect("it is there")["id"].clone();
@@ -283,7 +278,7 @@ fn refusal(cluster: &Cluster, arguments: &[&str]) -> String {
 fn settings_change_live_and_wrong_values_are_refused_by_name() {
     let cluster = Cluster::start(small());
     let settings = cluster.skep_json(&["config", "list"]);
-    let names: Vec<_> = settings.as_array().expect("a list").iter().map(|it| &it["name"]).collect();
+    let names: Vec<_> = settings.list().iter().map(|it| &it["name"]).collect();
     for name in ["lease", "heartbeat", "chunk-size", "stripe-width", "feature-level"] {
         assert!(names.contains(&&json!(name)), "{name}: {names:?}");
     }

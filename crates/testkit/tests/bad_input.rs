@@ -7,6 +7,7 @@ use skep_testkit::files;
 use skep_testkit::power::Disk;
 use skep_testkit::process::Process;
 use skep_testkit::program::finish;
+use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, Random, Scratch, Shape, Transport, eventually, wait_for};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -513,10 +514,9 @@ fn files_below(directory: &Path, found: &mut Vec<PathBuf>) {
 
 /// The storage target on which a chunk file lies.
 fn target_at(cluster: &Cluster, chunk_file: &Path) -> String {
-    let targets = cluster.skep_json(&["target", "list"]);
-    let targets = targets.as_array().expect("a list");
+    let targets = cluster.skep_list(&["target", "list"]);
     let is_its = |it: &&serde_json::Value| {
-        it["kind"] == "storage" && chunk_file.starts_with(it["path"].as_str().expect("a path"))
+        it["kind"] == "storage" && chunk_file.starts_with(it["path"].text())
     };
     let target = targets.iter().find(is_its).expect("one of them has it");
     format!("t{}", target["id"])
@@ -567,7 +567,7 @@ fn a_flipped_bit_in_a_chunk_is_an_error_that_names_it() {
     let damaged = if results[0].is_err() { &bad } else { &good };
     // The client says of which file, and where the bytes came from.
     let info = cluster.skep_json(&["entry", "info", damaged.to_str().expect("ASCII")]);
-    let file = info["entry_id"].as_str().expect("a text");
+    let file = info["entry_id"].text();
     let target = target_at(&cluster, &path);
     let mounts = log("mount.log");
     let line = mounts.lines().find(|line| line.contains("ERROR")).expect("an error is logged");

@@ -6,6 +6,7 @@ use serde_json::Value;
 use skep_testkit::files;
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::schema::{check, check_lines};
+use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, Scratch, Shape, Transport, cluster, process, wait_for};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -59,14 +60,14 @@ fn io_moves_and_compares_data_between_two_mounts() {
             let all = [&common[..], pattern, &hosts, &ENTER, &output].concat();
             let value = parse(&run(&all).expect_success());
             check("bench-io", &value);
-            let phases = value["phases"].as_array().expect("phases");
-            let done: Vec<_> = phases.iter().map(|it| it["phase"].as_str().expect("it")).collect();
+            let phases = value["phases"].list();
+            let done: Vec<_> = phases.iter().map(|it| it["phase"].text()).collect();
             assert_eq!(done, ["write", "read", "write", "read"]);
             let segments = if pattern.contains(&"-s") { 2 } else { 1 };
             for phase in phases {
                 assert_eq!(phase["bytes"], (4 << 20) * segments);
                 assert_eq!(phase["errors"], 0);
-                let processes = phase["processes"].as_array().expect("processes");
+                let processes = phase["processes"].list();
                 let places: Vec<_> = processes.iter().map(|it| it["host"].as_str()).collect();
                 assert_eq!(places, [Some("mnt"), Some("mnt-1"), Some("mnt"), Some("mnt-1")]);
             }
@@ -148,8 +149,8 @@ fn metadata_makes_sees_and_removes_names_on_two_mounts() {
             let all = [&common[..], items, &tree, &hosts, &ENTER].concat();
             let value = parse(&run(&all).expect_success());
             check("bench-metadata", &value);
-            let phases = value["phases"].as_array().expect("phases");
-            let name = |phase: &Value| phase["phase"].as_str().expect("a name").to_owned();
+            let phases = value["phases"].list();
+            let name = |phase: &Value| phase["phase"].text().to_owned();
             let names: Vec<_> = phases.iter().map(name).collect();
             assert_eq!(names.len(), 18);
             assert_eq!((names[0].as_str(), names[17].as_str()), ("tree_creation", "tree_removal"));
@@ -226,13 +227,13 @@ fn other_programs_do_the_work_by_the_same_protocol() {
         let value = parse(&run(&[&common[..], pattern].concat()).expect_success());
         check("bench-io", &value);
         assert_eq!(value["tool"], "fio");
-        let phases = value["phases"].as_array().expect("phases");
+        let phases = value["phases"].list();
         let (repetitions, segments) = if pattern[0] == "-F" { (2, 2) } else { (1, 1) };
         assert_eq!(phases.len(), 2 * repetitions);
         for phase in phases {
             assert_eq!(phase["bytes"], (4 << 20) * segments, "{phase}");
-            for process in phase["processes"].as_array().expect("processes") {
-                let command = process["command"].as_str().expect("a command");
+            for process in phase["processes"].list() {
+                let command = process["command"].text();
                 assert!(command.starts_with("fio ") && command.contains("/file"), "{command}");
                 assert_eq!(process["reported"]["result"]["io_bytes"], (1 << 20) * segments);
             }
@@ -291,7 +292,7 @@ fn bench_targets(cluster: &Cluster, verb: &str, more: &[&str]) -> Command {
 /// Ids of the targets of a kind.
 fn targets(cluster: &Cluster, kind: &str) -> Vec<String> {
     let list = parse(&cluster.skep(&["target", "list", "--output", "json"]));
-    let of_kind = list.as_array().expect("targets").iter().filter(|it| it["kind"] == kind);
+    let of_kind = list.list().iter().filter(|it| it["kind"] == kind);
     of_kind.map(|it| it["id"].to_string()).collect()
 }
 
@@ -324,13 +325,13 @@ fn targets_measure_themselves_and_are_judged() {
         measured = run("storage", &[&small, more].concat()).expect_success();
         let value = parse(&measured);
         check("bench-storage", &value);
-        assert_eq!(value["targets"].as_array().expect("targets").len(), 4);
-        let samples = value["samples"].as_array().expect("samples");
+        assert_eq!(value["targets"].list().len(), 4);
+        let samples = value["samples"].list();
         assert_eq!(samples.len(), 4 * 2 * 3);
         for sample in samples {
             assert_eq!(sample["bytes"], 2 << 20);
-            assert_eq!(sample["threads"].as_array().expect("threads").len(), 2);
-            assert!(sample["bandwidth_mib_per_s"].as_f64().expect("a rate") > 0.0);
+            assert_eq!(sample["threads"].list().len(), 2);
+            assert!(sample["bandwidth_mib_per_s"].float() > 0.0);
         }
         assert_eq!(left_on_targets(&cluster), Vec::<PathBuf>::new());
     }
@@ -343,7 +344,7 @@ fn targets_measure_themselves_and_are_judged() {
     let third: u64 = ids[2].parse().expect("an id");
     let is_third = |sample: &Value| sample["target"].as_u64() == Some(third);
     for sample in value["samples"].as_array_mut().expect("samples") {
-        let repetition = sample["repetition"].as_f64().expect("a number");
+        let repetition = sample["repetition"].float();
         let rate = if is_third(sample) { 50.0 } else { 100.0 };
         sample["bandwidth_mib_per_s"] = (rate + repetition).into();
     }
@@ -426,7 +427,7 @@ fn run_on_full(arguments: &[&str]) -> Finished {
 fn kinds(file: &Path) -> Vec<String> {
     let text = files::read_to_string(file);
     assert!(text.ends_with('\n'), "{text}");
-    text.lines().map(|line| parse(line)["kind"].as_str().expect("a kind").to_owned()).collect()
+    text.lines().map(|line| parse(line)["kind"].text().to_owned()).collect()
 }
 
 #[test]
@@ -493,43 +494,43 @@ fn net_measures_each_pair_in_both_directions() {
     let common = [&small[..], &hosts, &ENTER, &["--round-trips", "7"]].concat();
     let nodes = parse(&cluster.skep(&["node", "list", "--output", "json"]));
     let is_service = |node: &&Value| node["kind"] != "client";
-    let services = nodes.as_array().expect("nodes").iter().filter(is_service).count();
+    let services = nodes.list().iter().filter(is_service).count();
     let sources = services - 1;
     for format in ["json", "ndjson"] {
         let output = ["--repetitions", "2", "--output", format];
         let value = parse(&run(&[&common[..], &output].concat()).expect_success());
         check("bench-net", &value);
-        let pairs = value["pairs"].as_array().expect("pairs");
+        let pairs = value["pairs"].list();
         assert_eq!(pairs.len(), 2 * services + sources * (services - 1), "{value}");
-        let samples = value["samples"].as_array().expect("samples");
+        let samples = value["samples"].list();
         assert_eq!(samples.len(), pairs.len() * 3 * 2);
         for sample in samples {
-            let pair = &pairs[sample["pair"].as_u64().expect("a place") as usize];
+            let pair = &pairs[sample["pair"].number() as usize];
             let processes = if pair["from_kind"] == "host" { 2 } else { 1 };
-            let count = |name: &str| sample[name].as_array().expect("a list").len();
+            let count = |name: &str| sample[name].list().len();
             if sample["measured"] == "round_trip" {
                 assert_eq!((count("round_trips_us"), count("streams")), (7, 1), "{sample}");
-                assert!(sample["round_trip_us"].as_f64().expect("a time") > 0.0);
+                assert!(sample["round_trip_us"].float() > 0.0);
                 assert_eq!(sample["bytes"], 0);
             } else {
                 assert_eq!((count("round_trips_us"), count("streams")), (0, 3 * processes));
                 assert_eq!(sample["bytes"], processes * 3 * 4 * (64 << 10), "{sample}");
-                assert!(sample["bandwidth_mib_per_s"].as_f64().expect("a rate") > 0.0);
+                assert!(sample["bandwidth_mib_per_s"].float() > 0.0);
             }
         }
-        assert_eq!(value["judged"].as_array().expect("verdicts").len(), pairs.len() * 3);
+        assert_eq!(value["judged"].list().len(), pairs.len() * 3);
         assert_eq!(value["hosts"][1]["name"], "two");
     }
     let once = [&common[..], &["--repetitions", "1"]].concat();
     let all = ["--all-at-once", "--only-from-hosts", "--output", "json"];
     let value = parse(&run(&[&once[..], &all].concat()).expect_success());
     check("bench-net", &value);
-    let totals = value["totals"].as_array().expect("totals");
+    let totals = value["totals"].list();
     assert_eq!(totals.len(), 2);
     for total in totals {
         assert_eq!(total["bytes"], 2 * 2 * services * 3 * 4 * (64 << 10), "{total}");
     }
-    assert_eq!(value["samples"].as_array().expect("samples").len(), 2 * services * 3);
+    assert_eq!(value["samples"].list().len(), 2 * services * 3);
     let some = ["--services", "storage-1,storage-2", "--only-between-services"];
     let shown = run(&[&once[..], &some].concat()).expect_success();
     assert!(shown.contains("storage-1") && !shown.contains("metadata"), "{shown}");
@@ -647,8 +648,8 @@ fn io_keeps_what_was_measured_when_a_process_dies() {
     let ended = run.end();
     assert_eq!(ended.code, Some(1), "{}", ended.error);
     check("bench-io", &ended.outcome);
-    assert!(ended.outcome["phases"].as_array().expect("phases").len() >= 2);
-    let why = ended.outcome["failure"].as_str().expect("a reason");
+    assert!(ended.outcome["phases"].list().len() >= 2);
+    let why = ended.outcome["failure"].text();
     assert!(why.contains("is gone: it was ended by signal 9"), "{why}");
     assert!(ended.error.contains("signal 9"), "{}", ended.error);
     run.wait_for_clean();

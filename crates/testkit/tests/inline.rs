@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use skep_testkit::files::{self, OrFail};
 use skep_testkit::power::Disk;
 use skep_testkit::program::{Finished, finish, run_in};
+use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, Mounted, Random, Scratch, Shape, Transport, cluster, wait_for};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -111,7 +112,7 @@ fn small_files_cost_no_chunk_file_and_their_pattern_says_so() {
             .expect_success();
     assert!(text.contains("+ Type: inline") && text.contains("4.0KiB"), "{text}");
     let map = entry_json(&["map", "--offset", "0", "--length", "8KiB"], &path);
-    let pieces = map["pieces"].as_array().expect("pieces");
+    let pieces = map["pieces"].list();
     assert_eq!(pieces.len(), 2);
     let metadata = info["metadata"]["target"].clone();
     assert_eq!((&pieces[0]["length"], &pieces[0]["target"]), (&json!(INLINE), &metadata));

@@ -6,6 +6,7 @@ use skep_testkit::files;
 use skep_testkit::lab::Lab;
 use skep_testkit::program::finish;
 use skep_testkit::schema::{check, check_lines};
+use skep_testkit::view::Typed;
 use skep_testkit::{Scratch, cluster, wait_for};
 use std::fs;
 use std::process::{Command, Stdio};
@@ -66,8 +67,8 @@ fn written_rate(lab: &Lab, name: &str, targets: &str) -> f64 {
     let host = &run["hosts"][0];
     assert_eq!(host["exit_code"], 0, "{run}");
     let bytes = f64::from(WRITERS * MEGABYTES) * 1e6;
-    assert!(host["sent_bytes"].as_f64().expect("a number") >= bytes, "{run}");
-    bytes / host["seconds"].as_f64().expect("a number")
+    assert!(host["sent_bytes"].float() >= bytes, "{run}");
+    bytes / host["seconds"].float()
 }
 
 /// A rate may never be passed; on a machine that does much else it may be missed a few times.
@@ -91,8 +92,7 @@ fn a_lab_has_mounts_on_hosts_whose_links_and_targets_have_the_rates_asked_for() 
     let up = lab.json("up", &[&SHAPE[..], &RATES].concat());
     check("lab-up", &up);
     assert_eq!((&up["phase"], &up["is_well"]), (&"up".into(), &true.into()), "{up}");
-    let names: Vec<_> =
-        up["hosts"].as_array().expect("hosts").iter().map(|host| host["name"].clone()).collect();
+    let names: Vec<_> = up["hosts"].list().iter().map(|host| host["name"].clone()).collect();
     assert_eq!(names, ["m1", "s1", "s2", "c1", "c2"]);
     checked(&lab, "status", &[]);
 
@@ -101,7 +101,7 @@ fn a_lab_has_mounts_on_hosts_whose_links_and_targets_have_the_rates_asked_for() 
     assert_eq!(files::read_to_string(lab.mount("c2").join("greeting")), "hello");
     let script = ["--", "sh", "-c", "cat greeting; echo $SKEP_LAB_HOST >&2"];
     let run = checked(&lab, "run", &script);
-    for (host, name) in run["hosts"].as_array().expect("hosts").iter().zip(["c1", "c2"]) {
+    for (host, name) in run["hosts"].list().iter().zip(["c1", "c2"]) {
         assert_eq!((&host["host"], &host["exit_code"]), (&name.into(), &0.into()));
         assert_eq!(
             (&host["stdout"], &host["stderr"]),
@@ -114,7 +114,7 @@ fn a_lab_has_mounts_on_hosts_whose_links_and_targets_have_the_rates_asked_for() 
     assert_rate(&lab, "2", TARGET);
     assert_rate(&lab, "2,3", LINK);
     let status = lab.json("status", &[]);
-    let received = |host: usize| status["hosts"][host]["received_bytes"].as_u64().expect("bytes");
+    let received = |host: usize| status["hosts"][host]["received_bytes"].number();
     assert!(received(1) + received(2) > 32_000_000, "{status}");
 
     checked(&lab, "down", &["--dry-run"]);
@@ -136,7 +136,7 @@ fn commands_on_hosts_have_exit_codes_and_a_limit_of_time() {
     let skep = cluster::program().display().to_string();
     let chooser = ["--host", "c1", "--", &skep, "config", "get", "chooser", "--output", "json"];
     let run = lab.json("run", &chooser);
-    assert!(run["hosts"][0]["stdout"].as_str().expect("a text").contains("roundrobin"), "{run}");
+    assert!(run["hosts"][0]["stdout"].text().contains("roundrobin"), "{run}");
     let script = "test $SKEP_LAB_HOST = c1 || exit 7";
     let run = lab.call("run", &["--output", "json", "--", "sh", "-c", script]);
     assert_eq!(run.status.code(), Some(1), "{run:?}");
@@ -151,7 +151,7 @@ fn commands_on_hosts_have_exit_codes_and_a_limit_of_time() {
     check("lab-run", &value);
     let host = &value["hosts"][0];
     assert_eq!((&host["is_timed_out"], &host["stdout"]), (&true.into(), &"".into()), "{value}");
-    assert!(host["seconds"].as_f64().expect("a number") < 30.0, "{value}");
+    assert!(host["seconds"].float() < 30.0, "{value}");
     wait_for("the command's own processes end", PATIENCE, || (!has_sleep(&lab)).then_some(()));
     let unknown = lab.call("run", &["--host", "c9", "--", "true"]);
     assert_eq!(unknown.status.code(), Some(4), "{unknown:?}");
@@ -169,8 +169,8 @@ fn whatever_a_killed_lab_leaves_is_removed() {
     let mut shell = shell.stdout(Stdio::null()).spawn().expect("started");
     wait_for("it runs", PATIENCE, || has_sleep(&lab).then_some(()));
     let status = lab.json("status", &[]);
-    for host in status["hosts"].as_array().expect("hosts") {
-        for process in host["processes"].as_array().expect("processes") {
+    for host in status["hosts"].list() {
+        for process in host["processes"].list() {
             let pid = process["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
             kill(pid.expect("an id"));
         }
@@ -193,7 +193,7 @@ fn whatever_a_killed_lab_leaves_is_removed() {
 fn noted_processes(lab: &Lab) -> Option<usize> {
     let text = fs::read(lab.directory().join("lab.json")).ok()?;
     let state: Value = serde_json::from_slice(&text).expect("never half a state");
-    Some(state["processes"].as_array().expect("a list").len())
+    Some(state["processes"].list().len())
 }
 
 #[test]
@@ -317,12 +317,12 @@ fn benchmarks_run_on_the_hosts_of_a_lab_and_drop_caches() {
         // Others may have work for the processors, too: whether it counts can't be foreseen.
         assert_eq!(value["is_valid"], !value["cpu"]["is_limit"].as_bool().expect("judged"));
         assert!(value["cpu"]["samples"].as_u64() > Some(0), "{value}");
-        let hosts = value["hosts"].as_array().expect("hosts");
+        let hosts = value["hosts"].list();
         assert_eq!([&hosts[0]["name"], &hosts[1]["name"]], ["c1", "c2"]);
         value
     };
     let assert_dropped = |value: &Value, before: [u64; 2]| {
-        let phases = value["phases"].as_array().expect("phases");
+        let phases = value["phases"].list();
         assert!(!phases.is_empty());
         for phase in phases {
             assert_eq!(phase["caches_dropped"], true, "{phase}");
@@ -345,7 +345,7 @@ fn benchmarks_run_on_the_hosts_of_a_lab_and_drop_caches() {
 
     let small = ["--message-size", "64k", "--messages", "4", "--repetitions", "1"];
     let net = bench("net", &[&small[..], &["--services", "s1,s2"]].concat());
-    let pairs = net["pairs"].as_array().expect("pairs");
+    let pairs = net["pairs"].list();
     let names: Vec<_> = pairs.iter().map(|it| [it["from"].as_str(), it["to"].as_str()]).collect();
     let [one, two] = [Some("s1"), Some("s2")];
     let [first, second] = [Some("c1"), Some("c2")];

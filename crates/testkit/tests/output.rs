@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use skep_testkit::files;
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::schema::{self, check, check_lines};
+use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, Scratch, Shape, Transport, cluster, wait_for};
 use std::ffi::OsStr;
 use std::io::Read;
@@ -360,7 +361,7 @@ fn failure(finished: &Finished) -> (String, String, i64) {
     let exit_code = error["exit_code"].as_i64().expect("a number");
     assert_eq!(finished.status.code().map(i64::from), Some(exit_code), "{}", finished.line);
     assert_eq!(finished.stdout, "", "{}", finished.line);
-    let text = |name: &str| error[name].as_str().expect("a text").to_owned();
+    let text = |name: &str| error[name].text().to_owned();
     (text("code"), text("message"), exit_code)
 }
 

@@ -5,6 +5,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use skep_testkit::files::{self, OrFail};
 use skep_testkit::program::{Finished, finish, run};
+use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, Scratch, Shape, cluster, wait_for};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -63,7 +64,7 @@ fn allocations(cluster: &Cluster, chooser: &str, width: u64) -> BTreeSet<(u64, u
         let path = cluster.path().join(format!("{chooser}-{width}-allocation-{number}"));
         files::write(&path, "x");
         let found = part(cluster, &path)["targets_per_server"].clone();
-        let number = |index: usize| found[index].as_u64().expect("a number");
+        let number = |index: usize| found[index].number();
         (number(0), number(1))
     };
     (0..8).map(of).collect()
@@ -103,8 +104,8 @@ fn round_robin_gives_the_allocations_of_the_study_and_balanced_only_the_best() {
 fn services_of_new(cluster: &Cluster, path: &Path) -> BTreeSet<String> {
     files::create_new(path);
     let part = part(cluster, path);
-    let targets = part["targets"].as_array().expect("targets");
-    targets.iter().map(|it| it["node_name"].as_str().expect("a name").to_owned()).collect()
+    let targets = part["targets"].list();
+    targets.iter().map(|it| it["node_name"].text().to_owned()).collect()
 }
 
 #[test]
@@ -154,7 +155,7 @@ fn with_domains(directory: &Path, domains: &[(usize, &str)]) -> Cluster {
 fn domains(cluster: &Cluster) -> Vec<String> {
     let nodes = cluster.skep_json(&["node", "list"]);
     let text = |node: &Value, field: &str| node[field].as_str().unwrap_or("none").to_owned();
-    let storage = nodes.as_array().expect("a list").iter().filter(|it| it["kind"] == "storage");
+    let storage = nodes.list().iter().filter(|it| it["kind"] == "storage");
     let by_name: BTreeMap<_, _> =
         storage.map(|it| (text(it, "name"), text(it, "domain"))).collect();
     by_name.into_values().collect()
@@ -314,8 +315,8 @@ fn directories_hand_patterns_down_and_files_keep_theirs() {
 /// The targets of a file, in the order of its stripe.
 fn targets(cluster: &Cluster, path: &Path) -> Vec<u64> {
     let part = part(cluster, path);
-    let targets = part["targets"].as_array().expect("a list");
-    targets.iter().map(|it| it["target"].as_u64().expect("an id")).collect()
+    let targets = part["targets"].list();
+    targets.iter().map(|it| it["target"].number()).collect()
 }
 
 /// Command: skep entry create.
@@ -451,9 +452,9 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
 /// Ids of all storage targets.
 fn storage_targets(cluster: &Cluster) -> Vec<u64> {
     let all = cluster.skep_json(&["target", "list"]);
-    let all = all.as_array().expect("a list").iter();
+    let all = all.list().iter();
     let of_storage = all.filter(|target| target["kind"] == "storage");
-    of_storage.map(|target| target["id"].as_u64().expect("an id")).collect()
+    of_storage.map(|target| target["id"].number()).collect()
 }
 
 /// What the mount has sent and received over its connections.
@@ -537,17 +538,16 @@ fn progressive_files_are_narrow_at_their_start_and_wide_further_on() {
     };
     is_seen("what was written", &expected);
     let info = info(&cluster, &path);
-    let parts = info["pattern"]["components"].as_array().expect("a list");
-    let widths: Vec<_> =
-        parts.iter().map(|it| it["targets"].as_array().expect("it").len()).collect();
+    let parts = info["pattern"]["components"].list();
+    let widths: Vec<_> = parts.iter().map(|it| it["targets"].list().len()).collect();
     assert_eq!(widths, [1, 2, 8]);
 
     let map = entry_json(&["map", "--offset", "0", "--length", "13MiB"], &path);
-    let pieces = map["pieces"].as_array().expect("a list");
+    let pieces = map["pieces"].list();
     let mut at = 0;
     let mut per_component = BTreeMap::<u64, BTreeSet<u64>>::new();
     for piece in pieces {
-        let number = |name: &str| piece[name].as_u64().expect("a number");
+        let number = |name: &str| piece[name].number();
         assert_eq!(number("offset"), at);
         at += number("length");
         per_component.entry(number("component")).or_default().insert(number("target"));

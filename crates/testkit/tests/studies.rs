@@ -6,6 +6,7 @@ use skep_testkit::files;
 use skep_testkit::lab::Lab;
 use skep_testkit::program::{Finished, finish, run};
 use skep_testkit::schema::{check, check_lines};
+use skep_testkit::view::Typed;
 use skep_testkit::{Scratch, cluster, wait_for};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -106,17 +107,17 @@ fn a_report_is_made_of_a_journal_alone() {
     files::write(study.join("journal.ndjson"), &text);
     let value = checked(scratch.path(), &["study", "report", "study"], "study-report");
     assert_eq!(value["report"]["runs_done"], 40);
-    let conclusions = value["report"]["conclusions"].as_array().expect("a list");
+    let conclusions = value["report"]["conclusions"].list();
     let said = |about: &str| -> Vec<&str> {
         let about = conclusions.iter().filter(|it| it["about"] == about);
-        about.map(|it| it["text"].as_str().expect("a text")).collect()
+        about.map(|it| it["text"].text()).collect()
     };
     assert!(said("limit")[0].starts_with("The network is the limit"), "{conclusions:?}");
     assert!(said("chooser")[0].contains("chooser balanced"), "{conclusions:?}");
     assert!(said("modes")[0].contains("count 2, chooser roundrobin"), "{conclusions:?}");
     assert_eq!(said("modes").len(), 1);
-    for file in value["files"].as_array().expect("a list") {
-        let path = study.join("report").join(file.as_str().expect("a name"));
+    for file in value["files"].list() {
+        let path = study.join("report").join(file.text());
         assert!(files::metadata(&path).len() > 100, "{}", path.display());
     }
     assert!(study.join("report/index.html").exists());
@@ -143,15 +144,15 @@ fn what_is_no_study_has_no_report() {
 fn ready_plans_are_listed_and_printed() {
     let scratch = Scratch::new();
     let list = checked(scratch.path(), &["study", "plans"], "study-plans");
-    for plan in list.as_array().expect("a list") {
-        let name = plan["name"].as_str().expect("a name");
+    for plan in list.list() {
+        let name = plan["name"].text();
         let text = skep(scratch.path(), &["study", "plan", name]).expect_success();
         assert!(text.contains(&format!("name = \"{name}\"")), "{text}");
         let value = checked(scratch.path(), &["study", "plan", name], "study-plan");
         assert_eq!((&value["name"], &value["title"]), (&plan["name"], &plan["title"]));
         assert_eq!(value["lab"]["shape"], plan["lab"], "{value}");
-        let experiments = value["experiments"].as_array().expect("a list");
-        assert_eq!(experiments.len(), plan["experiments"].as_array().expect("a list").len());
+        let experiments = value["experiments"].list();
+        assert_eq!(experiments.len(), plan["experiments"].list().len());
     }
     let site = checked(scratch.path(), &["study", "plan", "site"], "study-plan");
     assert_eq!(
@@ -191,33 +192,33 @@ const RUN: [&str; 7] = ["study", "run", "./plan.toml", "--mount", "mount", "--di
 fn a_study_on_any_file_system_measures_each_condition_as_often_as_planned() {
     let (scratch, study) = prepare(QUICK);
     let dry = checked(scratch.path(), &[&RUN[..], &["--dry-run"]].concat(), "study-run-dry");
-    assert_eq!(dry["blocks"].as_array().expect("blocks").len(), 4);
+    assert_eq!(dry["blocks"].list().len(), 4);
     assert!(!study.exists(), "nothing was run");
     let ended = [&RUN[..], &["--output", "json"]].concat();
     let ended = parse(&skep(scratch.path(), &ended).expect_success());
     check("study-run", &ended);
     assert_eq!((&ended["runs_done"], &ended["is_finished"]), (&json!(32), &json!(true)));
-    assert!(scratch.join(ended["report"].as_str().expect("a path")).exists());
+    assert!(scratch.join(ended["report"].text()).exists());
     // Nothing is left to be run.
     let again = [&RUN[..], &["--resume", "--output", "ndjson"]].concat();
     let again = check_lines("study-run", &skep(scratch.path(), &again).expect_success());
     assert_eq!(again, ended);
-    let planned = dry["blocks"].as_array().expect("blocks").iter();
+    let planned = dry["blocks"].list().iter();
     let planned: Vec<&Value> =
-        planned.flat_map(|block| block.as_array().expect("runs")).map(|run| &run["run"]).collect();
+        planned.flat_map(|block| block.list()).map(|run| &run["run"]).collect();
     let runs = runs_of(&study);
     assert_eq!(runs.iter().map(|run| &run["run"]).collect::<Vec<_>>(), planned, "in that order");
     for run in &runs {
         let application = &run["applications"][0];
         assert_eq!(application["bytes"], 256 << 10, "{run}");
         assert_eq!(application["allocation"], Value::Null, "not a file system of ours");
-        let processes = application["processes"].as_array().expect("processes");
+        let processes = application["processes"].list();
         assert_eq!(processes.len(), 2);
-        let second = |name: &'static str| move |it: &Value| it[name].as_f64().expect("a number");
+        let second = |name: &'static str| move |it: &Value| it[name].float();
         let begin = processes.iter().map(second("begin_seconds")).fold(f64::INFINITY, f64::min);
         let end = processes.iter().map(second("end_seconds")).fold(0.0, f64::max);
         let expected = f64::from(256 << 10) / (end - begin);
-        let found = run["bytes_per_second"].as_f64().expect("a number");
+        let found = run["bytes_per_second"].float();
         assert!((found / expected - 1.0).abs() < 0.01, "{found} of {expected}");
     }
     assert_eq!(files::read_dir(scratch.join("mount")).count(), 0, "cleared");
@@ -232,10 +233,8 @@ fn a_plan_may_leave_data_size_and_hosts_to_the_first_step() {
     );
     let (scratch, study) = prepare(&plan);
     skep(scratch.path(), &RUN).expect_success();
-    let kinds: Vec<String> = journal_of(&study)
-        .iter()
-        .map(|line| parse(line)["kind"].as_str().expect("a word").to_owned())
-        .collect();
+    let kinds: Vec<String> =
+        journal_of(&study).iter().map(|line| parse(line)["kind"].text().to_owned()).collect();
     // Two sizes twice, and the one host that there is, twice.
     assert_eq!(
         kinds[..8],
@@ -243,7 +242,7 @@ fn a_plan_may_leave_data_size_and_hosts_to_the_first_step() {
     );
     let found = parse(&journal_of(&study)[7]);
     assert_eq!(found["hosts"], 1);
-    assert!([256 << 10, 512 << 10].contains(&found["data_bytes"].as_u64().expect("bytes")));
+    assert!([256 << 10, 512 << 10].contains(&found["data_bytes"].number()));
     let runs = runs_of(&study);
     assert_eq!(runs.len(), 32);
     assert!(runs.iter().all(|run| run["settings"]["data_bytes"] == found["data_bytes"]));
@@ -300,8 +299,7 @@ fn a_study_that_is_interrupted_ends_after_its_run_and_goes_on_later() {
     files::write(&path, torn);
     skep(scratch.path(), &resume).expect_success();
     assert_eq!(journal_of(&study)[..interrupted.len()], interrupted, "nothing is lost");
-    let numbers: BTreeSet<u64> =
-        runs_of(&study).iter().map(|run| run["run"].as_u64().expect("a number")).collect();
+    let numbers: BTreeSet<u64> = runs_of(&study).iter().map(|run| run["run"].number()).collect();
     assert_eq!((numbers.len(), runs_of(&study).len()), (80, 80), "each once");
 }
 
@@ -424,8 +422,7 @@ fn a_study_in_a_lab_of_its_own_goes_on_in_another_after_control_c() {
     skep(scratch.path(), &in_own_lab(&lab, &["--resume"])).expect_success();
     assert_eq!(journal_of(&study)[..interrupted.len()], interrupted, "nothing is lost");
     // Runs that this machine had no time for are made again, whenever.
-    let numbers: BTreeSet<u64> =
-        runs_of(&study).iter().map(|run| run["run"].as_u64().expect("a number")).collect();
+    let numbers: BTreeSet<u64> = runs_of(&study).iter().map(|run| run["run"].number()).collect();
     assert_eq!(numbers.len(), 30);
     assert_eq!(lab.remains(), Vec::<String>::new());
 }
@@ -451,10 +448,10 @@ fn the_small_study_finds_what_is_known_of_its_lab() {
     let mut found: BTreeMap<(String, u64), BTreeMap<String, Vec<f64>>> = BTreeMap::new();
     for run in runs.iter().filter(|run| run["experiment"] == "count") {
         let allocation = &run["applications"][0]["allocation"];
-        let count = run["settings"]["count"].as_u64().expect("a count");
-        assert_eq!(allocation["targets"].as_array().expect("targets").len() as u64, count);
-        let chooser = run["settings"]["chooser"].as_str().expect("a chooser").to_owned();
-        let rate = run["bytes_per_second"].as_f64().expect("a number");
+        let count = run["settings"]["count"].number();
+        assert_eq!(allocation["targets"].list().len() as u64, count);
+        let chooser = run["settings"]["chooser"].text().to_owned();
+        let rate = run["bytes_per_second"].float();
         let rates = found.entry((chooser, count)).or_default();
         rates.entry(allocation["min_max"].to_string()).or_default().push(rate);
     }
@@ -480,17 +477,17 @@ fn the_small_study_finds_what_is_known_of_its_lab() {
 
     let targets_of = |run: &Value, application: usize| -> BTreeSet<u64> {
         let targets = &run["applications"][application]["allocation"]["targets"];
-        targets.as_array().expect("targets").iter().map(|it| it.as_u64().expect("an id")).collect()
+        targets.list().iter().map(|it| it.number()).collect()
     };
     let mut sharing: BTreeMap<&str, f64> = BTreeMap::new();
     for run in runs.iter().filter(|run| run["experiment"] == "sharing") {
-        let word = run["settings"]["targets"].as_str().expect("a word");
+        let word = run["settings"]["targets"].text();
         let (one, two) = (targets_of(run, 0), targets_of(run, 1));
         match word {
             "shared" => assert_eq!(one, two, "{run}"),
             _ => assert!(one.is_disjoint(&two), "{run}"),
         }
-        let rate = run["bytes_per_second"].as_f64().expect("a number");
+        let rate = run["bytes_per_second"].float();
         let best = sharing.entry(word).or_default();
         *best = best.max(rate);
     }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use skep_testkit::files::{self, OrFail};
 use skep_testkit::power::Disk;
 use skep_testkit::program::finish;
+use skep_testkit::view::Typed;
 use skep_testkit::{
     Cluster, Scratch, Shape, Transport, cluster, eventually, process, seen_within, wait_for,
 };
@@ -22,7 +23,7 @@ fn small() -> Shape {
 }
 
 fn text(value: &Value) -> &str {
-    value.as_str().expect("a text")
+    value.text()
 }
 
 /// Semantics 5.7: what a group holds, one target holds alone.
@@ -32,25 +33,23 @@ fn text(value: &Value) -> &str {
 fn the_default_shape_is_shown_in_all_lists() {
     let cluster = Cluster::start(Shape::default());
     let nodes = cluster.skep_json(&["node", "list"]);
-    let nodes: Vec<_> = nodes.as_array().expect("a list").iter().collect();
+    let nodes: Vec<_> = nodes.list().iter().collect();
     let names: Vec<&str> = nodes.iter().map(|node| text(&node["name"])).collect();
     for name in ["management-1", "metadata-1", "metadata-2", "storage-1", "storage-2"] {
         assert!(names.contains(&name), "{name}: {names:?}");
     }
-    let targets = cluster.skep_json(&["target", "list"]);
-    let targets = targets.as_array().expect("a list").clone();
+    let targets = cluster.skep_list(&["target", "list"]);
     assert_eq!(targets.len(), 2 + 2 * 4);
     for target in &targets {
         assert_eq!(
             (text(&target["reachability"]), text(&target["consistency"])),
             ("Online", "Good")
         );
-        assert!(target["total_bytes"].as_u64().expect("a number") > 0);
+        assert!(target["total_bytes"].number() > 0);
         let path = Path::new(text(&target["path"]));
         assert!(path.join("skep-identity").exists(), "{}", path.display());
     }
-    let groups = cluster.skep_json(&["group", "list"]);
-    let groups = groups.as_array().expect("a list");
+    let groups = cluster.skep_list(&["group", "list"]);
     assert_eq!(groups.len(), targets.len());
     let members = |group: &Value| group["members"].as_array().map(Vec::len);
     assert!(groups.iter().all(|group| members(group) == Some(1)), "{groups:?}");
@@ -192,7 +191,7 @@ fn entries_say_where_they_lie_and_servers_are_used_evenly() {
         let [narrow, wide] = [0, 1].map(|part| &info["pattern"]["components"][part]);
         assert_eq!((&narrow["targets_wanted"], &wide["targets_wanted"]), (&json!(1), &json!(32)));
         assert_eq!((&narrow["start_byte"], &wide["start_byte"]), (&json!(0), &json!(4 << 20)));
-        assert_eq!(wide["targets"].as_array().expect("a list").len(), 8);
+        assert_eq!(wide["targets"].list().len(), 8);
         assert_eq!(wide["targets_per_server"], json!([4, 4]), "{info}");
     }
     let shown = cluster.skep(&[
@@ -213,7 +212,7 @@ fn the_next_up_finds_the_same_files_at_the_same_addresses() {
     files::write(cluster.path().join("kept"), "as it was");
     let addresses = || {
         let nodes = cluster.skep_json(&["node", "list"]);
-        let list = nodes.as_array().expect("a list").clone();
+        let list = nodes.list().to_vec();
         list.iter().map(|node| node["addresses"].to_string()).take(3).collect::<Vec<_>>()
     };
     let before = addresses();

@@ -6,6 +6,7 @@
 
 use skep_testkit::files;
 use skep_testkit::program::{Finished, finish};
+use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, Mounted, Shape, Transport, cluster, wait_for};
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -119,7 +120,7 @@ impl Loose {
         wait_for("the cluster is healthy", PATIENCE, || {
             let check = self.ask(&["health", "check"]);
             let nodes = self.cluster.skep_json(&["node", "list"]);
-            let nodes = nodes.as_array().expect("a list");
+            let nodes = nodes.list();
             // Five services and a mount.
             let are_heard =
                 nodes.len() == 6 && nodes.iter().all(|node| node["reachability"] == "Online");
@@ -191,7 +192,7 @@ fn services_start_and_mounts_go_on_while_management_is_away() {
     loose.await_healthy();
     wait_for("the new target has joined", PATIENCE, || {
         let targets = loose.cluster.skep_json(&["target", "list"]);
-        let mut targets = targets.as_array().expect("a list").iter();
+        let mut targets = targets.list().iter();
         let is_new = |it: &&serde_json::Value| it["path"] == added.to_string_lossy().as_ref();
         targets.find(is_new).is_some_and(|it| it["reachability"] == "Online").then_some(())
     });

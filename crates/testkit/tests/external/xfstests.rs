@@ -14,6 +14,7 @@
 use crate::text;
 use skep_testkit::files;
 use skep_testkit::program::run;
+use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, Scratch, Shape, eventually};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -68,9 +69,9 @@ impl Side {
     /// Where management is.
     fn address(&self) -> String {
         let nodes = self.cluster.skep_json(&["node", "list"]);
-        let nodes = nodes.as_array().expect("a list");
+        let nodes = nodes.list();
         let found = nodes.iter().find(|node| node["kind"] == "management").expect("one");
-        found["addresses"][0].as_str().expect("text").to_owned()
+        found["addresses"][0].text().to_owned()
     }
 
     fn end(self) {

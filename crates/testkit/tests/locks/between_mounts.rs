@@ -5,6 +5,7 @@ use crate::program::Program;
 use rustix::fs::{CWD, Mode, mkfifoat};
 use skep_testkit::files;
 use skep_testkit::suite::Case;
+use skep_testkit::view::Typed;
 use skep_testkit::{cluster, wait_for};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -328,7 +329,7 @@ fn waiting_for(path: &Path) -> usize {
     let path = path.to_str().expect("ASCII");
     let text = cluster::skep(["lock", "list", path, "--output", "json"]).expect_success();
     let list: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    list.as_array().expect("a list").iter().filter(|it| it["is_waiting"] == true).count()
+    list.list().iter().filter(|it| it["is_waiting"] == true).count()
 }
 
 fn until_they_wait(count: usize, path: &Path) {
