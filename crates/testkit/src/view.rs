@@ -89,6 +89,11 @@ impl Component {
         self.0["chooser"].text()
     }
 
+    /// Where the bytes lie: `inline` means in metadata.
+    pub fn redundancy(&self) -> &str {
+        self.0["redundancy"].text()
+    }
+
     /// How many targets the pattern asks for.
     pub fn targets_wanted(&self) -> u64 {
         self.0["targets_wanted"].number()

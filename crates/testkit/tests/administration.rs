@@ -48,9 +48,7 @@ fn log_levels_change_in_running_services_and_mounts() {
     let all: Vec<String> = levels(&["all", "default"]);
     assert_eq!(all, ["info"; 3]);
 
-    let nodes = cluster.skep_list(&["node", "list"]);
-    let client = nodes.iter().find(|node| node["kind"] == "client").expect("the mount");
-    let client = client["id"].to_string();
+    let client = cluster.nodes("client")[0]["id"].to_string();
     for (arguments, words) in [
         (["storage-1", "loud,=="], "log level 'loud,=='"),
         (["nobody", "debug"], "skep node list"),
@@ -101,10 +99,7 @@ fn a_lease_that_becomes_shorter_counts_for_mounts_that_are_there() {
     assert_eq!(opens(), json!(1));
     cluster.skep(&["config", "set", "heartbeat", "500ms"]);
     cluster.skep(&["config", "set", "lease", "3s"]);
-    let clients = || {
-        let nodes = cluster.skep_list(&["node", "list"]);
-        nodes.iter().filter(|node| node["kind"] == "client").count()
-    };
+    let clients = || cluster.nodes("client").len();
     assert_eq!(clients(), 2);
     wait_for("both mounts renew by the new lease", PATIENCE, || {
         let sessions = cluster.skep_list(&["session", "list"]);
@@ -288,14 +283,13 @@ fn settings_change_live_and_wrong_values_are_refused_by_name() {
     }
     let value = |name: &str| cluster.skep_json(&["config", "get", name])["value"].clone();
 
-    let pattern = |name: &str| -> (Value, Value) {
+    let pattern = |name: &str| {
         let path = cluster.path().join(name);
         files::write(&path, "x");
-        let info = cluster.skep_json(&["entry", "info", &path.display().to_string()]);
-        let part = &info["pattern"]["components"][0];
-        (part["chunk_bytes"].clone(), part["targets_wanted"].clone())
+        let first = cluster.entry_info(&path).first_component();
+        (first.chunk_bytes(), first.targets_wanted())
     };
-    assert_eq!(pattern("before"), (json!(512 << 10), json!(1)));
+    assert_eq!(pattern("before"), (512 << 10, 1));
     cluster.skep(&["config", "set", "stripe-from", "0"]);
     let dry = cluster.skep(&["config", "set", "chunk-size", "1MiB", "--dry-run"]);
     assert!(dry.contains("would be 1 MiB"), "{dry}");
@@ -307,7 +301,7 @@ fn settings_change_live_and_wrong_values_are_refused_by_name() {
     let mut number = 0;
     wait_for("new files get the new pattern", PATIENCE, || {
         number += 1;
-        (pattern(&format!("after-{number}")) == (json!(1 << 20), json!(3))).then_some(())
+        (pattern(&format!("after-{number}")) == (1 << 20, 3)).then_some(())
     });
 
     for (arguments, words) in [

@@ -291,9 +291,7 @@ fn bench_targets(cluster: &Cluster, verb: &str, more: &[&str]) -> Command {
 
 /// Ids of the targets of a kind.
 fn targets(cluster: &Cluster, kind: &str) -> Vec<String> {
-    let list = parse(&cluster.skep(&["target", "list", "--output", "json"]));
-    let of_kind = list.list().iter().filter(|it| it["kind"] == kind);
-    of_kind.map(|it| it["id"].to_string()).collect()
+    cluster.target_ids(kind).iter().map(ToString::to_string).collect()
 }
 
 /// Directories of benchmarks on all targets.
@@ -492,9 +490,8 @@ fn net_measures_each_pair_in_both_directions() {
     let small = ["--message-size", "64k", "--messages", "4", "--streams", "3"];
     let hosts = ["--hosts", "one,two", "--processes-per-host", "2"];
     let common = [&small[..], &hosts, &ENTER, &["--round-trips", "7"]].concat();
-    let nodes = parse(&cluster.skep(&["node", "list", "--output", "json"]));
-    let is_service = |node: &&Value| node["kind"] != "client";
-    let services = nodes.list().iter().filter(is_service).count();
+    let nodes = cluster.skep_list(&["node", "list"]);
+    let services = nodes.iter().filter(|node| node["kind"] != "client").count();
     let sources = services - 1;
     for format in ["json", "ndjson"] {
         let output = ["--repetitions", "2", "--output", format];

@@ -14,9 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LENGTH: usize = 4 << 20;
 
 fn mounts(cluster: &Cluster) -> usize {
-    let nodes = cluster.skep_json(&["node", "list"]);
-    let list = nodes.as_array().or_else(|| nodes["nodes"].as_array()).expect("a list").clone();
-    list.iter().filter(|node| node["kind"] == "client").count()
+    cluster.nodes("client").len()
 }
 
 /// Stops a mount's process until the cluster has done without it.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use skep_testkit::files::{self, OrFail};
 use skep_testkit::power::Disk;
 use skep_testkit::program::{Finished, finish, run_in};
-use skep_testkit::view::Typed;
+use skep_testkit::view::{EntryInfo, Typed};
 use skep_testkit::{Cluster, Mounted, Random, Scratch, Shape, Transport, cluster, wait_for};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -29,6 +29,10 @@ fn entry(arguments: &[&str], path: &Path) -> Finished {
 
 fn entry_json(arguments: &[&str], path: &Path) -> Value {
     serde_json::from_str(&entry(arguments, path).expect_success()).expect("JSON")
+}
+
+fn entry_info(path: &Path) -> EntryInfo {
+    EntryInfo(entry_json(&["info"], path))
 }
 
 fn open(path: &Path) -> File {
@@ -103,10 +107,10 @@ fn small_files_cost_no_chunk_file_and_their_pattern_says_so() {
     assert_eq!(count(), 0);
     let path = cluster.path().join("file-19");
     assert_eq!(files::metadata(&path).blocks(), 8);
-    let info = entry_json(&["info"], &path);
-    let first = &info["pattern"]["components"][0];
-    assert_eq!((&first["redundancy"], &first["targets_wanted"]), (&json!("inline"), &json!(0)));
-    assert_eq!(info["pattern"]["components"][1]["start_byte"], INLINE);
+    let info = entry_info(&path);
+    let components = info.components();
+    assert_eq!((components[0].redundancy(), components[0].targets_wanted()), ("inline", 0));
+    assert_eq!(components[1].start_byte(), INLINE as u64);
     let text =
         finish(Command::new(cluster::program()).args(["entry", "info"]).arg(&path), PATIENCE)
             .expect_success();
@@ -114,7 +118,7 @@ fn small_files_cost_no_chunk_file_and_their_pattern_says_so() {
     let map = entry_json(&["map", "--offset", "0", "--length", "8KiB"], &path);
     let pieces = map["pieces"].list();
     assert_eq!(pieces.len(), 2);
-    let metadata = info["metadata"]["target"].clone();
+    let metadata = info.0["metadata"]["target"].clone();
     assert_eq!((&pieces[0]["length"], &pieces[0]["target"]), (&json!(INLINE), &metadata));
     assert_ne!(pieces[1]["target"], metadata);
     // Whoever owns a file says so by an attribute, too.
@@ -124,10 +128,7 @@ fn small_files_cost_no_chunk_file_and_their_pattern_says_so() {
     let flags = rustix::fs::XattrFlags::empty();
     rustix::fs::setxattr(&other, "user.skep.pattern", wanted, flags).or_fail("setxattr", &other);
     files::write_all_at(&open(&other), &[9], 8191);
-    assert_eq!(
-        (count(), entry_json(&["info"], &other)["pattern"]["components"][1]["start_byte"].take()),
-        (0, json!(8192))
-    );
+    assert_eq!((count(), entry_info(&other).components()[1].start_byte()), (0, 8192));
     files::remove_file(&other);
     // One byte more is one chunk file.
     let file = open(&path);
@@ -164,22 +165,22 @@ fn what_cannot_be_in_metadata_is_refused_with_the_reason() {
 #[test]
 fn the_clusters_setting_puts_the_first_bytes_of_new_files_into_metadata() {
     let cluster = Cluster::start(Shape::default());
-    let shown = |path: &Path| entry_json(&["info"], path)["pattern"]["components"][0].clone();
+    let redundancy = |path: &Path| entry_info(path).first_component().redundancy().to_owned();
     let before = cluster.path().join("before");
     files::write(&before, "x");
-    assert_eq!(shown(&before)["redundancy"], "stripe", "the default");
+    assert_eq!(redundancy(&before), "stripe", "the default");
     cluster.skep(&["config", "set", "inline-bytes", "8KiB"]);
     let mut number = 0;
     wait_for("new files follow the setting", PATIENCE, || {
         number += 1;
         let path = cluster.path().join(format!("new-{number}"));
         files::write(&path, "x");
-        (shown(&path)["redundancy"] == "inline").then_some(())
+        (redundancy(&path) == "inline").then_some(())
     });
-    assert_eq!(shown(&before)["redundancy"], "stripe", "it stays where it is");
+    assert_eq!(redundancy(&before), "stripe", "it stays where it is");
     let asked = cluster.path().join("asked");
     entry_json(&["create", "--pattern", "count=2"], &asked);
-    assert_eq!(shown(&asked)["redundancy"], "stripe");
+    assert_eq!(redundancy(&asked), "stripe");
     cluster.stop();
 }
 

@@ -2,13 +2,13 @@
 
 use rustix::fs::{XattrFlags, copy_file_range};
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::Value;
 use skep_testkit::files::{self, OrFail};
 use skep_testkit::program::{Finished, finish, run};
-use skep_testkit::view::Typed;
+use skep_testkit::view::{Component, Typed};
 use skep_testkit::{Cluster, Scratch, Shape, cluster, wait_for};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -35,12 +35,8 @@ fn scenario() -> Cluster {
     cluster
 }
 
-fn info(cluster: &Cluster, path: &Path) -> Value {
-    cluster.skep_json(&["entry", "info", &path.display().to_string()])
-}
-
-fn part(cluster: &Cluster, path: &Path) -> Value {
-    info(cluster, path)["pattern"]["components"][0].clone()
+fn first_component(cluster: &Cluster, path: &Path) -> Component {
+    cluster.entry_info(path).first_component()
 }
 
 /// Makes files until one is made by a rule; settings arrive a moment after they are set.
@@ -50,9 +46,10 @@ fn wait_for_rule(cluster: &Cluster, chooser: &str, width: u64) {
         number += 1;
         let path = cluster.path().join(format!("{chooser}-{width}-{number}"));
         files::write(&path, "x");
-        let part = part(cluster, &path);
+        let component = first_component(cluster, &path);
         files::remove_file(&path);
-        (part["chooser"] == chooser && part["targets_wanted"] == width).then_some(())
+        let is_new = component.chooser() == chooser && component.targets_wanted() == width;
+        is_new.then_some(())
     });
 }
 
@@ -63,9 +60,8 @@ fn allocations(cluster: &Cluster, chooser: &str, width: u64) -> BTreeSet<(u64, u
     let of = |number: usize| {
         let path = cluster.path().join(format!("{chooser}-{width}-allocation-{number}"));
         files::write(&path, "x");
-        let found = part(cluster, &path)["targets_per_server"].clone();
-        let number = |index: usize| found[index].number();
-        (number(0), number(1))
+        let found = cluster.entry_info(&path).allocation();
+        (found[0], found[1])
     };
     (0..8).map(of).collect()
 }
@@ -96,16 +92,14 @@ fn round_robin_gives_the_allocations_of_the_study_and_balanced_only_the_best() {
     {
         assert!(shown.contains(words), "{words}: {shown}");
     }
-    assert_eq!(info(&cluster, &path)["pattern"]["origin"], json!("cluster"));
+    assert_eq!(cluster.entry_info(&path).origin(), "cluster");
     cluster.stop();
 }
 
 /// The services of a new file's targets; while it is empty, none of them is asked for anything.
 fn services_of_new(cluster: &Cluster, path: &Path) -> BTreeSet<String> {
     files::create_new(path);
-    let part = part(cluster, path);
-    let targets = part["targets"].list();
-    targets.iter().map(|it| it["node_name"].text().to_owned()).collect()
+    first_component(cluster, path).services()
 }
 
 #[test]
@@ -153,11 +147,10 @@ fn with_domains(directory: &Path, domains: &[(usize, &str)]) -> Cluster {
 
 /// The failure domains of the storage servers, in the order of their names.
 fn domains(cluster: &Cluster) -> Vec<String> {
-    let nodes = cluster.skep_json(&["node", "list"]);
+    let nodes = cluster.nodes("storage");
     let text = |node: &Value, field: &str| node[field].as_str().unwrap_or("none").to_owned();
-    let storage = nodes.list().iter().filter(|it| it["kind"] == "storage");
     let by_name: BTreeMap<_, _> =
-        storage.map(|it| (text(it, "name"), text(it, "domain"))).collect();
+        nodes.iter().map(|node| (text(node, "name"), text(node, "domain"))).collect();
     by_name.into_values().collect()
 }
 
@@ -181,7 +174,7 @@ fn files_of_two_targets_lie_in_two_failure_domains() {
     let within = ["storage-1 storage-2", "storage-3 storage-4"];
     assert!(pairs.len() > 1 && within.iter().all(|pair| !pairs.contains(*pair)), "{pairs:?}");
     let path = cluster.path().join("before-0");
-    assert_eq!(part(&cluster, &path)["targets_per_domain"], json!([1, 1]));
+    assert_eq!(first_component(&cluster, &path).targets_per_domain(), [1, 1]);
     let shown = cluster.skep(&["entry", "info", &path.display().to_string()]);
     for words in ["even over failure domains", "failure domain (min,max): (1,1)", ", rack-2]"] {
         assert!(shown.contains(words), "{words}: {shown}");
@@ -248,12 +241,17 @@ fn pattern_of(path: &Path) -> Option<String> {
 }
 
 /// A file made as any program makes it: its origin, count, chunk size and chooser.
-fn made(cluster: &Cluster, path: &Path) -> (Value, Value, Value, Value) {
+fn made(cluster: &Cluster, path: &Path) -> (String, u64, u64, String) {
     files::write(path, "x");
-    let info = info(cluster, path);
-    let part = &info["pattern"]["components"][0];
-    let it = |name: &str| part[name].clone();
-    (info["pattern"]["origin"].clone(), it("targets_wanted"), it("chunk_bytes"), it("chooser"))
+    let info = cluster.entry_info(path);
+    let first = info.first_component();
+    let chooser = first.chooser().to_owned();
+    (info.origin().to_owned(), first.targets_wanted(), first.chunk_bytes(), chooser)
+}
+
+/// What [`made`] returns for these values.
+fn rule(origin: &str, count: u64, chunk_bytes: u64, chooser: &str) -> (String, u64, u64, String) {
+    (origin.to_owned(), count, chunk_bytes, chooser.to_owned())
 }
 
 /// Semantics 1.21.
@@ -265,13 +263,13 @@ fn directories_hand_patterns_down_and_files_keep_theirs() {
     let directory = cluster.path().join("directory");
     files::create_dir(&directory);
     assert_eq!(pattern_of(&directory), None);
-    let default = (json!("cluster"), json!(1), json!(512 << 10), json!("balanced"));
+    let default = rule("cluster", 1, 512 << 10, "balanced");
     assert_eq!(made(&cluster, &directory.join("before")), default);
     let before = pattern_of(&directory.join("before")).expect("a pattern");
     let set = ["set", "--num-targets", "2", "--chunk-size", "1MiB"];
     let changed = entry_json(&set, &directory);
     assert_eq!(changed[0]["pattern"], "chunk-size=1MiB,count=2");
-    let own = (json!("directory"), json!(2), json!(1 << 20), json!("balanced"));
+    let own = rule("directory", 2, 1 << 20, "balanced");
     assert_eq!(made(&cluster, &directory.join("file")), own);
     // Whichever metadata target they are made on.
     for number in 0..8 {
@@ -286,7 +284,7 @@ fn directories_hand_patterns_down_and_files_keep_theirs() {
     let flags = XattrFlags::empty();
     rustix::fs::setxattr(&directory, PATTERN, b"chooser=roundrobin", flags)
         .or_fail("setxattr", &directory);
-    let chosen = (json!("directory"), json!(1), json!(512 << 10), json!("roundrobin"));
+    let chosen = rule("directory", 1, 512 << 10, "roundrobin");
     assert_eq!(made(&cluster, &directory.join("chosen")), chosen);
     let shown = cluster.skep(&["entry", "info", &directory.display().to_string()]);
     for words in [
@@ -314,9 +312,7 @@ fn directories_hand_patterns_down_and_files_keep_theirs() {
 
 /// The targets of a file, in the order of its stripe.
 fn targets(cluster: &Cluster, path: &Path) -> Vec<u64> {
-    let part = part(cluster, path);
-    let targets = part["targets"].list();
-    targets.iter().map(|it| it["target"].number()).collect()
+    first_component(cluster, path).targets()
 }
 
 /// Command: skep entry create.
@@ -327,13 +323,13 @@ fn files_get_the_pattern_that_is_asked_for_until_they_are_written() {
     entry_json(&["create", "--num-targets", "all", "--permissions", "640"], &path("wide"));
     assert_eq!(files::metadata(path("wide")).permissions().mode() & 0o777, 0o640);
     assert_eq!(targets(&cluster, &path("wide")).len(), 8);
-    assert_eq!(info(&cluster, &path("wide"))["pattern"]["origin"], "asked");
-    let storage = storage_targets(&cluster);
+    assert_eq!(cluster.entry_info(&path("wide")).origin(), "asked");
+    let storage = cluster.target_ids("storage");
     let listed = [storage[6], storage[1], storage[2]];
     let ids = listed.map(|id| id.to_string()).join(",");
     entry_json(&["create", "--targets", &ids, "--chunk-size", "64KiB"], &path("listed"));
     assert_eq!(targets(&cluster, &path("listed")), listed);
-    assert_eq!(part(&cluster, &path("listed"))["chooser"], "listed");
+    assert_eq!(first_component(&cluster, &path("listed")).chooser(), "listed");
     // A file that is there but empty gets another pattern, and then keeps it.
     files::create(path("empty"));
     entry_json(&["set", "--targets", &ids], &path("empty"));
@@ -342,7 +338,7 @@ fn files_get_the_pattern_that_is_asked_for_until_they_are_written() {
     assert_eq!(files::read(path("empty")), vec![7; 3 << 20]);
     let again = ["set", "--num-targets", "1"];
     refused(&again, &path("empty"), "InUse", "skep entry create");
-    files::set_len(&files::open_with(fs::File::options().write(true), path("empty")), 0);
+    files::set_len(&files::open_with(OpenOptions::new().write(true), path("empty")), 0);
     refused(&again, &path("empty"), "InUse", "has held data");
     let open = files::create(path("open"));
     refused(&again, &path("open"), "InUse", "open");
@@ -449,14 +445,6 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Ids of all storage targets.
-fn storage_targets(cluster: &Cluster) -> Vec<u64> {
-    let all = cluster.skep_json(&["target", "list"]);
-    let all = all.list().iter();
-    let of_storage = all.filter(|target| target["kind"] == "storage");
-    of_storage.map(|target| target["id"].number()).collect()
-}
-
 /// What the mount has sent and received over its connections.
 fn traffic(cluster: &Cluster) -> u64 {
     let mounts = cluster.processes("mount");
@@ -474,8 +462,7 @@ fn traffic(cluster: &Cluster) -> u64 {
 
 /// What goes through the mount while one file is copied over another.
 fn traffic_of_copy(cluster: &Cluster, from: &Path, to: &Path) -> u64 {
-    let (source, copy) = (fs::File::open(from), fs::File::options().write(true).open(to));
-    let (source, copy) = (source.expect("it"), copy.expect("it"));
+    let (source, copy) = (files::open(from), files::open_with(OpenOptions::new().write(true), to));
     let (mut at, mut place) = (0, 0);
     let before = traffic(cluster);
     while copy_file_range(&source, Some(&mut at), &copy, Some(&mut place), 1 << 30).expect("copied")
@@ -490,7 +477,8 @@ fn copies_between_files_of_the_same_targets_are_made_there() {
     const LEN: usize = 64 << 20;
     let cluster = scenario();
     let path = |name: &str| cluster.path().join(name);
-    let mut ids: Vec<_> = storage_targets(&cluster)[..4].iter().map(ToString::to_string).collect();
+    let mut ids: Vec<_> =
+        cluster.target_ids("storage")[..4].iter().map(ToString::to_string).collect();
     for name in ["source", "same"] {
         entry_json(&["create", "--targets", &ids.join(",")], &path(name));
     }
@@ -521,8 +509,7 @@ fn progressive_files_are_narrow_at_their_start_and_wide_further_on() {
     let path = directory.join("file");
     let elsewhere = second.path().join("progressive/file");
     let content = bytes(13 << 20, 1);
-    let file = fs::File::options().create(true).truncate(true).write(true).open(&path);
-    let file = file.expect("made");
+    let file = files::open_with(OpenOptions::new().create(true).truncate(true).write(true), &path);
     // Across the borders of components, not in order, with a hole between.
     for (start, end) in
         [(5 << 20, 13 << 20), (900_000, 1_200_000), (0, 900_000), (4_000_000, 5 << 20)]
@@ -537,9 +524,8 @@ fn progressive_files_are_narrow_at_their_start_and_wide_further_on() {
         wait_for(what, PATIENCE, || (files::read(&elsewhere) == expected).then_some(()));
     };
     is_seen("what was written", &expected);
-    let info = info(&cluster, &path);
-    let parts = info["pattern"]["components"].list();
-    let widths: Vec<_> = parts.iter().map(|it| it["targets"].list().len()).collect();
+    let components = cluster.entry_info(&path).components();
+    let widths: Vec<_> = components.iter().map(|it| it.targets().len()).collect();
     assert_eq!(widths, [1, 2, 8]);
 
     let map = entry_json(&["map", "--offset", "0", "--length", "13MiB"], &path);
@@ -595,16 +581,13 @@ fn jobs_ask_for_patterns_by_their_environment_where_a_mount_listens() {
     };
     make(&mount_point, "asked", "count=7,chunk-size=1MiB").expect_success();
     let path = cluster.path().join("asked");
-    let part = part(&cluster, &path);
-    assert_eq!((&part["targets_wanted"], &part["chunk_bytes"]), (&json!(7), &json!(1 << 20)));
-    assert_eq!(info(&cluster, &path)["pattern"]["origin"], "asked");
+    let first = first_component(&cluster, &path);
+    assert_eq!((first.targets_wanted(), first.chunk_bytes()), (7, 1 << 20));
+    assert_eq!(cluster.entry_info(&path).origin(), "asked");
     make(&mount_point, "small", "inline/from=4KiB,count=7").expect_success();
-    let components = info(&cluster, &cluster.path().join("small"))["pattern"]["components"].take();
-    assert_eq!(components[0]["redundancy"], "inline");
-    assert_eq!(
-        (&components[1]["start_byte"], &components[1]["targets_wanted"]),
-        (&json!(4096), &json!(7))
-    );
+    let components = cluster.entry_info(&cluster.path().join("small")).components();
+    assert_eq!(components[0].redundancy(), "inline");
+    assert_eq!((components[1].start_byte(), components[1].targets_wanted()), (4096, 7));
     make(&mount_point, "silent", "").expect_success();
     assert_eq!(targets(&cluster, &cluster.path().join("silent")).len(), 4);
     let failed = make(&mount_point, "wrong", "count=many");

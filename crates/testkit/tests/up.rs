@@ -32,8 +32,7 @@ fn text(value: &Value) -> &str {
 #[test]
 fn the_default_shape_is_shown_in_all_lists() {
     let cluster = Cluster::start(Shape::default());
-    let nodes = cluster.skep_json(&["node", "list"]);
-    let nodes: Vec<_> = nodes.list().iter().collect();
+    let nodes = cluster.skep_list(&["node", "list"]);
     let names: Vec<&str> = nodes.iter().map(|node| text(&node["name"])).collect();
     for name in ["management-1", "metadata-1", "metadata-2", "storage-1", "storage-2"] {
         assert!(names.contains(&name), "{name}: {names:?}");
@@ -211,9 +210,8 @@ fn the_next_up_finds_the_same_files_at_the_same_addresses() {
     let cluster = Cluster::start(small());
     files::write(cluster.path().join("kept"), "as it was");
     let addresses = || {
-        let nodes = cluster.skep_json(&["node", "list"]);
-        let list = nodes.list().to_vec();
-        list.iter().map(|node| node["addresses"].to_string()).take(3).collect::<Vec<_>>()
+        let nodes = cluster.skep_list(&["node", "list"]);
+        nodes.iter().map(|node| node["addresses"].to_string()).take(3).collect::<Vec<_>>()
     };
     let before = addresses();
     let again = cluster.up().expect_failure();

@@ -6,7 +6,6 @@
 
 use skep_testkit::files;
 use skep_testkit::program::{Finished, finish};
-use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, Mounted, Shape, Transport, cluster, wait_for};
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -119,12 +118,11 @@ impl Loose {
     fn await_healthy(&self) {
         wait_for("the cluster is healthy", PATIENCE, || {
             let check = self.ask(&["health", "check"]);
-            let nodes = self.cluster.skep_json(&["node", "list"]);
-            let nodes = nodes.list();
+            let nodes = self.cluster.skep_list(&["node", "list"]);
             // Five services and a mount.
-            let are_heard =
+            let are_online =
                 nodes.len() == 6 && nodes.iter().all(|node| node["reachability"] == "Online");
-            (check.status.success() && are_heard).then_some(())
+            (check.status.success() && are_online).then_some(())
         });
     }
 }
@@ -191,8 +189,8 @@ fn services_start_and_mounts_go_on_while_management_is_away() {
     loose.of("management").for_each(Service::start);
     loose.await_healthy();
     wait_for("the new target has joined", PATIENCE, || {
-        let targets = loose.cluster.skep_json(&["target", "list"]);
-        let mut targets = targets.list().iter();
+        let targets = loose.cluster.skep_list(&["target", "list"]);
+        let mut targets = targets.iter();
         let is_new = |it: &&serde_json::Value| it["path"] == added.to_string_lossy().as_ref();
         targets.find(is_new).is_some_and(|it| it["reachability"] == "Online").then_some(())
     });

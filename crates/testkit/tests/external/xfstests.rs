@@ -68,10 +68,7 @@ impl Side {
 
     /// Where management is.
     fn address(&self) -> String {
-        let nodes = self.cluster.skep_json(&["node", "list"]);
-        let nodes = nodes.list();
-        let found = nodes.iter().find(|node| node["kind"] == "management").expect("one");
-        found["addresses"][0].text().to_owned()
+        self.cluster.nodes("management")[0]["addresses"][0].text().to_owned()
     }
 
     fn end(self) {
