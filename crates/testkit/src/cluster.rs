@@ -4,6 +4,7 @@ use crate::files;
 use crate::process::{self, Process};
 use crate::program::{Finished, finish};
 use crate::scratch::{Scratch, mounts_below};
+use crate::wait::PATIENCE;
 use crate::wait::wait_for;
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
@@ -11,8 +12,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// How long commands may take, on a machine that does much else.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// How long `skep up` and `skep down` may take: longer than they themselves wait for any of their
 /// services.
 const UP_PATIENCE: Duration = Duration::from_secs(200);
@@ -65,6 +64,13 @@ impl Default for Shape {
             transport: Transport::Uring,
             more: Vec::new(),
         }
+    }
+}
+
+impl Shape {
+    /// One service of each kind, and two storage targets: for tests that need no more.
+    pub fn small() -> Self {
+        Self { metadata_targets: 1, storage_services: 1, targets_per_service: 2, ..Self::default() }
     }
 }
 

@@ -3,8 +3,9 @@
 //! Owns what such tests share: places to work in that vanish whatever happens ([`Scratch`]), the
 //! cluster ([`Cluster`]) and its mounts, its processes and their violent ends ([`process`]), loop
 //! devices whose power can be cut ([`power`]), network namespaces ([`network`]), labs ([`lab`]),
-//! trees to compare ([`tree`]), a runner for many short tests on one cluster ([`suite`]). Knows
-//! Skep only as users do: by the program `skep` and by its mounts; no crate of Skep is linked in.
+//! trees to compare ([`tree`]), a runner for many short tests on one cluster ([`suite`]). It uses
+//! Skep only as users do: by the program `skep` and by its mounts. The only crate of Skep that it
+//! links is `skep-types`, for random numbers.
 //!
 //! # Running
 //! `cargo xtask ci --only black-box` builds `skep` and runs all of it, as root, one test at a time.
@@ -35,4 +36,4 @@ pub mod workload;
 pub use cluster::{Cluster, Mounted, Shape, Transport};
 pub use random::Random;
 pub use scratch::Scratch;
-pub use wait::{eventually, seen_within, wait_for};
+pub use wait::{PATIENCE, eventually, seen_within, wait_for};

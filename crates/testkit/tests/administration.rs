@@ -6,24 +6,18 @@ use serde_json::{Value, json};
 use skep_testkit::files;
 use skep_testkit::program::finish;
 use skep_testkit::view::Typed;
-use skep_testkit::{Cluster, Shape, Transport, cluster, wait_for};
+use skep_testkit::{Cluster, PATIENCE, Shape, Transport, cluster, wait_for};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
-use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Of errno(3).
 const EIO: i32 = 5;
-
-fn small() -> Shape {
-    Shape { metadata_targets: 1, storage_services: 1, targets_per_service: 2, ..Shape::default() }
-}
 
 /// Command: skep node log-level.
 #[test]
 fn log_levels_change_in_running_services_and_mounts() {
-    let cluster = Cluster::start(small());
+    let cluster = Cluster::start(Shape::small());
     let log = |name: &str| {
         let path = cluster.data().join("logs").join(name);
         fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -89,7 +83,7 @@ fn log_levels_change_in_running_services_and_mounts() {
 /// The lease of a mount's session was that of the day when it was mounted, whatever came later.
 #[test]
 fn a_lease_that_becomes_shorter_counts_for_mounts_that_are_there() {
-    let mut cluster = Cluster::start(small());
+    let mut cluster = Cluster::start(Shape::small());
     cluster.skep(&["config", "set", "lease", "10min"]);
     let second = cluster.mount(Transport::Device);
     let path = second.path().join("open");
@@ -122,7 +116,7 @@ fn a_lease_that_becomes_shorter_counts_for_mounts_that_are_there() {
 /// Command: skep client list, skep client files, skep session list, skep lock list, skep entry who.
 #[test]
 fn who_uses_the_cluster_and_its_files_is_shown() {
-    let mut cluster = Cluster::start(Shape { metadata_targets: 2, ..small() });
+    let mut cluster = Cluster::start(Shape { metadata_targets: 2, ..Shape::small() });
     let second = cluster.mount(Transport::Device);
     let path = second.path().join("open");
     let file = files::create(&path);
@@ -189,7 +183,7 @@ fn who_uses_the_cluster_and_its_files_is_shown() {
 /// Command: skep client evict.
 #[test]
 fn what_a_client_holds_can_be_taken_away() {
-    let mut cluster = Cluster::start(Shape { metadata_targets: 2, ..small() });
+    let mut cluster = Cluster::start(Shape { metadata_targets: 2, ..Shape::small() });
     let second = cluster.mount(Transport::Device);
     let place = second.path().display().to_string();
     let path = second.path().join("held");
@@ -271,7 +265,7 @@ fn refusal(cluster: &Cluster, arguments: &[&str]) -> String {
 /// Command: skep config list, skep config get, skep config set.
 #[test]
 fn settings_change_live_and_wrong_values_are_refused_by_name() {
-    let cluster = Cluster::start(small());
+    let cluster = Cluster::start(Shape::small());
     let settings = cluster.skep_json(&["config", "list"]);
     let names: Vec<_> = settings.list().iter().map(|it| &it["name"]).collect();
     for name in ["lease", "heartbeat", "chunk-size", "stripe-width", "feature-level"] {

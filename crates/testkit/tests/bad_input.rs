@@ -16,14 +16,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+/// Shorter than elsewhere: bad input is refused at once.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Until a log has used up what was allocated ahead for it, and the disk is found full.
 const FULL_PATIENCE: Duration = Duration::from_secs(300);
-
-/// A small cluster, which starts in a moment.
-fn small() -> Shape {
-    Shape { metadata_targets: 1, storage_services: 1, targets_per_service: 2, ..Shape::default() }
-}
 
 /// Checks that a message has all these words.
 #[track_caller]
@@ -49,7 +45,7 @@ fn mount_with(scratch: &Scratch, token: &str) -> String {
 
 #[test]
 fn a_wrong_token_is_refused() {
-    let (cluster, scratch) = (Cluster::start(small()), Scratch::new());
+    let (cluster, scratch) = (Cluster::start(Shape::small()), Scratch::new());
     let good = token(&cluster);
     let (key, address) = good.split_once('@').expect("a token names an address");
     let last = if key.ends_with('0') { '1' } else { '0' };
@@ -65,7 +61,7 @@ fn a_wrong_token_is_refused() {
 #[test]
 fn a_token_of_another_cluster_is_refused() {
     let (cluster, other, scratch) =
-        (Cluster::start(small()), Cluster::start(small()), Scratch::new());
+        (Cluster::start(Shape::small()), Cluster::start(Shape::small()), Scratch::new());
     let (here, there) = (token(&cluster), token(&other));
     let (_, address) = here.split_once('@').expect("a token names an address");
     let (key, _) = there.split_once('@').expect("a token names an address");
@@ -75,7 +71,7 @@ fn a_token_of_another_cluster_is_refused() {
 /// As other file systems: what isn't a directory is refused, and what lies in one is hidden.
 #[test]
 fn mount_points_that_are_none_are_named() {
-    let (mut cluster, scratch) = (Cluster::start(small()), Scratch::new());
+    let (mut cluster, scratch) = (Cluster::start(Shape::small()), Scratch::new());
     let data = cluster.data().to_owned();
     let refused = |path: &Path| {
         let mut command = Command::new(program());
@@ -145,7 +141,7 @@ fn ask(address: &str, frame: &[u8]) -> (u16, String) {
 
 #[test]
 fn a_newer_protocol_version_is_refused_unless_it_speaks_ours_too() {
-    let cluster = Cluster::start(small());
+    let cluster = Cluster::start(Shape::small());
     let token = token(&cluster);
     let (key, address) = token.split_once('@').expect("a token names an address");
     let id = key.split('-').nth(1).expect("a token names its cluster");
@@ -178,7 +174,7 @@ fn start_again(process: &Process, change: impl Fn(&mut Vec<String>)) -> String {
 
 #[test]
 fn a_port_in_use_is_named() {
-    let cluster = Cluster::start(small());
+    let cluster = Cluster::start(Shape::small());
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("it has an address").to_string();
     let token = cluster.data().join("management/join-token").display().to_string();
@@ -201,7 +197,7 @@ fn a_port_in_use_is_named() {
 
 #[test]
 fn directories_of_others_are_refused_by_name() {
-    let (cluster, other) = (Cluster::start(small()), Cluster::start(small()));
+    let (cluster, other) = (Cluster::start(Shape::small()), Cluster::start(Shape::small()));
     let storage = stopped(&cluster, "storage").remove(0);
     stopped(&other, "storage");
     let own = cluster.data().join("storage-1/t1").display().to_string();
@@ -259,7 +255,7 @@ fn fill(path: &Path) -> usize {
 fn a_full_target_says_so_and_recovers() {
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, 512 << 20);
-    let cluster = Cluster::start_in(disk.path(), small());
+    let cluster = Cluster::start_in(disk.path(), Shape::small());
     let before = cluster.path().join("before");
     files::write(&before, vec![9; 100_000]);
     let first = fill(&cluster.path().join("large"));
@@ -276,7 +272,7 @@ fn a_full_target_says_so_and_recovers() {
 
 /// A cluster whose only metadata target lies on a disk of its own.
 fn with_metadata_on(disk: &Path) -> Cluster {
-    let cluster = Cluster::start(small());
+    let cluster = Cluster::start(Shape::small());
     cluster.stop();
     let (target, moved) = (cluster.data().join("metadata-1/t1"), disk.join("t1"));
     finish(Command::new("cp").arg("-a").args([&target, &moved]), PATIENCE).expect_success();
@@ -446,7 +442,7 @@ fn segments(cluster: &Cluster) -> Vec<PathBuf> {
 
 /// A cluster that was killed with a metadata log that has much in it.
 fn with_a_log() -> Cluster {
-    let cluster = Cluster::start(small());
+    let cluster = Cluster::start(Shape::small());
     for number in 0..300 {
         files::write(cluster.path().join(format!("file-{number}")), "x");
     }
@@ -525,7 +521,7 @@ fn target_at(cluster: &Cluster, chunk_file: &Path) -> String {
 /// Semantics 4.7.
 #[test]
 fn a_flipped_bit_in_a_chunk_is_an_error_that_names_it() {
-    let cluster = Cluster::start(small());
+    let cluster = Cluster::start(Shape::small());
     let (bad, good) = (cluster.path().join("bad"), cluster.path().join("good"));
     let bytes = Random::new(3).bytes(300_000);
     for path in [&bad, &good] {

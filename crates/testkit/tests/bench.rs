@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+/// Longer than elsewhere: a benchmark writes for seconds, on a machine that runs much else.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Enters a host without going anywhere.
 const ENTER: [&str; 2] = ["--enter", "env HOST={host}"];

@@ -2,15 +2,12 @@
 
 use rustix::process::Signal;
 use skep_testkit::files;
-use skep_testkit::{Cluster, Mounted, Shape, Transport, wait_for};
+use skep_testkit::{Cluster, Mounted, PATIENCE, Shape, Transport, wait_for};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-/// Leases last 5 s; a busy machine finds out a little later.
-const PATIENCE: Duration = Duration::from_secs(60);
 const LENGTH: usize = 4 << 20;
 
 fn mounts(cluster: &Cluster) -> usize {

@@ -8,15 +8,15 @@ use skep_testkit::files::{self, OrFail};
 use skep_testkit::power::Disk;
 use skep_testkit::program::{Finished, finish, run_in};
 use skep_testkit::view::{EntryInfo, Typed};
-use skep_testkit::{Cluster, Mounted, Random, Scratch, Shape, Transport, cluster, wait_for};
+use skep_testkit::{
+    Cluster, Mounted, PATIENCE, Random, Scratch, Shape, Transport, cluster, wait_for,
+};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const PATTERN: &str = "inline/from=4KiB,count=1,chunk-size=64KiB/from=1MiB,count=all";
 const INLINE: usize = 4096;
 const DISK_BYTES: u64 = 4 << 30;

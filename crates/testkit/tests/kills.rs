@@ -9,7 +9,7 @@
 use skep_testkit::files;
 use skep_testkit::process::Process;
 use skep_testkit::workload::{Cut, Worker};
-use skep_testkit::{Cluster, Random, Shape, Transport, wait_for};
+use skep_testkit::{Cluster, PATIENCE, Random, Shape, Transport, wait_for};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
@@ -23,8 +23,6 @@ const CLIENT_KILL_EVERY: usize = 5;
 const WORKERS: u64 = 4;
 /// How long the workload goes on after a kill, at most, before the next one.
 const BETWEEN: usize = 900;
-/// How long one operation may take while a service is started again.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Chunk files of removed files must be gone after so long.
 const CLEAN_UP: Duration = Duration::from_secs(30);
 

@@ -12,6 +12,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+/// Longer than elsewhere: a lab starts a whole cluster in network namespaces of limited rates.
 const PATIENCE: Duration = Duration::from_secs(240);
 const NOTHING: Vec<String> = Vec::new();
 /// Bytes in a second that the lab below is asked for.

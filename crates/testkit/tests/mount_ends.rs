@@ -6,14 +6,13 @@ use skep_testkit::cluster;
 use skep_testkit::files;
 use skep_testkit::process::Process;
 use skep_testkit::program::finish;
-use skep_testkit::{Cluster, Scratch, Shape, Transport, wait_for};
+use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, Transport, wait_for};
 use std::fs;
 use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Longest time that `umount` may take when no server answers.
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(10);
 /// The same when servers take what is sent to them and say nothing: each question has to run out of
@@ -23,12 +22,7 @@ const SILENT_PATIENCE: Duration = Duration::from_secs(20);
 const SERVICES: [&str; 4] = ["up", "management", "metadata", "storage"];
 
 fn small() -> Cluster {
-    Cluster::start(Shape {
-        metadata_targets: 1,
-        storage_services: 1,
-        targets_per_service: 1,
-        ..Shape::default()
-    })
+    Cluster::start(Shape { targets_per_service: 1, ..Shape::small() })
 }
 
 fn is_mounted(path: &Path) -> bool {

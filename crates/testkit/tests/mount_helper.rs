@@ -8,22 +8,14 @@ use rustix::process::Signal;
 use skep_testkit::files::{self, OrFail};
 use skep_testkit::process::Process;
 use skep_testkit::program::{Finished, finish};
-use skep_testkit::{Cluster, Shape, Transport, wait_for};
+use skep_testkit::{Cluster, PATIENCE, Shape, Transport, wait_for};
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn small() -> Cluster {
-    Cluster::start(Shape {
-        metadata_targets: 1,
-        storage_services: 1,
-        targets_per_service: 2,
-        ..Shape::default()
-    })
+    Cluster::start(Shape::small())
 }
 
 /// A place beside a cluster's data, with the program under the names of the helper.

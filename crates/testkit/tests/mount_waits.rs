@@ -6,13 +6,12 @@ use skep_testkit::files::{self, OrFail};
 use skep_testkit::process::{self, Process};
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::scratch::mounts_below;
-use skep_testkit::{Cluster, Shape, cluster, wait_for};
+use skep_testkit::{Cluster, PATIENCE, Shape, cluster, wait_for};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a mount waits unless it is told.
 const USUAL_RETRY: Duration = Duration::from_secs(15);
 /// What a mount logs that waits.
@@ -29,12 +28,7 @@ struct Host {
 
 impl Host {
     fn new() -> Self {
-        let cluster = Cluster::start(Shape {
-            metadata_targets: 1,
-            storage_services: 1,
-            targets_per_service: 1,
-            ..Shape::default()
-        });
+        let cluster = Cluster::start(Shape { targets_per_service: 1, ..Shape::small() });
         let path = cluster.data().with_file_name("host");
         files::create_dir_all(&path);
         files::symlink(cluster::program(), path.join("mount.skep"));

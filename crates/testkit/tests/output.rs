@@ -7,15 +7,12 @@ use skep_testkit::files;
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::schema::{self, check, check_lines};
 use skep_testkit::view::Typed;
-use skep_testkit::{Cluster, Scratch, Shape, Transport, cluster, wait_for};
+use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, Transport, cluster, wait_for};
 use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn parse(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -72,7 +69,7 @@ fn locker(path: &Path) -> Child {
 
 #[test]
 fn what_commands_print_for_programs_is_as_their_schemas_say() {
-    let shape = Shape { storage_services: 1, targets_per_service: 2, ..Shape::default() };
+    let shape = Shape { metadata_targets: 2, ..Shape::small() };
     let mut cluster = Cluster::start(shape);
     let second = cluster.mount(Transport::Device);
     let file = files::create(second.path().join("file"));
@@ -232,7 +229,7 @@ fn the_directories_of_services_are_made_with_a_schema() {
 /// Command: skep group list.
 #[test]
 fn tables_have_a_header_and_lines() {
-    let shape = Shape { storage_services: 1, targets_per_service: 2, ..Shape::default() };
+    let shape = Shape { metadata_targets: 2, ..Shape::small() };
     let cluster = Cluster::start(shape);
     let file = files::create(cluster.path().join("file"));
     file.lock().expect("locked");
@@ -367,12 +364,7 @@ fn failure(finished: &Finished) -> (String, String, i64) {
 
 #[test]
 fn errors_have_a_code_a_way_out_and_an_exit_code() {
-    let cluster = Cluster::start(Shape {
-        metadata_targets: 1,
-        storage_services: 1,
-        targets_per_service: 1,
-        ..Shape::default()
-    });
+    let cluster = Cluster::start(Shape { targets_per_service: 1, ..Shape::small() });
     let data = cluster.data().display().to_string();
     let address = files::read_to_string(cluster.data().join("management/address"));
     let scratch = Scratch::new();

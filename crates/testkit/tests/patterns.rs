@@ -6,16 +6,14 @@ use serde_json::Value;
 use skep_testkit::files::{self, OrFail};
 use skep_testkit::program::{Finished, finish, run};
 use skep_testkit::view::{Component, Typed};
-use skep_testkit::{Cluster, Scratch, Shape, cluster, wait_for};
+use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, cluster, wait_for};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const PATTERN: &str = "user.skep.pattern";
 /// Somebody who isn't root.
 const USER: u32 = 23_456;

@@ -12,7 +12,7 @@ use skep_testkit::files;
 use skep_testkit::power::Disk;
 use skep_testkit::program::finish;
 use skep_testkit::workload::{Cut, Worker, verify};
-use skep_testkit::{Cluster, Random, Scratch, Shape, Transport, wait_for};
+use skep_testkit::{Cluster, PATIENCE, Random, Scratch, Shape, Transport, wait_for};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -26,8 +26,6 @@ const WORKERS: u64 = 4;
 /// Operations between two cuts, at most.
 const BETWEEN: usize = 1500;
 const DISK_BYTES: u64 = 4 << 30;
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// Syncs a small file again and again; gives when each sync began and ended.
 fn syncs(directory: &Path, stop: &AtomicBool) -> Vec<(Instant, Instant)> {
     let file = files::create(directory.join("probe"));

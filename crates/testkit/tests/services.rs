@@ -5,7 +5,7 @@ use skep_testkit::files;
 use skep_testkit::network::Host;
 use skep_testkit::program::finish;
 use skep_testkit::scratch::mounts_below;
-use skep_testkit::{Scratch, cluster, process, wait_for};
+use skep_testkit::{PATIENCE, Scratch, cluster, process, wait_for};
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixDatagram;
@@ -13,7 +13,6 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Where mounts in the background log to; not to the logs of the system that runs the tests.
 const LOGS_VARIABLE: &str = "LOGS_DIRECTORY";
 

@@ -13,6 +13,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// Longer than the slowest of these suites takes.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// So many operations of `fsx` take a second at least, on a machine that does other work too.
 const FSX_SLOWEST: u64 = 50;

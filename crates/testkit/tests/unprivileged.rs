@@ -6,13 +6,11 @@
 
 use skep_testkit::files;
 use skep_testkit::program::{Finished, finish};
-use skep_testkit::{Cluster, Scratch, Shape, cluster};
+use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, cluster};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
-use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const NOBODY: u32 = 65_534;
 const SHAPE: &str = "--metadata-targets 1 --storage-services 1 --targets-per-service 2";
 
@@ -55,12 +53,7 @@ fn an_ordinary_user_starts_a_cluster_uses_it_and_ends_it() {
 }
 
 fn cluster_of_root() -> Cluster {
-    Cluster::start(Shape {
-        metadata_targets: 1,
-        storage_services: 1,
-        targets_per_service: 2,
-        ..Shape::default()
-    })
+    Cluster::start(Shape::small())
 }
 
 /// With a directory that is the ordinary user's.

@@ -8,19 +8,13 @@ use skep_testkit::power::Disk;
 use skep_testkit::program::finish;
 use skep_testkit::view::Typed;
 use skep_testkit::{
-    Cluster, Scratch, Shape, Transport, cluster, eventually, process, seen_within, wait_for,
+    Cluster, PATIENCE, Scratch, Shape, Transport, cluster, eventually, process, seen_within,
+    wait_for,
 };
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A small cluster, which starts in a moment.
-fn small() -> Shape {
-    Shape { metadata_targets: 1, storage_services: 1, targets_per_service: 2, ..Shape::default() }
-}
 
 fn text(value: &Value) -> &str {
     value.text()
@@ -78,7 +72,7 @@ fn the_room_of_a_mount_follows_that_of_the_disk_in_small_steps_too() {
     // A disk of its own: nobody else writes to it.
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, 32 << 30);
-    let cluster = Cluster::start_in(disk.path(), small());
+    let cluster = Cluster::start_in(disk.path(), Shape::small());
     // What a target keeps for its own records, on a disk that is not small.
     let reserve = 64 << 20;
     let follows = || {
@@ -137,7 +131,7 @@ fn the_room_of_a_mount_is_at_most_three_seconds_old() {
     const MARGIN: Duration = Duration::from_millis(1500);
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, 1 << 30);
-    let cluster = Cluster::start_in(disk.path(), small());
+    let cluster = Cluster::start_in(disk.path(), Shape::small());
     let stranger = Stranger { disk: &disk };
     for is_there in [true, false, true, false] {
         let before = free(cluster.path());
@@ -154,7 +148,7 @@ fn the_room_of_a_mount_is_at_most_three_seconds_old() {
 fn without_management_the_room_of_a_mount_is_what_it_said_last() {
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, 1 << 30);
-    let cluster = Cluster::start_in(disk.path(), small());
+    let cluster = Cluster::start_in(disk.path(), Shape::small());
     let stranger = Stranger { disk: &disk };
     let management = cluster.processes("management").remove(0);
     let before = free(cluster.path());
@@ -207,7 +201,7 @@ fn entries_say_where_they_lie_and_servers_are_used_evenly() {
 /// Command: skep up, skep down.
 #[test]
 fn the_next_up_finds_the_same_files_at_the_same_addresses() {
-    let cluster = Cluster::start(small());
+    let cluster = Cluster::start(Shape::small());
     files::write(cluster.path().join("kept"), "as it was");
     let addresses = || {
         let nodes = cluster.skep_list(&["node", "list"]);
@@ -230,7 +224,7 @@ fn the_next_up_finds_the_same_files_at_the_same_addresses() {
 
 #[test]
 fn clusters_run_beside_each_other_and_nothing_mixes() {
-    let (mut one, two) = (Cluster::start(small()), Cluster::start(small()));
+    let (mut one, two) = (Cluster::start(Shape::small()), Cluster::start(Shape::small()));
     files::write(one.path().join("name"), "one");
     files::write(two.path().join("name"), "two");
     let second = one.mount(Transport::Device);
@@ -250,7 +244,7 @@ fn clusters_run_beside_each_other_and_nothing_mixes() {
 
 #[test]
 fn what_dies_is_started_again_and_that_is_said() {
-    let cluster = Cluster::start(small());
+    let cluster = Cluster::start(Shape::small());
     files::write(cluster.path().join("file"), "before");
     for role in ["storage", "management", "metadata", "mount"] {
         let before = cluster.processes(role);
@@ -276,7 +270,7 @@ fn what_dies_is_started_again_and_that_is_said() {
 
 #[test]
 fn services_end_with_a_supervisor_that_is_killed_and_the_next_up_takes_over() {
-    let cluster = Cluster::start(small());
+    let cluster = Cluster::start(Shape::small());
     files::write(cluster.path().join("file"), "kept");
     cluster.processes("up").first().expect("it runs").kill();
     cluster.up().expect_success();
@@ -329,7 +323,7 @@ fn a_directory_with_other_files_and_a_damaged_log_are_refused() {
     let refused = cluster::skep(["up", "--detach", "--no-mount", "--data-dir", &taken]);
     assert!(refused.expect_failure().contains("thesis.tex"));
 
-    let cluster = Cluster::start(small());
+    let cluster = Cluster::start(Shape::small());
     cluster.stop();
     let log = cluster.data().join("management/log");
     let mut bytes = files::read(&log);

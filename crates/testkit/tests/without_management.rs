@@ -6,14 +6,12 @@
 
 use skep_testkit::files;
 use skep_testkit::program::{Finished, finish};
-use skep_testkit::{Cluster, Mounted, Shape, Transport, cluster, wait_for};
+use skep_testkit::{Cluster, Mounted, PATIENCE, Shape, Transport, cluster, wait_for};
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
-use std::time::{Duration, SystemTime};
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use std::time::SystemTime;
 
 /// One service, with the command line that `skep up` gave it. Killed when dropped.
 struct Service {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use skep_testkit::files::{self, OrFail};
 use skep_testkit::program::run_in;
 use skep_testkit::suite::Case;
-use skep_testkit::{Random, eventually, wait_for};
+use skep_testkit::{PATIENCE, Random, eventually, wait_for};
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
@@ -20,9 +20,6 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-
-/// How long one mount may take to do something often.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![statements:
     a_directory_that_is_replaced_is_never_missing, listings_while_the_other_changes_them,

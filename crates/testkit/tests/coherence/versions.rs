@@ -8,6 +8,7 @@
 use crate::Mounts;
 use crate::statements::Stepwise;
 use rustix::fs::FallocateFlags;
+use skep_testkit::PATIENCE;
 use skep_testkit::Random;
 use skep_testkit::files;
 use skep_testkit::suite::Case;
@@ -30,9 +31,6 @@ const KEPT: usize = 32;
 /// How long a file is changed, and how often each reader reads at least meanwhile.
 const SPAN: Duration = Duration::from_millis(1200);
 const ENOUGH: usize = 10;
-/// How long that may take at most.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// What a page consists of after a change.
 fn word(change: u64, page: usize) -> u64 {
     (change << 8) | page as u64

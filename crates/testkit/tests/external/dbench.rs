@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+/// Longer than the whole run of dbench takes.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn dbench(directory: &Path) -> String {

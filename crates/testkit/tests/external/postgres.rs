@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+/// Longer than elsewhere: the database recovers its log after it was killed.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// PostgreSQL doesn't run as root.
 const NOBODY: u32 = 65_534;

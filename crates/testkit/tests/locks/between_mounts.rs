@@ -6,7 +6,7 @@ use rustix::fs::{CWD, Mode, mkfifoat};
 use skep_testkit::files;
 use skep_testkit::suite::Case;
 use skep_testkit::view::Typed;
-use skep_testkit::{cluster, wait_for};
+use skep_testkit::{PATIENCE, cluster, wait_for};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -24,9 +24,6 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![locks:
 ];
 
 pub(crate) const KINDS: [&str; 3] = ["posix", "ofd", "flock"];
-/// A machine that does much else may be slow.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// Semantics 6.1.
 fn a_lock_excludes_on_all_mounts(mounts: &Mounts) {
     mounts.both_ways(|here, there| {

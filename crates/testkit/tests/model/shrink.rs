@@ -3,7 +3,7 @@
 use crate::trial::{Step, Trial};
 use std::time::{Duration, Instant};
 
-/// Time for it.
+/// Longest time for shrinking one failure.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Leaves steps out for as long as the rest still fails. Gives them with what then goes wrong;

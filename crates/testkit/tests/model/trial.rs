@@ -6,7 +6,7 @@ use crate::watch::Watch;
 use rustix::process::Signal;
 use skep_testkit::files;
 use skep_testkit::tree::{self, Tree};
-use skep_testkit::{Cluster, Random, Scratch, wait_for};
+use skep_testkit::{Cluster, PATIENCE, Random, Scratch, wait_for};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -14,9 +14,6 @@ use std::time::{Duration, Instant};
 
 /// Differences between trees that are shown.
 const SHOWN: usize = 20;
-/// How long a service may be away after it was killed.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// One thing to do.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
