@@ -12,6 +12,7 @@ mod error;
 mod id;
 pub mod map;
 pub mod pattern;
+pub mod random;
 pub mod registration;
 pub mod size;
 mod time;
