@@ -133,7 +133,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_a_schema_does_not_allow_is_found() {
+    fn check_reports_values_the_schema_forbids() {
         let schema = json!({
             "type": "array",
             "items": {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_have_a_line_for_each_thing() {
+    fn ndjson_lists_have_one_line_per_element() {
         let two = check_lines("study-plans", &(line("a") + "\n" + &line("b") + "\n"));
         assert_eq!((&two[0]["name"], &two[1]["name"]), (&json!("a"), &json!("b")));
         let whole =

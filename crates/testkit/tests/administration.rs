@@ -82,7 +82,7 @@ fn log_levels_change_in_running_services_and_mounts() {
 
 /// The lease of a mount's session was that of the day when it was mounted, whatever came later.
 #[test]
-fn a_lease_that_becomes_shorter_counts_for_mounts_that_are_there() {
+fn existing_mounts_adopt_a_shorter_lease() {
     let mut cluster = Cluster::start(Shape::small());
     cluster.skep(&["config", "set", "lease", "10min"]);
     let second = cluster.mount(Transport::Device);
@@ -115,7 +115,7 @@ fn a_lease_that_becomes_shorter_counts_for_mounts_that_are_there() {
 
 /// Command: skep client list, skep client files, skep session list, skep lock list, skep entry who.
 #[test]
-fn who_uses_the_cluster_and_its_files_is_shown() {
+fn clients_open_files_and_locks_are_listed() {
     let mut cluster = Cluster::start(Shape { metadata_targets: 2, ..Shape::small() });
     let second = cluster.mount(Transport::Device);
     let path = second.path().join("open");
@@ -182,7 +182,7 @@ fn who_uses_the_cluster_and_its_files_is_shown() {
 ///
 /// Command: skep client evict.
 #[test]
-fn what_a_client_holds_can_be_taken_away() {
+fn evicted_client_loses_its_opens_and_locks() {
     let mut cluster = Cluster::start(Shape { metadata_targets: 2, ..Shape::small() });
     let second = cluster.mount(Transport::Device);
     let place = second.path().display().to_string();

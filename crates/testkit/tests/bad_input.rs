@@ -140,7 +140,7 @@ fn ask(address: &str, frame: &[u8]) -> (u16, String) {
 }
 
 #[test]
-fn a_newer_protocol_version_is_refused_unless_it_speaks_ours_too() {
+fn newer_protocol_is_refused_unless_it_also_speaks_ours() {
     let cluster = Cluster::start(Shape::small());
     let token = token(&cluster);
     let (key, address) = token.split_once('@').expect("a token names an address");
@@ -252,7 +252,7 @@ fn fill(path: &Path) -> usize {
 
 /// Semantics 4.8.
 #[test]
-fn a_full_target_says_so_and_recovers() {
+fn full_target_reports_no_space_and_recovers() {
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, 512 << 20);
     let cluster = Cluster::start_in(disk.path(), Shape::small());
@@ -386,7 +386,7 @@ fn a_full_metadata_target_takes_nothing_new_and_serves_the_rest() {
 /// room.
 /// Semantics 4.8.
 #[test]
-fn a_metadata_target_that_cannot_log_ends_and_goes_on_when_there_is_room() {
+fn metadata_target_without_log_space_ends_and_recovers() {
     use std::os::unix::fs::PermissionsExt;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
     let scratch = Scratch::new();
@@ -462,7 +462,7 @@ fn last_segment(cluster: &Cluster) -> (PathBuf, Vec<u8>) {
 }
 
 #[test]
-fn a_truncated_log_tail_is_cut_off_and_said() {
+fn torn_log_tail_is_truncated_and_logged() {
     let cluster = with_a_log();
     let (last, bytes) = last_segment(&cluster);
     let file = files::open_with(OpenOptions::new().write(true), &last);
@@ -576,7 +576,7 @@ fn a_flipped_bit_in_a_chunk_is_an_error_that_names_it() {
 }
 
 #[test]
-fn an_unreadable_configuration_says_what_is_wrong_with_it() {
+fn unreadable_configuration_is_refused_with_the_reason() {
     let scratch = Scratch::new();
     let with = |text: &str| {
         let file = scratch.join("storage.toml");

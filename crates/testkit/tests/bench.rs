@@ -79,7 +79,7 @@ fn io_moves_and_compares_data_between_two_mounts() {
 }
 
 #[test]
-fn io_reads_what_an_earlier_run_has_left_and_finds_what_was_changed() {
+fn io_verifies_files_of_an_earlier_run() {
     let scratch = Scratch::new();
     let path = scratch.join("file").display().to_string();
     let common = ["io", "-o", &path, "-b", "256k", "-t", "4k", "-G", "7"];
@@ -98,7 +98,7 @@ fn io_reads_what_an_earlier_run_has_left_and_finds_what_was_changed() {
 }
 
 #[test]
-fn io_refuses_what_cannot_be_and_leaves_nothing_behind() {
+fn io_refuses_invalid_options_and_leaves_nothing() {
     let scratch = Scratch::new();
     let path = scratch.join("file").display().to_string();
     let refused = |arguments: &[&str], code: i32, words: &str| {
@@ -167,7 +167,7 @@ fn metadata_makes_sees_and_removes_names_on_two_mounts() {
 }
 
 #[test]
-fn metadata_refuses_what_cannot_be_and_leaves_nothing_behind() {
+fn metadata_refuses_invalid_options_and_leaves_nothing() {
     let scratch = Scratch::new();
     let place = scratch.path().display().to_string();
     let refused = |arguments: &[&str], code: i32, words: &str| {
@@ -191,7 +191,7 @@ fn metadata_refuses_what_cannot_be_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn clients_are_mounted_anew_before_each_phase_when_that_is_asked_for() {
+fn clients_are_remounted_before_each_phase_on_request() {
     let cluster = small_cluster();
     let scratch = Scratch::new();
     let (place, log) = (scratch.directory("mnt"), scratch.join("log"));
@@ -248,7 +248,7 @@ fn other_programs_do_the_work_by_the_same_protocol() {
 }
 
 #[test]
-fn other_programs_are_refused_what_they_cannot_do_and_named_when_they_are_missing() {
+fn other_tools_are_named_if_missing_or_unable() {
     let scratch = Scratch::new();
     let file = scratch.join("file").display().to_string();
     let directory = scratch.path().display().to_string();
@@ -368,7 +368,7 @@ fn targets_measure_themselves_and_are_judged() {
 }
 
 #[test]
-fn storage_refuses_what_cannot_be_and_leaves_nothing_behind() {
+fn storage_refuses_invalid_options_and_leaves_nothing() {
     let cluster = small_cluster();
     let run = |more: &[&str]| finish(&mut bench_targets(&cluster, "storage", more), PATIENCE);
     let refused = |more: &[&str], code: i32, words: &str| {
@@ -536,7 +536,7 @@ fn net_measures_each_pair_in_both_directions() {
 }
 
 #[test]
-fn net_refuses_what_cannot_be_and_goes_on_without_a_service_that_is_gone() {
+fn net_refuses_invalid_options_and_skips_dead_services() {
     let cluster = small_cluster();
     let run = |more: &[&str]| finish(&mut bench_targets(&cluster, "net", more), PATIENCE);
     let refused = |more: &[&str], code: i32, words: &str| {
@@ -639,7 +639,7 @@ impl Endless {
 }
 
 #[test]
-fn io_keeps_what_was_measured_when_a_process_dies() {
+fn io_keeps_its_results_when_a_process_dies() {
     let mut run = Endless::start(&["--output", "json"]);
     run.wait_for_repetitions();
     run.workers()[1].kill();

@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Semantics 3.7: nobody but the storage targets knew how far it had come.
 #[test]
-fn what_a_dead_writer_wrote_has_its_size_when_the_lease_has_run_out() {
+fn size_by_a_dead_writer_is_settled_after_its_lease() {
     for transport in [Transport::Uring, Transport::Device] {
         let mut cluster = Cluster::start(Shape::default());
         let second = cluster.mount(transport);
@@ -47,7 +47,7 @@ fn what_a_dead_writer_wrote_has_its_size_when_the_lease_has_run_out() {
 
 /// Semantics 1.18 and 4.5.
 #[test]
-fn what_a_dead_client_had_without_a_name_is_gone() {
+fn unlinked_files_of_a_dead_client_are_removed() {
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);
     let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR;

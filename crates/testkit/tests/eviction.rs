@@ -62,7 +62,7 @@ print(first, *(outcome(of) for of in (
 /// Semantics 3.8 and 4.6: what it had been given before it was stopped came late, over what others
 /// had written since.
 #[test]
-fn a_client_that_wakes_after_its_lease_writes_nothing_over_what_others_wrote() {
+fn client_stopped_past_its_lease_overwrites_nothing() {
     for transport in [Transport::Uring, Transport::Device] {
         let mut cluster = Cluster::start(Shape::default());
         let first = cluster.mount(transport);
@@ -106,7 +106,7 @@ fn a_client_that_wakes_after_its_lease_writes_nothing_over_what_others_wrote() {
 
 /// What a dead client had open is given back although nobody asks for it.
 #[test]
-fn a_dead_client_is_removed_within_a_lease_and_what_it_had_open_is_given_back() {
+fn dead_client_and_its_opens_are_removed_within_a_lease() {
     let mut cluster = Cluster::start(Shape::default());
     let first = cluster.mount(Transport::Uring);
     let file = open(&first.path().join("removed"));

@@ -98,7 +98,7 @@ fn handles_lead_to_their_inode_for_as_long_as_it_exists() {
 
 /// Semantics 1.19: while a mount has it open, there; elsewhere it is gone with its last name.
 #[test]
-fn handles_lead_to_what_has_no_name_while_it_is_open() {
+fn handles_lead_to_unlinked_files_while_open() {
     for transport in Transport::ALL {
         let mut cluster = Cluster::start(Shape { transport, ..Shape::default() });
         let second = cluster.mount(transport);

@@ -96,7 +96,7 @@ fn end(cluster: Cluster, second: Mounted) {
 
 /// Commands: skep entry set, skep entry info, skep entry map.
 #[test]
-fn small_files_cost_no_chunk_file_and_their_pattern_says_so() {
+fn small_files_cost_no_chunk_file_and_show_inline() {
     let (cluster, second) = mounts();
     let count = || cluster.chunk_files().len();
     for number in 0..20 {
@@ -143,7 +143,7 @@ fn small_files_cost_no_chunk_file_and_their_pattern_says_so() {
 }
 
 #[test]
-fn what_cannot_be_in_metadata_is_refused_with_the_reason() {
+fn invalid_inline_patterns_are_refused_with_the_reason() {
     let (cluster, second) = mounts();
     let directory = cluster.path().join("directory");
     files::create_dir(&directory);
@@ -163,7 +163,7 @@ fn what_cannot_be_in_metadata_is_refused_with_the_reason() {
 
 /// `skep config set inline-bytes` gives it to all files of which nobody says otherwise.
 #[test]
-fn the_clusters_setting_puts_the_first_bytes_of_new_files_into_metadata() {
+fn cluster_setting_inline_bytes_applies_to_new_files() {
     let cluster = Cluster::start(Shape::default());
     let redundancy = |path: &Path| entry_info(path).first_component().redundancy().to_owned();
     let before = cluster.path().join("before");
@@ -315,7 +315,7 @@ fn aligned(byte: u8) -> Page {
 /// Random changes on one mount or the other, each closed before the next is opened, around the
 /// border of metadata and storage.
 #[test]
-fn random_changes_from_both_mounts_give_what_a_plain_file_would() {
+fn random_changes_from_two_mounts_match_a_plain_file() {
     let (cluster, second) = mounts();
     let seed = Random::seed_of_run();
     println!("SKEP_TEST_SEED={seed}");
@@ -437,7 +437,7 @@ fn lose_power(cluster: &Cluster, disk: &mut Disk, copy: u32) {
 /// Semantics 3.3 and 3.5: a metadata host alone loses its power, under a mount that goes on, and
 /// with it bytes that it had acknowledged.
 #[test]
-fn who_had_not_synced_when_metadata_lost_its_power_is_told_once() {
+fn unsynced_writer_gets_one_error_after_metadata_power_loss() {
     let scratch = Scratch::new();
     let mut disk = Disk::new(&scratch, DISK_BYTES);
     let mut cluster = with_metadata_on(disk.path());

@@ -95,7 +95,7 @@ fn state(root: &Path) -> Vec<String> {
 
 /// Semantics 1.9, 1.11, 1.16 and 1.17.
 #[test]
-fn what_files_are_is_the_same_on_another_mount_and_after_a_restart() {
+fn attributes_are_equal_on_all_mounts_and_after_restart() {
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);
     let (here, there) = (cluster.path().join("all"), second.path().join("all"));

@@ -88,7 +88,7 @@ fn assert_rate(lab: &Lab, targets: &str, expected: f64) {
 
 /// Command: skep lab up, skep lab down, skep lab status, skep lab shapes.
 #[test]
-fn a_lab_has_mounts_on_hosts_whose_links_and_targets_have_the_rates_asked_for() {
+fn lab_links_and_targets_have_the_requested_rates() {
     let lab = Lab::new();
     let up = lab.json("up", &[&SHAPE[..], &RATES].concat());
     check("lab-up", &up);
@@ -233,7 +233,7 @@ fn a_lab_that_was_killed_while_it_was_made_is_removed() {
 }
 
 #[test]
-fn what_cannot_be_made_is_refused_before_anything_is() {
+fn impossible_lab_is_refused_before_anything_is_made() {
     let lab = Lab::new();
     let refused = |arguments: &[&str], exit_code: i32, words: &str| {
         let found = lab.call("up", arguments);
@@ -374,7 +374,7 @@ fn hog(seconds: u32) -> String {
 
 /// Command: skep lab run.
 #[test]
-fn what_the_processors_limited_is_marked_invalid() {
+fn run_limited_by_processors_is_marked_invalid() {
     let lab = Lab::new();
     lab.json("up", &SHAPE);
     let script = format!("{}; wait", hog(3));

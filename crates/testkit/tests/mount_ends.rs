@@ -129,7 +129,7 @@ impl Drop for Locker {
 }
 
 #[test]
-fn a_mount_of_which_a_waiting_program_was_killed_ends() {
+fn mount_ends_after_a_program_waiting_for_a_lock_is_killed() {
     for transport in [Transport::Uring, Transport::Device] {
         let cluster = small();
         let scratch = Scratch::new();
@@ -186,7 +186,7 @@ impl Drop for Stopped {
 
 /// Semantics 4.1.
 #[test]
-fn umount_by_force_lets_go_who_was_killed_with_changed_pages() {
+fn forced_umount_frees_killed_program_with_dirty_pages() {
     for transport in [Transport::Uring, Transport::Device] {
         let cluster = small();
         let scratch = Scratch::new();

@@ -103,7 +103,7 @@ fn flags_are_the_kernels_and_can_be_changed() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn helper_reports_the_cause_of_a_failed_mount() {
     let place = Place::new();
     let refused = place.helper("transprot=uring");
     assert_eq!(refused.status.code(), Some(32), "{}", refused.stderr);
@@ -261,7 +261,7 @@ fn fstab_and_mount_know_the_type() {
 
 /// `mount -a` compares what it finds in the table of mounts with the lines of `fstab`.
 #[test]
-fn what_is_mounted_is_not_mounted_again() {
+fn mount_a_does_not_mount_twice() {
     let place = Place::new();
     let (data, mount_point) = (place.cluster.data().display(), place.mount_point());
     let table = format!("{data} {} skep _netdev,transport=device 0 0\n", mount_point.display());

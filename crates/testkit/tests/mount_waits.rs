@@ -168,7 +168,7 @@ fn write_to_and_unmount(host: &Host, mount_point: &Path, name: &str) {
 }
 
 #[test]
-fn a_mount_waits_for_management_as_long_as_it_was_told() {
+fn mount_waits_for_management_as_long_as_configured() {
     let host = Host::new();
     let mut usual = host.begin("usual", "defaults");
     let mut patient = host.begin("patient", "retry=600");
@@ -223,7 +223,7 @@ fn a_mount_waits_for_management_as_long_as_it_was_told() {
 }
 
 #[test]
-fn who_ends_a_mount_that_waits_leaves_nothing_of_it() {
+fn ending_a_waiting_mount_leaves_nothing() {
     let host = Host::new();
     let mut by_mount = host.begin_by_mount("by-mount", "retry=forever");
     let mut by_helper = host.begin("by-helper", "retry=forever");

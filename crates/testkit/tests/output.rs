@@ -68,7 +68,7 @@ fn locker(path: &Path) -> Child {
 }
 
 #[test]
-fn what_commands_print_for_programs_is_as_their_schemas_say() {
+fn json_output_matches_its_schemas() {
     let shape = Shape { metadata_targets: 2, ..Shape::small() };
     let mut cluster = Cluster::start(shape);
     let second = cluster.mount(Transport::Device);

@@ -65,7 +65,7 @@ fn allocations(cluster: &Cluster, chooser: &str, width: u64) -> BTreeSet<(u64, u
 }
 
 #[test]
-fn round_robin_gives_the_allocations_of_the_study_and_balanced_only_the_best() {
+fn balanced_allocates_evenly_and_round_robin_as_studied() {
     let cluster = scenario();
     for (width, best) in [(2, (1, 1)), (3, (1, 2)), (4, (2, 2)), (6, (3, 3))] {
         assert_eq!(allocations(&cluster, "balanced", width), BTreeSet::from([best]), "{width}");
@@ -315,7 +315,7 @@ fn targets(cluster: &Cluster, path: &Path) -> Vec<u64> {
 
 /// Command: skep entry create.
 #[test]
-fn files_get_the_pattern_that_is_asked_for_until_they_are_written() {
+fn files_take_a_requested_pattern_until_first_write() {
     let cluster = scenario();
     let path = |name: &str| cluster.path().join(name);
     entry_json(&["create", "--num-targets", "all", "--permissions", "640"], &path("wide"));
@@ -375,7 +375,7 @@ fn as_user(program: &Path, arguments: &[&str], path: &Path) -> Finished {
 }
 
 #[test]
-fn users_set_patterns_on_what_they_own_within_limits() {
+fn users_set_patterns_on_own_files_within_limits() {
     let cluster = scenario();
     let around = cluster.path().parent().expect("a directory");
     files::set_permissions(around, fs::Permissions::from_mode(0o755));
@@ -497,7 +497,7 @@ fn copies_between_files_of_the_same_targets_are_made_there() {
 
 /// Command: skep entry map.
 #[test]
-fn progressive_files_are_narrow_at_their_start_and_wide_further_on() {
+fn progressive_files_start_narrow_and_become_wide() {
     let mut cluster = scenario();
     let directory = cluster.path().join("progressive");
     files::create_dir(&directory);
@@ -563,7 +563,7 @@ fn progressive_files_are_narrow_at_their_start_and_wide_further_on() {
 }
 
 #[test]
-fn jobs_ask_for_patterns_by_their_environment_where_a_mount_listens() {
+fn mount_with_job_patterns_honours_their_environment() {
     let cluster = scenario();
     let scratch = Scratch::new();
     let mount_point = scratch.join("jobs");

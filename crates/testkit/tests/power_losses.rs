@@ -267,7 +267,7 @@ fn lose_power(cluster: &Cluster, role: &str, disk: &mut Disk, copy: u32) {
 /// Semantics 3.3 and 3.5: a metadata host alone loses its power, under a mount that goes on, and
 /// with it what it was told of files and hadn't synced yet.
 #[test]
-fn what_metadata_forgot_of_a_file_is_told_again_before_that_is_called_safe() {
+fn sync_reports_lost_sizes_again_after_metadata_power_loss() {
     let scratch = Scratch::new();
     let mut disk = Disk::new(&scratch, DISK_BYTES);
     let mut cluster = with_service_on(disk.path(), "metadata-1");
@@ -315,7 +315,7 @@ fn what_metadata_forgot_of_a_file_is_told_again_before_that_is_called_safe() {
 
 /// Semantics 3.5: the storage host alone loses its power, under a mount that goes on.
 #[test]
-fn who_had_not_synced_when_storage_lost_its_power_is_told_once() {
+fn unsynced_writer_gets_one_error_after_storage_power_loss() {
     let scratch = Scratch::new();
     let mut disk = Disk::new(&scratch, DISK_BYTES);
     let mut cluster = with_service_on(disk.path(), "storage-1");

@@ -85,7 +85,7 @@ fn start_all(scratch: &Scratch, address: &str) -> (Vec<Service>, String) {
 
 /// Command: skep management, skep metadata, skep storage, skep cluster token, skep cluster format.
 #[test]
-fn services_tell_their_manager_and_join_by_the_token_that_is_printed() {
+fn services_notify_systemd_and_join_by_the_printed_token() {
     let scratch = Scratch::new();
     let (services, token) = start_all(&scratch, "127.0.0.1");
     let run = |arguments: &[&str]| {
@@ -127,7 +127,7 @@ except OSError as error:
 
 /// Semantics 3.8: its network was away.
 #[test]
-fn a_client_that_was_cut_off_beyond_its_lease_writes_nothing_over_what_others_wrote() {
+fn client_disconnected_past_its_lease_overwrites_nothing() {
     let scratch = Scratch::new();
     let host = Host::new();
     let (services, token) = start_all(&scratch, &host.our_address);
@@ -173,7 +173,7 @@ const SILENT_PATIENCE: Duration = Duration::from_secs(20);
 /// What is sent to the servers is lost, and nobody says so.
 /// Semantics 4.10.
 #[test]
-fn mounts_of_a_host_that_is_cut_off_end() {
+fn mounts_of_a_disconnected_host_end() {
     let scratch = Scratch::new();
     let host = Host::new();
     let (services, token) = start_all(&scratch, &host.our_address);

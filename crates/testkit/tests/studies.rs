@@ -127,7 +127,7 @@ fn a_report_is_made_of_a_journal_alone() {
 }
 
 #[test]
-fn what_is_no_study_has_no_report() {
+fn directory_without_a_study_has_no_report() {
     let scratch = Scratch::new();
     let none = skep(scratch.path(), &["study", "report", "."]);
     assert_eq!(none.status.code(), Some(4), "{none:?}");
@@ -189,7 +189,7 @@ const RUN: [&str; 7] = ["study", "run", "./plan.toml", "--mount", "mount", "--di
 
 /// Command: skep study run.
 #[test]
-fn a_study_on_any_file_system_measures_each_condition_as_often_as_planned() {
+fn study_measures_each_condition_as_often_as_planned() {
     let (scratch, study) = prepare(QUICK);
     let dry = checked(scratch.path(), &[&RUN[..], &["--dry-run"]].concat(), "study-run-dry");
     assert_eq!(dry["blocks"].list().len(), 4);
@@ -254,7 +254,7 @@ fn a_plan_may_leave_data_size_and_hosts_to_the_first_step() {
 }
 
 #[test]
-fn a_study_that_is_interrupted_ends_after_its_run_and_goes_on_later() {
+fn interrupted_study_ends_after_its_run_and_resumes() {
     let (scratch, study) = prepare(&QUICK.replace("repetitions = 8", "repetitions = 20"));
     let mut command = Command::new(cluster::program());
     command.current_dir(scratch.path()).args(RUN).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -395,7 +395,7 @@ fn a_study_makes_a_lab_of_its_own_and_leaves_nothing_of_it() {
 }
 
 #[test]
-fn a_study_in_a_lab_of_its_own_goes_on_in_another_after_control_c() {
+fn study_resumes_in_a_new_lab_after_ctrl_c() {
     let (scratch, study) = prepare(&OWN.replace("repetitions = 3", "repetitions = 15"));
     let lab = Lab::new();
     let mut command = Command::new(cluster::program());
@@ -430,7 +430,7 @@ fn a_study_in_a_lab_of_its_own_goes_on_in_another_after_control_c() {
 /// The short study over a whole emulated cluster: which targets each chooser takes, exactly, and
 /// that bandwidth follows from where they are, by ratio.
 #[test]
-fn the_small_study_finds_what_is_known_of_its_lab() {
+fn small_study_finds_the_known_properties_of_its_lab() {
     let scratch = Scratch::new();
     let lab = Lab::new();
     lab.call("up", &["small", "--targets", "4", "--force"]).expect_success();

@@ -136,7 +136,7 @@ fn fsx(file: &Path, seed: u64, operations: u64) {
 
 /// `SKEP_FSX_OPERATIONS` says how many operations there are on each mount.
 #[test]
-fn fsx_finds_what_was_written() {
+fn fsx_reads_its_own_writes() {
     let seed = fsx_seed();
     for transport in TRANSPORTS {
         let cluster = Cluster::start(Shape { transport, ..Shape::default() });
@@ -171,7 +171,7 @@ fn read_until(stop: &AtomicBool, path: &Path) {
 /// another mount. The mounts take turns, so each finds in its caches what the other made old; and
 /// in every other pair of segments the other mount reads it all the time.
 #[test]
-fn fsx_leaves_what_another_mount_sees() {
+fn fsx_result_is_seen_by_another_mount() {
     let seed = fsx_seed();
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);

@@ -108,7 +108,7 @@ fn an_ordinary_user_mounts_a_cluster_of_root() {
 
 /// A mount for others is asked for by who may, and not taken for one if it isn't.
 #[test]
-fn others_may_use_the_mount_of_an_ordinary_user_if_the_system_lets_them() {
+fn user_mounts_allow_others_if_fuse_conf_does() {
     let cluster = cluster_of_root();
     files::write(cluster.path().join("file"), "for all\n");
     let token = cluster.data().join("management/join-token").display().to_string();

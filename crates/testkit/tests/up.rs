@@ -68,7 +68,7 @@ fn the_default_shape_is_shown_in_all_lists() {
 
 /// Semantics 1.15.
 #[test]
-fn the_room_of_a_mount_follows_that_of_the_disk_in_small_steps_too() {
+fn free_space_follows_the_disk_in_small_steps() {
     // A disk of its own: nobody else writes to it.
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, 32 << 30);
@@ -126,7 +126,7 @@ fn has_moved(before: u64, after: u64) -> bool {
 
 /// Semantics 1.15: on a disk to which nobody else writes.
 #[test]
-fn the_room_of_a_mount_is_at_most_three_seconds_old() {
+fn free_space_is_at_most_three_seconds_old() {
     // Of the machine itself, which does other things too.
     const MARGIN: Duration = Duration::from_millis(1500);
     let scratch = Scratch::new();
@@ -145,7 +145,7 @@ fn the_room_of_a_mount_is_at_most_three_seconds_old() {
 
 /// Semantics 1.15.
 #[test]
-fn without_management_the_room_of_a_mount_is_what_it_said_last() {
+fn free_space_stays_as_last_reported_without_management() {
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, 1 << 30);
     let cluster = Cluster::start_in(disk.path(), Shape::small());
@@ -243,7 +243,7 @@ fn clusters_run_beside_each_other_and_nothing_mixes() {
 }
 
 #[test]
-fn what_dies_is_started_again_and_that_is_said() {
+fn killed_processes_are_restarted_and_logged() {
     let cluster = Cluster::start(Shape::small());
     files::write(cluster.path().join("file"), "before");
     for role in ["storage", "management", "metadata", "mount"] {
@@ -269,7 +269,7 @@ fn what_dies_is_started_again_and_that_is_said() {
 }
 
 #[test]
-fn services_end_with_a_supervisor_that_is_killed_and_the_next_up_takes_over() {
+fn services_end_with_a_killed_supervisor_and_up_recovers() {
     let cluster = Cluster::start(Shape::small());
     files::write(cluster.path().join("file"), "kept");
     cluster.processes("up").first().expect("it runs").kill();
@@ -282,7 +282,7 @@ fn services_end_with_a_supervisor_that_is_killed_and_the_next_up_takes_over() {
 }
 
 #[test]
-fn in_the_foreground_it_says_what_to_try_and_ends_on_ctrl_c() {
+fn foreground_up_prints_hints_and_ends_on_ctrl_c() {
     let scratch = Scratch::new();
     let (data, mount_point) = (scratch.join("data"), scratch.join("mnt"));
     let mut child = Command::new(cluster::program())

@@ -136,7 +136,7 @@ fn same_time(places: &Places, name: &str) {
 
 /// Times are the metadata host's, so what was made on one mount is newer than what another wrote
 /// before, whatever their hosts' clocks say: neither too little nor too much is made again.
-pub(crate) fn make_sees_what_changed_on_the_other_mount(places: &Places) {
+pub(crate) fn make_sees_changes_of_the_other_mount(places: &Places) {
     project(&places.one.join("project"));
     let (here, there) = (places.one.join("project"), places.other.join("project"));
     assert_eq!(make(&there), (PARTS + 1, "12\n".to_owned()));

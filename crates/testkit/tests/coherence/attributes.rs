@@ -19,10 +19,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
-    attributes_that_are_set_are_seen, lists_of_who_may_are_seen,
+    attributes_that_are_set_are_seen, access_control_lists_are_seen,
     lists_are_seen_under_a_new_name, lists_are_seen_under_names_that_come_back,
-    who_lost_a_file_with_a_list_may_not_change_it, lists_have_at_most_511_entries,
-    projects_are_handed_down, projects_are_not_mixed, projects_decide_who_may_come,
+    former_owner_of_a_file_with_a_list_may_not_change_it, lists_have_at_most_511_entries,
+    projects_are_handed_down, projects_are_not_mixed, projects_restrict_renames_and_links,
     capabilities_of_the_other_go_with_writes,
 ];
 
@@ -53,7 +53,7 @@ fn attributes_that_are_set_are_seen(mounts: &Mounts) {
 }
 
 /// Semantics 1.17.
-fn lists_of_who_may_are_seen(mounts: &Mounts) {
+fn access_control_lists_are_seen(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.other);
     files::set_permissions(here, fs::Permissions::from_mode(0o755));
     files::write(here.join("file"), "x");
@@ -124,7 +124,7 @@ fn lists_are_seen_under_names_that_come_back(mounts: &Mounts) {
 /// when it forgets the list at the same time; also of a name that the file didn't have before, and
 /// without dropping what is mounted on it.
 /// Semantics 1.2 and 1.17.
-fn who_lost_a_file_with_a_list_may_not_change_it(mounts: &Mounts) {
+fn former_owner_of_a_file_with_a_list_may_not_change_it(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.at_once);
     for place in [here, there] {
         files::set_permissions(place, fs::Permissions::from_mode(0o755));
@@ -339,7 +339,7 @@ fn projects_are_not_mixed(mounts: &Mounts) {
 }
 
 /// Semantics 1.20.
-fn projects_decide_who_may_come(mounts: &Mounts) {
+fn projects_restrict_renames_and_links(mounts: &Mounts) {
     let root = mounts.one.parent().expect("the mount");
     let (from, to) = (Place::make(root, 100), Place::make(root, 104));
     let (here, there) = (from.path.join("file"), to.path.join("file"));

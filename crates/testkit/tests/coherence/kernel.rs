@@ -15,8 +15,8 @@ use std::os::fd::OwnedFd;
 use std::process::Command;
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![kernel:
-    who_watches_is_told_of_his_own_mount, who_watches_all_opens_is_told_of_his_own_mount,
-    leases_end_by_opens_of_their_own_mount, nobody_counts_what_users_have,
+    inotify_reports_changes_of_its_own_mount_only, fanotify_reports_opens_of_its_own_mount_only,
+    leases_end_by_opens_of_their_own_mount, quotas_are_not_supported,
 ];
 
 /// All that a watch has to tell, with the names.
@@ -37,7 +37,7 @@ fn told(watch: &OwnedFd) -> Vec<(ReadFlags, String)> {
 }
 
 /// Semantics 5.8.
-fn who_watches_is_told_of_his_own_mount(mounts: &Mounts) {
+fn inotify_reports_changes_of_its_own_mount_only(mounts: &Mounts) {
     for (here, there) in [(&mounts.one, &mounts.other), (&mounts.other, &mounts.one)] {
         let watch = inotify::init(CreateFlags::NONBLOCK).expect("a watch");
         let changes = WatchFlags::CREATE
@@ -98,7 +98,7 @@ for line in sys.stdin:
 ";
 
 /// Semantics 5.8.
-fn who_watches_all_opens_is_told_of_his_own_mount(mounts: &Mounts) {
+fn fanotify_reports_opens_of_its_own_mount_only(mounts: &Mounts) {
     for (here, there) in [(&mounts.one, &mounts.other), (&mounts.other, &mounts.one)] {
         let mut watcher = Stepwise::start(here, Command::new("python3").args(["-c", WATCHER]));
         assert_eq!(watcher.line(), "watches");
@@ -147,7 +147,7 @@ fn leases_end_by_opens_of_their_own_mount(mounts: &Mounts) {
 }
 
 /// Semantics 5.6.
-fn nobody_counts_what_users_have(mounts: &Mounts) {
+fn quotas_are_not_supported(mounts: &Mounts) {
     // quotactl_fd(2), to get the quota of user 0.
     let program = "import ctypes, errno, os\n\
          libc, buffer = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(256)\n\

@@ -30,19 +30,19 @@ struct Mounts {
 }
 
 const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
-    what_was_closed_is_seen_by_who_opens, its_length_is_seen_by_who_opens,
+    closed_writes_are_seen_by_a_later_open, length_is_seen_by_a_later_open,
     new_names_are_seen_at_once, a_name_that_was_removed_leads_to_a_new_file,
     known_names_are_stale_for_a_second_at_most, attributes_are_stale_for_a_second_at_most,
-    an_open_handle_sees_what_was_synced, appends_of_both_in_turns, locks_by_exclusive_creation,
+    open_handle_sees_synced_bytes, appends_of_both_in_turns, locks_by_exclusive_creation,
     removed_under_an_open_handle, renames_over_each_other, truncated_by_the_other,
-    truncated_to_what_no_disk_holds,
+    size_may_exceed_the_disks,
     punched_and_copied_by_the_other,
     writers_of_different_parts, listings_agree,
-    listings_are_new_though_times_were_set_back, what_is_not_kept_is_seen_at_once,
+    listings_are_new_though_times_were_set_back, changes_are_seen_at_once_without_caching,
     a_name_that_is_replaced_is_never_missing,
     names_that_are_exchanged_are_never_missing,
     directories_moved_into_each_other_stay_a_tree, numbers_of_files_are_never_used_again,
-    pages_of_several_writers_are_whole, sizes_are_seen_when_the_writer_says_so,
+    pages_of_several_writers_are_whole, sizes_are_seen_once_the_writer_reports_them,
 ];
 
 /// Names and attributes may be this old, and a little for the machine's own delays.
@@ -50,7 +50,7 @@ const STALENESS: Duration = Duration::from_millis(1000);
 const MARGIN: Duration = Duration::from_millis(300);
 
 /// Semantics 2.2.
-fn what_was_closed_is_seen_by_who_opens(mounts: &Mounts) {
+fn closed_writes_are_seen_by_a_later_open(mounts: &Mounts) {
     let mut random = Random::new(3);
     for round in 0..60 {
         let (from, to) = if round % 2 == 0 {
@@ -70,7 +70,7 @@ fn what_was_closed_is_seen_by_who_opens(mounts: &Mounts) {
 /// Also by programs that don't ask for it: the kernel reads no further than the length it knows.
 /// (`fs::read` asks, and for the time of creation as well, which the kernel never remembers.)
 /// Semantics 2.2.
-fn its_length_is_seen_by_who_opens(mounts: &Mounts) {
+fn length_is_seen_by_a_later_open(mounts: &Mounts) {
     let mut found = vec![0; 1_000_000];
     for round in 0..30_u64 {
         let (from, to) = if round % 2 == 0 {
@@ -174,7 +174,7 @@ fn attributes_are_stale_for_a_second_at_most(mounts: &Mounts) {
 /// Who has a file open needn't see changes (close-to-open), but after a second and with another
 /// open the bytes must be the new ones also through the page cache.
 /// Semantics 2.3.
-fn an_open_handle_sees_what_was_synced(mounts: &Mounts) {
+fn open_handle_sees_synced_bytes(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     files::write(&here, vec![1; 100_000]);
     let reader = files::open(&there);
@@ -278,7 +278,7 @@ fn truncated_by_the_other(mounts: &Mounts) {
 /// A size is a number: no disk under it need have space for it. Also while a writer has the file
 /// open, when nobody knows how far its chunk files reach.
 /// Semantics 2.10.
-fn truncated_to_what_no_disk_holds(mounts: &Mounts) {
+fn size_may_exceed_the_disks(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     let writer = files::create(&here);
     files::write_all_at(&writer, b"text", 0);
@@ -537,7 +537,7 @@ fn listings_are_new_though_times_were_set_back(mounts: &Mounts) {
 }
 
 /// Semantics 1.2, with `attribute_timeout=0`.
-fn what_is_not_kept_is_seen_at_once(mounts: &Mounts) {
+fn changes_are_seen_at_once_without_caching(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.at_once.join("file"));
     for round in 0..50 {
         assert!(!there.exists(), "round {round}");
@@ -553,7 +553,7 @@ fn what_is_not_kept_is_seen_at_once(mounts: &Mounts) {
 }
 
 /// Semantics 2.4.
-fn sizes_are_seen_when_the_writer_says_so(mounts: &Mounts) {
+fn sizes_are_seen_once_the_writer_reports_them(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     let file = files::create(&here);
     let is_seen = |len| files::metadata(&there).len() == len;

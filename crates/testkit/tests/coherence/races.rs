@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Barrier;
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![races:
-    of_those_who_make_a_name_one_succeeds, exchanges_of_both_at_once_stay_a_tree,
+    one_of_many_creators_of_a_name_succeeds, exchanges_of_both_at_once_stay_a_tree,
     exchanges_of_three_at_once_stay_a_tree,
 ];
 
@@ -39,7 +39,7 @@ const WAYS: [(&str, Make); 6] = [
 ];
 
 /// Semantics 1.5, and of 1.4 that `RENAME_NOREPLACE` replaces nothing.
-fn of_those_who_make_a_name_one_succeeds(mounts: &Mounts) {
+fn one_of_many_creators_of_a_name_succeeds(mounts: &Mounts) {
     const ROUNDS: usize = 15;
     for (way, make) in WAYS {
         for round in 0..ROUNDS {

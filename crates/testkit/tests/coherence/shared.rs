@@ -17,7 +17,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![shared:
     appends_of_both_at_once_are_whole, appends_of_a_mebibyte_are_whole,
     a_truncation_is_seen_by_the_next_read,
     times_that_only_the_kernel_sees_stay_hidden, shared_files_can_be_mapped,
-    a_file_is_cached_again_by_who_opens_it_alone,
+    file_is_cached_again_once_opened_by_one_client,
 ];
 
 fn open(path: &Path) -> File {
@@ -258,7 +258,7 @@ fn shared_files_can_be_mapped(mounts: &Mounts) {
 /// What was shared is as any other file for who opens it later: it can't be seen from outside but
 /// by what the kernel keeps, so here only that everything is still right.
 /// Semantics 2.2.
-fn a_file_is_cached_again_by_who_opens_it_alone(mounts: &Mounts) {
+fn file_is_cached_again_once_opened_by_one_client(mounts: &Mounts) {
     let mut random = Random::new(Random::seed_of_run());
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     let mut model = vec![5; 10_000];

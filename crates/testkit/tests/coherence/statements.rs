@@ -27,8 +27,8 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![statements:
     directories_are_as_large_as_they_have_entries, blocks_of_files_without_holes,
     a_directory_that_the_other_removed_is_empty, a_device_that_the_other_removed_can_be_looked_at,
     pieces_of_large_writes_are_of_one_writer,
-    times_are_seen_when_the_writer_says_so, what_was_mapped_is_written_by_close,
-    ranges_are_not_taken_out_or_put_in, reserved_room_is_a_hole, holes_stay_holes_in_copies,
+    times_are_seen_once_the_writer_reports_them, close_writes_mapped_pages,
+    ranges_are_not_taken_out_or_put_in, allocated_space_is_a_hole, holes_stay_holes_in_copies,
     copies_end_where_the_source_was_seen_to_end,
     other_flags_are_refused, removed_files_can_be_written,
 ];
@@ -341,7 +341,7 @@ fn pieces_of_large_writes_are_of_one_writer(mounts: &Mounts) {
 }
 
 /// Semantics 2.4.
-fn times_are_seen_when_the_writer_says_so(mounts: &Mounts) {
+fn times_are_seen_once_the_writer_reports_them(mounts: &Mounts) {
     let time = |place: &Path| {
         let found = files::metadata(place.join("file"));
         (found.mtime(), found.mtime_nsec())
@@ -363,7 +363,7 @@ fn times_are_seen_when_the_writer_says_so(mounts: &Mounts) {
 }
 
 /// Semantics 2.8: also without `msync`.
-fn what_was_mapped_is_written_by_close(mounts: &Mounts) {
+fn close_writes_mapped_pages(mounts: &Mounts) {
     files::write(mounts.one.join("file"), vec![b'a'; 2_000_000]);
     let program = "import mmap\n\
          with open('file', 'r+b') as file:\n\
@@ -394,7 +394,7 @@ fn ranges_are_not_taken_out_or_put_in(mounts: &Mounts) {
 }
 
 /// Semantics 2.12.
-fn reserved_room_is_a_hole(mounts: &Mounts) {
+fn allocated_space_is_a_hole(mounts: &Mounts) {
     let file = new(&mounts.one.join("file"), b"");
     files::fallocate(&file, FallocateFlags::empty(), 0, 3 << 20);
     let there = files::open(mounts.other.join("file"));

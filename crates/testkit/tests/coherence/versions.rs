@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![versions:
-    no_read_finds_what_was_written_over_before_it_began,
+    read_never_returns_bytes_overwritten_before_it_began,
 ];
 
 const PAGE: usize = 4096;
@@ -349,7 +349,7 @@ fn run(writer: &Path, reader: &Path, readers: Readers, mut random: Random) {
 }
 
 /// Semantics 2.1, 2.2, 2.3, 2.5, 2.7 and 2.8.
-fn no_read_finds_what_was_written_over_before_it_began(mounts: &Mounts) {
+fn read_never_returns_bytes_overwritten_before_it_began(mounts: &Mounts) {
     let seed = Random::seed_of_run();
     println!("    seed {seed} (SKEP_TEST_SEED={seed} repeats it)");
     let mut random = Random::new(seed);

@@ -15,12 +15,12 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![locks:
     a_signal_ends_a_wait, ranges_split_merge_and_change, closing_gives_posix_locks_back,
     other_locks_last_until_the_last_close, deadlocks_are_refused, counters_lose_no_update,
     many_wait_and_all_get_their_turn, an_owner_has_at_most_1024_ranges,
-    holders_of_the_same_mount_are_named, who_waits_gets_it_in_the_order_of_coming,
-    readers_overtake_a_waiting_writer_64_times, who_could_have_it_is_not_kept_by_who_waits,
+    holders_of_the_same_mount_are_named, waiters_get_the_lock_in_order_of_arrival,
+    readers_overtake_a_waiting_writer_64_times, grantable_lock_is_not_blocked_by_queued_waiters,
     on_each_processor_256_wait,
     deadlocks_across_files_and_of_open_file_locks_are_refused,
     deadlocks_across_targets_are_found,
-    what_is_no_regular_file_is_locked_for_its_mount_alone,
+    locks_on_special_files_are_local_to_the_mount,
 ];
 
 pub(crate) const KINDS: [&str; 3] = ["posix", "ofd", "flock"];
@@ -52,7 +52,7 @@ fn a_lock_excludes_on_all_mounts(mounts: &Mounts) {
 /// The kernel keeps such locks. If it passes them on one day, semantics say too little.
 ///
 /// Semantics 6.1.
-fn what_is_no_regular_file_is_locked_for_its_mount_alone(mounts: &Mounts) {
+fn locks_on_special_files_are_local_to_the_mount(mounts: &Mounts) {
     let beside = |path: &Path, ending: &str| {
         let mut name = path.as_os_str().to_owned();
         name.push(ending);
@@ -334,7 +334,7 @@ fn until_they_wait(count: usize, path: &Path) {
 }
 
 /// Semantics 6.4.
-fn who_waits_gets_it_in_the_order_of_coming(mounts: &Mounts) {
+fn waiters_get_the_lock_in_order_of_arrival(mounts: &Mounts) {
     for kind in KINDS {
         let mut holder = Program::on(&mounts.one);
         assert_eq!(holder.try_lock(kind, "exclusive"), "ok");
@@ -386,7 +386,7 @@ fn readers_overtake_a_waiting_writer_64_times(mounts: &Mounts) {
 }
 
 /// Semantics 6.4.
-fn who_could_have_it_is_not_kept_by_who_waits(mounts: &Mounts) {
+fn grantable_lock_is_not_blocked_by_queued_waiters(mounts: &Mounts) {
     for kind in ["posix", "ofd"] {
         let (mut first, mut last) = (Program::on(&mounts.one), Program::on(&mounts.other));
         first.ok(&format!("lock f {kind} shared 0 10 try"));

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 pub(crate) const CASES: &[Case<()>] = skep_testkit::cases![locks:
     counters_survive_kills_of_metadata_and_of_clients, locks_outlive_a_restart_of_metadata,
-    who_stood_still_for_too_long_has_lost_his_locks,
+    client_stopped_past_its_lease_loses_its_locks,
 ];
 
 /// Leases last 5 s; a busy machine finds out a little later.
@@ -105,7 +105,7 @@ fn locks_outlive_a_restart_of_metadata((): &()) {
 }
 
 /// Semantics 6.7.
-fn who_stood_still_for_too_long_has_lost_his_locks((): &()) {
+fn client_stopped_past_its_lease_loses_its_locks((): &()) {
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);
     let files = KINDS.map(|kind| (kind, cluster.path().join(kind), second.path().join(kind)));

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![acls:
-    say_who_may, follow_the_mode, are_handed_down, are_handed_down_without_the_umask,
+    lists_grant_and_deny_access, follow_the_mode, are_handed_down, are_handed_down_without_the_umask,
     the_umask_counts_without_them, that_say_no_more_than_the_mode, are_removed,
     malformed_ones_are_refused, clear_set_group_id, of_directories_are_for_searching,
     move_with_renames, with_many_entries,
@@ -60,7 +60,7 @@ fn raw(entries: &[(u16, u16, u32)]) -> Vec<u8> {
 }
 
 /// Semantics 1.17.
-fn say_who_may(root: &Path) {
+fn lists_grant_and_deny_access(root: &Path) {
     chmod(root, 0o755);
     let path = root.join("file");
     files::write(&path, "text");

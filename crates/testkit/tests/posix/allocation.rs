@@ -13,8 +13,8 @@ use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![allocation:
     allocating_makes_longer_or_keeps_the_size, more_than_there_is_is_refused,
-    a_punched_range_is_zero_and_a_hole, zeroed_ranges, what_is_mapped_is_no_hole,
-    copies_within_and_between_files, copies_keep_what_is_beside_them, privileges_go,
+    a_punched_range_is_zero_and_a_hole, zeroed_ranges, mapped_data_is_not_a_hole,
+    copies_within_and_between_files, copies_keep_the_bytes_around_them, privileges_go,
 ];
 
 const KEEP: FallocateFlags = FallocateFlags::KEEP_SIZE;
@@ -113,7 +113,7 @@ fn zeroed_ranges(root: &Path) {
 }
 
 /// Semantics 2.12.
-fn what_is_mapped_is_no_hole(root: &Path) {
+fn mapped_data_is_not_a_hole(root: &Path) {
     let program = "import mmap, os\n\
          with open('file', 'w+b') as file:\n\
          \x20   file.truncate(3000000)\n\
@@ -158,7 +158,7 @@ fn copies_within_and_between_files(root: &Path) {
     refused(overlapping, Errno::INVAL);
 }
 
-fn copies_keep_what_is_beside_them(root: &Path) {
+fn copies_keep_the_bytes_around_them(root: &Path) {
     let from = new(root, "from", &[1; 2_000_000]);
     let to = new(root, "to", &[2; 2_000_000]);
     // Both in the page cache, and a part of the source is a hole.

@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![create:
-    gives_an_empty_file_of_the_caller, is_exclusive_if_asked, truncates_what_is_there,
+    gives_an_empty_file_of_the_caller, is_exclusive_if_asked, truncates_an_existing_file,
     needs_its_parent, takes_any_bytes_as_names, bounds_names, many_in_one_directory,
     at_the_same_time_by_two_threads,
 ];
@@ -39,7 +39,7 @@ fn is_exclusive_if_asked(root: &Path) {
     refused(File::create_new(root.join("link")), Errno::EXIST);
 }
 
-fn truncates_what_is_there(root: &Path) {
+fn truncates_an_existing_file(root: &Path) {
     let path = root.join("file");
     files::write(&path, vec![7; 700_000]);
     let before = files::metadata(&path);

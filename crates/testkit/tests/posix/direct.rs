@@ -6,10 +6,10 @@ use skep_testkit::program::run_in;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![direct:
-    what_is_written_is_read, beside_the_cache, asynchronous_writes_beside_the_cache,
+    reads_return_written_bytes, beside_the_cache, asynchronous_writes_beside_the_cache,
 ];
 
-fn what_is_written_is_read(root: &Path) {
+fn reads_return_written_bytes(root: &Path) {
     files::write(root.join("source"), skep_testkit::Random::new(9).bytes(8 << 20));
     let copy = ["if=source", "of=copy", "bs=1M", "iflag=direct", "oflag=direct", "status=none"];
     run_in(root, "dd", copy);

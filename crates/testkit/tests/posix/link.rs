@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![link:
-    are_the_same_file, of_directories_are_refused, to_other_directories, refuse_what_exists,
+    are_the_same_file, of_directories_are_refused, to_other_directories, refuse_an_existing_name,
     of_a_symbolic_link, many,
 ];
 
@@ -47,7 +47,7 @@ fn to_other_directories(root: &Path) {
     }
 }
 
-fn refuse_what_exists(root: &Path) {
+fn refuse_an_existing_name(root: &Path) {
     files::write(root.join("a"), "a");
     files::write(root.join("b"), "b");
     refused(fs::hard_link(root.join("a"), root.join("b")), Errno::EXIST);

@@ -8,7 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![mkdir:
-    gives_an_empty_directory, counts_links, refuses_what_exists, goes_deep, inherits_the_group,
+    gives_an_empty_directory, counts_links, refuses_an_existing_name, goes_deep, inherits_the_group,
     fills_many_directories,
 ];
 
@@ -32,7 +32,7 @@ fn counts_links(root: &Path) {
     assert_eq!(files::metadata(root).nlink(), before + 1);
 }
 
-fn refuses_what_exists(root: &Path) {
+fn refuses_an_existing_name(root: &Path) {
     files::write(root.join("file"), "x");
     files::create_dir(root.join("directory"));
     refused(fs::create_dir(root.join("file")), Errno::EXIST);

@@ -10,8 +10,8 @@ use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![readdir:
-    has_itself_and_its_parent, tells_types_and_inodes, while_entries_come_and_go,
-    while_all_is_removed, can_begin_again, of_what_is_no_directory, of_long_names,
+    has_itself_and_its_parent, reports_types_and_inodes, while_entries_come_and_go,
+    while_all_is_removed, can_begin_again, of_a_file_is_refused, of_long_names,
 ];
 
 fn fill(root: &Path, count: usize) {
@@ -32,7 +32,7 @@ fn has_itself_and_its_parent(root: &Path) {
     assert_eq!(entries[".."], files::metadata(root).ino());
 }
 
-fn tells_types_and_inodes(root: &Path) {
+fn reports_types_and_inodes(root: &Path) {
     files::write(root.join("file"), "x");
     files::create_dir(root.join("directory"));
     files::symlink("x", root.join("link"));
@@ -94,7 +94,7 @@ fn can_begin_again(root: &Path) {
     assert_eq!(count(&mut directory), 501);
 }
 
-fn of_what_is_no_directory(root: &Path) {
+fn of_a_file_is_refused(root: &Path) {
     files::write(root.join("file"), "x");
     refused(fs::read_dir(root.join("file")), Errno::NOTDIR);
     refused(fs::read_dir(root.join("missing")), Errno::NOENT);

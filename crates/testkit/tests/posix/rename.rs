@@ -13,11 +13,11 @@ use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![rename:
     within_a_directory, to_another_directory, over_a_file, over_an_open_file, over_a_directory,
-    of_what_is_missing, types_must_fit, into_itself, between_links_of_one_file, without_replacing,
+    of_a_missing_name_is_refused, types_must_fit, into_itself, between_links_of_one_file, without_replacing,
     of_directories_moves_all_below, of_directories_counts_links, back_and_forth,
     by_many_at_once_loses_nothing, of_a_symbolic_link, into_its_own_subtree_is_refused,
     exchanging_files, exchanging_directories, exchanging_different_kinds, exchanging_needs_both,
-    exchanging_with_what_is_above_is_refused, exchanging_links_of_one_file,
+    exchanging_with_an_ancestor_is_refused, exchanging_links_of_one_file,
     exchanging_by_many_at_once_loses_nothing, exchanging_with_its_own_subtree_is_refused,
     leaving_a_whiteout, a_whiteout_excludes_an_exchange, below_an_overlay,
 ];
@@ -87,7 +87,7 @@ fn over_a_directory(root: &Path) {
     assert_eq!(files::read(root.join("empty/file")), b"x");
 }
 
-fn of_what_is_missing(root: &Path) {
+fn of_a_missing_name_is_refused(root: &Path) {
     refused(fs::rename(root.join("a"), root.join("b")), Errno::NOENT);
     files::write(root.join("a"), "x");
     refused(fs::rename(root.join("a"), root.join("missing/b")), Errno::NOENT);
@@ -306,7 +306,7 @@ fn exchanging_needs_both(root: &Path) {
 }
 
 /// Semantics 1.7.
-fn exchanging_with_what_is_above_is_refused(root: &Path) {
+fn exchanging_with_an_ancestor_is_refused(root: &Path) {
     files::create_dir_all(root.join("a/b/c"));
     refused(exchange(&root.join("a"), &root.join("a/b/c")), Errno::INVAL);
     refused(exchange(&root.join("a/b/c"), &root.join("a")), Errno::INVAL);

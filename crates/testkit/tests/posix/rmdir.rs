@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![rmdir:
-    only_of_empty_ones, of_what_is_no_directory, leaves_nothing_to_create_in,
+    only_of_empty_ones, of_a_file_is_refused, leaves_nothing_to_create_in,
     leaves_open_ones_without_a_name, again_and_again, while_somebody_creates_in_it,
 ];
 
@@ -25,7 +25,7 @@ fn only_of_empty_ones(root: &Path) {
     assert_eq!(names(root), Vec::<String>::new());
 }
 
-fn of_what_is_no_directory(root: &Path) {
+fn of_a_file_is_refused(root: &Path) {
     files::write(root.join("file"), "x");
     refused(fs::remove_dir(root.join("file")), Errno::NOTDIR);
     files::create_dir(root.join("directory"));

@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![symlink:
-    keeps_its_target_as_it_is, is_followed, may_point_nowhere, in_a_loop, refuses_what_exists,
+    keeps_its_target_as_it_is, is_followed, may_point_nowhere, in_a_loop, refuses_an_existing_name,
 ];
 
 fn keeps_its_target_as_it_is(root: &Path) {
@@ -52,7 +52,7 @@ fn in_a_loop(root: &Path) {
     refused(fs::metadata(root.join("a")), Errno::LOOP);
 }
 
-fn refuses_what_exists(root: &Path) {
+fn refuses_an_existing_name(root: &Path) {
     files::write(root.join("file"), "x");
     refused(symlink("target", root.join("file")), Errno::EXIST);
     refused(symlink("target", root.join("missing/link")), Errno::NOENT);

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![truncate:
-    grows_with_zeros, shrinks, what_was_cut_off_does_not_come_back, at_chunk_boundaries,
+    grows_with_zeros, shrinks, truncated_bytes_do_not_come_back, at_chunk_boundaries,
     needs_a_writer, through_two_handles, to_huge_lengths,
 ];
 
@@ -37,7 +37,7 @@ fn shrinks(root: &Path) {
 }
 
 /// Semantics 2.6.
-fn what_was_cut_off_does_not_come_back(root: &Path) {
+fn truncated_bytes_do_not_come_back(root: &Path) {
     let path = root.join("file");
     for (len, cut) in [(10_000, 5), (700_000, 4097), (5_000_000, 524_288), (5_000_000, 524_289)] {
         files::write(&path, vec![8; len]);
