@@ -1,8 +1,8 @@
 //! File system calls that a test expects to succeed.
 //!
-//! Owns what such a failure prints: the call, the path (which shows the mount) and the error with
-//! its number, at the line of the test. The functions are named after those of `std::fs` and
-//! `std::fs::File`. Calls that a test expects to be refused stay with the standard library.
+//! Owns the message of such a failure: the call, the path (which shows the mount) and the error
+//! with its number, at the line of the test. The functions have the names of `std::fs` and
+//! `std::fs::File`. Tests use the standard library for calls that they expect to fail.
 //!
 //! # Panics
 //! Every function here panics if its call fails.
@@ -109,7 +109,7 @@ pub fn create_dir(path: impl AsRef<Path>) {
     fs::create_dir(path).or_fail("create_dir", path)
 }
 
-/// Makes a directory and those above it that are missing.
+/// Makes a directory and its missing parents.
 #[track_caller]
 pub fn create_dir_all(path: impl AsRef<Path>) {
     let path = path.as_ref();
@@ -123,7 +123,7 @@ pub fn remove_dir(path: impl AsRef<Path>) {
     fs::remove_dir(path).or_fail("remove_dir", path)
 }
 
-/// Removes a directory with all that is below it.
+/// Removes a directory with everything below it.
 #[track_caller]
 pub fn remove_dir_all(path: impl AsRef<Path>) {
     let path = path.as_ref();
@@ -137,14 +137,14 @@ pub fn read_dir(path: impl AsRef<Path>) -> ReadDir {
     fs::read_dir(path).or_fail("read_dir", path)
 }
 
-/// Attributes of what a path leads to.
+/// Attributes of a path; follows symbolic links.
 #[track_caller]
 pub fn metadata(path: impl AsRef<Path>) -> Metadata {
     let path = path.as_ref();
     fs::metadata(path).or_fail("metadata", path)
 }
 
-/// Attributes of what a path names, also if that is a symbolic link.
+/// Attributes of a path; does not follow a symbolic link.
 #[track_caller]
 pub fn symlink_metadata(path: impl AsRef<Path>) -> Metadata {
     let path = path.as_ref();
@@ -158,7 +158,7 @@ pub fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) {
     fs::set_permissions(path, permissions).or_fail("set_permissions", path)
 }
 
-/// Where a symbolic link points.
+/// The target of a symbolic link.
 #[track_caller]
 pub fn read_link(path: impl AsRef<Path>) -> PathBuf {
     let path = path.as_ref();

@@ -1,4 +1,4 @@
-//! Typed views of what `skep --output json` prints.
+//! Typed views of the output of `skep --output json`.
 //!
 //! Owns how tests read that output: a value of another type than expected fails with the value. The
 //! schemas of the output are checked elsewhere ([`crate::schema`]).
@@ -53,12 +53,12 @@ impl Typed for Value {
     }
 }
 
-/// What `skep entry info` prints of a file or directory.
+/// The output of `skep entry info` for a file or directory.
 #[derive(Debug, Clone)]
 pub struct EntryInfo(pub Value);
 
 impl EntryInfo {
-    /// Where the stripe pattern was set: `cluster`, `directory` or `asked`.
+    /// The origin of the stripe pattern: `cluster`, `directory` or `asked`.
     pub fn origin(&self) -> &str {
         self.0["pattern"]["origin"].text()
     }
@@ -89,7 +89,7 @@ impl Component {
         self.0["chooser"].text()
     }
 
-    /// Where the bytes lie: `inline` means in metadata.
+    /// The kind of storage: `stripe`, or `inline` for bytes in metadata.
     pub fn redundancy(&self) -> &str {
         self.0["redundancy"].text()
     }
@@ -166,7 +166,7 @@ impl Cluster {
         targets.filter(|it| it["kind"] == kind).map(|it| it["id"].number()).collect()
     }
 
-    /// What `skep entry info` prints of a path.
+    /// Runs `skep entry info` for a path.
     ///
     /// # Panics
     /// If it fails.

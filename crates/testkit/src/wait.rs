@@ -8,8 +8,8 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Pause between two evaluations of a condition.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// Waits until `condition` returns a value, and returns that with the time that passed. `None` means
-/// that the condition returned none within `patience`.
+/// Waits until `condition` returns a value, and returns that with the time that passed. `None`
+/// means that the condition returned none within `patience`.
 pub fn eventually<T>(
     patience: Duration,
     mut condition: impl FnMut() -> Option<T>,
@@ -41,7 +41,8 @@ pub fn wait_for<T>(what: &str, patience: Duration, condition: impl FnMut() -> Op
 /// Polls until `is_seen`, however long one poll takes.
 ///
 /// # Panics
-/// If a poll that started later than `within` still does not see it; the message begins with `what`.
+/// If a poll that started later than `within` still does not see it; the message begins with
+/// `what`.
 #[track_caller]
 pub fn seen_within(what: &str, within: Duration, is_seen: impl Fn() -> bool) {
     let start = Instant::now();

@@ -1,5 +1,5 @@
-//! What administrators change and look at while a cluster runs: settings, log levels, clients and
-//! their sessions.
+//! Commands of administrators on a running cluster: settings, log levels, clients and their
+//! sessions.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -255,7 +255,7 @@ fn evicted_client_loses_its_opens_and_locks() {
     cluster.stop();
 }
 
-/// What a command that must fail says.
+/// The message of a command that must fail.
 fn refusal(cluster: &Cluster, arguments: &[&str]) -> String {
     let data = cluster.data().display().to_string();
     let arguments = [arguments, &["--cluster", &data]].concat();

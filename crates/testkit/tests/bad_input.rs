@@ -1,5 +1,5 @@
-//! Bad input of all kinds: each is refused by name, with a message that says what to do, and
-//! nothing is harmed by it.
+//! Bad input of all kinds: each is refused with a message that names it and a way out, and damages
+//! nothing.
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, XattrFlags, mknodat, setxattr};
 use skep_testkit::cluster::{program, skep};
@@ -18,10 +18,10 @@ use std::time::Duration;
 
 /// Shorter than elsewhere: bad input is refused at once.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Until a log has used up what was allocated ahead for it, and the disk is found full.
+/// Time until a log has used up its preallocated space and finds the disk full.
 const FULL_PATIENCE: Duration = Duration::from_secs(300);
 
-/// Checks that a message has all these words.
+/// Checks that a message contains all of `words`.
 #[track_caller]
 fn says(message: &str, words: &[&str]) {
     for word in words {
@@ -34,7 +34,7 @@ fn token(cluster: &Cluster) -> String {
     token.expect("management keeps a token").trim().to_owned()
 }
 
-/// Tries to mount with a token; gives what `skep mount` says.
+/// Tries to mount with a token; returns the message of `skep mount`.
 fn mount_with(scratch: &Scratch, token: &str) -> String {
     let file = scratch.join("token");
     files::write(&file, token);
@@ -54,7 +54,7 @@ fn a_wrong_token_is_refused() {
     says(&message, &["token"]);
     says(&mount_with(&scratch, "nonsense"), &["token"]);
     says(&mount_with(&scratch, &key[..20]), &["token"]);
-    // Nothing of the secret is told.
+    // The message contains no part of the secret.
     assert!(!message.contains(&key[key.len() - 20..key.len() - 2]), "{message}");
 }
 
@@ -68,7 +68,7 @@ fn a_token_of_another_cluster_is_refused() {
     says(&mount_with(&scratch, &format!("{key}@{address}")), &["cluster"]);
 }
 
-/// As other file systems: what isn't a directory is refused, and what lies in one is hidden.
+/// As other file systems: a mount point must be a directory, and the mount hides its contents.
 #[test]
 fn mount_points_that_are_none_are_named() {
     let (mut cluster, scratch) = (Cluster::start(Shape::small()), Scratch::new());
@@ -105,8 +105,8 @@ fn crc32c(bytes: &[u8]) -> u32 {
     !crc
 }
 
-/// The first frame of a connection, of someone who speaks these versions: written from
-/// docs/protocol, as someone else would.
+/// The first frame of a connection that offers these versions, written after docs/protocol without
+/// our own code.
 fn hello(cluster: [u8; 16], oldest: u16, newest: u16) -> Vec<u8> {
     let mut body = cluster.to_vec();
     body.extend(oldest.to_le_bytes());
@@ -125,7 +125,7 @@ fn hello(cluster: [u8; 16], oldest: u16, newest: u16) -> Vec<u8> {
     frame
 }
 
-/// Sends a frame to management; gives status and text of the answer.
+/// Sends a frame to management; returns status and text of the reply.
 fn ask(address: &str, frame: &[u8]) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("management listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a deadline");
@@ -150,7 +150,7 @@ fn newer_protocol_is_refused_unless_it_also_speaks_ours() {
     let (status, text) = ask(address, &hello(id, 7, 9));
     assert_ne!(status, 0);
     says(&text, &["7 to 9", "upgrade"]);
-    // Who speaks the next version and this one gets a challenge.
+    // A client that offers the next version and this one gets a challenge.
     assert_eq!(ask(address, &hello(id, 1, 2)).0, 0);
 }
 
@@ -164,8 +164,8 @@ fn stopped(cluster: &Cluster, role: &str) -> Vec<Process> {
     found
 }
 
-/// Starts a service as it was started before, with some arguments changed, and gives what it says
-/// as it fails.
+/// Starts a service with its old command line and some changed arguments; returns its error
+/// message.
 fn start_again(process: &Process, change: impl Fn(&mut Vec<String>)) -> String {
     let mut arguments = process.arguments[1..].to_vec();
     change(&mut arguments);
@@ -221,12 +221,12 @@ fn directories_of_others_are_refused_by_name() {
     says(&start_again(&storage, swap(&metadata)), &[&metadata, "metadata"]);
     let missing = cluster.data().join("missing").display().to_string();
     says(&start_again(&storage, swap(&missing)), &[&missing]);
-    // And nothing of it kept the cluster from coming back.
+    // And the cluster still starts afterwards.
     cluster.up().expect_success();
     cluster.stop();
 }
 
-/// Writes until there is no space, and checks that what was acknowledged is there and nothing else.
+/// Writes until there is no space left, and checks that exactly the acknowledged writes are there.
 fn fill(path: &Path) -> usize {
     let mut random = Random::new(5);
     let bytes = random.bytes(1 << 20);
@@ -261,7 +261,7 @@ fn full_target_reports_no_space_and_recovers() {
     let first = fill(&cluster.path().join("large"));
     assert!(first > 50 << 20, "{first} bytes fitted");
     assert!(files::read(&before).iter().all(|byte| *byte == 9));
-    // Removing makes room, and is itself never refused for want of it.
+    // Removing files frees space, and is never refused for lack of it.
     files::remove_file(cluster.path().join("large"));
     wait_for("room is given back", PATIENCE, || {
         fs::write(cluster.path().join("after"), vec![8; 20 << 20]).ok()
@@ -288,12 +288,12 @@ fn take_all(path: &Path) {
     for block in [1 << 20, 4096] {
         let zeros = vec![0; block];
         while file.write_all(&zeros).is_ok() {}
-        // What the file system keeps aside for this file it gives back now, and that is taken too.
+        // The file system now returns the space that it reserved for this file; take that too.
         files::sync_all(&file);
     }
 }
 
-/// Nothing new is taken, for want of space and nothing else, as soon as the target has noticed.
+/// As soon as the target notices the full disk it refuses new data, with ENOSPC only.
 #[track_caller]
 fn takes_nothing_new(root: &Path) {
     let probe = root.join("probe");
@@ -346,8 +346,8 @@ fn a_full_metadata_target_takes_nothing_new_and_serves_the_rest() {
         let metadata = targets.as_array()?.iter().find(|it| it["kind"] == "metadata")?;
         (metadata["pool"] == "emergency").then_some(())
     });
-    // What is there is read, overwritten, grown, moved and removed; also by a target that was
-    // killed meanwhile.
+    // Existing files can still be read, overwritten, extended, renamed and removed, also after the
+    // target was killed.
     for (version, first) in [(2, 0), (3, 100)] {
         for number in first..first + 50 {
             files::write(at(number), content(number, version));
@@ -381,9 +381,9 @@ fn a_full_metadata_target_takes_nothing_new_and_serves_the_rest() {
     cluster.stop();
 }
 
-/// Changes that take no space of their own still have to be logged: when even that finds none, the
-/// service ends and says why. Nothing acknowledged is lost, and who waits goes on when there is
-/// room.
+/// Changes that take no space of their own still have to be logged: when the log finds no space,
+/// the service ends with a message. No acknowledged change is lost, and waiting clients continue
+/// once there is space.
 /// Semantics 4.8.
 #[test]
 fn metadata_target_without_log_space_ends_and_recovers() {
@@ -416,7 +416,7 @@ fn metadata_target_without_log_space_ends_and_recovers() {
             let text = fs::read_to_string(&log).ok()?;
             text.contains("is full: free space there").then_some(())
         });
-        // Before anything is judged: the changes that wait could not end without.
+        // Before any assertion: the waiting changes need this space to complete.
         files::remove_file(&stranger);
         let before = done.load(Ordering::Relaxed);
         wait_for("changes go on", PATIENCE, || {
@@ -440,7 +440,7 @@ fn segments(cluster: &Cluster) -> Vec<PathBuf> {
     found
 }
 
-/// A cluster that was killed with a metadata log that has much in it.
+/// A killed cluster with many records in its metadata log.
 fn with_a_log() -> Cluster {
     let cluster = Cluster::start(Shape::small());
     for number in 0..300 {
@@ -483,13 +483,13 @@ fn a_flipped_bit_in_the_log_is_found_and_named() {
     let cluster = with_a_log();
     let (last, bytes) = last_segment(&cluster);
     let file = files::open_with(OpenOptions::new().write(true), &last);
-    // In the first third: what comes after it was synced, so this can't be a torn tail.
+    // In the first third: later records were synced, so this cannot be a torn tail.
     let at = bytes.len() / 3;
     files::write_all_at(&file, &[bytes[at] ^ 0x10], at as u64);
     drop(file);
     let message = cluster.up().expect_failure();
     says(&message, &["metadata-1", last.to_str().expect("ASCII")]);
-    // With the bit as it was, everything is there.
+    // With the bit restored, everything is there.
     let file = files::open_with(OpenOptions::new().write(true), &last);
     files::write_all_at(&file, &[bytes[at]], at as u64);
     drop(file);
@@ -561,7 +561,7 @@ fn a_flipped_bit_in_a_chunk_is_an_error_that_names_it() {
     let name = path.file_name().and_then(|it| it.to_str()).expect("ASCII");
     says(&log("storage-1.log"), &["checksum", name]);
     let damaged = if results[0].is_err() { &bad } else { &good };
-    // The client says of which file, and where the bytes came from.
+    // The client logs the file and the target that sent the bytes.
     let info = cluster.skep_json(&["entry", "info", damaged.to_str().expect("ASCII")]);
     let file = info["entry_id"].text();
     let target = target_at(&cluster, &path);
@@ -590,7 +590,7 @@ fn unreadable_configuration_is_refused_with_the_reason() {
     says(&message, &[&file, "line"]);
     let (file, message) = with("targetz = [\"/a\"]\n");
     says(&message, &[&file, "targetz", "targets"]);
-    // All that is wrong at once.
+    // All mistakes are reported at once.
     let (_, message) =
         with("targets = []\n[node]\nlisten = \"nowhere\"\nlog = \"skep_rpc=loud\"\n");
     says(&message, &["targets", "node.directory", "node.listen", "node.log"]);

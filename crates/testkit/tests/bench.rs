@@ -404,7 +404,7 @@ fn storage_refuses_invalid_options_and_leaves_nothing() {
     cluster.processes("storage").iter().for_each(process::Process::kill);
     wait_for("it ends", PATIENCE, || child.try_wait().expect("our child"));
     wait_for("files are removed", PATIENCE, || left_on_targets(&cluster).is_empty().then_some(()));
-    // So does a target whose benchmark nobody asks about, and it is free for the next.
+    // A target also stops when no client polls its benchmark, and is free for the next.
     let mut child = wait_for("the service is back", PATIENCE, || {
         run(&["--targets", &target, "--size", "1m"]).status.success().then(&endless)
     });
@@ -438,7 +438,7 @@ fn results_outlive_a_disk_that_fills_up() {
     finish(Command::new("mount").args(tmpfs).arg(&small), PATIENCE).expect_success();
     let kept = small.join("kept.ndjson");
     let (file, kept_as) = (scratch.join("file").display().to_string(), kept.display().to_string());
-    // Somebody takes all the space that is left when the run has begun.
+    // Another program takes all remaining space after the run has begun.
     let fill = format!("head -c 1m /dev/zero >{} || true", small.join("fill").display());
     let io = ["io", "-o", &file, "-t", "64k", "-i", "3", "--before-phase", &fill];
     let keep = ["--keep-caches", "--result-file", &kept_as];
@@ -458,7 +458,7 @@ fn results_outlive_a_disk_that_fills_up() {
     assert!(many.expect_failure().contains("No space left"), "before anything is measured");
     assert!(!left && !Path::new(&file).exists());
 
-    // Without such a file, what was measured goes where it still can.
+    // Without such a file, the results go to standard error: standard output is full.
     let said = run_on_full(&["io", "-o", &file, "--keep-caches"]);
     let said = said.expect_failure();
     assert!(said.contains("SUMMARY") && said.contains("--result-file"), "{said}");
@@ -571,7 +571,7 @@ fn children(parent: u32) -> Vec<process::Process> {
     found
 }
 
-/// A run that goes on until somebody ends it, once it has measured something.
+/// A run that the test ends after its first results.
 struct Endless {
     child: Child,
     scratch: Scratch,

@@ -1,4 +1,4 @@
-//! What a client that died leaves behind.
+//! Files of a client that dies: their sizes, unlinked files and append rights.
 
 use skep_testkit::files;
 use skep_testkit::{Cluster, Random, Shape, Transport, wait_for};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Leases last 5 s; a busy machine finds out a little later.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Semantics 3.7: nobody but the storage targets knew how far it had come.
+/// Semantics 3.7: only the storage targets knew the size of the file.
 #[test]
 fn size_by_a_dead_writer_is_settled_after_its_lease() {
     for transport in [Transport::Uring, Transport::Device] {
@@ -68,7 +68,7 @@ fn unlinked_files_of_a_dead_client_are_removed() {
     cluster.stop();
 }
 
-/// Appends lines until there are enough or one fails; gives those that were acknowledged.
+/// Appends lines until one fails or the limit is reached; returns the acknowledged ones.
 fn append(path: &std::path::Path, name: &str, count: usize) -> Vec<String> {
     let mut acknowledged = Vec::new();
     let Ok(mut file) = OpenOptions::new().append(true).open(path) else { return acknowledged };
@@ -82,8 +82,8 @@ fn append(path: &std::path::Path, name: &str, count: usize) -> Vec<String> {
     acknowledged
 }
 
-/// Semantics 2.9 and 4.5: who appends goes on when metadata is killed, and when the client dies
-/// that has the right to append at that moment.
+/// Semantics 2.9 and 4.5: appends continue after metadata is killed, and after the client dies that
+/// holds the append right.
 #[test]
 fn appends_of_two_mounts_go_on_over_kills() {
     const COUNT: usize = 400;

@@ -1,4 +1,4 @@
-//! A client that was out of touch for longer than its lease: docs/design/0006-fencing.md.
+//! A client that could not reach management for longer than its lease: docs/design/0006-fencing.md.
 
 use rustix::process::Signal;
 use skep_testkit::files;
@@ -14,7 +14,7 @@ fn mounts(cluster: &Cluster) -> usize {
     cluster.nodes("client").len()
 }
 
-/// Stops a mount's process until the cluster has done without it.
+/// Stops a mount's process until the cluster has removed that client.
 fn stop_beyond_lease(cluster: &Cluster, mount: &Mounted) {
     let before = mounts(cluster);
     mount.signal(Signal::STOP);
@@ -27,8 +27,8 @@ fn open(path: &Path) -> File {
     files::open_with(OpenOptions::new().read(true).write(true).create(true).truncate(false), path)
 }
 
-/// Writes to a file until that fails; then says what its handles are good for. A process of its
-/// own: whoever is started by one that has files of a stopped mount open waits at its start.
+/// Writes to a file until that fails; then reports which of its handles still work. A process of
+/// its own: a process that has files of a stopped mount open cannot start others, which would hang.
 const WRITER: &str = r#"
 import errno, os, sys
 def outcome(of):
@@ -59,8 +59,8 @@ print(first, *(outcome(of) for of in (
     lambda: os.pwrite(nameless, b"A", 0), lambda: os.fsync(nameless))))
 "#;
 
-/// Semantics 3.8 and 4.6: what it had been given before it was stopped came late, over what others
-/// had written since.
+/// Semantics 3.8 and 4.6: before fencing, its delayed writes overwrote newer writes of other
+/// clients.
 #[test]
 fn client_stopped_past_its_lease_overwrites_nothing() {
     for transport in [Transport::Uring, Transport::Device] {
@@ -104,7 +104,7 @@ fn client_stopped_past_its_lease_overwrites_nothing() {
     }
 }
 
-/// What a dead client had open is given back although nobody asks for it.
+/// The opens of a dead client are removed although no other client uses the files.
 #[test]
 fn dead_client_and_its_opens_are_removed_within_a_lease() {
     let mut cluster = Cluster::start(Shape::default());

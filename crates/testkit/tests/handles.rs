@@ -47,7 +47,7 @@ fn handle(path: &Path) -> Handle {
     (kind.to_owned(), bytes.to_owned())
 }
 
-/// What a handle leads to on a mount.
+/// The file to which a handle leads on a mount.
 fn open(mount: &Path, (kind, bytes): &Handle) -> String {
     python(&["open", mount.to_str().expect("UTF-8"), kind, bytes])
 }
@@ -74,7 +74,7 @@ fn handles_lead_to_their_inode_for_as_long_as_it_exists() {
         assert_eq!(open(&root, &removed[0]), "gone");
         files::remove_dir(&gone);
         files::remove_file(root.join("removed"));
-        // What was moved is still what it was.
+        // A handle still leads to a moved file.
         files::rename(root.join("directory-0/inner"), root.join("directory-1/moved"));
         expected[0].1 = "directory-1/moved".to_owned();
         let check = |mount: &Path| {

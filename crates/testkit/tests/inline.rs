@@ -1,5 +1,5 @@
-//! Files whose first bytes lie in metadata: that they are as others to programs on every mount,
-//! what they cost, what is said of them, and what kills and power losses leave.
+//! Files whose first bytes lie in metadata: programs on every mount see them like other files. Also
+//! their cost, their printed patterns, and their contents after kills and power losses.
 
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom, copy_file_range, seek};
 use rustix::process::Signal;
@@ -39,7 +39,7 @@ fn open(path: &Path) -> File {
     files::open_with(OpenOptions::new().read(true).write(true).create(true).truncate(false), path)
 }
 
-/// A file and what it must hold, by the paths of two mounts.
+/// A file by its paths on two mounts, and its expected contents.
 struct Checked {
     paths: [PathBuf; 2],
     expected: Vec<u8>,
@@ -49,7 +49,7 @@ impl Checked {
     #[track_caller]
     fn check(&self, what: &str) {
         for path in &self.paths {
-            // Another mount may show attributes of a second ago; who opens reads the newest.
+            // Another mount may show attributes of a second ago; an open reads the newest.
             let found = files::read(path);
             let at = found.iter().zip(&self.expected).position(|(a, b)| a != b);
             let (len, right) = (found.len(), self.expected.len());
@@ -121,7 +121,7 @@ fn small_files_cost_no_chunk_file_and_show_inline() {
     let metadata = info.0["metadata"]["target"].clone();
     assert_eq!((&pieces[0]["length"], &pieces[0]["target"]), (&json!(INLINE), &metadata));
     assert_ne!(pieces[1]["target"], metadata);
-    // Whoever owns a file says so by an attribute, too.
+    // The owner of a file can also set the pattern by an attribute.
     let other = cluster.path().join("other");
     files::write(&other, "");
     let wanted = b"inline/from=8KiB,count=1";
@@ -161,7 +161,7 @@ fn invalid_inline_patterns_are_refused_with_the_reason() {
     end(cluster, second);
 }
 
-/// `skep config set inline-bytes` gives it to all files of which nobody says otherwise.
+/// `skep config set inline-bytes` applies to all files without another pattern.
 #[test]
 fn cluster_setting_inline_bytes_applies_to_new_files() {
     let cluster = Cluster::start(Shape::default());
@@ -393,7 +393,7 @@ fn a_shared_file_is_as_the_last_write_left_it() {
     end(cluster, second);
 }
 
-/// Semantics 3.1: and who had not synced isn't told that anything was lost.
+/// Semantics 3.1: a writer that had not synced gets no error.
 #[test]
 fn a_killed_metadata_service_loses_no_bytes() {
     let (cluster, second) = mounts();
@@ -411,7 +411,7 @@ fn a_killed_metadata_service_loses_no_bytes() {
     end(cluster, second);
 }
 
-/// A cluster of which the metadata service alone lies on a disk of its own.
+/// A cluster with its metadata service on a disk of its own.
 fn with_metadata_on(disk: &Path) -> Cluster {
     let shape = Shape { storage_services: 1, metadata_targets: 1, ..Shape::default() };
     let cluster = Cluster::start(shape);

@@ -1,4 +1,4 @@
-//! What files are, and not only what is in them, is the same on every mount and after restarts:
+//! Attributes of files, not only their contents, are the same on every mount and after restarts:
 //! kinds, numbers, owners, times, targets, attributes.
 
 use rustix::fs::{

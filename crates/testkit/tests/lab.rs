@@ -1,4 +1,4 @@
-//! `skep lab`: real labs, what runs in them at which rates, and what is left of them.
+//! `skep lab`: real labs, the rates of their links and targets, and their complete removal.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -20,7 +20,7 @@ const LINK: f64 = 8e6;
 const TARGET: f64 = 5e6;
 /// Programs that write at once.
 const WRITERS: u32 = 8;
-/// What each of them writes.
+/// The bytes that each client writes.
 const MEGABYTES: u32 = 4;
 const RATES: [&str; 4] = ["--client-link", "64Mbit", "--target-rate", "5MB/s"];
 const SHAPE: [&str; 7] = ["--servers", "2", "--targets", "1", "--clients", "2", "--in-memory"];
@@ -144,7 +144,7 @@ fn commands_on_hosts_have_exit_codes_and_a_limit_of_time() {
     let value: Value = serde_json::from_str(&run.stdout).expect("JSON");
     assert_eq!(value["hosts"][0]["exit_code"], 0, "{value}");
     assert_eq!(value["hosts"][1]["exit_code"], 7, "{value}");
-    // Also what the command has started ends with it.
+    // Processes that the command has started end with it.
     let script = "sleep 1000 & sleep 1000; echo not reached";
     let limited = ["--host", "c1", "--timeout", "300ms", "--output", "json"];
     let run = lab.call("run", &[&limited[..], &["--", "sh", "-c", script]].concat());
@@ -165,7 +165,7 @@ fn whatever_a_killed_lab_leaves_is_removed() {
     let lab = Lab::new();
     lab.call("up", &SHAPE).expect_success();
     files::write(lab.mount("c1").join("data"), vec![7; 3 << 20]);
-    // A program of somebody in a host, too.
+    // Also another program that runs in a host.
     let mut shell = lab.command("run", &["--host", "c2", "--", "sleep", "1000"]);
     let mut shell = shell.stdout(Stdio::null()).spawn().expect("started");
     wait_for("it runs", PATIENCE, || has_sleep(&lab).then_some(()));
@@ -190,7 +190,7 @@ fn whatever_a_killed_lab_leaves_is_removed() {
     assert_eq!(lab.remains(), NOTHING);
 }
 
-/// How many processes the state of a lab names; none without a state.
+/// The number of processes in the state of a lab; `None` means that there is no state.
 fn noted_processes(lab: &Lab) -> Option<usize> {
     let text = fs::read(lab.directory().join("lab.json")).ok()?;
     let state: Value = serde_json::from_slice(&text).expect("never half a state");
@@ -256,7 +256,7 @@ fn impossible_lab_is_refused_before_anything_is_made() {
     refused(&["--directory", &full.display().to_string()], 1, "isn't empty");
     assert_eq!(files::read_to_string(full.join("thesis")), "precious");
     refused(&["--link", "100Gbit"], 1, "--force");
-    // A description in a file, and what it would make.
+    // A description in a file, and a dry run of it.
     files::write(&file, "servers = 3\ntargets = 1\nlink = \"80Mbit\"\n");
     let file = file.display().to_string();
     let plan = checked(&lab, "up", &[&file, "--clients", "1", "--dry-run"]);

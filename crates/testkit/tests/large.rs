@@ -28,7 +28,7 @@ fn name(index: usize) -> String {
     format!("file-{index:06}")
 }
 
-/// Prints how long each step takes, for whoever wonders about the test's time.
+/// Prints how long each step takes, to explain the duration of the test.
 struct Timer(Instant);
 
 impl Default for Timer {

@@ -15,10 +15,9 @@ use std::time::Duration;
 
 /// Longest time that `umount` may take when no server answers.
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(10);
-/// The same when servers take what is sent to them and say nothing: each question has to run out of
-/// time.
+/// The same when servers accept requests and never reply: each request has to time out.
 const SILENT_PATIENCE: Duration = Duration::from_secs(20);
-/// The supervisor first, or it would look after the others.
+/// The supervisor first: it would restart the others.
 const SERVICES: [&str; 4] = ["up", "management", "metadata", "storage"];
 
 fn small() -> Cluster {
@@ -30,7 +29,7 @@ fn is_mounted(path: &Path) -> bool {
     mounts.lines().any(|line| line.split(' ').nth(4) == path.to_str())
 }
 
-/// Mounts behind the terminal. Gives the mount's process; nobody has looked at the mount yet.
+/// Mounts in the background. Returns the mount's process; no program has used the mount yet.
 fn detach(cluster: &Cluster, transport: Transport, path: &Path) -> Process {
     files::create_dir_all(path);
     let before: Vec<_> = cluster.processes("mount").iter().map(|it| it.pid).collect();
@@ -67,7 +66,7 @@ fn signals_unmount() {
     cluster.stop();
 }
 
-/// Also one that nobody has looked at: what is shown of it must be known before.
+/// Also a mount that no program has used: `umount` must not need its attributes from a server.
 /// Semantics 4.10.
 #[test]
 fn umount_ends_mounts_while_the_cluster_is_away() {
@@ -91,7 +90,7 @@ fn umount_ends_mounts_while_the_cluster_is_away() {
     }
 }
 
-/// Locks all of a file, says so, and keeps it until it is told to end.
+/// Locks a whole file, reports that, and holds the lock until it is stopped.
 const LOCKER: &str = "
 import fcntl, sys
 with open(sys.argv[1], 'r+') as file:
@@ -158,7 +157,7 @@ fn mount_ends_after_a_program_waiting_for_a_lock_is_killed() {
     }
 }
 
-/// Changes a mapped page, says so, and waits to be killed.
+/// Changes a mapped page, reports that, and waits until it is killed.
 const MAPPER: &str = "
 import mmap, sys
 with open(sys.argv[1], 'r+b') as file:
@@ -168,7 +167,7 @@ with open(sys.argv[1], 'r+b') as file:
     sys.stdin.read()
 ";
 
-/// Lets stopped processes go on, also when a test fails: nothing that waits for them would end.
+/// Resumes stopped processes, also when a test fails: programs that wait for them would never end.
 struct Stopped(Vec<Process>);
 
 impl Stopped {
@@ -211,7 +210,7 @@ fn forced_umount_frees_killed_program_with_dirty_pages() {
         wait_for("it waits in the kernel", PATIENCE, || {
             (state(mapper.id()) == Some('D')).then_some(())
         });
-        // It may say that the mount is busy; whoever waits is let go nevertheless.
+        // It may report a busy mount, but it still aborts the waiting requests.
         finish(Command::new("umount").arg("-f").arg(&path), PATIENCE);
         wait_for("it ends", PATIENCE, || mapper.try_wait().expect("our own child"));
         finish(Command::new("umount").arg("-l").arg(&path), PATIENCE);
@@ -222,8 +221,8 @@ fn forced_umount_frees_killed_program_with_dirty_pages() {
     }
 }
 
-/// A program that reads a file, killed when this is dropped. It isn't waited for: as long as the
-/// servers stand still it may have to stay.
+/// A program that reads a file, killed on drop. Drop does not wait for its end: while the servers
+/// are stopped it may be unable to end.
 struct Reader(Child);
 
 impl Reader {
@@ -233,7 +232,7 @@ impl Reader {
         Self(command.spawn().expect("cat can be started"))
     }
 
-    /// Waits until it waits for the mount.
+    /// Waits until the program is blocked in a request to the mount.
     fn waits(&self) {
         wait_for("the reader waits for the mount", PATIENCE, || {
             let place = fs::read_to_string(format!("/proc/{}/wchan", self.0.id())).ok()?;
@@ -241,7 +240,7 @@ impl Reader {
         });
     }
 
-    /// Kills it, and waits until it is gone.
+    /// Kills the program, and waits for its end.
     fn end(mut self) {
         self.0.kill().expect("our own child");
         wait_for("the killed reader ends", SILENT_PATIENCE, || {
@@ -256,7 +255,7 @@ impl Drop for Reader {
     }
 }
 
-/// Connections to what is stopped stay open: nobody learns of it but by waiting.
+/// Connections to stopped processes stay open: only a timeout reveals them.
 /// Semantics 4.1 and 4.10.
 #[test]
 fn mounts_end_while_the_services_are_stopped() {
@@ -271,8 +270,8 @@ fn mounts_end_while_the_services_are_stopped() {
         let services = SERVICES.iter().flat_map(|role| cluster.processes(role)).collect();
         let stopped = Stopped::all(services);
         let run = |command: &mut Command| finish(command, SILENT_PATIENCE).expect_success();
-        // It opens the directory, the second time as one that is known; and for other users the
-        // kernel looks for an access control list.
+        // It opens the directory, the second time with cached attributes. For other users the
+        // kernel also reads the access control list.
         run(Command::new("df").arg(used));
         let of_user = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "df"];
         run(Command::new("setpriv").args(of_user).arg(used));
@@ -291,7 +290,7 @@ fn mounts_end_while_the_services_are_stopped() {
             ends(process, path);
         }
         drop(stopped);
-        // What is still mounted goes on.
+        // The other mounts go on.
         let file = cluster.path().join("file");
         let found = finish(Command::new("cat").arg(file), PATIENCE).expect_success();
         assert_eq!(found, "text");

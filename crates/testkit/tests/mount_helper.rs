@@ -92,7 +92,7 @@ fn flags_are_the_kernels_and_can_be_changed() {
         assert!(said.contains(words), "{options}: {said}");
     }
     assert!(is_read_only(&mount_point), "nothing was changed");
-    // What it has already is no change.
+    // An option that the mount has already changes nothing.
     place.helper("remount,rw,nosuid,transport=uring,attribute_timeout=1").expect_success();
     let shown = place.shown().expect("mounted");
     assert!(shown.starts_with("rw,nosuid") && !shown.contains("noexec"), "{shown}");
@@ -109,7 +109,7 @@ fn helper_reports_the_cause_of_a_failed_mount() {
     assert_eq!(refused.status.code(), Some(32), "{}", refused.stderr);
     let said = refused.expect_failure();
     assert!(said.contains("no mount option 'transprot=uring'"), "{said}");
-    // mount(8) says it on.
+    // mount(8) forwards the message.
     let said = place
         .with_mount("mount -t skep ../data $PWD/mnt -o transprot=uring 2>&1 || echo exit code $?");
     assert!(said.contains("no mount option 'transprot=uring'"), "{said}");
@@ -129,7 +129,7 @@ fn helper_reports_the_cause_of_a_failed_mount() {
     assert_eq!(called.status.code(), Some(1), "{}", called.stderr);
     assert!(called.stderr.contains("usage: mount.skep"), "{}", called.stderr);
     assert_eq!(place.shown(), None, "nothing was mounted");
-    // What lies in the directory is hidden, as with other file systems.
+    // The mount hides the contents of the directory, as with other file systems.
     let hidden = place.path.join("mnt/file");
     files::write(&hidden, "in the way?");
     place.helper("defaults").expect_success();
@@ -151,8 +151,7 @@ fn full_log(log: &Path) {
     files::write(log, "as it was\n".repeat(7_000));
 }
 
-/// Checks that a mount that was told to log to a full log has begun a new one, of the level that it
-/// was told.
+/// Checks that a mount whose log is full has begun a new log, with the configured level.
 fn logs_anew(mount_point: &Path, log: &Path) {
     let mount = skep_testkit::process::below(mount_point).pop().expect("it runs");
     mount.signal(Signal::USR1);
@@ -259,7 +258,7 @@ fn fstab_and_mount_know_the_type() {
     place.cluster.stop();
 }
 
-/// `mount -a` compares what it finds in the table of mounts with the lines of `fstab`.
+/// `mount -a` compares the table of mounts with the lines of `fstab`.
 #[test]
 fn mount_a_does_not_mount_twice() {
     let place = Place::new();
@@ -286,7 +285,7 @@ fn a_mount_ends_while_the_cluster_is_away() {
         for role in ["up", "management", "metadata", "storage"] {
             cluster.processes(role).iter().for_each(Process::kill);
         }
-        // Not from what the kernel remembers.
+        // Not from the kernel's cache.
         let flags = AtFlags::STATX_FORCE_SYNC;
         let found = rustix::fs::statx(rustix::fs::CWD, idle.path(), flags, StatxFlags::BASIC_STATS);
         assert_eq!(found.expect("shown").stx_ino, 1);

@@ -1,5 +1,5 @@
-//! Mounts that begin while management is away, as at boot: they wait as long as they were told to,
-//! and whoever ends them meanwhile leaves nothing behind.
+//! Mounts that begin while management is away, as at boot: they wait as long as configured, and
+//! ending them meanwhile leaves nothing behind.
 
 use rustix::process::{Pid, Signal, kill_process};
 use skep_testkit::files::{self, OrFail};
@@ -12,17 +12,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a mount waits unless it is told.
+/// How long a mount waits without an option.
 const USUAL_RETRY: Duration = Duration::from_secs(15);
-/// What a mount logs that waits.
+/// The log line of a waiting mount.
 const WAITS: &str = "trying on";
 
-/// A host that mounts a cluster of which nothing runs.
+/// A host that mounts a cluster without any running service.
 struct Host {
     cluster: Cluster,
     /// Has the cluster's token, and the program under the name of the helper.
     path: PathBuf,
-    /// Where management will be.
+    /// The future address of management.
     address: String,
 }
 
@@ -66,8 +66,8 @@ impl Host {
         Begun::new(self, name, self.helper(name, &self.token(), options))
     }
 
-    /// By mount(8) itself, which looks for the helper in `/sbin` alone: in a mount namespace where
-    /// it is there.
+    /// By mount(8) itself, in a mount namespace with the helper in `/sbin`, the only place where it
+    /// looks.
     fn begin_by_mount(&self, name: &str, options: &str) -> Begun {
         let mount_point = self.path.join(name);
         files::create_dir_all(&mount_point);
@@ -99,7 +99,7 @@ struct Begun {
     since: Instant,
     mount_point: PathBuf,
     log: PathBuf,
-    /// What it has written to standard error.
+    /// The mount's standard error so far.
     said: PathBuf,
 }
 
@@ -128,7 +128,7 @@ impl Begun {
         wait_for("it ends", PATIENCE, || self.child.try_wait().expect("our own child"))
     }
 
-    /// Waits until it has failed; gives what it said.
+    /// Waits until the mount has failed; returns its message.
     fn failure(&mut self) -> String {
         let status = self.end();
         let said = files::read_to_string(&self.said);
@@ -136,7 +136,7 @@ impl Begun {
         said
     }
 
-    /// Its processes: of the helper, and in the background.
+    /// The processes of the mount: the helper and the background process.
     fn processes(&self) -> Vec<Process> {
         process::below(&self.mount_point)
     }
@@ -196,23 +196,23 @@ fn mount_waits_for_management_as_long_as_configured() {
         let status = begun.end();
         assert!(status.success(), "{status}, see {}", begun.log.display());
     }
-    // Management has just been started, and yet to hear of some targets, maybe.
+    // Management has just started, and some targets may not have registered yet.
     let capacity =
         rustix::fs::statvfs(&patient.mount_point).or_fail("statvfs", &patient.mount_point);
     assert!(capacity.f_blocks > 0, "zero is shown");
     let log = files::read_to_string(&patient.log);
     let told = log.lines().filter(|it| it.contains(WAITS) && it.contains("Connection refused"));
     assert_eq!(told.count(), 1, "{log}");
-    // The mount goes on without those who waited for it.
+    // The mount goes on after the commands that waited for it have ended.
     write_to_and_unmount(&host, &patient.mount_point, "file");
     patient.await_nothing_left();
-    // That of mount(8) is in the mount namespace of its process alone.
+    // The mount of mount(8) exists only in the mount namespace of its process.
     let serving = by_mount.processes();
     assert_eq!(serving.len(), 1, "{serving:?}");
     serving[0].signal(Signal::TERM);
     by_mount.await_nothing_left();
 
-    // Time doesn't mend a wrong token.
+    // A wrong token fails at once: waiting cannot help.
     let token = files::read_to_string(host.token());
     let secret = token.split('-').nth(2).expect("a secret").split('@').next().expect("a secret");
     let wrong = host.path.join("wrong-token").display().to_string();

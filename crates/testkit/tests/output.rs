@@ -1,5 +1,5 @@
-//! What programs read of commands: JSON by the schemas in `schemas/`, errors and exit codes.
-//! docs/operations/output.md says what may be relied on.
+//! The output of commands for programs: JSON by the schemas in `schemas/`, errors and exit codes.
+//! docs/operations/output.md describes the stable parts.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -43,7 +43,8 @@ fn check_printed(name: &str, printed: &str, format: &str) {
     }
 }
 
-/// Runs a command as people do: a header with `titles`, or none, and a line with `words`.
+/// Runs a command without `--output`: expects a header with `titles`, if given, and a line with
+/// `words`.
 fn check_table(arguments: &[&str], titles: &str, words: &[&str]) {
     let shown = cluster::skep(arguments).expect_success();
     let mut lines = shown.lines();
@@ -55,7 +56,7 @@ fn check_table(arguments: &[&str], titles: &str, words: &[&str]) {
     assert!(lines.any(has_all), "{arguments:?}: no line with {words:?}: {shown}");
 }
 
-/// Locks bytes 10 to 15 of a file by `fcntl` until it is told to end.
+/// Locks bytes 10 to 15 of a file by `fcntl` until its input ends.
 const LOCKER: &str = "import fcntl, sys\n\
                       with open(sys.argv[1], 'r+') as file:\n    \
                       fcntl.lockf(file, fcntl.LOCK_EX, 5, 10)\n    \
@@ -134,7 +135,7 @@ fn json_output_matches_its_schemas() {
         let status = wait_for("a locker ends", PATIENCE, || locker.try_wait().expect("ours"));
         assert!(status.success(), "{status}");
     }
-    // A service that is away: fields that are null otherwise have a value then, and others none.
+    // An unreachable service: some fields have a value only then, and others are null.
     let storage = cluster.processes("storage").pop().expect("it runs");
     storage.signal(Signal::STOP);
     let data = cluster.data().display().to_string();
@@ -224,7 +225,7 @@ fn the_directories_of_services_are_made_with_a_schema() {
     }
 }
 
-/// What people read, with a header and something under it.
+/// Tables for people: a header and at least one line.
 ///
 /// Command: skep group list.
 #[test]
@@ -326,7 +327,7 @@ fn format_one(format: &str) {
     running.iter_mut().for_each(|service| drop(service.wait()));
 }
 
-/// Commands that print nothing, or what is no data.
+/// Commands that print nothing, or only a message.
 const WITHOUT_SCHEMA: [&str; 2] = ["umount", "completion"];
 
 #[test]
@@ -402,7 +403,7 @@ fn errors_have_a_code_a_way_out_and_an_exit_code() {
     check(&astray, "Disconnected", 3, "is the address right?");
     let root = cluster.path().display().to_string();
     check(&["entry", "who", &root], "InvalidArgument", 2, "no regular file");
-    // Nothing is mounted, and what is in the way is named whichever way it is tried.
+    // Nothing is mounted, and each attempt names the obstacle.
     let absent = scratch.join("absent").display().to_string();
     let of_file = scratch.join("token").display().to_string();
     let empty = scratch.directory("empty").display().to_string();
@@ -437,7 +438,7 @@ fn errors_have_a_code_a_way_out_and_an_exit_code() {
     check(&["cluster", "format", "--cluster", &data], "Disconnected", 3, "is it running");
 }
 
-/// JSON has no way to say such a name: it is shown with U+FFFD, and the command does its work.
+/// JSON cannot represent such a name: it is printed with U+FFFD, and the command succeeds.
 #[test]
 fn names_that_are_no_text_are_printed_all_the_same() {
     let cluster = Cluster::start(Shape { storage_services: 1, ..Shape::default() });

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::Command;
 
 const PATTERN: &str = "user.skep.pattern";
-/// Somebody who isn't root.
+/// The id of a user other than root.
 const USER: u32 = 23_456;
 
 /// Two servers of four targets, as in the study of Boito, Pallez and Teylo (CLUSTER 2022). Files
@@ -94,7 +94,7 @@ fn balanced_allocates_evenly_and_round_robin_as_studied() {
     cluster.stop();
 }
 
-/// The services of a new file's targets; while it is empty, none of them is asked for anything.
+/// The services of a new file's targets; an empty file needs no request to them.
 fn services_of_new(cluster: &Cluster, path: &Path) -> BTreeSet<String> {
     files::create_new(path);
     first_component(cluster, path).services()
@@ -179,7 +179,7 @@ fn files_of_two_targets_lie_in_two_failure_domains() {
     }
     cluster.stop();
 
-    // Two are started with other domains, the others with none, and so keep theirs.
+    // Two start with other domains. The others start without an option, and keep theirs.
     let cluster = with_domains(scratch.path(), &[(2, "rack-2"), (3, "rack-1")]);
     assert_eq!(domains(&cluster), ["rack-1", "rack-2", "rack-1", "rack-2"]);
     let mut round = 0;
@@ -212,7 +212,7 @@ fn entry_json(arguments: &[&str], path: &Path) -> Value {
     serde_json::from_str(&entry(arguments, path).expect_success()).expect("JSON")
 }
 
-/// What a command says that must fail, and changes nothing.
+/// Runs a command that must fail and change nothing, and checks its message.
 fn refused(arguments: &[&str], path: &Path, code: &str, words: &str) {
     let before = fs::exists(path).expect("a way there").then(|| pattern_of(path));
     let failed = entry(arguments, path);
@@ -228,7 +228,7 @@ fn assert_refusal(failed: &Finished, code: &str, words: &str) {
     assert!(found == code && message.contains(words), "{}: {found}: {message}", failed.line);
 }
 
-/// What the attribute says; `None` if it isn't there.
+/// The value of the attribute; `None` means that it is not set.
 fn pattern_of(path: &Path) -> Option<String> {
     let mut bytes = [0; 4096];
     match rustix::fs::getxattr(path, PATTERN, &mut bytes) {
@@ -278,7 +278,7 @@ fn directories_hand_patterns_down_and_files_keep_theirs() {
         assert_eq!(made(&cluster, &inner.join("more/file")), own);
     }
     assert_eq!(pattern_of(&directory.join("before")), Some(before));
-    // Programs set it as well, and what isn't said is the cluster's.
+    // Programs can set the attribute too; the cluster's settings fill the unset fields.
     let flags = XattrFlags::empty();
     rustix::fs::setxattr(&directory, PATTERN, b"chooser=roundrobin", flags)
         .or_fail("setxattr", &directory);
@@ -294,7 +294,7 @@ fn directories_hand_patterns_down_and_files_keep_theirs() {
     ] {
         assert!(shown.contains(words), "{words}: {shown}");
     }
-    // What copies all attributes doesn't see it.
+    // Programs that copy all attributes do not see it.
     let mut bytes = [0; 4096];
     let file = directory.join("file");
     let len = rustix::fs::getxattr(&file, "user.skep.map", &mut bytes).or_fail("getxattr", &file);
@@ -367,7 +367,7 @@ fn files_take_a_requested_pattern_until_first_write() {
     cluster.stop();
 }
 
-/// As somebody who isn't root.
+/// Runs `skep entry` as a user other than root.
 fn as_user(program: &Path, arguments: &[&str], path: &Path) -> Finished {
     let mut command = Command::new(program);
     command.arg("entry").args(arguments).arg(path).args(["--output", "json"]);
@@ -419,7 +419,7 @@ fn users_set_patterns_on_own_files_within_limits() {
     denied(&["--num-targets", "all"]);
     denied(&["--chunk-size", "2MiB"]);
     as_user(&["create", "--num-targets", "4"], &own.join("at-most")).expect_success();
-    // What root has set is inherited beyond limits, and root has none.
+    // Patterns set by root are inherited beyond the limits, which do not apply to root.
     entry_json(&["set", "--num-targets", "8", "--chunk-size", "4MiB"], &own);
     files::write(own.join("inherited"), "x");
     assert_eq!(targets(&cluster, &own.join("inherited")).len(), 8);
@@ -443,7 +443,7 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// What the mount has sent and received over its connections.
+/// The bytes that the mount has sent and received over its connections.
 fn traffic(cluster: &Cluster) -> u64 {
     let mounts = cluster.processes("mount");
     let [mount] = &mounts[..] else { panic!("one mount, not {mounts:?}") };
@@ -458,7 +458,7 @@ fn traffic(cluster: &Cluster) -> u64 {
     words.filter_map(bytes).sum()
 }
 
-/// What goes through the mount while one file is copied over another.
+/// The bytes that go through the mount while one file is copied over another.
 fn traffic_of_copy(cluster: &Cluster, from: &Path, to: &Path) -> u64 {
     let (source, copy) = (files::open(from), files::open_with(OpenOptions::new().write(true), to));
     let (mut at, mut place) = (0, 0);
@@ -540,7 +540,7 @@ fn progressive_files_start_narrow_and_become_wide() {
     assert_eq!(per_component.values().map(BTreeSet::len).collect::<Vec<_>>(), [1, 2, 8]);
     assert_eq!(pieces[0]["length"], 64 << 10);
 
-    // Cut within the second component, and made longer again: nothing of before comes back.
+    // Truncated within the second component and extended again: the old bytes do not come back.
     files::set_len(&file, 2_000_000);
     files::set_len(&file, 6 << 20);
     files::write_all_at(&file, b"end", (6 << 20) - 3);

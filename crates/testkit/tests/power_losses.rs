@@ -1,17 +1,19 @@
-//! Power losses: the data directories lie on a disk whose state at one moment is kept in mid-run; a
-//! cluster started on that state has what `metadata.sync` and `fsync` promised.
+//! Power losses: the data directories lie on a disk whose contents the test copies during the run.
+//! A cluster that is started on the copy must have everything that `metadata.sync` and `fsync`
+//! guarantee.
 //!
-//! Ten cuts hit a workload, half under `metadata.sync = interval` (10 ms), half under `always`.
-//! After each, work goes on on what was left, as it does in a machine room. The seed is printed;
-//! `SKEP_TEST_SEED` repeats the order of operations (not their timing). Others hit what was synced
-//! in each of the ways that there are, and storage alone, under a mount that goes on.
+//! Ten power losses hit a workload, half under `metadata.sync = interval` (10 ms), half under
+//! `always`. After each, the workload continues on the restored disk. The seed is printed;
+//! `SKEP_TEST_SEED` repeats the order of operations (not their timing). Other tests sync files in
+//! each possible way before the power loss, or let only one service lose its power while the mount
+//! goes on.
 
 use rustix::fs::OFlags;
 use rustix::process::Signal;
 use skep_testkit::files;
 use skep_testkit::power::Disk;
 use skep_testkit::program::finish;
-use skep_testkit::workload::{Cut, Worker, verify};
+use skep_testkit::workload::{Crash, Worker, verify};
 use skep_testkit::{Cluster, PATIENCE, Random, Scratch, Shape, Transport, wait_for};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -20,13 +22,13 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// TruncationTable under each setting of `metadata.sync`.
+/// Power losses under each setting of `metadata.sync`.
 const CUTS: usize = 5;
 const WORKERS: u64 = 4;
-/// Operations between two cuts, at most.
+/// Upper limit of the operations between two power losses.
 const BETWEEN: usize = 1500;
 const DISK_BYTES: u64 = 4 << 30;
-/// Syncs a small file again and again; gives when each sync began and ended.
+/// Syncs a small file repeatedly; returns when each sync began and ended.
 fn syncs(directory: &Path, stop: &AtomicBool) -> Vec<(Instant, Instant)> {
     let file = files::create(directory.join("probe"));
     let mut done = Vec::new();
@@ -40,14 +42,14 @@ fn syncs(directory: &Path, stop: &AtomicBool) -> Vec<(Instant, Instant)> {
     done
 }
 
-/// Runs the workload and keeps the disk as it is in the middle; then pulls the plug on everything.
+/// Copies the disk while the workload runs; then kills all processes and restores the copy.
 fn cut(
     cluster: &Cluster,
     disk: &mut Disk,
     workers: &mut [Worker],
     operations: usize,
     late: Duration,
-) -> Cut {
+) -> Crash {
     let stop = AtomicBool::new(false);
     let done: Vec<_> = workers.iter().map(Worker::operations).collect();
     let place = disk.path().to_owned();
@@ -73,10 +75,10 @@ fn cut(
         }
         let before = probe.join().expect("no panic").into_iter().filter(|it| it.0 < begun);
         let slowest = before.map(|it| it.1.min(begun) - it.0).max().unwrap_or_default();
-        // As long as two syncs take, if they are slow.
+        // On a slow disk: as long as two syncs take.
         let late = if late.is_zero() { late } else { late + 2 * slowest };
         println!("    the slowest sync took {slowest:?}");
-        (copy, Cut::of_power(begun, ended, late))
+        (copy, Crash::of_power(begun, ended, late))
     });
     workers.iter_mut().for_each(Worker::close);
     cluster.kill_all();
@@ -113,23 +115,23 @@ fn cuts(sync: &str, late: Duration, transport: Transport) {
     cluster.stop();
 }
 
-/// What was acknowledged is on the disk 10 ms later. That exactly is what simulation checks; here a
-/// machine that does much else may be late with waking up the thread that syncs, so the test gives
-/// it 40 ms more; and on a slow disk it is as late as two syncs, which the test measures.
+/// An acknowledged operation is on the disk 10 ms later. The simulator checks exactly that. Here a
+/// busy machine may wake the syncing thread late, so the test allows 40 ms more. On a slow disk it
+/// allows the time of two syncs, which it measures.
 /// Semantics 3.2 and 3.3.
 #[test]
 fn cuts_with_metadata_synced_at_intervals() {
     cuts("interval", Duration::from_millis(50), Transport::Uring);
 }
 
-/// What was acknowledged is on the disk.
+/// Each acknowledged operation is on the disk.
 /// Semantics 3.2 and 3.3.
 #[test]
 fn cuts_with_metadata_synced_always() {
     cuts("always", Duration::ZERO, Transport::Device);
 }
 
-/// How a program makes sure of what it writes.
+/// The ways in which a program syncs its writes.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     Fsync,
@@ -158,8 +160,8 @@ os._exit(0)
 impl Way {
     const ALL: [Self; 5] = [Self::Fsync, Self::Fdatasync, Self::Sync, Self::Dsync, Self::Msync];
 
-    /// Writes to a file, which is made if it isn't there. Gives it back open: what `close` does
-    /// must not be what makes it safe.
+    /// Writes to a file, and creates it if necessary. Returns the open file: the sync alone must
+    /// make the data durable, not `close`.
     fn write(self, path: &Path, start: usize, bytes: &[u8], scratch: &Scratch) -> Option<File> {
         let flags = match self {
             Self::Fsync | Self::Fdatasync => OFlags::empty(),
@@ -188,8 +190,7 @@ impl Way {
     }
 }
 
-/// Semantics 3.3: also of one call alone, in each of its ways, on new files and on old ones that
-/// become longer.
+/// Semantics 3.3: each kind of sync makes data durable, on new files and on files that it extends.
 #[test]
 fn synced_bytes_survive_a_power_loss_for_each_way_to_sync() {
     const LENGTHS: [usize; 3] = [10, 300_000, 2_000_000];
@@ -240,7 +241,7 @@ fn synced_bytes_survive_a_power_loss_for_each_way_to_sync() {
     cluster.stop();
 }
 
-/// A cluster of which one service alone lies on a disk of its own.
+/// A cluster with one service on a disk of its own.
 fn with_service_on(disk: &Path, name: &str) -> Cluster {
     let shape = Shape { storage_services: 1, metadata_targets: 1, ..Shape::default() };
     let cluster = Cluster::start(shape);
@@ -249,13 +250,13 @@ fn with_service_on(disk: &Path, name: &str) -> Cluster {
     finish(Command::new("cp").arg("-a").arg(&service).arg(disk), PATIENCE).expect_success();
     files::remove_dir_all(&service);
     files::symlink(disk.join(name), &service);
-    // What a power loss finds that comes before a target has synced anything.
+    // A power loss may come before a target has synced anything.
     files::syncfs(disk);
     cluster.up().expect_success();
     cluster
 }
 
-/// One service finds its disk as it was when the copy was made.
+/// Kills one service, restores the copy of its disk, and restarts it.
 fn lose_power(cluster: &Cluster, role: &str, disk: &mut Disk, copy: u32) {
     let supervisor = cluster.processes("up").remove(0);
     supervisor.signal(Signal::STOP);
@@ -264,8 +265,8 @@ fn lose_power(cluster: &Cluster, role: &str, disk: &mut Disk, copy: u32) {
     supervisor.signal(Signal::CONT);
 }
 
-/// Semantics 3.3 and 3.5: a metadata host alone loses its power, under a mount that goes on, and
-/// with it what it was told of files and hadn't synced yet.
+/// Semantics 3.3 and 3.5: a metadata host loses its power while the mount goes on, and with it
+/// reported sizes that it had not synced.
 #[test]
 fn sync_reports_lost_sizes_again_after_metadata_power_loss() {
     let scratch = Scratch::new();
@@ -289,7 +290,7 @@ fn sync_reports_lost_sizes_again_after_metadata_power_loss() {
         }
         let copy = disk.freeze_copy();
         files::write_all_at(&longer, &more, 1 << 20);
-        // Each close tells metadata how far the file reaches.
+        // Each close reports the size to metadata.
         drop(open(names[0]));
         files::set_len(&cut, 100);
         lose_power(&cluster, "metadata", &mut disk, copy);
@@ -313,7 +314,7 @@ fn sync_reports_lost_sizes_again_after_metadata_power_loss() {
     cluster.stop();
 }
 
-/// Semantics 3.5: the storage host alone loses its power, under a mount that goes on.
+/// Semantics 3.5: only the storage host loses its power, while the mount goes on.
 #[test]
 fn unsynced_writer_gets_one_error_after_storage_power_loss() {
     let scratch = Scratch::new();
@@ -347,7 +348,7 @@ fn unsynced_writer_gets_one_error_after_storage_power_loss() {
             file.sync_all().unwrap_or_else(|error| panic!("once, not again: {error}"));
         }
         untouched.sync_all().expect("all that was written to it is there");
-        // Written again, it is there for good.
+        // Data that is written and synced again survives.
         files::write_all_at(&hit, &lost, 1 << 20);
         files::sync_all(&hit);
         drop((untouched, hit, second));

@@ -1,4 +1,4 @@
-//! Ordinary programs on a mount, their results compared with what they do on the local file system.
+//! Ordinary programs on a mount; their results must equal those on the local file system.
 //!
 //! Runs on a mount over each transport. Needs no network: sources and repositories are made here.
 
@@ -17,7 +17,7 @@ struct Places {
 }
 
 impl Places {
-    /// Does the same in both, and compares what is there afterwards.
+    /// Runs the same steps in both, and compares the trees afterwards.
     fn in_both(&self, work: impl Fn(&Path)) {
         work(&self.local);
         work(&self.mount);
@@ -68,7 +68,7 @@ fn untar_and_build(places: &Places) {
         run_in(&project, "make", ["-j4"]);
         let result = run(project.join("build/program").to_str().expect("ASCII"), [""; 0]);
         files::write(place.join("result"), result);
-        // Nothing is newer than what was made from it.
+        // No source is newer than the file made from it.
         assert!(run_in(&project, "make", [""; 0]).contains("up to date"));
     });
     run_in(&places.mount.join("project"), "make", ["clean"]);

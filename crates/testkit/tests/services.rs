@@ -13,10 +13,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Where mounts in the background log to; not to the logs of the system that runs the tests.
+/// Directory for the logs of background mounts, instead of the system's log directory.
 const LOGS_VARIABLE: &str = "LOGS_DIRECTORY";
 
-/// A service, and the socket to which it says how it is.
+/// A service, and the socket on which it notifies its manager.
 struct Service {
     child: Child,
     socket: UnixDatagram,
@@ -30,11 +30,11 @@ impl Service {
         let mut command = Command::new(cluster::program());
         command.current_dir(directory).args(arguments).env("NOTIFY_SOCKET", &path);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        // Ended with all that works in the scratch directory.
+        // Dropping the scratch directory kills it.
         Self { child: command.spawn().expect("skep can be started"), socket }
     }
 
-    /// What it says next.
+    /// Its next notification.
     fn says(&self) -> String {
         let mut bytes = [0; 64];
         let len = self.socket.recv(&mut bytes).expect("it says something");
@@ -50,8 +50,8 @@ impl Service {
     }
 }
 
-/// Makes and starts a cluster of one service of each kind, each of which listens at an address;
-/// gives them, and the token as it is printed.
+/// Makes and starts a cluster of one service of each kind, which listens at `address`. Returns the
+/// services and the printed token.
 fn start_all(scratch: &Scratch, address: &str) -> (Vec<Service>, String) {
     let run = |arguments: &[&str]| {
         let mut command = Command::new(cluster::program());
@@ -94,7 +94,7 @@ fn services_notify_systemd_and_join_by_the_printed_token() {
         finish(&mut command, PATIENCE).expect_success()
     };
     let mount_point = scratch.directory("mnt").display().to_string();
-    // Mounted by nothing but the token that was printed: it says where management is.
+    // The mount needs only the printed token: it contains the address of management.
     files::write(scratch.join("token"), token);
     run(&["mount", "--detach", "--token-file", "token", &mount_point]);
     files::write(scratch.join("mnt/file"), "text");
@@ -103,14 +103,14 @@ fn services_notify_systemd_and_join_by_the_printed_token() {
     services.into_iter().rev().for_each(Service::end);
 }
 
-/// Mounts in the background by the token that lies in a directory, on a directory there.
+/// Mounts in the background, with the token and the mount point in one directory.
 fn mount_by_token(scratch: &Scratch, mut command: Command, name: &str) {
     command.args(["mount", "--detach", "--token-file"]).arg(scratch.join("token"));
     command.env(LOGS_VARIABLE, scratch.path());
     finish(command.arg(scratch.directory(name)), PATIENCE).expect_success();
 }
 
-/// Writes to a file until that fails, and says how it failed.
+/// Writes to a file until that fails, and prints the error.
 const WRITER: &str = r#"
 import errno, os, sys
 file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
@@ -125,7 +125,7 @@ except OSError as error:
     print(errno.errorcode[error.errno])
 "#;
 
-/// Semantics 3.8: its network was away.
+/// Semantics 3.8: the client's network was disconnected.
 #[test]
 fn client_disconnected_past_its_lease_overwrites_nothing() {
     let scratch = Scratch::new();
@@ -167,10 +167,10 @@ fn client_disconnected_past_its_lease_overwrites_nothing() {
     services.into_iter().rev().for_each(Service::end);
 }
 
-/// Longest time that `df` and `umount` may take when nothing comes back from the network.
+/// Longest time that `df` and `umount` may take when the network drops all replies.
 const SILENT_PATIENCE: Duration = Duration::from_secs(20);
 
-/// What is sent to the servers is lost, and nobody says so.
+/// The network silently drops all packets to the servers.
 /// Semantics 4.10.
 #[test]
 fn mounts_of_a_disconnected_host_end() {

@@ -26,7 +26,7 @@ fn parse(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// The whole lines of a study's journal; none if there isn't one yet.
+/// The complete lines of a study's journal; an empty list means that there is no journal yet.
 fn journal_of(study: &Path) -> Vec<String> {
     let text = fs::read_to_string(study.join("journal.ndjson")).unwrap_or_default();
     let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
@@ -386,7 +386,7 @@ fn a_study_makes_a_lab_of_its_own_and_leaves_nothing_of_it() {
     assert_eq!((&ended["runs_done"], &ended["runs_planned"]), (&json!(6), &json!(6)));
     assert_eq!(runs_of(&study).len(), 6);
     assert_eq!(lab.remains(), Vec::<String>::new());
-    // A study that fails says why, and its lab is removed all the same.
+    // A failed study prints the reason, and its lab is removed too.
     files::remove_dir_all(&study);
     files::write(&study, "a file");
     let said = run(&[]).expect_failure();

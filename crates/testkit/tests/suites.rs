@@ -15,11 +15,11 @@ use std::time::Duration;
 
 /// Longer than the slowest of these suites takes.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// So many operations of `fsx` take a second at least, on a machine that does other work too.
+/// This many operations of `fsx` take at least a second, also on a busy machine.
 const FSX_SLOWEST: u64 = 50;
 const TRANSPORTS: [Transport; 2] = [Transport::Uring, Transport::Device];
 
-/// Users that every Debian has. What only BSD has is left out.
+/// Users that every Debian has; tests of BSD features are left out.
 const PJDFSTEST: &str = "
 [features]
 utime_now = {}
@@ -89,7 +89,7 @@ fn pjdfstest_passes() {
     }
 }
 
-/// Runs the suite and gives its last line. `mount -o remount` needs the helper, which mount(8)
+/// Runs the suite and returns its last line. `mount -o remount` needs the helper, which mount(8)
 /// finds in `/sbin` alone: a copy of that is put there, in a mount namespace of its own.
 fn pjdfstest(root: &Path, remounts: bool, only: &str) -> String {
     let scratch = Scratch::new();
@@ -134,7 +134,7 @@ fn fsx(file: &Path, seed: u64, operations: u64) {
     assert!(said.contains("A-OK"), "{said}");
 }
 
-/// `SKEP_FSX_OPERATIONS` says how many operations there are on each mount.
+/// `SKEP_FSX_OPERATIONS` sets the number of operations on each mount.
 #[test]
 fn fsx_reads_its_own_writes() {
     let seed = fsx_seed();
@@ -148,7 +148,7 @@ fn fsx_reads_its_own_writes() {
     }
 }
 
-/// Tells a thread to stop, also when its test fails.
+/// Stops a thread, also when the test fails.
 struct Stops<'a>(&'a AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -157,7 +157,8 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// Reads a file again and again until it is told to stop: whoever writes it shares it meanwhile.
+/// Reads a file repeatedly until it is stopped, so that the file is shared with its writer
+/// meanwhile.
 fn read_until(stop: &AtomicBool, path: &Path) {
     while !stop.load(Ordering::Relaxed) {
         match fs::read(path) {

@@ -65,7 +65,7 @@ fn cluster_with_a_home() -> Cluster {
     cluster
 }
 
-/// Only who mounted sees what is there, and may change or end the mount without being root.
+/// Only the user that mounted sees the files, and may change or end the mount without being root.
 ///
 /// Command: skep mount, skep umount.
 #[test]
@@ -106,7 +106,8 @@ fn an_ordinary_user_mounts_a_cluster_of_root() {
     cluster.stop();
 }
 
-/// A mount for others is asked for by who may, and not taken for one if it isn't.
+/// `allow_other` needs an entry in `/etc/fuse.conf`, and the option alone makes no mount visible to
+/// others.
 #[test]
 fn user_mounts_allow_others_if_fuse_conf_does() {
     let cluster = cluster_of_root();
@@ -151,7 +152,7 @@ fn an_ordinary_user_mounts_a_line_of_fstab_with_user() {
 const TRY: &str = "../skep mount --detach --cluster 127.0.0.1:1 --token-file token --retry 0 mnt \
                    2>&1 | sed -n 's/All of its log: //p'";
 
-/// In one file for each mount point, where nobody else can put something in its way.
+/// In one log for each mount point, in a directory where no other user can create files.
 #[test]
 fn mounts_in_the_background_log_where_only_their_user_writes() {
     let script = format!(
@@ -183,7 +184,7 @@ fn mounts_in_the_background_log_where_only_their_user_writes() {
     ];
     assert_eq!(lines.len(), 1 + expected.len() + 2, "{said}");
     assert_eq!(lines[1..=expected.len()], expected, "{said}");
-    // Somebody else's directory is not used.
+    // A directory of another user is not used.
     let (other, within) = (lines[lines.len() - 2], lines[lines.len() - 1]);
     assert!(other.starts_with(&format!("{home}/tmp/skep-{NOBODY}-")), "{said}");
     assert_eq!(within, "0", "{said}");

@@ -20,7 +20,7 @@ fn text(value: &Value) -> &str {
     value.text()
 }
 
-/// Semantics 5.7: what a group holds, one target holds alone.
+/// Semantics 5.7: a group has one target, without a mirror.
 ///
 /// Command: skep node list, skep target list, skep health df, skep health check.
 #[test]
@@ -69,11 +69,11 @@ fn the_default_shape_is_shown_in_all_lists() {
 /// Semantics 1.15.
 #[test]
 fn free_space_follows_the_disk_in_small_steps() {
-    // A disk of its own: nobody else writes to it.
+    // A disk of its own: no other program writes to it.
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, 32 << 30);
     let cluster = Cluster::start_in(disk.path(), Shape::small());
-    // What a target keeps for its own records, on a disk that is not small.
+    // The space that a target reserves for its own records on a disk that is not small.
     let reserve = 64 << 20;
     let follows = || {
         let (host, mount) = (free(cluster.data()) - reserve, free(cluster.path()));
@@ -90,7 +90,7 @@ fn free_space_follows_the_disk_in_small_steps() {
     cluster.stop();
 }
 
-/// A file on the same disk, of which Skep knows nothing.
+/// A file on the same disk that does not belong to Skep.
 struct Stranger<'a> {
     disk: &'a Disk,
 }
@@ -119,12 +119,12 @@ fn free(path: &Path) -> u64 {
     capacity.f_bavail * capacity.f_frsize
 }
 
-/// Whether free bytes have changed by what a stranger takes, or nearly so.
+/// Whether the free bytes have changed by about the size of a foreign file.
 fn has_moved(before: u64, after: u64) -> bool {
     before.abs_diff(after) > Stranger::BYTES / 2
 }
 
-/// Semantics 1.15: on a disk to which nobody else writes.
+/// Semantics 1.15: on a disk to which no other program writes.
 #[test]
 fn free_space_is_at_most_three_seconds_old() {
     // Of the machine itself, which does other things too.
@@ -215,7 +215,7 @@ fn the_next_up_finds_the_same_files_at_the_same_addresses() {
     assert_eq!(files::read(cluster.path().join("kept")), b"as it was");
     assert_eq!(addresses(), before);
     cluster.stop();
-    // Stopping what isn't up is no error, and another shape than it was made with is one.
+    // Stopping a stopped cluster succeeds; starting it with another shape fails.
     cluster.stop();
     let data = cluster.data().display().to_string();
     let other = cluster::skep(["up", "--detach", "--data-dir", &data, "--metadata-targets", "2"]);
@@ -260,7 +260,7 @@ fn killed_processes_are_restarted_and_logged() {
     for name in ["storage-1", "management", "metadata-1", "mount"] {
         assert!(log.contains(&format!("{name} died (signal 9)")), "{name}: {log}");
         assert!(log.contains(&format!("{name} runs again")), "{name}: {log}");
-        // Who waited for `skep up` isn't there any more, and is no concern of theirs.
+        // The process that waited for `skep up` is gone, which must not matter to the services.
         let log = cluster.data().join(format!("logs/{name}.log"));
         let log = files::read_to_string(log);
         assert!(!log.contains("could not be notified"), "{name}: {log}");

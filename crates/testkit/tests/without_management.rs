@@ -1,6 +1,6 @@
 //! Management is never on the path of I/O: with it gone, services that die start again from the
-//! cluster map that they kept, and the mount goes on. What management has never seen waits for it.
-//! When it is back, all are members.
+//! cluster map that they cached, and the mount goes on. A target that management does not know has
+//! to wait for it. When it is back, all are members.
 //!
 //! Services are started singly here, since `skep up` would start management again.
 
@@ -112,7 +112,7 @@ impl Loose {
         finish(&mut command, PATIENCE)
     }
 
-    /// Waits until nothing is wrong and management has heard from every node.
+    /// Waits until `health check` succeeds and every node is online.
     fn await_healthy(&self) {
         wait_for("the cluster is healthy", PATIENCE, || {
             let check = self.ask(&["health", "check"]);

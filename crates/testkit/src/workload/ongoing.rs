@@ -1,6 +1,6 @@
-//! Files that are written again and again: a log that grows, and blocks that are overwritten.
+//! Files that a worker writes repeatedly: a growing log, and a file of blocks that it overwrites.
 
-use super::history::Cut;
+use super::history::Crash;
 use super::{Outcome, failed};
 use crate::files;
 use crate::random::Random;
@@ -14,12 +14,12 @@ use std::time::Instant;
 pub(crate) const LOG: &str = "log";
 /// Name of the file of blocks.
 pub(crate) const BLOCKS: &str = "blocks";
-/// Longest log; it starts again when it gets there.
+/// Length at which the worker truncates the log and starts again.
 const MAX_LOG: u64 = 6 << 20;
-/// Blocks in the file, and the length of each. Both such that chunk boundaries are crossed.
+/// Blocks in the file, and the length of each. Writes of several blocks cross chunk boundaries.
 const BLOCK_COUNT: usize = 400;
 const BLOCK: usize = 8192;
-/// The unit in which a write that power interrupted may be torn.
+/// A power loss may tear a write between units of this length.
 const SECTOR: usize = 512;
 
 /// The byte of a log at an offset.
@@ -39,14 +39,14 @@ struct Written {
     acknowledged: Instant,
 }
 
-/// A file that is appended to. Its bytes follow from their offsets and are never zero.
+/// A file to which the worker appends. Each byte follows from its offset and is never zero.
 #[derive(Debug)]
 pub(crate) struct Log {
     path: PathBuf,
     file: Option<File>,
     seed: u64,
     written: Vec<Written>,
-    /// It is being cut to nothing: whether that was done is known when the call returns.
+    /// A truncation to zero has begun and not returned, so it may or may not have taken effect.
     is_restarting: bool,
 }
 
@@ -104,41 +104,46 @@ impl Log {
         Ok(())
     }
 
-    /// What is wrong with the log after a cut, if anything. Then cuts off what nobody was promised.
-    pub(crate) fn check(&mut self, root: &Path, cut: &Cut) -> Vec<String> {
+    /// Returns each problem of the log after a crash. Then truncates the log to the length that had
+    /// to survive.
+    pub(crate) fn check(&mut self, root: &Path, crash: &Crash) -> Vec<String> {
         self.path = root.join(LOG);
         let found = match fs::read(&self.path) {
             Ok(found) => found,
             Err(error) => return vec![format!("{}: {error}", self.path.display())],
         };
-        let is_promised = |it: &&Written| {
-            if cut.loses_unsynced_ends {
-                it.synced && it.acknowledged <= cut.begun
+        let must_survive = |it: &&Written| {
+            if crash.loses_unsynced_ends {
+                it.synced && it.acknowledged <= crash.begun
             } else {
-                it.acknowledged <= cut.begun
+                it.acknowledged <= crash.begun
             }
         };
-        let promised = match self.is_restarting {
+        let surviving = match self.is_restarting {
             true => 0,
-            false => self.written.iter().rfind(is_promised).map_or(0, |it| it.len),
+            false => self.written.iter().rfind(must_survive).map_or(0, |it| it.len),
         };
         let mut problems = Vec::new();
-        if (found.len() as u64) < promised {
-            problems.push(format!("log: {} bytes are left of {promised}", found.len()));
+        if (found.len() as u64) < surviving {
+            problems.push(format!(
+                "log: only {} bytes are left, {surviving} had to survive",
+                found.len()
+            ));
         }
-        // Beyond, an append may have come in part; its bytes are right or were never written.
+        // Behind it, an append may be there in part: each byte is right or was never written.
         let wrong = found.iter().zip(0_u64..).find(|(byte, offset)| {
-            **byte != log_byte(self.seed, *offset) && (*offset < promised || **byte != 0)
+            **byte != log_byte(self.seed, *offset) && (*offset < surviving || **byte != 0)
         });
         if let Some((byte, offset)) = wrong {
-            problems.push(format!("log: byte {offset} of {promised} promised is {byte}"));
+            problems
+                .push(format!("log: byte {offset} is {byte}, {surviving} bytes had to survive"));
         }
-        if found.len() as u64 != self.len() || cut.loses_unsynced_ends {
+        if found.len() as u64 != self.len() || crash.loses_unsynced_ends {
             let file = files::open_with(OpenOptions::new().write(true), &self.path);
-            files::set_len(&file, promised);
+            files::set_len(&file, surviving);
             files::sync_all(&file);
         }
-        self.starts_at(promised);
+        self.starts_at(surviving);
         problems
     }
 }
@@ -216,8 +221,8 @@ impl Blocks {
         Ok(())
     }
 
-    /// What is wrong with the blocks after a cut.
-    pub(crate) fn check(&mut self, root: &Path, cut: &Cut) -> Vec<String> {
+    /// Returns each problem of the blocks after a crash.
+    pub(crate) fn check(&mut self, root: &Path, crash: &Crash) -> Vec<String> {
         let path = root.join(BLOCKS);
         let found = match fs::read(&path) {
             Ok(found) => found,
@@ -230,13 +235,13 @@ impl Blocks {
         for (index, block) in found.chunks_exact(BLOCK).enumerate() {
             let versions = &self.versions[index];
             let is_kept = |it: &Version| {
-                let moment = if cut.loses_unsynced_data { it.synced } else { it.acknowledged };
-                moment.is_some_and(|at| at <= cut.begun)
+                let moment = if crash.loses_unsynced_data { it.synced } else { it.acknowledged };
+                moment.is_some_and(|at| at <= crash.begun)
             };
             let base = versions.iter().rposition(is_kept).unwrap_or(0);
             let allowed: Vec<_> = versions[base..]
                 .iter()
-                .filter(|it| it.started <= cut.ended)
+                .filter(|it| it.started <= crash.ended)
                 .map(|it| self.bytes(index, it.number))
                 .collect();
             let torn = block.chunks_exact(SECTOR).enumerate().find(|(sector, bytes)| {
@@ -246,7 +251,7 @@ impl Blocks {
             if let Some((sector, _)) = torn {
                 let numbers: Vec<_> = versions.iter().map(|it| it.number).collect();
                 problems.push(format!(
-                    "blocks: sector {sector} of block {index} is none of versions {:?} of \
+                    "blocks: sector {sector} of block {index} is not of versions {:?} of \
                      {numbers:?}",
                     &numbers[base..]
                 ));
@@ -256,7 +261,7 @@ impl Blocks {
         problems
     }
 
-    /// Makes the file whole again, so that the next cut starts from something known.
+    /// Overwrites the whole file, so that the next crash starts from known contents.
     fn write_all_again(&mut self, path: &Path) {
         let number = self.next;
         self.next += 1;

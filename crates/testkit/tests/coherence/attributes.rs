@@ -72,7 +72,7 @@ fn access_control_lists_are_seen(mounts: &Mounts) {
         run_in(here, "setfacl", ["-b", "file"]);
         within_a_second("that it is gone", || !may());
     }
-    // What a directory hands down metadata knows, whatever the mount has seen.
+    // Metadata has the inherited attributes of a directory, also if the mount has not seen them.
     files::metadata(there);
     run_in(here, "setfacl", ["-d", "-m", "u:23456:rwx", "."]);
     files::write(there.join("new"), "x");
@@ -98,7 +98,7 @@ fn lists_are_seen_under_a_new_name(mounts: &Mounts) {
     assert!(!list("newer").contains("user:23456"), "under a name that was listed");
 }
 
-/// Also under one of several, which this mount has removed and the other made anew.
+/// Also a link to the file, which this mount has removed and the other has made again.
 /// Semantics 1.17.
 fn lists_are_seen_under_names_that_come_back(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.at_once);
@@ -263,12 +263,12 @@ fn projects_are_handed_down(mounts: &Mounts) {
 /// A directory in whose project all lies that gets a name there, if it hands that down.
 struct Place {
     path: PathBuf,
-    /// What it hands down.
+    /// The inherited project.
     project: Option<u32>,
 }
 
 impl Place {
-    /// Those of an even number hand their project down.
+    /// Directories of an even number pass their project on to new files.
     fn make(root: &Path, number: u32) -> Self {
         let path = root.join(format!("of-a-project-{number}"));
         let project = 40 + number / 4;
@@ -281,7 +281,7 @@ impl Place {
         Self { path, project: hands_down.then_some(project) }
     }
 
-    /// The project of what is made in it.
+    /// The project of new files in it.
     fn inherited(&self) -> u32 {
         self.project.unwrap_or(0)
     }
@@ -349,7 +349,7 @@ fn projects_restrict_renames_and_links(mounts: &Mounts) {
     assert_eq!(renameat(CWD, &here, CWD, from.path.join("new")), Err(Errno::XDEV));
     run_in(&from.path, "chattr", ["-p", &to.inherited().to_string(), "file"]);
     renameat(CWD, &here, CWD, &there).expect("it is of that project now");
-    // What has no name yet is of the project of where it was made.
+    // An unnamed file has the project of the directory in which it was made.
     let flags = OFlags::TMPFILE | OFlags::RDWR;
     let file = openat(CWD, &from.path, flags, Mode::RUSR).expect("made");
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -370,7 +370,7 @@ fn projects_restrict_renames_and_links(mounts: &Mounts) {
 fn capabilities_of_the_other_go_with_writes(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     files::write(&here, "x");
-    // Known to have none.
+    // The mount has cached that there is none.
     files::write_all(&files::open_with(OpenOptions::new().append(true), &there), b"y");
     skep_testkit::program::run_in(&mounts.one, "setcap", ["cap_net_raw+ep", "file"]);
     let name = "security.capability";

@@ -1,5 +1,5 @@
-//! What the kernel of a mount does by itself, for its own programs alone: who watches files, or
-//! leases them, learns nothing of other mounts. And what nobody does.
+//! Functions of a mount's kernel that cover its own programs alone: watches and leases of files
+//! report nothing of other mounts. Also functions that Skep does not have.
 
 use crate::statements::Stepwise;
 use crate::{Mounts, within_a_second};
@@ -19,7 +19,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![kernel:
     leases_end_by_opens_of_their_own_mount, quotas_are_not_supported,
 ];
 
-/// All that a watch has to tell, with the names.
+/// All events of a watch, with the names.
 fn told(watch: &OwnedFd) -> Vec<(ReadFlags, String)> {
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut reader = inotify::Reader::new(watch, &mut buffer);

@@ -1,5 +1,5 @@
-//! Two mounts of one cluster, over different transports: what one has completed, the other sees.
-//! Data from close to open, names and attributes within a second.
+//! Two mounts of one cluster, over different transports: completed operations of one are seen by
+//! the other. Data from close to open, names and attributes within a second.
 
 mod attributes;
 mod kernel;
@@ -25,7 +25,7 @@ use std::time::Duration;
 struct Mounts {
     one: PathBuf,
     other: PathBuf,
-    /// Through a third, which keeps nothing of names and attributes.
+    /// Through a third mount, which caches neither names nor attributes.
     at_once: PathBuf,
 }
 
@@ -45,7 +45,7 @@ const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
     pages_of_several_writers_are_whole, sizes_are_seen_once_the_writer_reports_them,
 ];
 
-/// Names and attributes may be this old, and a little for the machine's own delays.
+/// Names and attributes may be this old, plus a margin for delays of the machine.
 const STALENESS: Duration = Duration::from_millis(1000);
 const MARGIN: Duration = Duration::from_millis(300);
 
@@ -61,14 +61,14 @@ fn closed_writes_are_seen_by_a_later_open(mounts: &Mounts) {
         let len = [0, 10, 4096, 600_000, 2_000_000][random.below(5)];
         let bytes = random.bytes(len);
         files::write(from.join("file"), &bytes);
-        // Opening looks at the attributes anew; who opened sees everything.
+        // An open fetches the attributes again, so a later reader sees everything.
         let found = files::read(to.join("file"));
         assert!(found == bytes, "round {round}: {} bytes, not {len}", found.len());
     }
 }
 
-/// Also by programs that don't ask for it: the kernel reads no further than the length it knows.
-/// (`fs::read` asks, and for the time of creation as well, which the kernel never remembers.)
+/// Also by programs that do not call stat: the kernel reads no further than its cached length.
+/// (`fs::read` calls stat, and asks for the creation time, which the kernel never caches.)
 /// Semantics 2.2.
 fn length_is_seen_by_a_later_open(mounts: &Mounts) {
     let mut found = vec![0; 1_000_000];
@@ -85,7 +85,7 @@ fn length_is_seen_by_a_later_open(mounts: &Mounts) {
                 .expect("written");
         };
         append(&[1; 10]);
-        // The kernel remembers these attributes for a second.
+        // The kernel caches these attributes for a second.
         let before = files::metadata(to.join(&name)).len();
         append(&[2; 30_000]);
         let mut file = files::open(to.join(&name));
@@ -95,7 +95,7 @@ fn length_is_seen_by_a_later_open(mounts: &Mounts) {
     }
 }
 
-/// A name that a mount never asked for isn't cached there.
+/// A mount does not cache a name that it never looked up.
 fn new_names_are_seen_at_once(mounts: &Mounts) {
     for round in 0..60 {
         let name = format!("file-{round}");
@@ -106,7 +106,8 @@ fn new_names_are_seen_at_once(mounts: &Mounts) {
     }
 }
 
-/// Whoever has the old file open. Its name is remembered for a second, but not opened.
+/// A program with the old file open keeps it. The name is cached for a second, but an open resolves
+/// it again.
 /// Semantics 1.2.
 fn a_name_that_was_removed_leads_to_a_new_file(mounts: &Mounts) {
     for round in 0..20 {
@@ -171,8 +172,8 @@ fn attributes_are_stale_for_a_second_at_most(mounts: &Mounts) {
     }
 }
 
-/// Who has a file open needn't see changes (close-to-open), but after a second and with another
-/// open the bytes must be the new ones also through the page cache.
+/// An open file need not show changes (close-to-open). But after a second and another open it must
+/// return the new bytes, also through the page cache.
 /// Semantics 2.3.
 fn open_handle_sees_synced_bytes(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
@@ -276,7 +277,7 @@ fn truncated_by_the_other(mounts: &Mounts) {
 }
 
 /// A size is a number: no disk under it need have space for it. Also while a writer has the file
-/// open, when nobody knows how far its chunk files reach.
+/// open, when metadata does not know the length of its chunk files.
 /// Semantics 2.10.
 fn size_may_exceed_the_disks(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
@@ -301,7 +302,7 @@ fn punched_and_copied_by_the_other(mounts: &Mounts) {
             0 => (&mounts.one, &mounts.other),
             _ => (&mounts.other, &mounts.one),
         };
-        // What it holds is in the page cache of the other.
+        // The other mount has its bytes in the page cache.
         assert!(files::read(there.join("file")) == expected, "round {round}");
         let path = here.join("file");
         let file = files::open_with(OpenOptions::new().read(true).write(true), path);
@@ -385,7 +386,7 @@ fn a_name_that_is_replaced_is_never_missing(mounts: &Mounts) {
                 while !is_done.load(Ordering::Relaxed) {
                     match fs::read_to_string(place.join("name")) {
                         Ok(text) => assert!(text.len() >= 5, "whole when it got the name: {text}"),
-                        // Replaced twice while it was being opened.
+                        // The file was replaced twice during the open.
                         Err(error) if error.kind() == ErrorKind::StaleNetworkFileHandle => {}
                         Err(error) => panic!("never missing: {error}"),
                     }
@@ -406,7 +407,8 @@ fn a_name_that_is_replaced_is_never_missing(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.4. Two names swap what they have, from both mounts: each always has one of the two.
+/// Semantics 1.4. Both mounts exchange two names repeatedly: each name always leads to one of the
+/// two files.
 fn names_that_are_exchanged_are_never_missing(mounts: &Mounts) {
     for name in ["a", "b"] {
         files::create_dir(mounts.one.join(name));
@@ -445,7 +447,7 @@ fn names_that_are_exchanged_are_never_missing(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.7: of two renames that would together make a loop, one is refused.
+/// Semantics 1.7: of two renames that would make a loop together, one is refused.
 fn directories_moved_into_each_other_stay_a_tree(mounts: &Mounts) {
     for round in 0..60 {
         let top = mounts.one.join(format!("round-{round}"));
@@ -504,7 +506,7 @@ fn pages_of_several_writers_are_whole(mounts: &Mounts) {
         }
         let looked = std::panic::catch_unwind(|| {
             for _ in 0..200 {
-                // An open that comes later sees all that is there, not what the cache has.
+                // A later open sees the current contents, not the cached ones.
                 let bytes = files::read(mounts.other.join("file"));
                 let page = &bytes[PAGE..2 * PAGE];
                 assert!(page.iter().all(|byte| *byte == page[0]), "of one write alone");

@@ -17,7 +17,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![races:
     exchanges_of_three_at_once_stay_a_tree,
 ];
 
-/// Who makes the name `new`, with what he has under his own number.
+/// The contender that makes the name `new` from its own numbered file.
 type Make = fn(place: &Path, number: usize) -> io::Result<()>;
 
 const WAYS: [(&str, Make); 6] = [
@@ -159,7 +159,7 @@ fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
         let done = results.iter().filter(|it| it.is_ok()).count();
         assert!((1..ring.len()).contains(&done), "{name}: {results:?}");
         for error in results.iter().filter_map(|it| it.err()) {
-            // Who looks at the names anew finds that they lead elsewhere or nowhere.
+            // A new lookup of the names finds that they lead elsewhere or nowhere.
             let allowed = [Errno::INVAL, Errno::NOENT, Errno::STALE];
             assert!(allowed.contains(&error), "{name}: {results:?}");
         }

@@ -1,4 +1,4 @@
-//! Files that both mounts have open while one or both write: each completed write is seen at once.
+//! Files that both mounts have open while at least one writes: a completed write is seen at once.
 
 use crate::Mounts;
 use skep_testkit::files;
@@ -31,7 +31,7 @@ fn all(file: &File) -> Vec<u8> {
     bytes
 }
 
-/// Writes a random range of the file through `by`, here in memory too.
+/// Writes a random range of the file through `by`, and of the model in memory.
 fn write_some(random: &mut Random, by: &File, model: &mut Vec<u8>) {
     let offset = random.below(model.len() + 5000);
     let most = random.one_of(&[100, 5000, 300_000]);
@@ -55,7 +55,7 @@ fn each_write_is_seen_by_the_next_read(mounts: &Mounts) {
         assert!(all(reader) == model, "round {round}: the contents");
         let mut beyond = [0; 9];
         assert_eq!(files::read_at(reader, &mut beyond, len), 0, "the end");
-        // Without asking for the size before.
+        // Without a call of stat before.
         write_some(&mut random, &handles[round % 2], &mut model);
         let mut tail = vec![0; 400_000];
         let start = model.len().saturating_sub(1000);
@@ -64,8 +64,8 @@ fn each_write_is_seen_by_the_next_read(mounts: &Mounts) {
     }
 }
 
-/// Semantics 2.3: the reader's handle is from before there was a writer, so the kernel keeps pages
-/// that it reads through it.
+/// Semantics 2.3: the reader opened the file before the writer, so the kernel caches the pages that
+/// it reads.
 fn pages_from_before_are_not_shown_again(mounts: &Mounts) {
     let mut random = Random::new(Random::seed_of_run());
     for (round, len) in [4096, 100_000, 1_500_000].into_iter().enumerate() {
@@ -76,7 +76,7 @@ fn pages_from_before_are_not_shown_again(mounts: &Mounts) {
         assert!(all(&reader) == model);
         let writer = open(&there);
         for change in 0..60 {
-            // Some of them leave the size as it is, and all the times that metadata knows.
+            // Some of them change neither the size nor the times that metadata has.
             let at = random.below(model.len());
             let len = (model.len() - at).min(1 + random.below(9000));
             let bytes = random.bytes(len);
@@ -92,13 +92,13 @@ fn pages_from_before_are_not_shown_again(mounts: &Mounts) {
 
 const RECORDS: usize = 150;
 
-/// Appends numbered lines of different lengths, and reads what is there now and then.
+/// Appends numbered lines of different lengths, and sometimes reads the whole file.
 fn append(path: &Path, name: &str) {
     let mut file = files::open_with(OpenOptions::new().read(true).append(true), path);
     for record in 0..RECORDS {
         let filler = "x".repeat(record * 37 % 9000);
         let line = format!("{name} {record} {filler}\n");
-        // One `write`: what is appended by two goes to two places.
+        // One `write`: two would append at two positions.
         assert_eq!(file.write(line.as_bytes()).expect("written"), line.len());
     }
 }
@@ -115,7 +115,7 @@ fn appends_of_both_at_once_are_whole(mounts: &Mounts) {
             })
             .collect();
         let reader = scope.spawn(|| {
-            // Nobody ever sees a hole, or a line that isn't whole. (Opened after the writers: see
+            // No reader ever sees a hole or an incomplete line. (It opens after the writers: see
             // the exception in 2.3.)
             wait_for("something is written", Duration::from_secs(30), || {
                 let found = files::metadata(mounts.other.join("log")).len() > 50_000;
@@ -153,8 +153,8 @@ fn appends_of_both_at_once_are_whole(mounts: &Mounts) {
     assert_eq!(next, [RECORDS; 6], "each record is there once");
 }
 
-/// Bytes, and where among them a page of memory begins. The kernel hands on at most 256 pages of a
-/// program's memory at once; a mebibyte that begins elsewhere lies in 257.
+/// Bytes, and the offset of a memory page in them. The kernel passes at most 256 pages of a
+/// program's memory in one request; an unaligned mebibyte covers 257.
 pub(crate) fn with_pages(byte: u8, len: usize) -> (Vec<u8>, usize) {
     const PAGE: usize = 4096;
     let bytes = vec![byte; len + 2 * PAGE];
@@ -164,7 +164,7 @@ pub(crate) fn with_pages(byte: u8, len: usize) -> (Vec<u8>, usize) {
 
 const LONG_RECORDS: u8 = 12;
 
-/// Appends long records from both mounts at once, which begin so far behind a page of memory.
+/// Appends long records from both mounts at once; the buffers begin at an offset in a page.
 fn append_long(mounts: &Mounts, name: &str, len: usize, behind: usize) {
     files::write(mounts.one.join(name), "");
     std::thread::scope(|scope| {
@@ -183,7 +183,7 @@ fn append_long(mounts: &Mounts, name: &str, len: usize, behind: usize) {
     });
 }
 
-/// Semantics 2.9: the longest that go to the end as a whole.
+/// Semantics 2.9: the longest appends that stay in one piece.
 fn appends_of_a_mebibyte_are_whole(mounts: &Mounts) {
     for (name, len, behind) in [("pages", 1 << 20, 0), ("elsewhere", (1 << 20) - 4096, 7)] {
         append_long(mounts, name, len, behind);
@@ -218,7 +218,7 @@ fn a_truncation_is_seen_by_the_next_read(mounts: &Mounts) {
     }
 }
 
-/// Semantics 1.9: what the kernel is told so that it drops its pages is nobody else's business.
+/// Semantics 1.9: invalidating the kernel's pages of one file has no effect on other files.
 fn times_that_only_the_kernel_sees_stay_hidden(mounts: &Mounts) {
     files::write(mounts.one.join("file"), [1; 9000]);
     let reader = files::open(mounts.one.join("file"));
@@ -255,8 +255,8 @@ fn shared_files_can_be_mapped(mounts: &Mounts) {
     assert_eq!(all(&here)[5000], 7);
 }
 
-/// What was shared is as any other file for who opens it later: it can't be seen from outside but
-/// by what the kernel keeps, so here only that everything is still right.
+/// After sharing ends, a file is like any other for a later open. Only the kernel's cache would
+/// show that, so this test checks only that the contents are right.
 /// Semantics 2.2.
 fn file_is_cached_again_once_opened_by_one_client(mounts: &Mounts) {
     let mut random = Random::new(Random::seed_of_run());

@@ -38,7 +38,7 @@ fn new(path: &Path, bytes: &[u8]) -> File {
     files::open_with(OpenOptions::new().read(true).write(true), path)
 }
 
-/// Counts on one thread what another waits for.
+/// Counts events on one thread for which another thread waits.
 #[derive(Default)]
 struct Done(AtomicUsize);
 
@@ -54,7 +54,7 @@ impl Done {
 
 /// Semantics 1.4, for directories: an empty one is replaced.
 fn a_directory_that_is_replaced_is_never_missing(mounts: &Mounts) {
-    // By who remembers no names.
+    // Through the mount that caches no names.
     let target = mounts.at_once.join("target");
     let (replaced, looks, is_done) = (Done::default(), Done::default(), AtomicBool::new(false));
     files::create_dir(mounts.one.join("target"));
@@ -171,12 +171,12 @@ impl Stepwise {
         Self { child, says }
     }
 
-    /// The next line that it says.
+    /// The next line of the program's output.
     pub(crate) fn line(&mut self) -> String {
         self.says.next().expect("a line").expect("text")
     }
 
-    /// Says a line to it.
+    /// Sends a line to the program.
     pub(crate) fn tell(&mut self, line: &str) {
         writeln!(self.child.stdin.as_mut().expect("a pipe"), "{line}").expect("it runs");
     }
@@ -384,7 +384,7 @@ fn ranges_are_not_taken_out_or_put_in(mounts: &Mounts) {
         assert_eq!(fallocate(&file, flags, 0, 65_536), Err(Errno::OPNOTSUPP));
     }
     assert!(files::read(mounts.other.join("file")) == bytes);
-    // What is reserved behind the end isn't counted.
+    // Space that is allocated behind the end does not count.
     files::fallocate(&file, FallocateFlags::KEEP_SIZE, 1 << 20, 8 << 20);
     for place in [&mounts.one, &mounts.other] {
         let found = files::metadata(place.join("file"));

@@ -1,4 +1,4 @@
-//! Which versions of pages others find while a file is written, mapped, cleared and cut.
+//! The versions of pages that readers find while a file is written, mapped, punched and truncated.
 //!
 //! One mount changes a file page by page. Every eight bytes of a page say which page it is and
 //! which change wrote them, and changes are counted. Readers on both mounts note how far a page was
@@ -31,7 +31,7 @@ const KEPT: usize = 32;
 /// How long a file is changed, and how often each reader reads at least meanwhile.
 const SPAN: Duration = Duration::from_millis(1200);
 const ENOUGH: usize = 10;
-/// What a page consists of after a change.
+/// The contents of a page after a change.
 fn word(change: u64, page: usize) -> u64 {
     (change << 8) | page as u64
 }
@@ -63,7 +63,7 @@ struct Page {
     cleared: AtomicU64,
 }
 
-/// What is known of a file. Only the writer moves it on.
+/// The progress of the changes of a file. Only the writer advances it.
 struct Story {
     pages: [Page; PAGES],
     is_over: AtomicBool,
@@ -102,7 +102,8 @@ impl Story {
         }
     }
 
-    /// Checks what a read found of a page that had come at least so far when it began.
+    /// Checks the bytes that a read returned for a page, which had at least the change `least`
+    /// when the read began.
     fn check(&self, page: usize, found: &[u64], least: u64) {
         let Page { begun, cleared, .. } = &self.pages[page];
         let (cleared, most) = (cleared.load(Ordering::SeqCst), begun.load(Ordering::SeqCst));
@@ -164,7 +165,7 @@ for line in sys.stdin:
     print(' '.join(','.join(map(str, of_page)) for of_page in words), flush=True)
 ";
 
-/// Who changes the file.
+/// The thread that changes the file.
 struct Writer<'a> {
     story: &'a Story,
     random: Random,
@@ -210,7 +211,7 @@ impl Writer<'_> {
         });
     }
 
-    /// TruncationTable the end off, and puts zeros in its place.
+    /// Truncates the file, and extends it again with zeros.
     fn cut(&mut self) {
         let page = KEPT + self.random.below(PAGES - KEPT);
         self.story.change(page..PAGES, self.number, true, || {
@@ -234,7 +235,7 @@ fn open(path: &Path) -> File {
     files::open_with(OpenOptions::new().read(true).write(true), path)
 }
 
-/// Reads random pages, at most so many at once.
+/// Reads random pages, at most `most` at once.
 fn read(story: &Story, looks: &AtomicUsize, file: &File, most: usize, mut random: Random) {
     let _stops = Stops(story);
     let mut bytes = vec![0; most * PAGE];
@@ -244,7 +245,7 @@ fn read(story: &Story, looks: &AtomicUsize, file: &File, most: usize, mut random
         let least: Vec<_> = (first..first + count).map(|page| story.done(page)).collect();
         let bytes = &mut bytes[..count * PAGE];
         let len = files::read_at(file, bytes, offset(first));
-        // What is cut off at the moment will be zeros.
+        // Pages that are being truncated become zeros.
         bytes[len..].fill(0);
         for ((page, found), least) in (first..).zip(bytes.chunks_exact(PAGE)).zip(least) {
             match is_mapped(page) {
@@ -273,13 +274,13 @@ fn look(story: &Story, looks: &AtomicUsize, looker: &mut Stepwise) {
     }
 }
 
-/// Who reads on the other mount.
+/// The readers on the other mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Readers {
     /// Who had the file open before it was written, and nobody else: what other programs of that
     /// mount do at the same moment may hide a change from them (2.3).
     FromBefore,
-    /// Who opens it while it is written, and maps it.
+    /// A reader that opens and maps the file while it is written.
     New,
 }
 

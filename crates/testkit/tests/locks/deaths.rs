@@ -1,4 +1,4 @@
-//! What becomes of locks when a client or a metadata service dies, or stands still for too long.
+//! Locks when a client or a metadata service dies, or stops for longer than a lease.
 
 use crate::between_mounts::KINDS;
 use crate::program::Program;
@@ -17,11 +17,11 @@ pub(crate) const CASES: &[Case<()>] = skep_testkit::cases![locks:
 const PATIENCE: Duration = Duration::from_secs(30);
 const PROGRAMS: u64 = 4;
 
-/// Kills the clients of a counter while others go on; gives how often was counted on all of them.
+/// Kills clients that increment a counter while others go on; returns the number of increments.
 fn kill_one_by_one(clients: Vec<Mounted>, victims: &[Program], goes_on: impl Fn(u64)) -> u64 {
     for client in clients {
         goes_on(20);
-        // The programs on it end with an error, some with the lock in their hands.
+        // The programs on that mount end with an error, some while they hold the lock.
         client.kill();
     }
     let count = |victim: &Program| {
@@ -65,7 +65,7 @@ fn counters_survive_kills_of_metadata_and_of_clients((): &()) {
             assert_eq!(survivor.answer(), "150 ok");
             done += 150;
         }
-        // Each that died may have written a number and not heard of it.
+        // Each killed program may have written a number without getting the reply.
         let (found, most) = (count(), done + victims.len() as u64);
         assert!((done..=most).contains(&found), "{found} of {done} are counted");
         drop((survivors, victims));
@@ -131,7 +131,7 @@ fn client_stopped_past_its_lease_loses_its_locks((): &()) {
     for (kind, there, sleeper, other, reader) in &mut programs {
         assert_eq!(sleeper.run("write f wrong"), "EIO", "{kind}");
         assert_eq!(sleeper.try_lock(kind, "unlock"), "EIO", "{kind}: until it closes the file");
-        // Who only reads there has lost nothing.
+        // A program that only reads there has lost nothing.
         assert_eq!(reader.run("read f 5"), "other", "{kind}");
         assert_eq!(sleeper.run("close f"), "EIO", "{kind}: so that nobody misses it");
         sleeper.open("f", there, "write");

@@ -1,4 +1,4 @@
-//! Running steps on two mounts and on the local file system, and comparing what they give.
+//! Runs steps on two mounts and on the local file system, and compares the results.
 
 use crate::operation::{Operation, User};
 use crate::view::{SLOTS, View, acting_as, set_time};
@@ -26,20 +26,20 @@ pub(crate) enum Step {
     Compare(usize),
 }
 
-/// What kinds of steps there are, and how many.
+/// The kinds of steps, and their number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     /// Calls in all.
     pub(crate) calls: usize,
     /// Calls between comparisons.
     pub(crate) between_comparisons: usize,
-    /// Of so many calls, one has a service killed before it.
+    /// Before one of this many calls a service is killed.
     pub(crate) kill_every: usize,
     /// Whether a mount makes all calls up to the next comparison; otherwise each is any mount's.
     pub(crate) in_turns: bool,
 }
 
-/// What is killed, metadata and storage more often than management.
+/// The role to kill: metadata and storage more often than management.
 const ROLES: &[&str] = &["management", "metadata", "metadata", "storage", "storage"];
 /// Longest time from a call's beginning to the death of the service.
 const LONGEST_DELAY_US: usize = 3000;
@@ -69,12 +69,12 @@ impl Plan {
 pub(crate) struct Trial {
     cluster: Cluster,
     mounts: [PathBuf; 2],
-    /// How old what a mount knows may be.
+    /// Maximum age of a mount's cached names and attributes.
     staleness: Duration,
     scratch: Scratch,
     watch: Watch,
     runs: u32,
-    /// Which of the steps of the last run did something.
+    /// The steps of the last run that succeeded.
     effective: Vec<bool>,
 }
 
@@ -96,7 +96,7 @@ impl Trial {
         &self.cluster
     }
 
-    /// Runs steps on new trees, and says what went wrong and at which step.
+    /// Runs steps on new trees; returns the first failure and its step.
     pub(crate) fn run(&mut self, steps: &[Step]) -> Result<(), (usize, String)> {
         self.runs += 1;
         self.effective.clear();
@@ -137,7 +137,7 @@ impl Trial {
         &self.effective
     }
 
-    /// Whether operations stood still, so that running steps again says nothing.
+    /// Whether operations hung, so that repeating the steps proves nothing.
     pub(crate) fn stood_still(&self) -> bool {
         self.watch.has_bitten()
     }

@@ -11,10 +11,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![acls:
-    lists_grant_and_deny_access, follow_the_mode, are_handed_down, are_handed_down_without_the_umask,
-    the_umask_counts_without_them, that_say_no_more_than_the_mode, are_removed,
-    malformed_ones_are_refused, clear_set_group_id, of_directories_are_for_searching,
-    move_with_renames, with_many_entries,
+    lists_grant_and_deny_access, follow_the_mode, are_handed_down,
+    are_handed_down_without_the_umask, the_umask_counts_without_them,
+    that_say_no_more_than_the_mode, are_removed, malformed_ones_are_refused, clear_set_group_id,
+    of_directories_are_for_searching, move_with_renames, with_many_entries,
 ];
 
 const USER: &str = "23456";

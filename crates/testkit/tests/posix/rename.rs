@@ -13,8 +13,8 @@ use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![rename:
     within_a_directory, to_another_directory, over_a_file, over_an_open_file, over_a_directory,
-    of_a_missing_name_is_refused, types_must_fit, into_itself, between_links_of_one_file, without_replacing,
-    of_directories_moves_all_below, of_directories_counts_links, back_and_forth,
+    of_a_missing_name_is_refused, types_must_fit, into_itself, between_links_of_one_file,
+    without_replacing, of_directories_moves_all_below, of_directories_counts_links, back_and_forth,
     by_many_at_once_loses_nothing, of_a_symbolic_link, into_its_own_subtree_is_refused,
     exchanging_files, exchanging_directories, exchanging_different_kinds, exchanging_needs_both,
     exchanging_with_an_ancestor_is_refused, exchanging_links_of_one_file,
