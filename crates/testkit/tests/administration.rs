@@ -161,7 +161,7 @@ fn clients_open_files_and_locks_are_listed() {
     assert!(shown.contains("flock exclusive all by process"), "{shown}");
 
     drop(file);
-    wait_for("nobody has it open", PATIENCE, || {
+    wait_for("no session has it open", PATIENCE, || {
         (cluster.skep(&["entry", "who", &path]) == "Nobody has it open.\n").then_some(())
     });
     assert!(list(&["lock", "list"]).is_empty());

@@ -127,7 +127,7 @@ fn hello(cluster: [u8; 16], oldest: u16, newest: u16) -> Vec<u8> {
 
 /// Sends a frame to management; returns status and text of the reply.
 fn ask(address: &str, frame: &[u8]) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).expect("management listens");
+    let mut stream = TcpStream::connect(address).expect("the other thread receives it");
     stream.set_read_timeout(Some(PATIENCE)).expect("a deadline");
     stream.write_all(frame).expect("sent");
     let mut header = [0; 128];
@@ -263,7 +263,7 @@ fn full_target_reports_no_space_and_recovers() {
     assert!(files::read(&before).iter().all(|byte| *byte == 9));
     // Removing files frees space, and is never refused for lack of it.
     files::remove_file(cluster.path().join("large"));
-    wait_for("room is given back", PATIENCE, || {
+    wait_for("free space is reported again", PATIENCE, || {
         fs::write(cluster.path().join("after"), vec![8; 20 << 20]).ok()
     });
     assert!(files::read(cluster.path().join("after")).iter().all(|byte| *byte == 8));

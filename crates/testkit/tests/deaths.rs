@@ -29,7 +29,7 @@ fn size_by_a_dead_writer_is_settled_after_its_lease() {
             let path = cluster.path().join(format!("file-{number}"));
             files::metadata(path).len()
         };
-        assert!((0..contents.len()).all(|number| size(number) == 0), "nobody was told");
+        assert!((0..contents.len()).all(|number| size(number) == 0), "no size was reported");
         let died = Instant::now();
         second.kill();
         drop(open);

@@ -363,8 +363,8 @@ fn hog(seconds: u32) -> String {
     let text = files::read_to_string("/proc/stat");
     let is_processor = |line: &&str| line.starts_with("cpu") && !line.starts_with("cpu ");
     let loops = text.lines().filter(is_processor).count() * 4;
-    // What runs with nice is no load: this is the opposite, within its session and, where the
-    // kernel has autogroups, against all others.
+    // `skep lab` does not count processes with a positive nice value as load, so these have a
+    // negative value: in their session and, where the kernel has autogroups, in their autogroup.
     let endless = format!("timeout {seconds} nice -n -19 sh -c \"while :; do :; done\"");
     format!(
         "for i in $(seq {loops}); do setsid sh -c 'echo -19 >/proc/$$/autogroup; {endless}' \

@@ -295,7 +295,7 @@ fn a_mount_ends_while_the_cluster_is_away() {
         // A program that goes on when it gets an error.
         let (tell, told) = std::sync::mpsc::channel();
         let reader = std::thread::spawn(move || {
-            tell.send(rustix::thread::gettid()).expect("somebody listens");
+            tell.send(rustix::thread::gettid()).expect("the other thread receives it");
             fs::read(path).map(|_| ())
         });
         let thread = told.recv().expect("it began").as_raw_nonzero();

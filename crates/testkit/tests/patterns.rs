@@ -247,7 +247,7 @@ fn made(cluster: &Cluster, path: &Path) -> (String, u64, u64, String) {
     (info.origin().to_owned(), first.targets_wanted(), first.chunk_bytes(), chooser)
 }
 
-/// What [`made`] returns for these values.
+/// The result of [`made`] for these values.
 fn rule(origin: &str, count: u64, chunk_bytes: u64, chooser: &str) -> (String, u64, u64, String) {
     (origin.to_owned(), count, chunk_bytes, chooser.to_owned())
 }
@@ -269,7 +269,7 @@ fn directories_hand_patterns_down_and_files_keep_theirs() {
     assert_eq!(changed[0]["pattern"], "chunk-size=1MiB,count=2");
     let own = rule("directory", 2, 1 << 20, "balanced");
     assert_eq!(made(&cluster, &directory.join("file")), own);
-    // Whichever metadata target they are made on.
+    // On every metadata target.
     for number in 0..8 {
         let inner = directory.join(format!("inner-{number}"));
         files::create_dir(&inner);
@@ -424,7 +424,7 @@ fn users_set_patterns_on_own_files_within_limits() {
     files::write(own.join("inherited"), "x");
     assert_eq!(targets(&cluster, &own.join("inherited")).len(), 8);
     cluster.skep(&["config", "set", "user-patterns", "no"]);
-    wait_for("nobody may any more", PATIENCE, || {
+    wait_for("users may not set patterns any more", PATIENCE, || {
         let failed = as_user(&["set", "--num-targets", "1"], &own);
         (!failed.status.success()).then_some(())
     });

@@ -136,7 +136,7 @@ fn free_space_is_at_most_three_seconds_old() {
     for is_there in [true, false, true, false] {
         let before = free(cluster.path());
         stranger.set(is_there);
-        seen_within("the mount's room", Duration::from_secs(3) + MARGIN, || {
+        seen_within("the mount's free space", Duration::from_secs(3) + MARGIN, || {
             has_moved(before, free(cluster.path()))
         });
     }

@@ -1,5 +1,5 @@
 //! Applications on two mounts of one cluster at once, over different transports: databases, sources
-//! and builds, archives, and verified writes. What each did is checked from the other mount, or
+//! and builds, archives, and verified writes. The results are checked from the other mount, or
 //! against the local file system.
 //!
 //! Longer ones are in `external`.

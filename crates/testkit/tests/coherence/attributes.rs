@@ -120,9 +120,9 @@ fn lists_are_seen_under_names_that_come_back(mounts: &Mounts) {
     assert_eq!(list(there), list(here));
 }
 
-/// The owner is checked by the kernel, which has to take him from its last look at the name, also
-/// when it forgets the list at the same time; also of a name that the file didn't have before, and
-/// without dropping what is mounted on it.
+/// The kernel checks the owner, and has to take it from its last lookup of the name, also when it
+/// forgets the list at the same time; also of a name that the file didn't have before, and without
+/// dropping what is mounted on it.
 /// Semantics 1.2 and 1.17.
 fn former_owner_of_a_file_with_a_list_may_not_change_it(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.at_once);

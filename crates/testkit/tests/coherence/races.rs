@@ -74,7 +74,7 @@ fn one_of_many_creators_of_a_name_succeeds(mounts: &Mounts) {
     }
 }
 
-/// What has the name is the winner's, and the others have kept theirs.
+/// The name leads to the winner's file, and the others have kept theirs.
 fn check_winner(way: &str, place: &Path, winner: usize) {
     let new = place.join("new");
     let found = files::symlink_metadata(&new);
@@ -146,7 +146,7 @@ fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
             let all = all.enumerate().map(|(index, (place, first))| {
                 let (place, starts) = (place.join(&name), &starts);
                 let second = format!("{}/below/inner", ring[(index + 1) % ring.len()]);
-                // What the ways lead to is known, so that nobody looks there again.
+                // The mounts have cached the paths, so that no call looks them up again.
                 assert!(place.join(first).is_dir() && place.join(&second).is_dir());
                 scope.spawn(move || {
                     starts.wait();

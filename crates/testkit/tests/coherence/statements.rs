@@ -280,7 +280,7 @@ fn a_directory_that_the_other_removed_is_empty(mounts: &Mounts) {
     within_a_second("its name", || !mounts.other.join("directory").exists());
     let changed = open.set_permissions(fs::Permissions::from_mode(0o700));
     assert_eq!(changed.expect_err("nothing is left").kind(), ErrorKind::StaleNetworkFileHandle);
-    // A step from it is refused as from any that is empty, also if who may was listed.
+    // A lookup in it is refused as in any empty directory, also with an access control list.
     let step = || rustix::fs::statat(&open, "any/other", AtFlags::empty());
     for _ in 0..3 {
         assert_eq!(step().expect_err("nothing is there"), Errno::NOENT);

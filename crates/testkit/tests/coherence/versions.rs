@@ -26,7 +26,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![versions:
 
 const PAGE: usize = 4096;
 const PAGES: usize = 64;
-/// Pages from here on are cut off now and then. Who maps them would be ended by that.
+/// Pages from here on are cut off now and then. A program that maps them would get SIGBUS.
 const KEPT: usize = 32;
 /// How long a file is changed, and how often each reader reads at least meanwhile.
 const SPAN: Duration = Duration::from_millis(1200);
@@ -277,8 +277,8 @@ fn look(story: &Story, looks: &AtomicUsize, looker: &mut Stepwise) {
 /// The readers on the other mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Readers {
-    /// Who had the file open before it was written, and nobody else: what other programs of that
-    /// mount do at the same moment may hide a change from them (2.3).
+    /// A reader that opened the file before it was written, alone on its mount: what other programs
+    /// of that mount do at the same moment may hide a change from them (2.3).
     FromBefore,
     /// A reader that opens and maps the file while it is written.
     New,

@@ -1,5 +1,5 @@
 //! PostgreSQL on a mount: its benchmark while services are killed, then the server killed, then the
-//! mount. What was committed is there, whichever mount it is started on afterwards.
+//! mount. Committed rows survive, on whichever mount the database is started again.
 
 use crate::text;
 use skep_testkit::files;

@@ -1,4 +1,4 @@
-//! The tests of the group `generic` of xfstests, from a tree that somebody has built.
+//! The tests of the group `generic` of xfstests, from a tree that was built before.
 //!
 //! Two clusters, the *test* and the *scratch* file system, each on a small disk of its own, so that
 //! a test that fills a file system doesn't fill the machine's. Each test runs in a mount and a
@@ -25,10 +25,10 @@ use std::time::{Duration, Instant};
 
 /// Sparse.
 const DISK_BYTES: u64 = 10 << 30;
-/// Which tests are known to fail, and why.
+/// The tests that are known to fail, with the reasons.
 const KNOWN: &str = include_str!("../../../../docs/tests/xfstests.md");
 
-/// What a test needs around it; `$1` is the test.
+/// The environment of a test; `$1` is the test.
 const AROUND: &str = "\
     mount --bind sbin /sbin; mount --bind passwd /etc/passwd; mount --bind group /etc/group; \
     export HOST_OPTIONS=$PWD/config RESULT_BASE=$PWD/results; \

@@ -4,12 +4,11 @@
 //!
 //! Two tests. In one, each call is any mount's: the mounts remember nothing of names and attributes
 //! (`attribute_timeout=0`), so what is expected is exact. In the other the mounts have their caches
-//! and take turns; between two turns the test waits until the caches have run out. What happens
-//! within that second is the subject of the coherence tests, operations at the same moment that of
-//! the simulation.
+//! and take turns; between two turns the test waits until the caches have run out. The coherence
+//! tests cover the time within that second; the simulator covers concurrent operations.
 //!
-//! A failing seed is printed with the command that repeats it. What led to the failure is then made
-//! shorter by leaving steps out for as long as it still fails, and printed.
+//! A failing seed is printed with the command that repeats it. The test then removes steps while
+//! the rest still fails, and prints the shortest sequence.
 //!
 //! `SKEP_TEST_OPERATIONS` sets the number of calls of each test, in rounds of at most 5,000; each
 //! round has a seed of its own, one more than that before. For a long run:

@@ -85,7 +85,7 @@ pub(crate) enum Operation {
     LockOpen(usize, Lock),
 }
 
-/// What to do with the lock of `flock`.
+/// The operation of a `flock` call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lock {
     Shared,
@@ -382,7 +382,7 @@ pub(crate) fn operation(random: &mut Random) -> Operation {
         23 => {
             let (mut uid, gid) = (random.one_of(OWNERS), random.one_of(OWNERS));
             if gid.is_none() {
-                // The kernel doesn't tell FUSE of a change to nobody.
+                // The kernel does not pass a chown that changes neither user nor group to FUSE.
                 uid = uid.or(Some(0));
             }
             Operation::Owner(it, uid, gid, follows_or_not(random))

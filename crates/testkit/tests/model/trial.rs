@@ -20,7 +20,7 @@ pub(crate) enum Step {
     /// A call on one of the mounts; on that where its open file is, if it has one, unless the
     /// mounts take turns.
     Call(usize, User, Operation),
-    /// `kill -9` of the services of a role, so many microseconds into what comes next.
+    /// `kill -9` of the services of a role, this many microseconds after the next step begins.
     Kill(&'static str, u64),
     /// Compares the trees; the first mount sees its work at once.
     Compare(usize),
@@ -132,7 +132,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Which of the steps of the last run did something: calls that didn't fail.
+    /// The steps of the last run that did not fail.
     pub(crate) fn effective(&self) -> &[bool] {
         &self.effective
     }

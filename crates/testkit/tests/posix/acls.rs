@@ -222,7 +222,7 @@ fn malformed_ones_are_refused(root: &Path) {
     assert_eq!(found[..len], good);
 }
 
-/// Who isn't in a file's group may not leave the set-group-id bit when changing its list.
+/// A list that is set by a user outside of the file's group clears the set-group-id bit.
 fn clear_set_group_id(root: &Path) {
     chmod(root, 0o777);
     for (name, group, expected) in [("theirs", 0, 0o755), ("own", 23456, 0o2755)] {

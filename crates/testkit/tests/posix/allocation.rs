@@ -1,4 +1,4 @@
-//! Room, holes and copies: `fallocate`, `lseek` with `SEEK_DATA` and `SEEK_HOLE`,
+//! Allocated space, holes and copies: `fallocate`, `lseek` with `SEEK_DATA` and `SEEK_HOLE`,
 //! `copy_file_range`.
 
 use crate::{Test, ok, refused};

@@ -237,7 +237,7 @@ fn setuid_goes_with_owners(root: &Path) {
     }
 }
 
-/// Of whatever kind; and who looks right afterwards sees it. Semantics 1.1 and 1.10.
+/// For each kind of change; and a stat right afterwards shows it. Semantics 1.1 and 1.10.
 fn setuid_goes_with_writes_of_users(root: &Path) {
     let path = root.join("file");
     for write in [

@@ -83,7 +83,8 @@ fn names_that_are_no_text(root: &Path) {
     }
 }
 
-/// A path has at most 4,095 bytes; a tree may be deeper for who goes down step by step.
+/// A path has at most 4,095 bytes; a tree may be deeper for a program that changes its directory
+/// step by step.
 fn trees_deeper_than_paths(root: &Path) {
     let name = "d".repeat(250);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -193,7 +194,7 @@ fn large_device_numbers(root: &Path) {
 }
 
 /// ext4 has space for 65,000 links of a file, XFS and Skep for two thousand million. The limit of
-/// another file system, on which these tests run too, is none of Skep.
+/// another file system, on which these tests run too, is not one of Skep.
 fn many_links(root: &Path) {
     let file = root.join("file");
     files::write(&file, "x");
@@ -237,8 +238,8 @@ fn the_time_of_creation_stays(root: &Path) {
     assert_eq!(born(), first);
 }
 
-/// What is made in them gets their group, and directories the bit; a file of another group than its
-/// maker's loses it.
+/// New files in them get their group, and new directories the bit too; a file of another group than
+/// its maker's loses it.
 fn set_group_id_directories(root: &Path) {
     files::chown(root, None, Some(77));
     files::set_permissions(root, fs::Permissions::from_mode(0o2777));

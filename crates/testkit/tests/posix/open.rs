@@ -62,7 +62,7 @@ fn waits_for_nothing(root: &Path) {
     assert_eq!(files::read(&path), b"xyz");
 }
 
-/// What one wrote before closing, another who opens afterwards sees, length and bytes.
+/// A later open sees the length and bytes that another program wrote before it closed the file.
 fn close_to_open(root: &Path) {
     let path = root.join("file");
     for round in 0..100_usize {

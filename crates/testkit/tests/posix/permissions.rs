@@ -1,4 +1,4 @@
-//! What other users may do. Tests run as root; `setpriv` makes another user of a child.
+//! Permissions of other users. Tests run as root; `setpriv` makes another user of a child.
 
 use crate::{Test, ok};
 use skep_testkit::files;

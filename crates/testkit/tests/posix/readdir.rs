@@ -44,7 +44,7 @@ fn reports_types_and_inodes(root: &Path) {
     }
 }
 
-/// What is there all the time is listed exactly once, whatever happens around it.
+/// A name that exists during the whole listing is listed exactly once, whatever else changes.
 /// Semantics 1.6.
 fn while_entries_come_and_go(root: &Path) {
     const COUNT: usize = 3000;

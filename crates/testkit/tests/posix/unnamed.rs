@@ -69,7 +69,7 @@ fn are_given_a_name(root: &Path) {
     assert_eq!(names(root), ["name", "second", "third"]);
 }
 
-/// What had a name and lost it gets none again.
+/// A file that has lost its last name cannot get a new one.
 fn are_named_once_only(root: &Path) {
     let file = ok(unnamed(root, OFlags::empty()));
     ok(give_name(&file, &root.join("name")));

@@ -176,10 +176,10 @@ fn too_long_for_the_kernel(root: &Path) {
     refused(removexattr(&path, name.as_str()), Errno::RANGE);
 }
 
-/// What is done to a file, and its name.
+/// A change of a file, and its name.
 type Change = (&'static str, fn(&Path));
 
-/// What a program may do goes when its bytes or its owner change.
+/// A change of a program's bytes or owner removes its capabilities.
 fn capabilities_go_with_changes(root: &Path) {
     let path = file(root);
     let changes: [Change; 4] = [
