@@ -1,13 +1,6 @@
 //! Random orders that need no memory, the same for the same seed.
 
-/// Mixes the bits of a number so that neighbouring numbers get unrelated values (the finisher of
-/// SplitMix64).
-pub(crate) fn mix(value: u64) -> u64 {
-    let mut mixed = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
-}
+pub(crate) use skep_types::random::mix;
 
 /// A permutation of `0..count`.
 ///

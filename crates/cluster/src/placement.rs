@@ -22,6 +22,7 @@ use balanced::Tier;
 pub use established::Cursor;
 use skep_types::map::{CapacityPool, Consistency, Reachability};
 use skep_types::pattern::{Chooser, MAX_STRIPE_WIDTH};
+use skep_types::random::finish as mix;
 use skep_types::{ClusterMap, GroupId, NodeId, Target, TargetKind};
 use std::collections::{BTreeMap, HashMap};
 
@@ -152,13 +153,6 @@ fn weight(free_bytes: u64) -> u64 {
 /// Returns `fraction` / 2^64 of `total`, which is below `total`.
 fn scale(fraction: u64, total: u64) -> u64 {
     ((u128::from(fraction) * u128::from(total)) >> 64) as u64
-}
-
-/// Spreads the bits of a number (the finaliser of SplitMix64).
-fn mix(x: u64) -> u64 {
-    let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
 }
 
 #[cfg(test)]

@@ -1,27 +1,24 @@
-//! The one source of randomness of a run: a small generator (SplitMix64) made from the seed. Its
-//! stream is part of what a seed means, so it is ours and never changes with a library.
+//! The one source of randomness of a run, made from the seed. Its numbers are part of what a seed
+//! means, so they come from our own generator and never change with a library.
 
+use skep_types::random::SplitMix64;
 use std::time::Duration;
 
 /// Random numbers from a seed.
 #[derive(Debug, Clone)]
-pub(crate) struct Random(u64);
+pub(crate) struct Random(SplitMix64);
 
 impl Random {
     /// The stream of a seed.
     pub(crate) fn new(seed: u64) -> Self {
-        let mut random = Self(seed ^ 0x5EED_0F5E_ED0F_5EED);
+        let mut random = Self(SplitMix64::new(seed ^ 0x5EED_0F5E_ED0F_5EED));
         random.bits();
         random
     }
 
     /// 64 random bits.
     pub(crate) fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        self.0.number()
     }
 
     /// A number below `end`, which must not be zero.

@@ -12,6 +12,7 @@ use crate::settings::EmulationSettings;
 use skep_rpc::Incoming;
 use skep_types::TargetId;
 use skep_types::codec::Codec;
+use skep_types::random::mix;
 use skep_wire::Request;
 use skep_wire::storage as messages;
 use std::cell::RefCell;
@@ -35,15 +36,6 @@ struct Speed {
     /// Standard deviation, as a share of the rate.
     deviation: f64,
     seed: u64,
-}
-
-/// Mixes a number's bits, so that results of near numbers are independent (the finaliser of
-/// SplitMix64).
-fn mix(number: u64) -> u64 {
-    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ (number >> 31)
 }
 
 impl Speed {

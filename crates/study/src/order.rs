@@ -4,6 +4,7 @@
 //! perhaps run by a later version, so gets the same order again.
 
 use crate::plan::{Condition, Plan};
+use skep_types::random::SplitMix64;
 use std::time::Duration;
 
 /// One run of the list.
@@ -57,31 +58,23 @@ pub fn wait((least, most): (Duration, Duration), share: f64) -> Duration {
     least + most.saturating_sub(least).mul_f64(share.clamp(0.0, 1.0))
 }
 
-/// Random numbers from a seed (SplitMix64), the same with every version.
+/// Random numbers from a seed, the same with every version.
 #[derive(Debug, Clone)]
-pub(crate) struct Random(u64);
+pub(crate) struct Random(SplitMix64);
 
 impl Random {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        Self(SplitMix64::new(seed))
     }
 
     /// Returns a number below `end`, which isn't zero. The bias of 64 bits is negligible.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.number() % end
+        self.0.below(end)
     }
 
     /// Returns a number from 0 to below 1.
     pub(crate) fn share(&mut self) -> f64 {
-        (self.number() >> 11) as f64 / (1_u64 << 53) as f64
+        (self.0.number() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
 

@@ -1,25 +1,24 @@
-//! A cluster of its own for a test: started, mounted, hurt and stopped through the program `skep`.
+//! A cluster of its own for a test: started, mounted and stopped through the program `skep`, with
+//! processes that the test may kill.
 
+use crate::files;
 use crate::process::{self, Process};
 use crate::program::{Finished, finish};
 use crate::scratch::{Scratch, mounts_below};
+use crate::wait::PATIENCE;
 use crate::wait::wait_for;
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// How long commands may take, on a machine that does much else.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How long `skep up` and `skep down` may take: longer than they themselves wait for any of their
-/// services.
+/// How long `skep up` and `skep down` may take: longer than either waits for any service.
 const UP_PATIENCE: Duration = Duration::from_secs(200);
-/// Attribute of a mount's root that says which transport it uses.
+/// Attribute of a mount's root directory with the name of its transport.
 const TRANSPORT_ATTRIBUTE: &str = "user.skep.transport";
 
-/// How requests of the kernel come to the mount.
+/// How the kernel passes requests to the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     /// FUSE over io_uring.
@@ -29,10 +28,10 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Both.
+    /// Both transports.
     pub const ALL: [Self; 2] = [Self::Uring, Self::Device];
 
-    /// Its name on the command line, and in the root's attribute.
+    /// The transport's name on the command line and in the root's attribute.
     pub fn name(self) -> &'static str {
         match self {
             Self::Uring => "uring",
@@ -41,16 +40,16 @@ impl Transport {
     }
 }
 
-/// What a cluster consists of.
+/// The number of services and targets of a cluster, and its options.
 #[derive(Debug, Clone)]
 pub struct Shape {
     /// Metadata targets.
     pub metadata_targets: usize,
     /// Storage services.
     pub storage_services: usize,
-    /// Storage targets of each.
+    /// Storage targets of each storage service.
     pub targets_per_service: usize,
-    /// Transport of the mount that comes with it.
+    /// Transport of the mount that `skep up` makes.
     pub transport: Transport,
     /// More arguments of `skep up`.
     pub more: Vec<String>,
@@ -68,11 +67,18 @@ impl Default for Shape {
     }
 }
 
-/// The program under test: beside the test's own executable, in the target directory of its
-/// profile.
+impl Shape {
+    /// One service of each kind, and two storage targets: for tests that need no more.
+    pub fn small() -> Self {
+        Self { metadata_targets: 1, storage_services: 1, targets_per_service: 2, ..Self::default() }
+    }
+}
+
+/// The path of the program under test: beside the test's own executable, in the target directory of
+/// the same profile.
 ///
 /// # Panics
-/// If it isn't built.
+/// If the program is not built.
 pub fn program() -> PathBuf {
     let test = std::env::current_exe().expect("a process knows its executable");
     let place = test.ancestors().nth(2).expect("tests lie in target/<profile>/deps");
@@ -89,12 +95,12 @@ pub fn program() -> PathBuf {
 /// Runs `skep` with these arguments to its end.
 ///
 /// # Panics
-/// If it takes longer than a minute.
+/// If the program takes longer than a minute.
 pub fn skep(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Finished {
     finish(Command::new(program()).args(arguments), PATIENCE)
 }
 
-/// A mount of a cluster. Its process is ended when this is dropped.
+/// A further mount of a cluster. Dropping it unmounts, and kills the mount's process.
 #[derive(Debug)]
 pub struct Mounted {
     path: PathBuf,
@@ -102,7 +108,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Where it is.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -131,15 +137,15 @@ impl Mounted {
         assert!(status.success(), "the mount's process ended with {status}");
     }
 
-    /// Sends its process a signal.
+    /// Sends a signal to the mount's process.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("our own child");
     }
 
-    /// `kill -9`, and clears the dead mount away.
+    /// Kills the mount's process with SIGKILL, and unmounts.
     ///
     /// # Panics
-    /// If that fails.
+    /// If either fails.
     pub fn kill(mut self) {
         self.child.kill().expect("our own child");
         self.child.wait().expect("our own child");
@@ -152,7 +158,7 @@ impl Drop for Mounted {
         if self.child.try_wait().is_ok_and(|ended| ended.is_some()) {
             return;
         }
-        // A test may have stopped it, and umount looks at what it unmounts.
+        // A test may have stopped the process; umount(8) would wait for its reply to a stat.
         self.signal(Signal::CONT);
         finish(Command::new("umount").arg("--lazy").arg(&self.path), PATIENCE);
         self.child.kill().ok();
@@ -167,13 +173,13 @@ pub struct Cluster {
     mount_point: PathBuf,
     shape: Shape,
     next_mount: u32,
-    // Last, so that it is cleared away after all else.
+    // The last field, so that it is dropped after all others.
     scratch: Option<Scratch>,
 }
 
 impl Cluster {
-    /// Starts a new one in a directory of its own. The variable `SKEP_TEST_PATTERN` says which
-    /// stripe pattern its files get, so that any test can be run with another.
+    /// Starts a new cluster in a directory of its own. The variable `SKEP_TEST_PATTERN` sets the
+    /// stripe pattern of its files, so that any test can be run with another pattern.
     ///
     /// # Panics
     /// If `skep up` fails.
@@ -187,16 +193,17 @@ impl Cluster {
         cluster
     }
 
-    /// Makes a directory hand down a stripe pattern.
+    /// Sets the stripe pattern that new files and directories inherit from `directory`.
     ///
     /// # Panics
-    /// If it can't.
+    /// If `skep entry set` fails.
     pub fn hand_down(&self, directory: &Path, pattern: &str) {
         let words = ["entry", "set", "--pattern", pattern];
         finish(Command::new(program()).args(words).arg(directory), PATIENCE).expect_success();
     }
 
-    /// Starts one below a directory that belongs to the caller, new or as it was left there.
+    /// Starts a cluster below a directory of the caller: a new one, or the one that was stopped
+    /// there.
     ///
     /// # Panics
     /// If `skep up` fails.
@@ -211,7 +218,7 @@ impl Cluster {
     /// Calls `skep up`, for a cluster that was stopped.
     ///
     /// # Panics
-    /// If it takes longer than 200 s.
+    /// If the program takes longer than 200 s.
     pub fn up(&self) -> Finished {
         let shape = &self.shape;
         let mut command = Command::new(program());
@@ -224,10 +231,10 @@ impl Cluster {
         finish(command.args(&shape.more), UP_PATIENCE)
     }
 
-    /// `skep down`, and checks that nothing is left running or mounted.
+    /// Calls `skep down`, and checks that no process and no mount of the cluster is left.
     ///
     /// # Panics
-    /// If it fails or leaves something.
+    /// If `skep down` fails, or a process or mount is left.
     pub fn stop(&self) {
         let mut command = Command::new(program());
         command.args(["down", "--data-dir"]).arg(&self.data);
@@ -240,20 +247,20 @@ impl Cluster {
         assert_eq!(mounts_below(&self.mount_point), Vec::<PathBuf>::new());
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.mount_point
     }
 
-    /// Its data directory.
+    /// The cluster's data directory.
     pub fn data(&self) -> &Path {
         &self.data
     }
 
-    /// Waits until its own mount answers again, after the mount's process was killed.
+    /// Waits until the cluster's own mount replies again, after its process was killed.
     ///
     /// # Panics
-    /// If it doesn't within a minute.
+    /// If the mount does not reply within a minute.
     pub fn wait_for_mount(&self) {
         wait_for("the mount is back", PATIENCE, || {
             let point = rustix::fs::statvfs(&self.mount_point).ok()?;
@@ -261,26 +268,26 @@ impl Cluster {
         });
     }
 
-    /// Mounts it once more.
+    /// Mounts the cluster once more.
     ///
     /// # Panics
-    /// If it isn't mounted within a minute, or with another transport.
+    /// If the mount is not there within a minute, or has another transport.
     pub fn mount(&mut self, transport: Transport) -> Mounted {
         self.mount_with(transport, "defaults")
     }
 
-    /// As [`Self::mount`], with options as `mount -o` has them.
+    /// As [`Self::mount`], with `options` as in `mount -o`.
     ///
     /// # Panics
-    /// As there.
+    /// As [`Self::mount`].
     pub fn mount_with(&mut self, transport: Transport, options: &str) -> Mounted {
         let name = format!("mnt-{}", self.next_mount);
         let path = self.mount_point.with_file_name(&name);
         self.next_mount += 1;
-        fs::create_dir_all(&path).expect("a directory to mount on");
-        // Beside those of the others, which a test that fails shows.
+        files::create_dir_all(&path);
+        // Beside the logs of the services: a failing test prints all logs there.
         let log = self.data.join("logs").join(name).with_extension("log");
-        let log = fs::File::create(log).expect("a log");
+        let log = files::create(log);
         let mut child = Command::new(program())
             .arg("mount")
             .arg("--cluster")
@@ -307,32 +314,35 @@ impl Cluster {
         String::from_utf8(bytes[..len].to_vec()).ok()
     }
 
+    /// Checks the transport of the mount at `path`.
+    ///
     /// # Panics
-    /// If a mount has another transport.
+    /// If the mount has another transport.
     pub fn assert_transport(&self, path: &Path, transport: Transport) {
         let found = self.transport_of(path);
         assert_eq!(found.as_deref(), Some(transport.name()), "transport of {}", path.display());
     }
 
-    /// Its processes of one role: `management`, `metadata`, `storage`, `mount` or `up` (the
-    /// supervisor), oldest first.
+    /// The cluster's processes of one role: `management`, `metadata`, `storage`, `mount` or `up`
+    /// (the supervisor), oldest first.
     pub fn processes(&self, role: &str) -> Vec<Process> {
         let mut found = process::below(&self.data);
         found.retain(|process| process.role() == role);
         found
     }
 
-    /// Kills everything at once, as a power loss does to processes.
+    /// Kills all processes at once, as a power loss does.
     pub fn kill_all(&self) {
         crate::scratch::clear(&self.data);
         crate::scratch::clear(&self.mount_point);
     }
 
-    /// All chunk files of its targets, in no order. Some may come and go meanwhile.
+    /// All chunk files of the cluster's targets, in no order. Targets may create and remove some
+    /// meanwhile.
     pub fn chunk_files(&self) -> Vec<PathBuf> {
         let (mut found, mut directories) = (Vec::new(), vec![self.data.clone()]);
         while let Some(directory) = directories.pop() {
-            // What has vanished since it was listed is no file.
+            // A path that has vanished since it was listed is neither directory nor file.
             for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
                 let path = entry.path();
                 if path.is_dir() {
@@ -345,25 +355,25 @@ impl Cluster {
         found
     }
 
-    /// Runs `skep` with these arguments and `--cluster` for this one.
+    /// Runs `skep` with these arguments and with `--cluster` for this cluster.
     ///
     /// # Panics
-    /// If it fails.
+    /// If the program fails.
     pub fn skep(&self, arguments: &[&str]) -> String {
         self.try_skep(arguments).expect_success()
     }
 
-    /// As [`Self::skep`], whether it fails or not.
+    /// As [`Self::skep`], but the program may fail.
     pub fn try_skep(&self, arguments: &[&str]) -> Finished {
         let mut command = Command::new(program());
         command.args(arguments).arg("--cluster").arg(&self.data);
         finish(&mut command, PATIENCE)
     }
 
-    /// As [`Self::skep`], and reads the JSON that it prints.
+    /// As [`Self::skep`], and reads the JSON that the program prints.
     ///
     /// # Panics
-    /// If it fails or prints no JSON.
+    /// If the program fails or prints no JSON.
     pub fn skep_json(&self, arguments: &[&str]) -> serde_json::Value {
         let text = self.skep(&[arguments, &["--output", "json"]].concat());
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}\n{text}"))

@@ -1,6 +1,8 @@
-//! Labs of `skep lab` for tests: each with a name of its own, and removed whatever happens.
+//! Labs of `skep lab` for tests: each has a name of its own, and is removed even when the test
+//! fails.
 
 use crate::cluster::program;
+use crate::files;
 use crate::program::{Finished, finish};
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -10,17 +12,17 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How long commands may take, on a machine that does much else.
+/// How long a command may take: a lab starts a whole cluster in network namespaces.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
-/// A name for a lab, of which everything is removed when this is dropped.
+/// A name for a lab. Dropping it removes the lab with `skep lab down`.
 #[derive(Debug)]
 pub struct Lab(String);
 
 impl Lab {
-    /// A new name; nothing is made yet.
+    /// A new name; the lab does not exist yet.
     pub fn new() -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         Self(format!("t{}x{number}", std::process::id()))
@@ -38,25 +40,25 @@ impl Lab {
         command
     }
 
-    /// Runs that to its end.
+    /// Runs [`Self::command`] to its end.
     ///
     /// # Panics
-    /// If it takes longer than two minutes.
+    /// If the program takes longer than two minutes.
     pub fn call(&self, verb: &str, more: &[&str]) -> Finished {
         finish(&mut self.command(verb, more), PATIENCE)
     }
 
-    /// Runs that, and reads the JSON that it prints.
+    /// Runs [`Self::command`], and reads the JSON that it prints.
     ///
     /// # Panics
-    /// If it prints none.
+    /// If the program prints no JSON.
     pub fn json(&self, verb: &str, more: &[&str]) -> Value {
         let finished = self.call(verb, &[&["--output", "json"], more].concat());
         serde_json::from_str(&finished.stdout)
             .unwrap_or_else(|error| panic!("{finished:?}: {error}"))
     }
 
-    /// The directory of its state.
+    /// The directory of the lab's state.
     pub fn directory(&self) -> PathBuf {
         Path::new("/run/skep-lab").join(&self.0)
     }
@@ -66,7 +68,7 @@ impl Lab {
         self.directory().join("mnt").join(host)
     }
 
-    /// Ids of all processes that carry its mark.
+    /// Ids of all processes with the lab's name in their environment.
     ///
     /// # Panics
     /// If /proc can't be read.
@@ -76,12 +78,12 @@ impl Lab {
             let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
             environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
         };
-        let entries = fs::read_dir("/proc").expect("/proc is mounted");
+        let entries = files::read_dir("/proc");
         let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
         pids.filter(is_marked).collect()
     }
 
-    /// Everything that there is of it: processes, namespaces, mounts, directories.
+    /// All processes, network namespaces, mounts and directories of the lab.
     ///
     /// # Panics
     /// If /proc can't be read.
@@ -91,7 +93,7 @@ impl Lab {
         let namespaces = fs::read_dir("/run/netns").into_iter().flatten();
         let namespaces = namespaces.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         found.extend(namespaces.filter(|name| name.contains(&format!("-{}-", self.0))));
-        let mounts = fs::read_to_string("/proc/self/mounts").expect("/proc is mounted");
+        let mounts = files::read_to_string("/proc/self/mounts");
         let is_ours = |line: &&str| line.contains(&self.0);
         found.extend(mounts.lines().filter(is_ours).map(str::to_owned));
         let directories = [self.directory(), Path::new("/var/tmp/skep-lab").join(&self.0)];
@@ -119,7 +121,7 @@ impl Drop for Lab {
     }
 }
 
-/// Prints the ends of all logs, so that a failure in CI can be understood.
+/// Prints the last lines of all logs, so that a failure in CI can be understood.
 fn print_logs(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let text = fs::read_to_string(entry.path()).unwrap_or_default();

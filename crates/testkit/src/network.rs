@@ -1,4 +1,5 @@
-//! Hosts made with network namespaces: each with an address of its own, and links that can be cut.
+//! Hosts made with network namespaces: each has an address of its own and a link that a test can
+//! disconnect.
 
 use crate::program::{finish, run};
 use std::path::Path;
@@ -58,15 +59,15 @@ impl Host {
         command
     }
 
-    /// A command that has the host's network and all else of this machine: what it mounts is seen
-    /// here.
+    /// A command in the host's network, but in this machine's file tree: its mounts are visible to
+    /// the test.
     pub fn command_in_network(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.name)).arg(program);
         command
     }
 
-    /// TruncationTable the link, or puts it back.
+    /// Connects or disconnects the host's link.
     ///
     /// # Panics
     /// If that fails.

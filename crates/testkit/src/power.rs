@@ -1,9 +1,9 @@
-//! Power losses: a disk whose contents can be had as they were at one moment.
+//! Power losses: a disk whose contents at one moment can be copied and restored.
 //!
-//! The disk is an XFS on a loop device. Its backing file lies on another XFS and is copied by
-//! reflink while everything runs: at once, and without what the file system on the disk holds in
-//! memory only. Mounting the copy shows what a machine finds that lost its power at that moment;
-//! killing processes alone wouldn't, since the kernel still has all that they wrote.
+//! The disk is an XFS on a loop device. Its backing file lies on another XFS, which copies it by
+//! reflink while everything runs. The copy is instantaneous and lacks the data that the kernel has
+//! not yet written to the disk. So it holds exactly the contents that a machine would find after a
+//! power loss at that moment. Killing processes does not show that: the kernel keeps their writes.
 
 use crate::program::{finish, run};
 use crate::scratch::{Scratch, mounts_below};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// A disk that survives power losses as disks do.
+/// A disk that keeps only the written-back data over a power loss, as real disks do.
 #[derive(Debug)]
 pub struct Disk {
     host: PathBuf,
@@ -34,14 +34,14 @@ fn make_image(path: &Path, bytes: u64) {
 }
 
 impl Disk {
-    /// Makes one of this size inside a directory, and mounts it.
+    /// Makes a disk of `bytes` inside `scratch`, and mounts it.
     ///
     /// # Panics
     /// If the machine lacks XFS, loop devices or root.
     pub fn new(scratch: &Scratch, bytes: u64) -> Self {
         let host = scratch.directory("host");
         let outer = scratch.join("host.image");
-        // Sparse; what copies don't share is what was written between them.
+        // Sparse: copies take only the space of the writes between them.
         make_image(&outer, bytes * 8);
         run("mount", ["-o", "loop", text(&outer), text(&host)]);
         let disk = scratch.directory("disk");
@@ -56,18 +56,18 @@ impl Disk {
     }
 
     fn mount(&self, number: u32) {
-        // Copies have the identity of the original, which isn't mounted at the same time.
+        // A copy has the UUID of the original, so XFS has to be told not to check it.
         let options = "loop,nouuid";
         run("mount", ["-o", options, text(&self.image(number)), text(&self.disk)]);
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.disk
     }
 
-    /// Keeps what the disk holds at this moment, while it is in use; gives a number for
-    /// [`Self::restore`].
+    /// Copies the contents that the disk would have after a power loss now, while it is in use.
+    /// Returns the copy's number for [`Self::restore`].
     ///
     /// # Panics
     /// If copying fails.
@@ -79,12 +79,12 @@ impl Disk {
         number
     }
 
-    /// Puts a copy in the place of the disk: whoever used the disk must be gone.
+    /// Replaces the disk's contents with a copy. No process may use the disk any more.
     ///
     /// # Panics
     /// If the disk is still in use, or the copy can't be mounted.
     pub fn restore(&mut self, number: u32) {
-        // Files of processes that were just killed are let go a moment later.
+        // The kernel closes the files of a killed process a moment after its death.
         let mut refusal = String::new();
         let freed = eventually(Duration::from_secs(20), || {
             let ended = finish(Command::new("umount").arg(&self.disk), Duration::from_secs(60));
@@ -98,7 +98,7 @@ impl Disk {
     }
 }
 
-/// What keeps a disk from being unmounted: what is mounted below it, and which processes use it.
+/// Describes the mounts below `disk` and the processes that use it: both prevent its unmount.
 fn users(disk: &Path) -> String {
     let mut lines: Vec<_> =
         mounts_below(disk).iter().map(|it| format!("mounted: {}", it.display())).collect();

@@ -1,5 +1,6 @@
-//! Processes of a cluster: found by the directory that they work in, and ended by their id.
+//! Processes of a cluster: found by the directory on their command line, and killed by their id.
 
+use crate::files;
 use crate::wait::wait_for;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::fs;
@@ -9,20 +10,20 @@ use std::time::Duration;
 /// A process of the cluster under test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Its id.
+    /// The process id.
     pub pid: u32,
-    /// Its command line.
+    /// The command line.
     pub arguments: Vec<String>,
 }
 
 impl Process {
-    /// What it is: the first word after the program's name, such as `metadata` or `mount`.
+    /// The first argument after the program's name, such as `metadata` or `mount`.
     pub fn role(&self) -> &str {
         self.arguments.get(1).map_or("", String::as_str)
     }
 
-    /// Whether it still runs, or one of its threads does. One that has ended and isn't yet reaped
-    /// by its parent doesn't.
+    /// Whether the process or one of its threads still runs. A process that has ended but is not
+    /// yet reaped by its parent does not run.
     pub fn runs(&self) -> bool {
         let alive = pid(self.pid).is_some_and(|pid| test_kill_process(pid).is_ok());
         let arguments = read_arguments(self.pid);
@@ -30,7 +31,7 @@ impl Process {
         alive && (arguments.as_ref() == Some(&self.arguments) || is_ending())
     }
 
-    /// Sends it a signal; nothing if it is gone.
+    /// Sends a signal to the process, if it still runs.
     pub fn signal(&self, signal: Signal) {
         if self.runs()
             && let Some(pid) = pid(self.pid)
@@ -39,10 +40,10 @@ impl Process {
         }
     }
 
-    /// `kill -9`, and waits until it is gone.
+    /// Kills the process with SIGKILL, and waits for its end.
     ///
     /// # Panics
-    /// If it survives for 20 seconds.
+    /// If the process still runs after 20 seconds.
     pub fn kill(&self) {
         self.signal(Signal::KILL);
         wait_for("a killed process ends", Duration::from_secs(20), || (!self.runs()).then_some(()));
@@ -57,7 +58,7 @@ fn threads(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
-/// A process without arguments has ended, or is a thread of the kernel.
+/// `None` means that the process has ended or is a kernel thread: both have no arguments.
 fn read_arguments(pid: u32) -> Option<Vec<String>> {
     let bytes = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let text = String::from_utf8_lossy(&bytes);
@@ -65,7 +66,7 @@ fn read_arguments(pid: u32) -> Option<Vec<String>> {
     (!text.is_empty()).then_some(arguments)
 }
 
-/// Whether a path, or what lies below it, stands in a text; `/a/b-1` doesn't in `/a/b-10`.
+/// Whether `text` contains `path` or a path below it. `/a/b-10` does not contain `/a/b-1`.
 fn names(text: &str, path: &str) -> bool {
     text.match_indices(path).any(|(start, _)| {
         let next = text[start + path.len()..].chars().next();
@@ -80,8 +81,7 @@ fn names(text: &str, path: &str) -> bool {
 /// If /proc can't be read.
 pub fn below(directory: &Path) -> Vec<Process> {
     let place = directory.to_string_lossy();
-    let mut found: Vec<Process> = fs::read_dir("/proc")
-        .expect("/proc is mounted")
+    let mut found: Vec<Process> = files::read_dir("/proc")
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter_map(|pid| Some(Process { pid, arguments: read_arguments(pid)? }))
         .filter(|process| {
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_not_named_by_its_neighbour() {
+    fn path_is_not_found_in_a_longer_sibling() {
         assert!(names("/tmp/a-1", "/tmp/a-1"));
         assert!(names("--data=/tmp/a-1/data", "/tmp/a-1"));
         assert!(names("/tmp/a-10,/tmp/a-1,x", "/tmp/a-1"));

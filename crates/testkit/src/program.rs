@@ -7,24 +7,24 @@ use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// What a program left.
+/// The result of a program that has ended.
 #[derive(Debug)]
 pub struct Finished {
-    /// How it was called, for messages.
+    /// The command line, for messages.
     pub line: String,
-    /// How it ended.
+    /// The exit status.
     pub status: ExitStatus,
-    /// What it wrote to standard output.
+    /// Standard output.
     pub stdout: String,
-    /// What it wrote to standard error.
+    /// Standard error.
     pub stderr: String,
 }
 
 impl Finished {
-    /// Its standard output.
+    /// Returns the program's standard output.
     ///
     /// # Panics
-    /// If it failed, with what it wrote.
+    /// If the program failed; the message contains its output.
     pub fn expect_success(self) -> String {
         assert!(
             self.status.success(),
@@ -37,10 +37,10 @@ impl Finished {
         self.stdout
     }
 
-    /// Everything that it wrote.
+    /// Returns standard output followed by standard error.
     ///
     /// # Panics
-    /// If it did not fail, or was killed.
+    /// If the program succeeded or was killed by a signal.
     pub fn expect_failure(self) -> String {
         let code = self.status.code();
         assert!(
@@ -68,7 +68,7 @@ fn reader(from: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<S
 /// Runs a command to its end.
 ///
 /// # Panics
-/// If it can't be started, or hasn't ended within `patience` (it is killed then).
+/// If the program cannot be started, or has not ended within `patience`; it is killed then.
 pub fn finish(command: &mut Command, patience: Duration) -> Finished {
     let line = format!("{command:?}");
     let mut child = command
@@ -81,7 +81,7 @@ pub fn finish(command: &mut Command, patience: Duration) -> Finished {
     let ended =
         eventually(patience, || child.try_wait().unwrap_or_else(|error| panic!("{line}: {error}")));
     let Some((status, _)) = ended else {
-        // Readers are left behind: a grandchild may hold the pipes open.
+        // The reader threads are not joined: a grandchild may hold the pipes open.
         child.kill().ok();
         panic!("{line}: still runs after {patience:?}");
     };
@@ -89,10 +89,10 @@ pub fn finish(command: &mut Command, patience: Duration) -> Finished {
     Finished { line, status, stdout: text(stdout), stderr: text(stderr) }
 }
 
-/// Runs a program of the system in a directory; gives what it wrote to standard output.
+/// Runs a program of the system in a directory, and returns its standard output.
 ///
 /// # Panics
-/// If it fails or takes longer than five minutes.
+/// If the program fails or takes longer than five minutes.
 pub fn run_in(
     directory: &Path,
     program: &str,

@@ -1,15 +1,16 @@
 //! JSON Schema, as far as the schemas of Skep's output use it: `type`, `enum`, `required`,
-//! `properties`, `additionalProperties: false`, `items`. Anything else in a schema is refused, so
-//! that nothing in it goes unchecked.
+//! `properties`, `additionalProperties: false`, `items`. Any other keyword panics, so that no part
+//! of a schema goes unchecked.
 //!
-//! The schemas lie in `crates/testkit/tests/schemas`; [`check`] and [`check_lines`] hold what
-//! commands print against them.
+//! The schemas lie in `crates/testkit/tests/schemas`; [`check`] and [`check_lines`] compare the
+//! output of commands with them.
 
+use crate::view::Typed;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where the schemas are.
+/// The directory of the schemas.
 pub fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/schemas")
 }
@@ -27,17 +28,17 @@ fn read(name: &str) -> Value {
 /// Checks a value against a command's schema.
 ///
 /// # Panics
-/// If it doesn't fit, or there is no schema of that name.
+/// If the value does not fit, or there is no schema of that name.
 pub fn check(name: &str, value: &Value) {
     let problems = problems(&read(name), value);
     assert_eq!(problems, Vec::<String>::new(), "{name}: {value}");
 }
 
-/// Checks what a command printed with `--output ndjson` against its schema: a line for each thing
-/// of a list, and one line of all else. Gives the value that `json` would have printed.
+/// Checks a command's output of `--output ndjson` against its schema: a list has one line for each
+/// element, any other value one line. Returns the value that `--output json` would have printed.
 ///
 /// # Panics
-/// As [`check`], or if a line is no JSON.
+/// As [`check`], or if a line is not JSON.
 pub fn check_lines(name: &str, lines: &str) -> Value {
     let mut values: Vec<Value> = lines.lines().map(parse).collect();
     let value = match read(name)["type"] == "array" {
@@ -51,10 +52,10 @@ pub fn check_lines(name: &str, lines: &str) -> Value {
     value
 }
 
-/// What is wrong with a value by a schema; empty if nothing is.
+/// Returns each violation of `schema` by `value`; an empty list means that the value fits.
 ///
 /// # Panics
-/// If the schema says something that isn't checked here.
+/// If the schema has a keyword that is not checked here.
 pub fn problems(schema: &Value, value: &Value) -> Vec<String> {
     let mut problems = Vec::new();
     compare(schema, value, "", &mut problems);
@@ -67,7 +68,7 @@ fn compare(schema: &Value, value: &Value, place: &str, problems: &mut Vec<String
         match keyword.as_str() {
             "$schema" | "title" | "properties" => {}
             "type" => {
-                let is_one = |word: &Value| has_type(word.as_str().expect("a type"), value);
+                let is_one = |word: &Value| has_type(word.text(), value);
                 let holds = argument
                     .as_array()
                     .map_or_else(|| is_one(argument), |words| words.iter().any(is_one));
@@ -76,15 +77,15 @@ fn compare(schema: &Value, value: &Value, place: &str, problems: &mut Vec<String
                 }
             }
             "enum" => {
-                let words = argument.as_array().expect("a list of values");
+                let words = argument.list();
                 if !value.is_null() && !words.contains(value) {
-                    problems.push(format!("{place}: {value} is none of {argument}"));
+                    problems.push(format!("{place}: {value} is not one of {argument}"));
                 }
             }
             "required" => {
                 let Some(object) = value.as_object() else { continue };
-                let names = argument.as_array().expect("a list of names").iter();
-                let names = names.map(|name| name.as_str().expect("a name"));
+                let names = argument.list().iter();
+                let names = names.map(|name| name.text());
                 for name in names.filter(|name| !object.contains_key(*name)) {
                     problems.push(format!("{place}: {name} is missing"));
                 }
@@ -106,7 +107,7 @@ fn compare(schema: &Value, value: &Value, place: &str, problems: &mut Vec<String
                     compare(argument, inner, &format!("{place}/{index}"), problems);
                 }
             }
-            other => panic!("{place}: the keyword {other} is not known here"),
+            other => panic!("{place}: cannot check the keyword {other}"),
         }
     }
     let has_properties = keywords.contains_key("properties");
@@ -122,7 +123,7 @@ fn has_type(word: &str, value: &Value) -> bool {
         "integer" => value.is_u64() || value.is_i64(),
         "boolean" => value.is_boolean(),
         "null" => value.is_null(),
-        other => panic!("the type {other} is not known here"),
+        other => panic!("cannot check the type {other}"),
     }
 }
 
@@ -132,7 +133,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_a_schema_does_not_allow_is_found() {
+    fn check_reports_values_the_schema_forbids() {
         let schema = json!({
             "type": "array",
             "items": {
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_have_a_line_for_each_thing() {
+    fn ndjson_lists_have_one_line_per_element() {
         let two = check_lines("study-plans", &(line("a") + "\n" + &line("b") + "\n"));
         assert_eq!((&two[0]["name"], &two[1]["name"]), (&json!("a"), &json!("b")));
         let whole =

@@ -1,4 +1,4 @@
-//! Directories to work in, of which nothing is left behind.
+//! Directories for tests, which are removed at the end even if a test fails.
 
 use crate::{process, program, wait::eventually};
 use rustix::process::Signal;
@@ -11,17 +11,17 @@ use std::time::Duration;
 
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
-/// A new directory. When dropped (also by a panic), the processes of Skep that work in it are
-/// killed, what is mounted in it is unmounted, and it is removed.
+/// A new directory. Dropping it (also by a panic) kills the processes of Skep that work in it,
+/// unmounts everything below it, and removes it.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes one. `SKEP_TEST_DIRECTORY` says where, if not in the system's directory for temporary
-    /// files.
+    /// Makes a directory below the one in the variable `SKEP_TEST_DIRECTORY`; without it, below the
+    /// system's directory for temporary files.
     ///
     /// # Panics
-    /// If it can't be made.
+    /// If the directory cannot be made.
     pub fn new() -> Self {
         let parent =
             std::env::var_os("SKEP_TEST_DIRECTORY").map_or_else(std::env::temp_dir, PathBuf::from);
@@ -31,7 +31,7 @@ impl Scratch {
             let path = parent.join(format!("skep-test-{}-{number}", std::process::id()));
             match fs::create_dir(&path) {
                 Ok(()) => break path,
-                // Of a process that was killed, and had the same id.
+                // A killed process with the same id has left it behind.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => panic!("{}: {error}", path.display()),
             }
@@ -39,22 +39,22 @@ impl Scratch {
         Self(path.canonicalize().expect("just made"))
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// A directory in it that is there afterwards.
+    /// Makes a directory in it, unless that exists.
     ///
     /// # Panics
-    /// If it can't be made.
+    /// If the directory cannot be made.
     pub fn directory(&self, name: &str) -> PathBuf {
         let path = self.0.join(name);
         fs::create_dir_all(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         path
     }
 
-    /// A path in it.
+    /// The path of `name` in it.
     pub fn join(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
@@ -66,7 +66,7 @@ impl Default for Scratch {
     }
 }
 
-/// Where something is mounted below a directory, innermost first.
+/// All mount points below a directory, innermost first.
 pub fn mounts_below(directory: &Path) -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let points = table.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
@@ -75,10 +75,9 @@ pub fn mounts_below(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Ends everything of Skep that works below a directory, at once, and unmounts what is mounted
-/// there.
+/// Kills all processes of Skep that work below a directory, and unmounts everything there.
 pub fn clear(directory: &Path) {
-    // The supervisor first, or it would start the others again.
+    // The supervisor first: it would restart the others.
     let (supervisors, others): (Vec<_>, Vec<_>) =
         process::below(directory).into_iter().partition(|process| process.role() == "up");
     for process in supervisors.iter().chain(&others) {
@@ -95,11 +94,11 @@ pub fn clear(directory: &Path) {
     }
 }
 
-/// Prints the ends of the logs below a directory, so that a failure in CI can be understood.
+/// Prints the last lines of the logs below a directory, so that a failure in CI can be understood.
 fn print_logs(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-        // Mounts may not answer, and have no logs.
+        // A stat of a mount point may hang, and there are no logs below it.
         if path.file_name().is_some_and(|it| it.to_string_lossy().starts_with("mnt")) {
             continue;
         }
@@ -107,7 +106,7 @@ fn print_logs(directory: &Path) {
             print_logs(&path);
         } else if path.extension().is_some_and(|it| it == "log") {
             let bytes = fs::read(&path).unwrap_or_default();
-            // Metadata's own log is none for people.
+            // The transaction log of a metadata target is binary.
             if bytes.contains(&0) {
                 continue;
             }
@@ -122,7 +121,7 @@ fn print_logs(directory: &Path) {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Before anything is unmounted: the logs may lie on it.
+            // Before anything is unmounted: the logs may lie on a mounted disk.
             print_logs(&self.0);
         }
         clear(&self.0);

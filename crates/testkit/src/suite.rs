@@ -1,7 +1,8 @@
-//! A runner for many short tests that share one cluster: prints a line for each, goes on after
-//! failures, and takes the words of `cargo test` that matter (names to filter by, `--list`).
+//! A runner for many short tests that share one cluster: prints a line for each test, continues
+//! after failures, and takes the important arguments of `cargo test` (filters, `--list`).
 //!
-//! The built-in harness can't do that: it has no end at which a shared cluster could be stopped.
+//! The built-in harness cannot do that: it has no hook after the last test, where the shared
+//! cluster could be stopped.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -9,14 +10,14 @@ use std::time::Instant;
 
 /// A test on something of type `T`, such as a directory.
 pub struct Case<T: ?Sized + 'static> {
-    /// Its name: the module's and the function's.
+    /// The names of the test's module and function.
     pub name: &'static str,
-    /// What it does; it fails by panicking.
+    /// The test itself, which fails by panicking.
     pub body: fn(&T),
 }
 
-/// A table of cases: `cases![rename: over_a_file, into_itself]` gives them as `rename::over_a_file`
-/// and so on, from functions of these names in the current module.
+/// A table of cases: `cases![rename: over_a_file, into_itself]` makes the cases
+/// `rename::over_a_file` and `rename::into_itself` from functions of the current module.
 #[macro_export]
 macro_rules! cases {
     ($module:ident: $($body:ident),* $(,)?) => {
@@ -27,7 +28,7 @@ macro_rules! cases {
     };
 }
 
-/// What the command line asks for.
+/// The filters of the command line, and the results so far.
 #[derive(Debug, Default)]
 pub struct Suite {
     filters: Vec<String>,
@@ -48,7 +49,7 @@ impl Suite {
                 "--list" => suite.list = true,
                 "--exact" => suite.exact = true,
                 "--skip" => suite.skips.extend(arguments.next()),
-                // Tests here run one after the other anyway, and always show what they print.
+                // Ignored: tests run one after the other, and their output is always shown.
                 "--test-threads" | "--color" | "--format" | "--logfile" | "-Z" => {
                     arguments.next();
                 }
@@ -65,8 +66,8 @@ impl Suite {
             && !self.skips.iter().any(|it| name.contains(it.as_str()))
     }
 
-    /// Whether any of the cases is to run, so that a cluster is started only if it is needed. Lists
-    /// them if that was asked for.
+    /// Whether the filters select any of the cases, so that a cluster is started only if needed.
+    /// With `--list` it prints the selected cases and returns false.
     pub fn starts<T: ?Sized>(&self, place: &str, tables: &[&[Case<T>]]) -> bool {
         let names = tables.iter().flat_map(|table| table.iter());
         let mut names = names.map(|case| format!("{place}::{}", case.name));
@@ -77,7 +78,7 @@ impl Suite {
         names.any(|name| self.wants(&name))
     }
 
-    /// Runs those cases that are wanted; `place` comes before their names.
+    /// Runs the cases that the filters select; `place` is the first part of their names.
     pub fn run<T: ?Sized>(&mut self, place: &str, tables: &[&[Case<T>]], on: &T) {
         for case in tables.iter().flat_map(|table| table.iter()) {
             let name = format!("{place}::{}", case.name);
@@ -97,7 +98,7 @@ impl Suite {
         }
     }
 
-    /// Notes a failure that isn't one case's, such as a cluster that doesn't stop.
+    /// Records a failure outside of the cases, such as a cluster that does not stop.
     pub fn check(&mut self, name: &str, body: impl FnOnce()) {
         if !self.list && catch_unwind(AssertUnwindSafe(body)).is_err() {
             println!("test {name} ... FAILED");
@@ -105,7 +106,7 @@ impl Suite {
         }
     }
 
-    /// Says what passed and what failed.
+    /// Prints the number of passed cases and the names of the failed ones.
     pub fn end(self) -> ExitCode {
         if self.list {
             return ExitCode::SUCCESS;

@@ -1,4 +1,4 @@
-//! Directory trees, taken down so that two can be compared.
+//! Directory trees, recorded so that two of them can be compared.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,29 +16,29 @@ const LONGEST_VALUE: usize = 1 << 16;
 /// Longest list of names of extended attributes.
 const LONGEST_LIST: usize = 1 << 16;
 
-/// What a tree has at each path below its root.
+/// The files and directories of a tree by their paths below its root.
 pub type Tree = BTreeMap<PathBuf, Node>;
 
-/// What a tree has at one path.
+/// Attributes and contents of one file, directory or link.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Node {
     /// Type and permissions.
     pub mode: u32,
     /// User and group.
     pub owner: (u32, u32),
-    /// Length of a file; nothing else's means the same on two file systems.
+    /// Length of a file, zero for other kinds: their length differs between file systems.
     pub len: u64,
     /// Number of links.
     pub links: u64,
-    /// The first path to the same inode, if that isn't this one.
+    /// The first path to the same inode; `None` if this is the first.
     pub same_as: Option<PathBuf>,
     /// Hash of a file's bytes.
     pub hash: u64,
-    /// Where a symbolic link points.
+    /// The target of a symbolic link.
     pub target: Option<PathBuf>,
     /// Extended attributes, access control lists among them.
     pub attributes: BTreeMap<OsString, Vec<u8>>,
-    /// Seconds of the modification time, if wanted.
+    /// Seconds of the modification time; `None` if the caller did not ask for times.
     pub modified: Option<i64>,
 }
 
@@ -63,7 +63,7 @@ impl fmt::Debug for Node {
 /// Hash of a file's bytes.
 ///
 /// # Errors
-/// Those of opening and reading it.
+/// If the file cannot be opened or read.
 pub fn hash_of_file(path: &Path) -> io::Result<u64> {
     let mut hasher = DefaultHasher::new();
     let mut file = fs::File::open(path)?;
@@ -76,10 +76,10 @@ pub fn hash_of_file(path: &Path) -> io::Result<u64> {
     }
 }
 
-/// Extended attributes of what a path itself leads to, by name.
+/// Extended attributes of a path by name, without following a symbolic link.
 ///
 /// # Errors
-/// Those of listing and reading them.
+/// If the attributes cannot be listed or read.
 pub fn attributes(path: &Path) -> io::Result<BTreeMap<OsString, Vec<u8>>> {
     let mut names = vec![0; LONGEST_LIST];
     let len = rustix::fs::llistxattr(path, &mut names[..])?;
@@ -109,10 +109,10 @@ fn node(path: &Path, found: &fs::Metadata, with_times: bool) -> io::Result<Node>
     })
 }
 
-/// Everything below a directory, by its path from there.
+/// Records everything below a directory.
 ///
 /// # Errors
-/// Those of the first that can't be read, with its path.
+/// If a file or directory cannot be read; the error contains its path.
 pub fn read(root: &Path, with_times: bool) -> io::Result<Tree> {
     let mut tree = Tree::new();
     let mut names: BTreeMap<(u64, u64), Vec<PathBuf>> = BTreeMap::new();
@@ -150,12 +150,12 @@ pub fn read(root: &Path, with_times: bool) -> io::Result<Tree> {
 /// As [`read`].
 ///
 /// # Panics
-/// If something can't be read.
+/// If a file or directory cannot be read.
 pub fn take(root: &Path, with_times: bool) -> Tree {
     read(root, with_times).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A line for each path, up to `most`, at which one tree isn't as another.
+/// One line for each path at which the trees differ, up to `most` lines.
 pub fn differences(expected: &Tree, found: &Tree, most: usize) -> Vec<String> {
     let paths: BTreeSet<_> = expected.keys().chain(found.keys()).collect();
     let differing = paths.iter().filter(|path| expected.get(**path) != found.get(**path));
@@ -168,7 +168,7 @@ pub fn differences(expected: &Tree, found: &Tree, most: usize) -> Vec<String> {
 /// Checks that two trees are the same.
 ///
 /// # Panics
-/// With the first differences, if they aren't.
+/// If the trees differ; the message has the first differences.
 pub fn assert_same(expected: &Path, found: &Path, with_times: bool) {
     let differences = differences(&take(expected, with_times), &take(found, with_times), 20);
     assert!(

@@ -2,11 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-/// How often a condition is looked at.
+/// How long a test waits for a condition or a command, also on a machine that runs much else. It is
+/// far longer than each takes: a test with another limit gives the reason.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Pause between two evaluations of a condition.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// Waits until `condition` gives a value, and returns it with the time that passed; `None` when it
-/// hasn't within `patience`.
+/// Waits until `condition` returns a value, and returns that with the time that passed. `None`
+/// means that the condition returned none within `patience`.
 pub fn eventually<T>(
     patience: Duration,
     mut condition: impl FnMut() -> Option<T>,
@@ -23,22 +26,23 @@ pub fn eventually<T>(
     }
 }
 
-/// Waits until `condition` gives a value.
+/// Waits until `condition` returns a value.
 ///
 /// # Panics
-/// When it hasn't within `patience`; `what` is named.
+/// If the condition returns none within `patience`; the message begins with `what`.
+#[track_caller]
 pub fn wait_for<T>(what: &str, patience: Duration, condition: impl FnMut() -> Option<T>) -> T {
     match eventually(patience, condition) {
         Some((value, _)) => value,
-        None => panic!("{what}: not so within {patience:?}"),
+        None => panic!("{what}: not within {patience:?}"),
     }
 }
 
-/// Looks until `is_seen`, and checks that who begins to look `within` so long sees it, however long
-/// looking takes.
+/// Polls until `is_seen`, however long one poll takes.
 ///
 /// # Panics
-/// When a look that began later doesn't; `what` is named.
+/// If a poll that started later than `within` still does not see it; the message begins with
+/// `what`.
 #[track_caller]
 pub fn seen_within(what: &str, within: Duration, is_seen: impl Fn() -> bool) {
     let start = Instant::now();
@@ -47,7 +51,7 @@ pub fn seen_within(what: &str, within: Duration, is_seen: impl Fn() -> bool) {
         if is_seen() {
             return;
         }
-        assert!(began <= within, "{what}: not seen by who began to look after {began:?}");
+        assert!(began <= within, "{what}: still not visible to a poll started after {began:?}");
         std::thread::sleep(INTERVAL);
     }
 }

@@ -1,20 +1,23 @@
-//! A mixed workload that remembers what it was promised, for tests that kill and cut power.
+//! A mixed workload that records its acknowledged operations, for tests that kill processes or
+//! simulate power losses.
 //!
-//! A [`Worker`] is alone in its directory, so what must be there follows from its own operations:
-//! it notes when each began, when it was acknowledged, and what was synced ([`history`]). After the
-//! violence [`verify`] compares the directory with all states that it may be in.
+//! A [`Worker`] is alone in its directory, so the expected contents follow from its own operations.
+//! [`history`] records when each operation began, when the file system acknowledged it, and which
+//! files were synced. After a crash [`verify`] compares the directory with all allowed states.
 //!
-//! Three kinds of files: plain ones, written once, then renamed, linked and unlinked; a log that is
-//! appended to through a handle that stays open; and blocks that are overwritten in place.
+//! There are three kinds of files: plain files, which are written once and then renamed, linked and
+//! unlinked; a log, to which the worker appends through a handle that stays open; and a file whose
+//! blocks the worker overwrites in place.
 //!
-//! What it doesn't do: share files between workers (the model test does), or exhaust anything.
+//! Does not share files between workers (the model test does), and does not fill the disk.
 
 mod history;
 mod ongoing;
 pub mod verify;
 
+use crate::files;
 use crate::random::Random;
-pub use history::Cut;
+pub use history::Crash;
 use history::{History, Inodes, State};
 use ongoing::{Blocks, Log};
 use rustix::fs::{CWD, linkat};
@@ -26,9 +29,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Subdirectories that each worker has, so that renames cross directories (and metadata targets).
+/// Subdirectories of each worker, so that renames cross directories (and metadata targets).
 const DIRECTORIES: usize = 4;
-/// Names in each subdirectory: few, so that operations meet.
+/// Names in each subdirectory: few, so that operations often use the same one.
 const NAMES: usize = 12;
 /// Lengths of plain files: empty, within a granule, over chunk boundaries.
 const LENGTHS: &[usize] = &[0, 1, 100, 4096, 20_000, 300_000, 1_500_000];
@@ -36,7 +39,7 @@ const LENGTHS: &[usize] = &[0, 1, 100, 4096, 20_000, 300_000, 1_500_000];
 /// One thread's part of the workload.
 #[derive(Debug)]
 pub struct Worker {
-    /// Where its directory is now: mounts come and go.
+    /// The worker's directory; another path after a mount was replaced.
     root: PathBuf,
     random: Random,
     history: History,
@@ -46,7 +49,7 @@ pub struct Worker {
     operations: Arc<AtomicU64>,
 }
 
-/// Operations that fail, with what was tried.
+/// The result of an operation; the error names the call and the path.
 type Outcome = Result<(), String>;
 
 fn failed(what: &str, path: &Path) -> impl Fn(io::Error) -> String {
@@ -54,20 +57,20 @@ fn failed(what: &str, path: &Path) -> impl Fn(io::Error) -> String {
 }
 
 impl Worker {
-    /// Sets up a directory of its own below a mount, durably.
+    /// Makes the worker's directory below `parent`, and syncs it.
     ///
     /// # Panics
-    /// If that fails.
+    /// If a call fails.
     pub fn new(parent: &Path, number: u64, seed: u64) -> Self {
         let root = parent.join(format!("worker-{number}"));
         fs::create_dir(&root).unwrap_or_else(|e| panic!("{}: {e}", root.display()));
         for index in 0..DIRECTORIES {
-            fs::create_dir(root.join(format!("d{index}"))).expect("a directory");
+            files::create_dir(root.join(format!("d{index}")));
         }
         let mut random = Random::new(seed.wrapping_add(number));
         let log = Log::new(&root, random.number());
         let blocks = Blocks::new(&root, random.number());
-        // Names that nobody synced may be lost; these are the ground that the rest stands on.
+        // A crash may lose names that were not synced; all checks rely on these, so sync them.
         let mut history = History::default();
         for name in std::iter::once(ongoing::LOG.into())
             .chain([ongoing::BLOCKS.into()])
@@ -75,7 +78,7 @@ impl Worker {
         {
             history.fixed(name);
         }
-        rustix::fs::syncfs(fs::File::open(&root).expect("a directory")).expect("syncfs");
+        rustix::fs::syncfs(files::open(&root)).expect("syncfs");
         Self {
             root,
             random,
@@ -87,35 +90,35 @@ impl Worker {
         }
     }
 
-    /// Operations that were acknowledged so far, readable from other threads.
+    /// The number of acknowledged operations, readable from other threads.
     pub fn operations(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.operations)
     }
 
-    /// Its directory.
+    /// The worker's directory.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Goes on below another mount, or the same after it was away.
+    /// Continues below another mount, or below the same one after it was mounted again.
     ///
     /// # Panics
-    /// If its log can't be opened.
+    /// If the log cannot be opened.
     pub fn moved_to(&mut self, parent: &Path) {
         let name = self.root.file_name().expect("it has a name").to_owned();
         self.root = parent.join(name);
         self.log.reopen(&self.root);
     }
 
-    /// Lets go of open files, so that the mount can be unmounted.
+    /// Closes all files, so that the mount can be unmounted.
     pub fn close(&mut self) {
         self.log.close();
     }
 
-    /// Does one operation after the other until told to stop.
+    /// Runs one operation after the other until `stop` is set.
     ///
     /// # Errors
-    /// What failed first. Its outcome is in doubt, and [`verify`] allows both.
+    /// The first operation that fails. It may or may not have taken effect; [`verify`] allows both.
     pub fn run(&mut self, stop: &AtomicBool) -> Outcome {
         while !stop.load(Ordering::Relaxed) {
             self.step()?;
@@ -142,7 +145,7 @@ impl Worker {
         format!("d{}/n{}", self.random.below(DIRECTORIES), self.random.below(NAMES))
     }
 
-    /// A name at which there is a plain file, if there is one.
+    /// A random name of a plain file; `None` if there is no plain file.
     fn file(&mut self) -> Option<String> {
         let files = self.history.names(|state| matches!(state, State::File { .. }));
         (!files.is_empty()).then(|| self.random.one_of(&files))
@@ -168,7 +171,7 @@ impl Worker {
             file.sync_all().map_err(&failed)?;
         }
         drop(file);
-        // What close(2) says can't be had from here: if it failed, the end isn't known.
+        // `drop` hides the result of close(2). If close failed, metadata may lack the new length.
         let len = fs::metadata(&path).map_err(&failed)?.len();
         if len != content.len() as u64 {
             return Err(format!("close {}: {len} bytes, not {}", path.display(), content.len()));
@@ -273,8 +276,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Reads a file while all goes on: it must be what was written. A wrong byte panics, it is no
-    /// outcome that a kill could excuse.
+    /// Reads a file during the run and compares it with the written bytes. A wrong byte panics: no
+    /// crash explains it.
     fn look(&mut self) -> Outcome {
         let Some(name) = self.file() else { return Ok(()) };
         let path = self.root.join(&name);

@@ -1,35 +1,30 @@
-//! What administrators change and look at while a cluster runs: settings, log levels, clients and
-//! their sessions.
+//! Commands of administrators on a running cluster: settings, log levels, clients and their
+//! sessions.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use skep_testkit::files;
 use skep_testkit::program::finish;
-use skep_testkit::{Cluster, Shape, Transport, cluster, wait_for};
+use skep_testkit::view::Typed;
+use skep_testkit::{Cluster, PATIENCE, Shape, Transport, cluster, wait_for};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
-use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Of errno(3).
 const EIO: i32 = 5;
-
-fn small() -> Shape {
-    Shape { metadata_targets: 1, storage_services: 1, targets_per_service: 2, ..Shape::default() }
-}
 
 /// Command: skep node log-level.
 #[test]
 fn log_levels_change_in_running_services_and_mounts() {
-    let cluster = Cluster::start(small());
+    let cluster = Cluster::start(Shape::small());
     let log = |name: &str| {
         let path = cluster.data().join("logs").join(name);
         fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     };
     let levels = |arguments: &[&str]| {
-        let lines = cluster.skep_json(&[&["node", "log-level"], arguments].concat());
-        let lines = lines.as_array().expect("a list").clone();
-        lines.iter().map(|line| line["level"].as_str().expect("a level").to_owned()).collect()
+        let lines = cluster.skep_list(&[&["node", "log-level"], arguments].concat());
+        lines.iter().map(|line| line["level"].text().to_owned()).collect()
     };
     let all: Vec<String> = levels(&["all"]);
     assert_eq!(all, ["info"; 3], "management, metadata, storage");
@@ -47,10 +42,7 @@ fn log_levels_change_in_running_services_and_mounts() {
     let all: Vec<String> = levels(&["all", "default"]);
     assert_eq!(all, ["info"; 3]);
 
-    let nodes = cluster.skep_json(&["node", "list"]);
-    let nodes = nodes.as_array().expect("a list");
-    let client = nodes.iter().find(|node| node["kind"] == "client").expect("the mount");
-    let client = client["id"].to_string();
+    let client = cluster.nodes("client")[0]["id"].to_string();
     for (arguments, words) in [
         (["storage-1", "loud,=="], "log level 'loud,=='"),
         (["nobody", "debug"], "skep node list"),
@@ -90,26 +82,21 @@ fn log_levels_change_in_running_services_and_mounts() {
 
 /// The lease of a mount's session was that of the day when it was mounted, whatever came later.
 #[test]
-fn a_lease_that_becomes_shorter_counts_for_mounts_that_are_there() {
-    let mut cluster = Cluster::start(small());
+fn existing_mounts_adopt_a_shorter_lease() {
+    let mut cluster = Cluster::start(Shape::small());
     cluster.skep(&["config", "set", "lease", "10min"]);
     let second = cluster.mount(Transport::Device);
     let path = second.path().join("open");
-    let file = fs::File::create(&path).expect("created");
+    let file = files::create(&path);
     let path = cluster.path().join("open").display().to_string();
     let opens = || cluster.skep_json(&["entry", "info", &path])["open_sessions"].clone();
     assert_eq!(opens(), json!(1));
     cluster.skep(&["config", "set", "heartbeat", "500ms"]);
     cluster.skep(&["config", "set", "lease", "3s"]);
-    let clients = || {
-        let nodes = cluster.skep_json(&["node", "list"]);
-        let nodes = nodes.as_array().expect("a list").clone();
-        nodes.iter().filter(|node| node["kind"] == "client").count()
-    };
+    let clients = || cluster.nodes("client").len();
     assert_eq!(clients(), 2);
     wait_for("both mounts renew by the new lease", PATIENCE, || {
-        let sessions = cluster.skep_json(&["session", "list"]);
-        let sessions = sessions.as_array().expect("a list").clone();
+        let sessions = cluster.skep_list(&["session", "list"]);
         let is_new = |it: &Value| it["lease_ms"] == 3_000;
         (sessions.len() == 2 && sessions.iter().all(is_new)).then_some(())
     });
@@ -120,23 +107,22 @@ fn a_lease_that_becomes_shorter_counts_for_mounts_that_are_there() {
     });
     wait_for("and management forgets it", PATIENCE, || (clients() == 1).then_some(()));
     // The one that lives has kept its session all the time.
-    fs::write(cluster.path().join("alive"), "x").expect("written");
-    let log = fs::read_to_string(cluster.data().join("logs/mount.log")).expect("a log");
+    files::write(cluster.path().join("alive"), "x");
+    let log = files::read_to_string(cluster.data().join("logs/mount.log"));
     assert!(!log.contains("was lost"), "{log}");
     cluster.stop();
 }
 
 /// Command: skep client list, skep client files, skep session list, skep lock list, skep entry who.
 #[test]
-fn who_uses_the_cluster_and_its_files_is_shown() {
-    let mut cluster = Cluster::start(Shape { metadata_targets: 2, ..small() });
+fn clients_open_files_and_locks_are_listed() {
+    let mut cluster = Cluster::start(Shape { metadata_targets: 2, ..Shape::small() });
     let second = cluster.mount(Transport::Device);
     let path = second.path().join("open");
-    let file = fs::File::create(&path).expect("created");
+    let file = files::create(&path);
     file.lock().expect("locked");
     let path = cluster.path().join("open").display().to_string();
-    let list =
-        |arguments: &[&str]| cluster.skep_json(arguments).as_array().expect("a list").clone();
+    let list = |arguments: &[&str]| cluster.skep_list(arguments);
     let place = second.path().display().to_string();
 
     let clients = list(&["client", "list"]);
@@ -144,7 +130,7 @@ fn who_uses_the_cluster_and_its_files_is_shown() {
     let client = clients.iter().find(|it| it["mount_point"] == place.as_str()).expect("it");
     assert_eq!(client["reachability"], "Online");
     assert_eq!((&client["open_files"], &client["sessions"]), (&json!(1), &json!(1)), "{client}");
-    assert!(client["silent_ms"].as_u64().expect("a number") < 5_000);
+    assert!(client["silent_ms"].number() < 5_000);
     let shown = cluster.skep(&["client", "list"]);
     assert!(shown.contains(&place) && shown.contains(" ago"), "{shown}");
 
@@ -175,7 +161,7 @@ fn who_uses_the_cluster_and_its_files_is_shown() {
     assert!(shown.contains("flock exclusive all by process"), "{shown}");
 
     drop(file);
-    wait_for("nobody has it open", PATIENCE, || {
+    wait_for("no session has it open", PATIENCE, || {
         (cluster.skep(&["entry", "who", &path]) == "No client has the file open.\n").then_some(())
     });
     assert!(list(&["lock", "list"]).is_empty());
@@ -196,19 +182,18 @@ fn who_uses_the_cluster_and_its_files_is_shown() {
 ///
 /// Command: skep client evict.
 #[test]
-fn what_a_client_holds_can_be_taken_away() {
-    let mut cluster = Cluster::start(Shape { metadata_targets: 2, ..small() });
+fn evicted_client_loses_its_opens_and_locks() {
+    let mut cluster = Cluster::start(Shape { metadata_targets: 2, ..Shape::small() });
     let second = cluster.mount(Transport::Device);
     let place = second.path().display().to_string();
     let path = second.path().join("held");
-    let held = fs::File::create(&path).expect("created");
+    let held = files::create(&path);
     held.lock().expect("locked");
-    held.write_all_at(b"before", 0).expect("written");
-    let other = fs::File::options().write(true).open(cluster.path().join("held")).expect("opened");
+    files::write_all_at(&held, b"before", 0);
+    let other = files::open_with(fs::File::options().write(true), cluster.path().join("held"));
     assert!(other.try_lock().is_err(), "it is locked");
     let client = || {
-        let clients = cluster.skep_json(&["client", "list"]);
-        let clients = clients.as_array().expect("a list").clone();
+        let clients = cluster.skep_list(&["client", "list"]);
         clients.into_iter().find(|it| it["mount_point"] == place.as_str())
     };
     let first = client().expect("it is there")["id"].clone();
@@ -222,7 +207,7 @@ fn what_a_client_holds_can_be_taken_away() {
     for words in ["would be evicted", "1 open files and 1 locks", "would get EIO"] {
         assert!(dry.contains(words), "{words}: {dry}");
     }
-    held.write_all_at(b"still", 0).expect("nothing was changed");
+    files::write_all_at(&held, b"still", 0);
     assert!(other.try_lock().is_err(), "it is locked");
     for (name, words) in [("storage-1", "is a server"), ("4711", "skep node list")] {
         let said = refusal(&cluster, &["client", "evict", name, "--force"]);
@@ -234,10 +219,10 @@ fn what_a_client_holds_can_be_taken_away() {
     let fields = ["open_files", "locks", "is_dry_run", "is_released"];
     assert_eq!(fields.map(|field| evicted[0][field].clone()), expected, "{evicted}");
     other.try_lock().expect("the lock is free");
-    other.write_all_at(b"ours", 0).expect("written");
+    files::write_all_at(&other, b"ours", 0);
     let refused = held.write_all_at(b"late", 0).expect_err("somebody else has the lock");
     assert_eq!(refused.raw_os_error(), Some(EIO), "{refused}");
-    assert_eq!(fs::read(cluster.path().join("held")).expect("read"), b"oursle");
+    assert_eq!(files::read(cluster.path().join("held")), b"oursle");
     drop(held);
 
     // The mount joins again by itself, as a new client.
@@ -246,8 +231,8 @@ fn what_a_client_holds_can_be_taken_away() {
     });
     let path = second.path().join("new");
     wait_for("the mount takes files", PATIENCE, || fs::write(&path, "new").ok());
-    assert_eq!(fs::read(cluster.path().join("new")).expect("read"), b"new");
-    assert_eq!(fs::read(second.path().join("held")).expect("read"), b"oursle");
+    assert_eq!(files::read(cluster.path().join("new")), b"new");
+    assert_eq!(files::read(second.path().join("held")), b"oursle");
     let said = refusal(&cluster, &["client", "evict", &first_id]);
     assert!(said.contains("skep node list"), "it is no client any more: {said}");
 
@@ -270,7 +255,7 @@ fn what_a_client_holds_can_be_taken_away() {
     cluster.stop();
 }
 
-/// What a command that must fail says.
+/// The message of a command that must fail.
 fn refusal(cluster: &Cluster, arguments: &[&str]) -> String {
     let data = cluster.data().display().to_string();
     let arguments = [arguments, &["--cluster", &data]].concat();
@@ -280,9 +265,9 @@ fn refusal(cluster: &Cluster, arguments: &[&str]) -> String {
 /// Command: skep config list, skep config get, skep config set.
 #[test]
 fn settings_change_live_and_wrong_values_are_refused_by_name() {
-    let cluster = Cluster::start(small());
+    let cluster = Cluster::start(Shape::small());
     let settings = cluster.skep_json(&["config", "list"]);
-    let names: Vec<_> = settings.as_array().expect("a list").iter().map(|it| &it["name"]).collect();
+    let names: Vec<_> = settings.list().iter().map(|it| &it["name"]).collect();
     for name in ["lease", "heartbeat", "chunk-size", "stripe-width", "feature-level"] {
         assert!(names.contains(&&json!(name)), "{name}: {names:?}");
     }
@@ -292,14 +277,13 @@ fn settings_change_live_and_wrong_values_are_refused_by_name() {
     }
     let value = |name: &str| cluster.skep_json(&["config", "get", name])["value"].clone();
 
-    let pattern = |name: &str| -> (Value, Value) {
+    let pattern = |name: &str| {
         let path = cluster.path().join(name);
-        fs::write(&path, "x").expect("written");
-        let info = cluster.skep_json(&["entry", "info", &path.display().to_string()]);
-        let part = &info["pattern"]["components"][0];
-        (part["chunk_bytes"].clone(), part["targets_wanted"].clone())
+        files::write(&path, "x");
+        let first = cluster.entry_info(&path).first_component();
+        (first.chunk_bytes(), first.targets_wanted())
     };
-    assert_eq!(pattern("before"), (json!(512 << 10), json!(1)));
+    assert_eq!(pattern("before"), (512 << 10, 1));
     cluster.skep(&["config", "set", "stripe-from", "0"]);
     let dry = cluster.skep(&["config", "set", "chunk-size", "1MiB", "--dry-run"]);
     assert!(dry.contains("would be 1 MiB"), "{dry}");
@@ -311,7 +295,7 @@ fn settings_change_live_and_wrong_values_are_refused_by_name() {
     let mut number = 0;
     wait_for("new files get the new pattern", PATIENCE, || {
         number += 1;
-        (pattern(&format!("after-{number}")) == (json!(1 << 20), json!(3))).then_some(())
+        (pattern(&format!("after-{number}")) == (1 << 20, 3)).then_some(())
     });
 
     for (arguments, words) in [

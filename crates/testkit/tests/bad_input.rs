@@ -1,30 +1,27 @@
-//! Bad input of all kinds: each is refused by name, with a message that says what to do, and
-//! nothing is harmed by it.
+//! Bad input of all kinds: each is refused with a message that names it and a way out, and damages
+//! nothing.
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, XattrFlags, mknodat, setxattr};
 use skep_testkit::cluster::{program, skep};
+use skep_testkit::files;
 use skep_testkit::power::Disk;
 use skep_testkit::process::Process;
 use skep_testkit::program::finish;
+use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, Random, Scratch, Shape, Transport, eventually, wait_for};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+/// Shorter than elsewhere: bad input is refused at once.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Until a log has used up what was allocated ahead for it, and the disk is found full.
+/// Time until a log has used up its preallocated space and finds the disk full.
 const FULL_PATIENCE: Duration = Duration::from_secs(300);
 
-/// A small cluster, which starts in a moment.
-fn small() -> Shape {
-    Shape { metadata_targets: 1, storage_services: 1, targets_per_service: 2, ..Shape::default() }
-}
-
-/// Checks that a message has all these words.
+/// Checks that a message contains all of `words`.
 #[track_caller]
 fn says(message: &str, words: &[&str]) {
     for word in words {
@@ -37,10 +34,10 @@ fn token(cluster: &Cluster) -> String {
     token.expect("management keeps a token").trim().to_owned()
 }
 
-/// Tries to mount with a token; gives what `skep mount` says.
+/// Tries to mount with a token; returns the message of `skep mount`.
 fn mount_with(scratch: &Scratch, token: &str) -> String {
     let file = scratch.join("token");
-    fs::write(&file, token).expect("written");
+    files::write(&file, token);
     let mut command = Command::new(program());
     command.arg("mount").arg("--token-file").arg(&file).arg(scratch.directory("mnt"));
     finish(&mut command, PATIENCE).expect_failure()
@@ -48,7 +45,7 @@ fn mount_with(scratch: &Scratch, token: &str) -> String {
 
 #[test]
 fn a_wrong_token_is_refused() {
-    let (cluster, scratch) = (Cluster::start(small()), Scratch::new());
+    let (cluster, scratch) = (Cluster::start(Shape::small()), Scratch::new());
     let good = token(&cluster);
     let (key, address) = good.split_once('@').expect("a token names an address");
     let last = if key.ends_with('0') { '1' } else { '0' };
@@ -57,24 +54,24 @@ fn a_wrong_token_is_refused() {
     says(&message, &["token"]);
     says(&mount_with(&scratch, "nonsense"), &["token"]);
     says(&mount_with(&scratch, &key[..20]), &["token"]);
-    // Nothing of the secret is told.
+    // The message contains no part of the secret.
     assert!(!message.contains(&key[key.len() - 20..key.len() - 2]), "{message}");
 }
 
 #[test]
 fn a_token_of_another_cluster_is_refused() {
     let (cluster, other, scratch) =
-        (Cluster::start(small()), Cluster::start(small()), Scratch::new());
+        (Cluster::start(Shape::small()), Cluster::start(Shape::small()), Scratch::new());
     let (here, there) = (token(&cluster), token(&other));
     let (_, address) = here.split_once('@').expect("a token names an address");
     let (key, _) = there.split_once('@').expect("a token names an address");
     says(&mount_with(&scratch, &format!("{key}@{address}")), &["cluster"]);
 }
 
-/// As other file systems: what isn't a directory is refused, and what lies in one is hidden.
+/// As other file systems: a mount point must be a directory, and the mount hides its contents.
 #[test]
 fn mount_points_that_are_none_are_named() {
-    let (mut cluster, scratch) = (Cluster::start(small()), Scratch::new());
+    let (mut cluster, scratch) = (Cluster::start(Shape::small()), Scratch::new());
     let data = cluster.data().to_owned();
     let refused = |path: &Path| {
         let mut command = Command::new(program());
@@ -84,17 +81,17 @@ fn mount_points_that_are_none_are_named() {
         message
     };
     says(&refused(&scratch.join("missing")), &["No such file or directory"]);
-    fs::write(scratch.join("file"), "x").expect("written");
+    files::write(scratch.join("file"), "x");
     says(&refused(&scratch.join("file")), &["not a directory"]);
     says(&refused(cluster.path()), &["mounted already"]);
     let full = cluster.path().with_file_name("mnt-1");
-    fs::create_dir(&full).expect("made");
-    fs::write(full.join("below"), "x").expect("written");
+    files::create_dir(&full);
+    files::write(full.join("below"), "x");
     let mounted = cluster.mount(Transport::Device);
     assert_eq!(mounted.path(), full);
     assert!(!full.join("below").exists());
     mounted.unmount();
-    assert_eq!(fs::read(full.join("below")).expect("there again"), b"x");
+    assert_eq!(files::read(full.join("below")), b"x");
 }
 
 fn crc32c(bytes: &[u8]) -> u32 {
@@ -108,8 +105,8 @@ fn crc32c(bytes: &[u8]) -> u32 {
     !crc
 }
 
-/// The first frame of a connection, of someone who speaks these versions: written from
-/// docs/protocol, as someone else would.
+/// The first frame of a connection that offers these versions, written after docs/protocol without
+/// our own code.
 fn hello(cluster: [u8; 16], oldest: u16, newest: u16) -> Vec<u8> {
     let mut body = cluster.to_vec();
     body.extend(oldest.to_le_bytes());
@@ -128,9 +125,9 @@ fn hello(cluster: [u8; 16], oldest: u16, newest: u16) -> Vec<u8> {
     frame
 }
 
-/// Sends a frame to management; gives status and text of the answer.
+/// Sends a frame to management; returns status and text of the reply.
 fn ask(address: &str, frame: &[u8]) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).expect("management listens");
+    let mut stream = TcpStream::connect(address).expect("the other thread receives it");
     stream.set_read_timeout(Some(PATIENCE)).expect("a deadline");
     stream.write_all(frame).expect("sent");
     let mut header = [0; 128];
@@ -143,8 +140,8 @@ fn ask(address: &str, frame: &[u8]) -> (u16, String) {
 }
 
 #[test]
-fn a_newer_protocol_version_is_refused_unless_it_speaks_ours_too() {
-    let cluster = Cluster::start(small());
+fn newer_protocol_is_refused_unless_it_also_speaks_ours() {
+    let cluster = Cluster::start(Shape::small());
     let token = token(&cluster);
     let (key, address) = token.split_once('@').expect("a token names an address");
     let id = key.split('-').nth(1).expect("a token names its cluster");
@@ -153,7 +150,7 @@ fn a_newer_protocol_version_is_refused_unless_it_speaks_ours_too() {
     let (status, text) = ask(address, &hello(id, 7, 9));
     assert_ne!(status, 0);
     says(&text, &["7 to 9", "upgrade"]);
-    // Who speaks the next version and this one gets a challenge.
+    // A client that offers the next version and this one gets a challenge.
     assert_eq!(ask(address, &hello(id, 1, 2)).0, 0);
 }
 
@@ -167,8 +164,8 @@ fn stopped(cluster: &Cluster, role: &str) -> Vec<Process> {
     found
 }
 
-/// Starts a service as it was started before, with some arguments changed, and gives what it says
-/// as it fails.
+/// Starts a service with its old command line and some changed arguments; returns its error
+/// message.
 fn start_again(process: &Process, change: impl Fn(&mut Vec<String>)) -> String {
     let mut arguments = process.arguments[1..].to_vec();
     change(&mut arguments);
@@ -177,7 +174,7 @@ fn start_again(process: &Process, change: impl Fn(&mut Vec<String>)) -> String {
 
 #[test]
 fn a_port_in_use_is_named() {
-    let cluster = Cluster::start(small());
+    let cluster = Cluster::start(Shape::small());
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("it has an address").to_string();
     let token = cluster.data().join("management/join-token").display().to_string();
@@ -200,7 +197,7 @@ fn a_port_in_use_is_named() {
 
 #[test]
 fn directories_of_others_are_refused_by_name() {
-    let (cluster, other) = (Cluster::start(small()), Cluster::start(small()));
+    let (cluster, other) = (Cluster::start(Shape::small()), Cluster::start(Shape::small()));
     let storage = stopped(&cluster, "storage").remove(0);
     stopped(&other, "storage");
     let own = cluster.data().join("storage-1/t1").display().to_string();
@@ -217,23 +214,23 @@ fn directories_of_others_are_refused_by_name() {
     says(&start_again(&storage, swap(&foreign)), &[&foreign, "cluster"]);
     // A directory that isn't mounted must not come up as an empty target.
     let blank = cluster.data().join("blank");
-    fs::create_dir(&blank).expect("made");
+    files::create_dir(&blank);
     let blank = blank.display().to_string();
     says(&start_again(&storage, swap(&blank)), &[&blank, "--init"]);
     let metadata = cluster.data().join("metadata-1/t1").display().to_string();
     says(&start_again(&storage, swap(&metadata)), &[&metadata, "metadata"]);
     let missing = cluster.data().join("missing").display().to_string();
     says(&start_again(&storage, swap(&missing)), &[&missing]);
-    // And nothing of it kept the cluster from coming back.
+    // And the cluster still starts afterwards.
     cluster.up().expect_success();
     cluster.stop();
 }
 
-/// Writes until there is no space, and checks that what was acknowledged is there and nothing else.
+/// Writes until there is no space left, and checks that exactly the acknowledged writes are there.
 fn fill(path: &Path) -> usize {
     let mut random = Random::new(5);
     let bytes = random.bytes(1 << 20);
-    let mut file = File::create(path).expect("made");
+    let mut file = files::create(path);
     let mut written = 0;
     let error = loop {
         match file.write(&bytes) {
@@ -245,7 +242,7 @@ fn fill(path: &Path) -> usize {
     assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{error}");
     file.sync_all().expect("what was written can be synced");
     drop(file);
-    let found = fs::read(path).expect("read");
+    let found = files::read(path);
     assert_eq!(found.len(), written, "nothing half-written is visible");
     for (number, piece) in found.chunks(1 << 20).enumerate() {
         assert!(piece == &bytes[..piece.len()], "MiB {number}");
@@ -255,48 +252,48 @@ fn fill(path: &Path) -> usize {
 
 /// Semantics 4.8.
 #[test]
-fn a_full_target_says_so_and_recovers() {
+fn full_target_reports_no_space_and_recovers() {
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, 512 << 20);
-    let cluster = Cluster::start_in(disk.path(), small());
+    let cluster = Cluster::start_in(disk.path(), Shape::small());
     let before = cluster.path().join("before");
-    fs::write(&before, vec![9; 100_000]).expect("written");
+    files::write(&before, vec![9; 100_000]);
     let first = fill(&cluster.path().join("large"));
     assert!(first > 50 << 20, "{first} bytes fitted");
-    assert!(fs::read(&before).expect("read").iter().all(|byte| *byte == 9));
-    // Removing makes room, and is itself never refused for want of it.
-    fs::remove_file(cluster.path().join("large")).expect("removed");
-    wait_for("room is given back", PATIENCE, || {
+    assert!(files::read(&before).iter().all(|byte| *byte == 9));
+    // Removing files frees space, and is never refused for lack of it.
+    files::remove_file(cluster.path().join("large"));
+    wait_for("free space is reported again", PATIENCE, || {
         fs::write(cluster.path().join("after"), vec![8; 20 << 20]).ok()
     });
-    assert!(fs::read(cluster.path().join("after")).expect("read").iter().all(|byte| *byte == 8));
+    assert!(files::read(cluster.path().join("after")).iter().all(|byte| *byte == 8));
     cluster.stop();
 }
 
 /// A cluster whose only metadata target lies on a disk of its own.
 fn with_metadata_on(disk: &Path) -> Cluster {
-    let cluster = Cluster::start(small());
+    let cluster = Cluster::start(Shape::small());
     cluster.stop();
     let (target, moved) = (cluster.data().join("metadata-1/t1"), disk.join("t1"));
     finish(Command::new("cp").arg("-a").args([&target, &moved]), PATIENCE).expect_success();
-    fs::remove_dir_all(&target).expect("removed");
-    std::os::unix::fs::symlink(&moved, &target).expect("linked");
+    files::remove_dir_all(&target);
+    files::symlink(&moved, &target);
     cluster.up().expect_success();
     cluster
 }
 
 /// Takes all the space of a disk.
 fn take_all(path: &Path) {
-    let mut file = File::create(path).expect("made");
+    let mut file = files::create(path);
     for block in [1 << 20, 4096] {
         let zeros = vec![0; block];
         while file.write_all(&zeros).is_ok() {}
-        // What the file system keeps aside for this file it gives back now, and that is taken too.
-        file.sync_all().expect("synced");
+        // The file system now returns the space that it reserved for this file; take that too.
+        files::sync_all(&file);
     }
 }
 
-/// Nothing new is taken, for want of space and nothing else, as soon as the target has noticed.
+/// As soon as the target notices the full disk it refuses new data, with ENOSPC only.
 #[track_caller]
 fn takes_nothing_new(root: &Path) {
     let probe = root.join("probe");
@@ -338,9 +335,9 @@ fn a_full_metadata_target_takes_nothing_new_and_serves_the_rest() {
     let at = |number: u32| cluster.path().join(format!("file-{number}"));
     let content = |number: u32, version: u32| format!("{number}, version {version}");
     for number in 0..200 {
-        fs::write(at(number), content(number, 1)).expect("written");
+        files::write(at(number), content(number, 1));
     }
-    fs::create_dir(cluster.path().join("directory")).expect("made");
+    files::create_dir(cluster.path().join("directory"));
     let stranger = disk.path().join("stranger");
     take_all(&stranger);
     takes_nothing_new(cluster.path());
@@ -349,48 +346,47 @@ fn a_full_metadata_target_takes_nothing_new_and_serves_the_rest() {
         let metadata = targets.as_array()?.iter().find(|it| it["kind"] == "metadata")?;
         (metadata["pool"] == "emergency").then_some(())
     });
-    // What is there is read, overwritten, grown, moved and removed; also by a target that was
-    // killed meanwhile.
+    // Existing files can still be read, overwritten, extended, renamed and removed, also after the
+    // target was killed.
     for (version, first) in [(2, 0), (3, 100)] {
         for number in first..first + 50 {
-            fs::write(at(number), content(number, version)).expect("overwritten");
-            let found = fs::read_to_string(at(number)).expect("read");
+            files::write(at(number), content(number, version));
+            let found = files::read_to_string(at(number));
             assert_eq!(found, content(number, version));
         }
-        fs::rename(at(first), at(first + 1)).expect("moved");
+        files::rename(at(first), at(first + 1));
         for number in first + 50..first + 100 {
-            fs::remove_file(at(number)).expect("removed");
+            files::remove_file(at(number));
         }
         takes_nothing_new(cluster.path());
         cluster.kill_all();
         cluster.up().expect_success();
-        let moved = fs::read_to_string(at(first + 1)).expect("read");
+        let moved = files::read_to_string(at(first + 1));
         assert_eq!(moved, content(first, version));
         for number in first + 2..first + 50 {
-            let found = fs::read_to_string(at(number)).expect("read");
+            let found = files::read_to_string(at(number));
             assert_eq!(found, content(number, version));
         }
         assert!(!at(first).exists() && !at(first + 50).exists());
         takes_nothing_new(cluster.path());
     }
-    fs::remove_file(&stranger).expect("removed");
+    files::remove_file(&stranger);
     wait_for("something new is taken", PATIENCE, || fs::create_dir(cluster.path().join("d")).ok());
     for number in 1000..1100 {
-        fs::write(at(number), content(number, 1)).expect("written");
+        files::write(at(number), content(number, 1));
     }
     let is_file = |name: &std::ffi::OsString| name.to_string_lossy().starts_with("file-");
-    let names =
-        fs::read_dir(cluster.path()).expect("listed").map(|it| it.expect("one").file_name());
+    let names = files::read_dir(cluster.path()).map(|it| it.expect("one").file_name());
     assert_eq!(names.filter(is_file).count(), 49 + 49 + 100);
     cluster.stop();
 }
 
-/// Changes that take no space of their own still have to be logged: when even that finds none, the
-/// service ends and says why. Nothing acknowledged is lost, and who waits goes on when there is
-/// room.
+/// Changes that take no space of their own still have to be logged: when the log finds no space,
+/// the service ends with a message. No acknowledged change is lost, and waiting clients continue
+/// once there is space.
 /// Semantics 4.8.
 #[test]
-fn a_metadata_target_that_cannot_log_ends_and_goes_on_when_there_is_room() {
+fn metadata_target_without_log_space_ends_and_recovers() {
     use std::os::unix::fs::PermissionsExt;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
     let scratch = Scratch::new();
@@ -398,7 +394,7 @@ fn a_metadata_target_that_cannot_log_ends_and_goes_on_when_there_is_room() {
     let cluster = with_metadata_on(disk.path());
     let paths: Vec<_> = (0..4).map(|number| cluster.path().join(format!("f{number}"))).collect();
     for path in &paths {
-        fs::write(path, "x").expect("written");
+        files::write(path, "x");
     }
     let stranger = disk.path().join("stranger");
     take_all(&stranger);
@@ -420,8 +416,8 @@ fn a_metadata_target_that_cannot_log_ends_and_goes_on_when_there_is_room() {
             let text = fs::read_to_string(&log).ok()?;
             text.contains("is full: free space there").then_some(())
         });
-        // Before anything is judged: the changes that wait could not end without.
-        fs::remove_file(&stranger).expect("removed");
+        // Before any assertion: the waiting changes need this space to complete.
+        files::remove_file(&stranger);
         let before = done.load(Ordering::Relaxed);
         wait_for("changes go on", PATIENCE, || {
             (done.load(Ordering::Relaxed) > before + 100).then_some(())
@@ -430,7 +426,7 @@ fn a_metadata_target_that_cannot_log_ends_and_goes_on_when_there_is_room() {
         assert!(said.is_some(), "the service says that the disk is full");
         for (path, changing) in paths.iter().zip(changing) {
             let mode = changing.join().expect("it ended well");
-            let found = fs::metadata(path).expect("it is there").permissions().mode();
+            let found = files::metadata(path).permissions().mode();
             assert_eq!(found & 0o777, mode, "{}", path.display());
         }
     });
@@ -439,20 +435,19 @@ fn a_metadata_target_that_cannot_log_ends_and_goes_on_when_there_is_room() {
 
 fn segments(cluster: &Cluster) -> Vec<PathBuf> {
     let log = cluster.data().join("metadata-1/t1/log");
-    let mut found: Vec<_> =
-        fs::read_dir(log).expect("listed").map(|it| it.expect("an entry").path()).collect();
+    let mut found: Vec<_> = files::read_dir(log).map(|it| it.expect("an entry").path()).collect();
     found.sort();
     found
 }
 
-/// A cluster that was killed with a metadata log that has much in it.
+/// A killed cluster with many records in its metadata log.
 fn with_a_log() -> Cluster {
-    let cluster = Cluster::start(small());
+    let cluster = Cluster::start(Shape::small());
     for number in 0..300 {
-        fs::write(cluster.path().join(format!("file-{number}")), "x").expect("written");
+        files::write(cluster.path().join(format!("file-{number}")), "x");
     }
-    let directory = File::open(cluster.path()).expect("opened");
-    directory.sync_all().expect("synced");
+    let directory = files::open(cluster.path());
+    files::sync_all(&directory);
     drop(directory);
     cluster.kill_all();
     cluster
@@ -461,24 +456,24 @@ fn with_a_log() -> Cluster {
 /// The newest segment of the log and its bytes, up to the end of its last record.
 fn last_segment(cluster: &Cluster) -> (PathBuf, Vec<u8>) {
     let last = segments(cluster).pop().expect("a segment");
-    let mut bytes = fs::read(&last).expect("read");
+    let mut bytes = files::read(&last);
     bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).expect("not empty") + 1);
     (last, bytes)
 }
 
 #[test]
-fn a_truncated_log_tail_is_cut_off_and_said() {
+fn torn_log_tail_is_truncated_and_logged() {
     let cluster = with_a_log();
     let (last, bytes) = last_segment(&cluster);
-    let file = OpenOptions::new().write(true).open(&last).expect("opened");
+    let file = files::open_with(OpenOptions::new().write(true), &last);
     // In the middle of the last record, as a power loss leaves it.
-    file.set_len(bytes.len() as u64 - 20).expect("truncated");
+    files::set_len(&file, bytes.len() as u64 - 20);
     drop(file);
     cluster.up().expect_success();
-    let found = fs::read_dir(cluster.path()).expect("listed").count();
+    let found = files::read_dir(cluster.path()).count();
     assert!((299..=300).contains(&found), "{found} files are left");
-    fs::write(cluster.path().join("more"), "y").expect("written");
-    let log = fs::read_to_string(cluster.data().join("logs/metadata-1.log")).expect("a log");
+    files::write(cluster.path().join("more"), "y");
+    let log = files::read_to_string(cluster.data().join("logs/metadata-1.log"));
     says(&log, &["tail cut off"]);
     cluster.stop();
 }
@@ -487,24 +482,24 @@ fn a_truncated_log_tail_is_cut_off_and_said() {
 fn a_flipped_bit_in_the_log_is_found_and_named() {
     let cluster = with_a_log();
     let (last, bytes) = last_segment(&cluster);
-    let file = OpenOptions::new().write(true).open(&last).expect("opened");
-    // In the first third: what comes after it was synced, so this can't be a torn tail.
+    let file = files::open_with(OpenOptions::new().write(true), &last);
+    // In the first third: later records were synced, so this cannot be a torn tail.
     let at = bytes.len() / 3;
-    file.write_all_at(&[bytes[at] ^ 0x10], at as u64).expect("written");
+    files::write_all_at(&file, &[bytes[at] ^ 0x10], at as u64);
     drop(file);
     let message = cluster.up().expect_failure();
     says(&message, &["metadata-1", last.to_str().expect("ASCII")]);
-    // With the bit as it was, everything is there.
-    let file = OpenOptions::new().write(true).open(&last).expect("opened");
-    file.write_all_at(&[bytes[at]], at as u64).expect("written");
+    // With the bit restored, everything is there.
+    let file = files::open_with(OpenOptions::new().write(true), &last);
+    files::write_all_at(&file, &[bytes[at]], at as u64);
     drop(file);
     cluster.up().expect_success();
-    assert_eq!(fs::read_dir(cluster.path()).expect("listed").count(), 300);
+    assert_eq!(files::read_dir(cluster.path()).count(), 300);
     cluster.stop();
 }
 
 fn files_below(directory: &Path, found: &mut Vec<PathBuf>) {
-    for path in fs::read_dir(directory).expect("listed").map(|it| it.expect("an entry").path()) {
+    for path in files::read_dir(directory).map(|it| it.expect("an entry").path()) {
         if path.is_dir() {
             files_below(&path, found);
         } else {
@@ -515,10 +510,9 @@ fn files_below(directory: &Path, found: &mut Vec<PathBuf>) {
 
 /// The storage target on which a chunk file lies.
 fn target_at(cluster: &Cluster, chunk_file: &Path) -> String {
-    let targets = cluster.skep_json(&["target", "list"]);
-    let targets = targets.as_array().expect("a list");
+    let targets = cluster.skep_list(&["target", "list"]);
     let is_its = |it: &&serde_json::Value| {
-        it["kind"] == "storage" && chunk_file.starts_with(it["path"].as_str().expect("a path"))
+        it["kind"] == "storage" && chunk_file.starts_with(it["path"].text())
     };
     let target = targets.iter().find(is_its).expect("one of them has it");
     format!("t{}", target["id"])
@@ -527,13 +521,13 @@ fn target_at(cluster: &Cluster, chunk_file: &Path) -> String {
 /// Semantics 4.7.
 #[test]
 fn a_flipped_bit_in_a_chunk_is_an_error_that_names_it() {
-    let cluster = Cluster::start(small());
+    let cluster = Cluster::start(Shape::small());
     let (bad, good) = (cluster.path().join("bad"), cluster.path().join("good"));
     let bytes = Random::new(3).bytes(300_000);
     for path in [&bad, &good] {
-        let mut file = File::create(path).expect("made");
-        file.write_all(&bytes).expect("written");
-        file.sync_all().expect("synced");
+        let file = files::create(path);
+        files::write_all(&file, &bytes);
+        files::sync_all(&file);
     }
     cluster.stop();
     // The chunk file with these bytes: both have them, one is damaged.
@@ -545,13 +539,13 @@ fn a_flipped_bit_in_a_chunk_is_an_error_that_names_it() {
     let (path, at) = found
         .iter()
         .find_map(|path| {
-            let content = fs::read(path).expect("read");
+            let content = files::read(path);
             let at = content.windows(part.len()).position(|window| window == part)?;
             Some((path.clone(), at))
         })
         .expect("the bytes are in a chunk file");
-    let file = OpenOptions::new().write(true).open(&path).expect("opened");
-    file.write_all_at(&[part[0] ^ 1], at as u64).expect("written");
+    let file = files::open_with(OpenOptions::new().write(true), &path);
+    files::write_all_at(&file, &[part[0] ^ 1], at as u64);
     drop(file);
     cluster.up().expect_success();
     let results = [&bad, &good].map(fs::read);
@@ -562,31 +556,31 @@ fn a_flipped_bit_in_a_chunk_is_an_error_that_names_it() {
     assert!(*whole[0] == bytes, "wrong bytes were read");
     let log = |name: &str| {
         let path = cluster.data().join("logs").join(name);
-        fs::read_to_string(path).expect("a log")
+        files::read_to_string(path)
     };
     let name = path.file_name().and_then(|it| it.to_str()).expect("ASCII");
     says(&log("storage-1.log"), &["checksum", name]);
     let damaged = if results[0].is_err() { &bad } else { &good };
-    // The client says of which file, and where the bytes came from.
+    // The client logs the file and the target that sent the bytes.
     let info = cluster.skep_json(&["entry", "info", damaged.to_str().expect("ASCII")]);
-    let file = info["entry_id"].as_str().expect("a text");
+    let file = info["entry_id"].text();
     let target = target_at(&cluster, &path);
     let mounts = log("mount.log");
     let line = mounts.lines().find(|line| line.contains("ERROR")).expect("an error is logged");
     says(line, &[&format!("file {file}"), &format!("target {target}"), "checksum"]);
     // Where nothing is damaged, the file can still be read.
     let mut first = vec![0; 4096];
-    File::open(damaged).expect("opened").read_exact_at(&mut first, 0).expect("read");
+    files::read_exact_at(&files::open(damaged), &mut first, 0);
     assert!(first == bytes[..4096]);
     cluster.stop();
 }
 
 #[test]
-fn an_unreadable_configuration_says_what_is_wrong_with_it() {
+fn unreadable_configuration_is_refused_with_the_reason() {
     let scratch = Scratch::new();
     let with = |text: &str| {
         let file = scratch.join("storage.toml");
-        fs::write(&file, text).expect("written");
+        files::write(&file, text);
         let file = file.display().to_string();
         (file.clone(), skep(["storage", "--config", &file]).expect_failure())
     };
@@ -596,11 +590,11 @@ fn an_unreadable_configuration_says_what_is_wrong_with_it() {
     says(&message, &[&file, "line"]);
     let (file, message) = with("targetz = [\"/a\"]\n");
     says(&message, &[&file, "targetz", "targets"]);
-    // All that is wrong at once.
+    // All mistakes are reported at once.
     let (_, message) =
         with("targets = []\n[node]\nlisten = \"nowhere\"\nlog = \"skep_rpc=loud\"\n");
     says(&message, &["targets", "node.directory", "node.listen", "node.log"]);
-    fs::write(scratch.join("storage.toml"), [0xff, 0xfe, 0]).expect("written");
+    files::write(scratch.join("storage.toml"), [0xff, 0xfe, 0]);
     let file = scratch.join("storage.toml").display().to_string();
     says(&skep(["storage", "--config", &file]).expect_failure(), &[&file]);
 }

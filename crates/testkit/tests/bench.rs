@@ -3,14 +3,17 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use skep_testkit::files;
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::schema::{check, check_lines};
+use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, Scratch, Shape, Transport, cluster, process, wait_for};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+/// Longer than elsewhere: a benchmark writes for seconds, on a machine that runs much else.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Enters a host without going anywhere.
 const ENTER: [&str; 2] = ["--enter", "env HOST={host}"];
@@ -35,7 +38,7 @@ fn small_cluster() -> Cluster {
 }
 
 fn names(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).expect("a directory");
+    let entries = files::read_dir(directory);
     let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("an entry").file_name();
     let mut names: Vec<_> = entries.map(name).map(|it| it.to_string_lossy().into_owned()).collect();
     names.sort();
@@ -58,14 +61,14 @@ fn io_moves_and_compares_data_between_two_mounts() {
             let all = [&common[..], pattern, &hosts, &ENTER, &output].concat();
             let value = parse(&run(&all).expect_success());
             check("bench-io", &value);
-            let phases = value["phases"].as_array().expect("phases");
-            let done: Vec<_> = phases.iter().map(|it| it["phase"].as_str().expect("it")).collect();
+            let phases = value["phases"].list();
+            let done: Vec<_> = phases.iter().map(|it| it["phase"].text()).collect();
             assert_eq!(done, ["write", "read", "write", "read"]);
             let segments = if pattern.contains(&"-s") { 2 } else { 1 };
             for phase in phases {
                 assert_eq!(phase["bytes"], (4 << 20) * segments);
                 assert_eq!(phase["errors"], 0);
-                let processes = phase["processes"].as_array().expect("processes");
+                let processes = phase["processes"].list();
                 let places: Vec<_> = processes.iter().map(|it| it["host"].as_str()).collect();
                 assert_eq!(places, [Some("mnt"), Some("mnt-1"), Some("mnt"), Some("mnt-1")]);
             }
@@ -76,7 +79,7 @@ fn io_moves_and_compares_data_between_two_mounts() {
 }
 
 #[test]
-fn io_reads_what_an_earlier_run_has_left_and_finds_what_was_changed() {
+fn io_verifies_files_of_an_earlier_run() {
     let scratch = Scratch::new();
     let path = scratch.join("file").display().to_string();
     let common = ["io", "-o", &path, "-b", "256k", "-t", "4k", "-G", "7"];
@@ -84,8 +87,8 @@ fn io_reads_what_an_earlier_run_has_left_and_finds_what_was_changed() {
     let read = [&common[..], &["-r", "-R"]].concat();
     let said = run(&read).expect_success();
     assert!(said.contains("read") && !said.contains("write"), "{said}");
-    let file = fs::OpenOptions::new().write(true).open(&path).expect("opened");
-    std::os::unix::fs::FileExt::write_all_at(&file, b"!", 8193).expect("written");
+    let file = files::open_with(fs::OpenOptions::new().write(true), &path);
+    files::write_all_at(&file, b"!", 8193);
     let said = run(&read).expect_failure();
     assert!(said.contains("cannot verify 1 transfers"), "{said}");
     assert!(said.contains("byte 8192") && said.contains("data of process 0"), "{said}");
@@ -95,7 +98,7 @@ fn io_reads_what_an_earlier_run_has_left_and_finds_what_was_changed() {
 }
 
 #[test]
-fn io_refuses_what_cannot_be_and_leaves_nothing_behind() {
+fn io_refuses_invalid_options_and_leaves_nothing() {
     let scratch = Scratch::new();
     let path = scratch.join("file").display().to_string();
     let refused = |arguments: &[&str], code: i32, words: &str| {
@@ -114,7 +117,7 @@ fn io_refuses_what_cannot_be_and_leaves_nothing_behind() {
     refused(&["--hosts", "a", "--enter", "no-such-program"], 3, "no-such-program");
     refused(&["--hosts", "a", "--enter", "echo Welcome"], 3, "Welcome");
     refused(&["-r"], 1, "No such file");
-    fs::create_dir(scratch.join("small")).expect("a directory");
+    files::create_dir(scratch.join("small"));
     let small = scratch.join("small");
     finish(
         Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "none"]).arg(&small),
@@ -127,9 +130,9 @@ fn io_refuses_what_cannot_be_and_leaves_nothing_behind() {
     finish(Command::new("umount").arg(&small), PATIENCE).expect_success();
     assert!(full.expect_failure().contains("No space left"));
     assert_eq!(left, Vec::<String>::new());
-    fs::write(&path, "precious").expect("written");
+    files::write(&path, "precious");
     refused(&["-w"], 1, "exists");
-    assert_eq!(fs::read_to_string(&path).expect("read"), "precious");
+    assert_eq!(files::read_to_string(&path), "precious");
 }
 
 /// Command: skep bench metadata.
@@ -147,8 +150,8 @@ fn metadata_makes_sees_and_removes_names_on_two_mounts() {
             let all = [&common[..], items, &tree, &hosts, &ENTER].concat();
             let value = parse(&run(&all).expect_success());
             check("bench-metadata", &value);
-            let phases = value["phases"].as_array().expect("phases");
-            let name = |phase: &Value| phase["phase"].as_str().expect("a name").to_owned();
+            let phases = value["phases"].list();
+            let name = |phase: &Value| phase["phase"].text().to_owned();
             let names: Vec<_> = phases.iter().map(name).collect();
             assert_eq!(names.len(), 18);
             assert_eq!((names[0].as_str(), names[17].as_str()), ("tree_creation", "tree_removal"));
@@ -164,7 +167,7 @@ fn metadata_makes_sees_and_removes_names_on_two_mounts() {
 }
 
 #[test]
-fn metadata_refuses_what_cannot_be_and_leaves_nothing_behind() {
+fn metadata_refuses_invalid_options_and_leaves_nothing() {
     let scratch = Scratch::new();
     let place = scratch.path().display().to_string();
     let refused = |arguments: &[&str], code: i32, words: &str| {
@@ -188,7 +191,7 @@ fn metadata_refuses_what_cannot_be_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn clients_are_mounted_anew_before_each_phase_when_that_is_asked_for() {
+fn clients_are_remounted_before_each_phase_on_request() {
     let cluster = small_cluster();
     let scratch = Scratch::new();
     let (place, log) = (scratch.directory("mnt"), scratch.join("log"));
@@ -207,7 +210,7 @@ fn clients_are_mounted_anew_before_each_phase_when_that_is_asked_for() {
     sh(&unmount).expect_success();
     let shown = shown.expect_success();
     assert!(shown.contains("OF LIMIT") && shown.contains("OF IO/S"), "{shown}");
-    assert_eq!(fs::read_to_string(&log).expect("a log"), "localhost\n".repeat(4));
+    assert_eq!(files::read_to_string(&log), "localhost\n".repeat(4));
     assert!(failed.contains("localhost") && failed.contains("broken"), "{failed}");
     assert_eq!(names(cluster.path()), Vec::<String>::new());
 }
@@ -225,13 +228,13 @@ fn other_programs_do_the_work_by_the_same_protocol() {
         let value = parse(&run(&[&common[..], pattern].concat()).expect_success());
         check("bench-io", &value);
         assert_eq!(value["tool"], "fio");
-        let phases = value["phases"].as_array().expect("phases");
+        let phases = value["phases"].list();
         let (repetitions, segments) = if pattern[0] == "-F" { (2, 2) } else { (1, 1) };
         assert_eq!(phases.len(), 2 * repetitions);
         for phase in phases {
             assert_eq!(phase["bytes"], (4 << 20) * segments, "{phase}");
-            for process in phase["processes"].as_array().expect("processes") {
-                let command = process["command"].as_str().expect("a command");
+            for process in phase["processes"].list() {
+                let command = process["command"].text();
                 assert!(command.starts_with("fio ") && command.contains("/file"), "{command}");
                 assert_eq!(process["reported"]["result"]["io_bytes"], (1 << 20) * segments);
             }
@@ -245,7 +248,7 @@ fn other_programs_do_the_work_by_the_same_protocol() {
 }
 
 #[test]
-fn other_programs_are_refused_what_they_cannot_do_and_named_when_they_are_missing() {
+fn other_tools_are_named_if_missing_or_unable() {
     let scratch = Scratch::new();
     let file = scratch.join("file").display().to_string();
     let directory = scratch.path().display().to_string();
@@ -270,12 +273,12 @@ fn other_programs_are_refused_what_they_cannot_do_and_named_when_they_are_missin
     refused(&["io", "--tool", "ior", "-o", &file, "-R"], "ior cannot run this plan: comparing");
     refused(&["io", "--tool", "iozone", "-o", &file], "ask for a file each (-F)");
     refused(&["io", "--tool", "mdtest", "-o", &file], "invalid value 'mdtest'");
-    fs::write(&file, "precious").expect("written");
+    files::write(&file, "precious");
     let said = run(&["io", "--tool", "fio", "-w", "-o", &file]).expect_failure();
     assert!(said.contains("exists"), "{said}");
     let said = run(&["io", "--tool", "fio", "-r", "-o", &file]).expect_failure();
     assert!(said.contains("has 8 bytes"), "{said}");
-    assert_eq!(fs::read_to_string(&file).expect("read"), "precious");
+    assert_eq!(files::read_to_string(&file), "precious");
     run(&["io", "--tool", "fio", "-F", "-w", "-o", "/dev/null/file"]).expect_failure();
     assert_eq!(names(scratch.path()), ["file"]);
 }
@@ -289,9 +292,7 @@ fn bench_targets(cluster: &Cluster, verb: &str, more: &[&str]) -> Command {
 
 /// Ids of the targets of a kind.
 fn targets(cluster: &Cluster, kind: &str) -> Vec<String> {
-    let list = parse(&cluster.skep(&["target", "list", "--output", "json"]));
-    let of_kind = list.as_array().expect("targets").iter().filter(|it| it["kind"] == kind);
-    of_kind.map(|it| it["id"].to_string()).collect()
+    cluster.target_ids(kind).iter().map(ToString::to_string).collect()
 }
 
 /// Directories of benchmarks on all targets.
@@ -323,13 +324,13 @@ fn targets_measure_themselves_and_are_judged() {
         measured = run("storage", &[&small, more].concat()).expect_success();
         let value = parse(&measured);
         check("bench-storage", &value);
-        assert_eq!(value["targets"].as_array().expect("targets").len(), 4);
-        let samples = value["samples"].as_array().expect("samples");
+        assert_eq!(value["targets"].list().len(), 4);
+        let samples = value["samples"].list();
         assert_eq!(samples.len(), 4 * 2 * 3);
         for sample in samples {
             assert_eq!(sample["bytes"], 2 << 20);
-            assert_eq!(sample["threads"].as_array().expect("threads").len(), 2);
-            assert!(sample["bandwidth_mib_per_s"].as_f64().expect("a rate") > 0.0);
+            assert_eq!(sample["threads"].list().len(), 2);
+            assert!(sample["bandwidth_mib_per_s"].float() > 0.0);
         }
         assert_eq!(left_on_targets(&cluster), Vec::<PathBuf>::new());
     }
@@ -342,11 +343,11 @@ fn targets_measure_themselves_and_are_judged() {
     let third: u64 = ids[2].parse().expect("an id");
     let is_third = |sample: &Value| sample["target"].as_u64() == Some(third);
     for sample in value["samples"].as_array_mut().expect("samples") {
-        let repetition = sample["repetition"].as_f64().expect("a number");
+        let repetition = sample["repetition"].float();
         let rate = if is_third(sample) { 50.0 } else { 100.0 };
         sample["bandwidth_mib_per_s"] = (rate + repetition).into();
     }
-    fs::write(&place, value.to_string()).expect("written");
+    files::write(&place, value.to_string());
     let place = place.display().to_string();
     let judged = run("slow-targets", &["--result", &place, "--output", "json"]);
     assert_eq!(judged.status.code(), Some(1), "{}", judged.stderr);
@@ -367,7 +368,7 @@ fn targets_measure_themselves_and_are_judged() {
 }
 
 #[test]
-fn storage_refuses_what_cannot_be_and_leaves_nothing_behind() {
+fn storage_refuses_invalid_options_and_leaves_nothing() {
     let cluster = small_cluster();
     let run = |more: &[&str]| finish(&mut bench_targets(&cluster, "storage", more), PATIENCE);
     let refused = |more: &[&str], code: i32, words: &str| {
@@ -403,7 +404,7 @@ fn storage_refuses_what_cannot_be_and_leaves_nothing_behind() {
     cluster.processes("storage").iter().for_each(process::Process::kill);
     wait_for("it ends", PATIENCE, || child.try_wait().expect("our child"));
     wait_for("files are removed", PATIENCE, || left_on_targets(&cluster).is_empty().then_some(()));
-    // So does a target whose benchmark nobody asks about, and it is free for the next.
+    // A target also stops when no client polls its benchmark, and is free for the next.
     let mut child = wait_for("the service is back", PATIENCE, || {
         run(&["--targets", &target, "--size", "1m"]).status.success().then(&endless)
     });
@@ -423,9 +424,9 @@ fn run_on_full(arguments: &[&str]) -> Finished {
 
 /// The kinds of a file's lines.
 fn kinds(file: &Path) -> Vec<String> {
-    let text = fs::read_to_string(file).expect("a file of results");
+    let text = files::read_to_string(file);
     assert!(text.ends_with('\n'), "{text}");
-    text.lines().map(|line| parse(line)["kind"].as_str().expect("a kind").to_owned()).collect()
+    text.lines().map(|line| parse(line)["kind"].text().to_owned()).collect()
 }
 
 #[test]
@@ -437,14 +438,14 @@ fn results_outlive_a_disk_that_fills_up() {
     finish(Command::new("mount").args(tmpfs).arg(&small), PATIENCE).expect_success();
     let kept = small.join("kept.ndjson");
     let (file, kept_as) = (scratch.join("file").display().to_string(), kept.display().to_string());
-    // Somebody takes all the space that is left when the run has begun.
+    // Another program takes all remaining space after the run has begun.
     let fill = format!("head -c 1m /dev/zero >{} || true", small.join("fill").display());
     let io = ["io", "-o", &file, "-t", "64k", "-i", "3", "--before-phase", &fill];
     let keep = ["--keep-caches", "--result-file", &kept_as];
     let full = run_on_full(&[&io[..], &keep].concat());
     let lines = kinds(&kept);
     let again = run(&["io", "-o", &file, "--result-file", &kept_as]);
-    fs::remove_file(&kept).expect("removed");
+    files::remove_file(&kept);
     let many = run(&["io", "-o", &file, "-i", "900", "--result-file", &kept_as]);
     let left = kept.exists();
     finish(Command::new("umount").arg(&small), PATIENCE).expect_success();
@@ -457,7 +458,7 @@ fn results_outlive_a_disk_that_fills_up() {
     assert!(many.expect_failure().contains("No space left"), "before anything is measured");
     assert!(!left && !Path::new(&file).exists());
 
-    // Without such a file, what was measured goes where it still can.
+    // Without such a file, the results go to standard error: standard output is full.
     let said = run_on_full(&["io", "-o", &file, "--keep-caches"]);
     let said = said.expect_failure();
     assert!(said.contains("SUMMARY") && said.contains("--result-file"), "{said}");
@@ -490,45 +491,44 @@ fn net_measures_each_pair_in_both_directions() {
     let small = ["--message-size", "64k", "--messages", "4", "--streams", "3"];
     let hosts = ["--hosts", "one,two", "--processes-per-host", "2"];
     let common = [&small[..], &hosts, &ENTER, &["--round-trips", "7"]].concat();
-    let nodes = parse(&cluster.skep(&["node", "list", "--output", "json"]));
-    let is_service = |node: &&Value| node["kind"] != "client";
-    let services = nodes.as_array().expect("nodes").iter().filter(is_service).count();
+    let nodes = cluster.skep_list(&["node", "list"]);
+    let services = nodes.iter().filter(|node| node["kind"] != "client").count();
     let sources = services - 1;
     for format in ["json", "ndjson"] {
         let output = ["--repetitions", "2", "--output", format];
         let value = parse(&run(&[&common[..], &output].concat()).expect_success());
         check("bench-net", &value);
-        let pairs = value["pairs"].as_array().expect("pairs");
+        let pairs = value["pairs"].list();
         assert_eq!(pairs.len(), 2 * services + sources * (services - 1), "{value}");
-        let samples = value["samples"].as_array().expect("samples");
+        let samples = value["samples"].list();
         assert_eq!(samples.len(), pairs.len() * 3 * 2);
         for sample in samples {
-            let pair = &pairs[sample["pair"].as_u64().expect("a place") as usize];
+            let pair = &pairs[sample["pair"].number() as usize];
             let processes = if pair["from_kind"] == "host" { 2 } else { 1 };
-            let count = |name: &str| sample[name].as_array().expect("a list").len();
+            let count = |name: &str| sample[name].list().len();
             if sample["measured"] == "round_trip" {
                 assert_eq!((count("round_trips_us"), count("streams")), (7, 1), "{sample}");
-                assert!(sample["round_trip_us"].as_f64().expect("a time") > 0.0);
+                assert!(sample["round_trip_us"].float() > 0.0);
                 assert_eq!(sample["bytes"], 0);
             } else {
                 assert_eq!((count("round_trips_us"), count("streams")), (0, 3 * processes));
                 assert_eq!(sample["bytes"], processes * 3 * 4 * (64 << 10), "{sample}");
-                assert!(sample["bandwidth_mib_per_s"].as_f64().expect("a rate") > 0.0);
+                assert!(sample["bandwidth_mib_per_s"].float() > 0.0);
             }
         }
-        assert_eq!(value["judged"].as_array().expect("verdicts").len(), pairs.len() * 3);
+        assert_eq!(value["judged"].list().len(), pairs.len() * 3);
         assert_eq!(value["hosts"][1]["name"], "two");
     }
     let once = [&common[..], &["--repetitions", "1"]].concat();
     let all = ["--all-at-once", "--only-from-hosts", "--output", "json"];
     let value = parse(&run(&[&once[..], &all].concat()).expect_success());
     check("bench-net", &value);
-    let totals = value["totals"].as_array().expect("totals");
+    let totals = value["totals"].list();
     assert_eq!(totals.len(), 2);
     for total in totals {
         assert_eq!(total["bytes"], 2 * 2 * services * 3 * 4 * (64 << 10), "{total}");
     }
-    assert_eq!(value["samples"].as_array().expect("samples").len(), 2 * services * 3);
+    assert_eq!(value["samples"].list().len(), 2 * services * 3);
     let some = ["--services", "storage-1,storage-2", "--only-between-services"];
     let shown = run(&[&once[..], &some].concat()).expect_success();
     assert!(shown.contains("storage-1") && !shown.contains("metadata"), "{shown}");
@@ -536,7 +536,7 @@ fn net_measures_each_pair_in_both_directions() {
 }
 
 #[test]
-fn net_refuses_what_cannot_be_and_goes_on_without_a_service_that_is_gone() {
+fn net_refuses_invalid_options_and_skips_dead_services() {
     let cluster = small_cluster();
     let run = |more: &[&str]| finish(&mut bench_targets(&cluster, "net", more), PATIENCE);
     let refused = |more: &[&str], code: i32, words: &str| {
@@ -571,7 +571,7 @@ fn children(parent: u32) -> Vec<process::Process> {
     found
 }
 
-/// A run that goes on until somebody ends it, once it has measured something.
+/// A run that the test ends after its first results.
 struct Endless {
     child: Child,
     scratch: Scratch,
@@ -592,8 +592,8 @@ impl Endless {
         let child = bench(&[&arguments[..], more].concat())
             .args(["--processes-per-host", "2"])
             .stdin(Stdio::null())
-            .stdout(fs::File::create(scratch.join("out")).expect("a file"))
-            .stderr(fs::File::create(scratch.join("log")).expect("a file"))
+            .stdout(files::create(scratch.join("out")))
+            .stderr(files::create(scratch.join("log")))
             .spawn()
             .expect("it can be started");
         wait_for("files are written", PATIENCE, || {
@@ -626,7 +626,7 @@ impl Endless {
 
     fn end(&mut self) -> Ended {
         let status = wait_for("it ends", PATIENCE, || self.child.try_wait().expect("our child"));
-        let read = |name: &str| fs::read_to_string(self.scratch.join(name)).expect("a file");
+        let read = |name: &str| files::read_to_string(self.scratch.join(name));
         let outcome = serde_json::from_str(&read("out")).unwrap_or_default();
         Ended { code: status.code(), outcome, error: read("log") }
     }
@@ -639,15 +639,15 @@ impl Endless {
 }
 
 #[test]
-fn io_keeps_what_was_measured_when_a_process_dies() {
+fn io_keeps_its_results_when_a_process_dies() {
     let mut run = Endless::start(&["--output", "json"]);
     run.wait_for_repetitions();
     run.workers()[1].kill();
     let ended = run.end();
     assert_eq!(ended.code, Some(1), "{}", ended.error);
     check("bench-io", &ended.outcome);
-    assert!(ended.outcome["phases"].as_array().expect("phases").len() >= 2);
-    let why = ended.outcome["failure"].as_str().expect("a reason");
+    assert!(ended.outcome["phases"].list().len() >= 2);
+    let why = ended.outcome["failure"].text();
     assert!(why.contains("is gone: it was ended by signal 9"), "{why}");
     assert!(ended.error.contains("signal 9"), "{}", ended.error);
     run.wait_for_clean();

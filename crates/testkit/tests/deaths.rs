@@ -1,17 +1,17 @@
-//! What a client that died leaves behind.
+//! Files of a client that dies: their sizes, unlinked files and append rights.
 
+use skep_testkit::files;
 use skep_testkit::{Cluster, Random, Shape, Transport, wait_for};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 /// Leases last 5 s; a busy machine finds out a little later.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Semantics 3.7: nobody but the storage targets knew how far it had come.
+/// Semantics 3.7: only the storage targets knew the size of the file.
 #[test]
-fn what_a_dead_writer_wrote_has_its_size_when_the_lease_has_run_out() {
+fn size_by_a_dead_writer_is_settled_after_its_lease() {
     for transport in [Transport::Uring, Transport::Device] {
         let mut cluster = Cluster::start(Shape::default());
         let second = cluster.mount(transport);
@@ -21,15 +21,15 @@ fn what_a_dead_writer_wrote_has_its_size_when_the_lease_has_run_out() {
         let mut open = Vec::new();
         for (number, bytes) in contents.iter().enumerate() {
             let path = second.path().join(format!("file-{number}"));
-            let file = OpenOptions::new().write(true).create_new(true).open(path).expect("made");
-            file.write_all_at(bytes, 0).expect("written");
+            let file = files::open_with(OpenOptions::new().write(true).create_new(true), path);
+            files::write_all_at(&file, bytes, 0);
             open.push(file);
         }
         let size = |number: usize| {
             let path = cluster.path().join(format!("file-{number}"));
-            fs::metadata(path).expect("there").len()
+            files::metadata(path).len()
         };
-        assert!((0..contents.len()).all(|number| size(number) == 0), "nobody was told");
+        assert!((0..contents.len()).all(|number| size(number) == 0), "no size was reported");
         let died = Instant::now();
         second.kill();
         drop(open);
@@ -37,7 +37,7 @@ fn what_a_dead_writer_wrote_has_its_size_when_the_lease_has_run_out() {
             wait_for("the size of what a dead client wrote", PATIENCE, || {
                 (size(number) == bytes.len() as u64).then_some(())
             });
-            let found = fs::read(cluster.path().join(format!("file-{number}"))).expect("read");
+            let found = files::read(cluster.path().join(format!("file-{number}")));
             assert!(found == *bytes, "file {number}");
         }
         println!("known {:?} after its death", died.elapsed());
@@ -47,7 +47,7 @@ fn what_a_dead_writer_wrote_has_its_size_when_the_lease_has_run_out() {
 
 /// Semantics 1.18 and 4.5.
 #[test]
-fn what_a_dead_client_had_without_a_name_is_gone() {
+fn unlinked_files_of_a_dead_client_are_removed() {
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);
     let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR;
@@ -55,8 +55,8 @@ fn what_a_dead_client_had_without_a_name_is_gone() {
         .map(|_| {
             let file = rustix::fs::open(second.path(), flags, rustix::fs::Mode::RUSR);
             let file = fs::File::from(file.expect("made"));
-            file.write_all_at(&[7; 600_000], 0).expect("written");
-            file.sync_all().expect("synced");
+            files::write_all_at(&file, &[7; 600_000], 0);
+            files::sync_all(&file);
             file
         })
         .collect();
@@ -68,7 +68,7 @@ fn what_a_dead_client_had_without_a_name_is_gone() {
     cluster.stop();
 }
 
-/// Appends lines until there are enough or one fails; gives those that were acknowledged.
+/// Appends lines until one fails or the limit is reached; returns the acknowledged ones.
 fn append(path: &std::path::Path, name: &str, count: usize) -> Vec<String> {
     let mut acknowledged = Vec::new();
     let Ok(mut file) = OpenOptions::new().append(true).open(path) else { return acknowledged };
@@ -82,15 +82,15 @@ fn append(path: &std::path::Path, name: &str, count: usize) -> Vec<String> {
     acknowledged
 }
 
-/// Semantics 2.9 and 4.5: who appends goes on when metadata is killed, and when the client dies
-/// that has the right to append at that moment.
+/// Semantics 2.9 and 4.5: appends continue after metadata is killed, and after the client dies that
+/// holds the append right.
 #[test]
 fn appends_of_two_mounts_go_on_over_kills() {
     const COUNT: usize = 400;
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);
     let (here, there) = (cluster.path().join("log"), second.path().join("log"));
-    fs::write(&here, "").expect("made");
+    files::write(&here, "");
     let survivors: Vec<_> = (0..2)
         .map(|number| {
             let path = here.clone();
@@ -103,7 +103,7 @@ fn appends_of_two_mounts_go_on_over_kills() {
             std::thread::spawn(move || append(&path, &format!("victim-{number}"), usize::MAX))
         })
         .collect();
-    let len = || fs::metadata(&here).expect("there").len();
+    let len = || files::metadata(&here).len();
     let goes_on = || {
         let before = len();
         wait_for("it gets longer", PATIENCE, || (len() > before + 50_000).then_some(()));

@@ -1,25 +1,20 @@
-//! A client that was out of touch for longer than its lease: docs/design/0006-fencing.md.
+//! A client that could not reach management for longer than its lease: docs/design/0006-fencing.md.
 
 use rustix::process::Signal;
-use skep_testkit::{Cluster, Mounted, Shape, Transport, wait_for};
+use skep_testkit::files;
+use skep_testkit::{Cluster, Mounted, PATIENCE, Shape, Transport, wait_for};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-/// Leases last 5 s; a busy machine finds out a little later.
-const PATIENCE: Duration = Duration::from_secs(60);
 const LENGTH: usize = 4 << 20;
 
 fn mounts(cluster: &Cluster) -> usize {
-    let nodes = cluster.skep_json(&["node", "list"]);
-    let list = nodes.as_array().or_else(|| nodes["nodes"].as_array()).expect("a list").clone();
-    list.iter().filter(|node| node["kind"] == "client").count()
+    cluster.nodes("client").len()
 }
 
-/// Stops a mount's process until the cluster has done without it.
+/// Stops a mount's process until the cluster has removed that client.
 fn stop_beyond_lease(cluster: &Cluster, mount: &Mounted) {
     let before = mounts(cluster);
     mount.signal(Signal::STOP);
@@ -29,17 +24,11 @@ fn stop_beyond_lease(cluster: &Cluster, mount: &Mounted) {
 }
 
 fn open(path: &Path) -> File {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)
-        .expect("opened")
+    files::open_with(OpenOptions::new().read(true).write(true).create(true).truncate(false), path)
 }
 
-/// Writes to a file until that fails; then says what its handles are good for. A process of its
-/// own: whoever is started by one that has files of a stopped mount open waits at its start.
+/// Writes to a file until that fails; then reports which of its handles still work. A process of
+/// its own: a process that has files of a stopped mount open cannot start others, which would hang.
 const WRITER: &str = r#"
 import errno, os, sys
 def outcome(of):
@@ -70,10 +59,10 @@ print(first, *(outcome(of) for of in (
     lambda: os.pwrite(nameless, b"A", 0), lambda: os.fsync(nameless))))
 "#;
 
-/// Semantics 3.8 and 4.6: what it had been given before it was stopped came late, over what others
-/// had written since.
+/// Semantics 3.8 and 4.6: before fencing, its delayed writes overwrote newer writes of other
+/// clients.
 #[test]
-fn a_client_that_wakes_after_its_lease_writes_nothing_over_what_others_wrote() {
+fn client_stopped_past_its_lease_overwrites_nothing() {
     for transport in [Transport::Uring, Transport::Device] {
         let mut cluster = Cluster::start(Shape::default());
         let first = cluster.mount(transport);
@@ -89,8 +78,8 @@ fn a_client_that_wakes_after_its_lease_writes_nothing_over_what_others_wrote() {
         stop_beyond_lease(&cluster, &first);
         let theirs = vec![b'B'; LENGTH];
         let other = open(&path);
-        other.write_all_at(&theirs, 0).expect("written");
-        other.sync_all().expect("synced");
+        files::write_all_at(&other, &theirs, 0);
+        files::sync_all(&other);
         drop(other);
         first.signal(Signal::CONT);
 
@@ -100,29 +89,29 @@ fn a_client_that_wakes_after_its_lease_writes_nothing_over_what_others_wrote() {
         assert_eq!(outcomes[..6], expected, "of writing again, and what came then");
         assert_eq!(outcomes[6..], ["ESTALE", "ESTALE", "EIO", "EIO"], "of the file without a name");
         assert!(writer.wait().expect("our own child").success());
-        assert!(fs::read(&path).expect("read") == theirs, "what others wrote is untouched");
+        assert!(files::read(&path) == theirs, "what others wrote is untouched");
 
         // The mount has recovered by itself.
-        assert!(fs::read(first.path().join("file")).expect("read") == theirs);
+        assert!(files::read(first.path().join("file")) == theirs);
         let again = open(&first.path().join("file"));
-        again.write_all_at(b"again", 0).expect("written");
+        files::write_all_at(&again, b"again", 0);
         drop(again);
-        assert_eq!(fs::read(&path).expect("read")[..5], *b"again");
-        fs::write(first.path().join("new"), "new").expect("written");
-        assert_eq!(fs::read(cluster.path().join("new")).expect("read"), b"new");
+        assert_eq!(files::read(&path)[..5], *b"again");
+        files::write(first.path().join("new"), "new");
+        assert_eq!(files::read(cluster.path().join("new")), b"new");
         first.unmount();
         cluster.stop();
     }
 }
 
-/// What a dead client had open is given back although nobody asks for it.
+/// The opens of a dead client are removed although no other client uses the files.
 #[test]
-fn a_dead_client_is_removed_within_a_lease_and_what_it_had_open_is_given_back() {
+fn dead_client_and_its_opens_are_removed_within_a_lease() {
     let mut cluster = Cluster::start(Shape::default());
     let first = cluster.mount(Transport::Uring);
     let file = open(&first.path().join("removed"));
-    file.write_all_at(&vec![b'A'; LENGTH], 0).expect("written");
-    fs::remove_file(cluster.path().join("removed")).expect("removed");
+    files::write_all_at(&file, &vec![b'A'; LENGTH], 0);
+    files::remove_file(cluster.path().join("removed"));
     let before = mounts(&cluster);
     first.kill();
     wait_for("the dead client is removed", PATIENCE, || (mounts(&cluster) < before).then_some(()));

@@ -1,8 +1,8 @@
 //! File handles: `name_to_handle_at` and `open_by_handle_at`, on this mount and the next.
 
+use skep_testkit::files;
 use skep_testkit::program::run_in;
 use skep_testkit::{Cluster, Shape, Transport, wait_for};
-use std::fs::{self, File};
 use std::path::Path;
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ fn handle(path: &Path) -> Handle {
     (kind.to_owned(), bytes.to_owned())
 }
 
-/// What a handle leads to on a mount.
+/// The file to which a handle leads on a mount.
 fn open(mount: &Path, (kind, bytes): &Handle) -> String {
     python(&["open", mount.to_str().expect("UTF-8"), kind, bytes])
 }
@@ -61,21 +61,21 @@ fn handles_lead_to_their_inode_for_as_long_as_it_exists() {
         let mut expected = Vec::new();
         for index in 0..6 {
             let inner = format!("directory-{index}/inner");
-            fs::create_dir_all(root.join(&inner)).expect("made");
+            files::create_dir_all(root.join(&inner));
             let file = root.join(&inner).join("file");
-            fs::write(&file, format!("text {index}")).expect("written");
+            files::write(&file, format!("text {index}"));
             expected.push((handle(&root.join(&inner)), inner));
             expected.push((handle(&file), format!("text {index}")));
         }
         let gone = root.join("gone");
-        fs::create_dir(&gone).expect("made");
-        fs::write(root.join("removed"), "x").expect("written");
+        files::create_dir(&gone);
+        files::write(root.join("removed"), "x");
         let removed = [handle(&gone), handle(&root.join("removed"))];
         assert_eq!(open(&root, &removed[0]), "gone");
-        fs::remove_dir(&gone).expect("removed");
-        fs::remove_file(root.join("removed")).expect("removed");
-        // What was moved is still what it was.
-        fs::rename(root.join("directory-0/inner"), root.join("directory-1/moved")).expect("moved");
+        files::remove_dir(&gone);
+        files::remove_file(root.join("removed"));
+        // A handle still leads to a moved file.
+        files::rename(root.join("directory-0/inner"), root.join("directory-1/moved"));
         expected[0].1 = "directory-1/moved".to_owned();
         let check = |mount: &Path| {
             for (handle, leads_to) in &expected {
@@ -98,17 +98,17 @@ fn handles_lead_to_their_inode_for_as_long_as_it_exists() {
 
 /// Semantics 1.19: while a mount has it open, there; elsewhere it is gone with its last name.
 #[test]
-fn handles_lead_to_what_has_no_name_while_it_is_open() {
+fn handles_lead_to_unlinked_files_while_open() {
     for transport in Transport::ALL {
         let mut cluster = Cluster::start(Shape { transport, ..Shape::default() });
         let second = cluster.mount(transport);
         let (here, there) = (cluster.path().to_owned(), second.path().to_owned());
-        fs::write(here.join("file"), "text of it").expect("written");
+        files::write(here.join("file"), "text of it");
         let leads_to = handle(&here.join("file"));
         assert_eq!(handle(&there.join("file")), leads_to, "the same on each mount");
-        let open_there = File::open(there.join("file")).expect("opened");
-        let open_here = File::open(here.join("file")).expect("opened");
-        fs::remove_file(here.join("file")).expect("removed");
+        let open_there = files::open(there.join("file"));
+        let open_here = files::open(here.join("file"));
+        files::remove_file(here.join("file"));
         for mount in [&here, &there] {
             assert_eq!(open(mount, &leads_to), "text of it", "{}", mount.display());
         }

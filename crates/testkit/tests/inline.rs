@@ -1,20 +1,22 @@
-//! Files whose first bytes lie in metadata: that they are as others to programs on every mount,
-//! what they cost, what is said of them, and what kills and power losses leave.
+//! Files whose first bytes lie in metadata: programs on every mount see them like other files. Also
+//! their cost, their printed patterns, and their contents after kills and power losses.
 
-use rustix::fs::{FallocateFlags, OFlags, SeekFrom, copy_file_range, fallocate, seek};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom, copy_file_range, seek};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::power::Disk;
 use skep_testkit::program::{Finished, finish, run_in};
-use skep_testkit::{Cluster, Mounted, Random, Scratch, Shape, Transport, cluster, wait_for};
-use std::fs::{self, File, OpenOptions};
+use skep_testkit::view::{EntryInfo, Typed};
+use skep_testkit::{
+    Cluster, Mounted, PATIENCE, Random, Scratch, Shape, Transport, cluster, wait_for,
+};
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const PATTERN: &str = "inline/from=4KiB,count=1,chunk-size=64KiB/from=1MiB,count=all";
 const INLINE: usize = 4096;
 const DISK_BYTES: u64 = 4 << 30;
@@ -29,12 +31,15 @@ fn entry_json(arguments: &[&str], path: &Path) -> Value {
     serde_json::from_str(&entry(arguments, path).expect_success()).expect("JSON")
 }
 
-fn open(path: &Path) -> File {
-    let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-    options.expect("opened")
+fn entry_info(path: &Path) -> EntryInfo {
+    EntryInfo(entry_json(&["info"], path))
 }
 
-/// A file and what it must hold, by the paths of two mounts.
+fn open(path: &Path) -> File {
+    files::open_with(OpenOptions::new().read(true).write(true).create(true).truncate(false), path)
+}
+
+/// A file by its paths on two mounts, and its expected contents.
 struct Checked {
     paths: [PathBuf; 2],
     expected: Vec<u8>,
@@ -44,8 +49,8 @@ impl Checked {
     #[track_caller]
     fn check(&self, what: &str) {
         for path in &self.paths {
-            // Another mount may show attributes of a second ago; who opens reads the newest.
-            let found = fs::read(path).expect("read");
+            // Another mount may show attributes of a second ago; an open reads the newest.
+            let found = files::read(path);
             let at = found.iter().zip(&self.expected).position(|(a, b)| a != b);
             let (len, right) = (found.len(), self.expected.len());
             assert!(
@@ -57,20 +62,20 @@ impl Checked {
     }
 
     fn write(&mut self, file: &File, offset: usize, bytes: &[u8]) {
-        file.write_all_at(bytes, offset as u64).expect("written");
+        files::write_all_at(file, bytes, offset as u64);
         let end = offset + bytes.len();
         self.expected.resize(self.expected.len().max(end), 0);
         self.expected[offset..end].copy_from_slice(bytes);
     }
 
     fn resize(&mut self, file: &File, len: usize) {
-        file.set_len(len as u64).expect("cut");
+        files::set_len(file, len as u64);
         self.expected.resize(len, 0);
     }
 
     fn clear(&mut self, file: &File, range: std::ops::Range<usize>, flags: FallocateFlags) {
         let len = (range.end - range.start) as u64;
-        fallocate(file, flags, range.start as u64, len).expect("cleared");
+        files::fallocate(file, flags, range.start as u64, len);
         let end = range.end.min(self.expected.len());
         self.expected[range.start.min(end)..end].fill(0);
     }
@@ -91,63 +96,57 @@ fn end(cluster: Cluster, second: Mounted) {
 
 /// Commands: skep entry set, skep entry info, skep entry map.
 #[test]
-fn small_files_cost_no_chunk_file_and_their_pattern_says_so() {
+fn small_files_cost_no_chunk_file_and_show_inline() {
     let (cluster, second) = mounts();
     let count = || cluster.chunk_files().len();
     for number in 0..20 {
         let path = cluster.path().join(format!("file-{number}"));
-        fs::write(&path, vec![7; number * 200]).expect("written");
-        assert_eq!(
-            fs::read(second.path().join(format!("file-{number}"))).expect("read").len(),
-            number * 200
-        );
+        files::write(&path, vec![7; number * 200]);
+        assert_eq!(files::read(second.path().join(format!("file-{number}"))).len(), number * 200);
     }
     assert_eq!(count(), 0);
     let path = cluster.path().join("file-19");
-    assert_eq!(fs::metadata(&path).expect("it").blocks(), 8);
-    let info = entry_json(&["info"], &path);
-    let first = &info["pattern"]["components"][0];
-    assert_eq!((&first["redundancy"], &first["targets_wanted"]), (&json!("inline"), &json!(0)));
-    assert_eq!(info["pattern"]["components"][1]["start_byte"], INLINE);
+    assert_eq!(files::metadata(&path).blocks(), 8);
+    let info = entry_info(&path);
+    let components = info.components();
+    assert_eq!((components[0].redundancy(), components[0].targets_wanted()), ("inline", 0));
+    assert_eq!(components[1].start_byte(), INLINE as u64);
     let text =
         finish(Command::new(cluster::program()).args(["entry", "info"]).arg(&path), PATIENCE)
             .expect_success();
     assert!(text.contains("+ Type: inline") && text.contains("4.0KiB"), "{text}");
     let map = entry_json(&["map", "--offset", "0", "--length", "8KiB"], &path);
-    let pieces = map["pieces"].as_array().expect("pieces");
+    let pieces = map["pieces"].list();
     assert_eq!(pieces.len(), 2);
-    let metadata = info["metadata"]["target"].clone();
+    let metadata = info.0["metadata"]["target"].clone();
     assert_eq!((&pieces[0]["length"], &pieces[0]["target"]), (&json!(INLINE), &metadata));
     assert_ne!(pieces[1]["target"], metadata);
-    // Whoever owns a file says so by an attribute, too.
+    // The owner of a file can also set the pattern by an attribute.
     let other = cluster.path().join("other");
-    fs::write(&other, "").expect("made");
+    files::write(&other, "");
     let wanted = b"inline/from=8KiB,count=1";
     let flags = rustix::fs::XattrFlags::empty();
-    rustix::fs::setxattr(&other, "user.skep.pattern", wanted, flags).expect("empty, and ours");
-    open(&other).write_all_at(&[9], 8191).expect("written");
-    assert_eq!(
-        (count(), entry_json(&["info"], &other)["pattern"]["components"][1]["start_byte"].take()),
-        (0, json!(8192))
-    );
-    fs::remove_file(&other).expect("removed");
+    rustix::fs::setxattr(&other, "user.skep.pattern", wanted, flags).or_fail("setxattr", &other);
+    files::write_all_at(&open(&other), &[9], 8191);
+    assert_eq!((count(), entry_info(&other).components()[1].start_byte()), (0, 8192));
+    files::remove_file(&other);
     // One byte more is one chunk file.
     let file = open(&path);
-    file.write_all_at(&[8; 10], 4090).expect("written");
+    files::write_all_at(&file, &[8; 10], 4090);
     assert_eq!(count(), 1);
     drop(file);
     for number in 0..20 {
-        fs::remove_file(cluster.path().join(format!("file-{number}"))).expect("removed");
+        files::remove_file(cluster.path().join(format!("file-{number}")));
     }
     wait_for("no chunk file is left", PATIENCE, || (count() == 0).then_some(()));
     end(cluster, second);
 }
 
 #[test]
-fn what_cannot_be_in_metadata_is_refused_with_the_reason() {
+fn invalid_inline_patterns_are_refused_with_the_reason() {
     let (cluster, second) = mounts();
     let directory = cluster.path().join("directory");
-    fs::create_dir(&directory).expect("made");
+    files::create_dir(&directory);
     for (text, words) in [
         ("inline", "inline/from=4KiB"),
         ("inline/from=5000", "no multiple of 4 KiB up to 64 KiB"),
@@ -162,26 +161,26 @@ fn what_cannot_be_in_metadata_is_refused_with_the_reason() {
     end(cluster, second);
 }
 
-/// `skep config set inline-bytes` gives it to all files of which nobody says otherwise.
+/// `skep config set inline-bytes` applies to all files without another pattern.
 #[test]
-fn the_clusters_setting_puts_the_first_bytes_of_new_files_into_metadata() {
+fn cluster_setting_inline_bytes_applies_to_new_files() {
     let cluster = Cluster::start(Shape::default());
-    let shown = |path: &Path| entry_json(&["info"], path)["pattern"]["components"][0].clone();
+    let redundancy = |path: &Path| entry_info(path).first_component().redundancy().to_owned();
     let before = cluster.path().join("before");
-    fs::write(&before, "x").expect("written");
-    assert_eq!(shown(&before)["redundancy"], "stripe", "the default");
+    files::write(&before, "x");
+    assert_eq!(redundancy(&before), "stripe", "the default");
     cluster.skep(&["config", "set", "inline-bytes", "8KiB"]);
     let mut number = 0;
     wait_for("new files follow the setting", PATIENCE, || {
         number += 1;
         let path = cluster.path().join(format!("new-{number}"));
-        fs::write(&path, "x").expect("written");
-        (shown(&path)["redundancy"] == "inline").then_some(())
+        files::write(&path, "x");
+        (redundancy(&path) == "inline").then_some(())
     });
-    assert_eq!(shown(&before)["redundancy"], "stripe", "it stays where it is");
+    assert_eq!(redundancy(&before), "stripe", "it stays where it is");
     let asked = cluster.path().join("asked");
     entry_json(&["create", "--pattern", "count=2"], &asked);
-    assert_eq!(shown(&asked)["redundancy"], "stripe");
+    assert_eq!(redundancy(&asked), "stripe");
     cluster.stop();
 }
 
@@ -213,15 +212,15 @@ fn each_kind_of_change_over_the_border_is_seen_by_both_mounts() {
         it.clear(&file, 500..600, zero);
         it.clear(&file, 8000..12_000, zero | keep);
         it.check("zeros");
-        fallocate(&file, keep, 0, 100_000).expect("reserved");
+        files::fallocate(&file, keep, 0, 100_000);
         it.check("space");
-        fallocate(&file, FallocateFlags::empty(), 2000, 10_000).expect("reserved");
+        files::fallocate(&file, FallocateFlags::empty(), 2000, 10_000);
         it.expected.resize(12_000, 0);
         it.check("longer by fallocate");
         assert_eq!(seek(&file, SeekFrom::Data(10)).expect("data"), 10);
         assert!(seek(&file, SeekFrom::Hole(10)).expect("a hole") >= INLINE as u64);
 
-        let mut appending = OpenOptions::new().append(true).open(&it.paths[0]).expect("opened");
+        let mut appending = files::open_with(OpenOptions::new().append(true), &it.paths[0]);
         it.resize(&file, 4000);
         appending.write_all(&bytes[..300]).expect("appended");
         it.expected.extend_from_slice(&bytes[..300]);
@@ -247,8 +246,8 @@ fn each_kind_of_change_over_the_border_is_seen_by_both_mounts() {
         // Copies within the file and between files, of which one begins in metadata or both.
         let plain = here.join("plain");
         entry_json(&["create", "--pattern", "count=1"], &plain);
-        fs::write(&plain, &bytes[..20_000]).expect("written");
-        let (source, file) = (File::open(&plain).expect("opened"), open(&it.paths[0]));
+        files::write(&plain, &bytes[..20_000]);
+        let (source, file) = (files::open(&plain), open(&it.paths[0]));
         let (mut from, mut to) = (5, 10);
         copy_all(&source, &mut from, &file, &mut to, 15_000);
         it.expected.resize(15_010, 0);
@@ -265,9 +264,9 @@ fn each_kind_of_change_over_the_border_is_seen_by_both_mounts() {
         it.expected = bytes[..100].to_vec();
         it.check("a small copy");
         drop((source, file));
-        fs::remove_file(&plain).expect("removed");
+        files::remove_file(&plain);
         beside_the_cache(&mut it);
-        fs::remove_file(&it.paths[0]).expect("removed");
+        files::remove_file(&it.paths[0]);
     }
     let count = || cluster.chunk_files().len();
     wait_for("no chunk file is left", PATIENCE, || (count() == 0).then_some(()));
@@ -277,10 +276,10 @@ fn each_kind_of_change_over_the_border_is_seen_by_both_mounts() {
 fn beside_the_cache(it: &mut Checked) {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(OFlags::DIRECT.bits() as i32);
-    let direct = options.open(&it.paths[0]).expect("opened");
+    let direct = files::open_with(&options, &it.paths[0]);
     let page = aligned(0x77);
-    direct.write_all_at(page.bytes(), 0).expect("written");
-    direct.write_all_at(page.bytes(), 4096).expect("written");
+    files::write_all_at(&direct, page.bytes(), 0);
+    files::write_all_at(&direct, page.bytes(), 4096);
     it.expected = vec![0x77; 8192];
     it.check("direct writes");
     drop(direct);
@@ -316,7 +315,7 @@ fn aligned(byte: u8) -> Page {
 /// Random changes on one mount or the other, each closed before the next is opened, around the
 /// border of metadata and storage.
 #[test]
-fn random_changes_from_both_mounts_give_what_a_plain_file_would() {
+fn random_changes_from_two_mounts_match_a_plain_file() {
     let (cluster, second) = mounts();
     let seed = Random::seed_of_run();
     println!("SKEP_TEST_SEED={seed}");
@@ -338,7 +337,7 @@ fn random_changes_from_both_mounts_give_what_a_plain_file_would() {
                     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                     it.clear(&file, at..at + len, flags);
                 }
-                _ => file.sync_data().expect("synced"),
+                _ => files::sync_data(&file),
             }
         }
         drop(file);
@@ -355,16 +354,16 @@ fn a_shared_file_is_as_the_last_write_left_it() {
     let files = paths.each_ref().map(|path| open(path));
     let mut random = Random::new(3);
     let mut expected = vec![0; 6000];
-    files[0].write_all_at(&expected, 0).expect("written");
+    files::write_all_at(&files[0], &expected, 0);
     for round in 0..200 {
         let (writer, reader) = (round % 2, (round + 1) % 2);
         let at = random.below(5000);
         let len = 1 + random.below(900);
         let bytes = random.bytes(len);
-        files[writer].write_all_at(&bytes, at as u64).expect("written");
+        files::write_all_at(&files[writer], &bytes, at as u64);
         expected[at..at + bytes.len()].copy_from_slice(&bytes);
         let mut found = vec![1; 6000];
-        files[reader].read_exact_at(&mut found, 0).expect("read");
+        files::read_exact_at(&files[reader], &mut found, 0);
         assert!(found == expected, "round {round}");
     }
     drop(files);
@@ -374,17 +373,17 @@ fn a_shared_file_is_as_the_last_write_left_it() {
         let threads: Vec<_> = logs
             .into_iter()
             .enumerate()
-            .map(|(which, mut log)| {
+            .map(|(which, log)| {
                 scope.spawn(move || {
                     for number in 0..100 {
                         let line = format!("{which} {number:03} {}\n", "x".repeat(40));
-                        log.write_all(line.as_bytes()).expect("appended");
+                        files::write_all(&log, line.as_bytes());
                     }
                 })
             })
             .collect();
         threads.into_iter().for_each(|thread| thread.join().expect("done"));
-        fs::read_to_string(paths[0].with_file_name("log")).expect("read")
+        files::read_to_string(paths[0].with_file_name("log"))
     });
     let mut lines: Vec<_> = lines.lines().collect();
     lines.sort_unstable();
@@ -394,25 +393,25 @@ fn a_shared_file_is_as_the_last_write_left_it() {
     end(cluster, second);
 }
 
-/// Semantics 3.1: and who had not synced isn't told that anything was lost.
+/// Semantics 3.1: a writer that had not synced gets no error.
 #[test]
 fn a_killed_metadata_service_loses_no_bytes() {
     let (cluster, second) = mounts();
     for (round, mount) in [cluster.path(), second.path()].into_iter().enumerate() {
         let name = format!("file-{round}");
         let file = open(&mount.join(&name));
-        file.write_all_at(b"before", 0).expect("written");
+        files::write_all_at(&file, b"before", 0);
         cluster.processes("metadata").remove(0).kill();
         file.write_all_at(b"after", 10).expect("written when it is back");
         file.sync_all().expect("nothing was lost");
         let expected = b"before\0\0\0\0after";
-        assert_eq!(fs::read(cluster.path().join(&name)).expect("read"), expected);
-        assert_eq!(fs::read(second.path().join(&name)).expect("read"), expected);
+        assert_eq!(files::read(cluster.path().join(&name)), expected);
+        assert_eq!(files::read(second.path().join(&name)), expected);
     }
     end(cluster, second);
 }
 
-/// A cluster of which the metadata service alone lies on a disk of its own.
+/// A cluster with its metadata service on a disk of its own.
 fn with_metadata_on(disk: &Path) -> Cluster {
     let shape = Shape { storage_services: 1, metadata_targets: 1, ..Shape::default() };
     let cluster = Cluster::start(shape);
@@ -420,9 +419,9 @@ fn with_metadata_on(disk: &Path) -> Cluster {
     cluster.stop();
     let service = cluster.data().join("metadata-1");
     finish(Command::new("cp").arg("-a").arg(&service).arg(disk), PATIENCE).expect_success();
-    fs::remove_dir_all(&service).expect("removed");
-    std::os::unix::fs::symlink(disk.join("metadata-1"), &service).expect("linked");
-    rustix::fs::syncfs(File::open(disk).expect("opened")).expect("synced");
+    files::remove_dir_all(&service);
+    files::symlink(disk.join("metadata-1"), &service);
+    files::syncfs(disk);
     cluster.up().expect_success();
     cluster
 }
@@ -438,7 +437,7 @@ fn lose_power(cluster: &Cluster, disk: &mut Disk, copy: u32) {
 /// Semantics 3.3 and 3.5: a metadata host alone loses its power, under a mount that goes on, and
 /// with it bytes that it had acknowledged.
 #[test]
-fn who_had_not_synced_when_metadata_lost_its_power_is_told_once() {
+fn unsynced_writer_gets_one_error_after_metadata_power_loss() {
     let scratch = Scratch::new();
     let mut disk = Disk::new(&scratch, DISK_BYTES);
     let mut cluster = with_metadata_on(disk.path());
@@ -446,12 +445,12 @@ fn who_had_not_synced_when_metadata_lost_its_power_is_told_once() {
     for (mount, names) in [(cluster.path(), ["a", "b"]), (other.path(), ["c", "d"])] {
         let [untouched, hit] = names.map(|name| open(&mount.join(name)));
         for file in [&untouched, &hit] {
-            file.write_all_at(&[1; 3000], 0).expect("written");
-            file.sync_all().expect("synced");
+            files::write_all_at(file, &[1; 3000], 0);
+            files::sync_all(file);
         }
         let second = open(&mount.join(names[1]));
         let copy = disk.freeze_copy();
-        hit.write_all_at(&[2; 2000], 500).expect("written");
+        files::write_all_at(&hit, &[2; 2000], 500);
         lose_power(&cluster, &mut disk, copy);
         for (which, file) in [&hit, &second].into_iter().enumerate() {
             let error = file.sync_all().expect_err("what was written is lost");
@@ -460,16 +459,16 @@ fn who_had_not_synced_when_metadata_lost_its_power_is_told_once() {
         }
         untouched.sync_all().expect("all that was written to it is there");
         // Written again, it is there for good.
-        hit.write_all_at(&[3; 2000], 500).expect("written");
-        hit.sync_all().expect("synced");
+        files::write_all_at(&hit, &[3; 2000], 500);
+        files::sync_all(&hit);
         let copy = disk.freeze_copy();
         lose_power(&cluster, &mut disk, copy);
         hit.sync_all().expect("nothing of it was lost");
         drop((untouched, hit, second));
         let expected = [vec![1; 500], vec![3; 2000], vec![1; 500]].concat();
         for mount in [cluster.path(), other.path()] {
-            assert!(fs::read(mount.join(names[0])).expect("read") == [1; 3000]);
-            assert!(fs::read(mount.join(names[1])).expect("read") == expected);
+            assert!(files::read(mount.join(names[0])) == [1; 3000]);
+            assert!(files::read(mount.join(names[1])) == expected);
         }
     }
     other.unmount();

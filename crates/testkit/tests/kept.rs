@@ -1,18 +1,18 @@
-//! What files are, and not only what is in them, is the same on every mount and after restarts:
+//! Attributes of files, not only their contents, are the same on every mount and after restarts:
 //! kinds, numbers, owners, times, targets, attributes.
 
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, StatxFlags, Timespec, Timestamps, XattrFlags, getxattr,
     listxattr, makedev, mknodat, setxattr, statx, utimensat,
 };
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::program::run_in;
 use skep_testkit::{Cluster, Shape, Transport};
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs::{self};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, chown, symlink};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Before 1970, after 2106 (32 bits without a sign) and beyond 2446 (34 bits, as ext4 has it).
@@ -28,12 +28,13 @@ fn make(root: &Path) {
     node("null", FileType::CharacterDevice, makedev(1, 3));
     node("zero", FileType::CharacterDevice, makedev(1, 5));
     node("block", FileType::BlockDevice, makedev(4095, 1_048_575));
-    fs::create_dir(root.join("directory")).expect("made");
-    fs::write(root.join("file"), "text").expect("written");
-    symlink(OsStr::from_bytes(b"t\xff\xfe"), root.join("link")).expect("made");
-    chown(root.join("file"), Some(u32::MAX - 1), Some(u32::MAX - 1)).expect("given away");
+    files::create_dir(root.join("directory"));
+    files::write(root.join("file"), "text");
+    files::symlink(OsStr::from_bytes(b"t\xff\xfe"), root.join("link"));
+    files::chown(root.join("file"), Some(u32::MAX - 1), Some(u32::MAX - 1));
     let name = &b"user.\xff\x80"[..];
-    setxattr(root.join("file"), name, b"\0\xff", XattrFlags::empty()).expect("set");
+    setxattr(root.join("file"), name, b"\0\xff", XattrFlags::empty())
+        .or_fail("setxattr", root.join("file"));
     run_in(root, "setfacl", ["-m", "u:4294967294:rw,g:77:r", "file"]);
     run_in(root, "setfacl", ["-d", "-m", "u:4294967294:rw", "directory"]);
     for (name, seconds) in ["file", "directory", "null", "pipe"].into_iter().zip(SECONDS) {
@@ -41,31 +42,33 @@ fn make(root: &Path) {
             last_access: Timespec { tv_sec: seconds, tv_nsec: 999_999_999 },
             last_modification: Timespec { tv_sec: seconds, tv_nsec: 1 },
         };
-        utimensat(CWD, root.join(name), &times, AtFlags::empty()).expect("set");
+        utimensat(CWD, root.join(name), &times, AtFlags::empty())
+            .or_fail("utimensat", root.join(name));
     }
 }
 
 /// All that can be seen of it, a line for each.
 fn state(root: &Path) -> Vec<String> {
     let mut lines = Vec::new();
-    let listed = fs::read_dir(root).expect("listed").map(|it| it.expect("an entry").path());
+    let listed = files::read_dir(root).map(|it| it.expect("an entry").path());
     let mut paths: Vec<_> = listed.collect();
     paths.sort();
     for path in paths {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-        let found = statx(CWD, &path, flags, wanted).expect("there");
+        let found = statx(CWD, &path, flags, wanted).or_fail("statx", &path);
         assert!(found.stx_mask & StatxFlags::BTIME.bits() != 0, "the time of creation is known");
         let time = |it: rustix::fs::StatxTimestamp| format!("{}.{:09}", it.tv_sec, it.tv_nsec);
         let is_link = path.is_symlink();
-        let target = is_link.then(|| fs::read_link(&path).expect("it leads somewhere"));
+        let target = is_link.then(|| files::read_link(&path));
         let mut names = vec![0; 1000];
-        let len = if is_link { 0 } else { listxattr(&path, &mut names).expect("listed") };
+        let len =
+            if is_link { 0 } else { listxattr(&path, &mut names).or_fail("listxattr", &path) };
         let attributes = names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
         let attributes: Vec<_> = attributes
             .map(|name| {
                 let mut value = vec![0; 1000];
-                let len = getxattr(&path, name, &mut value).expect("there");
+                let len = getxattr(&path, name, &mut value).or_fail("getxattr", &path);
                 (name.to_vec(), value[..len].to_vec())
             })
             .collect();
@@ -92,11 +95,11 @@ fn state(root: &Path) -> Vec<String> {
 
 /// Semantics 1.9, 1.11, 1.16 and 1.17.
 #[test]
-fn what_files_are_is_the_same_on_another_mount_and_after_a_restart() {
+fn attributes_are_equal_on_all_mounts_and_after_restart() {
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);
     let (here, there) = (cluster.path().join("all"), second.path().join("all"));
-    fs::create_dir(&here).expect("made");
+    files::create_dir(&here);
     make(&here);
     let before = state(&here);
     assert_eq!(before.len(), 8);
@@ -107,9 +110,9 @@ fn what_files_are_is_the_same_on_another_mount_and_after_a_restart() {
     }
     assert_eq!(state(&there), before);
     // Devices can be used where the mount doesn't forbid it.
-    fs::write(here.join("null"), "nothing").expect("it takes all");
+    files::write(here.join("null"), "nothing");
     let mut bytes = [1; 16];
-    File::open(there.join("zero")).expect("opened").read_exact(&mut bytes).expect("read");
+    files::read_exact(&files::open(there.join("zero")), &mut bytes);
     assert_eq!(bytes, [0; 16]);
     let third = cluster.mount_with(Transport::Uring, "nodev");
     let refused = fs::write(third.path().join("all/null"), "nothing").expect_err("no devices");
@@ -138,14 +141,14 @@ fn numbers_are_not_used_again_after_restarts() {
         for index in 0..100 {
             let path = cluster.path().join(format!("{round}-{index}"));
             match index % 2 {
-                0 => fs::write(&path, "x").expect("written"),
-                _ => fs::create_dir(&path).expect("made"),
+                0 => files::write(&path, "x"),
+                _ => files::create_dir(&path),
             }
-            let number = fs::metadata(&path).expect("there").ino();
+            let number = files::metadata(&path).ino();
             assert!(seen.insert(number), "{number} was used before round {round}");
             match index % 2 {
-                0 => fs::remove_file(&path).expect("removed"),
-                _ => fs::remove_dir(&path).expect("removed"),
+                0 => files::remove_file(&path),
+                _ => files::remove_dir(&path),
             }
         }
         match round % 2 {

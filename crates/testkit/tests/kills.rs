@@ -1,15 +1,15 @@
 //! `kill -9` of any one process at random moments under a mixed workload: every acknowledged
-//! operation is there, every byte is right, `skep entry info` works on all files, no chunk file is
+//! operation survives, every byte is right, `skep entry info` works on all files, no chunk file is
 //! orphaned.
 //!
 //! At least 50 kills on each run: half with FUSE over io_uring, half over /dev/fuse, which is
 //! asserted. The seed is printed; `SKEP_TEST_SEED` repeats the order of kills and operations (not
 //! their timing).
 
+use skep_testkit::files;
 use skep_testkit::process::Process;
-use skep_testkit::workload::{Cut, Worker};
-use skep_testkit::{Cluster, Random, Shape, Transport, wait_for};
-use std::fs;
+use skep_testkit::workload::{Crash, Worker};
+use skep_testkit::{Cluster, PATIENCE, Random, Shape, Transport, wait_for};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
@@ -17,20 +17,18 @@ use std::time::{Duration, Instant};
 
 /// Kills on each transport; in total at least 50.
 const KILLS: usize = 30;
-/// Each of so many kills is one of the mount's process. It ends a round, since the operations that
-/// are under way then fail.
+/// One of this many kills hits the mount's process. It ends a round, since the running operations
+/// fail.
 const CLIENT_KILL_EVERY: usize = 5;
 const WORKERS: u64 = 4;
-/// How long the workload goes on after a kill, at most, before the next one.
+/// Upper limit of the operations between two kills.
 const BETWEEN: usize = 900;
-/// How long one operation may take while a service is started again.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Chunk files of removed files must be gone after so long.
+/// Time within which the cluster must remove the chunk files of removed files.
 const CLEAN_UP: Duration = Duration::from_secs(30);
 
 type Running<'scope> = ScopedJoinHandle<'scope, Result<(), String>>;
 
-/// Runs the workload while `violence` is done, and gives the workers' failures.
+/// Runs the workload while `violence` kills processes, and returns the workers' failures.
 fn under_load(workers: &mut [Worker], violence: impl FnOnce(&mut dyn FnMut(usize))) -> Vec<String> {
     let stop = AtomicBool::new(false);
     let done: Vec<_> = workers.iter().map(Worker::operations).collect();
@@ -42,7 +40,7 @@ fn under_load(workers: &mut [Worker], violence: impl FnOnce(&mut dyn FnMut(usize
                 scope.spawn(move || worker.run(stop))
             })
             .collect();
-        // Lets the workload go on for a number of operations of all workers together.
+        // Waits until all workers together have completed a number of operations.
         let mut go_on = |operations: usize| {
             let count = || done.iter().map(|it| it.load(Ordering::Relaxed)).sum::<u64>();
             let goal = count() + operations as u64;
@@ -58,12 +56,12 @@ fn under_load(workers: &mut [Worker], violence: impl FnOnce(&mut dyn FnMut(usize
     })
 }
 
-fn verify(workers: &mut [Worker], cut: &Cut, round: &str) {
+fn verify(workers: &mut [Worker], cut: &Crash, round: &str) {
     let problems: Vec<_> = workers.iter_mut().flat_map(|worker| worker.check(cut)).collect();
     assert!(problems.is_empty(), "{round}:\n{}", problems.join("\n"));
 }
 
-/// Any service, metadata and storage more often than management.
+/// Picks a service: metadata and storage more often than management.
 fn victim(cluster: &Cluster, random: &mut Random) -> Process {
     let role = random.one_of(&["management", "metadata", "metadata", "storage", "storage"]);
     wait_for("a service to kill", PATIENCE, || {
@@ -72,7 +70,7 @@ fn victim(cluster: &Cluster, random: &mut Random) -> Process {
     })
 }
 
-/// A round ends with the death of the mount. Its workers see errors, and nothing else may fail.
+/// A round ends with a kill of the mount. Only then may a worker see an error.
 fn kill_client(cluster: &Cluster, workers: &mut [Worker], random: &mut Random) {
     let failures = under_load(workers, |go_on| {
         go_on(1 + random.below(BETWEEN));
@@ -108,7 +106,7 @@ fn round(cluster: &Cluster, workers: &mut [Worker], random: &mut Random, kills: 
 }
 
 fn all_files(directory: &Path, files: &mut Vec<std::path::PathBuf>) {
-    for entry in fs::read_dir(directory).expect("listed") {
+    for entry in files::read_dir(directory) {
         let entry = entry.expect("an entry");
         if entry.file_type().expect("a type").is_dir() {
             all_files(&entry.path(), files);
@@ -117,7 +115,7 @@ fn all_files(directory: &Path, files: &mut Vec<std::path::PathBuf>) {
     }
 }
 
-/// `skep entry info` on every entry; gives the ids of regular files.
+/// `skep entry info` on every entry; returns the ids of regular files.
 fn entry_info_on_all(cluster: &Cluster) {
     let mut files = Vec::new();
     all_files(cluster.path(), &mut files);
@@ -129,12 +127,12 @@ fn entry_info_on_all(cluster: &Cluster) {
     }
 }
 
-/// Removes everything: then no chunk file may be left, since none belongs to a file.
+/// Removes all files; then no chunk file may be left.
 /// Semantics 4.5.
 fn nothing_is_orphaned(cluster: &Cluster, workers: &mut Vec<Worker>) {
     workers.iter_mut().for_each(Worker::close);
     for worker in workers.drain(..) {
-        fs::remove_dir_all(worker.root()).expect("removed");
+        files::remove_dir_all(worker.root());
     }
     wait_for("no chunk file is left of removed files", CLEAN_UP, || {
         cluster.chunk_files().is_empty().then_some(())
@@ -153,13 +151,13 @@ fn kills_on(transport: Transport) {
     while kills < KILLS {
         let count = CLIENT_KILL_EVERY - 1;
         round(&cluster, &mut workers, &mut random, count);
-        verify(&mut workers, &Cut::of_services(), &format!("after {count} kills of services"));
+        verify(&mut workers, &Crash::of_services(), &format!("after {count} kills of services"));
         kill_client(&cluster, &mut workers, &mut random);
         cluster.assert_transport(cluster.path(), transport);
         for worker in &mut workers {
             worker.moved_to(cluster.path());
         }
-        verify(&mut workers, &Cut::of_client(), "after a kill of the mount");
+        verify(&mut workers, &Crash::of_client(), "after a kill of the mount");
         kills += count + 1;
         println!("{kills} kills");
     }

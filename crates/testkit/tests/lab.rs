@@ -1,15 +1,18 @@
-//! `skep lab`: real labs, what runs in them at which rates, and what is left of them.
+//! `skep lab`: real labs, the rates of their links and targets, and their complete removal.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use skep_testkit::files;
 use skep_testkit::lab::Lab;
 use skep_testkit::program::finish;
 use skep_testkit::schema::{check, check_lines};
+use skep_testkit::view::Typed;
 use skep_testkit::{Scratch, cluster, wait_for};
 use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+/// Longer than elsewhere: a lab starts a whole cluster in network namespaces of limited rates.
 const PATIENCE: Duration = Duration::from_secs(240);
 const NOTHING: Vec<String> = Vec::new();
 /// Bytes in a second that the lab below is asked for.
@@ -17,7 +20,7 @@ const LINK: f64 = 8e6;
 const TARGET: f64 = 5e6;
 /// Programs that write at once.
 const WRITERS: u32 = 8;
-/// What each of them writes.
+/// The bytes that each client writes.
 const MEGABYTES: u32 = 4;
 const RATES: [&str; 4] = ["--client-link", "64Mbit", "--target-rate", "5MB/s"];
 const SHAPE: [&str; 7] = ["--servers", "2", "--targets", "1", "--clients", "2", "--in-memory"];
@@ -65,8 +68,8 @@ fn written_rate(lab: &Lab, name: &str, targets: &str) -> f64 {
     let host = &run["hosts"][0];
     assert_eq!(host["exit_code"], 0, "{run}");
     let bytes = f64::from(WRITERS * MEGABYTES) * 1e6;
-    assert!(host["sent_bytes"].as_f64().expect("a number") >= bytes, "{run}");
-    bytes / host["seconds"].as_f64().expect("a number")
+    assert!(host["sent_bytes"].float() >= bytes, "{run}");
+    bytes / host["seconds"].float()
 }
 
 /// A rate may never be passed; on a machine that does much else it may be missed a few times.
@@ -85,22 +88,21 @@ fn assert_rate(lab: &Lab, targets: &str, expected: f64) {
 
 /// Command: skep lab up, skep lab down, skep lab status, skep lab shapes.
 #[test]
-fn a_lab_has_mounts_on_hosts_whose_links_and_targets_have_the_rates_asked_for() {
+fn lab_links_and_targets_have_the_requested_rates() {
     let lab = Lab::new();
     let up = lab.json("up", &[&SHAPE[..], &RATES].concat());
     check("lab-up", &up);
     assert_eq!((&up["phase"], &up["is_well"]), (&"up".into(), &true.into()), "{up}");
-    let names: Vec<_> =
-        up["hosts"].as_array().expect("hosts").iter().map(|host| host["name"].clone()).collect();
+    let names: Vec<_> = up["hosts"].list().iter().map(|host| host["name"].clone()).collect();
     assert_eq!(names, ["m1", "s1", "s2", "c1", "c2"]);
     checked(&lab, "status", &[]);
 
     // Both mounts, from outside and from the hosts.
-    fs::write(lab.mount("c1").join("greeting"), "hello").expect("written");
-    assert_eq!(fs::read_to_string(lab.mount("c2").join("greeting")).expect("read"), "hello");
+    files::write(lab.mount("c1").join("greeting"), "hello");
+    assert_eq!(files::read_to_string(lab.mount("c2").join("greeting")), "hello");
     let script = ["--", "sh", "-c", "cat greeting; echo $SKEP_LAB_HOST >&2"];
     let run = checked(&lab, "run", &script);
-    for (host, name) in run["hosts"].as_array().expect("hosts").iter().zip(["c1", "c2"]) {
+    for (host, name) in run["hosts"].list().iter().zip(["c1", "c2"]) {
         assert_eq!((&host["host"], &host["exit_code"]), (&name.into(), &0.into()));
         assert_eq!(
             (&host["stdout"], &host["stderr"]),
@@ -113,7 +115,7 @@ fn a_lab_has_mounts_on_hosts_whose_links_and_targets_have_the_rates_asked_for() 
     assert_rate(&lab, "2", TARGET);
     assert_rate(&lab, "2,3", LINK);
     let status = lab.json("status", &[]);
-    let received = |host: usize| status["hosts"][host]["received_bytes"].as_u64().expect("bytes");
+    let received = |host: usize| status["hosts"][host]["received_bytes"].number();
     assert!(received(1) + received(2) > 32_000_000, "{status}");
 
     checked(&lab, "down", &["--dry-run"]);
@@ -135,14 +137,14 @@ fn commands_on_hosts_have_exit_codes_and_a_limit_of_time() {
     let skep = cluster::program().display().to_string();
     let chooser = ["--host", "c1", "--", &skep, "config", "get", "chooser", "--output", "json"];
     let run = lab.json("run", &chooser);
-    assert!(run["hosts"][0]["stdout"].as_str().expect("a text").contains("roundrobin"), "{run}");
+    assert!(run["hosts"][0]["stdout"].text().contains("roundrobin"), "{run}");
     let script = "test $SKEP_LAB_HOST = c1 || exit 7";
     let run = lab.call("run", &["--output", "json", "--", "sh", "-c", script]);
     assert_eq!(run.status.code(), Some(1), "{run:?}");
     let value: Value = serde_json::from_str(&run.stdout).expect("JSON");
     assert_eq!(value["hosts"][0]["exit_code"], 0, "{value}");
     assert_eq!(value["hosts"][1]["exit_code"], 7, "{value}");
-    // Also what the command has started ends with it.
+    // Processes that the command has started end with it.
     let script = "sleep 1000 & sleep 1000; echo not reached";
     let limited = ["--host", "c1", "--timeout", "300ms", "--output", "json"];
     let run = lab.call("run", &[&limited[..], &["--", "sh", "-c", script]].concat());
@@ -150,7 +152,7 @@ fn commands_on_hosts_have_exit_codes_and_a_limit_of_time() {
     check("lab-run", &value);
     let host = &value["hosts"][0];
     assert_eq!((&host["is_timed_out"], &host["stdout"]), (&true.into(), &"".into()), "{value}");
-    assert!(host["seconds"].as_f64().expect("a number") < 30.0, "{value}");
+    assert!(host["seconds"].float() < 30.0, "{value}");
     wait_for("the command's own processes end", PATIENCE, || (!has_sleep(&lab)).then_some(()));
     let unknown = lab.call("run", &["--host", "c9", "--", "true"]);
     assert_eq!(unknown.status.code(), Some(4), "{unknown:?}");
@@ -162,14 +164,14 @@ fn commands_on_hosts_have_exit_codes_and_a_limit_of_time() {
 fn whatever_a_killed_lab_leaves_is_removed() {
     let lab = Lab::new();
     lab.call("up", &SHAPE).expect_success();
-    fs::write(lab.mount("c1").join("data"), vec![7; 3 << 20]).expect("written");
-    // A program of somebody in a host, too.
+    files::write(lab.mount("c1").join("data"), vec![7; 3 << 20]);
+    // Also another program that runs in a host.
     let mut shell = lab.command("run", &["--host", "c2", "--", "sleep", "1000"]);
     let mut shell = shell.stdout(Stdio::null()).spawn().expect("started");
     wait_for("it runs", PATIENCE, || has_sleep(&lab).then_some(()));
     let status = lab.json("status", &[]);
-    for host in status["hosts"].as_array().expect("hosts") {
-        for process in host["processes"].as_array().expect("processes") {
+    for host in status["hosts"].list() {
+        for process in host["processes"].list() {
             let pid = process["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
             kill(pid.expect("an id"));
         }
@@ -183,16 +185,16 @@ fn whatever_a_killed_lab_leaves_is_removed() {
     assert_eq!(lab.remains(), NOTHING);
     // The name is free, and the state need not be there.
     lab.call("up", &SHAPE).expect_success();
-    fs::remove_file(lab.directory().join("lab.json")).expect("removed");
+    files::remove_file(lab.directory().join("lab.json"));
     lab.call("down", &[]).expect_success();
     assert_eq!(lab.remains(), NOTHING);
 }
 
-/// How many processes the state of a lab names; none without a state.
+/// The number of processes in the state of a lab; `None` means that there is no state.
 fn noted_processes(lab: &Lab) -> Option<usize> {
     let text = fs::read(lab.directory().join("lab.json")).ok()?;
     let state: Value = serde_json::from_slice(&text).expect("never half a state");
-    Some(state["processes"].as_array().expect("a list").len())
+    Some(state["processes"].list().len())
 }
 
 #[test]
@@ -231,7 +233,7 @@ fn a_lab_that_was_killed_while_it_was_made_is_removed() {
 }
 
 #[test]
-fn what_cannot_be_made_is_refused_before_anything_is() {
+fn impossible_lab_is_refused_before_anything_is_made() {
     let lab = Lab::new();
     let refused = |arguments: &[&str], exit_code: i32, words: &str| {
         let found = lab.call("up", arguments);
@@ -247,15 +249,15 @@ fn what_cannot_be_made_is_refused_before_anything_is() {
     refused(&["scenario9"], 2, "scenario1");
     let scratch = Scratch::new();
     let file = scratch.join("lab.toml");
-    fs::write(&file, "servers = 2\nlinks = \"1Gbit\"\n").expect("written");
+    files::write(&file, "servers = 2\nlinks = \"1Gbit\"\n");
     refused(&[&file.display().to_string()], 2, "links");
     let full = scratch.directory("full");
-    fs::write(full.join("thesis"), "precious").expect("written");
+    files::write(full.join("thesis"), "precious");
     refused(&["--directory", &full.display().to_string()], 1, "it is not empty");
-    assert_eq!(fs::read_to_string(full.join("thesis")).expect("still there"), "precious");
+    assert_eq!(files::read_to_string(full.join("thesis")), "precious");
     refused(&["--link", "100Gbit"], 1, "--force");
-    // A description in a file, and what it would make.
-    fs::write(&file, "servers = 3\ntargets = 1\nlink = \"80Mbit\"\n").expect("written");
+    // A description in a file, and a dry run of it.
+    files::write(&file, "servers = 3\ntargets = 1\nlink = \"80Mbit\"\n");
     let file = file.display().to_string();
     let plan = checked(&lab, "up", &[&file, "--clients", "1", "--dry-run"]);
     assert_eq!(plan["hosts"].as_array().map(Vec::len), Some(5), "{plan}");
@@ -283,7 +285,7 @@ fn without_root_a_lab_is_refused() {
     let lab = Lab::new();
     // The build directory may be closed to others.
     let copy = scratch.join("skep");
-    fs::copy(cluster::program(), &copy).expect("copied");
+    files::copy(cluster::program(), &copy);
     let mut command = Command::new("setpriv");
     command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&copy);
     let found = finish(command.args(["lab", "up", "--name", lab.name()]), PATIENCE);
@@ -294,7 +296,7 @@ fn without_root_a_lab_is_refused() {
 
 /// How often this kernel was told to forget what it has cached: pages, and names.
 fn cache_drops() -> [u64; 2] {
-    let text = fs::read_to_string("/proc/vmstat").expect("/proc is mounted");
+    let text = files::read_to_string("/proc/vmstat");
     ["drop_pagecache ", "drop_slab "].map(|name| {
         let value = text.lines().find_map(|line| line.strip_prefix(name));
         value.expect("the kernel counts it").parse().expect("a number")
@@ -316,12 +318,12 @@ fn benchmarks_run_on_the_hosts_of_a_lab_and_drop_caches() {
         // Others may have work for the processors, too: whether it counts can't be foreseen.
         assert_eq!(value["is_valid"], !value["cpu"]["is_limit"].as_bool().expect("judged"));
         assert!(value["cpu"]["samples"].as_u64() > Some(0), "{value}");
-        let hosts = value["hosts"].as_array().expect("hosts");
+        let hosts = value["hosts"].list();
         assert_eq!([&hosts[0]["name"], &hosts[1]["name"]], ["c1", "c2"]);
         value
     };
     let assert_dropped = |value: &Value, before: [u64; 2]| {
-        let phases = value["phases"].as_array().expect("phases");
+        let phases = value["phases"].list();
         assert!(!phases.is_empty());
         for phase in phases {
             assert_eq!(phase["caches_dropped"], true, "{phase}");
@@ -340,11 +342,11 @@ fn benchmarks_run_on_the_hosts_of_a_lab_and_drop_caches() {
     assert_dropped(&metadata, before);
     let kept = bench("io", &["-o", "file", "-b", "1m", "--keep-caches"]);
     assert_eq!(kept["phases"][0]["caches_dropped"], false);
-    assert_eq!(fs::read_dir(lab.mount("c2")).expect("a mount").count(), 0);
+    assert_eq!(files::read_dir(lab.mount("c2")).count(), 0);
 
     let small = ["--message-size", "64k", "--messages", "4", "--repetitions", "1"];
     let net = bench("net", &[&small[..], &["--services", "s1,s2"]].concat());
-    let pairs = net["pairs"].as_array().expect("pairs");
+    let pairs = net["pairs"].list();
     let names: Vec<_> = pairs.iter().map(|it| [it["from"].as_str(), it["to"].as_str()]).collect();
     let [one, two] = [Some("s1"), Some("s2")];
     let [first, second] = [Some("c1"), Some("c2")];
@@ -358,11 +360,11 @@ fn benchmarks_run_on_the_hosts_of_a_lab_and_drop_caches() {
 
 /// A shell's command that leaves no processor idle for some seconds, whatever else runs here.
 fn hog(seconds: u32) -> String {
-    let text = fs::read_to_string("/proc/stat").expect("/proc is mounted");
+    let text = files::read_to_string("/proc/stat");
     let is_processor = |line: &&str| line.starts_with("cpu") && !line.starts_with("cpu ");
     let loops = text.lines().filter(is_processor).count() * 4;
-    // What runs with nice is no load: this is the opposite, within its session and, where the
-    // kernel has autogroups, against all others.
+    // `skep lab` does not count processes with a positive nice value as load, so these have a
+    // negative value: in their session and, where the kernel has autogroups, in their autogroup.
     let endless = format!("timeout {seconds} nice -n -19 sh -c \"while :; do :; done\"");
     format!(
         "for i in $(seq {loops}); do setsid sh -c 'echo -19 >/proc/$$/autogroup; {endless}' \
@@ -372,7 +374,7 @@ fn hog(seconds: u32) -> String {
 
 /// Command: skep lab run.
 #[test]
-fn what_the_processors_limited_is_marked_invalid() {
+fn run_limited_by_processors_is_marked_invalid() {
     let lab = Lab::new();
     lab.json("up", &SHAPE);
     let script = format!("{}; wait", hog(3));

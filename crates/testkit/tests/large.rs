@@ -3,12 +3,12 @@
 //! One cluster for all, one transport for each half of the work: files go through one mount, and
 //! are looked at through another with the other transport.
 
+use skep_testkit::files;
 use skep_testkit::{Cluster, Random, Shape, Transport};
 use std::collections::hash_map::DefaultHasher;
-use std::fs::{self, File};
 use std::hash::Hasher;
-use std::io::{Read, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Instant;
 
@@ -28,7 +28,7 @@ fn name(index: usize) -> String {
     format!("file-{index:06}")
 }
 
-/// Prints how long each step takes, for whoever wonders about the test's time.
+/// Prints how long each step takes, to explain the duration of the test.
 struct Timer(Instant);
 
 impl Default for Timer {
@@ -46,7 +46,7 @@ impl Timer {
 
 fn count(directory: &Path) -> usize {
     let mut seen = vec![false; FILES];
-    for entry in fs::read_dir(directory).expect("listed") {
+    for entry in files::read_dir(directory) {
         let entry = entry.expect("an entry").file_name();
         let text = entry.to_string_lossy();
         let index: usize = text.strip_prefix("file-").and_then(|it| it.parse().ok()).expect("ours");
@@ -60,22 +60,22 @@ fn a_directory_of_200_000_files() {
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);
     let (here, there) = (cluster.path().join("many"), second.path().join("many"));
-    fs::create_dir(&here).expect("made");
+    files::create_dir(&here);
     let mut timer = Timer::default();
-    with_all(|index| drop(File::create_new(here.join(name(index))).expect("made")));
+    with_all(|index| drop(files::create_new(here.join(name(index)))));
     timer.print("created");
     assert_eq!(count(&here), FILES);
     assert_eq!(count(&there), FILES);
     timer.print("listed twice");
     with_all(|index| {
-        let found = fs::symlink_metadata(there.join(name(index))).expect("there");
+        let found = files::symlink_metadata(there.join(name(index)));
         assert!(found.is_file() && found.len() == 0 && found.nlink() == 1);
     });
     timer.print("looked at");
-    with_all(|index| fs::remove_file(here.join(name(index))).expect("removed"));
+    with_all(|index| files::remove_file(here.join(name(index))));
     timer.print("removed");
     assert_eq!(count(&here), 0);
-    fs::remove_dir(&here).expect("empty");
+    files::remove_dir(&here);
     second.unmount();
     cluster.stop();
 }
@@ -90,29 +90,29 @@ fn a_file_of_4_gib_from_another_mount() {
     let mut timer = Timer::default();
     let mut bytes = Random::new(42).bytes(PIECE);
     let mut written = DefaultHasher::new();
-    let mut file = File::create(cluster.path().join("large")).expect("made");
+    let file = files::create(cluster.path().join("large"));
     for piece in 0..LEN / PIECE as u64 {
         bytes[..8].copy_from_slice(&piece.to_le_bytes());
         bytes[PIECE / 2..PIECE / 2 + 8].copy_from_slice(&(!piece).to_le_bytes());
-        file.write_all(&bytes).expect("written");
+        files::write_all(&file, &bytes);
         written.write(&bytes);
     }
-    file.sync_all().expect("synced");
+    files::sync_all(&file);
     drop(file);
     timer.print("written");
     let path = second.path().join("large");
-    assert_eq!(fs::metadata(&path).expect("there").len(), LEN);
-    let mut file = File::open(&path).expect("opened");
+    assert_eq!(files::metadata(&path).len(), LEN);
+    let mut file = files::open(&path);
     let mut read = DefaultHasher::new();
     for _ in 0..LEN / PIECE as u64 {
-        file.read_exact(&mut bytes).expect("read");
+        files::read_exact(&file, &mut bytes);
         read.write(&bytes);
     }
     assert_eq!(file.read(&mut bytes).expect("the end"), 0);
     timer.print("read");
     assert_eq!(read.finish(), written.finish());
     drop(file);
-    fs::remove_file(&path).expect("removed");
+    files::remove_file(&path);
     second.unmount();
     cluster.stop();
 }
@@ -122,22 +122,22 @@ fn a_sparse_file_of_64_gib_is_read_at_its_end() {
     const LEN: u64 = 64 << 30;
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);
-    let file = File::create(cluster.path().join("sparse")).expect("made");
-    file.write_all_at(b"begin", 0).expect("written");
-    file.write_all_at(b"end", LEN - 3).expect("written");
+    let file = files::create(cluster.path().join("sparse"));
+    files::write_all_at(&file, b"begin", 0);
+    files::write_all_at(&file, b"end", LEN - 3);
     drop(file);
     let path = second.path().join("sparse");
-    let found = fs::metadata(&path).expect("there");
+    let found = files::metadata(&path);
     assert_eq!(found.len(), LEN);
     assert!(found.blocks() * 512 < 16 << 20, "it takes {} blocks", found.blocks());
-    let file = File::open(&path).expect("opened");
+    let file = files::open(&path);
     let mut bytes = vec![1; 1 << 20];
-    file.read_exact_at(&mut bytes, LEN - (1 << 20)).expect("read");
+    files::read_exact_at(&file, &mut bytes, LEN - (1 << 20));
     assert_eq!(&bytes[(1 << 20) - 3..], b"end");
     assert!(bytes[..(1 << 20) - 3].iter().all(|byte| *byte == 0));
-    file.read_exact_at(&mut bytes, LEN / 2).expect("read");
+    files::read_exact_at(&file, &mut bytes, LEN / 2);
     assert!(bytes.iter().all(|byte| *byte == 0));
-    assert_eq!(file.read_at(&mut bytes, LEN).expect("the end"), 0);
+    assert_eq!(files::read_at(&file, &mut bytes, LEN), 0);
     drop(file);
     second.unmount();
     cluster.stop();

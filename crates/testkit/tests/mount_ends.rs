@@ -3,41 +3,35 @@
 
 use rustix::process::Signal;
 use skep_testkit::cluster;
+use skep_testkit::files;
 use skep_testkit::process::Process;
 use skep_testkit::program::finish;
-use skep_testkit::{Cluster, Scratch, Shape, Transport, wait_for};
+use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, Transport, wait_for};
 use std::fs;
 use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Longest time that `umount` may take when no server answers.
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(10);
-/// The same when servers take what is sent to them and say nothing: each question has to run out of
-/// time.
+/// The same when servers accept requests and never reply: each request has to time out.
 const SILENT_PATIENCE: Duration = Duration::from_secs(20);
-/// The supervisor first, or it would look after the others.
+/// The supervisor first: it would restart the others.
 const SERVICES: [&str; 4] = ["up", "management", "metadata", "storage"];
 
 fn small() -> Cluster {
-    Cluster::start(Shape {
-        metadata_targets: 1,
-        storage_services: 1,
-        targets_per_service: 1,
-        ..Shape::default()
-    })
+    Cluster::start(Shape { targets_per_service: 1, ..Shape::small() })
 }
 
 fn is_mounted(path: &Path) -> bool {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("the kernel tells");
+    let mounts = files::read_to_string("/proc/self/mountinfo");
     mounts.lines().any(|line| line.split(' ').nth(4) == path.to_str())
 }
 
-/// Mounts behind the terminal. Gives the mount's process; nobody has looked at the mount yet.
+/// Mounts in the background. Returns the mount's process; no program has used the mount yet.
 fn detach(cluster: &Cluster, transport: Transport, path: &Path) -> Process {
-    fs::create_dir_all(path).expect("a directory to mount on");
+    files::create_dir_all(path);
     let before: Vec<_> = cluster.processes("mount").iter().map(|it| it.pid).collect();
     let (data, shown) = (cluster.data().display().to_string(), path.display().to_string());
     let arguments = ["mount", "--cluster", &data, "--transport", transport.name(), "--detach"];
@@ -72,7 +66,7 @@ fn signals_unmount() {
     cluster.stop();
 }
 
-/// Also one that nobody has looked at: what is shown of it must be known before.
+/// Also a mount that no program has used: `umount` must not need its attributes from a server.
 /// Semantics 4.10.
 #[test]
 fn umount_ends_mounts_while_the_cluster_is_away() {
@@ -81,7 +75,7 @@ fn umount_ends_mounts_while_the_cluster_is_away() {
         let scratch = Scratch::new();
         let ways = ["fresh", "used", "told"].map(|name| scratch.join(name));
         let processes = ways.each_ref().map(|path| detach(&cluster, transport, path));
-        fs::write(ways[1].join("file"), "text").expect("written");
+        files::write(ways[1].join("file"), "text");
         for role in SERVICES {
             cluster.processes(role).iter().for_each(Process::kill);
         }
@@ -96,7 +90,7 @@ fn umount_ends_mounts_while_the_cluster_is_away() {
     }
 }
 
-/// Locks all of a file, says so, and keeps it until it is told to end.
+/// Locks a whole file, reports that, and holds the lock until it is stopped.
 const LOCKER: &str = "
 import fcntl, sys
 with open(sys.argv[1], 'r+') as file:
@@ -134,11 +128,11 @@ impl Drop for Locker {
 }
 
 #[test]
-fn a_mount_of_which_a_waiting_program_was_killed_ends() {
+fn mount_ends_after_a_program_waiting_for_a_lock_is_killed() {
     for transport in [Transport::Uring, Transport::Device] {
         let cluster = small();
         let scratch = Scratch::new();
-        fs::write(cluster.path().join("file"), "").expect("made");
+        files::write(cluster.path().join("file"), "");
         let mut holder = Locker::on(&cluster.path().join("file"));
         holder.says("waits");
         holder.says("has it");
@@ -163,7 +157,7 @@ fn a_mount_of_which_a_waiting_program_was_killed_ends() {
     }
 }
 
-/// Changes a mapped page, says so, and waits to be killed.
+/// Changes a mapped page, reports that, and waits until it is killed.
 const MAPPER: &str = "
 import mmap, sys
 with open(sys.argv[1], 'r+b') as file:
@@ -173,7 +167,7 @@ with open(sys.argv[1], 'r+b') as file:
     sys.stdin.read()
 ";
 
-/// Lets stopped processes go on, also when a test fails: nothing that waits for them would end.
+/// Resumes stopped processes, also when a test fails: programs that wait for them would never end.
 struct Stopped(Vec<Process>);
 
 impl Stopped {
@@ -191,11 +185,11 @@ impl Drop for Stopped {
 
 /// Semantics 4.1.
 #[test]
-fn umount_by_force_lets_go_who_was_killed_with_changed_pages() {
+fn forced_umount_frees_killed_program_with_dirty_pages() {
     for transport in [Transport::Uring, Transport::Device] {
         let cluster = small();
         let scratch = Scratch::new();
-        fs::write(cluster.path().join("file"), vec![b'.'; 65_536]).expect("written");
+        files::write(cluster.path().join("file"), vec![b'.'; 65_536]);
         let path = scratch.join("mnt");
         let process = detach(&cluster, transport, &path);
         let mut mapper = Command::new("python3")
@@ -216,19 +210,19 @@ fn umount_by_force_lets_go_who_was_killed_with_changed_pages() {
         wait_for("it waits in the kernel", PATIENCE, || {
             (state(mapper.id()) == Some('D')).then_some(())
         });
-        // It may say that the mount is busy; whoever waits is let go nevertheless.
+        // It may report a busy mount, but it still aborts the waiting requests.
         finish(Command::new("umount").arg("-f").arg(&path), PATIENCE);
         wait_for("it ends", PATIENCE, || mapper.try_wait().expect("our own child"));
         finish(Command::new("umount").arg("-l").arg(&path), PATIENCE);
         drop(stopped);
         ends(&process, &path);
-        assert_eq!(fs::read(cluster.path().join("file")).expect("read").len(), 65_536);
+        assert_eq!(files::read(cluster.path().join("file")).len(), 65_536);
         cluster.stop();
     }
 }
 
-/// A program that reads a file, killed when this is dropped. It isn't waited for: as long as the
-/// servers stand still it may have to stay.
+/// A program that reads a file, killed on drop. Drop does not wait for its end: while the servers
+/// are stopped it may be unable to end.
 struct Reader(Child);
 
 impl Reader {
@@ -238,7 +232,7 @@ impl Reader {
         Self(command.spawn().expect("cat can be started"))
     }
 
-    /// Waits until it waits for the mount.
+    /// Waits until the program is blocked in a request to the mount.
     fn waits(&self) {
         wait_for("the reader waits for the mount", PATIENCE, || {
             let place = fs::read_to_string(format!("/proc/{}/wchan", self.0.id())).ok()?;
@@ -246,7 +240,7 @@ impl Reader {
         });
     }
 
-    /// Kills it, and waits until it is gone.
+    /// Kills the program, and waits for its end.
     fn end(mut self) {
         self.0.kill().expect("our own child");
         wait_for("the killed reader ends", SILENT_PATIENCE, || {
@@ -261,23 +255,23 @@ impl Drop for Reader {
     }
 }
 
-/// Connections to what is stopped stay open: nobody learns of it but by waiting.
+/// Connections to stopped processes stay open: only a timeout reveals them.
 /// Semantics 4.1 and 4.10.
 #[test]
 fn mounts_end_while_the_services_are_stopped() {
     for transport in Transport::ALL {
         let cluster = small();
         let scratch = Scratch::new();
-        fs::write(cluster.path().join("file"), "text").expect("written");
+        files::write(cluster.path().join("file"), "text");
         let ways = ["fresh", "used", "told", "busy"].map(|name| scratch.join(name));
         let processes = ways.each_ref().map(|path| detach(&cluster, transport, path));
         let [fresh, used, _, busy] = &ways;
-        fs::write(used.join("own"), "text").expect("written");
+        files::write(used.join("own"), "text");
         let services = SERVICES.iter().flat_map(|role| cluster.processes(role)).collect();
         let stopped = Stopped::all(services);
         let run = |command: &mut Command| finish(command, SILENT_PATIENCE).expect_success();
-        // It opens the directory, the second time as one that is known; and for other users the
-        // kernel looks for an access control list.
+        // It opens the directory, the second time with cached attributes. For other users the
+        // kernel also reads the access control list.
         run(Command::new("df").arg(used));
         let of_user = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "df"];
         run(Command::new("setpriv").args(of_user).arg(used));
@@ -296,7 +290,7 @@ fn mounts_end_while_the_services_are_stopped() {
             ends(process, path);
         }
         drop(stopped);
-        // What is still mounted goes on.
+        // The other mounts go on.
         let file = cluster.path().join("file");
         let found = finish(Command::new("cat").arg(file), PATIENCE).expect_success();
         assert_eq!(found, "text");
@@ -312,11 +306,11 @@ fn mount_points_may_have_any_name() {
     let long: Vec<_> = (0..4).map(|it| it.to_string().repeat(200)).collect();
     for name in [&long.join("/")[..], "a blank, and more", "\u{e4}\u{65e5}"] {
         let path = scratch.join(name);
-        fs::create_dir_all(&path).expect("made");
+        files::create_dir_all(&path);
         let (data, shown) = (cluster.data().display().to_string(), path.display().to_string());
         cluster::skep(["mount", "--cluster", &data, "--detach", &shown]).expect_success();
-        fs::write(path.join("file"), name).expect("written");
-        assert_eq!(fs::read_to_string(cluster.path().join("file")).expect("seen"), name);
+        files::write(path.join("file"), name);
+        assert_eq!(files::read_to_string(cluster.path().join("file")), name);
         cluster::skep(["umount", &shown]).expect_success();
     }
     cluster.stop();

@@ -5,25 +5,17 @@
 
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::process::Signal;
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::process::Process;
 use skep_testkit::program::{Finished, finish};
-use skep_testkit::{Cluster, Shape, Transport, wait_for};
+use skep_testkit::{Cluster, PATIENCE, Shape, Transport, wait_for};
 use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn small() -> Cluster {
-    Cluster::start(Shape {
-        metadata_targets: 1,
-        storage_services: 1,
-        targets_per_service: 2,
-        ..Shape::default()
-    })
+    Cluster::start(Shape::small())
 }
 
 /// A place beside a cluster's data, with the program under the names of the helper.
@@ -36,9 +28,9 @@ impl Place {
     fn new() -> Self {
         let cluster = small();
         let path = cluster.data().with_file_name("helper");
-        fs::create_dir_all(path.join("mnt")).expect("made");
+        files::create_dir_all(path.join("mnt"));
         for name in ["mount.skep", "mount.fuse.skep"] {
-            symlink(skep_testkit::cluster::program(), path.join(name)).expect("linked");
+            files::symlink(skep_testkit::cluster::program(), path.join(name));
         }
         Self { cluster, path }
     }
@@ -56,7 +48,7 @@ impl Place {
 
     /// The options that the kernel shows of the mount.
     fn shown(&self) -> Option<String> {
-        let table = fs::read_to_string("/proc/self/mounts").expect("there is one");
+        let table = files::read_to_string("/proc/self/mounts");
         let mount_point = self.mount_point().display().to_string();
         let mut lines = table.lines().map(|line| line.split(' ').collect::<Vec<_>>());
         lines.find(|fields| fields[1] == mount_point).map(|fields| fields[3].to_owned())
@@ -100,24 +92,24 @@ fn flags_are_the_kernels_and_can_be_changed() {
         assert!(said.contains(words), "{options}: {said}");
     }
     assert!(is_read_only(&mount_point), "nothing was changed");
-    // What it has already is no change.
+    // An option that the mount has already changes nothing.
     place.helper("remount,rw,nosuid,transport=uring,attribute_timeout=1").expect_success();
     let shown = place.shown().expect("mounted");
     assert!(shown.starts_with("rw,nosuid") && !shown.contains("noexec"), "{shown}");
     fs::write(mount_point.join("file"), "written").expect("no longer read-only");
-    assert_eq!(fs::read(place.cluster.path().join("file")).expect("read"), b"written");
+    assert_eq!(files::read(place.cluster.path().join("file")), b"written");
     place.umount();
     place.cluster.stop();
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn helper_reports_the_cause_of_a_failed_mount() {
     let place = Place::new();
     let refused = place.helper("transprot=uring");
     assert_eq!(refused.status.code(), Some(32), "{}", refused.stderr);
     let said = refused.expect_failure();
     assert!(said.contains("no mount option 'transprot=uring'"), "{said}");
-    // mount(8) says it on.
+    // mount(8) forwards the message.
     let said = place
         .with_mount("mount -t skep ../data $PWD/mnt -o transprot=uring 2>&1 || echo exit code $?");
     assert!(said.contains("no mount option 'transprot=uring'"), "{said}");
@@ -137,30 +129,29 @@ fn what_is_wrong_is_named() {
     assert_eq!(called.status.code(), Some(1), "{}", called.stderr);
     assert!(called.stderr.contains("usage: mount.skep"), "{}", called.stderr);
     assert_eq!(place.shown(), None, "nothing was mounted");
-    // What lies in the directory is hidden, as with other file systems.
+    // The mount hides the contents of the directory, as with other file systems.
     let hidden = place.path.join("mnt/file");
-    fs::write(&hidden, "in the way?").expect("written");
+    files::write(&hidden, "in the way?");
     place.helper("defaults").expect_success();
     assert!(!hidden.exists());
     place.umount();
-    assert_eq!(fs::read(&hidden).expect("there again"), b"in the way?");
+    assert_eq!(files::read(&hidden), b"in the way?");
     place.cluster.stop();
 }
 
 /// The value of an attribute of a mount's root.
 fn root_says(mount_point: &Path, name: &str) -> String {
     let mut bytes = [0_u8; 64];
-    let len = rustix::fs::getxattr(mount_point, name, &mut bytes).expect("it says so");
+    let len = rustix::fs::getxattr(mount_point, name, &mut bytes).or_fail("getxattr", mount_point);
     String::from_utf8_lossy(&bytes[..len]).into_owned()
 }
 
 /// A log that is as large as the mount may let it become.
 fn full_log(log: &Path) {
-    fs::write(log, "as it was\n".repeat(7_000)).expect("written");
+    files::write(log, "as it was\n".repeat(7_000));
 }
 
-/// Checks that a mount that was told to log to a full log has begun a new one, of the level that it
-/// was told.
+/// Checks that a mount whose log is full has begun a new log, with the configured level.
 fn logs_anew(mount_point: &Path, log: &Path) {
     let mount = skep_testkit::process::below(mount_point).pop().expect("it runs");
     mount.signal(Signal::USR1);
@@ -168,9 +159,9 @@ fn logs_anew(mount_point: &Path, log: &Path) {
         let text = fs::read_to_string(log).ok()?;
         text.contains("the log level is trace now; it was debug").then_some(())
     });
-    let old = fs::read_to_string(format!("{}.old", log.display())).expect("the old one");
+    let old = files::read_to_string(format!("{}.old", log.display()));
     assert!(old.starts_with("as it was"), "{old}");
-    assert!(fs::metadata(log).expect("a log").len() < 7_000);
+    assert!(files::metadata(log).len() < 7_000);
 }
 
 /// Command: skep mount, skep umount.
@@ -180,7 +171,7 @@ fn each_option_has_its_effect() {
     let (mount_point, log) = (place.mount_point(), place.path.join("a.log"));
     let token = place.path.join("token");
     let kept = place.cluster.data().join("management/join-token");
-    fs::copy(kept, &token).expect("copied");
+    files::copy(kept, &token);
     let address = fs::read_to_string(place.cluster.data().join("management/address"));
     let address = address.expect("an address").trim().to_owned();
     let by_address = |options: &str| {
@@ -197,7 +188,7 @@ fn each_option_has_its_effect() {
     );
     full_log(&log);
     assert_eq!(by_address(&options).expect_success(), "");
-    let table = fs::read_to_string("/proc/self/mounts").expect("there is one");
+    let table = files::read_to_string("/proc/self/mounts");
     let line = format!("{address} {} fuse.skep", mount_point.display());
     assert!(table.contains(&line), "{table}");
     assert_eq!(root_says(&mount_point, "user.skep.transport"), "device");
@@ -223,10 +214,10 @@ fn each_option_has_its_effect() {
     };
     full_log(&log);
     assert_eq!(mount(&mut command).expect_success(), "");
-    fs::write(mount_point.join("file"), "x").expect("written");
+    files::write(mount_point.join("file"), "x");
     logs_anew(&mount_point, &log);
     // Programs that have it open go on with it, and others don't find it any more.
-    let mut file = fs::File::open(mount_point.join("file")).expect("opened");
+    let mut file = files::open(mount_point.join("file"));
     let umount = |more: &[&str]| {
         let mut command = Command::new(skep_testkit::cluster::program());
         finish(command.arg("umount").args(more).arg(&mount_point), PATIENCE)
@@ -255,7 +246,7 @@ fn fstab_and_mount_know_the_type() {
         place.cluster.data().display(),
         place.mount_point().display()
     );
-    fs::write(place.path.join("fstab"), table).expect("written");
+    files::write(place.path.join("fstab"), table);
     let said = place.with_mount(
         "mount -T fstab $PWD/mnt; grep $PWD/mnt /proc/mounts; echo hello >mnt/file; \
          mount -o remount,ro $PWD/mnt; echo more 2>&- >>mnt/file || echo refused; cat mnt/file; \
@@ -267,13 +258,13 @@ fn fstab_and_mount_know_the_type() {
     place.cluster.stop();
 }
 
-/// `mount -a` compares what it finds in the table of mounts with the lines of `fstab`.
+/// `mount -a` compares the table of mounts with the lines of `fstab`.
 #[test]
-fn what_is_mounted_is_not_mounted_again() {
+fn mount_a_does_not_mount_twice() {
     let place = Place::new();
     let (data, mount_point) = (place.cluster.data().display(), place.mount_point());
     let table = format!("{data} {} skep _netdev,transport=device 0 0\n", mount_point.display());
-    fs::write(place.path.join("fstab"), table).expect("written");
+    files::write(place.path.join("fstab"), table);
     let said = place.with_mount(
         "mount -a -T fstab; mount -a -T fstab; grep $PWD/mnt /proc/mounts; umount $PWD/mnt",
     );
@@ -289,12 +280,12 @@ fn a_mount_ends_while_the_cluster_is_away() {
         let mut cluster = small();
         let idle = cluster.mount(transport);
         let busy = cluster.mount(transport);
-        fs::write(busy.path().join("file"), vec![1; 1 << 20]).expect("written");
+        files::write(busy.path().join("file"), vec![1; 1 << 20]);
         // The supervisor first, or it would start the others again.
         for role in ["up", "management", "metadata", "storage"] {
             cluster.processes(role).iter().for_each(Process::kill);
         }
-        // Not from what the kernel remembers.
+        // Not from the kernel's cache.
         let flags = AtFlags::STATX_FORCE_SYNC;
         let found = rustix::fs::statx(rustix::fs::CWD, idle.path(), flags, StatxFlags::BASIC_STATS);
         assert_eq!(found.expect("shown").stx_ino, 1);
@@ -304,7 +295,7 @@ fn a_mount_ends_while_the_cluster_is_away() {
         // A program that goes on when it gets an error.
         let (tell, told) = std::sync::mpsc::channel();
         let reader = std::thread::spawn(move || {
-            tell.send(rustix::thread::gettid()).expect("somebody listens");
+            tell.send(rustix::thread::gettid()).expect("the other thread receives it");
             fs::read(path).map(|_| ())
         });
         let thread = told.recv().expect("it began").as_raw_nonzero();

@@ -1,46 +1,40 @@
-//! Mounts that begin while management is away, as at boot: they wait as long as they were told to,
-//! and whoever ends them meanwhile leaves nothing behind.
+//! Mounts that begin while management is away, as at boot: they wait as long as configured, and
+//! ending them meanwhile leaves nothing behind.
 
 use rustix::process::{Pid, Signal, kill_process};
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::process::{self, Process};
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::scratch::mounts_below;
-use skep_testkit::{Cluster, Shape, cluster, wait_for};
+use skep_testkit::{Cluster, PATIENCE, Shape, cluster, wait_for};
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a mount waits unless it is told.
+/// How long a mount waits without an option.
 const USUAL_RETRY: Duration = Duration::from_secs(15);
-/// What a mount logs that waits.
+/// The log line of a waiting mount.
 const WAITS: &str = "trying on";
 
-/// A host that mounts a cluster of which nothing runs.
+/// A host that mounts a cluster without any running service.
 struct Host {
     cluster: Cluster,
     /// Has the cluster's token, and the program under the name of the helper.
     path: PathBuf,
-    /// Where management will be.
+    /// The future address of management.
     address: String,
 }
 
 impl Host {
     fn new() -> Self {
-        let cluster = Cluster::start(Shape {
-            metadata_targets: 1,
-            storage_services: 1,
-            targets_per_service: 1,
-            ..Shape::default()
-        });
+        let cluster = Cluster::start(Shape { targets_per_service: 1, ..Shape::small() });
         let path = cluster.data().with_file_name("host");
-        fs::create_dir_all(&path).expect("made");
-        symlink(cluster::program(), path.join("mount.skep")).expect("linked");
+        files::create_dir_all(&path);
+        files::symlink(cluster::program(), path.join("mount.skep"));
         let management = cluster.data().join("management");
-        fs::copy(management.join("join-token"), path.join("token")).expect("copied");
-        let address = fs::read_to_string(management.join("address")).expect("an address");
+        files::copy(management.join("join-token"), path.join("token"));
+        let address = files::read_to_string(management.join("address"));
         cluster.stop();
         Self { cluster, path, address: address.trim().to_owned() }
     }
@@ -52,7 +46,7 @@ impl Host {
     /// The helper as mount(8) calls it, for a directory that is there, with some more options.
     fn helper(&self, name: &str, token: &str, options: &str) -> Command {
         let mount_point = self.path.join(name);
-        fs::create_dir_all(&mount_point).expect("made");
+        files::create_dir_all(&mount_point);
         let mut command = Command::new(self.path.join("mount.skep"));
         command.arg(&self.address).arg(mount_point);
         command.args(["-o", &format!("token_file={token},{}", self.logging(name, options))]);
@@ -72,11 +66,11 @@ impl Host {
         Begun::new(self, name, self.helper(name, &self.token(), options))
     }
 
-    /// By mount(8) itself, which looks for the helper in `/sbin` alone: in a mount namespace where
-    /// it is there.
+    /// By mount(8) itself, in a mount namespace with the helper in `/sbin`, the only place where it
+    /// looks.
     fn begin_by_mount(&self, name: &str, options: &str) -> Begun {
         let mount_point = self.path.join(name);
-        fs::create_dir_all(&mount_point).expect("made");
+        files::create_dir_all(&mount_point);
         let script = "cp -a /sbin/. sbin && cp -P mount.skep sbin && mount --bind sbin /sbin && \
                       exec mount -t skep \"$1\" \"$2\" -o \"$3\"";
         let options = format!("token_file={},{}", self.token(), self.logging(name, options));
@@ -89,7 +83,7 @@ impl Host {
     /// In the foreground, where standard error is the log.
     fn begin_in_front(&self, name: &str, options: &[&str]) -> Begun {
         let mount_point = self.path.join(name);
-        fs::create_dir_all(&mount_point).expect("made");
+        files::create_dir_all(&mount_point);
         let mut command = Command::new(cluster::program());
         command.args(["mount", "--cluster", &self.address, "--token-file", &self.token()]);
         command.args(options).arg(mount_point);
@@ -105,7 +99,7 @@ struct Begun {
     since: Instant,
     mount_point: PathBuf,
     log: PathBuf,
-    /// What it has written to standard error.
+    /// The mount's standard error so far.
     said: PathBuf,
 }
 
@@ -114,7 +108,7 @@ impl Begun {
         let said = host.path.join(format!("{name}-said.log"));
         let since = Instant::now();
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        command.stderr(fs::File::create(&said).expect("a file"));
+        command.stderr(files::create(&said));
         let child = command.spawn().expect("it can be started");
         let mount_point = host.path.join(name);
         Self { child, since, mount_point, log: host.log(name), said }
@@ -134,15 +128,15 @@ impl Begun {
         wait_for("it ends", PATIENCE, || self.child.try_wait().expect("our own child"))
     }
 
-    /// Waits until it has failed; gives what it said.
+    /// Waits until the mount has failed; returns its message.
     fn failure(&mut self) -> String {
         let status = self.end();
-        let said = fs::read_to_string(&self.said).expect("text");
+        let said = files::read_to_string(&self.said);
         assert!(status.code().is_some_and(|code| code != 0), "{status}: {said}");
         said
     }
 
-    /// Its processes: of the helper, and in the background.
+    /// The processes of the mount: the helper and the background process.
     fn processes(&self) -> Vec<Process> {
         process::below(&self.mount_point)
     }
@@ -167,14 +161,14 @@ fn refusal(mut command: Command) -> String {
 }
 
 fn write_to_and_unmount(host: &Host, mount_point: &Path, name: &str) {
-    fs::write(mount_point.join(name), name).expect("written");
-    let found = fs::read_to_string(host.cluster.path().join(name)).expect("read");
+    files::write(mount_point.join(name), name);
+    let found = files::read_to_string(host.cluster.path().join(name));
     assert_eq!(found, name);
     finish(Command::new("umount").arg(mount_point), PATIENCE).expect_success();
 }
 
 #[test]
-fn a_mount_waits_for_management_as_long_as_it_was_told() {
+fn mount_waits_for_management_as_long_as_configured() {
     let host = Host::new();
     let mut usual = host.begin("usual", "defaults");
     let mut patient = host.begin("patient", "retry=600");
@@ -202,33 +196,34 @@ fn a_mount_waits_for_management_as_long_as_it_was_told() {
         let status = begun.end();
         assert!(status.success(), "{status}, see {}", begun.log.display());
     }
-    // Management has just been started, and yet to hear of some targets, maybe.
-    let capacity = rustix::fs::statvfs(&patient.mount_point).expect("statvfs");
+    // Management has just started, and some targets may not have registered yet.
+    let capacity =
+        rustix::fs::statvfs(&patient.mount_point).or_fail("statvfs", &patient.mount_point);
     assert!(capacity.f_blocks > 0, "zero is shown");
-    let log = fs::read_to_string(&patient.log).expect("a log");
+    let log = files::read_to_string(&patient.log);
     let told = log.lines().filter(|it| it.contains(WAITS) && it.contains("Connection refused"));
     assert_eq!(told.count(), 1, "{log}");
-    // The mount goes on without those who waited for it.
+    // The mount goes on after the commands that waited for it have ended.
     write_to_and_unmount(&host, &patient.mount_point, "file");
     patient.await_nothing_left();
-    // That of mount(8) is in the mount namespace of its process alone.
+    // The mount of mount(8) exists only in the mount namespace of its process.
     let serving = by_mount.processes();
     assert_eq!(serving.len(), 1, "{serving:?}");
     serving[0].signal(Signal::TERM);
     by_mount.await_nothing_left();
 
-    // Time doesn't mend a wrong token.
-    let token = fs::read_to_string(host.token()).expect("a token");
+    // A wrong token fails at once: waiting cannot help.
+    let token = files::read_to_string(host.token());
     let secret = token.split('-').nth(2).expect("a secret").split('@').next().expect("a secret");
     let wrong = host.path.join("wrong-token").display().to_string();
-    fs::write(&wrong, token.replace(secret, &"0".repeat(secret.len()))).expect("written");
+    files::write(&wrong, token.replace(secret, &"0".repeat(secret.len())));
     let said = refusal(host.helper("wrong", &wrong, "retry=forever"));
     assert!(said.contains("token is wrong"), "{said}");
     host.cluster.stop();
 }
 
 #[test]
-fn who_ends_a_mount_that_waits_leaves_nothing_of_it() {
+fn ending_a_waiting_mount_leaves_nothing() {
     let host = Host::new();
     let mut by_mount = host.begin_by_mount("by-mount", "retry=forever");
     let mut by_helper = host.begin("by-helper", "retry=forever");

@@ -1,20 +1,18 @@
-//! What programs read of commands: JSON by the schemas in `schemas/`, errors and exit codes.
-//! docs/operations/output.md says what may be relied on.
+//! The output of commands for programs: JSON by the schemas in `schemas/`, errors and exit codes.
+//! docs/operations/output.md describes the stable parts.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use skep_testkit::files;
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::schema::{self, check, check_lines};
-use skep_testkit::{Cluster, Scratch, Shape, Transport, cluster, wait_for};
+use skep_testkit::view::Typed;
+use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, Transport, cluster, wait_for};
 use std::ffi::OsStr;
-use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn parse(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -45,7 +43,8 @@ fn check_printed(name: &str, printed: &str, format: &str) {
     }
 }
 
-/// Runs a command as people do: a header with `titles`, or none, and a line with `words`.
+/// Runs a command without `--output`: expects a header with `titles`, if given, and a line with
+/// `words`.
 fn check_table(arguments: &[&str], titles: &str, words: &[&str]) {
     let shown = cluster::skep(arguments).expect_success();
     let mut lines = shown.lines();
@@ -57,7 +56,7 @@ fn check_table(arguments: &[&str], titles: &str, words: &[&str]) {
     assert!(lines.any(has_all), "{arguments:?}: no line with {words:?}: {shown}");
 }
 
-/// Locks bytes 10 to 15 of a file by `fcntl` until it is told to end.
+/// Locks bytes 10 to 15 of a file by `fcntl` until its input ends.
 const LOCKER: &str = "import fcntl, sys\n\
                       with open(sys.argv[1], 'r+') as file:\n    \
                       fcntl.lockf(file, fcntl.LOCK_EX, 5, 10)\n    \
@@ -70,13 +69,13 @@ fn locker(path: &Path) -> Child {
 }
 
 #[test]
-fn what_commands_print_for_programs_is_as_their_schemas_say() {
-    let shape = Shape { storage_services: 1, targets_per_service: 2, ..Shape::default() };
+fn json_output_matches_its_schemas() {
+    let shape = Shape { metadata_targets: 2, ..Shape::small() };
     let mut cluster = Cluster::start(shape);
     let second = cluster.mount(Transport::Device);
-    let file = fs::File::create(second.path().join("file")).expect("created");
+    let file = files::create(second.path().join("file"));
     file.lock().expect("locked");
-    fs::write(second.path().join("ranges"), "some text, and more").expect("written");
+    files::write(second.path().join("ranges"), "some text, and more");
     let locked = |count: usize, is_waiting: bool| {
         wait_for("a range is locked", PATIENCE, || {
             let locks = cluster.skep_json(&["lock", "list"]);
@@ -92,7 +91,7 @@ fn what_commands_print_for_programs_is_as_their_schemas_say() {
     assert_eq!((&waits["start_byte"], &waits["end_byte"]), (&json!(10), &json!(15)), "{waits}");
     assert_eq!(waits["pid"], lockers[1].id(), "{waits}");
     let directory = cluster.data().parent().expect("a directory").to_owned();
-    std::os::unix::fs::symlink(cluster.data(), directory.join("skep-data")).expect("a link");
+    files::symlink(cluster.data(), directory.join("skep-data"));
     let file_path = cluster.path().join("file").display().to_string();
     let root = cluster.path().display().to_string();
     let client = cluster.skep_json(&["client", "list"])[0]["id"].to_string();
@@ -136,7 +135,7 @@ fn what_commands_print_for_programs_is_as_their_schemas_say() {
         let status = wait_for("a locker ends", PATIENCE, || locker.try_wait().expect("ours"));
         assert!(status.success(), "{status}");
     }
-    // A service that is away: fields that are null otherwise have a value then, and others none.
+    // An unreachable service: some fields have a value only then, and others are null.
     let storage = cluster.processes("storage").pop().expect("it runs");
     storage.signal(Signal::STOP);
     let data = cluster.data().display().to_string();
@@ -168,7 +167,7 @@ fn commands_that_make_and_end_clusters_have_schemas_too() {
         finish(command.args(more), PATIENCE).expect_success()
     };
     check("up", &parse(&up("json", &[])));
-    fs::create_dir(scratch.join("more")).expect("a directory");
+    files::create_dir(scratch.join("more"));
     let mount = ["mount", "--cluster", "skep-data", "--detach", "more", "--output"];
     let run = |arguments: &[&str]| {
         let mut command = Command::new(cluster::program());
@@ -185,11 +184,11 @@ fn commands_that_make_and_end_clusters_have_schemas_too() {
         command.current_dir(scratch.path()).args(["mount", "--cluster", "skep-data", "more"]);
         command.args(["--transport", "device", "--output", format]).stdout(Stdio::piped());
         let mut mount = command.spawn().expect("skep can be started");
-        let table = || fs::read_to_string("/proc/self/mounts").expect("there is one");
+        let table = || files::read_to_string("/proc/self/mounts");
         let place = scratch.join("more").display().to_string();
         wait_for("it is mounted", PATIENCE, || table().contains(&place).then_some(()));
         // The kernel has it in its table a moment before it is served.
-        fs::read_dir(&place).expect("served");
+        files::read_dir(&place);
         run(&["umount", "more"]);
         let status = wait_for("the mount ends", PATIENCE, || mount.try_wait().expect("ours"));
         assert!(status.success(), "{status}");
@@ -226,14 +225,14 @@ fn the_directories_of_services_are_made_with_a_schema() {
     }
 }
 
-/// What people read, with a header and something under it.
+/// Tables for people: a header and at least one line.
 ///
 /// Command: skep group list.
 #[test]
 fn tables_have_a_header_and_lines() {
-    let shape = Shape { storage_services: 1, targets_per_service: 2, ..Shape::default() };
+    let shape = Shape { metadata_targets: 2, ..Shape::small() };
     let cluster = Cluster::start(shape);
-    let file = fs::File::create(cluster.path().join("file")).expect("created");
+    let file = files::create(cluster.path().join("file"));
     file.lock().expect("locked");
     let mount_point = cluster.path().display().to_string();
     let data = cluster.data().display().to_string();
@@ -328,7 +327,7 @@ fn format_one(format: &str) {
     running.iter_mut().for_each(|service| drop(service.wait()));
 }
 
-/// Commands that print nothing, or what is no data.
+/// Commands that print nothing, or only a message.
 const WITHOUT_SCHEMA: [&str; 2] = ["umount", "completion"];
 
 #[test]
@@ -337,7 +336,7 @@ fn every_command_that_prints_data_has_a_schema() {
     let pages = scratch.join("pages").display().to_string();
     cluster::skep(["man", "--markdown", "--dir", &pages]).expect_success();
     let mut commands = 0;
-    for entry in fs::read_dir(&pages).expect("pages") {
+    for entry in files::read_dir(&pages) {
         let path = entry.expect("an entry").path();
         let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
         let name = name.trim_start_matches("skep-");
@@ -360,25 +359,20 @@ fn failure(finished: &Finished) -> (String, String, i64) {
     let exit_code = error["exit_code"].as_i64().expect("a number");
     assert_eq!(finished.status.code().map(i64::from), Some(exit_code), "{}", finished.line);
     assert_eq!(finished.stdout, "", "{}", finished.line);
-    let text = |name: &str| error[name].as_str().expect("a text").to_owned();
+    let text = |name: &str| error[name].text().to_owned();
     (text("code"), text("message"), exit_code)
 }
 
 #[test]
 fn errors_have_a_code_a_way_out_and_an_exit_code() {
-    let cluster = Cluster::start(Shape {
-        metadata_targets: 1,
-        storage_services: 1,
-        targets_per_service: 1,
-        ..Shape::default()
-    });
+    let cluster = Cluster::start(Shape { targets_per_service: 1, ..Shape::small() });
     let data = cluster.data().display().to_string();
-    let address = fs::read_to_string(cluster.data().join("management/address")).expect("it");
+    let address = files::read_to_string(cluster.data().join("management/address"));
     let scratch = Scratch::new();
-    let token = fs::read_to_string(cluster.data().join("management/join-token")).expect("it");
+    let token = files::read_to_string(cluster.data().join("management/join-token"));
     let secret = token.split('-').nth(2).expect("a secret").split('@').next().expect("a secret");
     let wrong = scratch.join("token").display().to_string();
-    fs::write(&wrong, token.replace(secret, &"0".repeat(secret.len()))).expect("written");
+    files::write(&wrong, token.replace(secret, &"0".repeat(secret.len())));
     let ask =
         |arguments: &[&str]| failure(&cluster::skep([arguments, &["--output", "json"]].concat()));
     let check = |arguments: &[&str], code: &str, exit_code: i64, words: &str| {
@@ -409,7 +403,7 @@ fn errors_have_a_code_a_way_out_and_an_exit_code() {
     check(&astray, "Disconnected", 3, "check the address");
     let root = cluster.path().display().to_string();
     check(&["entry", "who", &root], "InvalidArgument", 2, "not a regular file");
-    // Nothing is mounted, and what is in the way is named whichever way it is tried.
+    // Nothing is mounted, and each attempt names the obstacle.
     let absent = scratch.join("absent").display().to_string();
     let of_file = scratch.join("token").display().to_string();
     let empty = scratch.directory("empty").display().to_string();
@@ -423,7 +417,7 @@ fn errors_have_a_code_a_way_out_and_an_exit_code() {
         ["mount", "--dry-run", &empty, "--cluster", "127.0.0.1:1", "--token-file", &token_file];
     check(&dry_astray, "Disconnected", 3, "check the address");
     cluster::skep(["mount", "--dry-run", "--cluster", &data, &empty]).expect_success();
-    assert!(!fs::read_to_string("/proc/mounts").expect("told").contains(&empty));
+    assert!(!files::read_to_string("/proc/mounts").contains(&empty));
     check(&["umount", &data], "InUse", 1, "findmnt");
     check(&["down", "--data-dir", "/nowhere"], "Configuration", 2, "no cluster at /nowhere");
     let metadata = cluster.processes("metadata").pop().expect("it runs");
@@ -449,14 +443,14 @@ fn errors_have_a_code_a_way_out_and_an_exit_code() {
     );
 }
 
-/// JSON has no way to say such a name: it is shown with U+FFFD, and the command does its work.
+/// JSON cannot represent such a name: it is printed with U+FFFD, and the command succeeds.
 #[test]
 fn names_that_are_no_text_are_printed_all_the_same() {
     let cluster = Cluster::start(Shape { storage_services: 1, ..Shape::default() });
     let name = OsStr::from_bytes(b"no-\xff-text");
     let (made, set) = (cluster.path().join("new").join(name), cluster.path().join(name));
-    fs::create_dir(cluster.path().join("new")).expect("made");
-    fs::write(&set, "x").expect("written");
+    files::create_dir(cluster.path().join("new"));
+    files::write(&set, "x");
     for format in ["table", "json", "ndjson"] {
         let run = |arguments: &[&str], path: &Path| {
             let all = arguments.iter().map(OsStr::new).chain([path.as_os_str()]);
@@ -467,7 +461,7 @@ fn names_that_are_no_text_are_printed_all_the_same() {
         };
         run(&["entry", "create", "--num-targets", "1"], &made);
         run(&["entry", "set", "--num-targets", "1"], &made);
-        fs::remove_file(&made).expect("it was made");
+        files::remove_file(&made);
         run(&["entry", "info"], &set);
         run(&["entry", "map"], &set);
     }

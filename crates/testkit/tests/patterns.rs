@@ -2,20 +2,20 @@
 
 use rustix::fs::{XattrFlags, copy_file_range};
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::Value;
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::program::{Finished, finish, run};
-use skep_testkit::{Cluster, Scratch, Shape, cluster, wait_for};
+use skep_testkit::view::{Component, Typed};
+use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, cluster, wait_for};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::os::unix::fs::{FileExt, PermissionsExt, chown};
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const PATTERN: &str = "user.skep.pattern";
-/// Somebody who isn't root.
+/// The id of a user other than root.
 const USER: u32 = 23_456;
 
 /// Two servers of four targets, as in the study of Boito, Pallez and Teylo (CLUSTER 2022). Files
@@ -33,12 +33,8 @@ fn scenario() -> Cluster {
     cluster
 }
 
-fn info(cluster: &Cluster, path: &Path) -> Value {
-    cluster.skep_json(&["entry", "info", &path.display().to_string()])
-}
-
-fn part(cluster: &Cluster, path: &Path) -> Value {
-    info(cluster, path)["pattern"]["components"][0].clone()
+fn first_component(cluster: &Cluster, path: &Path) -> Component {
+    cluster.entry_info(path).first_component()
 }
 
 /// Makes files until one is made by a rule; settings arrive a moment after they are set.
@@ -47,10 +43,11 @@ fn wait_for_rule(cluster: &Cluster, chooser: &str, width: u64) {
     wait_for("new files follow the new settings", PATIENCE, || {
         number += 1;
         let path = cluster.path().join(format!("{chooser}-{width}-{number}"));
-        fs::write(&path, "x").expect("written");
-        let part = part(cluster, &path);
-        fs::remove_file(&path).expect("removed");
-        (part["chooser"] == chooser && part["targets_wanted"] == width).then_some(())
+        files::write(&path, "x");
+        let component = first_component(cluster, &path);
+        files::remove_file(&path);
+        let is_new = component.chooser() == chooser && component.targets_wanted() == width;
+        is_new.then_some(())
     });
 }
 
@@ -60,16 +57,15 @@ fn allocations(cluster: &Cluster, chooser: &str, width: u64) -> BTreeSet<(u64, u
     wait_for_rule(cluster, chooser, width);
     let of = |number: usize| {
         let path = cluster.path().join(format!("{chooser}-{width}-allocation-{number}"));
-        fs::write(&path, "x").expect("written");
-        let found = part(cluster, &path)["targets_per_server"].clone();
-        let number = |index: usize| found[index].as_u64().expect("a number");
-        (number(0), number(1))
+        files::write(&path, "x");
+        let found = cluster.entry_info(&path).allocation();
+        (found[0], found[1])
     };
     (0..8).map(of).collect()
 }
 
 #[test]
-fn round_robin_gives_the_allocations_of_the_study_and_balanced_only_the_best() {
+fn balanced_allocates_evenly_and_round_robin_as_studied() {
     let cluster = scenario();
     for (width, best) in [(2, (1, 1)), (3, (1, 2)), (4, (2, 2)), (6, (3, 3))] {
         assert_eq!(allocations(&cluster, "balanced", width), BTreeSet::from([best]), "{width}");
@@ -88,22 +84,20 @@ fn round_robin_gives_the_allocations_of_the_study_and_balanced_only_the_best() {
         assert_eq!(found, measured.iter().copied().collect(), "{width}");
     }
     let path = cluster.path().join("explained");
-    fs::write(&path, "x").expect("written");
+    files::write(&path, "x");
     let shown = cluster.skep(&["entry", "info", &path.display().to_string()]);
     for words in ["Chosen by: roundrobin (the next in the order", "Set by: the cluster's settings"]
     {
         assert!(shown.contains(words), "{words}: {shown}");
     }
-    assert_eq!(info(&cluster, &path)["pattern"]["origin"], json!("cluster"));
+    assert_eq!(cluster.entry_info(&path).origin(), "cluster");
     cluster.stop();
 }
 
-/// The services of a new file's targets; while it is empty, none of them is asked for anything.
+/// The services of a new file's targets; an empty file needs no request to them.
 fn services_of_new(cluster: &Cluster, path: &Path) -> BTreeSet<String> {
-    fs::File::create_new(path).expect("made");
-    let part = part(cluster, path);
-    let targets = part["targets"].as_array().expect("targets");
-    targets.iter().map(|it| it["node_name"].as_str().expect("a name").to_owned()).collect()
+    files::create_new(path);
+    first_component(cluster, path).services()
 }
 
 #[test]
@@ -129,8 +123,8 @@ fn targets_that_are_gone_are_not_chosen_until_they_are_back() {
     gone.kill();
     assert_eq!(found(2, "those of a new process are chosen again"), both);
     let path = cluster.path().join("written");
-    fs::write(&path, vec![7; 4 << 20]).expect("written");
-    assert_eq!(fs::read(&path).expect("read"), vec![7; 4 << 20]);
+    files::write(&path, vec![7; 4 << 20]);
+    assert_eq!(files::read(&path), vec![7; 4 << 20]);
     cluster.stop();
 }
 
@@ -151,11 +145,10 @@ fn with_domains(directory: &Path, domains: &[(usize, &str)]) -> Cluster {
 
 /// The failure domains of the storage servers, in the order of their names.
 fn domains(cluster: &Cluster) -> Vec<String> {
-    let nodes = cluster.skep_json(&["node", "list"]);
+    let nodes = cluster.nodes("storage");
     let text = |node: &Value, field: &str| node[field].as_str().unwrap_or("none").to_owned();
-    let storage = nodes.as_array().expect("a list").iter().filter(|it| it["kind"] == "storage");
     let by_name: BTreeMap<_, _> =
-        storage.map(|it| (text(it, "name"), text(it, "domain"))).collect();
+        nodes.iter().map(|node| (text(node, "name"), text(node, "domain"))).collect();
     by_name.into_values().collect()
 }
 
@@ -179,14 +172,14 @@ fn files_of_two_targets_lie_in_two_failure_domains() {
     let within = ["storage-1 storage-2", "storage-3 storage-4"];
     assert!(pairs.len() > 1 && within.iter().all(|pair| !pairs.contains(*pair)), "{pairs:?}");
     let path = cluster.path().join("before-0");
-    assert_eq!(part(&cluster, &path)["targets_per_domain"], json!([1, 1]));
+    assert_eq!(first_component(&cluster, &path).targets_per_domain(), [1, 1]);
     let shown = cluster.skep(&["entry", "info", &path.display().to_string()]);
     for words in ["evenly over failure domains", "failure domain (min,max): (1,1)", ", rack-2]"] {
         assert!(shown.contains(words), "{words}: {shown}");
     }
     cluster.stop();
 
-    // Two are started with other domains, the others with none, and so keep theirs.
+    // Two start with other domains. The others start without an option, and keep theirs.
     let cluster = with_domains(scratch.path(), &[(2, "rack-2"), (3, "rack-1")]);
     assert_eq!(domains(&cluster), ["rack-1", "rack-2", "rack-1", "rack-2"]);
     let mut round = 0;
@@ -219,7 +212,7 @@ fn entry_json(arguments: &[&str], path: &Path) -> Value {
     serde_json::from_str(&entry(arguments, path).expect_success()).expect("JSON")
 }
 
-/// What a command says that must fail, and changes nothing.
+/// Runs a command that must fail and change nothing, and checks its message.
 fn refused(arguments: &[&str], path: &Path, code: &str, words: &str) {
     let before = fs::exists(path).expect("a way there").then(|| pattern_of(path));
     let failed = entry(arguments, path);
@@ -235,7 +228,7 @@ fn assert_refusal(failed: &Finished, code: &str, words: &str) {
     assert!(found == code && message.contains(words), "{}: {found}: {message}", failed.line);
 }
 
-/// What the attribute says; `None` if it isn't there.
+/// The value of the attribute; `None` means that it is not set.
 fn pattern_of(path: &Path) -> Option<String> {
     let mut bytes = [0; 4096];
     match rustix::fs::getxattr(path, PATTERN, &mut bytes) {
@@ -246,12 +239,17 @@ fn pattern_of(path: &Path) -> Option<String> {
 }
 
 /// A file made as any program makes it: its origin, count, chunk size and chooser.
-fn made(cluster: &Cluster, path: &Path) -> (Value, Value, Value, Value) {
-    fs::write(path, "x").expect("written");
-    let info = info(cluster, path);
-    let part = &info["pattern"]["components"][0];
-    let it = |name: &str| part[name].clone();
-    (info["pattern"]["origin"].clone(), it("targets_wanted"), it("chunk_bytes"), it("chooser"))
+fn made(cluster: &Cluster, path: &Path) -> (String, u64, u64, String) {
+    files::write(path, "x");
+    let info = cluster.entry_info(path);
+    let first = info.first_component();
+    let chooser = first.chooser().to_owned();
+    (info.origin().to_owned(), first.targets_wanted(), first.chunk_bytes(), chooser)
+}
+
+/// The result of [`made`] for these values.
+fn rule(origin: &str, count: u64, chunk_bytes: u64, chooser: &str) -> (String, u64, u64, String) {
+    (origin.to_owned(), count, chunk_bytes, chooser.to_owned())
 }
 
 /// Semantics 1.21.
@@ -261,29 +259,30 @@ fn made(cluster: &Cluster, path: &Path) -> (Value, Value, Value, Value) {
 fn directories_hand_patterns_down_and_files_keep_theirs() {
     let cluster = Cluster::start(Shape { storage_services: 2, ..Shape::default() });
     let directory = cluster.path().join("directory");
-    fs::create_dir(&directory).expect("made");
+    files::create_dir(&directory);
     assert_eq!(pattern_of(&directory), None);
-    let default = (json!("cluster"), json!(1), json!(512 << 10), json!("balanced"));
+    let default = rule("cluster", 1, 512 << 10, "balanced");
     assert_eq!(made(&cluster, &directory.join("before")), default);
     let before = pattern_of(&directory.join("before")).expect("a pattern");
     let set = ["set", "--num-targets", "2", "--chunk-size", "1MiB"];
     let changed = entry_json(&set, &directory);
     assert_eq!(changed[0]["pattern"], "chunk-size=1MiB,count=2");
-    let own = (json!("directory"), json!(2), json!(1 << 20), json!("balanced"));
+    let own = rule("directory", 2, 1 << 20, "balanced");
     assert_eq!(made(&cluster, &directory.join("file")), own);
-    // Whichever metadata target they are made on.
+    // On every metadata target.
     for number in 0..8 {
         let inner = directory.join(format!("inner-{number}"));
-        fs::create_dir(&inner).expect("made");
+        files::create_dir(&inner);
         assert_eq!(pattern_of(&inner).as_deref(), Some("chunk-size=1MiB,count=2"));
-        fs::create_dir(inner.join("more")).expect("made");
+        files::create_dir(inner.join("more"));
         assert_eq!(made(&cluster, &inner.join("more/file")), own);
     }
     assert_eq!(pattern_of(&directory.join("before")), Some(before));
-    // Programs set it as well, and what isn't said is the cluster's.
+    // Programs can set the attribute too; the cluster's settings fill the unset fields.
     let flags = XattrFlags::empty();
-    rustix::fs::setxattr(&directory, PATTERN, b"chooser=roundrobin", flags).expect("set");
-    let chosen = (json!("directory"), json!(1), json!(512 << 10), json!("roundrobin"));
+    rustix::fs::setxattr(&directory, PATTERN, b"chooser=roundrobin", flags)
+        .or_fail("setxattr", &directory);
+    let chosen = rule("directory", 1, 512 << 10, "roundrobin");
     assert_eq!(made(&cluster, &directory.join("chosen")), chosen);
     let shown = cluster.skep(&["entry", "info", &directory.display().to_string()]);
     for words in [
@@ -295,10 +294,10 @@ fn directories_hand_patterns_down_and_files_keep_theirs() {
     ] {
         assert!(shown.contains(words), "{words}: {shown}");
     }
-    // What copies all attributes doesn't see it.
+    // Programs that copy all attributes do not see it.
     let mut bytes = [0; 4096];
     let file = directory.join("file");
-    let len = rustix::fs::getxattr(&file, "user.skep.map", &mut bytes).expect("a map");
+    let len = rustix::fs::getxattr(&file, "user.skep.map", &mut bytes).or_fail("getxattr", &file);
     assert_eq!(bytes[..len].iter().filter(|byte| **byte == b'\n').count(), 2);
     for path in [&directory, &file] {
         assert_eq!(rustix::fs::listxattr(path, &mut bytes[..]), Ok(0));
@@ -311,37 +310,35 @@ fn directories_hand_patterns_down_and_files_keep_theirs() {
 
 /// The targets of a file, in the order of its stripe.
 fn targets(cluster: &Cluster, path: &Path) -> Vec<u64> {
-    let part = part(cluster, path);
-    let targets = part["targets"].as_array().expect("a list");
-    targets.iter().map(|it| it["target"].as_u64().expect("an id")).collect()
+    first_component(cluster, path).targets()
 }
 
 /// Command: skep entry create.
 #[test]
-fn files_get_the_pattern_that_is_asked_for_until_they_are_written() {
+fn files_take_a_requested_pattern_until_first_write() {
     let cluster = scenario();
     let path = |name: &str| cluster.path().join(name);
     entry_json(&["create", "--num-targets", "all", "--permissions", "640"], &path("wide"));
-    assert_eq!(fs::metadata(path("wide")).expect("it").permissions().mode() & 0o777, 0o640);
+    assert_eq!(files::metadata(path("wide")).permissions().mode() & 0o777, 0o640);
     assert_eq!(targets(&cluster, &path("wide")).len(), 8);
-    assert_eq!(info(&cluster, &path("wide"))["pattern"]["origin"], "asked");
-    let storage = storage_targets(&cluster);
+    assert_eq!(cluster.entry_info(&path("wide")).origin(), "asked");
+    let storage = cluster.target_ids("storage");
     let listed = [storage[6], storage[1], storage[2]];
     let ids = listed.map(|id| id.to_string()).join(",");
     entry_json(&["create", "--targets", &ids, "--chunk-size", "64KiB"], &path("listed"));
     assert_eq!(targets(&cluster, &path("listed")), listed);
-    assert_eq!(part(&cluster, &path("listed"))["chooser"], "listed");
+    assert_eq!(first_component(&cluster, &path("listed")).chooser(), "listed");
     // A file that is there but empty gets another pattern, and then keeps it.
-    fs::File::create(path("empty")).expect("made");
+    files::create(path("empty"));
     entry_json(&["set", "--targets", &ids], &path("empty"));
-    fs::write(path("empty"), vec![7; 3 << 20]).expect("written");
+    files::write(path("empty"), vec![7; 3 << 20]);
     assert_eq!(targets(&cluster, &path("empty")), listed);
-    assert_eq!(fs::read(path("empty")).expect("read"), vec![7; 3 << 20]);
+    assert_eq!(files::read(path("empty")), vec![7; 3 << 20]);
     let again = ["set", "--num-targets", "1"];
     refused(&again, &path("empty"), "InUse", "skep entry create");
-    fs::File::options().write(true).open(path("empty")).expect("it").set_len(0).expect("cut");
+    files::set_len(&files::open_with(OpenOptions::new().write(true), path("empty")), 0);
     refused(&again, &path("empty"), "InUse", "has held data");
-    let open = fs::File::create(path("open")).expect("made");
+    let open = files::create(path("open"));
     refused(&again, &path("open"), "InUse", "open");
     drop(open);
     entry_json(&again, &path("open"));
@@ -370,7 +367,7 @@ fn files_get_the_pattern_that_is_asked_for_until_they_are_written() {
     cluster.stop();
 }
 
-/// As somebody who isn't root.
+/// Runs `skep entry` as a user other than root.
 fn as_user(program: &Path, arguments: &[&str], path: &Path) -> Finished {
     let mut command = Command::new(program);
     command.arg("entry").args(arguments).arg(path).args(["--output", "json"]);
@@ -378,20 +375,20 @@ fn as_user(program: &Path, arguments: &[&str], path: &Path) -> Finished {
 }
 
 #[test]
-fn users_set_patterns_on_what_they_own_within_limits() {
+fn users_set_patterns_on_own_files_within_limits() {
     let cluster = scenario();
     let around = cluster.path().parent().expect("a directory");
-    fs::set_permissions(around, fs::Permissions::from_mode(0o755)).expect("its rights");
+    files::set_permissions(around, fs::Permissions::from_mode(0o755));
     // Where others come to it, too.
     let program = around.join("skep");
-    fs::copy(cluster::program(), &program).expect("copied");
+    files::copy(cluster::program(), &program);
     let as_user = |arguments: &[&str], path: &Path| as_user(&program, arguments, path);
     let own = cluster.path().join("own");
-    fs::create_dir(&own).expect("made");
-    chown(&own, Some(USER), Some(USER)).expect("given away");
+    files::create_dir(&own);
+    files::chown(&own, Some(USER), Some(USER));
     let others = cluster.path().join("others");
-    fs::create_dir(&others).expect("made");
-    fs::set_permissions(&others, fs::Permissions::from_mode(0o777)).expect("opened");
+    files::create_dir(&others);
+    files::set_permissions(&others, fs::Permissions::from_mode(0o777));
     as_user(&["set", "--num-targets", "8"], &own).expect_success();
     assert_eq!(pattern_of(&own).as_deref(), Some("count=8"));
     as_user(&["create", "--num-targets", "3"], &own.join("file")).expect_success();
@@ -422,12 +419,12 @@ fn users_set_patterns_on_what_they_own_within_limits() {
     denied(&["--num-targets", "all"]);
     denied(&["--chunk-size", "2MiB"]);
     as_user(&["create", "--num-targets", "4"], &own.join("at-most")).expect_success();
-    // What root has set is inherited beyond limits, and root has none.
+    // Patterns set by root are inherited beyond the limits, which do not apply to root.
     entry_json(&["set", "--num-targets", "8", "--chunk-size", "4MiB"], &own);
-    fs::write(own.join("inherited"), "x").expect("written");
+    files::write(own.join("inherited"), "x");
     assert_eq!(targets(&cluster, &own.join("inherited")).len(), 8);
     cluster.skep(&["config", "set", "user-patterns", "no"]);
-    wait_for("nobody may any more", PATIENCE, || {
+    wait_for("users may not set patterns any more", PATIENCE, || {
         let failed = as_user(&["set", "--num-targets", "1"], &own);
         (!failed.status.success()).then_some(())
     });
@@ -446,15 +443,7 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Ids of all storage targets.
-fn storage_targets(cluster: &Cluster) -> Vec<u64> {
-    let all = cluster.skep_json(&["target", "list"]);
-    let all = all.as_array().expect("a list").iter();
-    let of_storage = all.filter(|target| target["kind"] == "storage");
-    of_storage.map(|target| target["id"].as_u64().expect("an id")).collect()
-}
-
-/// What the mount has sent and received over its connections.
+/// The bytes that the mount has sent and received over its connections.
 fn traffic(cluster: &Cluster) -> u64 {
     let mounts = cluster.processes("mount");
     let [mount] = &mounts[..] else { panic!("one mount, not {mounts:?}") };
@@ -469,10 +458,9 @@ fn traffic(cluster: &Cluster) -> u64 {
     words.filter_map(bytes).sum()
 }
 
-/// What goes through the mount while one file is copied over another.
+/// The bytes that go through the mount while one file is copied over another.
 fn traffic_of_copy(cluster: &Cluster, from: &Path, to: &Path) -> u64 {
-    let (source, copy) = (fs::File::open(from), fs::File::options().write(true).open(to));
-    let (source, copy) = (source.expect("it"), copy.expect("it"));
+    let (source, copy) = (files::open(from), files::open_with(OpenOptions::new().write(true), to));
     let (mut at, mut place) = (0, 0);
     let before = traffic(cluster);
     while copy_file_range(&source, Some(&mut at), &copy, Some(&mut place), 1 << 30).expect("copied")
@@ -487,67 +475,63 @@ fn copies_between_files_of_the_same_targets_are_made_there() {
     const LEN: usize = 64 << 20;
     let cluster = scenario();
     let path = |name: &str| cluster.path().join(name);
-    let mut ids: Vec<_> = storage_targets(&cluster)[..4].iter().map(ToString::to_string).collect();
+    let mut ids: Vec<_> =
+        cluster.target_ids("storage")[..4].iter().map(ToString::to_string).collect();
     for name in ["source", "same"] {
         entry_json(&["create", "--targets", &ids.join(",")], &path(name));
     }
     ids.rotate_left(1);
     entry_json(&["create", "--targets", &ids.join(",")], &path("others"));
     let bytes = bytes(LEN, 5);
-    fs::write(path("source"), &bytes).expect("written");
+    files::write(path("source"), &bytes);
     let few = traffic_of_copy(&cluster, &path("source"), &path("same"));
     assert!(few < LEN as u64 / 20, "{few} bytes went through the mount");
     // They do where nothing lies on the same target in both.
     let many = traffic_of_copy(&cluster, &path("source"), &path("others"));
     assert!(many >= 2 * LEN as u64, "only {many} bytes went through the mount");
     for name in ["same", "others"] {
-        assert!(fs::read(path(name)).expect("read") == bytes, "{name}");
+        assert!(files::read(path(name)) == bytes, "{name}");
     }
     cluster.stop();
 }
 
 /// Command: skep entry map.
 #[test]
-fn progressive_files_are_narrow_at_their_start_and_wide_further_on() {
+fn progressive_files_start_narrow_and_become_wide() {
     let mut cluster = scenario();
     let directory = cluster.path().join("progressive");
-    fs::create_dir(&directory).expect("made");
+    files::create_dir(&directory);
     let pattern = "count=1,chunk-size=64KiB/from=1MiB,count=2/from=4MiB,count=all,chunk-size=1MiB";
     entry_json(&["set", "--pattern", pattern], &directory);
     let second = cluster.mount(skep_testkit::Transport::Device);
     let path = directory.join("file");
     let elsewhere = second.path().join("progressive/file");
     let content = bytes(13 << 20, 1);
-    let file = fs::File::options().create(true).truncate(true).write(true).open(&path);
-    let file = file.expect("made");
+    let file = files::open_with(OpenOptions::new().create(true).truncate(true).write(true), &path);
     // Across the borders of components, not in order, with a hole between.
     for (start, end) in
         [(5 << 20, 13 << 20), (900_000, 1_200_000), (0, 900_000), (4_000_000, 5 << 20)]
     {
-        file.write_all_at(&content[start..end], start as u64).expect("written");
+        files::write_all_at(&file, &content[start..end], start as u64);
     }
     let mut expected = content;
     expected[1_200_000..4_000_000].fill(0);
     let is_seen = |what: &str, expected: &[u8]| {
-        assert!(fs::read(&path).expect("read") == expected, "{what}");
+        assert!(files::read(&path) == expected, "{what}");
         // Another mount may see the size and the bytes of a moment ago.
-        wait_for(what, PATIENCE, || {
-            (fs::read(&elsewhere).expect("read") == expected).then_some(())
-        });
+        wait_for(what, PATIENCE, || (files::read(&elsewhere) == expected).then_some(()));
     };
     is_seen("what was written", &expected);
-    let info = info(&cluster, &path);
-    let parts = info["pattern"]["components"].as_array().expect("a list");
-    let widths: Vec<_> =
-        parts.iter().map(|it| it["targets"].as_array().expect("it").len()).collect();
+    let components = cluster.entry_info(&path).components();
+    let widths: Vec<_> = components.iter().map(|it| it.targets().len()).collect();
     assert_eq!(widths, [1, 2, 8]);
 
     let map = entry_json(&["map", "--offset", "0", "--length", "13MiB"], &path);
-    let pieces = map["pieces"].as_array().expect("a list");
+    let pieces = map["pieces"].list();
     let mut at = 0;
     let mut per_component = BTreeMap::<u64, BTreeSet<u64>>::new();
     for piece in pieces {
-        let number = |name: &str| piece[name].as_u64().expect("a number");
+        let number = |name: &str| piece[name].number();
         assert_eq!(number("offset"), at);
         at += number("length");
         per_component.entry(number("component")).or_default().insert(number("target"));
@@ -556,10 +540,10 @@ fn progressive_files_are_narrow_at_their_start_and_wide_further_on() {
     assert_eq!(per_component.values().map(BTreeSet::len).collect::<Vec<_>>(), [1, 2, 8]);
     assert_eq!(pieces[0]["length"], 64 << 10);
 
-    // Cut within the second component, and made longer again: nothing of before comes back.
-    file.set_len(2_000_000).expect("cut");
-    file.set_len(6 << 20).expect("longer");
-    file.write_all_at(b"end", (6 << 20) - 3).expect("written");
+    // Truncated within the second component and extended again: the old bytes do not come back.
+    files::set_len(&file, 2_000_000);
+    files::set_len(&file, 6 << 20);
+    files::write_all_at(&file, b"end", (6 << 20) - 3);
     expected.truncate(2_000_000);
     expected.resize(6 << 20, 0);
     let len = expected.len();
@@ -569,21 +553,21 @@ fn progressive_files_are_narrow_at_their_start_and_wide_further_on() {
     // A small file lies on one target.
     let count = || cluster.chunk_files().len();
     let before = count();
-    fs::write(directory.join("small"), bytes(300_000, 2)).expect("written");
+    files::write(directory.join("small"), bytes(300_000, 2));
     assert_eq!(count(), before + 1);
-    fs::remove_file(&path).expect("removed");
-    fs::remove_file(directory.join("small")).expect("removed");
+    files::remove_file(&path);
+    files::remove_file(directory.join("small"));
     wait_for("all chunk files are gone", PATIENCE, || (count() == 0).then_some(()));
     drop(second);
     cluster.stop();
 }
 
 #[test]
-fn jobs_ask_for_patterns_by_their_environment_where_a_mount_listens() {
+fn mount_with_job_patterns_honours_their_environment() {
     let cluster = scenario();
     let scratch = Scratch::new();
     let mount_point = scratch.join("jobs");
-    fs::create_dir(&mount_point).expect("made");
+    files::create_dir(&mount_point);
     let shown = mount_point.display().to_string();
     let data = cluster.data().display().to_string();
     let mount = ["mount", "--cluster", &data, "--detach", "--job-patterns", &shown];
@@ -595,16 +579,13 @@ fn jobs_ask_for_patterns_by_their_environment_where_a_mount_listens() {
     };
     make(&mount_point, "asked", "count=7,chunk-size=1MiB").expect_success();
     let path = cluster.path().join("asked");
-    let part = part(&cluster, &path);
-    assert_eq!((&part["targets_wanted"], &part["chunk_bytes"]), (&json!(7), &json!(1 << 20)));
-    assert_eq!(info(&cluster, &path)["pattern"]["origin"], "asked");
+    let first = first_component(&cluster, &path);
+    assert_eq!((first.targets_wanted(), first.chunk_bytes()), (7, 1 << 20));
+    assert_eq!(cluster.entry_info(&path).origin(), "asked");
     make(&mount_point, "small", "inline/from=4KiB,count=7").expect_success();
-    let components = info(&cluster, &cluster.path().join("small"))["pattern"]["components"].take();
-    assert_eq!(components[0]["redundancy"], "inline");
-    assert_eq!(
-        (&components[1]["start_byte"], &components[1]["targets_wanted"]),
-        (&json!(4096), &json!(7))
-    );
+    let components = cluster.entry_info(&cluster.path().join("small")).components();
+    assert_eq!(components[0].redundancy(), "inline");
+    assert_eq!((components[1].start_byte(), components[1].targets_wanted()), (4096, 7));
     make(&mount_point, "silent", "").expect_success();
     assert_eq!(targets(&cluster, &cluster.path().join("silent")).len(), 4);
     let failed = make(&mount_point, "wrong", "count=many");

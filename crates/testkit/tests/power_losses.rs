@@ -1,54 +1,55 @@
-//! Power losses: the data directories lie on a disk whose state at one moment is kept in mid-run; a
-//! cluster started on that state has what `metadata.sync` and `fsync` promised.
+//! Power losses: the data directories lie on a disk whose contents the test copies during the run.
+//! A cluster that is started on the copy must have everything that `metadata.sync` and `fsync`
+//! guarantee.
 //!
-//! Ten cuts hit a workload, half under `metadata.sync = interval` (10 ms), half under `always`.
-//! After each, work goes on on what was left, as it does in a machine room. The seed is printed;
-//! `SKEP_TEST_SEED` repeats the order of operations (not their timing). Others hit what was synced
-//! in each of the ways that there are, and storage alone, under a mount that goes on.
+//! Ten power losses hit a workload, half under `metadata.sync = interval` (10 ms), half under
+//! `always`. After each, the workload continues on the restored disk. The seed is printed;
+//! `SKEP_TEST_SEED` repeats the order of operations (not their timing). Other tests sync files in
+//! each possible way before the power loss, or let only one service lose its power while the mount
+//! goes on.
 
 use rustix::fs::OFlags;
 use rustix::process::Signal;
+use skep_testkit::files;
 use skep_testkit::power::Disk;
 use skep_testkit::program::finish;
-use skep_testkit::workload::{Cut, Worker, verify};
-use skep_testkit::{Cluster, Random, Scratch, Shape, Transport, wait_for};
+use skep_testkit::workload::{Crash, Worker, verify};
+use skep_testkit::{Cluster, PATIENCE, Random, Scratch, Shape, Transport, wait_for};
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// TruncationTable under each setting of `metadata.sync`.
+/// Power losses under each setting of `metadata.sync`.
 const CUTS: usize = 5;
 const WORKERS: u64 = 4;
-/// Operations between two cuts, at most.
+/// Upper limit of the operations between two power losses.
 const BETWEEN: usize = 1500;
 const DISK_BYTES: u64 = 4 << 30;
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Syncs a small file again and again; gives when each sync began and ended.
+/// Syncs a small file repeatedly; returns when each sync began and ended.
 fn syncs(directory: &Path, stop: &AtomicBool) -> Vec<(Instant, Instant)> {
-    let file = File::create(directory.join("probe")).expect("made");
+    let file = files::create(directory.join("probe"));
     let mut done = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let begun = Instant::now();
-        file.write_all_at(b"probe", 0).expect("written");
-        file.sync_data().expect("synced");
+        files::write_all_at(&file, b"probe", 0);
+        files::sync_data(&file);
         done.push((begun, Instant::now()));
         std::thread::sleep(Duration::from_millis(5));
     }
     done
 }
 
-/// Runs the workload and keeps the disk as it is in the middle; then pulls the plug on everything.
+/// Copies the disk while the workload runs; then kills all processes and restores the copy.
 fn cut(
     cluster: &Cluster,
     disk: &mut Disk,
     workers: &mut [Worker],
     operations: usize,
     late: Duration,
-) -> Cut {
+) -> Crash {
     let stop = AtomicBool::new(false);
     let done: Vec<_> = workers.iter().map(Worker::operations).collect();
     let place = disk.path().to_owned();
@@ -74,10 +75,10 @@ fn cut(
         }
         let before = probe.join().expect("no panic").into_iter().filter(|it| it.0 < begun);
         let slowest = before.map(|it| it.1.min(begun) - it.0).max().unwrap_or_default();
-        // As long as two syncs take, if they are slow.
+        // On a slow disk: as long as two syncs take.
         let late = if late.is_zero() { late } else { late + 2 * slowest };
         println!("    the slowest sync took {slowest:?}");
-        (copy, Cut::of_power(begun, ended, late))
+        (copy, Crash::of_power(begun, ended, late))
     });
     workers.iter_mut().for_each(Worker::close);
     cluster.kill_all();
@@ -114,23 +115,23 @@ fn cuts(sync: &str, late: Duration, transport: Transport) {
     cluster.stop();
 }
 
-/// What was acknowledged is on the disk 10 ms later. That exactly is what simulation checks; here a
-/// machine that does much else may be late with waking up the thread that syncs, so the test gives
-/// it 40 ms more; and on a slow disk it is as late as two syncs, which the test measures.
+/// An acknowledged operation is on the disk 10 ms later. The simulator checks exactly that. Here a
+/// busy machine may wake the syncing thread late, so the test allows 40 ms more. On a slow disk it
+/// allows the time of two syncs, which it measures.
 /// Semantics 3.2 and 3.3.
 #[test]
 fn cuts_with_metadata_synced_at_intervals() {
     cuts("interval", Duration::from_millis(50), Transport::Uring);
 }
 
-/// What was acknowledged is on the disk.
+/// Each acknowledged operation is on the disk.
 /// Semantics 3.2 and 3.3.
 #[test]
 fn cuts_with_metadata_synced_always() {
     cuts("always", Duration::ZERO, Transport::Device);
 }
 
-/// How a program makes sure of what it writes.
+/// The ways in which a program syncs its writes.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     Fsync,
@@ -159,8 +160,8 @@ os._exit(0)
 impl Way {
     const ALL: [Self; 5] = [Self::Fsync, Self::Fdatasync, Self::Sync, Self::Dsync, Self::Msync];
 
-    /// Writes to a file, which is made if it isn't there. Gives it back open: what `close` does
-    /// must not be what makes it safe.
+    /// Writes to a file, and creates it if necessary. Returns the open file: the sync alone must
+    /// make the data durable, not `close`.
     fn write(self, path: &Path, start: usize, bytes: &[u8], scratch: &Scratch) -> Option<File> {
         let flags = match self {
             Self::Fsync | Self::Fdatasync => OFlags::empty(),
@@ -168,7 +169,7 @@ impl Way {
             Self::Dsync => OFlags::DSYNC,
             Self::Msync => {
                 let (from, start) = (scratch.join("bytes"), start.to_string());
-                fs::write(&from, bytes).expect("written");
+                files::write(&from, bytes);
                 let mut command = Command::new("python3");
                 command.args(["-c", MAPS]).arg(path).arg(start).arg(from);
                 finish(&mut command, PATIENCE).expect_success();
@@ -178,19 +179,18 @@ impl Way {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false);
         options.custom_flags(flags.bits().try_into().expect("a flag"));
-        let file = options.open(path).expect("opened");
-        file.write_all_at(bytes, start as u64).expect("written");
+        let file = files::open_with(&options, path);
+        files::write_all_at(&file, bytes, start as u64);
         match self {
-            Self::Fsync => file.sync_all().expect("synced"),
-            Self::Fdatasync => file.sync_data().expect("synced"),
+            Self::Fsync => files::sync_all(&file),
+            Self::Fdatasync => files::sync_data(&file),
             _ => {}
         }
         Some(file)
     }
 }
 
-/// Semantics 3.3: also of one call alone, in each of its ways, on new files and on old ones that
-/// become longer.
+/// Semantics 3.3: each kind of sync makes data durable, on new files and on files that it extends.
 #[test]
 fn synced_bytes_survive_a_power_loss_for_each_way_to_sync() {
     const LENGTHS: [usize; 3] = [10, 300_000, 2_000_000];
@@ -203,9 +203,9 @@ fn synced_bytes_survive_a_power_loss_for_each_way_to_sync() {
         for len in LENGTHS {
             let name = format!("old-{way:?}-{len}");
             let old = random.bytes(500_000);
-            let file = File::create(cluster.path().join(&name)).expect("made");
-            file.write_all_at(&old, 0).expect("written");
-            file.sync_all().expect("synced");
+            let file = files::create(cluster.path().join(&name));
+            files::write_all_at(&file, &old, 0);
+            files::sync_all(&file);
             expected.push((way, 450_000, random.bytes(len), name, old));
         }
         for len in LENGTHS {
@@ -241,22 +241,22 @@ fn synced_bytes_survive_a_power_loss_for_each_way_to_sync() {
     cluster.stop();
 }
 
-/// A cluster of which one service alone lies on a disk of its own.
+/// A cluster with one service on a disk of its own.
 fn with_service_on(disk: &Path, name: &str) -> Cluster {
     let shape = Shape { storage_services: 1, metadata_targets: 1, ..Shape::default() };
     let cluster = Cluster::start(shape);
     cluster.stop();
     let service = cluster.data().join(name);
     finish(Command::new("cp").arg("-a").arg(&service).arg(disk), PATIENCE).expect_success();
-    fs::remove_dir_all(&service).expect("removed");
-    std::os::unix::fs::symlink(disk.join(name), &service).expect("linked");
-    // What a power loss finds that comes before a target has synced anything.
-    rustix::fs::syncfs(File::open(disk).expect("opened")).expect("synced");
+    files::remove_dir_all(&service);
+    files::symlink(disk.join(name), &service);
+    // A power loss may come before a target has synced anything.
+    files::syncfs(disk);
     cluster.up().expect_success();
     cluster
 }
 
-/// One service finds its disk as it was when the copy was made.
+/// Kills one service, restores the copy of its disk, and restarts it.
 fn lose_power(cluster: &Cluster, role: &str, disk: &mut Disk, copy: u32) {
     let supervisor = cluster.processes("up").remove(0);
     supervisor.signal(Signal::STOP);
@@ -265,10 +265,10 @@ fn lose_power(cluster: &Cluster, role: &str, disk: &mut Disk, copy: u32) {
     supervisor.signal(Signal::CONT);
 }
 
-/// Semantics 3.3 and 3.5: a metadata host alone loses its power, under a mount that goes on, and
-/// with it what it was told of files and hadn't synced yet.
+/// Semantics 3.3 and 3.5: a metadata host loses its power while the mount goes on, and with it
+/// reported sizes that it had not synced.
 #[test]
-fn what_metadata_forgot_of_a_file_is_told_again_before_that_is_called_safe() {
+fn sync_reports_lost_sizes_again_after_metadata_power_loss() {
     let scratch = Scratch::new();
     let mut disk = Disk::new(&scratch, DISK_BYTES);
     let mut cluster = with_service_on(disk.path(), "metadata-1");
@@ -278,42 +278,45 @@ fn what_metadata_forgot_of_a_file_is_told_again_before_that_is_called_safe() {
     for (mount, names) in [(cluster.path(), ["a", "b"]), (other.path(), ["c", "d"])] {
         let open = |name: &str| {
             let path = mount.join(name);
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+            files::open_with(
+                OpenOptions::new().read(true).write(true).create(true).truncate(false),
+                path,
+            )
         };
-        let [longer, cut] = names.map(|name| open(name).expect("made"));
+        let [longer, cut] = names.map(open);
         for file in [&longer, &cut] {
-            file.write_all_at(&before, 0).expect("written");
-            file.sync_all().expect("synced");
+            files::write_all_at(file, &before, 0);
+            files::sync_all(file);
         }
         let copy = disk.freeze_copy();
-        longer.write_all_at(&more, 1 << 20).expect("written");
-        // Each close tells metadata how far the file reaches.
-        drop(open(names[0]).expect("opened"));
-        cut.set_len(100).expect("cut");
+        files::write_all_at(&longer, &more, 1 << 20);
+        // Each close reports the size to metadata.
+        drop(open(names[0]));
+        files::set_len(&cut, 100);
         lose_power(&cluster, "metadata", &mut disk, copy);
 
         longer.sync_all().expect("metadata is told again");
         let error = cut.sync_all().expect_err("it isn't cut any more");
         assert_eq!(error.raw_os_error(), Some(5), "{error}");
-        cut.sync_all().expect("once, not again");
-        cut.set_len(100).expect("cut again");
-        cut.sync_all().expect("synced");
+        files::sync_all(&cut);
+        files::set_len(&cut, 100);
+        files::sync_all(&cut);
         let copy = disk.freeze_copy();
         lose_power(&cluster, "metadata", &mut disk, copy);
         drop((longer, cut));
         for mount in [cluster.path(), other.path()] {
-            let found = fs::read(mount.join(names[0])).expect("read");
+            let found = files::read(mount.join(names[0]));
             assert!(found == [&before[..], &more].concat(), "{} bytes", found.len());
-            assert!(fs::read(mount.join(names[1])).expect("read") == before[..100]);
+            assert!(files::read(mount.join(names[1])) == before[..100]);
         }
     }
     other.unmount();
     cluster.stop();
 }
 
-/// Semantics 3.5: the storage host alone loses its power, under a mount that goes on.
+/// Semantics 3.5: only the storage host loses its power, while the mount goes on.
 #[test]
-fn who_had_not_synced_when_storage_lost_its_power_is_told_once() {
+fn unsynced_writer_gets_one_error_after_storage_power_loss() {
     let scratch = Scratch::new();
     let mut disk = Disk::new(&scratch, DISK_BYTES);
     let mut cluster = with_service_on(disk.path(), "storage-1");
@@ -323,17 +326,20 @@ fn who_had_not_synced_when_storage_lost_its_power_is_told_once() {
     for (mount, names) in [(cluster.path(), ["a", "b"]), (other.path(), ["c", "d"])] {
         let open = |name: &str| {
             let path = mount.join(name);
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+            files::open_with(
+                OpenOptions::new().read(true).write(true).create(true).truncate(false),
+                path,
+            )
         };
-        let files = names.map(|name| open(name).expect("made"));
+        let files = names.map(open);
         for file in &files {
-            file.write_all_at(&before, 0).expect("written");
-            file.sync_all().expect("synced");
+            files::write_all_at(file, &before, 0);
+            files::sync_all(file);
         }
         let [untouched, hit] = files;
-        let second = open(names[1]).expect("opened");
+        let second = open(names[1]);
         let copy = disk.freeze_copy();
-        hit.write_all_at(&lost, 1 << 20).expect("written");
+        files::write_all_at(&hit, &lost, 1 << 20);
 
         lose_power(&cluster, "storage", &mut disk, copy);
         for (which, file) in [&hit, &second].into_iter().enumerate() {
@@ -342,15 +348,15 @@ fn who_had_not_synced_when_storage_lost_its_power_is_told_once() {
             file.sync_all().unwrap_or_else(|error| panic!("once, not again: {error}"));
         }
         untouched.sync_all().expect("all that was written to it is there");
-        // Written again, it is there for good.
-        hit.write_all_at(&lost, 1 << 20).expect("written");
-        hit.sync_all().expect("synced");
+        // Data that is written and synced again survives.
+        files::write_all_at(&hit, &lost, 1 << 20);
+        files::sync_all(&hit);
         drop((untouched, hit, second));
         let mut expected = before.clone();
         expected[1 << 20..3 << 20].copy_from_slice(&lost);
         for mount in [cluster.path(), other.path()] {
-            assert!(fs::read(mount.join(names[0])).expect("read") == before);
-            assert!(fs::read(mount.join(names[1])).expect("read") == expected);
+            assert!(files::read(mount.join(names[0])) == before);
+            assert!(files::read(mount.join(names[1])) == expected);
         }
     }
     other.unmount();

@@ -1,7 +1,8 @@
-//! Ordinary programs on a mount, their results compared with what they do on the local file system.
+//! Ordinary programs on a mount; their results must equal those on the local file system.
 //!
 //! Runs on a mount over each transport. Needs no network: sources and repositories are made here.
 
+use skep_testkit::files;
 use skep_testkit::program::{run, run_in};
 use skep_testkit::suite::{Case, Suite};
 use skep_testkit::{Cluster, Random, Scratch, Shape, Transport, tree};
@@ -16,7 +17,7 @@ struct Places {
 }
 
 impl Places {
-    /// Does the same in both, and compares what is there afterwards.
+    /// Runs the same steps in both, and compares the trees afterwards.
     fn in_both(&self, work: impl Fn(&Path)) {
         work(&self.local);
         work(&self.mount);
@@ -32,8 +33,8 @@ const CASES: &[Case<Places>] = skep_testkit::cases![programs:
 /// Writes a C program of many files, with headers that all include, and packs it.
 fn c_project(directory: &Path) -> PathBuf {
     let project = directory.join("project");
-    fs::create_dir_all(project.join("include")).expect("a directory");
-    fs::create_dir_all(project.join("src/parts")).expect("a directory");
+    files::create_dir_all(project.join("include"));
+    files::create_dir_all(project.join("src/parts"));
     let mut declarations = String::from("#pragma once\n#include <stdio.h>\n#include <stdlib.h>\n");
     let mut sum = String::from("#include \"all.h\"\nint main(void) { long sum = 0;\n");
     for part in 0..40 {
@@ -44,16 +45,16 @@ fn c_project(directory: &Path) -> PathBuf {
             body.push_str(&format!("    x = x * {} + {line};\n", part + 3));
         }
         body.push_str("    return x;\n}\n");
-        fs::write(project.join(format!("src/parts/part_{part}.c")), body).expect("written");
+        files::write(project.join(format!("src/parts/part_{part}.c")), body);
     }
     sum.push_str("printf(\"%ld\\n\", sum); return 0; }\n");
-    fs::write(project.join("include/all.h"), declarations).expect("written");
-    fs::write(project.join("src/main.c"), sum).expect("written");
+    files::write(project.join("include/all.h"), declarations);
+    files::write(project.join("src/main.c"), sum);
     let makefile = "objects = $(patsubst src/%.c,build/%.o,$(wildcard src/*.c src/parts/*.c))\n\
          build/program: $(objects)\n\tgcc -o $@ $^\n\
          build/%.o: src/%.c include/all.h\n\t@mkdir -p $(dir $@)\n\tgcc -O1 -fwrapv -Iinclude -c -o $@ $<\n\
          clean:\n\trm -rf build\n";
-    fs::write(project.join("Makefile"), makefile).expect("written");
+    files::write(project.join("Makefile"), makefile);
     run_in(directory, "tar", ["-czf", "project.tar.gz", "project"]);
     directory.join("project.tar.gz")
 }
@@ -66,8 +67,8 @@ fn untar_and_build(places: &Places) {
         let project = place.join("project");
         run_in(&project, "make", ["-j4"]);
         let result = run(project.join("build/program").to_str().expect("ASCII"), [""; 0]);
-        fs::write(place.join("result"), result).expect("written");
-        // Nothing is newer than what was made from it.
+        files::write(place.join("result"), result);
+        // No source is newer than the file made from it.
         assert!(run_in(&project, "make", [""; 0]).contains("up to date"));
     });
     run_in(&places.mount.join("project"), "make", ["clean"]);
@@ -76,7 +77,7 @@ fn untar_and_build(places: &Places) {
 
 fn git_clone_and_fsck(places: &Places) {
     let origin = places.local.join("origin");
-    fs::create_dir(&origin).expect("a directory");
+    files::create_dir(&origin);
     let git = |directory: &Path, arguments: &[&str]| {
         let who = ["-c", "user.name=Test", "-c", "user.email=test@example.com"];
         run_in(directory, "git", [&who[..], arguments].concat())
@@ -86,9 +87,9 @@ fn git_clone_and_fsck(places: &Places) {
     for commit in 0..15 {
         for _ in 0..20 {
             let directory = origin.join(format!("d{}/e{}", random.below(5), random.below(5)));
-            fs::create_dir_all(&directory).expect("a directory");
+            files::create_dir_all(&directory);
             let text = format!("{}\n", random.number()).repeat(1 + random.below(400));
-            fs::write(directory.join(format!("f{}", random.below(8))), text).expect("written");
+            files::write(directory.join(format!("f{}", random.below(8))), text);
         }
         git(&origin, &["add", "--all"]);
         git(&origin, &["commit", "--quiet", "--message", &format!("commit {commit}")]);
@@ -107,7 +108,7 @@ fn git_clone_and_fsck(places: &Places) {
     }
     // Work in it, as people do.
     git(&clone, &["checkout", "--quiet", "-b", "branch", "HEAD~7"]);
-    fs::write(clone.join("new"), "text").expect("written");
+    files::write(clone.join("new"), "text");
     git(&clone, &["add", "--all"]);
     git(&clone, &["commit", "--quiet", "--message", "on the mount"]);
     git(&clone, &["merge", "--quiet", "--message", "merged", "main"]);
@@ -118,24 +119,23 @@ fn git_clone_and_fsck(places: &Places) {
 
 /// A tree with files of many lengths, links of both kinds, odd names, modes and times.
 fn make_tree(root: &Path) {
-    fs::create_dir(root).expect("a directory");
+    files::create_dir(root);
     let mut random = Random::new(77);
     for index in 0..120 {
         let directory = root.join(format!("d{}/e {}", index % 6, index % 4));
-        fs::create_dir_all(&directory).expect("a directory");
+        files::create_dir_all(&directory);
         let len = [0, 1, 4095, 70_000, 1_200_000][random.below(5)];
         let path = directory.join(format!("file \u{e9}{index}"));
-        fs::write(&path, random.bytes(len)).expect("written");
+        files::write(&path, random.bytes(len));
         let mode = [0o600, 0o755, 0o444, 0o640][random.below(4)];
         let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode);
-        fs::set_permissions(&path, permissions).expect("changed");
+        files::set_permissions(&path, permissions);
         if index % 10 == 0 {
-            fs::hard_link(&path, root.join(format!("hard-{index}"))).expect("linked");
-            std::os::unix::fs::symlink(format!("d0/{index}"), root.join(format!("soft-{index}")))
-                .expect("linked");
+            files::hard_link(&path, root.join(format!("hard-{index}")));
+            files::symlink(format!("d0/{index}"), root.join(format!("soft-{index}")));
         }
         let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000 + index);
-        let file = fs::File::options().read(true).open(&path).expect("opened");
+        let file = files::open_with(fs::File::options().read(true), &path);
         file.set_modified(time).expect("changed");
     }
 }
@@ -155,8 +155,8 @@ fn rsync_there_and_back(places: &Places) {
     // A second time there is nothing to do.
     let left = rsync(&source, &there, &["--itemize-changes", "--dry-run"]);
     assert_eq!(left, "");
-    fs::remove_dir_all(source.join("d1")).expect("removed");
-    fs::write(source.join("d2/new"), "text").expect("written");
+    files::remove_dir_all(source.join("d1"));
+    files::write(source.join("d2/new"), "text");
     rsync(&source, &there, &["--delete", "--inplace"]);
     tree::assert_same(&source, &there, true);
 }
@@ -216,7 +216,7 @@ fn find_and_du(places: &Places) {
 fn editors_save_by_renaming(places: &Places) {
     let path = places.mount.join("document");
     let text = |version: u32| format!("version {version}\n").repeat(2000);
-    fs::write(&path, text(0)).expect("written");
+    files::write(&path, text(0));
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
@@ -231,21 +231,21 @@ fn editors_save_by_renaming(places: &Places) {
         });
         for version in 1..=60 {
             let new = places.mount.join(".document.swp");
-            let mut file = fs::File::create_new(&new).expect("made");
+            let mut file = files::create_new(&new);
             std::io::Write::write_all(&mut file, text(version).as_bytes()).expect("written");
-            file.sync_all().expect("synced");
+            files::sync_all(&file);
             drop(file);
-            fs::hard_link(&path, places.mount.join("document~")).expect("kept");
-            fs::rename(&new, &path).expect("renamed");
-            fs::remove_file(places.mount.join("document~")).expect("removed");
+            files::hard_link(&path, places.mount.join("document~"));
+            files::rename(&new, &path);
+            files::remove_file(places.mount.join("document~"));
             if reader.is_finished() {
                 break;
             }
         }
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
-    assert_eq!(fs::read_to_string(&path).expect("there"), text(60));
-    let names: Vec<_> = fs::read_dir(&places.mount).expect("listed").collect();
+    assert_eq!(files::read_to_string(&path), text(60));
+    let names: Vec<_> = files::read_dir(&places.mount).collect();
     assert_eq!(names.len(), 1);
 }
 
@@ -291,12 +291,12 @@ fn shell_scripts(places: &Places) {
 
 fn compressors(places: &Places) {
     let bytes = Random::new(5).bytes(300_000).repeat(10);
-    fs::write(places.mount.join("file"), &bytes).expect("written");
+    files::write(places.mount.join("file"), &bytes);
     run_in(&places.mount, "gzip", ["--keep", "file"]);
     run_in(&places.mount, "gzip", ["--test", "file.gz"]);
-    fs::remove_file(places.mount.join("file")).expect("removed");
+    files::remove_file(places.mount.join("file"));
     run_in(&places.mount, "gunzip", ["file.gz"]);
-    assert!(fs::read(places.mount.join("file")).expect("read") == bytes);
+    assert!(files::read(places.mount.join("file")) == bytes);
 }
 
 fn main() -> ExitCode {
@@ -312,7 +312,7 @@ fn main() -> ExitCode {
             let places =
                 Places { mount: cluster.path().join(&name), local: scratch.directory(&name) };
             suite.check("a directory for each test", || {
-                fs::create_dir(&places.mount).expect("a directory");
+                files::create_dir(&places.mount);
             });
             suite.run(transport.name(), &[&[Case { name: case.name, body: case.body }]], &places);
         }

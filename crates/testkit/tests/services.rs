@@ -1,23 +1,22 @@
 //! A cluster from its services, each started by hand as a service manager does.
 
 use rustix::process::{Pid, Signal, kill_process};
+use skep_testkit::files;
 use skep_testkit::network::Host;
 use skep_testkit::program::finish;
 use skep_testkit::scratch::mounts_below;
-use skep_testkit::{Scratch, cluster, process, wait_for};
-use std::fs::{self, OpenOptions};
+use skep_testkit::{PATIENCE, Scratch, cluster, process, wait_for};
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Where mounts in the background log to; not to the logs of the system that runs the tests.
+/// Directory for the logs of background mounts, instead of the system's log directory.
 const LOGS_VARIABLE: &str = "LOGS_DIRECTORY";
 
-/// A service, and the socket to which it says how it is.
+/// A service, and the socket on which it notifies its manager.
 struct Service {
     child: Child,
     socket: UnixDatagram,
@@ -31,11 +30,11 @@ impl Service {
         let mut command = Command::new(cluster::program());
         command.current_dir(directory).args(arguments).env("NOTIFY_SOCKET", &path);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        // Ended with all that works in the scratch directory.
+        // Dropping the scratch directory kills it.
         Self { child: command.spawn().expect("skep can be started"), socket }
     }
 
-    /// What it says next.
+    /// Its next notification.
     fn says(&self) -> String {
         let mut bytes = [0; 64];
         let len = self.socket.recv(&mut bytes).expect("it says something");
@@ -51,8 +50,8 @@ impl Service {
     }
 }
 
-/// Makes and starts a cluster of one service of each kind, each of which listens at an address;
-/// gives them, and the token as it is printed.
+/// Makes and starts a cluster of one service of each kind, which listens at `address`. Returns the
+/// services and the printed token.
 fn start_all(scratch: &Scratch, address: &str) -> (Vec<Service>, String) {
     let run = |arguments: &[&str]| {
         let mut command = Command::new(cluster::program());
@@ -86,7 +85,7 @@ fn start_all(scratch: &Scratch, address: &str) -> (Vec<Service>, String) {
 
 /// Command: skep management, skep metadata, skep storage, skep cluster token, skep cluster format.
 #[test]
-fn services_tell_their_manager_and_join_by_the_token_that_is_printed() {
+fn services_notify_systemd_and_join_by_the_printed_token() {
     let scratch = Scratch::new();
     let (services, token) = start_all(&scratch, "127.0.0.1");
     let run = |arguments: &[&str]| {
@@ -95,23 +94,23 @@ fn services_tell_their_manager_and_join_by_the_token_that_is_printed() {
         finish(&mut command, PATIENCE).expect_success()
     };
     let mount_point = scratch.directory("mnt").display().to_string();
-    // Mounted by nothing but the token that was printed: it says where management is.
-    fs::write(scratch.join("token"), token).expect("written");
+    // The mount needs only the printed token: it contains the address of management.
+    files::write(scratch.join("token"), token);
     run(&["mount", "--detach", "--token-file", "token", &mount_point]);
-    fs::write(scratch.join("mnt/file"), "text").expect("written");
-    assert_eq!(fs::read(scratch.join("mnt/file")).expect("read"), b"text");
+    files::write(scratch.join("mnt/file"), "text");
+    assert_eq!(files::read(scratch.join("mnt/file")), b"text");
     run(&["umount", &mount_point]);
     services.into_iter().rev().for_each(Service::end);
 }
 
-/// Mounts in the background by the token that lies in a directory, on a directory there.
+/// Mounts in the background, with the token and the mount point in one directory.
 fn mount_by_token(scratch: &Scratch, mut command: Command, name: &str) {
     command.args(["mount", "--detach", "--token-file"]).arg(scratch.join("token"));
     command.env(LOGS_VARIABLE, scratch.path());
     finish(command.arg(scratch.directory(name)), PATIENCE).expect_success();
 }
 
-/// Writes to a file until that fails, and says how it failed.
+/// Writes to a file until that fails, and prints the error.
 const WRITER: &str = r#"
 import errno, os, sys
 file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
@@ -126,13 +125,13 @@ except OSError as error:
     print(errno.errorcode[error.errno])
 "#;
 
-/// Semantics 3.8: its network was away.
+/// Semantics 3.8: the client's network was disconnected.
 #[test]
-fn a_client_that_was_cut_off_beyond_its_lease_writes_nothing_over_what_others_wrote() {
+fn client_disconnected_past_its_lease_overwrites_nothing() {
     let scratch = Scratch::new();
     let host = Host::new();
     let (services, token) = start_all(&scratch, &host.our_address);
-    fs::write(scratch.join("token"), token).expect("written");
+    files::write(scratch.join("token"), token);
     let mount = |command: Command, name: &str| mount_by_token(&scratch, command, name);
     mount(host.command_in_network(&cluster::program()), "far");
     mount(Command::new(cluster::program()), "near");
@@ -149,41 +148,41 @@ fn a_client_that_was_cut_off_beyond_its_lease_writes_nothing_over_what_others_wr
     assert_eq!(sessions(), 1);
     host.set_link(false);
     wait_for("its session has ended", PATIENCE, || (sessions() == 0).then_some(()));
-    let file = OpenOptions::new().write(true).open(scratch.join("near/file")).expect("opened");
-    file.write_all_at(&[b'B'; 4096], 0).expect("written");
-    file.sync_all().expect("synced");
+    let file = files::open_with(OpenOptions::new().write(true), scratch.join("near/file"));
+    files::write_all_at(&file, &[b'B'; 4096], 0);
+    files::sync_all(&file);
     drop(file);
     host.set_link(true);
     assert_eq!(says.next().expect("a line").expect("text"), "EIO");
     assert!(writer.wait().expect("our own child").success());
     for name in ["near/file", "far/file"] {
-        assert!(fs::read(scratch.join(name)).expect("read") == [b'B'; 4096], "{name}");
+        assert!(files::read(scratch.join(name)) == [b'B'; 4096], "{name}");
     }
     // The mount has recovered by itself.
-    fs::write(scratch.join("far/new"), "new").expect("written");
-    assert_eq!(fs::read(scratch.join("near/new")).expect("read"), b"new");
+    files::write(scratch.join("far/new"), "new");
+    assert_eq!(files::read(scratch.join("near/new")), b"new");
     for name in ["far", "near"] {
         finish(Command::new("umount").arg(scratch.join(name)), PATIENCE).expect_success();
     }
     services.into_iter().rev().for_each(Service::end);
 }
 
-/// Longest time that `df` and `umount` may take when nothing comes back from the network.
+/// Longest time that `df` and `umount` may take when the network drops all replies.
 const SILENT_PATIENCE: Duration = Duration::from_secs(20);
 
-/// What is sent to the servers is lost, and nobody says so.
+/// The network silently drops all packets to the servers.
 /// Semantics 4.10.
 #[test]
-fn mounts_of_a_host_that_is_cut_off_end() {
+fn mounts_of_a_disconnected_host_end() {
     let scratch = Scratch::new();
     let host = Host::new();
     let (services, token) = start_all(&scratch, &host.our_address);
-    fs::write(scratch.join("token"), token).expect("written");
+    files::write(scratch.join("token"), token);
     let ways = ["fresh", "used", "told"];
     for name in ways {
         mount_by_token(&scratch, host.command_in_network(&cluster::program()), name);
     }
-    fs::write(scratch.join("used/file"), "text").expect("written");
+    files::write(scratch.join("used/file"), "text");
     host.set_link(false);
     let run = |command: &mut Command| finish(command, SILENT_PATIENCE).expect_success();
     for _ in 0..2 {

@@ -2,9 +2,11 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use skep_testkit::files;
 use skep_testkit::lab::Lab;
 use skep_testkit::program::{Finished, finish, run};
 use skep_testkit::schema::{check, check_lines};
+use skep_testkit::view::Typed;
 use skep_testkit::{Scratch, cluster, wait_for};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,7 +26,7 @@ fn parse(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// The whole lines of a study's journal; none if there isn't one yet.
+/// The complete lines of a study's journal; an empty list means that there is no journal yet.
 fn journal_of(study: &Path) -> Vec<String> {
     let text = fs::read_to_string(study.join("journal.ndjson")).unwrap_or_default();
     let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
@@ -99,39 +101,39 @@ fn journal() -> String {
 fn a_report_is_made_of_a_journal_alone() {
     let scratch = Scratch::new();
     let study = scratch.join("study");
-    fs::create_dir(&study).expect("a directory");
+    files::create_dir(&study);
     // The line at the end was cut off while it was written.
     let text = journal() + "{\"kind\":\"run\",\"run\":40,";
-    fs::write(study.join("journal.ndjson"), &text).expect("a journal");
+    files::write(study.join("journal.ndjson"), &text);
     let value = checked(scratch.path(), &["study", "report", "study"], "study-report");
     assert_eq!(value["report"]["runs_done"], 40);
-    let conclusions = value["report"]["conclusions"].as_array().expect("a list");
+    let conclusions = value["report"]["conclusions"].list();
     let said = |about: &str| -> Vec<&str> {
         let about = conclusions.iter().filter(|it| it["about"] == about);
-        about.map(|it| it["text"].as_str().expect("a text")).collect()
+        about.map(|it| it["text"].text()).collect()
     };
     assert!(said("limit")[0].starts_with("The network is the limit"), "{conclusions:?}");
     assert!(said("chooser")[0].contains("chooser balanced"), "{conclusions:?}");
     assert!(said("modes")[0].contains("count 2, chooser roundrobin"), "{conclusions:?}");
     assert_eq!(said("modes").len(), 1);
-    for file in value["files"].as_array().expect("a list") {
-        let path = study.join("report").join(file.as_str().expect("a name"));
-        assert!(fs::metadata(&path).expect("written").len() > 100, "{}", path.display());
+    for file in value["files"].list() {
+        let path = study.join("report").join(file.text());
+        assert!(files::metadata(&path).len() > 100, "{}", path.display());
     }
     assert!(study.join("report/index.html").exists());
-    assert_eq!(fs::read_to_string(study.join("journal.ndjson")).expect("a file"), text);
+    assert_eq!(files::read_to_string(study.join("journal.ndjson")), text);
     let shown = skep(scratch.path(), &["study", "report", "study"]).expect_success();
     assert!(shown.contains("40 of 40 runs") && shown.contains("index.html"), "{shown}");
 }
 
 #[test]
-fn what_is_no_study_has_no_report() {
+fn directory_without_a_study_has_no_report() {
     let scratch = Scratch::new();
     let none = skep(scratch.path(), &["study", "report", "."]);
     assert_eq!(none.status.code(), Some(4), "{none:?}");
     assert!(none.expect_failure().contains("holds no study"));
     let damaged = journal().replacen("\"kind\":\"run\"", "\"kind\":\"rum\"", 1);
-    fs::write(scratch.join("journal.ndjson"), damaged).expect("a journal");
+    files::write(scratch.join("journal.ndjson"), damaged);
     let refused = skep(scratch.path(), &["study", "report", "."]).expect_failure();
     assert!(refused.contains("line 2"), "{refused}");
     assert!(!scratch.join("report").exists(), "nothing is written");
@@ -142,15 +144,15 @@ fn what_is_no_study_has_no_report() {
 fn ready_plans_are_listed_and_printed() {
     let scratch = Scratch::new();
     let list = checked(scratch.path(), &["study", "plans"], "study-plans");
-    for plan in list.as_array().expect("a list") {
-        let name = plan["name"].as_str().expect("a name");
+    for plan in list.list() {
+        let name = plan["name"].text();
         let text = skep(scratch.path(), &["study", "plan", name]).expect_success();
         assert!(text.contains(&format!("name = \"{name}\"")), "{text}");
         let value = checked(scratch.path(), &["study", "plan", name], "study-plan");
         assert_eq!((&value["name"], &value["title"]), (&plan["name"], &plan["title"]));
         assert_eq!(value["lab"]["shape"], plan["lab"], "{value}");
-        let experiments = value["experiments"].as_array().expect("a list");
-        assert_eq!(experiments.len(), plan["experiments"].as_array().expect("a list").len());
+        let experiments = value["experiments"].list();
+        assert_eq!(experiments.len(), plan["experiments"].list().len());
     }
     let site = checked(scratch.path(), &["study", "plan", "site"], "study-plan");
     assert_eq!(
@@ -177,8 +179,8 @@ const QUICK: &str = "name = 'quick'\ntitle = 'Quick'\nrepetitions = 8\nwait = ['
 /// Writes a plan, and makes the directory that it is run on.
 fn prepare(plan: &str) -> (Scratch, PathBuf) {
     let scratch = Scratch::new();
-    fs::write(scratch.join("plan.toml"), plan).expect("a plan");
-    fs::create_dir(scratch.join("mount")).expect("a directory");
+    files::write(scratch.join("plan.toml"), plan);
+    files::create_dir(scratch.join("mount"));
     let study = scratch.join("study");
     (scratch, study)
 }
@@ -187,39 +189,39 @@ const RUN: [&str; 7] = ["study", "run", "./plan.toml", "--mount", "mount", "--di
 
 /// Command: skep study run.
 #[test]
-fn a_study_on_any_file_system_measures_each_condition_as_often_as_planned() {
+fn study_measures_each_condition_as_often_as_planned() {
     let (scratch, study) = prepare(QUICK);
     let dry = checked(scratch.path(), &[&RUN[..], &["--dry-run"]].concat(), "study-run-dry");
-    assert_eq!(dry["blocks"].as_array().expect("blocks").len(), 4);
+    assert_eq!(dry["blocks"].list().len(), 4);
     assert!(!study.exists(), "nothing was run");
     let ended = [&RUN[..], &["--output", "json"]].concat();
     let ended = parse(&skep(scratch.path(), &ended).expect_success());
     check("study-run", &ended);
     assert_eq!((&ended["runs_done"], &ended["is_finished"]), (&json!(32), &json!(true)));
-    assert!(scratch.join(ended["report"].as_str().expect("a path")).exists());
+    assert!(scratch.join(ended["report"].text()).exists());
     // Nothing is left to be run.
     let again = [&RUN[..], &["--resume", "--output", "ndjson"]].concat();
     let again = check_lines("study-run", &skep(scratch.path(), &again).expect_success());
     assert_eq!(again, ended);
-    let planned = dry["blocks"].as_array().expect("blocks").iter();
+    let planned = dry["blocks"].list().iter();
     let planned: Vec<&Value> =
-        planned.flat_map(|block| block.as_array().expect("runs")).map(|run| &run["run"]).collect();
+        planned.flat_map(|block| block.list()).map(|run| &run["run"]).collect();
     let runs = runs_of(&study);
     assert_eq!(runs.iter().map(|run| &run["run"]).collect::<Vec<_>>(), planned, "in that order");
     for run in &runs {
         let application = &run["applications"][0];
         assert_eq!(application["bytes"], 256 << 10, "{run}");
         assert_eq!(application["allocation"], Value::Null, "not a file system of ours");
-        let processes = application["processes"].as_array().expect("processes");
+        let processes = application["processes"].list();
         assert_eq!(processes.len(), 2);
-        let second = |name: &'static str| move |it: &Value| it[name].as_f64().expect("a number");
+        let second = |name: &'static str| move |it: &Value| it[name].float();
         let begin = processes.iter().map(second("begin_seconds")).fold(f64::INFINITY, f64::min);
         let end = processes.iter().map(second("end_seconds")).fold(0.0, f64::max);
         let expected = f64::from(256 << 10) / (end - begin);
-        let found = run["bytes_per_second"].as_f64().expect("a number");
+        let found = run["bytes_per_second"].float();
         assert!((found / expected - 1.0).abs() < 0.01, "{found} of {expected}");
     }
-    assert_eq!(fs::read_dir(scratch.join("mount")).expect("a directory").count(), 0, "cleared");
+    assert_eq!(files::read_dir(scratch.join("mount")).count(), 0, "cleared");
 }
 
 #[test]
@@ -231,10 +233,8 @@ fn a_plan_may_leave_data_size_and_hosts_to_the_first_step() {
     );
     let (scratch, study) = prepare(&plan);
     skep(scratch.path(), &RUN).expect_success();
-    let kinds: Vec<String> = journal_of(&study)
-        .iter()
-        .map(|line| parse(line)["kind"].as_str().expect("a word").to_owned())
-        .collect();
+    let kinds: Vec<String> =
+        journal_of(&study).iter().map(|line| parse(line)["kind"].text().to_owned()).collect();
     // Two sizes twice, and the one host that there is, twice.
     assert_eq!(
         kinds[..8],
@@ -242,7 +242,7 @@ fn a_plan_may_leave_data_size_and_hosts_to_the_first_step() {
     );
     let found = parse(&journal_of(&study)[7]);
     assert_eq!(found["hosts"], 1);
-    assert!([256 << 10, 512 << 10].contains(&found["data_bytes"].as_u64().expect("bytes")));
+    assert!([256 << 10, 512 << 10].contains(&found["data_bytes"].number()));
     let runs = runs_of(&study);
     assert_eq!(runs.len(), 32);
     assert!(runs.iter().all(|run| run["settings"]["data_bytes"] == found["data_bytes"]));
@@ -254,7 +254,7 @@ fn a_plan_may_leave_data_size_and_hosts_to_the_first_step() {
 }
 
 #[test]
-fn a_study_that_is_interrupted_ends_after_its_run_and_goes_on_later() {
+fn interrupted_study_ends_after_its_run_and_resumes() {
     let (scratch, study) = prepare(&QUICK.replace("repetitions = 8", "repetitions = 20"));
     let mut command = Command::new(cluster::program());
     command.current_dir(scratch.path()).args(RUN).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -283,9 +283,9 @@ fn a_study_that_is_interrupted_ends_after_its_run_and_goes_on_later() {
     assert_eq!(refused.status.code(), Some(1));
     assert!(refused.expect_failure().contains("--resume"));
     let resume = [&RUN[..], &["--resume"]].concat();
-    let plan = fs::read_to_string(scratch.join("plan.toml")).expect("a plan");
+    let plan = files::read_to_string(scratch.join("plan.toml"));
     let other = plan.replace("'Quick'", "'Another'");
-    fs::write(scratch.join("other.toml"), other).expect("a plan");
+    files::write(scratch.join("other.toml"), other);
     let mut mixed = resume.clone();
     mixed[2] = "./other.toml";
     let refused = skep(scratch.path(), &mixed);
@@ -295,19 +295,18 @@ fn a_study_that_is_interrupted_ends_after_its_run_and_goes_on_later() {
 
     // As a power loss in the middle of a line leaves it.
     let path = study.join("journal.ndjson");
-    let torn = fs::read_to_string(&path).expect("a file") + "{\"kind\":\"run\",\"ru";
-    fs::write(&path, torn).expect("written");
+    let torn = files::read_to_string(&path) + "{\"kind\":\"run\",\"ru";
+    files::write(&path, torn);
     skep(scratch.path(), &resume).expect_success();
     assert_eq!(journal_of(&study)[..interrupted.len()], interrupted, "nothing is lost");
-    let numbers: BTreeSet<u64> =
-        runs_of(&study).iter().map(|run| run["run"].as_u64().expect("a number")).collect();
+    let numbers: BTreeSet<u64> = runs_of(&study).iter().map(|run| run["run"].number()).collect();
     assert_eq!((numbers.len(), runs_of(&study).len()), (80, 80), "each once");
 }
 
 #[test]
 fn a_full_disk_ends_a_study_with_all_that_was_measured() {
     let (scratch, study) = prepare(QUICK);
-    fs::create_dir(&study).expect("a directory");
+    files::create_dir(&study);
     let mount = |options: &str| {
         let place = study.display().to_string();
         run("mount", ["-t", "tmpfs", "-o", options, "skep-test-study", &place]);
@@ -335,14 +334,14 @@ fn a_full_disk_ends_a_study_with_all_that_was_measured() {
 fn studies_that_cannot_be_are_refused_before_anything_is_run() {
     let (scratch, study) = prepare(QUICK);
     let refused = |plan: &str, more: &[&str], code: i32, words: &[&str]| {
-        fs::write(scratch.join("plan.toml"), plan).expect("a plan");
+        files::write(scratch.join("plan.toml"), plan);
         let line = [&RUN[..], more].concat();
         let finished = skep(scratch.path(), &line);
         assert_eq!(finished.status.code(), Some(code), "{finished:?}");
         let said = finished.expect_failure();
         assert!(words.iter().all(|word| said.contains(word)), "{words:?}: {said}");
         assert!(!study.exists(), "{said}");
-        assert_eq!(fs::read_dir(scratch.join("mount")).expect("a directory").count(), 0);
+        assert_eq!(files::read_dir(scratch.join("mount")).count(), 0);
     };
     let counted = QUICK.replace("processes = 2", "processes = 2\ncount = 4");
     refused(&counted, &[], 2, &["operation", "`count`", "mount of Skep"]);
@@ -387,16 +386,16 @@ fn a_study_makes_a_lab_of_its_own_and_leaves_nothing_of_it() {
     assert_eq!((&ended["runs_done"], &ended["runs_planned"]), (&json!(6), &json!(6)));
     assert_eq!(runs_of(&study).len(), 6);
     assert_eq!(lab.remains(), Vec::<String>::new());
-    // A study that fails says why, and its lab is removed all the same.
-    fs::remove_dir_all(&study).expect("removed");
-    fs::write(&study, "a file").expect("written");
+    // A failed study prints the reason, and its lab is removed too.
+    files::remove_dir_all(&study);
+    files::write(&study, "a file");
     let said = run(&[]).expect_failure();
     assert!(said.contains("study: File exists"), "{said}");
     assert_eq!(lab.remains(), Vec::<String>::new());
 }
 
 #[test]
-fn a_study_in_a_lab_of_its_own_goes_on_in_another_after_control_c() {
+fn study_resumes_in_a_new_lab_after_ctrl_c() {
     let (scratch, study) = prepare(&OWN.replace("repetitions = 3", "repetitions = 15"));
     let lab = Lab::new();
     let mut command = Command::new(cluster::program());
@@ -423,8 +422,7 @@ fn a_study_in_a_lab_of_its_own_goes_on_in_another_after_control_c() {
     skep(scratch.path(), &in_own_lab(&lab, &["--resume"])).expect_success();
     assert_eq!(journal_of(&study)[..interrupted.len()], interrupted, "nothing is lost");
     // Runs that this machine had no time for are made again, whenever.
-    let numbers: BTreeSet<u64> =
-        runs_of(&study).iter().map(|run| run["run"].as_u64().expect("a number")).collect();
+    let numbers: BTreeSet<u64> = runs_of(&study).iter().map(|run| run["run"].number()).collect();
     assert_eq!(numbers.len(), 30);
     assert_eq!(lab.remains(), Vec::<String>::new());
 }
@@ -432,7 +430,7 @@ fn a_study_in_a_lab_of_its_own_goes_on_in_another_after_control_c() {
 /// The short study over a whole emulated cluster: which targets each chooser takes, exactly, and
 /// that bandwidth follows from where they are, by ratio.
 #[test]
-fn the_small_study_finds_what_is_known_of_its_lab() {
+fn small_study_finds_the_known_properties_of_its_lab() {
     let scratch = Scratch::new();
     let lab = Lab::new();
     lab.call("up", &["small", "--targets", "4", "--force"]).expect_success();
@@ -450,10 +448,10 @@ fn the_small_study_finds_what_is_known_of_its_lab() {
     let mut found: BTreeMap<(String, u64), BTreeMap<String, Vec<f64>>> = BTreeMap::new();
     for run in runs.iter().filter(|run| run["experiment"] == "count") {
         let allocation = &run["applications"][0]["allocation"];
-        let count = run["settings"]["count"].as_u64().expect("a count");
-        assert_eq!(allocation["targets"].as_array().expect("targets").len() as u64, count);
-        let chooser = run["settings"]["chooser"].as_str().expect("a chooser").to_owned();
-        let rate = run["bytes_per_second"].as_f64().expect("a number");
+        let count = run["settings"]["count"].number();
+        assert_eq!(allocation["targets"].list().len() as u64, count);
+        let chooser = run["settings"]["chooser"].text().to_owned();
+        let rate = run["bytes_per_second"].float();
         let rates = found.entry((chooser, count)).or_default();
         rates.entry(allocation["min_max"].to_string()).or_default().push(rate);
     }
@@ -479,17 +477,17 @@ fn the_small_study_finds_what_is_known_of_its_lab() {
 
     let targets_of = |run: &Value, application: usize| -> BTreeSet<u64> {
         let targets = &run["applications"][application]["allocation"]["targets"];
-        targets.as_array().expect("targets").iter().map(|it| it.as_u64().expect("an id")).collect()
+        targets.list().iter().map(|it| it.number()).collect()
     };
     let mut sharing: BTreeMap<&str, f64> = BTreeMap::new();
     for run in runs.iter().filter(|run| run["experiment"] == "sharing") {
-        let word = run["settings"]["targets"].as_str().expect("a word");
+        let word = run["settings"]["targets"].text();
         let (one, two) = (targets_of(run, 0), targets_of(run, 1));
         match word {
             "shared" => assert_eq!(one, two, "{run}"),
             _ => assert!(one.is_disjoint(&two), "{run}"),
         }
-        let rate = run["bytes_per_second"].as_f64().expect("a number");
+        let rate = run["bytes_per_second"].float();
         let best = sharing.entry(word).or_default();
         *best = best.max(rate);
     }

@@ -3,21 +3,23 @@
 //!
 //! `cargo xtask ci --only black-box` installs both programs first.
 
+use skep_testkit::files;
 use skep_testkit::program::finish;
 use skep_testkit::{Cluster, Random, Scratch, Shape, Transport};
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// Longer than the slowest of these suites takes.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// So many operations of `fsx` take a second at least, on a machine that does other work too.
+/// This many operations of `fsx` take at least a second, also on a busy machine.
 const FSX_SLOWEST: u64 = 50;
 const TRANSPORTS: [Transport; 2] = [Transport::Uring, Transport::Device];
 
-/// Users that every Debian has. What only BSD has is left out.
+/// Users that every Debian has; tests of BSD features are left out.
 const PJDFSTEST: &str = "
 [features]
 utime_now = {}
@@ -77,8 +79,8 @@ fn pjdfstest_passes() {
     for transport in TRANSPORTS {
         let cluster = Cluster::start(Shape { transport, ..Shape::default() });
         let root = cluster.path().join("pjd");
-        fs::create_dir(&root).expect("made");
-        fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).expect("its rights");
+        files::create_dir(&root);
+        files::set_permissions(&root, fs::Permissions::from_mode(0o755));
         let summary = pjdfstest(&root, false, "");
         assert!(summary.contains(" 0 failed, 14 skipped, 384 passed"), "{summary}");
         let summary = pjdfstest(&root, true, "erofs");
@@ -87,17 +89,17 @@ fn pjdfstest_passes() {
     }
 }
 
-/// Runs the suite and gives its last line. `mount -o remount` needs the helper, which mount(8)
+/// Runs the suite and returns its last line. `mount -o remount` needs the helper, which mount(8)
 /// finds in `/sbin` alone: a copy of that is put there, in a mount namespace of its own.
 fn pjdfstest(root: &Path, remounts: bool, only: &str) -> String {
     let scratch = Scratch::new();
     let second = scratch.directory("second");
     for path in [scratch.path(), &second] {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("its rights");
+        files::set_permissions(path, fs::Permissions::from_mode(0o755));
     }
     let settings = PJDFSTEST.replace("REMOUNT", &remounts.to_string());
-    fs::write(scratch.join("pjd.toml"), settings).expect("written");
-    symlink(skep_testkit::cluster::program(), scratch.join("mount.fuse.skep")).expect("linked");
+    files::write(scratch.join("pjd.toml"), settings);
+    files::symlink(skep_testkit::cluster::program(), scratch.join("mount.fuse.skep"));
     let setup = "cp -a /sbin/. sbin && cp -P mount.fuse.skep sbin && \
                  mount --bind sbin /sbin && exec \"$@\"";
     let mut command = Command::new("unshare");
@@ -123,7 +125,7 @@ fn fsx_seed() -> u64 {
 
 fn fsx(file: &Path, seed: u64, operations: u64) {
     let scratch = Scratch::new();
-    fs::write(scratch.join("fsx.toml"), FSX).expect("written");
+    files::write(scratch.join("fsx.toml"), FSX);
     let mut command = Command::new(suite("fsx"));
     command.args(["-N", &operations.to_string(), "-S", &seed.to_string(), "-f"]);
     command.arg(scratch.join("fsx.toml")).arg("-P").arg(scratch.path());
@@ -132,9 +134,9 @@ fn fsx(file: &Path, seed: u64, operations: u64) {
     assert!(said.contains("A-OK"), "{said}");
 }
 
-/// `SKEP_FSX_OPERATIONS` says how many operations there are on each mount.
+/// `SKEP_FSX_OPERATIONS` sets the number of operations on each mount.
 #[test]
-fn fsx_finds_what_was_written() {
+fn fsx_reads_its_own_writes() {
     let seed = fsx_seed();
     for transport in TRANSPORTS {
         let cluster = Cluster::start(Shape { transport, ..Shape::default() });
@@ -146,7 +148,7 @@ fn fsx_finds_what_was_written() {
     }
 }
 
-/// Tells a thread to stop, also when its test fails.
+/// Stops a thread, also when the test fails.
 struct Stops<'a>(&'a AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -155,7 +157,8 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// Reads a file again and again until it is told to stop: whoever writes it shares it meanwhile.
+/// Reads a file repeatedly until it is stopped, so that the file is shared with its writer
+/// meanwhile.
 fn read_until(stop: &AtomicBool, path: &Path) {
     while !stop.load(Ordering::Relaxed) {
         match fs::read(path) {
@@ -169,7 +172,7 @@ fn read_until(stop: &AtomicBool, path: &Path) {
 /// another mount. The mounts take turns, so each finds in its caches what the other made old; and
 /// in every other pair of segments the other mount reads it all the time.
 #[test]
-fn fsx_leaves_what_another_mount_sees() {
+fn fsx_result_is_seen_by_another_mount() {
     let seed = fsx_seed();
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);
@@ -182,7 +185,7 @@ fn fsx_leaves_what_another_mount_sees() {
             let _stops = Stops(&stop);
             fsx(file, seed + segment, FSX_SEGMENT);
         });
-        let [one, other] = files.each_ref().map(|path| fs::read(path).expect("read"));
+        let [one, other] = files.each_ref().map(|path| files::read(path));
         assert_eq!(one.len(), other.len(), "segment {segment}");
         assert!(one == other, "segment {segment}");
     }

@@ -4,14 +4,13 @@
 //! The user is `nobody`. Each test has a mount namespace of its own with its own `/dev/fuse`, so
 //! that neither the rights nor the mounts of the machine are touched.
 
+use skep_testkit::files;
 use skep_testkit::program::{Finished, finish};
-use skep_testkit::{Cluster, Scratch, Shape, cluster};
+use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, cluster};
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
-use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const NOBODY: u32 = 65_534;
 const SHAPE: &str = "--metadata-targets 1 --storage-services 1 --targets-per-service 2";
 
@@ -25,10 +24,10 @@ fn as_nobody(device: &str, script: &str) -> Finished {
 /// the script, `nobody` runs another as that user.
 fn as_root(device: &str, script: &str, arguments: &[&str]) -> Finished {
     let scratch = Scratch::new();
-    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).expect("its rights");
+    files::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755));
     let home = scratch.directory("home");
-    chown(&home, Some(NOBODY), Some(NOBODY)).expect("given away");
-    fs::copy(cluster::program(), scratch.join("skep")).expect("copied");
+    files::chown(&home, Some(NOBODY), Some(NOBODY));
+    files::copy(cluster::program(), scratch.join("skep"));
     let setup = format!(
         "mknod -m {device} ../fuse c 10 229 && mount --bind ../fuse /dev/fuse && \
          nobody() {{ HOME=$PWD setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups \
@@ -54,32 +53,27 @@ fn an_ordinary_user_starts_a_cluster_uses_it_and_ends_it() {
 }
 
 fn cluster_of_root() -> Cluster {
-    Cluster::start(Shape {
-        metadata_targets: 1,
-        storage_services: 1,
-        targets_per_service: 2,
-        ..Shape::default()
-    })
+    Cluster::start(Shape::small())
 }
 
 /// With a directory that is the ordinary user's.
 fn cluster_with_a_home() -> Cluster {
     let cluster = cluster_of_root();
     let home = cluster.path().join("nobody");
-    fs::create_dir(&home).expect("made");
-    chown(&home, Some(NOBODY), Some(NOBODY)).expect("given away");
+    files::create_dir(&home);
+    files::chown(&home, Some(NOBODY), Some(NOBODY));
     cluster
 }
 
-/// Only who mounted sees what is there, and may change or end the mount without being root.
+/// Only the user that mounted sees the files, and may change or end the mount without being root.
 ///
 /// Command: skep mount, skep umount.
 #[test]
 fn an_ordinary_user_mounts_a_cluster_of_root() {
     let cluster = cluster_with_a_home();
-    fs::write(cluster.path().join("secret"), "x").expect("written");
+    files::write(cluster.path().join("secret"), "x");
     let secret = fs::Permissions::from_mode(0o600);
-    fs::set_permissions(cluster.path().join("secret"), secret).expect("its rights");
+    files::set_permissions(cluster.path().join("secret"), secret);
     let token = cluster.data().join("management/join-token").display().to_string();
     let mount = "mkdir mnt; ../skep mount --detach --cluster $(sed 's/.*@//' token) \
                  --token-file token mnt && echo mine >mnt/nobody/file && stat -c %u \
@@ -108,15 +102,16 @@ fn an_ordinary_user_mounts_a_cluster_of_root() {
         assert!(line.contains(words), "no '{words}' in '{line}': {said}");
     }
     assert_eq!(expected.next(), None, "{said}");
-    assert_eq!(fs::read(cluster.path().join("nobody/file")).expect("there"), b"mine\n");
+    assert_eq!(files::read(cluster.path().join("nobody/file")), b"mine\n");
     cluster.stop();
 }
 
-/// A mount for others is asked for by who may, and not taken for one if it isn't.
+/// `allow_other` needs an entry in `/etc/fuse.conf`, and the option alone makes no mount visible to
+/// others.
 #[test]
-fn others_may_use_the_mount_of_an_ordinary_user_if_the_system_lets_them() {
+fn user_mounts_allow_others_if_fuse_conf_does() {
     let cluster = cluster_of_root();
-    fs::write(cluster.path().join("file"), "for all\n").expect("written");
+    files::write(cluster.path().join("file"), "for all\n");
     let token = cluster.data().join("management/join-token").display().to_string();
     let mount = "mkdir -p mnt; ../skep mount --detach --cluster $(sed 's/.*@//' token) \
                  --token-file token -o allow_other mnt 2>&1 || echo refused";
@@ -149,7 +144,7 @@ fn an_ordinary_user_mounts_a_line_of_fstab_with_user() {
     let lines: Vec<_> = said.lines().collect();
     assert_eq!((lines[0], lines[lines.len() - 1]), ("mine", "0"), "{said}");
     assert!(lines[1].contains("fuse.skep rw,nosuid,nodev"), "{said}");
-    assert_eq!(fs::read(cluster.path().join("nobody/file")).expect("there"), b"mine\n");
+    assert_eq!(files::read(cluster.path().join("nobody/file")), b"mine\n");
     cluster.stop();
 }
 
@@ -157,7 +152,7 @@ fn an_ordinary_user_mounts_a_line_of_fstab_with_user() {
 const TRY: &str = "../skep mount --detach --cluster 127.0.0.1:1 --token-file token --retry 0 mnt \
                    2>&1 | sed -n 's/Full log: //p'";
 
-/// In one file for each mount point, where nobody else can put something in its way.
+/// In one log for each mount point, in a directory where no other user can create files.
 #[test]
 fn mounts_in_the_background_log_where_only_their_user_writes() {
     let script = format!(
@@ -189,7 +184,7 @@ fn mounts_in_the_background_log_where_only_their_user_writes() {
     ];
     assert_eq!(lines.len(), 1 + expected.len() + 2, "{said}");
     assert_eq!(lines[1..=expected.len()], expected, "{said}");
-    // Somebody else's directory is not used.
+    // A directory of another user is not used.
     let (other, within) = (lines[lines.len() - 2], lines[lines.len() - 1]);
     assert!(other.starts_with(&format!("{home}/tmp/skep-{NOBODY}-")), "{said}");
     assert_eq!(within, "0", "{said}");

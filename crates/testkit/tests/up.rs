@@ -3,59 +3,51 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::power::Disk;
 use skep_testkit::program::finish;
+use skep_testkit::view::Typed;
 use skep_testkit::{
-    Cluster, Scratch, Shape, Transport, cluster, eventually, process, seen_within, wait_for,
+    Cluster, PATIENCE, Scratch, Shape, Transport, cluster, eventually, process, seen_within,
+    wait_for,
 };
-use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A small cluster, which starts in a moment.
-fn small() -> Shape {
-    Shape { metadata_targets: 1, storage_services: 1, targets_per_service: 2, ..Shape::default() }
-}
-
 fn text(value: &Value) -> &str {
-    value.as_str().expect("a text")
+    value.text()
 }
 
-/// Semantics 5.7: what a group holds, one target holds alone.
+/// Semantics 5.7: a group has one target, without a mirror.
 ///
 /// Command: skep node list, skep target list, skep health df, skep health check.
 #[test]
 fn the_default_shape_is_shown_in_all_lists() {
     let cluster = Cluster::start(Shape::default());
-    let nodes = cluster.skep_json(&["node", "list"]);
-    let nodes: Vec<_> = nodes.as_array().expect("a list").iter().collect();
+    let nodes = cluster.skep_list(&["node", "list"]);
     let names: Vec<&str> = nodes.iter().map(|node| text(&node["name"])).collect();
     for name in ["management-1", "metadata-1", "metadata-2", "storage-1", "storage-2"] {
         assert!(names.contains(&name), "{name}: {names:?}");
     }
-    let targets = cluster.skep_json(&["target", "list"]);
-    let targets = targets.as_array().expect("a list").clone();
+    let targets = cluster.skep_list(&["target", "list"]);
     assert_eq!(targets.len(), 2 + 2 * 4);
     for target in &targets {
         assert_eq!(
             (text(&target["reachability"]), text(&target["consistency"])),
             ("Online", "Good")
         );
-        assert!(target["total_bytes"].as_u64().expect("a number") > 0);
+        assert!(target["total_bytes"].number() > 0);
         let path = Path::new(text(&target["path"]));
         assert!(path.join("skep-identity").exists(), "{}", path.display());
     }
-    let groups = cluster.skep_json(&["group", "list"]);
-    let groups = groups.as_array().expect("a list");
+    let groups = cluster.skep_list(&["group", "list"]);
     assert_eq!(groups.len(), targets.len());
     let members = |group: &Value| group["members"].as_array().map(Vec::len);
     assert!(groups.iter().all(|group| members(group) == Some(1)), "{groups:?}");
     // All of them share one file system, so the whole has no more space than each has.
-    let of = |path: &Path| rustix::fs::statvfs(path).expect("statvfs");
+    let of = |path: &Path| rustix::fs::statvfs(path).or_fail("statvfs", path);
     let (host, mount) = (of(cluster.data()), of(cluster.path()));
     let total = |it: &rustix::fs::StatVfs| it.f_blocks * it.f_frsize;
     assert!(total(&host).abs_diff(total(&mount)) <= mount.f_frsize);
@@ -76,12 +68,12 @@ fn the_default_shape_is_shown_in_all_lists() {
 
 /// Semantics 1.15.
 #[test]
-fn the_room_of_a_mount_follows_that_of_the_disk_in_small_steps_too() {
-    // A disk of its own: nobody else writes to it.
+fn free_space_follows_the_disk_in_small_steps() {
+    // A disk of its own: no other program writes to it.
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, 32 << 30);
-    let cluster = Cluster::start_in(disk.path(), small());
-    // What a target keeps for its own records, on a disk that is not small.
+    let cluster = Cluster::start_in(disk.path(), Shape::small());
+    // The space that a target reserves for its own records on a disk that is not small.
     let reserve = 64 << 20;
     let follows = || {
         let (host, mount) = (free(cluster.data()) - reserve, free(cluster.path()));
@@ -90,15 +82,15 @@ fn the_room_of_a_mount_follows_that_of_the_disk_in_small_steps_too() {
     wait_for("the space is that of the disk", PATIENCE, || follows().then_some(()));
     // Less than a hundredth of the disk.
     let path = cluster.path().join("large");
-    fs::write(&path, vec![1; 128 << 20]).expect("written");
-    fs::File::open(&path).expect("there").sync_all().expect("synced");
+    files::write(&path, vec![1; 128 << 20]);
+    files::sync_all(&files::open(&path));
     wait_for("the space has shrunk with it", PATIENCE, || follows().then_some(()));
-    fs::remove_file(&path).expect("removed");
+    files::remove_file(&path);
     wait_for("the space has grown again", PATIENCE, || follows().then_some(()));
     cluster.stop();
 }
 
-/// A file on the same disk, of which Skep knows nothing.
+/// A file on the same disk that does not belong to Skep.
 struct Stranger<'a> {
     disk: &'a Disk,
 }
@@ -110,10 +102,10 @@ impl Stranger<'_> {
     fn set(&self, is_there: bool) {
         let (path, before) = (self.disk.path().join("stranger"), free(self.disk.path()));
         if is_there {
-            fs::write(&path, vec![1; Self::BYTES as usize]).expect("written");
-            fs::File::open(&path).expect("there").sync_all().expect("synced");
+            files::write(&path, vec![1; Self::BYTES as usize]);
+            files::sync_all(&files::open(&path));
         } else {
-            fs::remove_file(&path).expect("removed");
+            files::remove_file(&path);
         }
         wait_for("the disk shows it", PATIENCE, || {
             has_moved(before, free(self.disk.path())).then_some(())
@@ -123,28 +115,28 @@ impl Stranger<'_> {
 
 /// Bytes that users may still write.
 fn free(path: &Path) -> u64 {
-    let capacity = rustix::fs::statvfs(path).expect("statvfs");
+    let capacity = rustix::fs::statvfs(path).or_fail("statvfs", path);
     capacity.f_bavail * capacity.f_frsize
 }
 
-/// Whether free bytes have changed by what a stranger takes, or nearly so.
+/// Whether the free bytes have changed by about the size of a foreign file.
 fn has_moved(before: u64, after: u64) -> bool {
     before.abs_diff(after) > Stranger::BYTES / 2
 }
 
-/// Semantics 1.15: on a disk to which nobody else writes.
+/// Semantics 1.15: on a disk to which no other program writes.
 #[test]
-fn the_room_of_a_mount_is_at_most_three_seconds_old() {
+fn free_space_is_at_most_three_seconds_old() {
     // Of the machine itself, which does other things too.
     const MARGIN: Duration = Duration::from_millis(1500);
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, 1 << 30);
-    let cluster = Cluster::start_in(disk.path(), small());
+    let cluster = Cluster::start_in(disk.path(), Shape::small());
     let stranger = Stranger { disk: &disk };
     for is_there in [true, false, true, false] {
         let before = free(cluster.path());
         stranger.set(is_there);
-        seen_within("the mount's room", Duration::from_secs(3) + MARGIN, || {
+        seen_within("the mount's free space", Duration::from_secs(3) + MARGIN, || {
             has_moved(before, free(cluster.path()))
         });
     }
@@ -153,10 +145,10 @@ fn the_room_of_a_mount_is_at_most_three_seconds_old() {
 
 /// Semantics 1.15.
 #[test]
-fn without_management_the_room_of_a_mount_is_what_it_said_last() {
+fn free_space_stays_as_last_reported_without_management() {
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, 1 << 30);
-    let cluster = Cluster::start_in(disk.path(), small());
+    let cluster = Cluster::start_in(disk.path(), Shape::small());
     let stranger = Stranger { disk: &disk };
     let management = cluster.processes("management").remove(0);
     let before = free(cluster.path());
@@ -181,7 +173,7 @@ fn entries_say_where_they_lie_and_servers_are_used_evenly() {
     let cluster = Cluster::start(Shape::default());
     for number in 0..20 {
         let path = cluster.path().join(format!("file-{number}"));
-        fs::write(&path, vec![7; 3 << 20]).expect("written");
+        files::write(&path, vec![7; 3 << 20]);
         // By the path alone: the mount says which cluster it is.
         let mut command = Command::new(cluster::program());
         command.args(["entry", "info", "--output", "json"]).arg(&path);
@@ -192,7 +184,7 @@ fn entries_say_where_they_lie_and_servers_are_used_evenly() {
         let [narrow, wide] = [0, 1].map(|part| &info["pattern"]["components"][part]);
         assert_eq!((&narrow["targets_wanted"], &wide["targets_wanted"]), (&json!(1), &json!(32)));
         assert_eq!((&narrow["start_byte"], &wide["start_byte"]), (&json!(0), &json!(4 << 20)));
-        assert_eq!(wide["targets"].as_array().expect("a list").len(), 8);
+        assert_eq!(wide["targets"].list().len(), 8);
         assert_eq!(wide["targets_per_server"], json!([4, 4]), "{info}");
     }
     let shown = cluster.skep(&[
@@ -209,22 +201,21 @@ fn entries_say_where_they_lie_and_servers_are_used_evenly() {
 /// Command: skep up, skep down.
 #[test]
 fn the_next_up_finds_the_same_files_at_the_same_addresses() {
-    let cluster = Cluster::start(small());
-    fs::write(cluster.path().join("kept"), "as it was").expect("written");
+    let cluster = Cluster::start(Shape::small());
+    files::write(cluster.path().join("kept"), "as it was");
     let addresses = || {
-        let nodes = cluster.skep_json(&["node", "list"]);
-        let list = nodes.as_array().expect("a list").clone();
-        list.iter().map(|node| node["addresses"].to_string()).take(3).collect::<Vec<_>>()
+        let nodes = cluster.skep_list(&["node", "list"]);
+        nodes.iter().map(|node| node["addresses"].to_string()).take(3).collect::<Vec<_>>()
     };
     let before = addresses();
     let again = cluster.up().expect_failure();
     assert!(again.contains("up already") && again.contains("skep down"), "{again}");
     cluster.stop();
     cluster.up().expect_success();
-    assert_eq!(fs::read(cluster.path().join("kept")).expect("found"), b"as it was");
+    assert_eq!(files::read(cluster.path().join("kept")), b"as it was");
     assert_eq!(addresses(), before);
     cluster.stop();
-    // Stopping what isn't up is no error, and another shape than it was made with is one.
+    // Stopping a stopped cluster succeeds; starting it with another shape fails.
     cluster.stop();
     let data = cluster.data().display().to_string();
     let other = cluster::skep(["up", "--detach", "--data-dir", &data, "--metadata-targets", "2"]);
@@ -233,28 +224,28 @@ fn the_next_up_finds_the_same_files_at_the_same_addresses() {
 
 #[test]
 fn clusters_run_beside_each_other_and_nothing_mixes() {
-    let (mut one, two) = (Cluster::start(small()), Cluster::start(small()));
-    fs::write(one.path().join("name"), "one").expect("written");
-    fs::write(two.path().join("name"), "two").expect("written");
+    let (mut one, two) = (Cluster::start(Shape::small()), Cluster::start(Shape::small()));
+    files::write(one.path().join("name"), "one");
+    files::write(two.path().join("name"), "two");
     let second = one.mount(Transport::Device);
-    assert_eq!(fs::read(second.path().join("name")).expect("found"), b"one");
-    assert_eq!(fs::read(two.path().join("name")).expect("found"), b"two");
+    assert_eq!(files::read(second.path().join("name")), b"one");
+    assert_eq!(files::read(two.path().join("name")), b"two");
     // The token of one is of no use at the other.
-    let address = fs::read_to_string(one.data().join("management/address")).expect("an address");
+    let address = files::read_to_string(one.data().join("management/address"));
     let token = two.data().join("management/join-token").display().to_string();
     let wrong =
         cluster::skep(["node", "list", "--cluster", address.trim(), "--token-file", &token]);
     assert!(wrong.expect_failure().contains("belongs to cluster"));
     second.unmount();
     one.stop();
-    assert_eq!(fs::read(two.path().join("name")).expect("found"), b"two");
+    assert_eq!(files::read(two.path().join("name")), b"two");
     two.stop();
 }
 
 #[test]
-fn what_dies_is_started_again_and_that_is_said() {
-    let cluster = Cluster::start(small());
-    fs::write(cluster.path().join("file"), "before").expect("written");
+fn killed_processes_are_restarted_and_logged() {
+    let cluster = Cluster::start(Shape::small());
+    files::write(cluster.path().join("file"), "before");
     for role in ["storage", "management", "metadata", "mount"] {
         let before = cluster.processes(role);
         before.first().expect("it runs").kill();
@@ -263,27 +254,27 @@ fn what_dies_is_started_again_and_that_is_said() {
         });
     }
     cluster.wait_for_mount();
-    assert_eq!(fs::read(cluster.path().join("file")).expect("found"), b"before");
-    fs::write(cluster.path().join("file"), "after").expect("written");
-    let log = fs::read_to_string(cluster.data().join("logs/up.log")).expect("a log");
+    assert_eq!(files::read(cluster.path().join("file")), b"before");
+    files::write(cluster.path().join("file"), "after");
+    let log = files::read_to_string(cluster.data().join("logs/up.log"));
     for name in ["storage-1", "management", "metadata-1", "mount"] {
         assert!(log.contains(&format!("{name} exited unexpectedly (signal 9)")), "{name}: {log}");
         assert!(log.contains(&format!("{name} is running again")), "{name}: {log}");
-        // Who waited for `skep up` isn't there any more, and is no concern of theirs.
+        // The process that waited for `skep up` is gone, which must not matter to the services.
         let log = cluster.data().join(format!("logs/{name}.log"));
-        let log = fs::read_to_string(log).expect("a log");
+        let log = files::read_to_string(log);
         assert!(!log.contains("could not be notified"), "{name}: {log}");
     }
     cluster.stop();
 }
 
 #[test]
-fn services_end_with_a_supervisor_that_is_killed_and_the_next_up_takes_over() {
-    let cluster = Cluster::start(small());
-    fs::write(cluster.path().join("file"), "kept").expect("written");
+fn services_end_with_a_killed_supervisor_and_up_recovers() {
+    let cluster = Cluster::start(Shape::small());
+    files::write(cluster.path().join("file"), "kept");
     cluster.processes("up").first().expect("it runs").kill();
     cluster.up().expect_success();
-    assert_eq!(fs::read(cluster.path().join("file")).expect("found"), b"kept");
+    assert_eq!(files::read(cluster.path().join("file")), b"kept");
     for role in ["up", "management", "metadata", "storage", "mount"] {
         assert_eq!(cluster.processes(role).len(), 1, "{role}");
     }
@@ -291,7 +282,7 @@ fn services_end_with_a_supervisor_that_is_killed_and_the_next_up_takes_over() {
 }
 
 #[test]
-fn in_the_foreground_it_says_what_to_try_and_ends_on_ctrl_c() {
+fn foreground_up_prints_hints_and_ends_on_ctrl_c() {
     let scratch = Scratch::new();
     let (data, mount_point) = (scratch.join("data"), scratch.join("mnt"));
     let mut child = Command::new(cluster::program())
@@ -313,7 +304,7 @@ fn in_the_foreground_it_says_what_to_try_and_ends_on_ctrl_c() {
     for words in ["is up", "STORAGE TARGETS", "Try:", "Ctrl-C", "skep down --data-dir"] {
         assert!(said.contains(words), "{words}: {said}");
     }
-    fs::write(mount_point.join("file"), "x").expect("written");
+    files::write(mount_point.join("file"), "x");
     let supervisor = process::below(&data).into_iter().find(|process| process.role() == "up");
     supervisor.expect("it runs").signal(Signal::INT);
     let status = wait_for("it ends", PATIENCE, || child.try_wait().expect("our own child"));
@@ -327,22 +318,22 @@ fn in_the_foreground_it_says_what_to_try_and_ends_on_ctrl_c() {
 fn a_directory_with_other_files_and_a_damaged_log_are_refused() {
     let scratch = Scratch::new();
     let taken = scratch.directory("taken");
-    fs::write(taken.join("thesis.tex"), "").expect("written");
+    files::write(taken.join("thesis.tex"), "");
     let taken = taken.display().to_string();
     let refused = cluster::skep(["up", "--detach", "--no-mount", "--data-dir", &taken]);
     assert!(refused.expect_failure().contains("thesis.tex"));
 
-    let cluster = Cluster::start(small());
+    let cluster = Cluster::start(Shape::small());
     cluster.stop();
     let log = cluster.data().join("management/log");
-    let mut bytes = fs::read(&log).expect("a log");
+    let mut bytes = files::read(&log);
     let torn = bytes.len() - 3;
-    fs::write(&log, &bytes[..torn]).expect("written");
+    files::write(&log, &bytes[..torn]);
     cluster.up().expect_success();
     cluster.stop();
-    bytes = fs::read(&log).expect("a log");
+    bytes = files::read(&log);
     bytes[100] ^= 1;
-    fs::write(&log, &bytes).expect("written");
+    files::write(&log, &bytes);
     let damaged = cluster.up().expect_failure();
     assert!(damaged.contains("management/log") && damaged.contains("damaged"), "{damaged}");
 }

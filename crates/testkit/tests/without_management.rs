@@ -1,18 +1,17 @@
 //! Management is never on the path of I/O: with it gone, services that die start again from the
-//! cluster map that they kept, and the mount goes on. What management has never seen waits for it.
-//! When it is back, all are members.
+//! cluster map that they cached, and the mount goes on. A target that management does not know has
+//! to wait for it. When it is back, all are members.
 //!
 //! Services are started singly here, since `skep up` would start management again.
 
+use skep_testkit::files;
 use skep_testkit::program::{Finished, finish};
-use skep_testkit::{Cluster, Mounted, Shape, Transport, cluster, wait_for};
+use skep_testkit::{Cluster, Mounted, PATIENCE, Shape, Transport, cluster, wait_for};
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
-use std::time::{Duration, SystemTime};
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use std::time::SystemTime;
 
 /// One service, with the command line that `skep up` gave it. Killed when dropped.
 struct Service {
@@ -25,7 +24,7 @@ impl Service {
     /// Starts it, also after it was killed.
     fn start(&mut self) {
         let log = self.directory.join("service.log");
-        let log = OpenOptions::new().create(true).append(true).open(log).expect("a log");
+        let log = files::open_with(OpenOptions::new().create(true).append(true), log);
         let mut command = Command::new(cluster::program());
         command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.child = Some(command.spawn().expect("skep can be started"));
@@ -113,16 +112,15 @@ impl Loose {
         finish(&mut command, PATIENCE)
     }
 
-    /// Waits until nothing is wrong and management has heard from every node.
+    /// Waits until `health check` succeeds and every node is online.
     fn await_healthy(&self) {
         wait_for("the cluster is healthy", PATIENCE, || {
             let check = self.ask(&["health", "check"]);
-            let nodes = self.cluster.skep_json(&["node", "list"]);
-            let nodes = nodes.as_array().expect("a list");
+            let nodes = self.cluster.skep_list(&["node", "list"]);
             // Five services and a mount.
-            let are_heard =
+            let are_online =
                 nodes.len() == 6 && nodes.iter().all(|node| node["reachability"] == "Online");
-            (check.status.success() && are_heard).then_some(())
+            (check.status.success() && are_online).then_some(())
         });
     }
 }
@@ -142,15 +140,15 @@ fn in_time(what: &'static str, body: impl FnOnce() + Send + 'static) {
 fn write_tree(root: PathBuf) {
     for number in 0..8 {
         let directory = root.join(format!("d{number}"));
-        fs::create_dir_all(&directory).expect("a directory");
-        fs::write(directory.join("new"), vec![number; 3 << 20]).expect("written");
-        fs::rename(directory.join("new"), directory.join("file")).expect("renamed");
+        files::create_dir_all(&directory);
+        files::write(directory.join("new"), vec![number; 3 << 20]);
+        files::rename(directory.join("new"), directory.join("file"));
     }
 }
 
 fn check_tree(root: &Path) {
     for number in 0..8 {
-        let found = fs::read(root.join(format!("d{number}/file"))).expect("read");
+        let found = files::read(root.join(format!("d{number}/file")));
         assert!(found.len() == 3 << 20 && found.iter().all(|it| *it == number), "d{number}/file");
     }
 }
@@ -178,7 +176,7 @@ fn services_start_and_mounts_go_on_while_management_is_away() {
             check_tree(&read);
             write_tree(wrote.clone());
             check_tree(&wrote);
-            fs::remove_dir_all(wrote.join("d0")).expect("removed");
+            files::remove_dir_all(wrote.join("d0"));
         });
     }
 
@@ -189,8 +187,8 @@ fn services_start_and_mounts_go_on_while_management_is_away() {
     loose.of("management").for_each(Service::start);
     loose.await_healthy();
     wait_for("the new target has joined", PATIENCE, || {
-        let targets = loose.cluster.skep_json(&["target", "list"]);
-        let mut targets = targets.as_array().expect("a list").iter();
+        let targets = loose.cluster.skep_list(&["target", "list"]);
+        let mut targets = targets.iter();
         let is_new = |it: &&serde_json::Value| it["path"] == added.to_string_lossy().as_ref();
         targets.find(is_new).is_some_and(|it| it["reachability"] == "Online").then_some(())
     });

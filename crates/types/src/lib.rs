@@ -13,6 +13,7 @@ mod id;
 pub mod map;
 pub mod pattern;
 mod pattern_request;
+pub mod random;
 pub mod registration;
 pub mod size;
 mod time;

@@ -5,6 +5,7 @@
 
 use crate::repository::{Outcome, root};
 use crate::vectors;
+use skep_types::random::SplitMix64;
 use skep_wire::frame::{HEADER_BYTES, Header};
 use std::panic::catch_unwind;
 use xtask::decoders::{self, Decoder};
@@ -31,25 +32,21 @@ impl Default for Options {
     }
 }
 
-/// SplitMix64: small, and the same on every machine.
-pub(crate) struct Random(u64);
+/// Random numbers from a seed, the same on every machine.
+pub(crate) struct Random(SplitMix64);
 
 impl Random {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix64::new(seed))
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.number()
     }
 
     /// A number below `end`, which is not zero.
     pub(crate) fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
+        self.0.below(end as u64) as usize
     }
 }
 
@@ -114,7 +111,7 @@ fn fuzz(decoder: &Decoder, seeds: &[&[u8]], options: &Options) -> Outcome {
     let mut random = Random::new(options.seed);
     for count in 1..=options.rounds {
         // Each round has a generator of its own, so that the one that failed can be run alone.
-        let state = random.0;
+        let state = random.0.state();
         let mut draw = Random::new(state);
         let mut bytes = seeds[draw.below(seeds.len())].to_vec();
         mutate(&mut bytes, seeds[draw.below(seeds.len())], &mut draw);

@@ -7,6 +7,7 @@
 use super::{Candidates, mix, scale};
 use skep_types::GroupId;
 use skep_types::pattern::Chooser;
+use skep_types::random::SplitMix64;
 
 /// The position of round-robin: the group that it chose last. Each metadata target has one in
 /// memory. So with one metadata target it is global, and it begins anew with each start.
@@ -14,13 +15,12 @@ use skep_types::pattern::Chooser;
 pub struct Cursor(Option<GroupId>);
 
 /// Random numbers from a seed.
-struct Random(u64);
+struct Random(SplitMix64);
 
 impl Random {
     /// A number below `end`, which isn't zero.
     fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        scale(mix(self.0), end as u64) as usize
+        scale(self.0.number(), end as u64) as usize
     }
 }
 
@@ -38,7 +38,7 @@ impl Candidates {
             return;
         }
         // Consecutive seeds must not give correlated numbers.
-        let mut random = Random(mix(seed ^ 0x6A09_E667_F3BC_C908));
+        let mut random = Random(SplitMix64::new(mix(seed ^ 0x6A09_E667_F3BC_C908)));
         match chooser {
             Chooser::Randomized => self.randomized(count, &mut random, chosen),
             Chooser::RandomInterNode => self.one_of_each_server(count, &mut random, chosen),

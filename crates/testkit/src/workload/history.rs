@@ -1,23 +1,23 @@
-//! What a worker was promised: for each name, which states it may be in after a kill or a cut.
+//! A worker's acknowledged operations: for each name, the states that are allowed after a crash.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What is at a name.
+/// The file, directory or link at a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum State {
     /// Nothing.
     Absent,
     /// A directory.
     Directory,
-    /// One of the files with a check of their own, that are never renamed.
+    /// The log or the file of blocks: each has a check of its own, and is never renamed.
     Fixed,
-    /// A file in the middle of being made: its contents may be anything, and its end may move until
-    /// the lease of the client that made it has run out.
+    /// A file whose creation was interrupted: its contents may be anything, and its length may
+    /// change until the lease of the client that made it has expired.
     Partial {
-        /// Its inode number, once it was seen.
+        /// Its inode number; `None` if a check has not seen the file yet.
         inode: Option<u64>,
     },
     /// A symbolic link.
@@ -43,24 +43,24 @@ impl State {
     }
 }
 
-/// The moment of violence.
+/// A kill of processes or a power loss, and the operations that must survive it.
 #[derive(Debug, Clone, Copy)]
-pub struct Cut {
-    /// What was acknowledged before this moment is there.
+pub struct Crash {
+    /// Operations that were acknowledged before this moment survive.
     pub settled: Instant,
-    /// What was acknowledged as synced before this moment is there.
+    /// Synced data and operations that were acknowledged before this moment survive.
     pub begun: Instant,
-    /// Nothing that began after this moment is there.
+    /// Operations that began after this moment have no effect.
     pub ended: Instant,
-    /// Whether data that was written but not synced may be lost.
+    /// Whether unsynced data may be lost.
     pub loses_unsynced_data: bool,
-    /// Whether the end of a file that is open and was extended, but not synced, may not be known
-    /// (until the dead client's lease has run out).
+    /// Whether an open, extended and unsynced file may have an older length (until the lease of the
+    /// dead client has expired).
     pub loses_unsynced_ends: bool,
 }
 
-impl Cut {
-    /// Services were killed; the hosts live on. Nothing that was acknowledged may be lost.
+impl Crash {
+    /// Services were killed, but their hosts go on: no acknowledged operation may be lost.
     pub fn of_services() -> Self {
         let now = Instant::now();
         Self {
@@ -72,19 +72,19 @@ impl Cut {
         }
     }
 
-    /// The client was killed that did the work.
+    /// The worker's own client was killed.
     pub fn of_client() -> Self {
         Self { loses_unsynced_ends: true, ..Self::of_services() }
     }
 
-    /// Power was cut between two moments. `promised` is how late an acknowledged operation may
-    /// reach the disk.
-    pub fn of_power(begun: Instant, ended: Instant, promised: Duration) -> Self {
-        let settled = begun.checked_sub(promised).unwrap_or(begun);
+    /// Power was lost between `begun` and `ended`. An acknowledged operation reaches the disk
+    /// within `sync_delay`.
+    pub fn of_power(begun: Instant, ended: Instant, sync_delay: Duration) -> Self {
+        let settled = begun.checked_sub(sync_delay).unwrap_or(begun);
         Self { settled, begun, ended, loses_unsynced_data: true, loses_unsynced_ends: true }
     }
 
-    /// Whether something that was acknowledged at a moment must be there.
+    /// Whether an operation with this acknowledgement must survive.
     pub(crate) fn keeps(&self, acknowledged: Option<Instant>, durable: bool) -> bool {
         acknowledged.is_some_and(|at| at <= self.settled || (durable && at <= self.begun))
     }
@@ -98,11 +98,11 @@ struct Record {
     state: State,
 }
 
-/// What happened at each name, newest last.
+/// The operations on each name, newest last.
 #[derive(Debug, Default)]
 pub(crate) struct History(BTreeMap<String, Vec<Record>>);
 
-/// Records older than that are certain in every cut of a test.
+/// Older records survive every crash of a test, so those before the newest of them are dropped.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
 
 impl History {
@@ -113,30 +113,30 @@ impl History {
         settled.map_or(&State::Absent, |record| &record.state)
     }
 
-    /// All names whose last acknowledged state is so.
+    /// All names whose last acknowledged state fulfils `is_wanted`.
     pub(crate) fn names(&self, is_wanted: impl Fn(&State) -> bool) -> Vec<String> {
         self.0.keys().filter(|name| is_wanted(self.now(name))).cloned().collect()
     }
 
-    /// All names that ever had something, as far as that matters still.
+    /// All names with records.
     pub(crate) fn all_names(&self) -> impl Iterator<Item = &String> {
         self.0.keys()
     }
 
-    /// A name that is there from before, durably, and stays.
+    /// Adds a name that exists durably and is never removed.
     pub(crate) fn fixed(&mut self, name: String) {
         let state = if name.starts_with('d') { State::Directory } else { State::Fixed };
         self.replace(name, state);
     }
 
-    /// An operation is tried that leads to this state: it may or may not come about.
+    /// Records the start of an operation that leads to `state`. It may or may not take effect.
     pub(crate) fn begins(&mut self, name: &str, state: State) {
         let started = Instant::now();
         let record = Record { started, acknowledged: None, durable: false, state };
         self.0.entry(name.to_owned()).or_default().push(record);
     }
 
-    /// The operation that began last was acknowledged.
+    /// Records that the file system acknowledged the operation that leads to `state`.
     pub(crate) fn settles(&mut self, name: &str, started: Instant, state: State, durable: bool) {
         let now = Instant::now();
         let records = self.0.entry(name.to_owned()).or_default();
@@ -149,18 +149,18 @@ impl History {
         }
     }
 
-    /// The newest state that a cut keeps, with its place among the name's records.
-    fn kept(&self, name: &str, cut: &Cut) -> Option<(usize, &State)> {
+    /// The newest state that must survive, with its index among the name's records.
+    fn kept(&self, name: &str, crash: &Crash) -> Option<(usize, &State)> {
         let records = self.0.get(name)?;
         let kept =
-            records.iter().rposition(|record| cut.keeps(record.acknowledged, record.durable))?;
+            records.iter().rposition(|record| crash.keeps(record.acknowledged, record.durable))?;
         Some((kept, &records[kept].state))
     }
 
-    /// Whether the end of a file that was found at a name after a cut stays where it is: the file
-    /// was closed or synced, that is known still, and it is as long as it was then. (What it was
-    /// told of a file that wasn't synced, a busy host may have lost although it kept the name.)
-    pub(crate) fn is_end_known(&self, name: &str, found: &State, cut: &Cut) -> bool {
+    /// Whether the length of a file that was found after a crash is final: the file was closed or
+    /// synced, its record survived, and it is as long as recorded. (A busy metadata host may have
+    /// lost the reported length of an unsynced file although it kept the name.)
+    pub(crate) fn is_end_known(&self, name: &str, found: &State, crash: &Crash) -> bool {
         let is_it = |state: &State, even_unsynced: bool| match (state, found) {
             (
                 State::File { inode, content, synced },
@@ -168,18 +168,18 @@ impl History {
             ) => inode == found && content.len() == bytes.len() && (*synced || even_unsynced),
             _ => false,
         };
-        !cut.loses_unsynced_ends
-            || self.kept(name, cut).is_some_and(|(_, state)| is_it(state, true))
-            || self.possible(name, cut).into_iter().any(|state| is_it(state, false))
+        !crash.loses_unsynced_ends
+            || self.kept(name, crash).is_some_and(|(_, state)| is_it(state, true))
+            || self.possible(name, crash).into_iter().any(|state| is_it(state, false))
     }
 
-    /// All states that a name may be in after a cut.
-    pub(crate) fn possible(&self, name: &str, cut: &Cut) -> Vec<&State> {
+    /// All states that are allowed for a name after a crash.
+    pub(crate) fn possible(&self, name: &str, crash: &Crash) -> Vec<&State> {
         let records = self.0.get(name).map_or(&[][..], Vec::as_slice);
-        let base = self.kept(name, cut).map(|(index, _)| index);
+        let base = self.kept(name, crash).map(|(index, _)| index);
         let mut possible: Vec<_> = records[base.unwrap_or(0)..]
             .iter()
-            .filter(|record| record.started <= cut.ended)
+            .filter(|record| record.started <= crash.ended)
             .map(|record| &record.state)
             .collect();
         if base.is_none() {
@@ -188,14 +188,14 @@ impl History {
         possible
     }
 
-    /// What was found: from here on nothing else is known of the name.
+    /// Replaces all records of a name with the state that a check has found.
     pub(crate) fn replace(&mut self, name: String, state: State) {
         let now = Instant::now();
         let record = Record { started: now, acknowledged: Some(now), durable: true, state };
         self.0.insert(name, vec![record]);
     }
 
-    /// Forgets everything.
+    /// Removes all records.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
@@ -210,7 +210,7 @@ struct Inode {
     names: usize,
 }
 
-/// Files by inode number: that renames neither lose nor double them, however they end.
+/// Files by inode number, to check that an interrupted rename neither loses nor duplicates them.
 #[derive(Debug, Default)]
 pub(crate) struct Inodes(BTreeMap<u64, Inode>);
 
@@ -219,7 +219,7 @@ impl Inodes {
         let acknowledged = Instant::now();
         let new = Inode { created: started, acknowledged, durable, removal: None, names: 1 };
         if self.0.insert(inode, new).is_some_and(|old| old.removal.is_none()) {
-            panic!("inode {inode} was given to a second file while the first is there");
+            panic!("inode {inode} was assigned to a second file while the first exists");
         }
     }
 
@@ -235,24 +235,24 @@ impl Inodes {
         }
     }
 
-    /// Compares with the inodes that were found, each with the number of its names.
-    pub(crate) fn check(&self, found: &BTreeMap<u64, usize>, cut: &Cut) -> Vec<String> {
+    /// Compares the records with the inodes that were found and the number of names of each.
+    pub(crate) fn check(&self, found: &BTreeMap<u64, usize>, crash: &Crash) -> Vec<String> {
         let mut problems = Vec::new();
         for (number, inode) in &self.0 {
             let names = found.get(number).copied().unwrap_or(0);
-            let is_certain = cut.keeps(Some(inode.acknowledged), inode.durable);
-            let is_kept = inode.removal.is_none_or(|started| started > cut.ended);
+            let is_certain = crash.keeps(Some(inode.acknowledged), inode.durable);
+            let is_kept = inode.removal.is_none_or(|started| started > crash.ended);
             if is_certain && is_kept && names == 0 {
                 problems.push(format!("inode {number} has lost all its names"));
             }
-            if inode.created <= cut.ended && names > inode.names {
+            if inode.created <= crash.ended && names > inode.names {
                 problems.push(format!("inode {number} has {names} names, got {}", inode.names));
             }
         }
         problems
     }
 
-    /// From here on, what was found is what is known.
+    /// Replaces all records with the inodes that a check has found.
     pub(crate) fn replace(&mut self, found: &BTreeMap<u64, usize>) {
         let now = Instant::now();
         let known = |names: &usize| Inode {

@@ -1,7 +1,8 @@
-//! Files that are written again and again: a log that grows, and blocks that are overwritten.
+//! Files that a worker writes repeatedly: a growing log, and a file of blocks that it overwrites.
 
-use super::history::Cut;
+use super::history::Crash;
 use super::{Outcome, failed};
+use crate::files;
 use crate::random::Random;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -13,12 +14,12 @@ use std::time::Instant;
 pub(crate) const LOG: &str = "log";
 /// Name of the file of blocks.
 pub(crate) const BLOCKS: &str = "blocks";
-/// Longest log; it starts again when it gets there.
+/// Length at which the worker truncates the log and starts again.
 const MAX_LOG: u64 = 6 << 20;
-/// Blocks in the file, and the length of each. Both such that chunk boundaries are crossed.
+/// Blocks in the file, and the length of each. Writes of several blocks cross chunk boundaries.
 const BLOCK_COUNT: usize = 400;
 const BLOCK: usize = 8192;
-/// The unit in which a write that power interrupted may be torn.
+/// A power loss may tear a write between units of this length.
 const SECTOR: usize = 512;
 
 /// The byte of a log at an offset.
@@ -38,22 +39,22 @@ struct Written {
     acknowledged: Instant,
 }
 
-/// A file that is appended to. Its bytes follow from their offsets and are never zero.
+/// A file to which the worker appends. Each byte follows from its offset and is never zero.
 #[derive(Debug)]
 pub(crate) struct Log {
     path: PathBuf,
     file: Option<File>,
     seed: u64,
     written: Vec<Written>,
-    /// It is being cut to nothing: whether that was done is known when the call returns.
+    /// A truncation to zero has begun and not returned, so it may or may not have taken effect.
     is_restarting: bool,
 }
 
 impl Log {
     pub(crate) fn new(root: &Path, seed: u64) -> Self {
         let path = root.join(LOG);
-        let file = File::create_new(&path).expect("a log can be made");
-        file.sync_all().expect("a log can be synced");
+        let file = files::create_new(&path);
+        files::sync_all(&file);
         drop(file);
         let mut log = Self { path, file: None, seed, written: Vec::new(), is_restarting: false };
         log.starts_at(0);
@@ -103,41 +104,46 @@ impl Log {
         Ok(())
     }
 
-    /// What is wrong with the log after a cut, if anything. Then cuts off what nobody was promised.
-    pub(crate) fn check(&mut self, root: &Path, cut: &Cut) -> Vec<String> {
+    /// Returns each problem of the log after a crash. Then truncates the log to the length that had
+    /// to survive.
+    pub(crate) fn check(&mut self, root: &Path, crash: &Crash) -> Vec<String> {
         self.path = root.join(LOG);
         let found = match fs::read(&self.path) {
             Ok(found) => found,
             Err(error) => return vec![format!("{}: {error}", self.path.display())],
         };
-        let is_promised = |it: &&Written| {
-            if cut.loses_unsynced_ends {
-                it.synced && it.acknowledged <= cut.begun
+        let must_survive = |it: &&Written| {
+            if crash.loses_unsynced_ends {
+                it.synced && it.acknowledged <= crash.begun
             } else {
-                it.acknowledged <= cut.begun
+                it.acknowledged <= crash.begun
             }
         };
-        let promised = match self.is_restarting {
+        let surviving = match self.is_restarting {
             true => 0,
-            false => self.written.iter().rfind(is_promised).map_or(0, |it| it.len),
+            false => self.written.iter().rfind(must_survive).map_or(0, |it| it.len),
         };
         let mut problems = Vec::new();
-        if (found.len() as u64) < promised {
-            problems.push(format!("log: {} bytes are left of {promised}", found.len()));
+        if (found.len() as u64) < surviving {
+            problems.push(format!(
+                "log: only {} bytes are left, {surviving} had to survive",
+                found.len()
+            ));
         }
-        // Beyond, an append may have come in part; its bytes are right or were never written.
+        // Behind it, an append may be there in part: each byte is right or was never written.
         let wrong = found.iter().zip(0_u64..).find(|(byte, offset)| {
-            **byte != log_byte(self.seed, *offset) && (*offset < promised || **byte != 0)
+            **byte != log_byte(self.seed, *offset) && (*offset < surviving || **byte != 0)
         });
         if let Some((byte, offset)) = wrong {
-            problems.push(format!("log: byte {offset} of {promised} promised is {byte}"));
+            problems
+                .push(format!("log: byte {offset} is {byte}, {surviving} bytes had to survive"));
         }
-        if found.len() as u64 != self.len() || cut.loses_unsynced_ends {
-            let file = OpenOptions::new().write(true).open(&self.path).expect("just read");
-            file.set_len(promised).expect("cut off");
-            file.sync_all().expect("synced");
+        if found.len() as u64 != self.len() || crash.loses_unsynced_ends {
+            let file = files::open_with(OpenOptions::new().write(true), &self.path);
+            files::set_len(&file, surviving);
+            files::sync_all(&file);
         }
-        self.starts_at(promised);
+        self.starts_at(surviving);
         problems
     }
 }
@@ -163,11 +169,11 @@ impl Blocks {
         let now = Instant::now();
         let first = Version { number: 0, started: now, acknowledged: Some(now), synced: Some(now) };
         let blocks = Self { seed, next: 1, versions: vec![vec![first]; BLOCK_COUNT] };
-        let mut file = File::create_new(root.join(BLOCKS)).expect("a file can be made");
+        let file = files::create_new(root.join(BLOCKS));
         for index in 0..BLOCK_COUNT {
-            file.write_all(&blocks.bytes(index, 0)).expect("it can be written");
+            files::write_all(&file, &blocks.bytes(index, 0));
         }
-        file.sync_all().expect("it can be synced");
+        files::sync_all(&file);
         blocks
     }
 
@@ -215,8 +221,8 @@ impl Blocks {
         Ok(())
     }
 
-    /// What is wrong with the blocks after a cut.
-    pub(crate) fn check(&mut self, root: &Path, cut: &Cut) -> Vec<String> {
+    /// Returns each problem of the blocks after a crash.
+    pub(crate) fn check(&mut self, root: &Path, crash: &Crash) -> Vec<String> {
         let path = root.join(BLOCKS);
         let found = match fs::read(&path) {
             Ok(found) => found,
@@ -229,13 +235,13 @@ impl Blocks {
         for (index, block) in found.chunks_exact(BLOCK).enumerate() {
             let versions = &self.versions[index];
             let is_kept = |it: &Version| {
-                let moment = if cut.loses_unsynced_data { it.synced } else { it.acknowledged };
-                moment.is_some_and(|at| at <= cut.begun)
+                let moment = if crash.loses_unsynced_data { it.synced } else { it.acknowledged };
+                moment.is_some_and(|at| at <= crash.begun)
             };
             let base = versions.iter().rposition(is_kept).unwrap_or(0);
             let allowed: Vec<_> = versions[base..]
                 .iter()
-                .filter(|it| it.started <= cut.ended)
+                .filter(|it| it.started <= crash.ended)
                 .map(|it| self.bytes(index, it.number))
                 .collect();
             let torn = block.chunks_exact(SECTOR).enumerate().find(|(sector, bytes)| {
@@ -245,7 +251,7 @@ impl Blocks {
             if let Some((sector, _)) = torn {
                 let numbers: Vec<_> = versions.iter().map(|it| it.number).collect();
                 problems.push(format!(
-                    "blocks: sector {sector} of block {index} is none of versions {:?} of \
+                    "blocks: sector {sector} of block {index} is not of versions {:?} of \
                      {numbers:?}",
                     &numbers[base..]
                 ));
@@ -255,14 +261,14 @@ impl Blocks {
         problems
     }
 
-    /// Makes the file whole again, so that the next cut starts from something known.
+    /// Overwrites the whole file, so that the next crash starts from known contents.
     fn write_all_again(&mut self, path: &Path) {
         let number = self.next;
         self.next += 1;
-        let file = OpenOptions::new().write(true).open(path).expect("just read");
+        let file = files::open_with(OpenOptions::new().write(true), path);
         let bytes: Vec<u8> = (0..BLOCK_COUNT).flat_map(|index| self.bytes(index, number)).collect();
-        file.write_all_at(&bytes, 0).expect("it can be written");
-        file.sync_all().expect("it can be synced");
+        files::write_all_at(&file, &bytes, 0);
+        files::sync_all(&file);
         let now = Instant::now();
         let new = Version { number, started: now, acknowledged: Some(now), synced: Some(now) };
         self.versions = vec![vec![new]; BLOCK_COUNT];

@@ -1,7 +1,7 @@
-//! Comparing a worker's directory with what it was promised.
+//! Comparing a worker's directory with the states that are allowed after a crash.
 
 use super::Worker;
-use super::history::{Cut, State};
+use super::history::{Crash, State};
 use super::ongoing::{BLOCKS, LOG};
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Where two byte strings differ first, in words; `None` if they don't.
+/// Describes the first difference of two byte strings; `None` means that they are equal.
 pub fn first_difference(expected: &[u8], found: &[u8]) -> Option<String> {
     if let Some(at) = expected.iter().zip(found).position(|(left, right)| left != right) {
         let wrong = expected.iter().zip(found).filter(|(left, right)| left != right).count();
@@ -24,7 +24,7 @@ pub fn first_difference(expected: &[u8], found: &[u8]) -> Option<String> {
     (expected != found).then(|| format!("{found} bytes, not {expected}"))
 }
 
-/// What is at a path. A file's bytes are read.
+/// Reads the state of a path, with a file's bytes, and the number of its links.
 fn look(path: &Path) -> Result<(State, u64), String> {
     let failed = |error| format!("{}: {error}", path.display());
     let found = fs::symlink_metadata(path).map_err(failed)?;
@@ -46,8 +46,8 @@ fn look(path: &Path) -> Result<(State, u64), String> {
     Ok((State::File { inode: found.ino(), content, synced: true }, found.nlink()))
 }
 
-/// Why a state that was found isn't one that was possible; `None` if it is.
-fn mismatch(found: &State, possible: &State, cut: &Cut) -> Option<String> {
+/// Describes why the found state is not the allowed state `possible`; `None` means that it is.
+fn mismatch(found: &State, possible: &State, crash: &Crash) -> Option<String> {
     match (found, possible) {
         (State::File { .. }, State::Partial { .. }) => None,
         (
@@ -57,7 +57,7 @@ fn mismatch(found: &State, possible: &State, cut: &Cut) -> Option<String> {
             if inode != expected_inode {
                 return Some(format!("inode {inode}, not {expected_inode}"));
             }
-            let is_loose = cut.loses_unsynced_data && !synced;
+            let is_loose = crash.loses_unsynced_data && !synced;
             if is_loose { None } else { first_difference(expected, content) }
         }
         (found, possible) if found == possible => None,
@@ -78,9 +78,9 @@ fn word(state: &State) -> String {
 }
 
 impl Worker {
-    /// Looks at everything and compares it with what may be there after a cut; gives what is wrong.
-    /// Afterwards the worker goes on from what was found.
-    pub fn check(&mut self, cut: &Cut) -> Vec<String> {
+    /// Compares all files with the states that are allowed after a crash, and returns each problem.
+    /// Afterwards the worker continues from the state that was found.
+    pub fn check(&mut self, crash: &Crash) -> Vec<String> {
         let mut found = BTreeMap::new();
         let mut problems = Vec::new();
         let mut inodes: BTreeMap<u64, usize> = BTreeMap::new();
@@ -111,20 +111,20 @@ impl Worker {
         names.dedup();
         for name in names {
             let state = found.get(&name).unwrap_or(&State::Absent);
-            let possible = self.history.possible(&name, cut);
+            let possible = self.history.possible(&name, crash);
             let reasons: Vec<_> =
-                possible.iter().map(|possible| mismatch(state, possible, cut)).collect();
+                possible.iter().map(|possible| mismatch(state, possible, crash)).collect();
             if reasons.iter().all(Option::is_some) {
                 let reasons: Vec<_> = reasons.into_iter().flatten().collect();
                 problems.push(format!("{name}: {}", reasons.join("; or ")));
             }
         }
-        problems.extend(self.inodes.check(&inodes, cut));
-        problems.extend(self.log.check(&self.root, cut));
-        problems.extend(self.blocks.check(&self.root, cut));
+        problems.extend(self.inodes.check(&inodes, crash));
+        problems.extend(self.log.check(&self.root, crash));
+        problems.extend(self.blocks.check(&self.root, crash));
         for (name, state) in &mut found {
             if let Some(inode) = state.inode()
-                && !self.history.is_end_known(name, state, cut)
+                && !self.history.is_end_known(name, state, crash)
             {
                 *state = State::Partial { inode: Some(inode) };
             }

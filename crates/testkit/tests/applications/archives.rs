@@ -3,55 +3,54 @@
 
 use crate::{Places, text};
 use rustix::fs::{XattrFlags, lsetxattr};
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::program::{run, run_in};
 use skep_testkit::{Random, tree};
-use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, lchown, symlink};
+use std::fs::{self};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
 use std::path::Path;
 
 /// Files with holes, access control lists, extended attributes, owners, hard links, and special
 /// files.
 fn make_tree(root: &Path) {
-    fs::create_dir(root).expect("a directory");
+    files::create_dir(root);
     let mut random = Random::new(41);
     for index in 0..40_u32 {
         let directory = root.join(format!("directory-{}/{}", index % 4, index % 3));
-        fs::create_dir_all(&directory).expect("a directory");
+        files::create_dir_all(&directory);
         let path = directory.join(format!("file-{index}"));
         let len = [0, 1, 4097, 80_000, 700_000][random.below(5)];
-        fs::write(&path, random.bytes(len)).expect("written");
+        files::write(&path, random.bytes(len));
         let modes = [0o600, 0o755, 0o4711, 0o2750];
-        fs::set_permissions(&path, fs::Permissions::from_mode(random.one_of(&modes)))
-            .expect("its mode");
+        files::set_permissions(&path, fs::Permissions::from_mode(random.one_of(&modes)));
         for number in 0..index % 3 {
             let len = random.one_of(&[1, 40, 1500]);
             let value = random.bytes(len);
             let name = format!("user.attribute-{number}");
-            lsetxattr(&path, name.as_str(), &value, XattrFlags::empty()).expect("set");
+            lsetxattr(&path, name.as_str(), &value, XattrFlags::empty())
+                .or_fail("lsetxattr", &path);
         }
         match index % 5 {
-            0 => fs::hard_link(&path, root.join(format!("hard-{index}"))).expect("linked"),
+            0 => files::hard_link(&path, root.join(format!("hard-{index}"))),
             1 => {
                 run("setfacl", ["-m", "u:33:rwx,g:50:r-x,m::rwx", text(&path)]);
             }
-            2 => chown(&path, Some(1000 + index), Some(2000 + index)).expect("given away"),
-            3 => symlink(format!("../file-{index}"), root.join(format!("soft-{index}")))
-                .expect("linked"),
+            2 => files::chown(&path, Some(1000 + index), Some(2000 + index)),
+            3 => files::symlink(format!("../file-{index}"), root.join(format!("soft-{index}"))),
             _ => {}
         }
     }
-    let sparse = File::create(root.join("sparse")).expect("made");
+    let sparse = files::create(root.join("sparse"));
     for place in [0_u64, 5_000_000, 90_000_000] {
-        sparse.write_all_at(&random.bytes(10_000), place).expect("written");
+        files::write_all_at(&sparse, &random.bytes(10_000), place);
     }
-    sparse.set_len(200_000_000).expect("longer");
+    files::set_len(&sparse, 200_000_000);
     lchown(root.join("soft-3"), Some(7), Some(8)).expect("given away");
     let with_default = root.join("directory-1");
     run("setfacl", ["-d", "-m", "u:33:rwx,g::r-x", text(&with_default)]);
     run_in(root, "mkfifo", ["-m", "640", "pipe"]);
     run_in(root, "mknod", ["-m", "600", "zero", "c", "1", "5"]);
-    fs::set_permissions(root.join("directory-2"), fs::Permissions::from_mode(0o1777))
-        .expect("its mode");
+    files::set_permissions(root.join("directory-2"), fs::Permissions::from_mode(0o1777));
 }
 
 /// Checks that two trees have the same contents, times, lists, attributes and owners.
@@ -83,7 +82,7 @@ fn assert_same(expected: &Path, found: &Path) {
 
 /// A file of 200 MB with 30 KB in it stays one, as far as chunk files allow.
 fn assert_sparse(path: &Path) {
-    let found = path.metadata().expect("it is there");
+    let found = files::metadata(path);
     assert_eq!(found.len(), 200_000_000);
     assert!(found.blocks() * 512 < 20_000_000, "{} blocks", found.blocks());
 }
@@ -117,11 +116,11 @@ pub(crate) fn tar_with_everything_there_and_back(places: &Places) {
     };
     tar(&places.other, &["-cf", "tree.tar", "tree"]);
     let archive = places.one.join("tree.tar");
-    let len = archive.metadata().expect("it is there").len();
+    let len = files::metadata(&archive).len();
     assert!(len < 60_000_000, "holes are packed as holes: {len} bytes");
     tar(&places.local, &["-xpf", text(&archive)]);
     let unpacked = places.one.join("unpacked");
-    fs::create_dir(&unpacked).expect("a directory");
+    files::create_dir(&unpacked);
     tar(&unpacked, &["-xpf", text(&archive)]);
     let seen = places.other.join("unpacked/tree");
     assert_same(&places.local.join("tree"), &seen);

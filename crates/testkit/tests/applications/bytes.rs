@@ -20,7 +20,7 @@ fn fio(directory: &Path, more: &str) {
     run_in(directory, "fio", [&place[..]].into_iter().chain(words.split_whitespace()));
 }
 
-pub(crate) fn fio_finds_on_one_mount_what_the_other_wrote(places: &Places) {
+pub(crate) fn fio_verifies_on_one_mount_the_writes_of_another(places: &Places) {
     fio(&places.one, "--do_verify=0 --end_fsync=1");
     fio(&places.other, "--verify_only");
     // The other way round, over what is there: every byte is a new one.

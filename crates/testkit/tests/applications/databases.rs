@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/applications/sqlite.py");
+/// Longer than elsewhere: each commit of the database waits for stable storage.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 fn sqlite(arguments: &[&str]) {

@@ -1,5 +1,5 @@
 //! Applications on two mounts of one cluster at once, over different transports: databases, sources
-//! and builds, archives, and verified writes. What each did is checked from the other mount, or
+//! and builds, archives, and verified writes. The results are checked from the other mount, or
 //! against the local file system.
 //!
 //! Longer ones are in `external`.
@@ -9,9 +9,9 @@ mod bytes;
 mod databases;
 mod sources;
 
+use skep_testkit::files;
 use skep_testkit::suite::{Case, Suite};
 use skep_testkit::{Cluster, Scratch, Shape, Transport};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -29,10 +29,10 @@ const CASES: &[Case<Places>] = &[
     Case { name: "databases::sqlite_wal", body: databases::sqlite_wal_of_several_processes },
     Case { name: "sources::git", body: sources::git_is_read_while_it_is_collected },
     Case { name: "sources::git_writers", body: sources::git_commits_of_both_mounts },
-    Case { name: "sources::make", body: sources::make_sees_what_changed_on_the_other_mount },
+    Case { name: "sources::make", body: sources::make_sees_changes_of_the_other_mount },
     Case { name: "archives::rsync", body: archives::rsync_with_everything_there_and_back },
     Case { name: "archives::tar", body: archives::tar_with_everything_there_and_back },
-    Case { name: "bytes::fio", body: bytes::fio_finds_on_one_mount_what_the_other_wrote },
+    Case { name: "bytes::fio", body: bytes::fio_verifies_on_one_mount_the_writes_of_another },
 ];
 
 fn text(path: &Path) -> &str {
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
                 local: scratch.directory(&name),
             };
             suite.check("a directory for each test", || {
-                fs::create_dir(&places.one).expect("a directory");
+                files::create_dir(&places.one);
             });
             suite.run(place, &[&[Case { name: case.name, body: case.body }]], &places);
         }

@@ -1,9 +1,9 @@
 //! Sources and what is made from them: git and make, with two mounts at once.
 
 use crate::{Places, text};
+use skep_testkit::files;
 use skep_testkit::program::run_in;
 use skep_testkit::{Random, wait_for};
-use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,13 +18,13 @@ fn git(directory: &Path, arguments: &[&str]) -> String {
 
 /// Makes a repository with this many commits.
 fn repository(directory: &Path, commits: usize) {
-    fs::create_dir(directory).expect("a directory");
+    files::create_dir(directory);
     git(directory, &["init", "--quiet", "--initial-branch=main"]);
     let mut random = Random::new(9);
     for commit in 0..commits {
         for file in 0..6 {
             let text = format!("{}\n", random.number()).repeat(1 + random.below(200));
-            fs::write(directory.join(format!("file-{file}")), text).expect("written");
+            files::write(directory.join(format!("file-{file}")), text);
         }
         git(directory, &["add", "--all"]);
         git(directory, &["commit", "--quiet", "--message", &format!("commit {commit}")]);
@@ -77,7 +77,7 @@ pub(crate) fn git_commits_of_both_mounts(places: &Places) {
             scope.spawn(move || {
                 let tree = directory.join(branch);
                 for number in 0..12 {
-                    fs::write(tree.join(format!("{branch}-{number}")), branch).expect("written");
+                    files::write(tree.join(format!("{branch}-{number}")), branch);
                     git(&tree, &["add", "--all"]);
                     git(&tree, &["commit", "--quiet", "--message", &format!("number {number}")]);
                 }
@@ -98,22 +98,22 @@ pub(crate) fn git_commits_of_both_mounts(places: &Places) {
 
 /// Writes a C program of several parts with one header that all include.
 fn project(directory: &Path) {
-    fs::create_dir(directory).expect("a directory");
-    fs::write(directory.join("all.h"), "#define ADDED 1\n").expect("written");
+    files::create_dir(directory);
+    files::write(directory.join("all.h"), "#define ADDED 1\n");
     let mut program = String::from("#include <stdio.h>\nint main(void) { long sum = 0;\n");
     for part in 0..PARTS {
         let body = format!("#include \"all.h\"\nlong part_{part}(void) {{ return ADDED; }}\n");
-        fs::write(directory.join(format!("part_{part}.c")), body).expect("written");
+        files::write(directory.join(format!("part_{part}.c")), body);
         let line = format!("long part_{part}(void); sum += part_{part}();\n");
         program.push_str(&line);
     }
     program.push_str("printf(\"%ld\\n\", sum); return 0; }\n");
-    fs::write(directory.join("main.c"), program).expect("written");
+    files::write(directory.join("main.c"), program);
     let makefile = "objects = $(patsubst %.c,%.o,$(wildcard *.c))\n\
          program: $(objects)\n\t@echo link\n\t@gcc -o $@ $^\n\
          part_%.o: part_%.c all.h\n\t@echo compile $<\n\t@gcc -c -o $@ $<\n\
          main.o: main.c\n\t@echo compile $<\n\t@gcc -c -o $@ $<\n";
-    fs::write(directory.join("Makefile"), makefile).expect("written");
+    files::write(directory.join("Makefile"), makefile);
 }
 
 /// How many files `make -j` compiles, and what the program says then.
@@ -127,7 +127,7 @@ fn make(directory: &Path) -> (usize, String) {
 fn same_time(places: &Places, name: &str) {
     wait_for("the other mount sees the new time", Duration::from_secs(10), || {
         let times = [&places.one, &places.other].map(|place| {
-            let found = place.join(name).metadata().expect("it is there");
+            let found = files::metadata(place.join(name));
             (found.mtime(), found.mtime_nsec())
         });
         (times[0] == times[1]).then_some(())
@@ -136,16 +136,16 @@ fn same_time(places: &Places, name: &str) {
 
 /// Times are the metadata host's, so what was made on one mount is newer than what another wrote
 /// before, whatever their hosts' clocks say: neither too little nor too much is made again.
-pub(crate) fn make_sees_what_changed_on_the_other_mount(places: &Places) {
+pub(crate) fn make_sees_changes_of_the_other_mount(places: &Places) {
     project(&places.one.join("project"));
     let (here, there) = (places.one.join("project"), places.other.join("project"));
     assert_eq!(make(&there), (PARTS + 1, "12\n".to_owned()));
     same_time(places, "project/program");
     assert_eq!(make(&here), (0, "12\n".to_owned()));
-    fs::write(there.join("part_3.c"), "long part_3(void) { return 100; }\n").expect("written");
+    files::write(there.join("part_3.c"), "long part_3(void) { return 100; }\n");
     same_time(places, "project/part_3.c");
     assert_eq!(make(&here), (1, "111\n".to_owned()));
-    fs::write(here.join("all.h"), "#define ADDED 10\n").expect("written");
+    files::write(here.join("all.h"), "#define ADDED 10\n");
     same_time(places, "project/all.h");
     same_time(places, "project/program");
     assert_eq!(make(&there), (PARTS, "210\n".to_owned()));

@@ -9,30 +9,30 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::program::run_in;
 use skep_testkit::suite::Case;
 use std::fs::{self, OpenOptions};
-use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
-    attributes_that_are_set_are_seen, lists_of_who_may_are_seen,
+    attributes_that_are_set_are_seen, access_control_lists_are_seen,
     lists_are_seen_under_a_new_name, lists_are_seen_under_names_that_come_back,
-    who_lost_a_file_with_a_list_may_not_change_it, lists_have_at_most_511_entries,
-    projects_are_handed_down, projects_are_not_mixed, projects_decide_who_may_come,
+    former_owner_of_a_file_with_a_list_may_not_change_it, lists_have_at_most_511_entries,
+    projects_are_handed_down, projects_are_not_mixed, projects_restrict_renames_and_links,
     capabilities_of_the_other_go_with_writes,
 ];
 
 /// Semantics 1.11 and 1.16.
 fn attributes_that_are_set_are_seen(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
-    fs::write(&here, "x").expect("written");
+    files::write(&here, "x");
     let (any, longest) = (XattrFlags::empty(), vec![7_u8; 65_536]);
     for name in ["user.a", "trusted.a", "security.a"] {
-        setxattr(&here, name, &longest, any).expect("64 KiB fit");
+        setxattr(&here, name, &longest, any).or_fail("setxattr", &here);
         let mut bytes = vec![0; 65_536];
         assert_eq!(getxattr(&there, name, &mut bytes[..]), Ok(65_536));
         assert!(bytes == longest);
@@ -48,16 +48,16 @@ fn attributes_that_are_set_are_seen(mounts: &Mounts) {
     });
     assert_eq!(limit, Some(255));
     let mut names = vec![0; 65_536];
-    let len = listxattr(&there, &mut names[..]).expect("listed");
+    let len = listxattr(&there, &mut names[..]).or_fail("listxattr", &there);
     assert_eq!(names[..len].iter().filter(|byte| **byte == 0).count(), 258);
 }
 
 /// Semantics 1.17.
-fn lists_of_who_may_are_seen(mounts: &Mounts) {
+fn access_control_lists_are_seen(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.other);
-    fs::set_permissions(here, fs::Permissions::from_mode(0o755)).expect("changed");
-    fs::write(here.join("file"), "x").expect("written");
-    fs::set_permissions(here.join("file"), fs::Permissions::from_mode(0o600)).expect("changed");
+    files::set_permissions(here, fs::Permissions::from_mode(0o755));
+    files::write(here.join("file"), "x");
+    files::set_permissions(here.join("file"), fs::Permissions::from_mode(0o600));
     let may = || {
         let mut call = std::process::Command::new("setpriv");
         call.args(["--reuid=23456", "--regid=23456", "--clear-groups", "cat"]);
@@ -72,10 +72,10 @@ fn lists_of_who_may_are_seen(mounts: &Mounts) {
         run_in(here, "setfacl", ["-b", "file"]);
         within_a_second("that it is gone", || !may());
     }
-    // What a directory hands down metadata knows, whatever the mount has seen.
-    fs::metadata(there).expect("there");
+    // Metadata has the inherited attributes of a directory, also if the mount has not seen them.
+    files::metadata(there);
     run_in(here, "setfacl", ["-d", "-m", "u:23456:rwx", "."]);
-    fs::write(there.join("new"), "x").expect("written");
+    files::write(there.join("new"), "x");
     let text = run_in(here, "getfacl", ["new"]);
     assert!(text.contains("user:23456:rwx"), "{text}");
 }
@@ -85,49 +85,49 @@ fn lists_of_who_may_are_seen(mounts: &Mounts) {
 fn lists_are_seen_under_a_new_name(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.other);
     let list = |name: &str| run_in(there, "getfacl", ["--omit-header", "--numeric", name]);
-    fs::create_dir(here.join("old")).expect("made");
+    files::create_dir(here.join("old"));
     run_in(here, "setfacl", ["-m", "u:23456:r", "old"]);
     assert!(list("old").contains("user:23456:r"));
-    fs::rename(here.join("old"), here.join("new")).expect("renamed");
+    files::rename(here.join("old"), here.join("new"));
     run_in(here, "setfacl", ["-m", "u:23456:rwx", "new"]);
     // Nothing is remembered of the new name.
     assert!(list("new").contains("user:23456:rwx"), "under a name that was looked up");
-    fs::rename(here.join("new"), here.join("newer")).expect("renamed");
+    files::rename(here.join("new"), here.join("newer"));
     run_in(here, "setfacl", ["-b", "newer"]);
-    fs::read_dir(there).expect("there").for_each(|entry| drop(entry.expect("listed").metadata()));
+    files::read_dir(there).for_each(|entry| drop(entry.expect("listed").metadata()));
     assert!(!list("newer").contains("user:23456"), "under a name that was listed");
 }
 
-/// Also under one of several, which this mount has removed and the other made anew.
+/// Also a link to the file, which this mount has removed and the other has made again.
 /// Semantics 1.17.
 fn lists_are_seen_under_names_that_come_back(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.at_once);
     let list = |place: &Path| {
         let mut found = vec![0; 1000];
-        fs::metadata(place.join("two")).expect("there");
+        files::metadata(place.join("two"));
         let len = getxattr(place.join("two"), "system.posix_acl_access", &mut found[..]);
         found.truncate(len.expect("there"));
         found
     };
-    fs::write(here.join("one"), "x").expect("written");
+    files::write(here.join("one"), "x");
     run_in(here, "setfacl", ["-m", "u:34567:r", "one"]);
-    fs::hard_link(here.join("one"), here.join("two")).expect("linked");
+    files::hard_link(here.join("one"), here.join("two"));
     run_in(there, "getfacl", ["two"]);
-    fs::remove_file(there.join("two")).expect("removed");
+    files::remove_file(there.join("two"));
     run_in(there, "getfacl", ["one"]);
-    fs::hard_link(here.join("one"), here.join("two")).expect("linked");
+    files::hard_link(here.join("one"), here.join("two"));
     run_in(here, "setfacl", ["-m", "u:34567:rwx", "two"]);
     assert_eq!(list(there), list(here));
 }
 
-/// The owner is checked by the kernel, which has to take him from its last look at the name, also
-/// when it forgets the list at the same time; also of a name that the file didn't have before, and
-/// without dropping what is mounted on it.
+/// The kernel checks the owner, and has to take it from its last lookup of the name, also when it
+/// forgets the list at the same time; also of a name that the file didn't have before, and without
+/// dropping what is mounted on it.
 /// Semantics 1.2 and 1.17.
-fn who_lost_a_file_with_a_list_may_not_change_it(mounts: &Mounts) {
+fn former_owner_of_a_file_with_a_list_may_not_change_it(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.at_once);
     for place in [here, there] {
-        fs::set_permissions(place, fs::Permissions::from_mode(0o755)).expect("changed");
+        files::set_permissions(place, fs::Permissions::from_mode(0o755));
     }
     // With nothing before it: chmod(1) looks at the file first.
     let may = |name: &str| {
@@ -140,11 +140,11 @@ fn who_lost_a_file_with_a_list_may_not_change_it(mounts: &Mounts) {
     let make = |name: &str, is_directory: bool| {
         let path = here.join(name);
         match is_directory {
-            true => fs::create_dir(&path).expect("made"),
-            false => fs::write(&path, "x").expect("written"),
+            true => files::create_dir(&path),
+            false => files::write(&path, "x"),
         }
         run_in(here, "setfacl", ["-m", "u:34567:rx", name]);
-        chown(&path, Some(23456), None).expect("changed");
+        files::chown(&path, Some(23456), None);
         // The kernel has it, and its list.
         run_in(there, "getfacl", [name]);
         assert!(may(name));
@@ -153,7 +153,7 @@ fn who_lost_a_file_with_a_list_may_not_change_it(mounts: &Mounts) {
     };
     for is_directory in [true, false] {
         make("same", is_directory);
-        chown(here.join("same"), Some(34567), None).expect("changed");
+        files::chown(here.join("same"), Some(34567), None);
         assert!(!may("same"), "directory: {is_directory}");
         make("old", is_directory);
         let script = "mount --bind same same && echo there; read go; stat same >&2; \
@@ -162,17 +162,17 @@ fn who_lost_a_file_with_a_list_may_not_change_it(mounts: &Mounts) {
         inside.args(["--mount", "--propagation", "private", "sh", "-ec", script]);
         let mut inside = Stepwise::start(there, inside.stderr(Stdio::null()));
         assert_eq!(inside.line(), "there");
-        fs::rename(here.join("old"), here.join("new")).expect("renamed");
-        chown(here.join("new"), Some(34567), None).expect("changed");
+        files::rename(here.join("old"), here.join("new"));
+        files::chown(here.join("new"), Some(34567), None);
         assert!(!may("new"), "directory: {is_directory}");
-        chown(here.join("same"), Some(45678), None).expect("changed");
+        files::chown(here.join("same"), Some(45678), None);
         inside.go_on();
         assert_eq!(inside.line(), "kept");
         inside.end();
-        fs::rename(there.join("new"), there.join("newer")).expect("renamed");
-        chown(here.join("newer"), Some(23456), None).expect("changed");
+        files::rename(there.join("new"), there.join("newer"));
+        files::chown(here.join("newer"), Some(23456), None);
         assert!(may("newer"), "directory: {is_directory}");
-        chown(here.join("newer"), Some(34567), None).expect("changed");
+        files::chown(here.join("newer"), Some(34567), None);
         assert!(!may("newer"), "directory: {is_directory}");
         for name in ["same", "newer"] {
             let removed = match is_directory {
@@ -207,19 +207,19 @@ fn lists_have_at_most_511_entries(mounts: &Mounts) {
     for (name, kind) in [("file", "access"), ("directory", "access"), ("directory", "default")] {
         let (here, there) = (mounts.one.join(name), mounts.other.join(name));
         match name {
-            "file" => fs::write(&here, "x").expect("written"),
-            _ => fs::create_dir_all(&here).expect("made"),
+            "file" => files::write(&here, "x"),
+            _ => files::create_dir_all(&here),
         }
         let kind = format!("system.posix_acl_{kind}");
-        setxattr(&here, &kind, &longest, any).expect("it is not too long");
+        setxattr(&here, &kind, &longest, any).or_fail("setxattr", &here);
         assert_eq!(setxattr(&here, &kind, &too_long, any), Err(Errno::TOOBIG), "{name} {kind}");
         for path in [&here, &there] {
-            let len = getxattr(path, &kind, &mut found[..]).expect("there");
+            let len = getxattr(path, &kind, &mut found[..]).or_fail("getxattr", path);
             assert!(found[..len] == longest, "{name} {kind}: {len} bytes");
         }
     }
     // Handed down as a whole.
-    fs::create_dir(mounts.other.join("directory/inner")).expect("made");
+    files::create_dir(mounts.other.join("directory/inner"));
     for kind in ["access", "default"] {
         let path = mounts.one.join("directory/inner");
         let len = getxattr(&path, format!("system.posix_acl_{kind}"), &mut found[..]);
@@ -235,16 +235,16 @@ fn projects_are_handed_down(mounts: &Mounts) {
         let words: Vec<_> = text.split_whitespace().map(str::to_owned).collect();
         (words[0].clone(), words[1].contains('P'))
     };
-    fs::create_dir(here.join("before")).expect("made");
+    files::create_dir(here.join("before"));
     run_in(here, "chattr", ["-p", "731", "."]);
-    fs::create_dir(here.join("without")).expect("made");
+    files::create_dir(here.join("without"));
     assert_eq!(project(here, "without"), ("0".to_owned(), false));
     run_in(here, "chattr", ["+P", "."]);
     assert_eq!(project(there, "."), ("731".to_owned(), true));
     for index in 0..8 {
         let name = format!("directory-{index}");
-        fs::create_dir_all(there.join(&name).join("inner")).expect("made");
-        fs::write(there.join(&name).join("inner/file"), "x").expect("written");
+        files::create_dir_all(there.join(&name).join("inner"));
+        files::write(there.join(&name).join("inner/file"), "x");
         assert_eq!(project(here, &format!("{name}/inner")), ("731".to_owned(), true));
         assert_eq!(project(here, &format!("{name}/inner/file")), ("731".to_owned(), false));
     }
@@ -252,7 +252,7 @@ fn projects_are_handed_down(mounts: &Mounts) {
     run_in(here, "chattr", ["-p", "4294967294", "before"]);
     assert_eq!(project(there, "before"), ("4294967294".to_owned(), false));
     run_in(here, "chattr", ["-P", "."]);
-    fs::write(here.join("after"), "x").expect("written");
+    files::write(here.join("after"), "x");
     assert_eq!(project(there, "after"), ("0".to_owned(), false));
     // Other flags there aren't.
     let mut call = std::process::Command::new("chattr");
@@ -263,16 +263,16 @@ fn projects_are_handed_down(mounts: &Mounts) {
 /// A directory in whose project all lies that gets a name there, if it hands that down.
 struct Place {
     path: PathBuf,
-    /// What it hands down.
+    /// The inherited project.
     project: Option<u32>,
 }
 
 impl Place {
-    /// Those of an even number hand their project down.
+    /// Directories of an even number pass their project on to new files.
     fn make(root: &Path, number: u32) -> Self {
         let path = root.join(format!("of-a-project-{number}"));
         let project = 40 + number / 4;
-        fs::create_dir(&path).expect("made");
+        files::create_dir(&path);
         run_in(&path, "chattr", ["-p", &project.to_string(), "."]);
         let hands_down = number.is_multiple_of(2);
         if hands_down {
@@ -281,7 +281,7 @@ impl Place {
         Self { path, project: hands_down.then_some(project) }
     }
 
-    /// The project of what is made in it.
+    /// The project of new files in it.
     fn inherited(&self) -> u32 {
         self.project.unwrap_or(0)
     }
@@ -310,12 +310,12 @@ fn projects_are_not_mixed(mounts: &Mounts) {
         let (there, may) = (to.path.join("there"), to.takes(from.inherited()));
         let (file, directory) = (from.path.join("file"), from.path.join("directory"));
         let other = to.path.join("other");
-        fs::write(&file, "x").expect("written");
-        fs::write(&other, "y").expect("written");
-        fs::create_dir(&directory).expect("made");
+        files::write(&file, "x");
+        files::write(&other, "y");
+        files::create_dir(&directory);
         check(&what, may, linkat(CWD, &file, CWD, &there, AtFlags::empty()));
         if may {
-            fs::remove_file(&there).expect("removed");
+            files::remove_file(&there);
         }
         for moved in [&file, &directory] {
             check(&what, may, renameat(CWD, moved, CWD, &there));
@@ -331,25 +331,25 @@ fn projects_are_not_mixed(mounts: &Mounts) {
                 exchange().expect("exchanged again");
             }
         }
-        fs::remove_dir(&directory).expect("removed");
-        fs::remove_file(&file).expect("removed");
-        fs::remove_file(&other).expect("removed");
+        files::remove_dir(&directory);
+        files::remove_file(&file);
+        files::remove_file(&other);
     }
     assert!(refusals > 100, "{refusals}");
 }
 
 /// Semantics 1.20.
-fn projects_decide_who_may_come(mounts: &Mounts) {
+fn projects_restrict_renames_and_links(mounts: &Mounts) {
     let root = mounts.one.parent().expect("the mount");
     let (from, to) = (Place::make(root, 100), Place::make(root, 104));
     let (here, there) = (from.path.join("file"), to.path.join("file"));
-    fs::write(&here, "x").expect("written");
+    files::write(&here, "x");
     // Also without a change of directory, and though it was there before.
     run_in(&from.path, "chattr", ["-p", "7", "file"]);
     assert_eq!(renameat(CWD, &here, CWD, from.path.join("new")), Err(Errno::XDEV));
     run_in(&from.path, "chattr", ["-p", &to.inherited().to_string(), "file"]);
     renameat(CWD, &here, CWD, &there).expect("it is of that project now");
-    // What has no name yet is of the project of where it was made.
+    // An unnamed file has the project of the directory in which it was made.
     let flags = OFlags::TMPFILE | OFlags::RDWR;
     let file = openat(CWD, &from.path, flags, Mode::RUSR).expect("made");
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -357,10 +357,10 @@ fn projects_decide_who_may_come(mounts: &Mounts) {
     assert_eq!(name(&to.path.join("named")), Err(Errno::XDEV));
     name(&from.path.join("named")).expect("named");
     // A program that moves files copies then, as between file systems.
-    fs::create_dir(from.path.join("tree")).expect("made");
-    fs::write(from.path.join("tree/file"), "whole").expect("written");
+    files::create_dir(from.path.join("tree"));
+    files::write(from.path.join("tree/file"), "whole");
     run_in(&from.path, "mv", [Path::new("tree"), &to.path]);
-    assert_eq!(fs::read(to.path.join("tree/file")).expect("moved"), b"whole");
+    assert_eq!(files::read(to.path.join("tree/file")), b"whole");
     assert!(!from.path.join("tree").exists());
     let text = run_in(&to.path, "lsattr", ["-p", "tree"]);
     assert!(text.trim_start().starts_with(&to.inherited().to_string()), "{text}");
@@ -369,14 +369,14 @@ fn projects_decide_who_may_come(mounts: &Mounts) {
 /// Semantics 1.16.
 fn capabilities_of_the_other_go_with_writes(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
-    fs::write(&here, "x").expect("written");
-    // Known to have none.
-    OpenOptions::new().append(true).open(&there).expect("opened").write_all(b"y").expect("written");
+    files::write(&here, "x");
+    // The mount has cached that there is none.
+    files::write_all(&files::open_with(OpenOptions::new().append(true), &there), b"y");
     skep_testkit::program::run_in(&mounts.one, "setcap", ["cap_net_raw+ep", "file"]);
     let name = "security.capability";
     let mut bytes = [0; 100];
     within_a_second("a capability", || getxattr(&there, name, &mut [0; 100]).is_ok());
-    OpenOptions::new().append(true).open(&there).expect("opened").write_all(b"z").expect("written");
+    files::write_all(&files::open_with(OpenOptions::new().append(true), &there), b"z");
     assert_eq!(getxattr(&there, name, &mut bytes), Err(Errno::NODATA));
     within_a_second("its end", || getxattr(&here, name, &mut [0; 100]) == Err(Errno::NODATA));
 }

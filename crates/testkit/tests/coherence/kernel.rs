@@ -1,24 +1,25 @@
-//! What the kernel of a mount does by itself, for its own programs alone: who watches files, or
-//! leases them, learns nothing of other mounts. And what nobody does.
+//! Functions of a mount's kernel that cover its own programs alone: watches and leases of files
+//! report nothing of other mounts. Also functions that Skep does not have.
 
 use crate::statements::Stepwise;
 use crate::{Mounts, within_a_second};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
+use skep_testkit::files;
 use skep_testkit::program::run_in;
 use skep_testkit::suite::Case;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::process::Command;
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![kernel:
-    who_watches_is_told_of_his_own_mount, who_watches_all_opens_is_told_of_his_own_mount,
-    leases_end_by_opens_of_their_own_mount, nobody_counts_what_users_have,
+    inotify_reports_changes_of_its_own_mount_only, fanotify_reports_opens_of_its_own_mount_only,
+    leases_end_by_opens_of_their_own_mount, quotas_are_not_supported,
 ];
 
-/// All that a watch has to tell, with the names.
+/// All events of a watch, with the names.
 fn told(watch: &OwnedFd) -> Vec<(ReadFlags, String)> {
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut reader = inotify::Reader::new(watch, &mut buffer);
@@ -36,7 +37,7 @@ fn told(watch: &OwnedFd) -> Vec<(ReadFlags, String)> {
 }
 
 /// Semantics 5.8.
-fn who_watches_is_told_of_his_own_mount(mounts: &Mounts) {
+fn inotify_reports_changes_of_its_own_mount_only(mounts: &Mounts) {
     for (here, there) in [(&mounts.one, &mounts.other), (&mounts.other, &mounts.one)] {
         let watch = inotify::init(CreateFlags::NONBLOCK).expect("a watch");
         let changes = WatchFlags::CREATE
@@ -46,21 +47,22 @@ fn who_watches_is_told_of_his_own_mount(mounts: &Mounts) {
             | WatchFlags::MOVE
             | WatchFlags::DELETE;
         inotify::add_watch(&watch, here.as_path(), changes).expect("watched");
-        fs::write(there.join("theirs"), "x").expect("written");
-        assert_eq!(fs::read(here.join("theirs")).expect("seen"), b"x");
-        let more = OpenOptions::new().append(true).open(there.join("theirs"));
-        more.expect("opened").write_all(b"yz").expect("written");
-        assert_eq!(fs::read(here.join("theirs")).expect("seen"), b"xyz");
-        fs::rename(there.join("theirs"), there.join("moved")).expect("renamed");
+        files::write(there.join("theirs"), "x");
+        assert_eq!(files::read(here.join("theirs")), b"x");
+        files::open_with(OpenOptions::new().append(true), there.join("theirs"))
+            .write_all(b"yz")
+            .expect("written");
+        assert_eq!(files::read(here.join("theirs")), b"xyz");
+        files::rename(there.join("theirs"), there.join("moved"));
         within_a_second("the rename", || !here.join("theirs").exists());
         assert!(here.join("moved").exists());
-        fs::remove_file(there.join("moved")).expect("removed");
+        files::remove_file(there.join("moved"));
         within_a_second("the removal", || !here.join("moved").exists());
         let foreign = told(&watch);
         assert!(foreign.is_empty(), "{foreign:?}");
 
-        fs::write(here.join("ours"), "x").expect("written");
-        fs::remove_file(here.join("ours")).expect("removed");
+        files::write(here.join("ours"), "x");
+        files::remove_file(here.join("ours"));
         let told = told(&watch);
         for change in
             [ReadFlags::CREATE, ReadFlags::MODIFY, ReadFlags::CLOSE_WRITE, ReadFlags::DELETE]
@@ -96,17 +98,17 @@ for line in sys.stdin:
 ";
 
 /// Semantics 5.8.
-fn who_watches_all_opens_is_told_of_his_own_mount(mounts: &Mounts) {
+fn fanotify_reports_opens_of_its_own_mount_only(mounts: &Mounts) {
     for (here, there) in [(&mounts.one, &mounts.other), (&mounts.other, &mounts.one)] {
         let mut watcher = Stepwise::start(here, Command::new("python3").args(["-c", WATCHER]));
         assert_eq!(watcher.line(), "watches");
         for (place, expected) in [(there, "0"), (here, "1")] {
-            fs::write(place.join("file"), "x").expect("written");
-            assert_eq!(fs::read(here.join("file")).expect("seen"), b"x");
+            files::write(place.join("file"), "x");
+            assert_eq!(files::read(here.join("file")), b"x");
             watcher.go_on();
             assert_eq!(watcher.line(), expected);
         }
-        fs::remove_file(here.join("file")).expect("removed");
+        files::remove_file(here.join("file"));
     }
 }
 
@@ -128,11 +130,11 @@ print('was asked' if asked else 'was never asked', flush=True)
 
 /// Semantics 5.9.
 fn leases_end_by_opens_of_their_own_mount(mounts: &Mounts) {
-    fs::write(mounts.one.join("file"), "ours").expect("written");
+    files::write(mounts.one.join("file"), "ours");
     for (here, there) in [(&mounts.one, &mounts.other), (&mounts.other, &mounts.one)] {
         let mut leaser = Stepwise::start(here, Command::new("python3").args(["-c", LEASER]));
         assert_eq!(leaser.line(), "has it");
-        fs::write(there.join("file"), "theirs").expect("nothing is in the way");
+        files::write(there.join("file"), "theirs");
         leaser.go_on();
         assert_eq!(leaser.line(), "still has it");
         std::thread::scope(|scope| {
@@ -145,7 +147,7 @@ fn leases_end_by_opens_of_their_own_mount(mounts: &Mounts) {
 }
 
 /// Semantics 5.6.
-fn nobody_counts_what_users_have(mounts: &Mounts) {
+fn quotas_are_not_supported(mounts: &Mounts) {
     // quotactl_fd(2), to get the quota of user 0.
     let program = "import ctypes, errno, os\n\
          libc, buffer = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(256)\n\

@@ -1,5 +1,5 @@
-//! Two mounts of one cluster, over different transports: what one has completed, the other sees.
-//! Data from close to open, names and attributes within a second.
+//! Two mounts of one cluster, over different transports: completed operations of one are seen by
+//! the other. Data from close to open, names and attributes within a second.
 
 mod attributes;
 mod kernel;
@@ -8,7 +8,8 @@ mod shared;
 mod statements;
 mod versions;
 
-use rustix::fs::{CWD, FallocateFlags, RenameFlags, copy_file_range, fallocate, renameat_with};
+use rustix::fs::{CWD, FallocateFlags, RenameFlags, copy_file_range, renameat_with};
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::suite::{Case, Suite};
 use skep_testkit::{Cluster, Random, Shape, Transport, seen_within, wait_for};
 use std::collections::HashSet;
@@ -24,32 +25,32 @@ use std::time::Duration;
 struct Mounts {
     one: PathBuf,
     other: PathBuf,
-    /// Through a third, which keeps nothing of names and attributes.
+    /// Through a third mount, which caches neither names nor attributes.
     at_once: PathBuf,
 }
 
 const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
-    what_was_closed_is_seen_by_who_opens, its_length_is_seen_by_who_opens,
+    closed_writes_are_seen_by_a_later_open, length_is_seen_by_a_later_open,
     new_names_are_seen_at_once, a_name_that_was_removed_leads_to_a_new_file,
     known_names_are_stale_for_a_second_at_most, attributes_are_stale_for_a_second_at_most,
-    an_open_handle_sees_what_was_synced, appends_of_both_in_turns, locks_by_exclusive_creation,
+    open_handle_sees_synced_bytes, appends_of_both_in_turns, locks_by_exclusive_creation,
     removed_under_an_open_handle, renames_over_each_other, truncated_by_the_other,
-    truncated_to_what_no_disk_holds,
+    size_may_exceed_the_disks,
     punched_and_copied_by_the_other,
     writers_of_different_parts, listings_agree,
-    listings_are_new_though_times_were_set_back, what_is_not_kept_is_seen_at_once,
+    listings_are_new_though_times_were_set_back, changes_are_seen_at_once_without_caching,
     a_name_that_is_replaced_is_never_missing,
     names_that_are_exchanged_are_never_missing,
     directories_moved_into_each_other_stay_a_tree, numbers_of_files_are_never_used_again,
-    pages_of_several_writers_are_whole, sizes_are_seen_when_the_writer_says_so,
+    pages_of_several_writers_are_whole, sizes_are_seen_once_the_writer_reports_them,
 ];
 
-/// Names and attributes may be this old, and a little for the machine's own delays.
+/// Names and attributes may be this old, plus a margin for delays of the machine.
 const STALENESS: Duration = Duration::from_millis(1000);
 const MARGIN: Duration = Duration::from_millis(300);
 
 /// Semantics 2.2.
-fn what_was_closed_is_seen_by_who_opens(mounts: &Mounts) {
+fn closed_writes_are_seen_by_a_later_open(mounts: &Mounts) {
     let mut random = Random::new(3);
     for round in 0..60 {
         let (from, to) = if round % 2 == 0 {
@@ -59,17 +60,17 @@ fn what_was_closed_is_seen_by_who_opens(mounts: &Mounts) {
         };
         let len = [0, 10, 4096, 600_000, 2_000_000][random.below(5)];
         let bytes = random.bytes(len);
-        fs::write(from.join("file"), &bytes).expect("written");
-        // Opening looks at the attributes anew; who opened sees everything.
-        let found = fs::read(to.join("file")).expect("read");
+        files::write(from.join("file"), &bytes);
+        // An open fetches the attributes again, so a later reader sees everything.
+        let found = files::read(to.join("file"));
         assert!(found == bytes, "round {round}: {} bytes, not {len}", found.len());
     }
 }
 
-/// Also by programs that don't ask for it: the kernel reads no further than the length it knows.
-/// (`fs::read` asks, and for the time of creation as well, which the kernel never remembers.)
+/// Also by programs that do not call stat: the kernel reads no further than its cached length.
+/// (`fs::read` calls stat, and asks for the creation time, which the kernel never caches.)
 /// Semantics 2.2.
-fn its_length_is_seen_by_who_opens(mounts: &Mounts) {
+fn length_is_seen_by_a_later_open(mounts: &Mounts) {
     let mut found = vec![0; 1_000_000];
     for round in 0..30_u64 {
         let (from, to) = if round % 2 == 0 {
@@ -79,41 +80,43 @@ fn its_length_is_seen_by_who_opens(mounts: &Mounts) {
         };
         let name = format!("file-{}", round / 6);
         let append = |bytes: &[u8]| {
-            let file = OpenOptions::new().append(true).create(true).open(from.join(&name));
-            file.expect("opened").write_all(bytes).expect("written");
+            files::open_with(OpenOptions::new().append(true).create(true), from.join(&name))
+                .write_all(bytes)
+                .expect("written");
         };
         append(&[1; 10]);
-        // The kernel remembers these attributes for a second.
-        let before = fs::metadata(to.join(&name)).expect("there").len();
+        // The kernel caches these attributes for a second.
+        let before = files::metadata(to.join(&name)).len();
         append(&[2; 30_000]);
-        let mut file = File::open(to.join(&name)).expect("opened");
+        let mut file = files::open(to.join(&name));
         let count = file.read(&mut found).expect("read") as u64;
         assert_eq!(count, before + 30_000, "round {round}");
         assert_eq!(file.seek(SeekFrom::End(0)).expect("found"), count, "round {round}");
     }
 }
 
-/// A name that a mount never asked for isn't cached there.
+/// A mount does not cache a name that it never looked up.
 fn new_names_are_seen_at_once(mounts: &Mounts) {
     for round in 0..60 {
         let name = format!("file-{round}");
-        fs::write(mounts.one.join(&name), "x").expect("written");
-        assert_eq!(fs::read(mounts.other.join(&name)).expect("seen"), b"x");
-        fs::create_dir(mounts.other.join(format!("directory-{round}"))).expect("made");
+        files::write(mounts.one.join(&name), "x");
+        assert_eq!(files::read(mounts.other.join(&name)), b"x");
+        files::create_dir(mounts.other.join(format!("directory-{round}")));
         assert!(mounts.one.join(format!("directory-{round}")).is_dir());
     }
 }
 
-/// Whoever has the old file open. Its name is remembered for a second, but not opened.
+/// A program with the old file open keeps it. The name is cached for a second, but an open resolves
+/// it again.
 /// Semantics 1.2.
 fn a_name_that_was_removed_leads_to_a_new_file(mounts: &Mounts) {
     for round in 0..20 {
         let name = format!("file-{round}");
         let (here, there) = (mounts.one.join(&name), mounts.other.join(&name));
-        fs::write(&here, "old").expect("written");
-        let kept = (round % 2 == 0).then(|| File::open(&here).expect("opened"));
+        files::write(&here, "old");
+        let kept = (round % 2 == 0).then(|| files::open(&here));
         assert!(there.exists());
-        fs::remove_file(&here).expect("removed");
+        files::remove_file(&here);
         let is_truncated = round % 4 < 2;
         let mut options = OpenOptions::new();
         let new = options
@@ -125,7 +128,7 @@ fn a_name_that_was_removed_leads_to_a_new_file(mounts: &Mounts) {
         let mut new = new.expect("opened");
         new.write_all(b"new").expect("written");
         drop(new);
-        assert_eq!(fs::read(&here).expect("it has a name"), b"new", "round {round}");
+        assert_eq!(files::read(&here), b"new", "round {round}");
         if let Some(mut kept) = kept {
             let mut text = String::new();
             kept.read_to_string(&mut text).expect("read");
@@ -144,13 +147,13 @@ fn known_names_are_stale_for_a_second_at_most(mounts: &Mounts) {
     for round in 0..4 {
         let name = format!("file-{round}");
         let (here, there) = (mounts.one.join(&name), mounts.other.join(&name));
-        fs::write(&here, "x").expect("written");
+        files::write(&here, "x");
         assert!(there.exists());
-        fs::remove_file(&here).expect("removed");
+        files::remove_file(&here);
         within_a_second("a removal", || !there.exists());
-        fs::write(&here, "y").expect("written");
+        files::write(&here, "y");
         assert!(there.exists(), "that there was nothing isn't remembered");
-        fs::rename(&here, mounts.one.join("moved")).expect("renamed");
+        files::rename(&here, mounts.one.join("moved"));
         within_a_second("a rename", || !there.exists() && mounts.other.join("moved").exists());
     }
 }
@@ -158,32 +161,32 @@ fn known_names_are_stale_for_a_second_at_most(mounts: &Mounts) {
 /// Semantics 1.2 and 1.10.
 fn attributes_are_stale_for_a_second_at_most(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
-    fs::write(&here, "x").expect("written");
+    files::write(&here, "x");
     for mode in [0o600, 0o777, 0o640] {
         assert!(there.exists());
-        fs::set_permissions(&here, fs::Permissions::from_mode(mode)).expect("changed");
-        within_a_second("a mode", || fs::metadata(&there).expect("there").mode() & 0o777 == mode);
-        OpenOptions::new().append(true).open(&here).expect("opened").write_all(b"12").expect("ok");
-        let len = fs::metadata(&here).expect("there").len();
-        within_a_second("a length", || fs::metadata(&there).expect("there").len() == len);
+        files::set_permissions(&here, fs::Permissions::from_mode(mode));
+        within_a_second("a mode", || files::metadata(&there).mode() & 0o777 == mode);
+        files::write_all(&files::open_with(OpenOptions::new().append(true), &here), b"12");
+        let len = files::metadata(&here).len();
+        within_a_second("a length", || files::metadata(&there).len() == len);
     }
 }
 
-/// Who has a file open needn't see changes (close-to-open), but after a second and with another
-/// open the bytes must be the new ones also through the page cache.
+/// An open file need not show changes (close-to-open). But after a second and another open it must
+/// return the new bytes, also through the page cache.
 /// Semantics 2.3.
-fn an_open_handle_sees_what_was_synced(mounts: &Mounts) {
+fn open_handle_sees_synced_bytes(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
-    fs::write(&here, vec![1; 100_000]).expect("written");
-    let reader = File::open(&there).expect("opened");
+    files::write(&here, vec![1; 100_000]);
+    let reader = files::open(&there);
     let mut bytes = vec![0; 100_000];
-    reader.read_exact_at(&mut bytes, 0).expect("read");
-    let writer = OpenOptions::new().write(true).open(&here).expect("opened");
-    writer.write_all_at(&[2; 5000], 40_000).expect("written");
-    writer.sync_all().expect("synced");
+    files::read_exact_at(&reader, &mut bytes, 0);
+    let writer = files::open_with(OpenOptions::new().write(true), &here);
+    files::write_all_at(&writer, &[2; 5000], 40_000);
+    files::sync_all(&writer);
     drop(writer);
-    let again = File::open(&there).expect("opened");
-    again.read_exact_at(&mut bytes, 0).expect("read");
+    let again = files::open(&there);
+    files::read_exact_at(&again, &mut bytes, 0);
     assert!(bytes[40_000..45_000].iter().all(|byte| *byte == 2));
     assert!(bytes[..40_000].iter().chain(&bytes[45_000..]).all(|byte| *byte == 1));
     drop(reader);
@@ -194,44 +197,44 @@ fn appends_of_both_in_turns(mounts: &Mounts) {
     for round in 0..40 {
         let place = if round % 2 == 0 { &mounts.one } else { &mounts.other };
         let path = place.join("log");
-        let mut file = OpenOptions::new().append(true).create(true).open(path).expect("opened");
-        file.write_all(format!("round {round}\n").as_bytes()).expect("written");
+        let file = files::open_with(OpenOptions::new().append(true).create(true), path);
+        files::write_all(&file, format!("round {round}\n").as_bytes());
     }
     let expected: String = (0..40).map(|round| format!("round {round}\n")).collect();
-    assert_eq!(fs::read_to_string(mounts.one.join("log")).expect("read"), expected);
-    assert_eq!(fs::read_to_string(mounts.other.join("log")).expect("read"), expected);
+    assert_eq!(files::read_to_string(mounts.one.join("log")), expected);
+    assert_eq!(files::read_to_string(mounts.other.join("log")), expected);
 }
 
 /// Semantics 1.5.
 fn locks_by_exclusive_creation(mounts: &Mounts) {
     let counter = mounts.one.join("counter");
-    fs::write(&counter, "0").expect("written");
+    files::write(&counter, "0");
     let work = |place: &Path| {
         for _ in 0..30 {
             wait_for("the lock", Duration::from_secs(60), || {
                 File::create_new(place.join("lock")).ok()
             });
-            let text = fs::read_to_string(place.join("counter")).expect("read");
+            let text = files::read_to_string(place.join("counter"));
             let count: u32 = text.parse().expect("a number");
-            fs::write(place.join("counter"), format!("{}", count + 1)).expect("written");
-            fs::remove_file(place.join("lock")).expect("removed");
+            files::write(place.join("counter"), format!("{}", count + 1));
+            files::remove_file(place.join("lock"));
         }
     };
     std::thread::scope(|scope| {
         scope.spawn(|| work(&mounts.one));
         scope.spawn(|| work(&mounts.other));
     });
-    assert_eq!(fs::read_to_string(&counter).expect("read"), "60");
+    assert_eq!(files::read_to_string(&counter), "60");
 }
 
 /// Semantics 4.9.
 fn removed_under_an_open_handle(mounts: &Mounts) {
     let bytes = Random::new(8).bytes(1_000_000);
-    fs::write(mounts.one.join("file"), &bytes).expect("written");
-    let file = File::open(mounts.other.join("file")).expect("opened");
-    fs::remove_file(mounts.one.join("file")).expect("removed");
+    files::write(mounts.one.join("file"), &bytes);
+    let file = files::open(mounts.other.join("file"));
+    files::remove_file(mounts.one.join("file"));
     let mut found = vec![0; bytes.len()];
-    file.read_exact_at(&mut found, 0).expect("still there for who has it open");
+    file.read_exact_at(&mut found, 0).expect("an open file stays after its name is removed");
     assert!(found == bytes);
 }
 
@@ -241,17 +244,17 @@ fn renames_over_each_other(mounts: &Mounts) {
             scope.spawn(move || {
                 for round in 0..100 {
                     let own = place.join(format!("own-{index}"));
-                    fs::write(&own, format!("{index} {round}\n").repeat(1000)).expect("written");
-                    fs::rename(&own, place.join("shared")).expect("renamed");
+                    files::write(&own, format!("{index} {round}\n").repeat(1000));
+                    files::rename(&own, place.join("shared"));
                 }
             });
         }
     });
     for place in [&mounts.one, &mounts.other] {
-        let text = fs::read_to_string(place.join("shared")).expect("read");
+        let text = files::read_to_string(place.join("shared"));
         let first = text.lines().next().expect("not empty");
         assert!(text.lines().count() == 1000 && text.lines().all(|line| line == first));
-        let names = fs::read_dir(place).expect("listed").count();
+        let names = files::read_dir(place).count();
         assert_eq!(names, 1);
     }
 }
@@ -259,13 +262,13 @@ fn renames_over_each_other(mounts: &Mounts) {
 /// Semantics 2.7.
 fn truncated_by_the_other(mounts: &Mounts) {
     for round in 1..20_u64 {
-        fs::write(mounts.one.join("file"), vec![7; 1_500_000]).expect("written");
+        files::write(mounts.one.join("file"), vec![7; 1_500_000]);
         let len = round * 71_111;
-        let file = OpenOptions::new().write(true).open(mounts.other.join("file")).expect("opened");
-        file.set_len(len).expect("truncated");
-        file.set_len(1_000_000).expect("grown");
+        let file = files::open_with(OpenOptions::new().write(true), mounts.other.join("file"));
+        files::set_len(&file, len);
+        files::set_len(&file, 1_000_000);
         drop(file);
-        let bytes = fs::read(mounts.one.join("file")).expect("read");
+        let bytes = files::read(mounts.one.join("file"));
         assert_eq!(bytes.len(), 1_000_000);
         let cut = (len as usize).min(1_000_000);
         assert!(bytes[..cut].iter().all(|byte| *byte == 7), "round {round}");
@@ -274,69 +277,69 @@ fn truncated_by_the_other(mounts: &Mounts) {
 }
 
 /// A size is a number: no disk under it need have space for it. Also while a writer has the file
-/// open, when nobody knows how far its chunk files reach.
+/// open, when metadata does not know the length of its chunk files.
 /// Semantics 2.10.
-fn truncated_to_what_no_disk_holds(mounts: &Mounts) {
+fn size_may_exceed_the_disks(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
-    let writer = File::create(&here).expect("made");
-    writer.write_all_at(b"text", 0).expect("written");
+    let writer = files::create(&here);
+    files::write_all_at(&writer, b"text", 0);
     for size in [1 << 50, i64::MAX as u64, 1 << 62, 1 << 44, 700_000, i64::MAX as u64, 6] {
-        writer.set_len(size).expect("taken");
-        assert_eq!(writer.metadata().expect("there").len(), size);
-        within_a_second("a size", || fs::metadata(&there).expect("there").len() == size);
+        files::set_len(&writer, size);
+        assert_eq!(files::metadata_of(&writer).len(), size);
+        within_a_second("a size", || files::metadata(&there).len() == size);
     }
     writer.write_all_at(b"x", 1 << 62).expect_err("no disk holds it");
     drop(writer);
-    assert_eq!(fs::read(&there).expect("read"), b"text\0\0");
+    assert_eq!(files::read(&there), b"text\0\0");
 }
 
 /// Semantics 2.2, for holes and copies.
 fn punched_and_copied_by_the_other(mounts: &Mounts) {
     let mut expected = Random::new(8).bytes(3_000_000);
-    fs::write(mounts.one.join("file"), &expected).expect("written");
+    files::write(mounts.one.join("file"), &expected);
     for round in 0..20_usize {
         let (here, there) = match round % 2 {
             0 => (&mounts.one, &mounts.other),
             _ => (&mounts.other, &mounts.one),
         };
-        // What it holds is in the page cache of the other.
-        assert!(fs::read(there.join("file")).expect("read") == expected, "round {round}");
+        // The other mount has its bytes in the page cache.
+        assert!(files::read(there.join("file")) == expected, "round {round}");
         let path = here.join("file");
-        let file = OpenOptions::new().read(true).write(true).open(path).expect("opened");
+        let file = files::open_with(OpenOptions::new().read(true).write(true), path);
         let (start, length) = (round * 100_003, 70_001);
         let flags = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE;
-        fallocate(&file, flags, start as u64, length as u64).expect("punched");
+        files::fallocate(&file, flags, start as u64, length as u64);
         expected[start..start + length].fill(0);
         let (mut from, mut to) = (2_500_000_u64, start as u64 + 10_000);
         let copied = copy_file_range(&file, Some(&mut from), &file, Some(&mut to), 5000);
         assert_eq!(copied, Ok(5000));
         expected.copy_within(2_500_000..2_505_000, start + 10_000);
         drop(file);
-        let found = File::open(there.join("file")).expect("opened");
+        let found = files::open(there.join("file"));
         let sought = rustix::fs::SeekFrom::Hole(start as u64);
         let hole = rustix::fs::seek(&found, sought).expect("a hole");
         assert_eq!(hole, (start as u64).next_multiple_of(4096), "round {round}");
-        assert!(fs::read(there.join("file")).expect("read") == expected, "round {round}");
+        assert!(files::read(there.join("file")) == expected, "round {round}");
     }
 }
 
 fn writers_of_different_parts(mounts: &Mounts) {
     const PART: usize = 100_001;
-    File::create(mounts.one.join("file")).expect("made");
+    files::create(mounts.one.join("file"));
     std::thread::scope(|scope| {
         for (index, place) in [&mounts.one, &mounts.other].into_iter().enumerate() {
             scope.spawn(move || {
-                let file = OpenOptions::new().write(true).open(place.join("file")).expect("opened");
+                let file = files::open_with(OpenOptions::new().write(true), place.join("file"));
                 for part in (index..40).step_by(2) {
                     let bytes = vec![part as u8 + 1; PART];
-                    file.write_all_at(&bytes, (part * PART) as u64).expect("written");
+                    files::write_all_at(&file, &bytes, (part * PART) as u64);
                 }
-                file.sync_all().expect("synced");
+                files::sync_all(&file);
             });
         }
     });
     for place in [&mounts.one, &mounts.other] {
-        let bytes = fs::read(place.join("file")).expect("read");
+        let bytes = files::read(place.join("file"));
         assert_eq!(bytes.len(), 40 * PART);
         for (part, found) in bytes.chunks_exact(PART).enumerate() {
             assert!(found.iter().all(|byte| usize::from(*byte) == part + 1), "part {part}");
@@ -349,16 +352,16 @@ fn listings_agree(mounts: &Mounts) {
         for (index, place) in [&mounts.one, &mounts.other].into_iter().enumerate() {
             scope.spawn(move || {
                 for round in 0..300 {
-                    fs::write(place.join(format!("{index}-{round}")), "x").expect("written");
+                    files::write(place.join(format!("{index}-{round}")), "x");
                     if round % 3 == 0 {
-                        fs::remove_file(place.join(format!("{index}-{round}"))).expect("removed");
+                        files::remove_file(place.join(format!("{index}-{round}")));
                     }
                 }
             });
         }
     });
     let names = |place: &Path| {
-        let entries = fs::read_dir(place).expect("listed");
+        let entries = files::read_dir(place);
         let mut names: Vec<_> = entries.map(|entry| entry.expect("an entry").file_name()).collect();
         names.sort();
         names
@@ -370,9 +373,9 @@ fn listings_agree(mounts: &Mounts) {
 /// Semantics 1.4: also between directories, which may lie on different metadata targets.
 fn a_name_that_is_replaced_is_never_missing(mounts: &Mounts) {
     for index in 0..8 {
-        fs::create_dir(mounts.one.join(format!("from-{index}"))).expect("made");
+        files::create_dir(mounts.one.join(format!("from-{index}")));
     }
-    fs::write(mounts.one.join("name"), "first").expect("written");
+    files::write(mounts.one.join("name"), "first");
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let mut readers = Vec::new();
@@ -383,7 +386,7 @@ fn a_name_that_is_replaced_is_never_missing(mounts: &Mounts) {
                 while !is_done.load(Ordering::Relaxed) {
                     match fs::read_to_string(place.join("name")) {
                         Ok(text) => assert!(text.len() >= 5, "whole when it got the name: {text}"),
-                        // Replaced twice while it was being opened.
+                        // The file was replaced twice during the open.
                         Err(error) if error.kind() == ErrorKind::StaleNetworkFileHandle => {}
                         Err(error) => panic!("never missing: {error}"),
                     }
@@ -394,8 +397,8 @@ fn a_name_that_is_replaced_is_never_missing(mounts: &Mounts) {
         }
         for round in 0..400 {
             let new = mounts.one.join(format!("from-{}", round % 8)).join("new");
-            fs::write(&new, format!("round {round}")).expect("written");
-            fs::rename(&new, mounts.one.join("name")).expect("renamed");
+            files::write(&new, format!("round {round}"));
+            files::rename(&new, mounts.one.join("name"));
         }
         is_done.store(true, Ordering::Relaxed);
         for reader in readers {
@@ -404,11 +407,12 @@ fn a_name_that_is_replaced_is_never_missing(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.4. Two names swap what they have, from both mounts: each always has one of the two.
+/// Semantics 1.4. Both mounts exchange two names repeatedly: each name always leads to one of the
+/// two files.
 fn names_that_are_exchanged_are_never_missing(mounts: &Mounts) {
     for name in ["a", "b"] {
-        fs::create_dir(mounts.one.join(name)).expect("made");
-        fs::write(mounts.one.join(name).join("it"), format!("made as {name}")).expect("written");
+        files::create_dir(mounts.one.join(name));
+        files::write(mounts.one.join(name).join("it"), format!("made as {name}"));
     }
     let is_done = AtomicBool::new(false);
     let exchange = |place: &Path| {
@@ -438,17 +442,17 @@ fn names_that_are_exchanged_are_never_missing(mounts: &Mounts) {
     });
     // An odd number of times.
     within_a_second("the last exchange", || {
-        fs::read(mounts.other.join("a/it")).expect("there") == b"made as b"
-            && fs::read(mounts.other.join("b/it")).expect("there") == b"made as a"
+        files::read(mounts.other.join("a/it")) == b"made as b"
+            && files::read(mounts.other.join("b/it")) == b"made as a"
     });
 }
 
-/// Semantics 1.7: of two renames that would together make a loop, one is refused.
+/// Semantics 1.7: of two renames that would make a loop together, one is refused.
 fn directories_moved_into_each_other_stay_a_tree(mounts: &Mounts) {
     for round in 0..60 {
         let top = mounts.one.join(format!("round-{round}"));
         for name in ["a", "b"] {
-            fs::create_dir_all(top.join(name).join("below")).expect("made");
+            files::create_dir_all(top.join(name).join("below"));
         }
         let there = mounts.other.join(format!("round-{round}"));
         let move_into = |top: &Path, what: &str, into: &str| {
@@ -464,7 +468,7 @@ fn directories_moved_into_each_other_stay_a_tree(mounts: &Mounts) {
         let (outer, inner) = if results[0].is_ok() { ("b", "a") } else { ("a", "b") };
         within_a_second("the tree", || {
             let path = top.join(outer).join("below").join(inner).join("below");
-            path.is_dir() && fs::read_dir(&top).expect("listed").count() == 1
+            path.is_dir() && files::read_dir(&top).count() == 1
         });
     }
 }
@@ -475,35 +479,35 @@ fn numbers_of_files_are_never_used_again(mounts: &Mounts) {
     for round in 0..100 {
         let place = if round % 2 == 0 { &mounts.one } else { &mounts.other };
         let path = place.join(format!("file-{round}"));
-        fs::write(&path, "x").expect("written");
-        assert!(seen.insert(fs::metadata(&path).expect("there").ino()), "round {round}");
-        fs::remove_file(&path).expect("removed");
+        files::write(&path, "x");
+        assert!(seen.insert(files::metadata(&path).ino()), "round {round}");
+        files::remove_file(&path);
     }
 }
 
 /// Semantics 2.5.
 fn pages_of_several_writers_are_whole(mounts: &Mounts) {
     const PAGE: usize = 4096;
-    fs::write(mounts.one.join("file"), [0; 3 * PAGE]).expect("written");
+    files::write(mounts.one.join("file"), [0; 3 * PAGE]);
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for (index, place) in [&mounts.one, &mounts.other].into_iter().enumerate() {
             let is_done = &is_done;
             scope.spawn(move || {
                 let path = place.join("file");
-                let file = OpenOptions::new().write(true).open(path).expect("opened");
+                let file = files::open_with(OpenOptions::new().write(true), path);
                 let mut round = 0;
                 while !is_done.load(Ordering::Relaxed) {
                     let page = [(2 * round + index) as u8; PAGE];
-                    file.write_all_at(&page, PAGE as u64).expect("written");
+                    files::write_all_at(&file, &page, PAGE as u64);
                     round += 1;
                 }
             });
         }
         let looked = std::panic::catch_unwind(|| {
             for _ in 0..200 {
-                // An open that comes later sees all that is there, not what the cache has.
-                let bytes = fs::read(mounts.other.join("file")).expect("read");
+                // A later open sees the current contents, not the cached ones.
+                let bytes = files::read(mounts.other.join("file"));
                 let page = &bytes[PAGE..2 * PAGE];
                 assert!(page.iter().all(|byte| *byte == page[0]), "of one write alone");
             }
@@ -517,51 +521,51 @@ fn pages_of_several_writers_are_whole(mounts: &Mounts) {
 fn listings_are_new_though_times_were_set_back(mounts: &Mounts) {
     let time = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let directory = |path: &PathBuf| path.join("directory");
-    fs::create_dir(directory(&mounts.one)).expect("made");
+    files::create_dir(directory(&mounts.one));
     for round in 0..4 {
         let (here, there) = match round % 2 {
             0 => (directory(&mounts.one), directory(&mounts.other)),
             _ => (directory(&mounts.other), directory(&mounts.one)),
         };
-        File::open(&here).and_then(|it| it.set_modified(time)).expect("set");
-        let count = || fs::read_dir(&there).expect("listed").count();
+        File::open(&here).and_then(|it| it.set_modified(time)).or_fail("set_modified", &here);
+        let count = || files::read_dir(&there).count();
         within_a_second("the time", || {
-            count() == round && fs::metadata(&there).expect("there").modified().ok() == Some(time)
+            count() == round && files::metadata(&there).modified().ok() == Some(time)
         });
-        fs::write(here.join(format!("file-{round}")), "x").expect("written");
-        File::open(&here).and_then(|it| it.set_modified(time)).expect("set");
+        files::write(here.join(format!("file-{round}")), "x");
+        File::open(&here).and_then(|it| it.set_modified(time)).or_fail("set_modified", &here);
         within_a_second("a new entry", || count() == round + 1);
     }
 }
 
 /// Semantics 1.2, with `attribute_timeout=0`.
-fn what_is_not_kept_is_seen_at_once(mounts: &Mounts) {
+fn changes_are_seen_at_once_without_caching(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.at_once.join("file"));
     for round in 0..50 {
         assert!(!there.exists(), "round {round}");
-        fs::write(&here, "x").expect("written");
-        assert_eq!(fs::metadata(&there).expect("seen").len(), 1);
-        fs::set_permissions(&here, fs::Permissions::from_mode(0o600 + round)).expect("changed");
-        assert_eq!(fs::metadata(&there).expect("seen").mode() & 0o777, 0o600 + round);
-        OpenOptions::new().append(true).open(&here).expect("opened").write_all(b"12").expect("ok");
-        assert_eq!(fs::metadata(&there).expect("seen").len(), 3);
-        fs::rename(&here, mounts.one.join("moved")).expect("renamed");
+        files::write(&here, "x");
+        assert_eq!(files::metadata(&there).len(), 1);
+        files::set_permissions(&here, fs::Permissions::from_mode(0o600 + round));
+        assert_eq!(files::metadata(&there).mode() & 0o777, 0o600 + round);
+        files::write_all(&files::open_with(OpenOptions::new().append(true), &here), b"12");
+        assert_eq!(files::metadata(&there).len(), 3);
+        files::rename(&here, mounts.one.join("moved"));
         assert!(!there.exists() && mounts.at_once.join("moved").exists());
     }
 }
 
 /// Semantics 2.4.
-fn sizes_are_seen_when_the_writer_says_so(mounts: &Mounts) {
+fn sizes_are_seen_once_the_writer_reports_them(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
-    let file = File::create(&here).expect("made");
-    let is_seen = |len| fs::metadata(&there).expect("there").len() == len;
-    file.write_all_at(&[1; 1000], 0).expect("written");
-    file.sync_all().expect("synced");
+    let file = files::create(&here);
+    let is_seen = |len| files::metadata(&there).len() == len;
+    files::write_all_at(&file, &[1; 1000], 0);
+    files::sync_all(&file);
     within_a_second("a size after fsync", || is_seen(1000));
-    file.write_all_at(&[1; 1000], 1000).expect("written");
-    assert_eq!(file.metadata().expect("there").len(), 2000);
+    files::write_all_at(&file, &[1; 1000], 1000);
+    assert_eq!(files::metadata_of(&file).len(), 2000);
     within_a_second("a size after the writer's stat", || is_seen(2000));
-    file.write_all_at(&[1; 1000], 2000).expect("written");
+    files::write_all_at(&file, &[1; 1000], 2000);
     drop(file);
     within_a_second("a size after close", || is_seen(3000));
 }
@@ -590,7 +594,7 @@ fn main() -> ExitCode {
                 at_once: third.path().join(&name),
             };
             suite.check("a directory for each test", || {
-                fs::create_dir(&mounts.one).expect("a directory");
+                files::create_dir(&mounts.one);
             });
             suite.run(place, &[&[Case { name: case.name, body: case.body }]], &mounts);
         }

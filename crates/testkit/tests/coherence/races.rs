@@ -3,6 +3,7 @@
 use crate::{Mounts, within_a_second};
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
 use rustix::io::Errno;
+use skep_testkit::files;
 use skep_testkit::suite::Case;
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,11 +13,11 @@ use std::path::Path;
 use std::sync::Barrier;
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![races:
-    of_those_who_make_a_name_one_succeeds, exchanges_of_both_at_once_stay_a_tree,
+    one_of_many_creators_of_a_name_succeeds, exchanges_of_both_at_once_stay_a_tree,
     exchanges_of_three_at_once_stay_a_tree,
 ];
 
-/// Who makes the name `new`, with what he has under his own number.
+/// The contender that makes the name `new` from its own numbered file.
 type Make = fn(place: &Path, number: usize) -> io::Result<()>;
 
 const WAYS: [(&str, Make); 6] = [
@@ -38,7 +39,7 @@ const WAYS: [(&str, Make); 6] = [
 ];
 
 /// Semantics 1.5, and of 1.4 that `RENAME_NOREPLACE` replaces nothing.
-fn of_those_who_make_a_name_one_succeeds(mounts: &Mounts) {
+fn one_of_many_creators_of_a_name_succeeds(mounts: &Mounts) {
     const ROUNDS: usize = 15;
     for (way, make) in WAYS {
         for round in 0..ROUNDS {
@@ -46,10 +47,10 @@ fn of_those_who_make_a_name_one_succeeds(mounts: &Mounts) {
             // Twice the one, so that one mount's requests meet each other as well.
             let all = [&mounts.one, &mounts.other, &mounts.at_once, &mounts.other];
             let places: Vec<_> = all.into_iter().map(|it| it.join(&name)).collect();
-            fs::create_dir(&places[0]).expect("a directory");
+            files::create_dir(&places[0]);
             for number in 0..places.len() {
                 let own = places[0].join(format!("own-{number}"));
-                fs::write(own, number.to_string()).expect("written");
+                files::write(own, number.to_string());
             }
             let starts = Barrier::new(places.len());
             let results: Vec<_> = std::thread::scope(|scope| {
@@ -73,18 +74,18 @@ fn of_those_who_make_a_name_one_succeeds(mounts: &Mounts) {
     }
 }
 
-/// What has the name is the winner's, and the others have kept theirs.
+/// The name leads to the winner's file, and the others have kept theirs.
 fn check_winner(way: &str, place: &Path, winner: usize) {
     let new = place.join("new");
-    let found = fs::symlink_metadata(&new).expect("somebody made it");
+    let found = files::symlink_metadata(&new);
     let winners = place.join(format!("own-{winner}"));
-    let text = || fs::read_to_string(&new).expect("read");
+    let text = || files::read_to_string(&new);
     match way {
         "mkdir" => assert!(found.is_dir()),
         "mknod" => assert!(found.file_type().is_fifo()),
-        "symlink" => assert_eq!(place.join(fs::read_link(&new).expect("a link")), winners),
+        "symlink" => assert_eq!(place.join(files::read_link(&new)), winners),
         "link" => {
-            assert_eq!(found.ino(), fs::metadata(&winners).expect("it stays").ino());
+            assert_eq!(found.ino(), files::metadata(&winners).ino());
             within_a_second("the number of links", || {
                 (0..4).all(|number| {
                     let own = fs::metadata(place.join(format!("own-{number}")));
@@ -109,12 +110,12 @@ fn check_winner(way: &str, place: &Path, winner: usize) {
 
 /// Where each of the files lies that were put into the directories, by what is in it.
 fn places_of_marks(directory: &Path, found: &mut BTreeMap<String, Vec<String>>) {
-    for entry in fs::read_dir(directory).expect("listed").map(|it| it.expect("an entry")) {
+    for entry in files::read_dir(directory).map(|it| it.expect("an entry")) {
         let path = entry.path();
         if path.is_dir() {
             places_of_marks(&path, found);
         } else {
-            let mark = fs::read_to_string(&path).expect("read");
+            let mark = files::read_to_string(&path);
             found.entry(mark).or_default().push(path.display().to_string());
         }
     }
@@ -134,9 +135,9 @@ fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
         let top = mounts.at_once.join(&name);
         for directory in ring {
             for place in [top.join(directory), top.join(directory).join("below/inner")] {
-                fs::create_dir_all(&place).expect("made");
+                files::create_dir_all(&place);
                 let mark = place.strip_prefix(&top).expect("below it").display().to_string();
-                fs::write(place.join("mark"), mark).expect("written");
+                files::write(place.join("mark"), mark);
             }
         }
         let starts = Barrier::new(ring.len());
@@ -145,7 +146,7 @@ fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
             let all = all.enumerate().map(|(index, (place, first))| {
                 let (place, starts) = (place.join(&name), &starts);
                 let second = format!("{}/below/inner", ring[(index + 1) % ring.len()]);
-                // What the ways lead to is known, so that nobody looks there again.
+                // The mounts have cached the paths, so that no call looks them up again.
                 assert!(place.join(first).is_dir() && place.join(&second).is_dir());
                 scope.spawn(move || {
                     starts.wait();
@@ -158,7 +159,7 @@ fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
         let done = results.iter().filter(|it| it.is_ok()).count();
         assert!((1..ring.len()).contains(&done), "{name}: {results:?}");
         for error in results.iter().filter_map(|it| it.err()) {
-            // Who looks at the names anew finds that they lead elsewhere or nowhere.
+            // A new lookup of the names finds that they lead elsewhere or nowhere.
             let allowed = [Errno::INVAL, Errno::NOENT, Errno::STALE];
             assert!(allowed.contains(&error), "{name}: {results:?}");
         }

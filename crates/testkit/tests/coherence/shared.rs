@@ -1,12 +1,13 @@
-//! Files that both mounts have open while one or both write: each completed write is seen at once.
+//! Files that both mounts have open while at least one writes: a completed write is seen at once.
 
 use crate::Mounts;
+use skep_testkit::files;
 use skep_testkit::program::run_in;
 use skep_testkit::suite::Case;
 use skep_testkit::{Random, wait_for};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,27 +17,27 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![shared:
     appends_of_both_at_once_are_whole, appends_of_a_mebibyte_are_whole,
     a_truncation_is_seen_by_the_next_read,
     times_that_only_the_kernel_sees_stay_hidden, shared_files_can_be_mapped,
-    a_file_is_cached_again_by_who_opens_it_alone,
+    file_is_cached_again_once_opened_by_one_client,
 ];
 
 fn open(path: &Path) -> File {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).expect("open")
+    files::open_with(OpenOptions::new().read(true).write(true).create(true).truncate(false), path)
 }
 
 /// All bytes of an open file.
 fn all(file: &File) -> Vec<u8> {
-    let mut bytes = vec![0; file.metadata().expect("there").len() as usize];
-    file.read_exact_at(&mut bytes, 0).expect("read");
+    let mut bytes = vec![0; files::metadata_of(file).len() as usize];
+    files::read_exact_at(file, &mut bytes, 0);
     bytes
 }
 
-/// Writes a random range of the file through `by`, here in memory too.
+/// Writes a random range of the file through `by`, and of the model in memory.
 fn write_some(random: &mut Random, by: &File, model: &mut Vec<u8>) {
     let offset = random.below(model.len() + 5000);
     let most = random.one_of(&[100, 5000, 300_000]);
     let len = 1 + random.below(most);
     let bytes = random.bytes(len);
-    by.write_all_at(&bytes, offset as u64).expect("written");
+    files::write_all_at(by, &bytes, offset as u64);
     model.resize(model.len().max(offset + len), 0);
     model[offset..offset + len].copy_from_slice(&bytes);
 }
@@ -46,40 +47,40 @@ fn each_write_is_seen_by_the_next_read(mounts: &Mounts) {
     let mut random = Random::new(Random::seed_of_run());
     let handles = [open(&mounts.one.join("file")), open(&mounts.other.join("file"))];
     let mut model = vec![0];
-    handles[0].write_all_at(&model, 0).expect("written");
+    files::write_all_at(&handles[0], &model, 0);
     for round in 0..150 {
         write_some(&mut random, &handles[round % 2], &mut model);
         let (reader, len) = (&handles[(round + 1) % 2], model.len() as u64);
-        assert_eq!(reader.metadata().expect("there").len(), len, "round {round}: the size");
+        assert_eq!(files::metadata_of(reader).len(), len, "round {round}: the size");
         assert!(all(reader) == model, "round {round}: the contents");
         let mut beyond = [0; 9];
-        assert_eq!(reader.read_at(&mut beyond, len).expect("read"), 0, "the end");
-        // Without asking for the size before.
+        assert_eq!(files::read_at(reader, &mut beyond, len), 0, "the end");
+        // Without a call of stat before.
         write_some(&mut random, &handles[round % 2], &mut model);
         let mut tail = vec![0; 400_000];
         let start = model.len().saturating_sub(1000);
-        let read = reader.read_at(&mut tail, start as u64).expect("read");
+        let read = files::read_at(reader, &mut tail, start as u64);
         assert!(tail[..read] == model[start..], "round {round}: {read} bytes at the end");
     }
 }
 
-/// Semantics 2.3: the reader's handle is from before there was a writer, so the kernel keeps pages
-/// that it reads through it.
+/// Semantics 2.3: the reader opened the file before the writer, so the kernel caches the pages that
+/// it reads.
 fn pages_from_before_are_not_shown_again(mounts: &Mounts) {
     let mut random = Random::new(Random::seed_of_run());
     for (round, len) in [4096, 100_000, 1_500_000].into_iter().enumerate() {
         let (here, there) = (format!("file-{round}"), mounts.other.join(format!("file-{round}")));
         let mut model = random.bytes(len);
-        fs::write(mounts.one.join(&here), &model).expect("written");
-        let reader = File::open(mounts.one.join(&here)).expect("opened");
+        files::write(mounts.one.join(&here), &model);
+        let reader = files::open(mounts.one.join(&here));
         assert!(all(&reader) == model);
         let writer = open(&there);
         for change in 0..60 {
-            // Some of them leave the size as it is, and all the times that metadata knows.
+            // Some of them change neither the size nor the times that metadata has.
             let at = random.below(model.len());
             let len = (model.len() - at).min(1 + random.below(9000));
             let bytes = random.bytes(len);
-            writer.write_all_at(&bytes, at as u64).expect("written");
+            files::write_all_at(&writer, &bytes, at as u64);
             model[at..at + bytes.len()].copy_from_slice(&bytes);
             if change % 10 == 9 {
                 write_some(&mut random, &writer, &mut model);
@@ -91,20 +92,20 @@ fn pages_from_before_are_not_shown_again(mounts: &Mounts) {
 
 const RECORDS: usize = 150;
 
-/// Appends numbered lines of different lengths, and reads what is there now and then.
+/// Appends numbered lines of different lengths, and sometimes reads the whole file.
 fn append(path: &Path, name: &str) {
-    let mut file = OpenOptions::new().read(true).append(true).open(path).expect("opened");
+    let mut file = files::open_with(OpenOptions::new().read(true).append(true), path);
     for record in 0..RECORDS {
         let filler = "x".repeat(record * 37 % 9000);
         let line = format!("{name} {record} {filler}\n");
-        // One `write`: what is appended by two goes to two places.
+        // One `write`: two would append at two positions.
         assert_eq!(file.write(line.as_bytes()).expect("written"), line.len());
     }
 }
 
 /// Semantics 2.9.
 fn appends_of_both_at_once_are_whole(mounts: &Mounts) {
-    fs::write(mounts.one.join("log"), "").expect("made");
+    files::write(mounts.one.join("log"), "");
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let writers: Vec<_> = (0..6)
@@ -114,13 +115,13 @@ fn appends_of_both_at_once_are_whole(mounts: &Mounts) {
             })
             .collect();
         let reader = scope.spawn(|| {
-            // Nobody ever sees a hole, or a line that isn't whole. (Opened after the writers: see
+            // No reader ever sees a hole or an incomplete line. (It opens after the writers: see
             // the exception in 2.3.)
             wait_for("something is written", Duration::from_secs(30), || {
-                let found = fs::metadata(mounts.other.join("log")).expect("there").len() > 50_000;
+                let found = files::metadata(mounts.other.join("log")).len() > 50_000;
                 found.then_some(())
             });
-            let file = File::open(mounts.other.join("log")).expect("opened");
+            let file = files::open(mounts.other.join("log"));
             loop {
                 let is_last = is_done.load(Ordering::Relaxed);
                 let bytes = all(&file);
@@ -138,7 +139,7 @@ fn appends_of_both_at_once_are_whole(mounts: &Mounts) {
         assert!(results.iter().all(Result::is_ok), "a writer failed");
         reader.join().expect("the reader");
     });
-    let text = fs::read_to_string(mounts.other.join("log")).expect("text");
+    let text = files::read_to_string(mounts.other.join("log"));
     let mut next = [0; 6];
     for line in text.lines() {
         let mut words = line.splitn(3, ' ');
@@ -152,8 +153,8 @@ fn appends_of_both_at_once_are_whole(mounts: &Mounts) {
     assert_eq!(next, [RECORDS; 6], "each record is there once");
 }
 
-/// Bytes, and where among them a page of memory begins. The kernel hands on at most 256 pages of a
-/// program's memory at once; a mebibyte that begins elsewhere lies in 257.
+/// Bytes, and the offset of a memory page in them. The kernel passes at most 256 pages of a
+/// program's memory in one request; an unaligned mebibyte covers 257.
 pub(crate) fn with_pages(byte: u8, len: usize) -> (Vec<u8>, usize) {
     const PAGE: usize = 4096;
     let bytes = vec![byte; len + 2 * PAGE];
@@ -163,9 +164,9 @@ pub(crate) fn with_pages(byte: u8, len: usize) -> (Vec<u8>, usize) {
 
 const LONG_RECORDS: u8 = 12;
 
-/// Appends long records from both mounts at once, which begin so far behind a page of memory.
+/// Appends long records from both mounts at once; the buffers begin at an offset in a page.
 fn append_long(mounts: &Mounts, name: &str, len: usize, behind: usize) {
-    fs::write(mounts.one.join(name), "").expect("made");
+    files::write(mounts.one.join(name), "");
     std::thread::scope(|scope| {
         for writer in 0..4_u8 {
             let place = if writer % 2 == 0 { &mounts.one } else { &mounts.other };
@@ -182,12 +183,12 @@ fn append_long(mounts: &Mounts, name: &str, len: usize, behind: usize) {
     });
 }
 
-/// Semantics 2.9: the longest that go to the end as a whole.
+/// Semantics 2.9: the longest appends that stay in one piece.
 fn appends_of_a_mebibyte_are_whole(mounts: &Mounts) {
     for (name, len, behind) in [("pages", 1 << 20, 0), ("elsewhere", (1 << 20) - 4096, 7)] {
         append_long(mounts, name, len, behind);
         for place in [&mounts.one, &mounts.other] {
-            let bytes = fs::read(place.join(name)).expect("read");
+            let bytes = files::read(place.join(name));
             assert_eq!(bytes.len(), 4 * usize::from(LONG_RECORDS) * len);
             let mut next = [0; 4];
             for record in bytes.chunks(len) {
@@ -206,21 +207,21 @@ fn appends_of_a_mebibyte_are_whole(mounts: &Mounts) {
 fn a_truncation_is_seen_by_the_next_read(mounts: &Mounts) {
     let (here, there) = (open(&mounts.one.join("file")), open(&mounts.other.join("file")));
     for round in 0..30_u8 {
-        here.write_all_at(&[round; 50_000], 0).expect("written");
+        files::write_all_at(&here, &[round; 50_000], 0);
         assert_eq!(all(&there), [round; 50_000]);
-        there.set_len(10).expect("cut");
+        files::set_len(&there, 10);
         assert_eq!(all(&here), [round; 10]);
-        here.set_len(20_000).expect("extended");
+        files::set_len(&here, 20_000);
         let mut expected = vec![round; 10];
         expected.resize(20_000, 0);
         assert!(all(&there) == expected, "round {round}");
     }
 }
 
-/// Semantics 1.9: what the kernel is told so that it drops its pages is nobody else's business.
+/// Semantics 1.9: invalidating the kernel's pages of one file has no effect on other files.
 fn times_that_only_the_kernel_sees_stay_hidden(mounts: &Mounts) {
-    fs::write(mounts.one.join("file"), [1; 9000]).expect("written");
-    let reader = File::open(mounts.one.join("file")).expect("opened");
+    files::write(mounts.one.join("file"), [1; 9000]);
+    let reader = files::open(mounts.one.join("file"));
     let writer = open(&mounts.other.join("file"));
     let times = || {
         let found = [reader.metadata(), fs::metadata(mounts.one.join("file")), writer.metadata()];
@@ -237,7 +238,7 @@ fn times_that_only_the_kernel_sees_stay_hidden(mounts: &Mounts) {
 /// Semantics 2.8.
 fn shared_files_can_be_mapped(mounts: &Mounts) {
     let here = open(&mounts.one.join("file"));
-    here.write_all_at(&[1; 8192], 0).expect("written");
+    files::write_all_at(&here, &[1; 8192], 0);
     run_in(
         &mounts.other,
         "python3",
@@ -254,20 +255,20 @@ fn shared_files_can_be_mapped(mounts: &Mounts) {
     assert_eq!(all(&here)[5000], 7);
 }
 
-/// What was shared is as any other file for who opens it later: it can't be seen from outside but
-/// by what the kernel keeps, so here only that everything is still right.
+/// After sharing ends, a file is like any other for a later open. Only the kernel's cache would
+/// show that, so this test checks only that the contents are right.
 /// Semantics 2.2.
-fn a_file_is_cached_again_by_who_opens_it_alone(mounts: &Mounts) {
+fn file_is_cached_again_once_opened_by_one_client(mounts: &Mounts) {
     let mut random = Random::new(Random::seed_of_run());
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     let mut model = vec![5; 10_000];
-    fs::write(&here, &model).expect("written");
+    files::write(&here, &model);
     for _ in 0..40 {
         let (one, other) = (open(&here), open(&there));
         write_some(&mut random, &one, &mut model);
         write_some(&mut random, &other, &mut model);
         drop((one, other));
-        assert!(fs::read(&here).expect("read") == model);
-        assert!(fs::read(&there).expect("read") == model);
+        assert!(files::read(&here) == model);
+        assert!(files::read(&there) == model);
     }
 }

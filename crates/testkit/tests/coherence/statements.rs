@@ -8,20 +8,18 @@ use rustix::fs::{
     getxattr, seek, setxattr, utimensat,
 };
 use rustix::io::Errno;
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::program::run_in;
 use skep_testkit::suite::Case;
-use skep_testkit::{Random, eventually, wait_for};
+use skep_testkit::{PATIENCE, Random, eventually, wait_for};
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-
-/// How long one mount may take to do something often.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![statements:
     a_directory_that_is_replaced_is_never_missing, listings_while_the_other_changes_them,
@@ -29,18 +27,18 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![statements:
     directories_are_as_large_as_they_have_entries, blocks_of_files_without_holes,
     a_directory_that_the_other_removed_is_empty, a_device_that_the_other_removed_can_be_looked_at,
     pieces_of_large_writes_are_of_one_writer,
-    times_are_seen_when_the_writer_says_so, what_was_mapped_is_written_by_close,
-    ranges_are_not_taken_out_or_put_in, reserved_room_is_a_hole, holes_stay_holes_in_copies,
+    times_are_seen_once_the_writer_reports_them, close_writes_mapped_pages,
+    ranges_are_not_taken_out_or_put_in, allocated_space_is_a_hole, holes_stay_holes_in_copies,
     copies_end_where_the_source_was_seen_to_end,
     other_flags_are_refused, removed_files_can_be_written,
 ];
 
 fn new(path: &Path, bytes: &[u8]) -> File {
-    fs::write(path, bytes).expect("written");
-    OpenOptions::new().read(true).write(true).open(path).expect("opened")
+    files::write(path, bytes);
+    files::open_with(OpenOptions::new().read(true).write(true), path)
 }
 
-/// Counts on one thread what another waits for.
+/// Counts events on one thread for which another thread waits.
 #[derive(Default)]
 struct Done(AtomicUsize);
 
@@ -56,14 +54,14 @@ impl Done {
 
 /// Semantics 1.4, for directories: an empty one is replaced.
 fn a_directory_that_is_replaced_is_never_missing(mounts: &Mounts) {
-    // By who remembers no names.
+    // Through the mount that caches no names.
     let target = mounts.at_once.join("target");
     let (replaced, looks, is_done) = (Done::default(), Done::default(), AtomicBool::new(false));
-    fs::create_dir(mounts.one.join("target")).expect("made");
+    files::create_dir(mounts.one.join("target"));
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
             while !is_done.load(Ordering::Relaxed) {
-                assert!(fs::metadata(&target).expect("always there").is_dir());
+                assert!(files::metadata(&target).is_dir());
                 looks.count_one();
             }
         });
@@ -73,8 +71,8 @@ fn a_directory_that_is_replaced_is_never_missing(mounts: &Mounts) {
                     return;
                 }
                 let next = mounts.one.join(format!("next-{round}"));
-                fs::create_dir(&next).expect("made");
-                fs::rename(&next, mounts.one.join("target")).expect("replaced");
+                files::create_dir(&next);
+                files::rename(&next, mounts.one.join("target"));
                 replaced.count_one();
             }
         });
@@ -88,14 +86,14 @@ fn a_directory_that_is_replaced_is_never_missing(mounts: &Mounts) {
         reader.join().expect("always there");
         were_many.expect("many replacements and many looks at once");
     });
-    assert_eq!(fs::read_dir(&mounts.one).expect("listed").count(), 1);
+    assert_eq!(files::read_dir(&mounts.one).count(), 1);
 }
 
 /// Semantics 1.6.
 fn listings_while_the_other_changes_them(mounts: &Mounts) {
     const STAYING: usize = 700;
     for number in 0..STAYING {
-        fs::write(mounts.one.join(format!("stays-{number}")), "").expect("made");
+        files::write(mounts.one.join(format!("stays-{number}")), "");
     }
     let (changes, is_done) = (Done::default(), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -105,17 +103,17 @@ fn listings_while_the_other_changes_them(mounts: &Mounts) {
                     return;
                 }
                 let path = mounts.other.join(format!("passes-{number}"));
-                fs::write(&path, "").expect("made");
+                files::write(&path, "");
                 if number >= 50 {
                     let old = mounts.other.join(format!("passes-{}", number - 50));
-                    fs::remove_file(old).expect("removed");
+                    files::remove_file(old);
                 }
                 changes.count_one();
             }
         });
         let list = || {
             let mut found: HashMap<_, usize> = HashMap::new();
-            for entry in fs::read_dir(&mounts.one).expect("listed") {
+            for entry in files::read_dir(&mounts.one) {
                 *found.entry(entry.expect("an entry").file_name()).or_default() += 1;
             }
             found
@@ -141,18 +139,19 @@ fn listings_while_the_other_changes_them(mounts: &Mounts) {
 fn reading_changes_no_time(mounts: &Mounts) {
     let at = |seconds| Timespec { tv_sec: seconds, tv_nsec: 7 };
     let times = Timestamps { last_access: at(1000), last_modification: at(2000) };
-    fs::create_dir(mounts.one.join("directory")).expect("made");
-    fs::write(mounts.one.join("directory/file"), vec![1; 100_000]).expect("written");
+    files::create_dir(mounts.one.join("directory"));
+    files::write(mounts.one.join("directory/file"), vec![1; 100_000]);
     for name in ["directory/file", "directory"] {
-        utimensat(CWD, mounts.one.join(name), &times, AtFlags::empty()).expect("set");
+        utimensat(CWD, mounts.one.join(name), &times, AtFlags::empty())
+            .or_fail("utimensat", mounts.one.join(name));
     }
     for place in [&mounts.other, &mounts.one] {
-        assert_eq!(fs::read(place.join("directory/file")).expect("read").len(), 100_000);
-        assert_eq!(fs::read_dir(place.join("directory")).expect("listed").count(), 1);
+        assert_eq!(files::read(place.join("directory/file")).len(), 100_000);
+        assert_eq!(files::read_dir(place.join("directory")).count(), 1);
     }
     for place in [&mounts.other, &mounts.one, &mounts.at_once] {
         for name in ["directory/file", "directory"] {
-            let found = fs::metadata(place.join(name)).expect("there");
+            let found = files::metadata(place.join(name));
             assert_eq!((found.atime(), found.atime_nsec()), (1000, 7), "{name}");
         }
     }
@@ -172,12 +171,12 @@ impl Stepwise {
         Self { child, says }
     }
 
-    /// The next line that it says.
+    /// The next line of the program's output.
     pub(crate) fn line(&mut self) -> String {
         self.says.next().expect("a line").expect("text")
     }
 
-    /// Says a line to it.
+    /// Sends a line to the program.
     pub(crate) fn tell(&mut self, line: &str) {
         writeln!(self.child.stdin.as_mut().expect("a pipe"), "{line}").expect("it runs");
     }
@@ -201,11 +200,11 @@ impl Drop for Stepwise {
 /// Semantics 1.10.
 fn an_open_file_stays_usable_without_permission(mounts: &Mounts) {
     let set_mode = |path: &Path, mode| {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("set");
+        files::set_permissions(path, fs::Permissions::from_mode(mode));
     };
     let path = mounts.one.join("file");
     set_mode(&mounts.one, 0o755);
-    fs::write(&path, "first\n").expect("written");
+    files::write(&path, "first\n");
     set_mode(&path, 0o666);
     let script = "exec 3<>file; echo open; read go; cat <&3; echo second >&3; \
                   cat file 2>&1 | grep -o denied";
@@ -215,13 +214,13 @@ fn an_open_file_stays_usable_without_permission(mounts: &Mounts) {
     assert_eq!(user.line(), "open");
     set_mode(&path, 0o600);
     within_a_second("the new mode", || {
-        fs::metadata(mounts.other.join("file")).expect("there").mode() & 0o777 == 0o600
+        files::metadata(mounts.other.join("file")).mode() & 0o777 == 0o600
     });
     user.go_on();
     assert_eq!(user.line(), "first");
     assert_eq!(user.line(), "denied", "of opening it anew");
     user.end();
-    assert_eq!(fs::read(&path).expect("read"), b"first\nsecond\n");
+    assert_eq!(files::read(&path), b"first\nsecond\n");
 }
 
 /// Semantics 1.12.
@@ -229,30 +228,30 @@ fn directories_are_as_large_as_they_have_entries(mounts: &Mounts) {
     let has = |size, links| {
         for place in [&mounts.one, &mounts.other] {
             within_a_second("size and links", || {
-                let found = fs::metadata(place).expect("there");
+                let found = files::metadata(place);
                 (found.len(), found.nlink()) == (size, links)
             });
         }
     };
     has(0, 2);
-    fs::write(mounts.one.join("file"), "x").expect("written");
-    fs::create_dir(mounts.one.join("first")).expect("made");
-    fs::create_dir(mounts.other.join("second")).expect("made");
-    fs::hard_link(mounts.other.join("file"), mounts.other.join("second/link")).expect("linked");
-    std::os::unix::fs::symlink("file", mounts.other.join("link")).expect("linked");
+    files::write(mounts.one.join("file"), "x");
+    files::create_dir(mounts.one.join("first"));
+    files::create_dir(mounts.other.join("second"));
+    files::hard_link(mounts.other.join("file"), mounts.other.join("second/link"));
+    files::symlink("file", mounts.other.join("link"));
     has(4, 4);
-    fs::remove_dir(mounts.one.join("first")).expect("removed");
-    fs::remove_file(mounts.one.join("file")).expect("removed");
+    files::remove_dir(mounts.one.join("first"));
+    files::remove_file(mounts.one.join("file"));
     has(2, 3);
 }
 
 /// Semantics 1.13.
 fn blocks_of_files_without_holes(mounts: &Mounts) {
     for (len, blocks) in [(0, 0), (1, 1), (512, 1), (513, 2), (700_000, 1368), (5_000_001, 9766)] {
-        fs::write(mounts.one.join("file"), vec![1; len]).expect("written");
+        files::write(mounts.one.join("file"), vec![1; len]);
         for place in [&mounts.one, &mounts.other] {
             within_a_second("the blocks", || {
-                let found = fs::metadata(place.join("file")).expect("there");
+                let found = files::metadata(place.join("file"));
                 (found.len(), found.blocks()) == (len as u64, blocks)
             });
         }
@@ -261,27 +260,27 @@ fn blocks_of_files_without_holes(mounts: &Mounts) {
 
 /// Semantics 1.14.
 fn a_directory_that_the_other_removed_is_empty(mounts: &Mounts) {
-    fs::create_dir(mounts.one.join("directory")).expect("made");
-    fs::write(mounts.one.join("directory/file"), "x").expect("written");
+    files::create_dir(mounts.one.join("directory"));
+    files::write(mounts.one.join("directory/file"), "x");
     run_in(&mounts.one, "setfacl", ["-m", "u:34567:rx", "directory"]);
     run_in(&mounts.one, "chown", ["23456", "directory"]);
-    let open = File::open(mounts.other.join("directory")).expect("opened");
+    let open = files::open(mounts.other.join("directory"));
     let script = "echo there; read go; stat -c '%h %F' .; ls -A | wc -l; touch new 2>&1 | \
                   grep -o 'No such file'";
     let mut inside = Command::new("sh");
     inside.args(["-c", script]);
     let mut inside = Stepwise::start(&mounts.other.join("directory"), &mut inside);
     assert_eq!(inside.line(), "there");
-    fs::remove_file(mounts.one.join("directory/file")).expect("removed");
-    fs::remove_dir(mounts.one.join("directory")).expect("removed");
+    files::remove_file(mounts.one.join("directory/file"));
+    files::remove_dir(mounts.one.join("directory"));
     within_a_second("that it is gone", || {
-        let found = open.metadata().expect("still there for who has it open");
+        let found = open.metadata().expect("an open file stays after its name is removed");
         found.is_dir() && found.nlink() == 0
     });
     within_a_second("its name", || !mounts.other.join("directory").exists());
     let changed = open.set_permissions(fs::Permissions::from_mode(0o700));
     assert_eq!(changed.expect_err("nothing is left").kind(), ErrorKind::StaleNetworkFileHandle);
-    // A step from it is refused as from any that is empty, also if who may was listed.
+    // A lookup in it is refused as in any empty directory, also with an access control list.
     let step = || rustix::fs::statat(&open, "any/other", AtFlags::empty());
     for _ in 0..3 {
         assert_eq!(step().expect_err("nothing is there"), Errno::NOENT);
@@ -297,10 +296,10 @@ fn a_directory_that_the_other_removed_is_empty(mounts: &Mounts) {
 fn a_device_that_the_other_removed_can_be_looked_at(mounts: &Mounts) {
     let path = mounts.one.join("null");
     run_in(&mounts.one, "mknod", ["null", "c", "1", "3"]);
-    let open = File::open(mounts.other.join("null")).expect("opened");
-    fs::remove_file(&path).expect("removed");
+    let open = files::open(mounts.other.join("null"));
+    files::remove_file(&path);
     within_a_second("that it is gone", || {
-        let found = open.metadata().expect("still there for who has it open");
+        let found = open.metadata().expect("an open file stays after its name is removed");
         found.file_type().is_char_device() && found.nlink() == 0
     });
     let changed = open.set_permissions(fs::Permissions::from_mode(0o600));
@@ -323,12 +322,12 @@ fn pieces_of_large_writes_are_of_one_writer(mounts: &Mounts) {
             for (index, file) in opened.iter().enumerate() {
                 let (bytes, start) = with_pages(2 * round + 1 + index as u8, LEN);
                 scope.spawn(move || {
-                    file.write_all_at(&bytes[start..start + LEN], 0).expect("written");
+                    files::write_all_at(file, &bytes[start..start + LEN], 0);
                 });
             }
         });
         drop(opened);
-        let found = fs::read(mounts.one.join("file")).expect("read");
+        let found = files::read(mounts.one.join("file"));
         assert_eq!(found.len(), LEN);
         for page in found.chunks(4096) {
             assert!(
@@ -337,14 +336,14 @@ fn pieces_of_large_writes_are_of_one_writer(mounts: &Mounts) {
             );
             assert!(page.iter().all(|byte| *byte == page[0]), "round {round}: a mixed page");
         }
-        assert!(fs::read(mounts.other.join("file")).expect("read") == found, "round {round}");
+        assert!(files::read(mounts.other.join("file")) == found, "round {round}");
     }
 }
 
 /// Semantics 2.4.
-fn times_are_seen_when_the_writer_says_so(mounts: &Mounts) {
+fn times_are_seen_once_the_writer_reports_them(mounts: &Mounts) {
     let time = |place: &Path| {
-        let found = fs::metadata(place.join("file")).expect("there");
+        let found = files::metadata(place.join("file"));
         (found.mtime(), found.mtime_nsec())
     };
     let file = new(&mounts.one.join("file"), b"x");
@@ -352,20 +351,20 @@ fn times_are_seen_when_the_writer_says_so(mounts: &Mounts) {
     for round in 0..6_u64 {
         // Another clock tells times than that of this program: wait for a new one.
         wait_for("a write has a new time", Duration::from_secs(10), || {
-            file.write_all_at(b"more", 10 * round).expect("written");
+            files::write_all_at(&file, b"more", 10 * round);
             (time(&mounts.one) > before).then_some(())
         });
         before = time(&mounts.one);
         if round % 2 == 0 {
-            file.sync_all().expect("synced");
+            files::sync_all(&file);
         }
         within_a_second("the time", || time(&mounts.other) == before);
     }
 }
 
 /// Semantics 2.8: also without `msync`.
-fn what_was_mapped_is_written_by_close(mounts: &Mounts) {
-    fs::write(mounts.one.join("file"), vec![b'a'; 2_000_000]).expect("written");
+fn close_writes_mapped_pages(mounts: &Mounts) {
+    files::write(mounts.one.join("file"), vec![b'a'; 2_000_000]);
     let program = "import mmap\n\
          with open('file', 'r+b') as file:\n\
          \x20   mapped = mmap.mmap(file.fileno(), 0)\n\
@@ -373,7 +372,7 @@ fn what_was_mapped_is_written_by_close(mounts: &Mounts) {
          \x20   mapped[1999996:] = b'last'\n\
          \x20   mapped.close()\n";
     run_in(&mounts.one, "python3", ["-c", program]);
-    let found = fs::read(mounts.other.join("file")).expect("read");
+    let found = files::read(mounts.other.join("file"));
     assert_eq!((&found[4999..5005], &found[1_999_995..]), (&b"aherea"[..], &b"alast"[..]));
 }
 
@@ -384,26 +383,26 @@ fn ranges_are_not_taken_out_or_put_in(mounts: &Mounts) {
     for flags in [FallocateFlags::COLLAPSE_RANGE, FallocateFlags::INSERT_RANGE] {
         assert_eq!(fallocate(&file, flags, 0, 65_536), Err(Errno::OPNOTSUPP));
     }
-    assert!(fs::read(mounts.other.join("file")).expect("read") == bytes);
-    // What is reserved behind the end isn't counted.
-    fallocate(&file, FallocateFlags::KEEP_SIZE, 1 << 20, 8 << 20).expect("reserved");
+    assert!(files::read(mounts.other.join("file")) == bytes);
+    // Space that is allocated behind the end does not count.
+    files::fallocate(&file, FallocateFlags::KEEP_SIZE, 1 << 20, 8 << 20);
     for place in [&mounts.one, &mounts.other] {
-        let found = fs::metadata(place.join("file")).expect("there");
+        let found = files::metadata(place.join("file"));
         assert_eq!(found.len(), 1 << 20);
         assert!(found.blocks() <= 2048, "{} blocks", found.blocks());
     }
 }
 
 /// Semantics 2.12.
-fn reserved_room_is_a_hole(mounts: &Mounts) {
+fn allocated_space_is_a_hole(mounts: &Mounts) {
     let file = new(&mounts.one.join("file"), b"");
-    fallocate(&file, FallocateFlags::empty(), 0, 3 << 20).expect("reserved");
-    let there = File::open(mounts.other.join("file")).expect("opened");
+    files::fallocate(&file, FallocateFlags::empty(), 0, 3 << 20);
+    let there = files::open(mounts.other.join("file"));
     for file in [&file, &there] {
         assert_eq!(seek(file, SeekFrom::Data(0)), Err(Errno::NXIO));
         assert_eq!(seek(file, SeekFrom::Hole(5)), Ok(5));
     }
-    file.write_all_at(b"x", 2 << 20).expect("written");
+    files::write_all_at(&file, b"x", 2 << 20);
     for file in [&file, &there] {
         assert_eq!(seek(file, SeekFrom::Data(0)), Ok(2 << 20));
         let end = seek(file, SeekFrom::Hole(2 << 20)).expect("there is one");
@@ -415,28 +414,25 @@ fn reserved_room_is_a_hole(mounts: &Mounts) {
 fn holes_stay_holes_in_copies(mounts: &Mounts) {
     const PATTERN: &str = "user.skep.pattern";
     let source = new(&mounts.one.join("source"), b"begins");
-    source.write_all_at(b"ends", 20 << 20).expect("written");
+    files::write_all_at(&source, b"ends", 20 << 20);
     let mut text = [0; 256];
     let len = getxattr(mounts.one.join("source"), PATTERN, &mut text).expect("it has one");
     let path = mounts.one.join("copy");
-    fs::write(&path, "").expect("made");
+    files::write(&path, "");
     let flags = rustix::fs::XattrFlags::empty();
-    setxattr(&path, PATTERN, &text[..len], flags).expect("the same targets");
-    let copy = OpenOptions::new().read(true).write(true).open(&path).expect("opened");
-    let size = source.metadata().expect("there").len();
+    setxattr(&path, PATTERN, &text[..len], flags).or_fail("setxattr", &path);
+    let copy = files::open_with(OpenOptions::new().read(true).write(true), &path);
+    let size = files::metadata_of(&source).len();
     let (mut from, mut to) = (0, 0);
     while from < size {
         let rest = usize::try_from(size - from).expect("not much");
         let done = copy_file_range(&source, Some(&mut from), &copy, Some(&mut to), rest);
         assert!(done.expect("copied") > 0);
     }
-    copy.sync_all().expect("synced");
-    assert!(
-        fs::read(mounts.other.join("copy")).expect("read")
-            == fs::read(mounts.other.join("source")).expect("read")
-    );
+    files::sync_all(&copy);
+    assert!(files::read(mounts.other.join("copy")) == files::read(mounts.other.join("source")));
     for file in [&source, &copy] {
-        let blocks = file.metadata().expect("there").blocks();
+        let blocks = files::metadata_of(file).blocks();
         assert!(blocks < 1000, "{blocks} blocks");
     }
     assert_eq!(seek(&copy, SeekFrom::Data(1 << 20)), Ok(20 << 20));
@@ -450,28 +446,28 @@ fn copies_end_where_the_source_was_seen_to_end(mounts: &Mounts) {
         let source = new(&mounts.one.join(&name), b"");
         let copy = new(&mounts.one.join(format!("copy-{round}")), b"");
         let len = 100_000 * (1 + round % 3);
-        assert_eq!(rustix::fs::fstat(&source).expect("there").st_size, 0);
+        assert_eq!(files::metadata_of(&source).len(), 0);
         let bytes = vec![round as u8; len as usize];
         let there = mounts.other.join(&name);
-        let there = OpenOptions::new().write(true).open(there).expect("opened");
-        there.write_all_at(&bytes, 0).expect("written");
+        let there = files::open_with(OpenOptions::new().write(true), there);
+        files::write_all_at(&there, &bytes, 0);
         if round % 2 == 0 {
             drop(there);
         }
-        assert_eq!(rustix::fs::fstat(&source).expect("there").st_size as u64, len);
+        assert_eq!(files::metadata_of(&source).len(), len);
         let (mut from, mut to) = (0, 0);
         while from < len {
             let rest = usize::try_from(len - from).expect("not much");
             let done = copy_file_range(&source, Some(&mut from), &copy, Some(&mut to), rest);
             assert!(done.expect("copied") > 0, "round {round}: {from} of {len} bytes");
         }
-        assert!(fs::read(mounts.other.join(format!("copy-{round}"))).expect("read") == bytes);
+        assert!(files::read(mounts.other.join(format!("copy-{round}"))) == bytes);
     }
 }
 
 /// Semantics 1.20.
 fn other_flags_are_refused(mounts: &Mounts) {
-    fs::write(mounts.one.join("file"), "x").expect("written");
+    files::write(mounts.one.join("file"), "x");
     for flag in ["+i", "+a", "+d"] {
         let mut call = Command::new("chattr");
         let call = call.args([flag, "file"]).current_dir(&mounts.other).env("LC_ALL", "C");
@@ -480,25 +476,25 @@ fn other_flags_are_refused(mounts: &Mounts) {
         let said = String::from_utf8_lossy(&said.stderr).into_owned();
         assert!(said.contains("Operation not supported"), "{flag}: {said}");
     }
-    fs::write(mounts.other.join("file"), "still").expect("written");
+    files::write(mounts.other.join("file"), "still");
 }
 
 /// Semantics 4.9.
 fn removed_files_can_be_written(mounts: &Mounts) {
     let mut expected = Random::new(8).bytes(1_000_000);
-    fs::write(mounts.one.join("file"), &expected).expect("written");
+    files::write(mounts.one.join("file"), &expected);
     let path = mounts.other.join("file");
-    let file = OpenOptions::new().read(true).write(true).open(&path).expect("opened");
-    let reader = File::open(&path).expect("opened");
-    fs::remove_file(mounts.one.join("file")).expect("removed");
-    file.write_all_at(&[7; 700_000], 900_000).expect("written");
+    let file = files::open_with(OpenOptions::new().read(true).write(true), &path);
+    let reader = files::open(&path);
+    files::remove_file(mounts.one.join("file"));
+    files::write_all_at(&file, &[7; 700_000], 900_000);
     expected.resize(1_600_000, 0);
     expected[900_000..].fill(7);
-    file.sync_all().expect("synced");
+    files::sync_all(&file);
     let mut found = vec![0; expected.len()];
-    reader.read_exact_at(&mut found, 0).expect("read");
+    files::read_exact_at(&reader, &mut found, 0);
     assert!(found == expected);
-    file.set_len(10).expect("truncated");
-    assert_eq!(reader.metadata().expect("there").len(), 10);
+    files::set_len(&file, 10);
+    assert_eq!(files::metadata_of(&reader).len(), 10);
     within_a_second("its name is gone", || !path.exists());
 }

@@ -1,4 +1,4 @@
-//! Which versions of pages others find while a file is written, mapped, cleared and cut.
+//! The versions of pages that readers find while a file is written, mapped, punched and truncated.
 //!
 //! One mount changes a file page by page. Every eight bytes of a page say which page it is and
 //! which change wrote them, and changes are counted. Readers on both mounts note how far a page was
@@ -7,10 +7,12 @@
 
 use crate::Mounts;
 use crate::statements::Stepwise;
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::FallocateFlags;
+use skep_testkit::PATIENCE;
 use skep_testkit::Random;
+use skep_testkit::files;
 use skep_testkit::suite::Case;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -19,20 +21,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![versions:
-    no_read_finds_what_was_written_over_before_it_began,
+    read_never_returns_bytes_overwritten_before_it_began,
 ];
 
 const PAGE: usize = 4096;
 const PAGES: usize = 64;
-/// Pages from here on are cut off now and then. Who maps them would be ended by that.
+/// Pages from here on are cut off now and then. A program that maps them would get SIGBUS.
 const KEPT: usize = 32;
 /// How long a file is changed, and how often each reader reads at least meanwhile.
 const SPAN: Duration = Duration::from_millis(1200);
 const ENOUGH: usize = 10;
-/// How long that may take at most.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// What a page consists of after a change.
+/// The contents of a page after a change.
 fn word(change: u64, page: usize) -> u64 {
     (change << 8) | page as u64
 }
@@ -64,7 +63,7 @@ struct Page {
     cleared: AtomicU64,
 }
 
-/// What is known of a file. Only the writer moves it on.
+/// The progress of the changes of a file. Only the writer advances it.
 struct Story {
     pages: [Page; PAGES],
     is_over: AtomicBool,
@@ -103,7 +102,8 @@ impl Story {
         }
     }
 
-    /// Checks what a read found of a page that had come at least so far when it began.
+    /// Checks the bytes that a read returned for a page, which had at least the change `least`
+    /// when the read began.
     fn check(&self, page: usize, found: &[u64], least: u64) {
         let Page { begun, cleared, .. } = &self.pages[page];
         let (cleared, most) = (cleared.load(Ordering::SeqCst), begun.load(Ordering::SeqCst));
@@ -165,7 +165,7 @@ for line in sys.stdin:
     print(' '.join(','.join(map(str, of_page)) for of_page in words), flush=True)
 ";
 
-/// Who changes the file.
+/// The thread that changes the file.
 struct Writer<'a> {
     story: &'a Story,
     random: Random,
@@ -183,7 +183,7 @@ impl Writer<'_> {
             0..70 => self.write(),
             70..85 => self.clear(),
             85..90 => self.cut(),
-            90..95 => self.file.sync_all().expect("synced"),
+            90..95 => files::sync_all(&self.file),
             _ => self.reopen(),
         }
     }
@@ -207,16 +207,16 @@ impl Writer<'_> {
         let page = self.random.below(PAGES);
         self.story.change(page..page + 1, self.number, true, || {
             let flags = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE;
-            fallocate(&self.file, flags, offset(page), PAGE as u64).expect("punched");
+            files::fallocate(&self.file, flags, offset(page), PAGE as u64);
         });
     }
 
-    /// TruncationTable the end off, and puts zeros in its place.
+    /// Truncates the file, and extends it again with zeros.
     fn cut(&mut self) {
         let page = KEPT + self.random.below(PAGES - KEPT);
         self.story.change(page..PAGES, self.number, true, || {
-            self.file.set_len(offset(page)).expect("cut");
-            self.file.set_len(offset(PAGES)).expect("longer again");
+            files::set_len(&self.file, offset(page));
+            files::set_len(&self.file, offset(PAGES));
         });
     }
 
@@ -232,10 +232,10 @@ impl Writer<'_> {
 }
 
 fn open(path: &Path) -> File {
-    OpenOptions::new().read(true).write(true).open(path).expect("opened")
+    files::open_with(OpenOptions::new().read(true).write(true), path)
 }
 
-/// Reads random pages, at most so many at once.
+/// Reads random pages, at most `most` at once.
 fn read(story: &Story, looks: &AtomicUsize, file: &File, most: usize, mut random: Random) {
     let _stops = Stops(story);
     let mut bytes = vec![0; most * PAGE];
@@ -244,8 +244,8 @@ fn read(story: &Story, looks: &AtomicUsize, file: &File, most: usize, mut random
         let first = random.below(PAGES - count + 1);
         let least: Vec<_> = (first..first + count).map(|page| story.done(page)).collect();
         let bytes = &mut bytes[..count * PAGE];
-        let len = file.read_at(bytes, offset(first)).expect("read");
-        // What is cut off at the moment will be zeros.
+        let len = files::read_at(file, bytes, offset(first));
+        // Pages that are being truncated become zeros.
         bytes[len..].fill(0);
         for ((page, found), least) in (first..).zip(bytes.chunks_exact(PAGE)).zip(least) {
             match is_mapped(page) {
@@ -274,24 +274,24 @@ fn look(story: &Story, looks: &AtomicUsize, looker: &mut Stepwise) {
     }
 }
 
-/// Who reads on the other mount.
+/// The readers on the other mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Readers {
-    /// Who had the file open before it was written, and nobody else: what other programs of that
-    /// mount do at the same moment may hide a change from them (2.3).
+    /// A reader that opened the file before it was written, alone on its mount: what other programs
+    /// of that mount do at the same moment may hide a change from them (2.3).
     FromBefore,
-    /// Who opens it while it is written, and maps it.
+    /// A reader that opens and maps the file while it is written.
     New,
 }
 
 fn run(writer: &Path, reader: &Path, readers: Readers, mut random: Random) {
     let name = format!("file-{readers:?}");
     let (here, there) = (writer.join(&name), reader.join(&name));
-    File::create(&here).and_then(|file| file.set_len(offset(PAGES))).expect("made");
-    let from_before = [(); 2].map(|()| File::open(&there).expect("opened"));
+    files::set_len(&files::create(&here), offset(PAGES));
+    let from_before = [(); 2].map(|()| files::open(&there));
     for file in &from_before {
         // So that the kernel has something to forget.
-        file.read_exact_at(&mut vec![1; PAGES * PAGE], 0).expect("read");
+        files::read_exact_at(file, &mut vec![1; PAGES * PAGE], 0);
     }
     let story = Story::new();
     let mut mapper = Command::new("python3");
@@ -307,9 +307,9 @@ fn run(writer: &Path, reader: &Path, readers: Readers, mut random: Random) {
     assert_eq!(writer.mapper.line(), "mapped");
     let files = match readers {
         Readers::FromBefore => from_before,
-        Readers::New => from_before.map(|_| File::open(&there).expect("opened")),
+        Readers::New => from_before.map(|_| files::open(&there)),
     };
-    let same_mount = File::open(&here).expect("opened");
+    let same_mount = files::open(&here);
     let mut looker = (readers == Readers::New).then(|| {
         let mut looker = Command::new("python3");
         looker.args(["-c", LOOKER, &name, &KEPT.to_string()]);
@@ -340,17 +340,17 @@ fn run(writer: &Path, reader: &Path, readers: Readers, mut random: Random) {
     drop(file);
     println!("    {name}: {number} changes, {looks:?} reads");
     for path in [&here, &there] {
-        let bytes = fs::read(path).expect("read");
+        let bytes = files::read(path);
         assert_eq!(bytes.len(), PAGES * PAGE);
         for (page, found) in bytes.chunks_exact(PAGE).enumerate() {
             story.check_whole(page, &words(found), story.done(page));
         }
     }
-    fs::remove_file(&here).expect("removed");
+    files::remove_file(&here);
 }
 
 /// Semantics 2.1, 2.2, 2.3, 2.5, 2.7 and 2.8.
-fn no_read_finds_what_was_written_over_before_it_began(mounts: &Mounts) {
+fn read_never_returns_bytes_overwritten_before_it_began(mounts: &Mounts) {
     let seed = Random::seed_of_run();
     println!("    seed {seed} (SKEP_TEST_SEED={seed} repeats it)");
     let mut random = Random::new(seed);

@@ -1,12 +1,14 @@
 //! `dbench`: the recorded calls of office programs on a file server, by several clients.
 
 use crate::text;
+use skep_testkit::files;
 use skep_testkit::program::finish;
 use skep_testkit::{Cluster, Shape, Transport};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+/// Longer than the whole run of dbench takes.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn dbench(directory: &Path) -> String {
@@ -21,7 +23,7 @@ pub(crate) fn runs_on_two_mounts(_: &()) {
     let second = cluster.mount(Transport::Device);
     let directories = ["one", "other"];
     for name in directories {
-        std::fs::create_dir(cluster.path().join(name)).expect("a directory");
+        files::create_dir(cluster.path().join(name));
     }
     std::thread::scope(|scope| {
         let places = [cluster.path().join(directories[0]), second.path().join(directories[1])];

@@ -1,15 +1,16 @@
 //! MPI-IO through ROMIO (`mpich`): the ranks of one program on two mounts write one file together.
 
 use crate::text;
+use skep_testkit::files;
 use skep_testkit::program::{finish, run};
 use skep_testkit::{Cluster, Scratch, Shape, Transport};
 use std::collections::BTreeSet;
-use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/external/collective.c");
 const RANKS: usize = 4;
+/// Longer than the whole program takes with all ranks on one core.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The program checks every byte that it reads.
@@ -24,7 +25,7 @@ pub(crate) fn ranks_of_two_mounts_write_one_file(_: &()) {
     command.arg(cluster.path()).arg(second.path());
     let said = finish(&mut command, PATIENCE).expect_success();
     assert_eq!(said, format!("{RANKS} ranks\n"));
-    let lines = fs::read_to_string(cluster.path().join("shared")).expect("written");
+    let lines = files::read_to_string(cluster.path().join("shared"));
     assert_eq!(lines.lines().count(), RANKS * 40);
     assert_eq!(lines.lines().collect::<BTreeSet<_>>().len(), RANKS * 40, "each line once");
     second.unmount();

@@ -1,16 +1,18 @@
 //! PostgreSQL on a mount: its benchmark while services are killed, then the server killed, then the
-//! mount. What was committed is there, whichever mount it is started on afterwards.
+//! mount. Committed rows survive, on whichever mount the database is started again.
 
 use crate::text;
+use skep_testkit::files;
 use skep_testkit::process::Process;
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::{Cluster, Scratch, Shape, Transport, wait_for};
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+/// Longer than elsewhere: the database recovers its log after it was killed.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// PostgreSQL doesn't run as root.
 const NOBODY: u32 = 65_534;
@@ -73,7 +75,7 @@ impl Server<'_> {
     }
 
     fn postmaster(&self) -> u32 {
-        let file = fs::read_to_string(self.data.join("postmaster.pid")).expect("it runs");
+        let file = files::read_to_string(self.data.join("postmaster.pid"));
         file.lines().next().and_then(|line| line.parse().ok()).expect("its number")
     }
 
@@ -118,7 +120,7 @@ fn acknowledged(benchmark: Child) -> u64 {
 /// `kill -9` of a process and of all that it has started.
 fn kill_tree(root: u32) {
     let mut found = vec![root];
-    for entry in fs::read_dir("/proc").expect("it is there").flatten() {
+    for entry in files::read_dir("/proc").flatten() {
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
         // After the name, which may hold anything: state and parent.
         let parent = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1));
@@ -142,13 +144,13 @@ pub(crate) fn runs_and_recovers(_: &()) {
     let second = cluster.mount(Transport::Device);
     let scratch = Scratch::new();
     for path in [scratch.path(), cluster.data().parent().expect("it has one")] {
-        fs::set_permissions(path, Permissions::from_mode(0o755)).expect("its rights");
+        files::set_permissions(path, Permissions::from_mode(0o755));
     }
     let local = scratch.directory("local");
     let here = cluster.path().join("base");
-    fs::create_dir(&here).expect("a directory");
+    files::create_dir(&here);
     for path in [&local, &here] {
-        chown(path, Some(NOBODY), Some(NOBODY)).expect("given away");
+        files::chown(path, Some(NOBODY), Some(NOBODY));
     }
     let there = second.path().join("base");
     let mut server = Server { programs: programs(), data: here.clone(), local: &local };

@@ -1,4 +1,4 @@
-//! The tests of the group `generic` of xfstests, from a tree that somebody has built.
+//! The tests of the group `generic` of xfstests, from a tree that was built before.
 //!
 //! Two clusters, the *test* and the *scratch* file system, each on a small disk of its own, so that
 //! a test that fills a file system doesn't fill the machine's. Each test runs in a mount and a
@@ -12,21 +12,23 @@
 //! - `SKEP_EXTERNAL_RESULTS`: a directory for the results.
 
 use crate::text;
+use skep_testkit::files;
 use skep_testkit::program::run;
+use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, Scratch, Shape, eventually};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Sparse.
 const DISK_BYTES: u64 = 10 << 30;
-/// Which tests are known to fail, and why.
+/// The tests that are known to fail, with the reasons.
 const KNOWN: &str = include_str!("../../../../docs/tests/xfstests.md");
 
-/// What a test needs around it; `$1` is the test.
+/// The environment of a test; `$1` is the test.
 const AROUND: &str = "\
     mount --bind sbin /sbin; mount --bind passwd /etc/passwd; mount --bind group /etc/group; \
     export HOST_OPTIONS=$PWD/config RESULT_BASE=$PWD/results; \
@@ -60,16 +62,13 @@ impl Side {
         let cluster = Cluster::start_in(&disk, shape);
         scratch.directory(name);
         let token = cluster.skep(&["cluster", "token"]);
-        fs::write(scratch.join(&format!("{name}.token")), token).expect("written");
+        files::write(scratch.join(&format!("{name}.token")), token);
         Self { cluster, disk }
     }
 
     /// Where management is.
     fn address(&self) -> String {
-        let nodes = self.cluster.skep_json(&["node", "list"]);
-        let nodes = nodes.as_array().expect("a list");
-        let found = nodes.iter().find(|node| node["kind"] == "management").expect("one");
-        found["addresses"][0].as_str().expect("text").to_owned()
+        self.cluster.nodes("management")[0]["addresses"][0].text().to_owned()
     }
 
     fn end(self) {
@@ -83,20 +82,20 @@ fn prepare(scratch: &Scratch, addresses: [String; 2]) {
     let sbin = scratch.directory("sbin");
     run("cp", ["-a", "/sbin/.", text(&sbin)]);
     for name in ["mount.skep", "mount.fuse.skep"] {
-        symlink(skep_testkit::cluster::program(), sbin.join(name)).expect("linked");
+        files::symlink(skep_testkit::cluster::program(), sbin.join(name));
     }
-    let mut users = fs::read_to_string("/etc/passwd").expect("it is there");
-    let mut groups = fs::read_to_string("/etc/group").expect("it is there");
+    let mut users = files::read_to_string("/etc/passwd");
+    let mut groups = files::read_to_string("/etc/group");
     for (number, name) in (30_001..).zip(["fsgqa", "123456-fsgqa", "fsgqa2"]) {
         users.push_str(&format!("{name}:*:{number}:{number}::/:/bin/bash\n"));
         groups.push_str(&format!("{name}:x:{number}:\n"));
     }
-    fs::write(scratch.join("passwd"), users).expect("written");
-    fs::write(scratch.join("group"), groups).expect("written");
+    files::write(scratch.join("passwd"), users);
+    files::write(scratch.join("group"), groups);
     // The tests compare the type with `fuse`.
     let df = "#!/bin/sh\ndf -T -P \"$@\" | sed 's/ fuse\\.skep / fuse /'\n";
-    fs::write(scratch.join("df"), df).expect("written");
-    fs::set_permissions(scratch.join("df"), fs::Permissions::from_mode(0o755)).expect("its mode");
+    files::write(scratch.join("df"), df);
+    files::set_permissions(scratch.join("df"), fs::Permissions::from_mode(0o755));
     let place = text(scratch.path());
     let [test, other] = addresses;
     let config = format!(
@@ -106,14 +105,14 @@ fn prepare(scratch: &Scratch, addresses: [String; 2]) {
          export TEST_FS_MOUNT_OPTS=-otoken_file={place}/test.token,log_file={place}/test.log\n\
          export MOUNT_OPTIONS=-otoken_file={place}/scratch.token,log_file={place}/scratch.log\n"
     );
-    fs::write(scratch.join("config"), config).expect("written");
+    files::write(scratch.join("config"), config);
     scratch.directory("results");
 }
 
 /// Runs one test; what it says goes to a file of its number.
 fn run_test(scratch: &Scratch, tree: &Path, test: &str, patience: Duration) -> Ended {
     let log = scratch.join(&format!("results/{test}.log"));
-    let output = File::create(&log).expect("a log");
+    let output = files::create(&log);
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]);
     command.args(["--mount-proc", "bash", "-c", AROUND, "bash", test]);
@@ -226,7 +225,7 @@ pub(crate) fn fails_only_where_it_is_known_to(_: &()) {
     let seconds = std::env::var("SKEP_XFSTESTS_PATIENCE").ok().and_then(|it| it.parse().ok());
     let patience = Duration::from_secs(seconds.unwrap_or(300));
     let scratch = Scratch::new();
-    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).expect("its rights");
+    files::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755));
     let sides = ["test", "scratch"].map(|name| Side::new(&scratch, name));
     prepare(&scratch, [sides[0].address(), sides[1].address()]);
     let mut results = BTreeMap::new();
@@ -238,9 +237,9 @@ pub(crate) fn fails_only_where_it_is_known_to(_: &()) {
     }
     let kept = std::env::var_os("SKEP_EXTERNAL_RESULTS").map(PathBuf::from);
     if let Some(kept) = &kept {
-        fs::create_dir_all(kept).expect("a directory for results");
+        files::create_dir_all(kept);
         run("cp", ["-rT", text(&scratch.join("results")), text(kept)]);
-        fs::write(kept.join("results.md"), report(&results)).expect("written");
+        files::write(kept.join("results.md"), report(&results));
         println!("results: {}", kept.display());
     }
     for side in sides {

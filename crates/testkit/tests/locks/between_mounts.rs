@@ -1,10 +1,12 @@
-//! What locks mean, while nothing dies.
+//! Locks between two mounts while no process dies.
 
 use crate::Mounts;
 use crate::program::Program;
 use rustix::fs::{CWD, Mode, mkfifoat};
+use skep_testkit::files;
 use skep_testkit::suite::Case;
-use skep_testkit::{cluster, wait_for};
+use skep_testkit::view::Typed;
+use skep_testkit::{PATIENCE, cluster, wait_for};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -13,18 +15,15 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![locks:
     a_signal_ends_a_wait, ranges_split_merge_and_change, closing_gives_posix_locks_back,
     other_locks_last_until_the_last_close, deadlocks_are_refused, counters_lose_no_update,
     many_wait_and_all_get_their_turn, an_owner_has_at_most_1024_ranges,
-    holders_of_the_same_mount_are_named, who_waits_gets_it_in_the_order_of_coming,
-    readers_overtake_a_waiting_writer_64_times, who_could_have_it_is_not_kept_by_who_waits,
+    holders_of_the_same_mount_are_named, waiters_get_the_lock_in_order_of_arrival,
+    readers_overtake_a_waiting_writer_64_times, grantable_lock_is_not_blocked_by_queued_waiters,
     on_each_processor_256_wait,
     deadlocks_across_files_and_of_open_file_locks_are_refused,
     deadlocks_across_targets_are_found,
-    what_is_no_regular_file_is_locked_for_its_mount_alone,
+    locks_on_special_files_are_local_to_the_mount,
 ];
 
 pub(crate) const KINDS: [&str; 3] = ["posix", "ofd", "flock"];
-/// A machine that does much else may be slow.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// Semantics 6.1.
 fn a_lock_excludes_on_all_mounts(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
@@ -50,16 +49,17 @@ fn a_lock_excludes_on_all_mounts(mounts: &Mounts) {
     });
 }
 
-/// The kernel keeps such locks. If it passes them on one day, semantics say too little.
+/// The kernel handles these locks itself. If a later kernel forwards them, the semantics need an
+/// entry.
 ///
 /// Semantics 6.1.
-fn what_is_no_regular_file_is_locked_for_its_mount_alone(mounts: &Mounts) {
+fn locks_on_special_files_are_local_to_the_mount(mounts: &Mounts) {
     let beside = |path: &Path, ending: &str| {
         let mut name = path.as_os_str().to_owned();
         name.push(ending);
         PathBuf::from(name)
     };
-    std::fs::create_dir(beside(&mounts.one, "-directory")).expect("made");
+    files::create_dir(beside(&mounts.one, "-directory"));
     mkfifoat(CWD, beside(&mounts.one, "-fifo"), Mode::RUSR | Mode::WUSR).expect("made");
     for (ending, mode, kinds) in [("-directory", "read", &KINDS[2..]), ("-fifo", "write", &KINDS)] {
         let program = |path: &Path| {
@@ -97,7 +97,7 @@ fn a_wait_ends_when_the_lock_is_free(mounts: &Mounts) {
             let freed_at = Instant::now();
             holder.unlock(kind);
             assert_eq!(waiter.answer(), "ok");
-            // At once, not when somebody looks again, which is every five seconds.
+            // At once, not at the next poll, which comes every five seconds.
             assert!(freed_at.elapsed() < Duration::from_secs(3), "{:?}", freed_at.elapsed());
             assert_eq!(holder.try_lock(kind, "shared"), "EAGAIN");
             waiter.unlock(kind);
@@ -117,7 +117,7 @@ fn a_signal_ends_a_wait(mounts: &Mounts) {
             let took = begun.elapsed();
             assert!(took > Duration::from_millis(400) && took < Duration::from_secs(4), "{took:?}");
             holder.unlock(kind);
-            // Nor is anything kept for who has gone.
+            // Nor is the lock reserved for a waiter that has gone.
             assert_eq!(third.try_lock(kind, "exclusive"), "ok");
             third.unlock(kind);
         }
@@ -139,7 +139,7 @@ fn ranges_split_merge_and_change(mounts: &Mounts) {
             assert_eq!(test(&mut other, 40, 20), "free");
             assert_eq!(test(&mut other, 50, 0), "exclusive 60 40");
             other.ok(&format!("lock f {kind} exclusive 40 20 try"));
-            // What is between belongs to another now: nothing changes.
+            // Another program holds the range between: nothing changes.
             assert_eq!(holder.run(&format!("lock f {kind} shared 0 100 try")), "EAGAIN");
             other.ok(&format!("lock f {kind} unlock 0 0 try"));
             holder.ok(&format!("lock f {kind} exclusive 40 20 try"));
@@ -157,7 +157,7 @@ fn ranges_split_merge_and_change(mounts: &Mounts) {
     });
 }
 
-/// Who has the lock, as `F_GETLK` says it.
+/// The holder of the lock, as `F_GETLK` reports it.
 fn holder_of(program: &mut Program) -> String {
     program.run("test f posix exclusive 0 0")
 }
@@ -237,11 +237,11 @@ fn deadlocks_are_refused(mounts: &Mounts) {
 
 /// The number in a file.
 fn number(path: &Path) -> u64 {
-    let text = std::fs::read_to_string(path).expect("read");
+    let text = files::read_to_string(path);
     text.parse().expect("a number")
 }
 
-/// Semantics 6.6: each program has the file open all the time, and reads what others wrote.
+/// Semantics 6.6: each program keeps the file open, and reads the writes of the others.
 fn counters_lose_no_update(mounts: &Mounts) {
     let mut expected = 0;
     for kind in KINDS {
@@ -262,7 +262,7 @@ fn counters_lose_no_update(mounts: &Mounts) {
 fn many_wait_and_all_get_their_turn(mounts: &Mounts) {
     let mut holder = Program::on(&mounts.one);
     assert_eq!(holder.try_lock("flock", "exclusive"), "ok");
-    // More than a worker has places for requests, on each mount.
+    // More waits on each mount than one worker can have requests.
     let mut waiting: Vec<_> = (0..80)
         .map(|index| Program::on(if index % 2 == 0 { &mounts.one } else { &mounts.other }))
         .collect();
@@ -271,7 +271,7 @@ fn many_wait_and_all_get_their_turn(mounts: &Mounts) {
     let path = mounts.one.with_file_name("served-meanwhile");
     std::fs::write(&path, "x").expect("others are served");
     holder.unlock("flock");
-    // Each has it for a moment, until it closes the file.
+    // Each holds the lock for a moment, until it closes the file.
     std::thread::scope(|scope| {
         for mut program in waiting {
             scope.spawn(move || {
@@ -322,12 +322,12 @@ fn holders_of_the_same_mount_are_named(mounts: &Mounts) {
     });
 }
 
-/// How many wait for a lock of a file, as the cluster says it.
+/// The number of waiters for locks of a file, as the cluster reports it.
 fn waiting_for(path: &Path) -> usize {
     let path = path.to_str().expect("ASCII");
     let text = cluster::skep(["lock", "list", path, "--output", "json"]).expect_success();
     let list: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    list.as_array().expect("a list").iter().filter(|it| it["is_waiting"] == true).count()
+    list.list().iter().filter(|it| it["is_waiting"] == true).count()
 }
 
 fn until_they_wait(count: usize, path: &Path) {
@@ -335,7 +335,7 @@ fn until_they_wait(count: usize, path: &Path) {
 }
 
 /// Semantics 6.4.
-fn who_waits_gets_it_in_the_order_of_coming(mounts: &Mounts) {
+fn waiters_get_the_lock_in_order_of_arrival(mounts: &Mounts) {
     for kind in KINDS {
         let mut holder = Program::on(&mounts.one);
         assert_eq!(holder.try_lock(kind, "exclusive"), "ok");
@@ -349,7 +349,7 @@ fn who_waits_gets_it_in_the_order_of_coming(mounts: &Mounts) {
             })
             .collect();
         holder.unlock(kind);
-        // While one has it nobody else gets it, so whoever got it before his turn would keep it.
+        // While one program holds the lock no other gets it, so a wrong order would show.
         for program in &mut waiting {
             assert_eq!(program.answer(), "ok", "{kind}");
             program.unlock(kind);
@@ -357,7 +357,8 @@ fn who_waits_gets_it_in_the_order_of_coming(mounts: &Mounts) {
     }
 }
 
-/// Then for a second nobody does, and after that who was held up does, though nothing was unlocked.
+/// Then for a second no program gets it; afterwards the delayed waiter does, though nothing was
+/// unlocked.
 /// Semantics 6.4.
 fn readers_overtake_a_waiting_writer_64_times(mounts: &Mounts) {
     for kind in KINDS {
@@ -373,7 +374,7 @@ fn readers_overtake_a_waiting_writer_64_times(mounts: &Mounts) {
             later.unlock(kind);
         }
         let answer = later.try_lock(kind, "shared");
-        // On a machine that stood still the second may be over.
+        // On a stalled machine the second may have passed already.
         if before_last.elapsed() < Duration::from_secs(1) {
             assert_eq!(answer, "EAGAIN", "{kind}");
         }
@@ -387,7 +388,7 @@ fn readers_overtake_a_waiting_writer_64_times(mounts: &Mounts) {
 }
 
 /// Semantics 6.4.
-fn who_could_have_it_is_not_kept_by_who_waits(mounts: &Mounts) {
+fn grantable_lock_is_not_blocked_by_queued_waiters(mounts: &Mounts) {
     for kind in ["posix", "ofd"] {
         let (mut first, mut last) = (Program::on(&mounts.one), Program::on(&mounts.other));
         first.ok(&format!("lock f {kind} shared 0 10 try"));
@@ -397,7 +398,7 @@ fn who_could_have_it_is_not_kept_by_who_waits(mounts: &Mounts) {
         until_they_wait(1, &mounts.one);
         reader.begin(&format!("lock f {kind} shared 5 20 wait"));
         until_they_wait(2, &mounts.one);
-        // The writer, who came before the reader, can't have it yet.
+        // The writer, which came before the reader, cannot get it yet.
         last.unlock(kind);
         assert_eq!(reader.answer(), "ok", "{kind}");
         reader.unlock(kind);
@@ -424,7 +425,8 @@ fn on_each_processor_256_wait(mounts: &Mounts) {
     }
 }
 
-/// Directories at the root lie on targets in turn: the first two whose files lie on different ones.
+/// Directories at the root lie on targets in turn: returns the first two with files on different
+/// targets.
 fn apart(place: &Path) -> [PathBuf; 2] {
     let root = place.parent().expect("it is in the mount");
     let target = |path: &Path| {
@@ -436,9 +438,9 @@ fn apart(place: &Path) -> [PathBuf; 2] {
     };
     let mut files = (0..64).map(|number| {
         let directory = root.join(format!("apart-{number}"));
-        std::fs::create_dir_all(&directory).expect("made");
+        files::create_dir_all(&directory);
         let file = directory.join("file");
-        std::fs::write(&file, "").expect("made");
+        files::write(&file, "");
         file
     });
     let first = files.next().expect("64");
@@ -493,7 +495,7 @@ fn deadlocks_across_files_and_of_open_file_locks_are_refused(mounts: &Mounts) {
         one.ok("close g");
         one.unlock("posix");
 
-        // Three, each of whom waits for the next.
+        // Three programs, each waiting for the next one.
         let mut third = Program::on(here);
         for (byte, program) in [&mut one, &mut other, &mut third].into_iter().enumerate() {
             program.ok(&format!("lock f posix exclusive {byte} 1 try"));

@@ -1,27 +1,27 @@
-//! What becomes of locks when a client or a metadata service dies, or stands still for too long.
+//! Locks when a client or a metadata service dies, or stops for longer than a lease.
 
 use crate::between_mounts::KINDS;
 use crate::program::Program;
 use rustix::process::Signal;
+use skep_testkit::files;
 use skep_testkit::suite::Case;
 use skep_testkit::{Cluster, Mounted, Random, Shape, Transport, wait_for};
-use std::fs;
 use std::time::Duration;
 
 pub(crate) const CASES: &[Case<()>] = skep_testkit::cases![locks:
     counters_survive_kills_of_metadata_and_of_clients, locks_outlive_a_restart_of_metadata,
-    who_stood_still_for_too_long_has_lost_his_locks,
+    client_stopped_past_its_lease_loses_its_locks,
 ];
 
 /// Leases last 5 s; a busy machine finds out a little later.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PROGRAMS: u64 = 4;
 
-/// Kills the clients of a counter while others go on; gives how often was counted on all of them.
+/// Kills clients that increment a counter while others go on; returns the number of increments.
 fn kill_one_by_one(clients: Vec<Mounted>, victims: &[Program], goes_on: impl Fn(u64)) -> u64 {
     for client in clients {
         goes_on(20);
-        // The programs on it end with an error, some with the lock in their hands.
+        // The programs on that mount end with an error, some while they hold the lock.
         client.kill();
     }
     let count = |victim: &Program| {
@@ -41,7 +41,7 @@ fn counters_survive_kills_of_metadata_and_of_clients((): &()) {
         let mut cluster = Cluster::start(Shape::default());
         let clients: Vec<_> = Transport::ALL.into_iter().map(|it| cluster.mount(it)).collect();
         let here = cluster.path().join("counter");
-        fs::write(&here, "00000000").expect("written");
+        files::write(&here, "00000000");
         let mut survivors: Vec<_> = (0..PROGRAMS).map(|_| Program::on(&here)).collect();
         let of_clients = clients.iter().flat_map(|client| [client, client]);
         let mut victims: Vec<_> =
@@ -49,7 +49,7 @@ fn counters_survive_kills_of_metadata_and_of_clients((): &()) {
         for program in survivors.iter_mut().chain(&mut victims) {
             program.begin(&format!("count f {kind} 150"));
         }
-        let count = || fs::read_to_string(&here).expect("read").parse::<u64>().unwrap_or(0);
+        let count = || files::read_to_string(&here).parse::<u64>().unwrap_or(0);
         let goes_on = |by: u64| {
             let from = count();
             wait_for("the counting goes on", PATIENCE, || (count() >= from + by).then_some(()));
@@ -65,7 +65,7 @@ fn counters_survive_kills_of_metadata_and_of_clients((): &()) {
             assert_eq!(survivor.answer(), "150 ok");
             done += 150;
         }
-        // Each that died may have written a number and not heard of it.
+        // Each killed program may have written a number without getting the reply.
         let (found, most) = (count(), done + victims.len() as u64);
         assert!((done..=most).contains(&found), "{found} of {done} are counted");
         drop((survivors, victims));
@@ -105,14 +105,14 @@ fn locks_outlive_a_restart_of_metadata((): &()) {
 }
 
 /// Semantics 6.7.
-fn who_stood_still_for_too_long_has_lost_his_locks((): &()) {
+fn client_stopped_past_its_lease_loses_its_locks((): &()) {
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);
     let files = KINDS.map(|kind| (kind, cluster.path().join(kind), second.path().join(kind)));
     let mut programs: Vec<_> = files
         .iter()
         .map(|(kind, here, there)| {
-            fs::write(here, "first").expect("written");
+            files::write(here, "first");
             let (mut sleeper, other, mut reader) =
                 (Program::on(there), Program::on(here), Program::start());
             reader.open("f", there, "read");
@@ -131,7 +131,7 @@ fn who_stood_still_for_too_long_has_lost_his_locks((): &()) {
     for (kind, there, sleeper, other, reader) in &mut programs {
         assert_eq!(sleeper.run("write f wrong"), "EIO", "{kind}");
         assert_eq!(sleeper.try_lock(kind, "unlock"), "EIO", "{kind}: until it closes the file");
-        // Who only reads there has lost nothing.
+        // A program that only reads there has lost nothing.
         assert_eq!(reader.run("read f 5"), "other", "{kind}");
         assert_eq!(sleeper.run("close f"), "EIO", "{kind}: so that nobody misses it");
         sleeper.open("f", there, "write");

@@ -4,9 +4,9 @@ mod between_mounts;
 mod deaths;
 mod program;
 
+use skep_testkit::files;
 use skep_testkit::suite::{Case, Suite};
 use skep_testkit::{Cluster, Shape, Transport};
-use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
             let mounts =
                 Mounts { one: cluster.path().join(&name), other: second.path().join(&name) };
             suite.check("a file for each test", || {
-                fs::write(&mounts.one, "00000000").expect("a file");
+                files::write(&mounts.one, "00000000");
             });
             suite.run(place, &[&[Case { name: case.name, body: case.body }]], &mounts);
         }

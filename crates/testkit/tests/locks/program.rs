@@ -1,5 +1,6 @@
 //! A program that locks files as it is told.
 
+use skep_testkit::PATIENCE;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -7,9 +8,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 const PROGRAM: &str = include_str!("program.py");
-/// Longest wait for an answer: longer than two leases.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// A program with at most one command under way.
 pub(crate) struct Program {
     child: Child,

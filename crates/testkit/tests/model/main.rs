@@ -4,14 +4,13 @@
 //!
 //! Two tests. In one, each call is any mount's: the mounts remember nothing of names and attributes
 //! (`attribute_timeout=0`), so what is expected is exact. In the other the mounts have their caches
-//! and take turns; between two turns the test waits until the caches have run out. What happens
-//! within that second is the subject of the coherence tests, operations at the same moment that of
-//! the simulation.
+//! and take turns; between two turns the test waits until the caches have run out. The coherence
+//! tests cover the time within that second; the simulator covers concurrent operations.
 //!
-//! A failing seed is printed with the command that repeats it. What led to the failure is then made
-//! shorter by leaving steps out for as long as it still fails, and printed.
+//! A failing seed is printed with the command that repeats it. The test then removes steps while
+//! the rest still fails, and prints the shortest sequence.
 //!
-//! `SKEP_TEST_OPERATIONS` says how many calls each test makes, in rounds of at most 5,000; each
+//! `SKEP_TEST_OPERATIONS` sets the number of calls of each test, in rounds of at most 5,000; each
 //! round has a seed of its own, one more than that before. For a long run:
 //!
 //! ```text
@@ -30,9 +29,9 @@ use trial::{Plan, Trial};
 
 /// Calls with one seed, at most.
 const ROUND: usize = 5000;
-/// What is kept of names and attributes is at most so old.
+/// Cached names and attributes are at most this old.
 const STALENESS: Duration = Duration::from_millis(1050);
-/// Chunk files of removed files must be gone after so long.
+/// Time within which the cluster must remove the chunk files of removed files.
 const CLEAN_UP: Duration = Duration::from_secs(60);
 
 fn calls(unless_said: usize) -> usize {

@@ -8,7 +8,7 @@ use skep_testkit::Random;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Who makes a call.
+/// The user that makes a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct User {
     pub(crate) uid: u32,
@@ -25,7 +25,7 @@ const OTHERS: &[User] =
 pub(crate) enum Place {
     /// At the tree's root.
     Root(PathBuf),
-    /// At what is open under a number, hopefully a directory.
+    /// At the open file of this number, which may be no directory.
     Open(usize, PathBuf),
 }
 
@@ -85,7 +85,7 @@ pub(crate) enum Operation {
     LockOpen(usize, Lock),
 }
 
-/// What to do with the lock of `flock`.
+/// The operation of a `flock` call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lock {
     Shared,
@@ -104,7 +104,7 @@ impl Lock {
 }
 
 impl Operation {
-    /// The number of what it needs open: that says on which mount it must be made.
+    /// The number of the open file that the call needs: the call must run on the same mount.
     pub(crate) fn slot(&self) -> Option<usize> {
         match self {
             Self::Close(slot)
@@ -145,7 +145,7 @@ impl Operation {
         }
     }
 
-    /// Makes the call on a tree: what it gave, or an error number.
+    /// Makes the call on a tree; returns its result or error number.
     pub(crate) fn run(&self, view: &mut View) -> Result<String, i32> {
         let result = match self {
             Self::Create(place, mode) => view.create(place, *mode),
@@ -237,7 +237,7 @@ fn place(random: &mut Random) -> Place {
     }
 }
 
-/// What a symbolic link points to.
+/// The target of a symbolic link.
 fn target(random: &mut Random) -> PathBuf {
     let above = if random.below(3) == 0 { ".." } else { "" };
     PathBuf::from(above).join(path(random))
@@ -382,7 +382,7 @@ pub(crate) fn operation(random: &mut Random) -> Operation {
         23 => {
             let (mut uid, gid) = (random.one_of(OWNERS), random.one_of(OWNERS));
             if gid.is_none() {
-                // The kernel doesn't tell FUSE of a change to nobody.
+                // The kernel does not pass a chown that changes neither user nor group to FUSE.
                 uid = uid.or(Some(0));
             }
             Operation::Owner(it, uid, gid, follows_or_not(random))
@@ -403,7 +403,7 @@ pub(crate) fn operation(random: &mut Random) -> Operation {
     }
 }
 
-/// Whoever it may be: mostly root, who may do everything.
+/// A random user: mostly root, which may do everything.
 pub(crate) fn user(random: &mut Random) -> User {
     if random.below(4) == 0 { random.one_of(OTHERS) } else { ROOT }
 }

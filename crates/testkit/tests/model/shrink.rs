@@ -1,13 +1,13 @@
-//! Making what fails shorter.
+//! Shrinks a failing sequence of steps.
 
 use crate::trial::{Step, Trial};
 use std::time::{Duration, Instant};
 
-/// Time for it.
+/// Longest time for shrinking one failure.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Leaves steps out for as long as the rest still fails. Gives them with what then goes wrong;
-/// `None` if they don't fail again.
+/// Removes steps while the rest still fails. Returns the remaining steps with their failure; `None`
+/// means that the steps do not fail again.
 pub(crate) fn shrink(trial: &mut Trial, steps: &[Step]) -> Option<(Vec<Step>, String)> {
     let deadline = Instant::now() + PATIENCE;
     let mut best = fails(trial, steps)?;
@@ -49,7 +49,7 @@ pub(crate) fn shrink(trial: &mut Trial, steps: &[Step]) -> Option<(Vec<Step>, St
     Some(best)
 }
 
-/// Runs steps; if they fail, gives those up to the failure with what went wrong.
+/// Runs steps; if they fail, returns the steps up to the failure, and the failure.
 fn fails(trial: &mut Trial, steps: &[Step]) -> Option<(Vec<Step>, String)> {
     let (last, what) = trial.run(steps).err()?;
     Some((steps[..=last].to_vec(), what))

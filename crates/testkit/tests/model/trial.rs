@@ -1,12 +1,12 @@
-//! Running steps on two mounts and on the local file system, and comparing what they give.
+//! Runs steps on two mounts and on the local file system, and compares the results.
 
 use crate::operation::{Operation, User};
 use crate::view::{SLOTS, View, acting_as, set_time};
 use crate::watch::Watch;
 use rustix::process::Signal;
+use skep_testkit::files;
 use skep_testkit::tree::{self, Tree};
-use skep_testkit::{Cluster, Random, Scratch, wait_for};
-use std::fs;
+use skep_testkit::{Cluster, PATIENCE, Random, Scratch, wait_for};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -14,35 +14,32 @@ use std::time::{Duration, Instant};
 
 /// Differences between trees that are shown.
 const SHOWN: usize = 20;
-/// How long a service may be away after it was killed.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// One thing to do.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
     /// A call on one of the mounts; on that where its open file is, if it has one, unless the
     /// mounts take turns.
     Call(usize, User, Operation),
-    /// `kill -9` of the services of a role, so many microseconds into what comes next.
+    /// `kill -9` of the services of a role, this many microseconds after the next step begins.
     Kill(&'static str, u64),
     /// Compares the trees; the first mount sees its work at once.
     Compare(usize),
 }
 
-/// What kinds of steps there are, and how many.
+/// The kinds of steps, and their number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     /// Calls in all.
     pub(crate) calls: usize,
     /// Calls between comparisons.
     pub(crate) between_comparisons: usize,
-    /// Of so many calls, one has a service killed before it.
+    /// Before one of this many calls a service is killed.
     pub(crate) kill_every: usize,
     /// Whether a mount makes all calls up to the next comparison; otherwise each is any mount's.
     pub(crate) in_turns: bool,
 }
 
-/// What is killed, metadata and storage more often than management.
+/// The role to kill: metadata and storage more often than management.
 const ROLES: &[&str] = &["management", "metadata", "metadata", "storage", "storage"];
 /// Longest time from a call's beginning to the death of the service.
 const LONGEST_DELAY_US: usize = 3000;
@@ -72,12 +69,12 @@ impl Plan {
 pub(crate) struct Trial {
     cluster: Cluster,
     mounts: [PathBuf; 2],
-    /// How old what a mount knows may be.
+    /// Maximum age of a mount's cached names and attributes.
     staleness: Duration,
     scratch: Scratch,
     watch: Watch,
     runs: u32,
-    /// Which of the steps of the last run did something.
+    /// The steps of the last run that succeeded.
     effective: Vec<bool>,
 }
 
@@ -99,19 +96,19 @@ impl Trial {
         &self.cluster
     }
 
-    /// Runs steps on new trees, and says what went wrong and at which step.
+    /// Runs steps on new trees; returns the first failure and its step.
     pub(crate) fn run(&mut self, steps: &[Step]) -> Result<(), (usize, String)> {
         self.runs += 1;
         self.effective.clear();
         let name = format!("run-{}", self.runs);
         let reference = self.scratch.directory(&name);
         let roots = [0, 1].map(|it| self.mounts[it].join(&name));
-        fs::create_dir(&roots[0]).expect("made");
+        files::create_dir(&roots[0]);
         // Users are to do something there, and links to have something above them.
         for above in [&reference, &roots[0]] {
-            fs::create_dir(above.join("tree")).expect("made");
+            files::create_dir(above.join("tree"));
             for place in [above.clone(), above.join("tree")] {
-                fs::set_permissions(place, PermissionsExt::from_mode(0o777)).expect("ours");
+                files::set_permissions(place, PermissionsExt::from_mode(0o777));
             }
         }
         let mut run = Run {
@@ -130,17 +127,17 @@ impl Trial {
         drop(run);
         self.watch.ends();
         for place in [reference, root] {
-            fs::remove_dir_all(place).expect("removed");
+            files::remove_dir_all(place);
         }
         Ok(())
     }
 
-    /// Which of the steps of the last run did something: calls that didn't fail.
+    /// The steps of the last run that did not fail.
     pub(crate) fn effective(&self) -> &[bool] {
         &self.effective
     }
 
-    /// Whether operations stood still, so that running steps again says nothing.
+    /// Whether operations hung, so that repeating the steps proves nothing.
     pub(crate) fn stood_still(&self) -> bool {
         self.watch.has_bitten()
     }

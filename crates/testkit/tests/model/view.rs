@@ -198,7 +198,8 @@ impl View {
         nothing(rustix::fs::lsetxattr(self.at(place)?, name, value, flags))
     }
 
-    /// Looks at it first: before, the kernel may have an older list of who may (semantics 1.17).
+    /// Looks at it first: before that, the kernel may have an older access control list (semantics
+    /// 1.17).
     pub(crate) fn get_attribute(&self, place: &Place, name: &str) -> Outcome {
         rustix::fs::statat(CWD, self.at(place)?, AtFlags::SYMLINK_NOFOLLOW).ok();
         let mut value = [0; 1000];

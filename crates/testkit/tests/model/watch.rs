@@ -1,4 +1,4 @@
-//! Sees to it that a call which never ends is told of, instead of the test never ending.
+//! Reports a call that never returns, so that the test fails instead of hanging.
 
 use crate::trial::Step;
 use skep_testkit::process;

@@ -3,17 +3,18 @@
 use crate::{Test, ok, refused};
 use rustix::fs::{XattrFlags, getxattr, listxattr, lsetxattr, removexattr, setxattr};
 use rustix::io::Errno;
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::program::run_in;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![acls:
-    say_who_may, follow_the_mode, are_handed_down, are_handed_down_without_the_umask,
-    the_umask_counts_without_them, that_say_no_more_than_the_mode, are_removed,
-    malformed_ones_are_refused, clear_set_group_id, of_directories_are_for_searching,
-    move_with_renames, with_many_entries,
+    lists_grant_and_deny_access, follow_the_mode, are_handed_down,
+    are_handed_down_without_the_umask, the_umask_counts_without_them,
+    that_say_no_more_than_the_mode, are_removed, malformed_ones_are_refused, clear_set_group_id,
+    of_directories_are_for_searching, move_with_renames, with_many_entries,
 ];
 
 const USER: &str = "23456";
@@ -30,11 +31,11 @@ fn may(directory: &Path, command: &str) -> bool {
 }
 
 fn mode(path: &Path) -> u32 {
-    ok(fs::symlink_metadata(path)).mode() & 0o7777
+    files::symlink_metadata(path).mode() & 0o7777
 }
 
 fn chmod(path: &Path, mode: u32) {
-    ok(fs::set_permissions(path, fs::Permissions::from_mode(mode)));
+    files::set_permissions(path, fs::Permissions::from_mode(mode));
 }
 
 /// The list as text, in one line.
@@ -59,10 +60,10 @@ fn raw(entries: &[(u16, u16, u32)]) -> Vec<u8> {
 }
 
 /// Semantics 1.17.
-fn say_who_may(root: &Path) {
+fn lists_grant_and_deny_access(root: &Path) {
     chmod(root, 0o755);
     let path = root.join("file");
-    ok(fs::write(&path, "text"));
+    files::write(&path, "text");
     chmod(&path, 0o600);
     assert!(!may(root, "cat file"));
     set(root, &["-m", "u:23456:r", "file"]);
@@ -75,7 +76,7 @@ fn say_who_may(root: &Path) {
     set(root, &["-x", "u:23456", "file"]);
     assert!(may(root, "cat file && echo more >> file"));
     let mut names = [0; 100];
-    let len = ok(listxattr(&path, &mut names[..]));
+    let len = listxattr(&path, &mut names[..]).or_fail("listxattr", &path);
     assert!(String::from_utf8_lossy(&names[..len]).contains(ACCESS));
 }
 
@@ -83,7 +84,7 @@ fn say_who_may(root: &Path) {
 fn follow_the_mode(root: &Path) {
     chmod(root, 0o755);
     let path = root.join("file");
-    ok(fs::write(&path, "text"));
+    files::write(&path, "text");
     chmod(&path, 0o600);
     set(root, &["-m", "u:23456:rw,g::r", "file"]);
     assert_eq!(mode(&path), 0o660);
@@ -103,20 +104,20 @@ fn are_handed_down(root: &Path) {
                        default:mask::rwx,default:other::---";
     for index in 0..16 {
         let (name, inner) = (format!("directory-{index}"), format!("directory-{index}/inner"));
-        ok(fs::create_dir_all(root.join(&inner)));
+        files::create_dir_all(root.join(&inner));
         for name in [&name, &inner] {
             let access = "user::rwx,user:23456:rwx,group::r-x,mask::rwx,other::---";
             assert_eq!(list(root, name), format!("{access},{handed_down}"));
         }
         let file = format!("{inner}/file");
-        ok(fs::write(root.join(&file), "x"));
+        files::write(root.join(&file), "x");
         let access = "user::rw-,user:23456:rwx,group::r-x,mask::rw-,other::---";
         assert_eq!(list(root, &file), access);
         assert_eq!(mode(&root.join(&file)), 0o660);
         let pipe = format!("{inner}/pipe");
         run_in(root, "mkfifo", [&pipe]);
         assert_eq!(list(root, &pipe), access);
-        ok(std::os::unix::fs::symlink("file", root.join(format!("{inner}/link"))));
+        files::symlink("file", root.join(format!("{inner}/link")));
         assert_eq!(mode(&root.join(format!("{inner}/link"))), 0o777);
     }
     // Less is asked for than is handed down.
@@ -124,10 +125,10 @@ fn are_handed_down(root: &Path) {
     assert_eq!(mode(&root.join("narrow")), 0o700);
     assert!(list(root, "narrow").starts_with("user::rwx,user:23456:rwx,group::r-x,mask::---,"));
     // Three entries are no list, but they count.
-    ok(fs::create_dir(root.join("plain")));
+    files::create_dir(root.join("plain"));
     set(root, &["-b", "plain"]);
     set(root, &["-d", "-m", "u::rwx,g::r,o::r", "plain"]);
-    ok(fs::write(root.join("plain/file"), "x"));
+    files::write(root.join("plain/file"), "x");
     assert_eq!(list(root, "plain/file"), "user::rw-,group::r--,other::r--");
     refused(getxattr(root.join("plain/file"), ACCESS, &mut [0; 100]), Errno::NODATA);
 }
@@ -153,46 +154,46 @@ fn the_umask_counts_without_them(root: &Path) {
 /// Such a list changes the mode and isn't kept.
 fn that_say_no_more_than_the_mode(root: &Path) {
     let path = root.join("file");
-    ok(fs::write(&path, "x"));
+    files::write(&path, "x");
     let undefined = u32::MAX;
     let small = raw(&[(1, 6, undefined), (4, 0, undefined), (32, 4, undefined)]);
-    ok(setxattr(&path, ACCESS, &small, ANY));
+    setxattr(&path, ACCESS, &small, ANY).or_fail("setxattr", &path);
     assert_eq!(mode(&path), 0o604);
     refused(getxattr(&path, ACCESS, &mut [0; 100]), Errno::NODATA);
     set(root, &["-m", "u:5:r", "file"]);
-    ok(getxattr(&path, ACCESS, &mut [0; 100]));
-    ok(setxattr(&path, ACCESS, &small, ANY));
+    getxattr(&path, ACCESS, &mut [0; 100]).or_fail("getxattr", &path);
+    setxattr(&path, ACCESS, &small, ANY).or_fail("setxattr", &path);
     refused(getxattr(&path, ACCESS, &mut [0; 100]), Errno::NODATA);
     // One to hand down is kept.
-    ok(setxattr(root, DEFAULT, &small, ANY));
-    assert_eq!(ok(getxattr(root, DEFAULT, &mut [0; 100])), small.len());
+    setxattr(root, DEFAULT, &small, ANY).or_fail("setxattr", root);
+    assert_eq!(getxattr(root, DEFAULT, &mut [0; 100]).or_fail("getxattr", root), small.len());
 }
 
 fn are_removed(root: &Path) {
     chmod(root, 0o755);
     let path = root.join("file");
-    ok(fs::write(&path, "x"));
+    files::write(&path, "x");
     chmod(&path, 0o600);
     set(root, &["-m", "u:23456:rw", "file"]);
     assert!(may(root, "cat file"));
     set(root, &["-b", "file"]);
     assert!(!may(root, "cat file"));
     refused(getxattr(&path, ACCESS, &mut [0; 100]), Errno::NODATA);
-    ok(removexattr(&path, ACCESS));
+    removexattr(&path, ACCESS).or_fail("removexattr", &path);
     set(root, &["-d", "-m", "u:5:r", "."]);
     set(root, &["-k", "."]);
     refused(getxattr(root, DEFAULT, &mut [0; 100]), Errno::NODATA);
-    ok(fs::create_dir(root.join("directory")));
+    files::create_dir(root.join("directory"));
     assert!(!list(root, "directory").contains("default"));
 }
 
 fn malformed_ones_are_refused(root: &Path) {
     let path = root.join("file");
-    ok(fs::write(&path, "x"));
+    files::write(&path, "x");
     let none = u32::MAX;
     let (owner, group, mask, other) = ((1, 6, none), (4, 4, none), (16, 4, none), (32, 0, none));
     let good = raw(&[owner, (2, 4, 5), group, mask, other]);
-    ok(setxattr(&path, ACCESS, &good, ANY));
+    setxattr(&path, ACCESS, &good, ANY).or_fail("setxattr", &path);
     let bad = [
         raw(&[owner, group]),
         raw(&[owner, (2, 4, 5), group, other]),
@@ -214,20 +215,20 @@ fn malformed_ones_are_refused(root: &Path) {
     version[0] = 1;
     refused(setxattr(&path, ACCESS, &version, ANY), Errno::OPNOTSUPP);
     refused(setxattr(&path, DEFAULT, &good, ANY), Errno::ACCESS);
-    ok(std::os::unix::fs::symlink("file", root.join("link")));
+    files::symlink("file", root.join("link"));
     refused(lsetxattr(root.join("link"), ACCESS, &good, ANY), Errno::OPNOTSUPP);
     let mut found = [0; 100];
-    let len = ok(getxattr(&path, ACCESS, &mut found));
+    let len = getxattr(&path, ACCESS, &mut found).or_fail("getxattr", &path);
     assert_eq!(found[..len], good);
 }
 
-/// Who isn't in a file's group may not leave the set-group-id bit when changing its list.
+/// A list that is set by a user outside of the file's group clears the set-group-id bit.
 fn clear_set_group_id(root: &Path) {
     chmod(root, 0o777);
     for (name, group, expected) in [("theirs", 0, 0o755), ("own", 23456, 0o2755)] {
         let path = root.join(name);
-        ok(fs::write(&path, "x"));
-        ok(chown(&path, Some(23456), Some(group)));
+        files::write(&path, "x");
+        files::chown(&path, Some(23456), Some(group));
         chmod(&path, 0o2755);
         assert!(may(root, &format!("setfacl -m u:5:r {name}")));
         assert_eq!(mode(&path), expected, "{name}");
@@ -237,8 +238,8 @@ fn clear_set_group_id(root: &Path) {
 fn of_directories_are_for_searching(root: &Path) {
     chmod(root, 0o755);
     let directory = root.join("directory");
-    ok(fs::create_dir(&directory));
-    ok(fs::write(directory.join("file"), "x"));
+    files::create_dir(&directory);
+    files::write(directory.join("file"), "x");
     chmod(&directory, 0o700);
     assert!(!may(root, "cat directory/file"));
     set(root, &["-m", "u:23456:x", "directory"]);
@@ -249,16 +250,16 @@ fn of_directories_are_for_searching(root: &Path) {
 }
 
 fn move_with_renames(root: &Path) {
-    ok(fs::write(root.join("file"), "x"));
+    files::write(root.join("file"), "x");
     set(root, &["-m", "u:23456:rw,g:7:-", "file"]);
     let before = list(root, "file");
-    ok(fs::create_dir(root.join("directory")));
-    ok(fs::rename(root.join("file"), root.join("directory/file")));
+    files::create_dir(root.join("directory"));
+    files::rename(root.join("file"), root.join("directory/file"));
     assert_eq!(list(root, "directory/file"), before);
 }
 
 fn with_many_entries(root: &Path) {
-    ok(fs::write(root.join("file"), "x"));
+    files::write(root.join("file"), "x");
     let entries: Vec<_> = (1000..1400).map(|id| format!("u:{id}:r")).collect();
     set(root, &["-m", &entries.join(","), "file"]);
     assert_eq!(list(root, "file").matches("user:1").count(), 400);

@@ -1,48 +1,49 @@
-//! Room, holes and copies: `fallocate`, `lseek` with `SEEK_DATA` and `SEEK_HOLE`,
+//! Allocated space, holes and copies: `fallocate`, `lseek` with `SEEK_DATA` and `SEEK_HOLE`,
 //! `copy_file_range`.
 
 use crate::{Test, ok, refused};
 use rustix::fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, seek};
 use rustix::io::Errno;
 use skep_testkit::Random;
+use skep_testkit::files;
 use skep_testkit::program::run_in;
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![allocation:
     allocating_makes_longer_or_keeps_the_size, more_than_there_is_is_refused,
-    a_punched_range_is_zero_and_a_hole, zeroed_ranges, what_is_mapped_is_no_hole,
-    copies_within_and_between_files, copies_keep_what_is_beside_them, privileges_go,
+    a_punched_range_is_zero_and_a_hole, zeroed_ranges, mapped_data_is_not_a_hole,
+    copies_within_and_between_files, copies_keep_the_bytes_around_them, privileges_go,
 ];
 
 const KEEP: FallocateFlags = FallocateFlags::KEEP_SIZE;
 
 fn punch(file: &File, offset: u64, length: u64) {
-    ok(fallocate(file, KEEP | FallocateFlags::PUNCH_HOLE, offset, length));
+    files::fallocate(file, KEEP | FallocateFlags::PUNCH_HOLE, offset, length);
 }
 
 fn new(root: &Path, name: &str, bytes: &[u8]) -> File {
-    ok(fs::write(root.join(name), bytes));
-    ok(OpenOptions::new().read(true).write(true).open(root.join(name)))
+    files::write(root.join(name), bytes);
+    files::open_with(OpenOptions::new().read(true).write(true), root.join(name))
 }
 
 /// Semantics 2.11.
 fn allocating_makes_longer_or_keeps_the_size(root: &Path) {
     let file = new(root, "file", b"abc");
-    let before = ok(file.metadata());
-    ok(fallocate(&file, KEEP, 0, 3_000_000));
-    assert_eq!(ok(file.metadata()).len(), 3);
-    ok(fallocate(&file, FallocateFlags::empty(), 1, 2_000_000));
-    let after = ok(file.metadata());
+    let before = files::metadata_of(&file);
+    files::fallocate(&file, KEEP, 0, 3_000_000);
+    assert_eq!(files::metadata_of(&file).len(), 3);
+    files::fallocate(&file, FallocateFlags::empty(), 1, 2_000_000);
+    let after = files::metadata_of(&file);
     assert_eq!(after.len(), 2_000_001);
     assert!(after.blocks() * 512 >= 2_000_001, "{} blocks", after.blocks());
     assert!((after.ctime(), after.ctime_nsec()) > (before.ctime(), before.ctime_nsec()));
-    ok(fallocate(&file, FallocateFlags::empty(), 0, 10));
-    let bytes = ok(fs::read(root.join("file")));
+    files::fallocate(&file, FallocateFlags::empty(), 0, 10);
+    let bytes = files::read(root.join("file"));
     assert_eq!((bytes.len(), &bytes[..3]), (2_000_001, &b"abc"[..]));
     assert!(bytes[3..].iter().all(|byte| *byte == 0));
-    let reader = ok(File::open(root.join("file")));
+    let reader = files::open(root.join("file"));
     refused(fallocate(&reader, FallocateFlags::empty(), 0, 10), Errno::BADF);
     refused(fallocate(&file, FallocateFlags::empty(), 0, 0), Errno::INVAL);
 }
@@ -59,8 +60,8 @@ fn more_than_there_is_is_refused(root: &Path) {
     }
     let wanted = [1 << 43, 1 << 42];
     refused(fallocate(&file, FallocateFlags::empty(), 0, wanted[1]), Errno::NOSPC);
-    assert_eq!(ok(file.metadata()).len(), 3);
-    assert_eq!(ok(fs::read(root.join("file"))), b"abc");
+    assert_eq!(files::metadata_of(&file).len(), 3);
+    assert_eq!(files::read(root.join("file")), b"abc");
     punch(&file, 0, wanted[0]);
 }
 
@@ -68,19 +69,19 @@ fn more_than_there_is_is_refused(root: &Path) {
 fn a_punched_range_is_zero_and_a_hole(root: &Path) {
     let mut expected = Random::new(5).bytes(5_000_000);
     let file = new(root, "file", &expected);
-    ok(file.sync_all());
+    files::sync_all(&file);
     let at = |what| ok(seek(&file, what));
     assert_eq!((at(SeekFrom::Data(7)), at(SeekFrom::Hole(7))), (7, 5_000_000));
     for (start, length) in [(100, 5), (4000, 200), (1_000_000, 2_000_000), (4_999_000, 9000)] {
         // In the page cache too.
-        assert!(ok(fs::read(root.join("file"))) == expected);
+        assert!(files::read(root.join("file")) == expected);
         punch(&file, start as u64, length as u64);
         let end = expected.len().min(start + length);
         expected[start..end].fill(0);
-        assert!(ok(fs::read(root.join("file"))) == expected, "{length} bytes at {start}");
+        assert!(files::read(root.join("file")) == expected, "{length} bytes at {start}");
     }
-    assert_eq!(ok(file.metadata()).len(), 5_000_000);
-    assert!(ok(file.metadata()).blocks() * 512 < 3_200_000);
+    assert_eq!(files::metadata_of(&file).len(), 5_000_000);
+    assert!(files::metadata_of(&file).blocks() * 512 < 3_200_000);
     let hole = at(SeekFrom::Hole(200_000));
     assert_eq!(hole, 1_000_000_u64.next_multiple_of(4096));
     assert_eq!(at(SeekFrom::Hole(hole + 5)), hole + 5);
@@ -88,12 +89,12 @@ fn a_punched_range_is_zero_and_a_hole(root: &Path) {
     assert_eq!(at(SeekFrom::Hole(3_000_000)), 5_000_000);
     refused(seek(&file, SeekFrom::Data(5_000_000)), Errno::NXIO);
     refused(seek(&file, SeekFrom::Hole(5_000_000)), Errno::NXIO);
-    ok(file.set_len(9_000_000));
+    files::set_len(&file, 9_000_000);
     // At the end of what was written, or of its block.
     let hole = at(SeekFrom::Hole(3_000_000));
     assert!((5_000_000..=5_000_000_u64.next_multiple_of(4096)).contains(&hole), "{hole}");
     refused(seek(&file, SeekFrom::Data(6_000_000)), Errno::NXIO);
-    ok(file.write_all_at(b"x", 8_000_000));
+    files::write_all_at(&file, b"x", 8_000_000);
     assert_eq!(at(SeekFrom::Data(6_000_000)), 8_000_000 / 4096 * 4096);
     refused(fallocate(&file, FallocateFlags::PUNCH_HOLE, 0, 10), Errno::OPNOTSUPP);
 }
@@ -102,17 +103,17 @@ fn a_punched_range_is_zero_and_a_hole(root: &Path) {
 fn zeroed_ranges(root: &Path) {
     let mut expected = Random::new(6).bytes(3_000_000);
     let file = new(root, "file", &expected);
-    ok(fallocate(&file, KEEP | FallocateFlags::ZERO_RANGE, 2_000_000, 5_000_000));
+    files::fallocate(&file, KEEP | FallocateFlags::ZERO_RANGE, 2_000_000, 5_000_000);
     expected[2_000_000..].fill(0);
-    assert!(ok(fs::read(root.join("file"))) == expected);
-    ok(fallocate(&file, FallocateFlags::ZERO_RANGE, 1_000_001, 3_000_000));
+    assert!(files::read(root.join("file")) == expected);
+    files::fallocate(&file, FallocateFlags::ZERO_RANGE, 1_000_001, 3_000_000);
     expected[1_000_001..].fill(0);
     expected.resize(4_000_001, 0);
-    assert!(ok(fs::read(root.join("file"))) == expected);
+    assert!(files::read(root.join("file")) == expected);
 }
 
 /// Semantics 2.12.
-fn what_is_mapped_is_no_hole(root: &Path) {
+fn mapped_data_is_not_a_hole(root: &Path) {
     let program = "import mmap, os\n\
          with open('file', 'w+b') as file:\n\
          \x20   file.truncate(3000000)\n\
@@ -143,28 +144,28 @@ fn copies_within_and_between_files(root: &Path) {
     let from = new(root, "from", &bytes);
     let to = new(root, "to", b"");
     assert_eq!(copy(&from, 123, &to, 1_000_000, 5_000_000), 5_000_000);
-    let got = ok(fs::read(root.join("to")));
+    let got = files::read(root.join("to"));
     assert_eq!(got.len(), 6_000_000);
     assert!(got[..1_000_000].iter().all(|byte| *byte == 0));
     assert!(got[1_000_000..] == bytes[123..5_000_123]);
     assert_eq!(copy(&from, 6_000_000, &to, 0, 5_000_000), 1_000_000, "to the end of the source");
-    assert!(ok(fs::read(root.join("to")))[..1_000_000] == bytes[6_000_000..]);
+    assert!(files::read(root.join("to"))[..1_000_000] == bytes[6_000_000..]);
     assert_eq!(copy(&from, 7_000_000, &to, 0, 10), 0);
     // Within one file, side by side, but not over each other.
     assert_eq!(copy(&from, 0, &from, 3_000_000, 3_000_000), 3_000_000);
-    assert!(ok(fs::read(root.join("from")))[3_000_000..6_000_000] == bytes[..3_000_000]);
+    assert!(files::read(root.join("from"))[3_000_000..6_000_000] == bytes[..3_000_000]);
     let overlapping = copy_file_range(&from, Some(&mut 0), &from, Some(&mut 5), 10);
     refused(overlapping, Errno::INVAL);
 }
 
-fn copies_keep_what_is_beside_them(root: &Path) {
+fn copies_keep_the_bytes_around_them(root: &Path) {
     let from = new(root, "from", &[1; 2_000_000]);
     let to = new(root, "to", &[2; 2_000_000]);
     // Both in the page cache, and a part of the source is a hole.
     punch(&from, 500_000, 500_000);
-    assert_eq!(ok(fs::read(root.join("to"))).len(), 2_000_000);
+    assert_eq!(files::read(root.join("to")).len(), 2_000_000);
     assert_eq!(copy(&from, 400_001, &to, 300_007, 1_000_001), 1_000_001);
-    let got = ok(fs::read(root.join("to")));
+    let got = files::read(root.join("to"));
     assert_eq!(got.len(), 2_000_000);
     for (at, byte) in got.iter().enumerate() {
         let expected = match at {
@@ -177,16 +178,16 @@ fn copies_keep_what_is_beside_them(root: &Path) {
 }
 
 fn privileges_go(root: &Path) {
-    ok(fs::set_permissions(root, fs::Permissions::from_mode(0o777)));
+    files::set_permissions(root, fs::Permissions::from_mode(0o777));
     for (index, how) in ["fallocate -l 100", "fallocate -p -o 0 -l 10"].into_iter().enumerate() {
         let path = root.join(format!("file{index}"));
-        ok(fs::write(&path, [1; 50]));
-        ok(fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)));
+        files::write(&path, [1; 50]);
+        files::set_permissions(&path, fs::Permissions::from_mode(0o6777));
         let command = format!("{how} {}", path.display());
         run_in(root, "sh", ["-c", &command]);
-        assert_eq!(ok(fs::metadata(&path)).mode() & 0o7777, 0o6777, "root keeps them");
+        assert_eq!(files::metadata(&path).mode() & 0o7777, 0o6777, "root keeps them");
         let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", &command];
         run_in(root, "setpriv", nobody);
-        assert_eq!(ok(fs::metadata(&path)).mode() & 0o7777, 0o777, "{how}");
+        assert_eq!(files::metadata(&path).mode() & 0o7777, 0o777, "{how}");
     }
 }

@@ -3,10 +3,11 @@
 use crate::{Test, ok, refused};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use rustix::io::Errno;
+use skep_testkit::files::{self, OrFail};
 use skep_testkit::program::run_in;
 use std::fs::{self, OpenOptions};
-use std::io::{Read, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown};
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -20,10 +21,10 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![attributes:
 
 fn permissions_change(root: &Path) {
     let path = root.join("file");
-    ok(fs::write(&path, "x"));
+    files::write(&path, "x");
     for mode in [0o000, 0o777, 0o600, 0o4755, 0o1777] {
-        ok(fs::set_permissions(&path, fs::Permissions::from_mode(mode)));
-        assert_eq!(ok(fs::metadata(&path)).mode(), 0o100_000 | mode);
+        files::set_permissions(&path, fs::Permissions::from_mode(mode));
+        assert_eq!(files::metadata(&path).mode(), 0o100_000 | mode);
     }
     refused(
         fs::set_permissions(root.join("missing"), fs::Permissions::from_mode(0o600)),
@@ -33,16 +34,16 @@ fn permissions_change(root: &Path) {
 
 fn owners_change(root: &Path) {
     let path = root.join("file");
-    ok(fs::write(&path, "x"));
-    ok(chown(&path, Some(12), Some(34)));
+    files::write(&path, "x");
+    files::chown(&path, Some(12), Some(34));
     let owners = |path: &Path| {
-        let found = ok(fs::metadata(path));
+        let found = files::metadata(path);
         (found.uid(), found.gid())
     };
     assert_eq!(owners(&path), (12, 34));
-    ok(chown(&path, None, Some(4_000_000_000)));
+    files::chown(&path, None, Some(4_000_000_000));
     assert_eq!(owners(&path), (12, 4_000_000_000));
-    ok(chown(&path, Some(4_000_000_000), None));
+    files::chown(&path, Some(4_000_000_000), None);
     assert_eq!(owners(&path), (4_000_000_000, 4_000_000_000));
 }
 
@@ -56,64 +57,65 @@ fn times(seconds: i64, nanoseconds: i64) -> Timestamps {
 /// Semantics 1.9.
 fn times_are_kept_to_the_nanosecond(root: &Path) {
     let path = root.join("file");
-    ok(fs::write(&path, "x"));
+    files::write(&path, "x");
     for (seconds, nanoseconds) in [(0, 0), (1_234_567_890, 123_456_789), (4_400_000_000, 1)] {
-        ok(utimensat(CWD, &path, &times(seconds, nanoseconds), AtFlags::empty()));
-        let found = ok(fs::metadata(&path));
+        utimensat(CWD, &path, &times(seconds, nanoseconds), AtFlags::empty())
+            .or_fail("utimensat", &path);
+        let found = files::metadata(&path);
         assert_eq!((found.atime(), found.atime_nsec()), (seconds, nanoseconds));
         assert_eq!((found.mtime(), found.mtime_nsec()), (seconds + 1, nanoseconds + 1));
     }
     let directory = root.join("directory");
-    ok(fs::create_dir(&directory));
-    ok(utimensat(CWD, &directory, &times(5, 6), AtFlags::empty()));
-    assert_eq!(ok(fs::metadata(&directory)).mtime_nsec(), 7);
+    files::create_dir(&directory);
+    utimensat(CWD, &directory, &times(5, 6), AtFlags::empty()).or_fail("utimensat", &directory);
+    assert_eq!(files::metadata(&directory).mtime_nsec(), 7);
 }
 
 fn times_can_be_left_alone(root: &Path) {
     let path = root.join("file");
-    ok(fs::write(&path, "x"));
-    ok(utimensat(CWD, &path, &times(100, 5), AtFlags::empty()));
+    files::write(&path, "x");
+    utimensat(CWD, &path, &times(100, 5), AtFlags::empty()).or_fail("utimensat", &path);
     let keep = Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
         last_modification: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
     };
-    ok(utimensat(CWD, &path, &keep, AtFlags::empty()));
-    let found = ok(fs::metadata(&path));
+    utimensat(CWD, &path, &keep, AtFlags::empty()).or_fail("utimensat", &path);
+    let found = files::metadata(&path);
     assert_eq!((found.atime(), found.atime_nsec()), (100, 5));
     let age = ok(SystemTime::now().duration_since(ok(found.modified())));
     assert!(age < Duration::from_secs(60), "{age:?}");
 }
 
 fn of_symbolic_links(root: &Path) {
-    ok(fs::write(root.join("file"), "x"));
-    ok(std::os::unix::fs::symlink("file", root.join("link")));
+    files::write(root.join("file"), "x");
+    files::symlink("file", root.join("link"));
     ok(lchown(root.join("link"), Some(7), Some(8)));
     ok(utimensat(CWD, root.join("link"), &times(50, 60), AtFlags::SYMLINK_NOFOLLOW));
-    let link = ok(fs::symlink_metadata(root.join("link")));
+    let link = files::symlink_metadata(root.join("link"));
     assert_eq!((link.uid(), link.gid(), link.mtime()), (7, 8, 51));
-    assert_ne!(ok(fs::metadata(root.join("file"))).uid(), 7);
+    assert_ne!(files::metadata(root.join("file")).uid(), 7);
 }
 
 /// Sets both times to a moment long ago, and gives the change time that this left.
 fn age(path: &Path) -> (i64, i64) {
-    ok(utimensat(CWD, path, &times(1000, 0), AtFlags::empty()));
-    let found = ok(fs::metadata(path));
+    utimensat(CWD, path, &times(1000, 0), AtFlags::empty()).or_fail("utimensat", path);
+    let found = files::metadata(path);
     (found.ctime(), found.ctime_nsec())
 }
 
 fn writes_change_times(root: &Path) {
     let path = root.join("file");
-    ok(fs::write(&path, "x"));
+    files::write(&path, "x");
     let before = age(&path);
-    let mut file = ok(OpenOptions::new().append(true).open(&path));
-    ok(file.write_all(b"y"));
+    let file = files::open_with(OpenOptions::new().append(true), &path);
+    files::write_all(&file, b"y");
     drop(file);
-    let found = ok(fs::metadata(&path));
+    let found = files::metadata(&path);
     assert!(found.mtime() > 1_000_000, "{}", found.mtime());
     assert!((found.ctime(), found.ctime_nsec()) >= before);
     let before = age(&path);
-    ok(OpenOptions::new().write(true).open(&path)).set_len(0).expect("truncated");
-    let found = ok(fs::metadata(&path));
+    files::set_len(&files::open_with(OpenOptions::new().write(true), &path), 0);
+    let found = files::metadata(&path);
     assert!(found.mtime() > 1_000_000, "{}", found.mtime());
     assert!((found.ctime(), found.ctime_nsec()) >= before);
 }
@@ -121,56 +123,59 @@ fn writes_change_times(root: &Path) {
 /// Semantics 1.9. Kernels see by the time whether what they know of a file is right.
 fn times_to_come_are_changed_too(root: &Path) {
     let path = root.join("file");
-    ok(fs::write(&path, "x"));
+    files::write(&path, "x");
     let later = SystemTime::now() + Duration::from_secs(1_000_000);
-    let set = |path: &Path| ok(ok(fs::File::open(path)).set_modified(later));
-    let is_changed = |path: &Path| ok(ok(fs::metadata(path)).modified()) < later;
+    let set = |path: &Path| ok(files::open(path).set_modified(later));
+    let is_changed = |path: &Path| ok(files::metadata(path).modified()) < later;
     set(&path);
     assert!(!is_changed(&path));
-    ok(fs::write(&path, "y"));
+    files::write(&path, "y");
     assert!(is_changed(&path));
     set(&path);
-    ok(ok(OpenOptions::new().append(true).open(&path)).write_all(b"z"));
+    files::write_all(&files::open_with(OpenOptions::new().append(true), &path), b"z");
     assert!(is_changed(&path));
     set(root);
-    ok(fs::write(root.join("other"), "x"));
+    files::write(root.join("other"), "x");
     assert!(is_changed(root));
 }
 
 fn names_change_times_of_directories(root: &Path) {
     let directory = root.join("directory");
-    ok(fs::create_dir(&directory));
+    files::create_dir(&directory);
     let steps: &[fn(&Path)] = &[
-        |directory| ok(fs::write(directory.join("a"), "x")),
-        |directory| ok(fs::rename(directory.join("a"), directory.join("b"))),
-        |directory| ok(fs::hard_link(directory.join("b"), directory.join("c"))),
-        |directory| ok(fs::remove_file(directory.join("b"))),
-        |directory| ok(fs::create_dir(directory.join("d"))),
-        |directory| ok(fs::remove_dir(directory.join("d"))),
-        |directory| ok(std::os::unix::fs::symlink("x", directory.join("e"))),
+        |directory| files::write(directory.join("a"), "x"),
+        |directory| files::rename(directory.join("a"), directory.join("b")),
+        |directory| files::hard_link(directory.join("b"), directory.join("c")),
+        |directory| files::remove_file(directory.join("b")),
+        |directory| files::create_dir(directory.join("d")),
+        |directory| files::remove_dir(directory.join("d")),
+        |directory| files::symlink("x", directory.join("e")),
     ];
     for (number, step) in steps.iter().enumerate() {
         age(&directory);
         step(&directory);
-        let found = ok(fs::metadata(&directory));
+        let found = files::metadata(&directory);
         assert!(found.mtime() > 1_000_000, "step {number}: {}", found.mtime());
     }
 }
 
 fn changes_change_the_change_time(root: &Path) {
     let path = root.join("file");
-    ok(fs::write(&path, "x"));
+    files::write(&path, "x");
     let changed = || {
-        let found = ok(fs::metadata(&path));
+        let found = files::metadata(&path);
         (found.ctime(), found.ctime_nsec())
     };
     let steps: &[&dyn Fn()] = &[
-        &|| ok(fs::set_permissions(&path, fs::Permissions::from_mode(0o600))),
-        &|| ok(chown(&path, Some(1), None)),
-        &|| ok(fs::hard_link(&path, root.join("second"))),
-        &|| ok(fs::rename(root.join("second"), root.join("third"))),
-        &|| ok(fs::remove_file(root.join("third"))),
-        &|| ok(rustix::fs::setxattr(&path, "user.x", b"y", rustix::fs::XattrFlags::empty())),
+        &|| files::set_permissions(&path, fs::Permissions::from_mode(0o600)),
+        &|| files::chown(&path, Some(1), None),
+        &|| files::hard_link(&path, root.join("second")),
+        &|| files::rename(root.join("second"), root.join("third")),
+        &|| files::remove_file(root.join("third")),
+        &|| {
+            rustix::fs::setxattr(&path, "user.x", b"y", rustix::fs::XattrFlags::empty())
+                .or_fail("setxattr", &path)
+        },
     ];
     for (number, step) in steps.iter().enumerate() {
         let before = changed();
@@ -188,29 +193,29 @@ fn changes_change_the_change_time(root: &Path) {
 
 fn blocks_are_counted(root: &Path) {
     let path = root.join("file");
-    let mut file = ok(fs::File::create(&path));
-    ok(file.write_all(&vec![1; 1 << 20]));
-    ok(file.sync_all());
+    let file = files::create(&path);
+    files::write_all(&file, &vec![1; 1 << 20]);
+    files::sync_all(&file);
     drop(file);
-    let found = ok(fs::metadata(&path));
+    let found = files::metadata(&path);
     assert!(found.blocks() >= (1 << 20) / 512, "{} blocks", found.blocks());
     assert!(found.blksize() >= 4096);
 }
 
 fn of_open_files(root: &Path) {
     let path = root.join("file");
-    let mut file = ok(OpenOptions::new().read(true).write(true).create_new(true).open(&path));
-    ok(file.write_all(b"12345"));
-    assert_eq!(ok(file.metadata()).len(), 5);
-    assert_eq!(ok(fs::metadata(&path)).len(), 5);
+    let file = files::open_with(OpenOptions::new().read(true).write(true).create_new(true), &path);
+    files::write_all(&file, b"12345");
+    assert_eq!(files::metadata_of(&file).len(), 5);
+    assert_eq!(files::metadata(&path).len(), 5);
     ok(file.set_permissions(fs::Permissions::from_mode(0o604)));
-    assert_eq!(ok(fs::metadata(&path)).mode() & 0o777, 0o604);
+    assert_eq!(files::metadata(&path).mode() & 0o777, 0o604);
     ok(file.set_modified(SystemTime::UNIX_EPOCH + Duration::new(77, 88)));
     drop(file);
-    let found = ok(fs::metadata(&path));
+    let found = files::metadata(&path);
     assert_eq!((found.mtime(), found.mtime_nsec()), (77, 88));
     let mut text = String::new();
-    ok(ok(fs::File::open(&path)).read_to_string(&mut text));
+    ok(files::open(&path).read_to_string(&mut text));
     assert_eq!(text, "12345");
 }
 
@@ -218,21 +223,21 @@ fn of_open_files(root: &Path) {
 /// Semantics 1.10.
 fn setuid_goes_with_owners(root: &Path) {
     let (file, directory) = (root.join("file"), root.join("directory"));
-    ok(fs::write(&file, "x"));
-    ok(fs::create_dir(&directory));
+    files::write(&file, "x");
+    files::create_dir(&directory);
     for (user, group) in [(Some(1), Some(1)), (None, Some(1)), (Some(1), None), (None, None)] {
         for (path, before, after) in
             [(&file, 0o6755, 0o755), (&file, 0o4644, 0o644), (&directory, 0o6755, 0o6755)]
         {
-            ok(fs::set_permissions(path, fs::Permissions::from_mode(before)));
-            assert_eq!(ok(fs::metadata(path)).mode() & 0o7777, before);
-            ok(chown(path, user, group));
-            assert_eq!(ok(fs::metadata(path)).mode() & 0o7777, after, "{user:?} {group:?}");
+            files::set_permissions(path, fs::Permissions::from_mode(before));
+            assert_eq!(files::metadata(path).mode() & 0o7777, before);
+            files::chown(path, user, group);
+            assert_eq!(files::metadata(path).mode() & 0o7777, after, "{user:?} {group:?}");
         }
     }
 }
 
-/// Of whatever kind; and who looks right afterwards sees it. Semantics 1.1 and 1.10.
+/// For each kind of change; and a stat right afterwards shows it. Semantics 1.1 and 1.10.
 fn setuid_goes_with_writes_of_users(root: &Path) {
     let path = root.join("file");
     for write in [
@@ -251,10 +256,10 @@ fn setuid_goes_with_writes_of_users(root: &Path) {
             (also_member, 0o2644, "2644\n"),
             (other, 0o2644, "644\n"),
         ] {
-            ok(fs::write(&path, [1; 8192]));
-            ok(chown(&path, Some(65_534), Some(65_534)));
-            ok(fs::set_permissions(&path, fs::Permissions::from_mode(before)));
-            assert_eq!(ok(fs::metadata(&path)).mode() & 0o7777, before);
+            files::write(&path, [1; 8192]);
+            files::chown(&path, Some(65_534), Some(65_534));
+            files::set_permissions(&path, fs::Permissions::from_mode(before));
+            assert_eq!(files::metadata(&path).mode() & 0o7777, before);
             run_in(root, "setpriv", user.into_iter().chain(write.split(' ')));
             // This asks the kernel for the mode alone; with times it would look for all anew.
             let found = run_in(root, "stat", ["-c", "%a", "file"]);

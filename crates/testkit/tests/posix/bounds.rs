@@ -9,10 +9,11 @@ use rustix::fs::{
     statfs, statx, utimensat,
 };
 use rustix::io::Errno;
+use skep_testkit::files::{self, OrFail};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -26,7 +27,7 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![bounds:
 
 fn names_of_255_and_256_bytes(root: &Path) {
     let (longest, too_long) = (root.join("n".repeat(255)), root.join("n".repeat(256)));
-    ok(fs::write(&longest, "x"));
+    files::write(&longest, "x");
     assert_eq!(names(root), ["n".repeat(255)]);
     refused(fs::write(&too_long, "x"), Errno::NAMETOOLONG);
     refused(fs::metadata(&too_long), Errno::NAMETOOLONG);
@@ -43,14 +44,14 @@ fn names_of_255_and_256_bytes(root: &Path) {
     }
     refused(fs::read_dir(&too_long), Errno::NAMETOOLONG);
     let target = "t".repeat(4095);
-    ok(symlink(&target, root.join("link")));
-    assert_eq!(ok(fs::read_link(root.join("link"))).as_os_str(), OsStr::new(&target));
+    files::symlink(&target, root.join("link"));
+    assert_eq!(files::read_link(root.join("link")).as_os_str(), OsStr::new(&target));
     refused(symlink("t".repeat(4096), root.join("second")), Errno::NAMETOOLONG);
     refused(symlink("", root.join("second")), Errno::NOENT);
 }
 
 fn paths_of_4096_bytes(root: &Path) {
-    ok(fs::write(root.join("file"), "x"));
+    files::write(root.join("file"), "x");
     let path = |len: usize| {
         let (start, end) = (root.as_os_str().as_bytes(), b"/file");
         let mut bytes = start.to_vec();
@@ -60,7 +61,7 @@ fn paths_of_4096_bytes(root: &Path) {
         bytes.extend(end);
         PathBuf::from(OsStr::from_bytes(&bytes))
     };
-    assert_eq!(ok(fs::read(path(4095))), b"x");
+    assert_eq!(files::read(path(4095)), b"x");
     refused(fs::read(path(4096)), Errno::NAMETOOLONG);
 }
 
@@ -71,18 +72,19 @@ fn names_that_are_no_text(root: &Path) {
         .collect();
     all.sort();
     for name in &all {
-        ok(fs::write(root.join(OsStr::from_bytes(name)), name));
+        files::write(root.join(OsStr::from_bytes(name)), name);
     }
-    let listed = ok(fs::read_dir(root));
+    let listed = files::read_dir(root);
     let mut found: Vec<_> = listed.map(|it| ok(it).file_name().as_bytes().to_vec()).collect();
     found.sort();
     assert_eq!(found, all);
     for name in &all {
-        assert_eq!(ok(fs::read(root.join(OsStr::from_bytes(name)))), *name);
+        assert_eq!(files::read(root.join(OsStr::from_bytes(name))), *name);
     }
 }
 
-/// A path has at most 4,095 bytes; a tree may be deeper for who goes down step by step.
+/// A path has at most 4,095 bytes; a tree may be deeper for a program that changes its directory
+/// step by step.
 fn trees_deeper_than_paths(root: &Path) {
     let name = "d".repeat(250);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -95,30 +97,30 @@ fn trees_deeper_than_paths(root: &Path) {
     }
     let flags = OFlags::CREATE | OFlags::RDWR;
     let file = fs::File::from(ok(openat(&place, "file", flags, Mode::RUSR)));
-    ok(file.write_all_at(b"deep", 0));
+    files::write_all_at(&file, b"deep", 0);
     refused(fs::metadata(&path), Errno::NAMETOOLONG);
     drop(file);
     let again = fs::File::from(ok(openat(&place, "file", OFlags::RDONLY, Mode::empty())));
     let mut bytes = [0; 4];
-    ok(again.read_exact_at(&mut bytes, 0));
+    files::read_exact_at(&again, &mut bytes, 0);
     assert_eq!(&bytes, b"deep");
     // The standard library goes down step by step too.
-    ok(fs::remove_dir_all(root.join(&name)));
+    files::remove_dir_all(root.join(&name));
     assert_eq!(names(root), Vec::<String>::new());
 }
 
 /// Semantics 1.11.
 fn targets_and_attributes_that_are_no_text(root: &Path) {
     let target = OsStr::from_bytes(b"\xff/\xfe \n\x80");
-    ok(symlink(target, root.join("link")));
-    assert_eq!(ok(fs::read_link(root.join("link"))).as_os_str(), target);
+    files::symlink(target, root.join("link"));
+    assert_eq!(files::read_link(root.join("link")).as_os_str(), target);
     let (path, name) = (root.join("file"), &b"user.\xff\xfe\x80"[..]);
-    ok(fs::write(&path, "x"));
-    ok(setxattr(&path, name, b"\0\xff", XattrFlags::CREATE));
+    files::write(&path, "x");
+    setxattr(&path, name, b"\0\xff", XattrFlags::CREATE).or_fail("setxattr", &path);
     let mut bytes = [0; 64];
-    let len = ok(getxattr(&path, name, &mut bytes));
+    let len = getxattr(&path, name, &mut bytes).or_fail("getxattr", &path);
     assert_eq!(&bytes[..len], b"\0\xff");
-    let len = ok(listxattr(&path, &mut bytes));
+    let len = listxattr(&path, &mut bytes).or_fail("listxattr", &path);
     assert_eq!(&bytes[..len], [name, &b"\0"[..]].concat());
 }
 
@@ -126,44 +128,44 @@ fn targets_and_attributes_that_are_no_text(root: &Path) {
 /// count, which take a minute; a metadata target by itself has them in its own tests.)
 fn many_directories(root: &Path) {
     for number in 0..2000 {
-        ok(fs::create_dir(root.join(number.to_string())));
+        files::create_dir(root.join(number.to_string()));
     }
-    assert_eq!(ok(fs::metadata(root)).nlink(), 2002);
+    assert_eq!(files::metadata(root).nlink(), 2002);
     assert_eq!(names(root).len(), 2000);
     for number in 0..1000 {
-        ok(fs::remove_dir(root.join(number.to_string())));
+        files::remove_dir(root.join(number.to_string()));
     }
-    assert_eq!(ok(fs::metadata(root)).nlink(), 1002);
+    assert_eq!(files::metadata(root).nlink(), 1002);
 }
 
 fn loops_of_links(root: &Path) {
-    ok(symlink("self", root.join("self")));
+    files::symlink("self", root.join("self"));
     refused(fs::metadata(root.join("self")), Errno::LOOP);
-    ok(symlink("b", root.join("a")));
-    ok(symlink("a", root.join("b")));
+    files::symlink("b", root.join("a"));
+    files::symlink("a", root.join("b"));
     refused(fs::read(root.join("a")), Errno::LOOP);
     refused(fs::write(root.join("b"), "x"), Errno::LOOP);
-    ok(fs::write(root.join("0"), "end"));
+    files::write(root.join("0"), "end");
     for index in 1..=41 {
-        ok(symlink(format!("{}", index - 1), root.join(format!("{index}"))));
+        files::symlink(format!("{}", index - 1), root.join(format!("{index}")));
     }
-    assert_eq!(ok(fs::read(root.join("40"))), b"end");
+    assert_eq!(files::read(root.join("40")), b"end");
     refused(fs::read(root.join("41")), Errno::LOOP);
 }
 
 /// Semantics 1.9.
 fn times_before_1970_and_after_2106(root: &Path) {
     let path = root.join("file");
-    ok(fs::write(&path, "x"));
-    ok(fs::create_dir(root.join("directory")));
+    files::write(&path, "x");
+    files::create_dir(root.join("directory"));
     for seconds in [-2_000_000_000, -1, 0, 4_294_967_295, 4_294_967_296, 15_000_000_000] {
         let times = Timestamps {
             last_access: Timespec { tv_sec: seconds, tv_nsec: 999_999_999 },
             last_modification: Timespec { tv_sec: seconds, tv_nsec: 1 },
         };
         for path in [&path, &root.join("directory")] {
-            ok(utimensat(CWD, path, &times, AtFlags::empty()));
-            let found = ok(fs::metadata(path));
+            utimensat(CWD, path, &times, AtFlags::empty()).or_fail("utimensat", path);
+            let found = files::metadata(path);
             assert_eq!((found.atime(), found.atime_nsec()), (seconds, 999_999_999));
             assert_eq!((found.mtime(), found.mtime_nsec()), (seconds, 1));
         }
@@ -172,13 +174,13 @@ fn times_before_1970_and_after_2106(root: &Path) {
 
 fn the_largest_owners(root: &Path) {
     let path = root.join("file");
-    ok(fs::write(&path, "x"));
+    files::write(&path, "x");
     let largest = u32::MAX - 1;
-    ok(chown(&path, Some(largest), Some(largest)));
-    let owners = |path: &Path| (ok(fs::metadata(path)).uid(), ok(fs::metadata(path)).gid());
+    files::chown(&path, Some(largest), Some(largest));
+    let owners = |path: &Path| (files::metadata(path).uid(), files::metadata(path).gid());
     assert_eq!(owners(&path), (largest, largest));
     // The number after it stands for "as it is".
-    ok(chown(&path, Some(u32::MAX), Some(7)));
+    files::chown(&path, Some(u32::MAX), Some(7));
     assert_eq!(owners(&path), (largest, 7));
 }
 
@@ -186,17 +188,17 @@ fn large_device_numbers(root: &Path) {
     for (index, (major, minor)) in [(0, 0), (1, 3), (4095, 1_048_575)].into_iter().enumerate() {
         let device = makedev(major, minor);
         let path = root.join(format!("block-{index}"));
-        ok(mknodat(CWD, &path, FileType::BlockDevice, Mode::RUSR, device));
-        assert_eq!(ok(fs::metadata(&path)).rdev(), device);
+        mknodat(CWD, &path, FileType::BlockDevice, Mode::RUSR, device).or_fail("mknodat", &path);
+        assert_eq!(files::metadata(&path).rdev(), device);
     }
 }
 
 /// ext4 has space for 65,000 links of a file, XFS and Skep for two thousand million. The limit of
-/// another file system, on which these tests run too, is none of Skep.
+/// another file system, on which these tests run too, is not one of Skep.
 fn many_links(root: &Path) {
     let file = root.join("file");
-    ok(fs::write(&file, "x"));
-    let is_skep = ok(statfs(root)).f_type == FUSE;
+    files::write(&file, "x");
+    let is_skep = statfs(root).or_fail("statfs", root).f_type == FUSE;
     let mut links = 1;
     while links < 65_010 {
         match fs::hard_link(&file, root.join(format!("{links}"))) {
@@ -209,50 +211,50 @@ fn many_links(root: &Path) {
             }
         }
     }
-    assert_eq!(ok(fs::metadata(&file)).nlink(), links);
-    ok(fs::remove_file(&file));
-    assert_eq!(ok(fs::metadata(root.join("1"))).nlink(), links - 1);
+    assert_eq!(files::metadata(&file).nlink(), links);
+    files::remove_file(&file);
+    assert_eq!(files::metadata(root.join("1")).nlink(), links - 1);
 }
 
 fn the_time_of_creation_stays(root: &Path) {
     let path = root.join("file");
     let before = SystemTime::now() - Duration::from_secs(5);
-    ok(fs::write(&path, "x"));
+    files::write(&path, "x");
     let born = || {
-        let found = ok(statx(CWD, &path, AtFlags::empty(), StatxFlags::BTIME));
+        let found = statx(CWD, &path, AtFlags::empty(), StatxFlags::BTIME).or_fail("statx", &path);
         assert!(found.stx_mask & StatxFlags::BTIME.bits() != 0, "it is known");
         SystemTime::UNIX_EPOCH
             + Duration::new(found.stx_btime.tv_sec as u64, found.stx_btime.tv_nsec)
     };
     let first = born();
     assert!(first >= before && first <= SystemTime::now() + Duration::from_secs(5));
-    ok(fs::write(&path, "changed"));
-    ok(fs::set_permissions(&path, fs::Permissions::from_mode(0o600)));
+    files::write(&path, "changed");
+    files::set_permissions(&path, fs::Permissions::from_mode(0o600));
     let old = Timespec { tv_sec: 5, tv_nsec: 5 };
     let times = Timestamps { last_access: old, last_modification: old };
-    ok(utimensat(CWD, &path, &times, AtFlags::empty()));
-    ok(fs::rename(&path, root.join("moved")));
-    ok(fs::rename(root.join("moved"), &path));
+    utimensat(CWD, &path, &times, AtFlags::empty()).or_fail("utimensat", &path);
+    files::rename(&path, root.join("moved"));
+    files::rename(root.join("moved"), &path);
     assert_eq!(born(), first);
 }
 
-/// What is made in them gets their group, and directories the bit; a file of another group than its
-/// maker's loses it.
+/// New files in them get their group, and new directories the bit too; a file of another group than
+/// its maker's loses it.
 fn set_group_id_directories(root: &Path) {
-    ok(chown(root, None, Some(77)));
-    ok(fs::set_permissions(root, fs::Permissions::from_mode(0o2777)));
-    ok(fs::write(root.join("file"), "x"));
-    ok(fs::create_dir_all(root.join("directory/inner")));
-    ok(symlink("x", root.join("link")));
+    files::chown(root, None, Some(77));
+    files::set_permissions(root, fs::Permissions::from_mode(0o2777));
+    files::write(root.join("file"), "x");
+    files::create_dir_all(root.join("directory/inner"));
+    files::symlink("x", root.join("link"));
     for name in ["file", "directory", "directory/inner", "link"] {
-        assert_eq!(ok(fs::symlink_metadata(root.join(name))).gid(), 77, "{name}");
+        assert_eq!(files::symlink_metadata(root.join(name)).gid(), 77, "{name}");
     }
-    let mode = |name: &str| ok(fs::metadata(root.join(name))).mode() & 0o7777;
+    let mode = |name: &str| files::metadata(root.join(name)).mode() & 0o7777;
     assert_eq!(mode("directory/inner") & 0o2000, 0o2000);
     assert_eq!(mode("file") & 0o2000, 0);
     let create = "import os; os.umask(0); os.setgroups([]); os.setgid(23456); os.setuid(23456); \
                   os.close(os.open('theirs', os.O_CREAT | os.O_WRONLY, 0o2775))";
     skep_testkit::program::run_in(root, "python3", ["-c", create]);
-    assert_eq!(ok(fs::metadata(root.join("theirs"))).gid(), 77);
+    assert_eq!(files::metadata(root.join("theirs")).gid(), 77);
     assert_eq!(mode("theirs") & 0o2000, 0, "its maker isn't in that group");
 }

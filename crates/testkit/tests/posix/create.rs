@@ -2,56 +2,56 @@
 
 use crate::{Test, names, ok, refused};
 use rustix::io::Errno;
+use skep_testkit::files;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![create:
-    gives_an_empty_file_of_the_caller, is_exclusive_if_asked, truncates_what_is_there,
+    gives_an_empty_file_of_the_caller, is_exclusive_if_asked, truncates_an_existing_file,
     needs_its_parent, takes_any_bytes_as_names, bounds_names, many_in_one_directory,
     at_the_same_time_by_two_threads,
 ];
 
 fn gives_an_empty_file_of_the_caller(root: &Path) {
     let path = root.join("file");
-    let file = ok(OpenOptions::new().write(true).create_new(true).mode(0o641).open(&path));
-    let found = ok(file.metadata());
+    let file = files::open_with(OpenOptions::new().write(true).create_new(true).mode(0o641), &path);
+    let found = files::metadata_of(&file);
     assert!(found.is_file());
     assert_eq!((found.len(), found.nlink(), found.blocks()), (0, 1, 0));
     assert_eq!(found.mode() & 0o7777, 0o641);
     assert_eq!(found.uid(), rustix::process::getuid().as_raw());
     assert_eq!(found.gid(), rustix::process::getgid().as_raw());
-    let by_name = ok(fs::metadata(&path));
+    let by_name = files::metadata(&path);
     assert_eq!(by_name.ino(), found.ino());
     assert_eq!(names(root), ["file"]);
 }
 
 fn is_exclusive_if_asked(root: &Path) {
     let path = root.join("file");
-    ok(File::create_new(&path));
+    files::create_new(&path);
     refused(File::create_new(&path), Errno::EXIST);
-    ok(fs::create_dir(root.join("directory")));
+    files::create_dir(root.join("directory"));
     refused(File::create_new(root.join("directory")), Errno::EXIST);
-    ok(std::os::unix::fs::symlink("nowhere", root.join("link")));
+    files::symlink("nowhere", root.join("link"));
     refused(File::create_new(root.join("link")), Errno::EXIST);
 }
 
-fn truncates_what_is_there(root: &Path) {
+fn truncates_an_existing_file(root: &Path) {
     let path = root.join("file");
-    ok(fs::write(&path, vec![7; 700_000]));
-    let before = ok(fs::metadata(&path));
-    let file = ok(File::create(&path));
-    assert_eq!(ok(file.metadata()).len(), 0);
-    assert_eq!(ok(fs::metadata(&path)).ino(), before.ino());
-    assert!(ok(fs::read(&path)).is_empty());
+    files::write(&path, vec![7; 700_000]);
+    let before = files::metadata(&path);
+    let file = files::create(&path);
+    assert_eq!(files::metadata_of(&file).len(), 0);
+    assert_eq!(files::metadata(&path).ino(), before.ino());
+    assert!(files::read(&path).is_empty());
 }
 
 fn needs_its_parent(root: &Path) {
     refused(File::create(root.join("missing/file")), Errno::NOENT);
-    ok(fs::write(root.join("file"), "x"));
+    files::write(root.join("file"), "x");
     refused(File::create(root.join("file/below")), Errno::NOTDIR);
     refused(File::create(root), Errno::ISDIR);
 }
@@ -60,16 +60,16 @@ fn takes_any_bytes_as_names(root: &Path) {
     let odd: &[&[u8]] =
         &[b" ", b"a b", b"\n", b"\xff\xfe\x80", b"-", b"...", b"*?", "\u{fc}".as_bytes()];
     for name in odd {
-        ok(fs::write(root.join(OsStr::from_bytes(name)), name));
+        files::write(root.join(OsStr::from_bytes(name)), name);
     }
     let mut found: Vec<_> =
-        ok(fs::read_dir(root)).map(|entry| ok(entry).file_name().as_bytes().to_vec()).collect();
+        files::read_dir(root).map(|entry| ok(entry).file_name().as_bytes().to_vec()).collect();
     found.sort();
     let mut expected: Vec<_> = odd.iter().map(|name| name.to_vec()).collect();
     expected.sort();
     assert_eq!(found, expected);
     for name in odd {
-        assert_eq!(ok(fs::read(root.join(OsStr::from_bytes(name)))), *name);
+        assert_eq!(files::read(root.join(OsStr::from_bytes(name))), *name);
     }
     refused(fs::metadata(root.join("A B")), Errno::NOENT);
 }
@@ -77,7 +77,7 @@ fn takes_any_bytes_as_names(root: &Path) {
 /// Semantics 1.11.
 fn bounds_names(root: &Path) {
     let longest = "n".repeat(255);
-    ok(File::create(root.join(&longest)));
+    files::create(root.join(&longest));
     assert_eq!(names(root), [longest]);
     refused(File::create(root.join("n".repeat(256))), Errno::NAMETOOLONG);
     refused(fs::metadata(root.join("n".repeat(256))), Errno::NAMETOOLONG);
@@ -85,12 +85,12 @@ fn bounds_names(root: &Path) {
 
 fn many_in_one_directory(root: &Path) {
     for index in 0..1000 {
-        ok(fs::write(root.join(format!("file-{index:04}")), format!("{index}")));
+        files::write(root.join(format!("file-{index:04}")), format!("{index}"));
     }
     let expected: Vec<_> = (0..1000).map(|index| format!("file-{index:04}")).collect();
     assert_eq!(names(root), expected);
     for index in (0..1000).step_by(37) {
-        let text = ok(fs::read_to_string(root.join(format!("file-{index:04}"))));
+        let text = files::read_to_string(root.join(format!("file-{index:04}")));
         assert_eq!(text, format!("{index}"));
     }
 }
@@ -105,6 +105,6 @@ fn at_the_same_time_by_two_threads(root: &Path) {
         });
         assert_eq!(made, 1, "round {round}");
     }
-    let mut file = ok(OpenOptions::new().append(true).open(root.join("file-0")));
-    ok(file.write_all(b"x"));
+    let file = files::open_with(OpenOptions::new().append(true), root.join("file-0"));
+    files::write_all(&file, b"x");
 }

@@ -1,29 +1,29 @@
 //! `O_DIRECT`.
 
-use crate::{Test, ok};
+use crate::Test;
+use skep_testkit::files;
 use skep_testkit::program::run_in;
-use std::fs;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![direct:
-    what_is_written_is_read, beside_the_cache, asynchronous_writes_beside_the_cache,
+    reads_return_written_bytes, beside_the_cache, asynchronous_writes_beside_the_cache,
 ];
 
-fn what_is_written_is_read(root: &Path) {
-    ok(fs::write(root.join("source"), skep_testkit::Random::new(9).bytes(8 << 20)));
+fn reads_return_written_bytes(root: &Path) {
+    files::write(root.join("source"), skep_testkit::Random::new(9).bytes(8 << 20));
     let copy = ["if=source", "of=copy", "bs=1M", "iflag=direct", "oflag=direct", "status=none"];
     run_in(root, "dd", copy);
-    assert!(ok(fs::read(root.join("copy"))) == ok(fs::read(root.join("source"))));
+    assert!(files::read(root.join("copy")) == files::read(root.join("source")));
 }
 
 fn beside_the_cache(root: &Path) {
-    ok(fs::write(root.join("file"), vec![1; 1 << 20]));
-    assert!(ok(fs::read(root.join("file"))).iter().all(|byte| *byte == 1));
+    files::write(root.join("file"), vec![1; 1 << 20]);
+    assert!(files::read(root.join("file")).iter().all(|byte| *byte == 1));
     let two = root.join("two");
-    ok(fs::write(&two, vec![2; 4096]));
+    files::write(&two, vec![2; 4096]);
     let over = ["if=two", "of=file", "bs=4096", "seek=3", "conv=notrunc", "oflag=direct"];
     run_in(root, "dd", [&over[..], &["status=none"]].concat());
-    let bytes = ok(fs::read(root.join("file")));
+    let bytes = files::read(root.join("file"));
     assert_eq!(bytes.len(), 1 << 20);
     let twos: Vec<_> = (0..bytes.len()).filter(|at| bytes[*at] == 2).collect();
     assert_eq!((twos.len(), twos[0]), (4096, 3 * 4096));
@@ -32,6 +32,6 @@ fn beside_the_cache(root: &Path) {
 /// The kernel drops its pages before such writes, but not after them.
 /// Semantics 2.1.
 fn asynchronous_writes_beside_the_cache(root: &Path) {
-    ok(fs::write(root.join("file"), vec![0; 8 * 4096]));
+    files::write(root.join("file"), vec![0; 8 * 4096]);
     run_in(root, "python3", ["-c", include_str!("asynchronous.py"), "file", "600"]);
 }

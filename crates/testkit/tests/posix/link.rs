@@ -1,72 +1,73 @@
 //! Hard links.
 
-use crate::{Test, ok, refused};
+use crate::{Test, refused};
 use rustix::io::Errno;
+use skep_testkit::files;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![link:
-    are_the_same_file, of_directories_are_refused, to_other_directories, refuse_what_exists,
+    are_the_same_file, of_directories_are_refused, to_other_directories, refuse_an_existing_name,
     of_a_symbolic_link, many,
 ];
 
 fn are_the_same_file(root: &Path) {
     let (first, second) = (root.join("first"), root.join("second"));
-    ok(fs::write(&first, "one"));
-    ok(fs::hard_link(&first, &second));
-    assert_eq!(ok(fs::metadata(&first)).ino(), ok(fs::metadata(&second)).ino());
-    assert_eq!(ok(fs::metadata(&first)).nlink(), 2);
-    ok(fs::write(&second, "two"));
-    assert_eq!(ok(fs::read(&first)), b"two");
-    ok(fs::remove_file(&first));
-    assert_eq!(ok(fs::metadata(&second)).nlink(), 1);
-    assert_eq!(ok(fs::read(&second)), b"two");
+    files::write(&first, "one");
+    files::hard_link(&first, &second);
+    assert_eq!(files::metadata(&first).ino(), files::metadata(&second).ino());
+    assert_eq!(files::metadata(&first).nlink(), 2);
+    files::write(&second, "two");
+    assert_eq!(files::read(&first), b"two");
+    files::remove_file(&first);
+    assert_eq!(files::metadata(&second).nlink(), 1);
+    assert_eq!(files::read(&second), b"two");
 }
 
 fn of_directories_are_refused(root: &Path) {
-    ok(fs::create_dir(root.join("directory")));
+    files::create_dir(root.join("directory"));
     refused(fs::hard_link(root.join("directory"), root.join("second")), Errno::PERM);
 }
 
 fn to_other_directories(root: &Path) {
-    ok(fs::write(root.join("file"), "x"));
+    files::write(root.join("file"), "x");
     for index in 0..16 {
         let directory = root.join(format!("directory-{index}"));
-        ok(fs::create_dir(&directory));
-        ok(fs::hard_link(root.join("file"), directory.join("file")));
+        files::create_dir(&directory);
+        files::hard_link(root.join("file"), directory.join("file"));
     }
-    assert_eq!(ok(fs::metadata(root.join("file"))).nlink(), 17);
-    ok(fs::remove_file(root.join("file")));
+    assert_eq!(files::metadata(root.join("file")).nlink(), 17);
+    files::remove_file(root.join("file"));
     for index in 0..16 {
         let path = root.join(format!("directory-{index}/file"));
-        assert_eq!(ok(fs::read(&path)), b"x");
-        assert_eq!(ok(fs::metadata(&path)).nlink(), 16 - index);
-        ok(fs::remove_file(&path));
+        assert_eq!(files::read(&path), b"x");
+        assert_eq!(files::metadata(&path).nlink(), 16 - index);
+        files::remove_file(&path);
     }
 }
 
-fn refuse_what_exists(root: &Path) {
-    ok(fs::write(root.join("a"), "a"));
-    ok(fs::write(root.join("b"), "b"));
+fn refuse_an_existing_name(root: &Path) {
+    files::write(root.join("a"), "a");
+    files::write(root.join("b"), "b");
     refused(fs::hard_link(root.join("a"), root.join("b")), Errno::EXIST);
     refused(fs::hard_link(root.join("missing"), root.join("c")), Errno::NOENT);
-    assert_eq!(ok(fs::metadata(root.join("a"))).nlink(), 1);
-    assert_eq!(ok(fs::read(root.join("b"))), b"b");
+    assert_eq!(files::metadata(root.join("a")).nlink(), 1);
+    assert_eq!(files::read(root.join("b")), b"b");
 }
 
 fn of_a_symbolic_link(root: &Path) {
-    ok(std::os::unix::fs::symlink("nowhere", root.join("link")));
-    ok(fs::hard_link(root.join("link"), root.join("second")));
-    let found = ok(fs::symlink_metadata(root.join("second")));
+    files::symlink("nowhere", root.join("link"));
+    files::hard_link(root.join("link"), root.join("second"));
+    let found = files::symlink_metadata(root.join("second"));
     assert!(found.is_symlink());
     assert_eq!(found.nlink(), 2);
 }
 
 fn many(root: &Path) {
-    ok(fs::write(root.join("file"), "x"));
+    files::write(root.join("file"), "x");
     for index in 0..300 {
-        ok(fs::hard_link(root.join("file"), root.join(format!("link-{index}"))));
+        files::hard_link(root.join("file"), root.join(format!("link-{index}")));
     }
-    assert_eq!(ok(fs::metadata(root.join("link-299"))).nlink(), 301);
+    assert_eq!(files::metadata(root.join("link-299")).nlink(), 301);
 }

@@ -29,6 +29,7 @@ mod unlink;
 mod unnamed;
 mod xattrs;
 
+use skep_testkit::files;
 use skep_testkit::suite::{Case, Suite};
 use skep_testkit::{Cluster, Scratch, Shape, Transport};
 use std::fs;
@@ -88,7 +89,7 @@ pub(crate) fn refused<T, E: Into<io::Error>>(result: Result<T, E>, expected: rus
 
 /// Names in a directory, sorted.
 pub(crate) fn names(directory: &Path) -> Vec<String> {
-    let entries = ok(fs::read_dir(directory));
+    let entries = files::read_dir(directory);
     let name = |entry: io::Result<fs::DirEntry>| ok(entry).file_name().into_string();
     let mut names: Vec<_> = entries.map(|it| name(it).expect("names of tests are UTF-8")).collect();
     names.sort();
@@ -101,7 +102,7 @@ fn run_all(suite: &mut Suite, place: &str, root: &Path) {
             let directory = root.join(case.name.replace("::", "-"));
             let one = [Case { name: case.name, body: case.body }];
             if suite.starts(place, &[&one]) {
-                suite.check("a directory for each test", || ok(fs::create_dir(&directory)));
+                suite.check("a directory for each test", || files::create_dir(&directory));
                 suite.run(place, &[&one], directory.as_path());
             }
         }

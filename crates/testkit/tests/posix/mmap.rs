@@ -1,8 +1,8 @@
 //! Mapped files. Python maps them, so that the tests need no unsafe code.
 
-use crate::{Test, ok};
+use crate::Test;
+use skep_testkit::files;
 use skep_testkit::program::run_in;
-use std::fs;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] =
@@ -14,7 +14,7 @@ fn python(root: &Path, program: &str) {
 
 fn for_reading(root: &Path) {
     let bytes = skep_testkit::Random::new(11).bytes(3_000_001);
-    ok(fs::write(root.join("file"), &bytes));
+    files::write(root.join("file"), &bytes);
     python(
         root,
         "import mmap\n\
@@ -23,12 +23,12 @@ fn for_reading(root: &Path) {
          \x20   assert len(mapped) == 3000001\n\
          \x20   with open('copy', 'wb') as copy: copy.write(mapped[:])\n",
     );
-    assert!(ok(fs::read(root.join("copy"))) == bytes);
+    assert!(files::read(root.join("copy")) == bytes);
 }
 
 /// Semantics 2.8.
 fn for_writing(root: &Path) {
-    ok(fs::write(root.join("file"), vec![1; 2_000_000]));
+    files::write(root.join("file"), vec![1; 2_000_000]);
     python(
         root,
         "import mmap\n\
@@ -40,7 +40,7 @@ fn for_writing(root: &Path) {
          \x20   mapped[5] = 4\n\
          \x20   mapped.close()\n",
     );
-    let bytes = ok(fs::read(root.join("file")));
+    let bytes = files::read(root.join("file"));
     assert_eq!(bytes.len(), 2_000_000);
     for (at, byte) in bytes.iter().enumerate() {
         let expected = match at {
@@ -54,7 +54,7 @@ fn for_writing(root: &Path) {
 }
 
 fn private(root: &Path) {
-    ok(fs::write(root.join("file"), vec![1; 10_000]));
+    files::write(root.join("file"), vec![1; 10_000]);
     python(
         root,
         "import mmap\n\
@@ -63,11 +63,11 @@ fn private(root: &Path) {
          \x20   mapped[0:5] = b'hello'\n\
          \x20   assert mapped[0:6] == b'hello\\x01'\n",
     );
-    assert!(ok(fs::read(root.join("file"))).iter().all(|byte| *byte == 1));
+    assert!(files::read(root.join("file")).iter().all(|byte| *byte == 1));
 }
 
 fn shared_by_two_processes(root: &Path) {
-    ok(fs::write(root.join("file"), vec![0; 8192]));
+    files::write(root.join("file"), vec![0; 8192]);
     python(
         root,
         "import mmap, os\n\
@@ -81,5 +81,5 @@ fn shared_by_two_processes(root: &Path) {
          assert mapped[4096:4101] == b'child'\n\
          assert os.pread(file.fileno(), 5, 4096) == b'child'\n",
     );
-    assert_eq!(&ok(fs::read(root.join("file")))[4096..4101], b"child");
+    assert_eq!(&files::read(root.join("file"))[4096..4101], b"child");
 }

@@ -3,9 +3,9 @@
 use crate::{Test, ok, refused};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use skep_testkit::files;
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
-use std::os::unix::fs::symlink;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![open:
@@ -18,9 +18,9 @@ fn with(path: &Path, flags: OFlags) -> rustix::io::Result<rustix::fd::OwnedFd> {
 }
 
 fn checks_types(root: &Path) {
-    ok(fs::write(root.join("file"), "x"));
-    ok(fs::create_dir(root.join("directory")));
-    ok(symlink("file", root.join("link")));
+    files::write(root.join("file"), "x");
+    files::create_dir(root.join("directory"));
+    files::symlink("file", root.join("link"));
     refused(with(&root.join("file"), OFlags::DIRECTORY), Errno::NOTDIR);
     refused(with(&root.join("directory"), OFlags::WRONLY), Errno::ISDIR);
     refused(with(&root.join("link"), OFlags::NOFOLLOW), Errno::LOOP);
@@ -32,10 +32,10 @@ fn checks_types(root: &Path) {
 
 fn reading_and_writing_are_apart(root: &Path) {
     let path = root.join("file");
-    ok(fs::write(&path, "abc"));
-    let mut reader = ok(fs::File::open(&path));
+    files::write(&path, "abc");
+    let mut reader = files::open(&path);
     refused(reader.write_all(b"x"), Errno::BADF);
-    let mut writer = ok(OpenOptions::new().write(true).open(&path));
+    let mut writer = files::open_with(OpenOptions::new().write(true), &path);
     refused(writer.read(&mut [0]), Errno::BADF);
     let mut text = String::new();
     ok(reader.read_to_string(&mut text));
@@ -44,8 +44,8 @@ fn reading_and_writing_are_apart(root: &Path) {
 
 fn of_the_same_file_many_times(root: &Path) {
     let path = root.join("file");
-    ok(fs::write(&path, "abc"));
-    let open: Vec<_> = (0..500).map(|_| ok(fs::File::open(&path))).collect();
+    files::write(&path, "abc");
+    let open: Vec<_> = (0..500).map(|_| files::open(&path)).collect();
     for mut file in open {
         let mut text = String::new();
         ok(file.read_to_string(&mut text));
@@ -55,22 +55,23 @@ fn of_the_same_file_many_times(root: &Path) {
 
 fn waits_for_nothing(root: &Path) {
     let path = root.join("file");
-    ok(fs::write(&path, "abc"));
+    files::write(&path, "abc");
     let open = ok(with(&path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::SYNC));
-    let mut file = fs::File::from(open);
-    ok(file.write_all(b"xyz"));
-    assert_eq!(ok(fs::read(&path)), b"xyz");
+    let file = fs::File::from(open);
+    files::write_all(&file, b"xyz");
+    assert_eq!(files::read(&path), b"xyz");
 }
 
-/// What one wrote before closing, another who opens afterwards sees, length and bytes.
+/// A later open sees the length and bytes that another program wrote before it closed the file.
 fn close_to_open(root: &Path) {
     let path = root.join("file");
     for round in 0..100_usize {
         let bytes = vec![round as u8; 1 + round * 97];
-        let mut file = ok(OpenOptions::new().write(true).create(true).truncate(true).open(&path));
-        ok(file.write_all(&bytes));
+        let file =
+            files::open_with(OpenOptions::new().write(true).create(true).truncate(true), &path);
+        files::write_all(&file, &bytes);
         drop(file);
-        assert_eq!(ok(fs::metadata(&path)).len(), bytes.len() as u64);
-        assert!(ok(fs::read(&path)) == bytes);
+        assert_eq!(files::metadata(&path).len(), bytes.len() as u64);
+        assert!(files::read(&path) == bytes);
     }
 }

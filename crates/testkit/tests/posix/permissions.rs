@@ -1,6 +1,7 @@
-//! What other users may do. Tests run as root; `setpriv` makes another user of a child.
+//! Permissions of other users. Tests run as root; `setpriv` makes another user of a child.
 
 use crate::{Test, ok};
+use skep_testkit::files;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -20,14 +21,14 @@ fn may(directory: &Path, groups: &str, command: &str) -> bool {
 }
 
 fn mode(path: &Path, mode: u32) {
-    ok(fs::set_permissions(path, fs::Permissions::from_mode(mode)));
+    files::set_permissions(path, fs::Permissions::from_mode(mode));
 }
 
 /// Semantics 1.10.
 fn of_files(root: &Path) {
     mode(root, 0o755);
     let path = root.join("file");
-    ok(fs::write(&path, "x"));
+    files::write(&path, "x");
     mode(&path, 0o600);
     assert!(!may(root, USER, "cat file"));
     mode(&path, 0o604);
@@ -43,8 +44,8 @@ fn of_files(root: &Path) {
 fn of_directories(root: &Path) {
     mode(root, 0o755);
     let path = root.join("directory");
-    ok(fs::create_dir(&path));
-    ok(fs::write(path.join("file"), "x"));
+    files::create_dir(&path);
+    files::write(path.join("file"), "x");
     mode(&path.join("file"), 0o644);
     mode(&path, 0o700);
     assert!(!may(root, USER, "ls directory"));
@@ -61,8 +62,8 @@ fn of_directories(root: &Path) {
 fn of_groups(root: &Path) {
     mode(root, 0o755);
     let path = root.join("file");
-    ok(fs::write(&path, "x"));
-    ok(std::os::unix::fs::chown(&path, Some(0), Some(777)));
+    files::write(&path, "x");
+    files::chown(&path, Some(0), Some(777));
     mode(&path, 0o640);
     assert!(!may(root, USER, "cat file"));
     assert!(may(root, "777", "cat file"));
@@ -71,7 +72,7 @@ fn of_groups(root: &Path) {
 
 fn sticky_directories(root: &Path) {
     mode(root, 0o1777);
-    ok(fs::write(root.join("file"), "x"));
+    files::write(root.join("file"), "x");
     assert!(!may(root, USER, "rm -f file"));
     assert!(!may(root, USER, "mv file other"));
     assert!(may(root, USER, "touch own && rm own"));
@@ -82,11 +83,11 @@ fn owners_are_the_callers(root: &Path) {
     let user: u32 = USER.parse().expect("a number");
     assert!(may(root, USER, "umask 022; touch file; mkdir directory; ln -s x link"));
     for (name, bits) in [("file", 0o644), ("directory", 0o755)] {
-        let found = ok(fs::metadata(root.join(name)));
+        let found = files::metadata(root.join(name));
         assert_eq!(std::os::unix::fs::MetadataExt::uid(&found), user, "{name}");
         assert_eq!(found.permissions().mode() & 0o7777, bits, "{name}");
     }
-    let link = ok(fs::symlink_metadata(root.join("link")));
+    let link = files::symlink_metadata(root.join("link"));
     assert_eq!(std::os::unix::fs::MetadataExt::uid(&link), user);
     assert!(may(root, USER, "chmod 600 file && chmod 700 directory"));
 }

@@ -2,7 +2,8 @@
 
 use crate::{Test, ok};
 use skep_testkit::Random;
-use std::fs::{self, File, OpenOptions};
+use skep_testkit::files;
+use std::fs::{File, OpenOptions};
 use std::io::{IoSlice, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -14,7 +15,7 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![read_write:
 ];
 
 fn open(path: &Path) -> File {
-    ok(OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path))
+    files::open_with(OpenOptions::new().read(true).write(true).create(true).truncate(false), path)
 }
 
 fn small_and_large(root: &Path) {
@@ -22,17 +23,17 @@ fn small_and_large(root: &Path) {
     for len in [1, 4095, 4096, 4097, 65_536, 524_287, 524_288, 524_289, 9_000_001] {
         let bytes = random.bytes(len);
         let path = root.join(format!("file-{len}"));
-        ok(fs::write(&path, &bytes));
-        assert_eq!(ok(fs::metadata(&path)).len(), len as u64);
-        assert!(ok(fs::read(&path)) == bytes, "{len}");
+        files::write(&path, &bytes);
+        assert_eq!(files::metadata(&path).len(), len as u64);
+        assert!(files::read(&path) == bytes, "{len}");
     }
 }
 
 fn holes_are_zeros(root: &Path) {
     let file = open(&root.join("file"));
-    ok(file.write_all_at(b"end", 10_000_000));
+    files::write_all_at(&file, b"end", 10_000_000);
     let mut bytes = vec![1; 10_000_003];
-    ok(file.read_exact_at(&mut bytes, 0));
+    files::read_exact_at(&file, &mut bytes, 0);
     assert!(bytes[..10_000_000].iter().all(|byte| *byte == 0));
     assert_eq!(&bytes[10_000_000..], b"end");
 }
@@ -43,32 +44,32 @@ fn holes_take_no_space(root: &Path) {
     const LEN: u64 = 100 << 20;
     let file = open(&root.join("file"));
     let takes = |least: u64| {
-        let bytes = ok(file.metadata()).blocks() * 512;
+        let bytes = files::metadata_of(&file).blocks() * 512;
         assert!((least..least + (256 << 10)).contains(&bytes), "{least}: {bytes}");
     };
-    ok(file.set_len(LEN));
+    files::set_len(&file, LEN);
     takes(0);
-    ok(file.write_all_at(&[1; 65_536], LEN / 2));
+    files::write_all_at(&file, &[1; 65_536], LEN / 2);
     takes(65_536);
-    ok(file.write_all_at(&[2; 65_536], LEN - 65_536));
+    files::write_all_at(&file, &[2; 65_536], LEN - 65_536);
     takes(2 * 65_536);
-    ok(file.set_len(LEN / 2));
+    files::set_len(&file, LEN / 2);
     takes(0);
-    ok(file.set_len(0));
-    assert_eq!(ok(file.metadata()).blocks(), 0);
-    ok(file.write_all_at(&[3; 65_536], 0));
+    files::set_len(&file, 0);
+    assert_eq!(files::metadata_of(&file).blocks(), 0);
+    files::write_all_at(&file, &[3; 65_536], 0);
     takes(65_536);
 }
 
 fn at_the_end(root: &Path) {
     let file = open(&root.join("file"));
-    ok(file.write_all_at(&[3; 5000], 0));
+    files::write_all_at(&file, &[3; 5000], 0);
     let mut bytes = [0; 100];
-    assert_eq!(ok(file.read_at(&mut bytes, 4950)), 50);
-    assert_eq!(ok(file.read_at(&mut bytes, 5000)), 0);
-    assert_eq!(ok(file.read_at(&mut bytes, 1 << 40)), 0);
+    assert_eq!(files::read_at(&file, &mut bytes, 4950), 50);
+    assert_eq!(files::read_at(&file, &mut bytes, 5000), 0);
+    assert_eq!(files::read_at(&file, &mut bytes, 1 << 40), 0);
     assert_eq!(ok(file.write_at(&[], 100_000)), 0);
-    assert_eq!(ok(file.metadata()).len(), 5000);
+    assert_eq!(files::metadata_of(&file).len(), 5000);
 }
 
 fn appending(root: &Path) {
@@ -76,30 +77,30 @@ fn appending(root: &Path) {
     let mut expected = Vec::new();
     let mut random = Random::new(2);
     for _ in 0..40 {
-        let mut file = ok(OpenOptions::new().append(true).create(true).open(&path));
+        let file = files::open_with(OpenOptions::new().append(true).create(true), &path);
         let bytes = random.bytes(random.clone().below(70_000));
-        ok(file.write_all(&bytes));
+        files::write_all(&file, &bytes);
         expected.extend(bytes);
     }
-    assert!(ok(fs::read(&path)) == expected);
+    assert!(files::read(&path) == expected);
 }
 
 /// Records of several threads of one mount come whole and none is lost.
 fn appending_by_many_at_once(root: &Path) {
     let path = root.join("file");
-    ok(File::create(&path));
+    files::create(&path);
     std::thread::scope(|scope| {
         for thread in 0..4_u8 {
             let path = &path;
             scope.spawn(move || {
-                let mut file = ok(OpenOptions::new().append(true).open(path));
+                let file = files::open_with(OpenOptions::new().append(true), path);
                 for _ in 0..100 {
-                    ok(file.write_all(&[b'a' + thread; 100]));
+                    files::write_all(&file, &[b'a' + thread; 100]);
                 }
             });
         }
     });
-    let bytes = ok(fs::read(&path));
+    let bytes = files::read(&path);
     assert_eq!(bytes.len(), 40_000);
     for record in bytes.chunks_exact(100) {
         assert!(record.iter().all(|byte| *byte == record[0]));
@@ -116,22 +117,22 @@ fn random_ranges(root: &Path) {
     let mut model = vec![0; LEN];
     let mut random = Random::new(3);
     let file = open(&path);
-    ok(file.set_len(LEN as u64));
+    files::set_len(&file, LEN as u64);
     for round in 0..300 {
         let len = [1, 7, 512, 4096, 100_000, 1_000_000][random.below(6)];
         let from = random.below(LEN - len);
         if random.below(2) == 0 {
             let bytes = random.bytes(len);
-            ok(file.write_all_at(&bytes, from as u64));
+            files::write_all_at(&file, &bytes, from as u64);
             model[from..from + len].copy_from_slice(&bytes);
         } else {
             let mut bytes = vec![0; len];
-            ok(file.read_exact_at(&mut bytes, from as u64));
+            files::read_exact_at(&file, &mut bytes, from as u64);
             assert!(bytes == model[from..from + len], "round {round}: {from} + {len}");
         }
     }
     drop(file);
-    assert!(ok(fs::read(&path)) == model);
+    assert!(files::read(&path) == model);
 }
 
 fn by_many_threads(root: &Path) {
@@ -144,12 +145,12 @@ fn by_many_threads(root: &Path) {
                 let file = open(path);
                 let bytes = Random::new(thread as u64).bytes(PART);
                 for (index, piece) in bytes.chunks(77_777).enumerate() {
-                    ok(file.write_all_at(piece, (thread * PART + index * 77_777) as u64));
+                    files::write_all_at(&file, piece, (thread * PART + index * 77_777) as u64);
                 }
             });
         }
     });
-    let bytes = ok(fs::read(&path));
+    let bytes = files::read(&path);
     assert_eq!(bytes.len(), 8 * PART);
     for (thread, part) in bytes.chunks_exact(PART).enumerate() {
         assert!(part == Random::new(thread as u64).bytes(PART), "part {thread}");
@@ -162,11 +163,11 @@ fn the_same_file_through_two_handles(root: &Path) {
     let (writer, reader) = (open(&path), open(&path));
     for round in 0..200_u64 {
         let bytes = round.to_le_bytes();
-        ok(writer.write_all_at(&bytes, round * 4099));
+        files::write_all_at(&writer, &bytes, round * 4099);
         let mut found = [0; 8];
-        ok(reader.read_exact_at(&mut found, round * 4099));
+        files::read_exact_at(&reader, &mut found, round * 4099);
         assert_eq!(found, bytes);
-        assert_eq!(ok(reader.metadata()).len(), round * 4099 + 8);
+        assert_eq!(files::metadata_of(&reader).len(), round * 4099 + 8);
     }
 }
 
@@ -175,17 +176,17 @@ fn in_many_parts(root: &Path) {
     let parts: Vec<Vec<u8>> = (0..200).map(|index| vec![index as u8; index * 13]).collect();
     let slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
     let total: usize = parts.iter().map(Vec::len).sum();
-    let written = ok(ok(File::create(&path)).write_vectored(&slices));
+    let written = ok(files::create(&path).write_vectored(&slices));
     assert_eq!(written, total);
-    assert!(ok(fs::read(&path)) == parts.concat());
+    assert!(files::read(&path) == parts.concat());
 }
 
 fn after_reopening(root: &Path) {
     let path = root.join("file");
     for round in 0..50_u8 {
-        ok(fs::write(&path, vec![round; 10_000 + usize::from(round)]));
-        assert_eq!(ok(fs::metadata(&path)).len(), 10_000 + u64::from(round));
-        let bytes = ok(fs::read(&path));
+        files::write(&path, vec![round; 10_000 + usize::from(round)]);
+        assert_eq!(files::metadata(&path).len(), 10_000 + u64::from(round));
+        let bytes = files::read(&path);
         assert!(
             bytes.iter().all(|byte| *byte == round) && bytes.len() == 10_000 + usize::from(round)
         );
@@ -194,19 +195,19 @@ fn after_reopening(root: &Path) {
 
 fn growing_byte_by_byte(root: &Path) {
     let path = root.join("file");
-    let mut file = ok(File::create(&path));
+    let file = files::create(&path);
     for index in 0..3000_u32 {
-        ok(file.write_all(&[index as u8]));
+        files::write_all(&file, &[index as u8]);
     }
     drop(file);
     let expected: Vec<_> = (0..3000_u32).map(|index| index as u8).collect();
-    assert!(ok(fs::read(&path)) == expected);
+    assert!(files::read(&path) == expected);
 }
 
 fn copying_within_the_kernel(root: &Path) {
     let bytes = Random::new(5).bytes(2_345_678);
-    ok(fs::write(root.join("from"), &bytes));
+    files::write(root.join("from"), &bytes);
     // Uses copy_file_range or sendfile.
-    assert_eq!(ok(fs::copy(root.join("from"), root.join("to"))), 2_345_678);
-    assert!(ok(fs::read(root.join("to"))) == bytes);
+    assert_eq!(files::copy(root.join("from"), root.join("to")), 2_345_678);
+    assert!(files::read(root.join("to")) == bytes);
 }

@@ -3,60 +3,61 @@
 use crate::{Test, names, ok, refused};
 use rustix::fs::{Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
+use skep_testkit::files;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![readdir:
-    has_itself_and_its_parent, tells_types_and_inodes, while_entries_come_and_go,
-    while_all_is_removed, can_begin_again, of_what_is_no_directory, of_long_names,
+    has_itself_and_its_parent, reports_types_and_inodes, while_entries_come_and_go,
+    while_all_is_removed, can_begin_again, of_a_file_is_refused, of_long_names,
 ];
 
 fn fill(root: &Path, count: usize) {
     for index in 0..count {
-        ok(fs::write(root.join(format!("file-{index:05}")), "x"));
+        files::write(root.join(format!("file-{index:05}")), "x");
     }
 }
 
 fn has_itself_and_its_parent(root: &Path) {
-    ok(fs::create_dir(root.join("directory")));
+    files::create_dir(root.join("directory"));
     let open = ok(rustix::fs::open(root.join("directory"), OFlags::RDONLY, Mode::empty()));
     let entries: BTreeMap<_, _> = ok(Dir::read_from(&open))
         .map(|entry| ok(entry))
         .map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.ino()))
         .collect();
     assert_eq!(entries.keys().collect::<Vec<_>>(), [".", ".."]);
-    assert_eq!(entries["."], ok(fs::metadata(root.join("directory"))).ino());
-    assert_eq!(entries[".."], ok(fs::metadata(root)).ino());
+    assert_eq!(entries["."], files::metadata(root.join("directory")).ino());
+    assert_eq!(entries[".."], files::metadata(root).ino());
 }
 
-fn tells_types_and_inodes(root: &Path) {
-    ok(fs::write(root.join("file"), "x"));
-    ok(fs::create_dir(root.join("directory")));
-    ok(std::os::unix::fs::symlink("x", root.join("link")));
-    for entry in ok(fs::read_dir(root)) {
+fn reports_types_and_inodes(root: &Path) {
+    files::write(root.join("file"), "x");
+    files::create_dir(root.join("directory"));
+    files::symlink("x", root.join("link"));
+    for entry in files::read_dir(root) {
         let entry = ok(entry);
-        let found = ok(fs::symlink_metadata(entry.path()));
+        let found = files::symlink_metadata(entry.path());
         assert_eq!(ok(entry.file_type()), found.file_type());
         assert_eq!(entry.ino(), found.ino());
     }
 }
 
-/// What is there all the time is listed exactly once, whatever happens around it.
+/// A name that exists during the whole listing is listed exactly once, whatever else changes.
 /// Semantics 1.6.
 fn while_entries_come_and_go(root: &Path) {
     const COUNT: usize = 3000;
     fill(root, COUNT);
     for round in 0..3 {
         let mut seen: BTreeMap<String, usize> = BTreeMap::new();
-        for (number, entry) in ok(fs::read_dir(root)).enumerate() {
+        for (number, entry) in files::read_dir(root).enumerate() {
             let name = ok(entry).file_name().to_string_lossy().into_owned();
             *seen.entry(name).or_default() += 1;
             // Passing files come and go before and behind the place of reading.
             let passing = root.join(format!("passing-{}", number % 7));
             match number % 3 {
-                0 => ok(fs::write(&passing, "x")),
+                0 => files::write(&passing, "x"),
                 1 => drop(fs::remove_file(&passing)),
                 _ => drop(fs::rename(&passing, root.join("passing-renamed"))),
             }
@@ -71,8 +72,8 @@ fn while_entries_come_and_go(root: &Path) {
 /// `rm -r` removes what it lists, while it lists.
 fn while_all_is_removed(root: &Path) {
     fill(root, 2500);
-    for entry in ok(fs::read_dir(root)) {
-        ok(fs::remove_file(ok(entry).path()));
+    for entry in files::read_dir(root) {
+        files::remove_file(ok(entry).path());
     }
     assert_eq!(names(root), Vec::<String>::new());
 }
@@ -88,13 +89,13 @@ fn can_begin_again(root: &Path) {
         files.count()
     };
     assert_eq!(count(&mut directory), 500);
-    ok(fs::write(root.join("one-more"), "x"));
+    files::write(root.join("one-more"), "x");
     directory.rewind();
     assert_eq!(count(&mut directory), 501);
 }
 
-fn of_what_is_no_directory(root: &Path) {
-    ok(fs::write(root.join("file"), "x"));
+fn of_a_file_is_refused(root: &Path) {
+    files::write(root.join("file"), "x");
     refused(fs::read_dir(root.join("file")), Errno::NOTDIR);
     refused(fs::read_dir(root.join("missing")), Errno::NOENT);
 }
@@ -102,7 +103,7 @@ fn of_what_is_no_directory(root: &Path) {
 fn of_long_names(root: &Path) {
     let expected: Vec<_> = (0..400).map(|index| format!("{index:03}{}", "n".repeat(252))).collect();
     for name in &expected {
-        ok(fs::write(root.join(name), ""));
+        files::write(root.join(name), "");
     }
     assert_eq!(names(root), expected);
 }

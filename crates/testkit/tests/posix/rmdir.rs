@@ -3,40 +3,41 @@
 use crate::{Test, names, ok, refused};
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
+use skep_testkit::files;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![rmdir:
-    only_of_empty_ones, of_what_is_no_directory, leaves_nothing_to_create_in,
+    only_of_empty_ones, of_a_file_is_refused, leaves_nothing_to_create_in,
     leaves_open_ones_without_a_name, again_and_again, while_somebody_creates_in_it,
 ];
 
 fn only_of_empty_ones(root: &Path) {
     let path = root.join("directory");
-    ok(fs::create_dir(&path));
-    ok(fs::write(path.join("file"), "x"));
+    files::create_dir(&path);
+    files::write(path.join("file"), "x");
     refused(fs::remove_dir(&path), Errno::NOTEMPTY);
-    ok(fs::remove_file(path.join("file")));
-    ok(fs::remove_dir(&path));
+    files::remove_file(path.join("file"));
+    files::remove_dir(&path);
     refused(fs::metadata(&path), Errno::NOENT);
     refused(fs::remove_dir(&path), Errno::NOENT);
     assert_eq!(names(root), Vec::<String>::new());
 }
 
-fn of_what_is_no_directory(root: &Path) {
-    ok(fs::write(root.join("file"), "x"));
+fn of_a_file_is_refused(root: &Path) {
+    files::write(root.join("file"), "x");
     refused(fs::remove_dir(root.join("file")), Errno::NOTDIR);
-    ok(fs::create_dir(root.join("directory")));
+    files::create_dir(root.join("directory"));
     refused(fs::remove_dir(root.join("directory/.")), Errno::INVAL);
     refused(fs::remove_dir(root.join("directory/..")), Errno::NOTEMPTY);
 }
 
 fn leaves_nothing_to_create_in(root: &Path) {
     let path = root.join("directory");
-    ok(fs::create_dir(&path));
-    let open = ok(fs::File::open(&path));
-    ok(fs::remove_dir(&path));
+    files::create_dir(&path);
+    let open = files::open(&path);
+    files::remove_dir(&path);
     let made = rustix::fs::openat(
         &open,
         "file",
@@ -49,11 +50,11 @@ fn leaves_nothing_to_create_in(root: &Path) {
 /// Semantics 1.14: who has it open, or is in it, finds it as it was, but for its names.
 fn leaves_open_ones_without_a_name(root: &Path) {
     let path = root.join("directory");
-    ok(fs::create_dir(&path));
-    ok(fs::set_permissions(&path, fs::Permissions::from_mode(0o710)));
-    let open = ok(fs::File::open(&path));
-    let before = ok(open.metadata());
-    ok(fs::remove_dir(&path));
+    files::create_dir(&path);
+    files::set_permissions(&path, fs::Permissions::from_mode(0o710));
+    let open = files::open(&path);
+    let before = files::metadata_of(&open);
+    files::remove_dir(&path);
     // Also when nothing that the kernel remembers is used.
     for flags in [AtFlags::EMPTY_PATH, AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC] {
         let found = ok(rustix::fs::statx(&open, "", flags, StatxFlags::BASIC_STATS));
@@ -69,10 +70,10 @@ fn leaves_open_ones_without_a_name(root: &Path) {
 fn again_and_again(root: &Path) {
     let path = root.join("directory");
     for _ in 0..100 {
-        ok(fs::create_dir(&path));
-        ok(fs::write(path.join("file"), "x"));
-        ok(fs::remove_file(path.join("file")));
-        ok(fs::remove_dir(&path));
+        files::create_dir(&path);
+        files::write(path.join("file"), "x");
+        files::remove_file(path.join("file"));
+        files::remove_dir(&path);
     }
 }
 
@@ -80,7 +81,7 @@ fn again_and_again(root: &Path) {
 fn while_somebody_creates_in_it(root: &Path) {
     for round in 0..50 {
         let path = root.join(format!("directory-{round}"));
-        ok(fs::create_dir(&path));
+        files::create_dir(&path);
         let (created, removed) = std::thread::scope(|scope| {
             let creating = scope.spawn(|| fs::write(path.join("file"), "x").is_ok());
             let removing = scope.spawn(|| fs::remove_dir(&path).is_ok());

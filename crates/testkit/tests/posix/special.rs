@@ -2,8 +2,9 @@
 
 use crate::{Test, ok};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
-use std::fs::{self, OpenOptions};
-use std::io::{Read, Write};
+use skep_testkit::files::{self, OrFail};
+use std::fs::OpenOptions;
+use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -13,12 +14,14 @@ pub(crate) const CASES: &[Test] =
 
 fn pipes_carry_bytes(root: &Path) {
     let path = root.join("pipe");
-    ok(mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0));
-    assert!(ok(fs::metadata(&path)).file_type().is_fifo());
+    mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).or_fail("mknodat", &path);
+    assert!(files::metadata(&path).file_type().is_fifo());
     std::thread::scope(|scope| {
-        scope.spawn(|| ok(ok(OpenOptions::new().write(true).open(&path)).write_all(b"through")));
+        scope.spawn(|| {
+            files::write_all(&files::open_with(OpenOptions::new().write(true), &path), b"through")
+        });
         let mut text = String::new();
-        ok(ok(fs::File::open(&path)).read_to_string(&mut text));
+        ok(files::open(&path).read_to_string(&mut text));
         assert_eq!(text, "through");
     });
 }
@@ -32,14 +35,14 @@ fn sockets_connect(root: &Path) {
     let connected = UnixStream::connect("s");
     std::env::set_current_dir(here).expect("we can go back");
     drop((ok(listener), ok(connected)));
-    assert!(ok(fs::metadata(path)).file_type().is_socket());
+    assert!(files::metadata(path).file_type().is_socket());
 }
 
 fn devices_keep_their_numbers(root: &Path) {
     let path = root.join("device");
     let device = makedev(1, 3);
-    ok(mknodat(CWD, &path, FileType::CharacterDevice, Mode::RUSR, device));
-    let found = ok(fs::metadata(&path));
+    mknodat(CWD, &path, FileType::CharacterDevice, Mode::RUSR, device).or_fail("mknodat", &path);
+    let found = files::metadata(&path);
     assert!(found.file_type().is_char_device());
     assert_eq!(found.rdev(), device);
 }

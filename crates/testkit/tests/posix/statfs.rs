@@ -1,12 +1,13 @@
 //! Space of the file system.
 
-use crate::{Test, ok};
+use crate::Test;
+use skep_testkit::files::OrFail;
 use std::path::Path;
 
-pub(crate) const CASES: &[Test] = skep_testkit::cases![statfs: tells_space];
+pub(crate) const CASES: &[Test] = skep_testkit::cases![statfs: reports_space];
 
-fn tells_space(root: &Path) {
-    let space = ok(rustix::fs::statvfs(root));
+fn reports_space(root: &Path) {
+    let space = rustix::fs::statvfs(root).or_fail("statvfs", root);
     assert!(space.f_blocks > 0 && space.f_frsize > 0);
     assert!(space.f_bfree <= space.f_blocks && space.f_bavail <= space.f_bfree);
     assert!(space.f_bavail > 0);

@@ -1,25 +1,26 @@
 //! Changing a file's length.
 
-use crate::{Test, ok, refused};
+use crate::{Test, refused};
 use rustix::io::Errno;
-use std::fs::{self, File, OpenOptions};
+use skep_testkit::files;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![truncate:
-    grows_with_zeros, shrinks, what_was_cut_off_does_not_come_back, at_chunk_boundaries,
+    grows_with_zeros, shrinks, truncated_bytes_do_not_come_back, at_chunk_boundaries,
     needs_a_writer, through_two_handles, to_huge_lengths,
 ];
 
 fn open(path: &Path) -> File {
-    ok(OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path))
+    files::open_with(OpenOptions::new().read(true).write(true).create(true).truncate(false), path)
 }
 
 fn grows_with_zeros(root: &Path) {
     let path = root.join("file");
-    ok(fs::write(&path, "abc"));
-    ok(open(&path).set_len(1_000_000));
-    let bytes = ok(fs::read(&path));
+    files::write(&path, "abc");
+    files::set_len(&open(&path), 1_000_000);
+    let bytes = files::read(&path);
     assert_eq!(bytes.len(), 1_000_000);
     assert_eq!(&bytes[..3], b"abc");
     assert!(bytes[3..].iter().all(|byte| *byte == 0));
@@ -27,34 +28,34 @@ fn grows_with_zeros(root: &Path) {
 
 fn shrinks(root: &Path) {
     let path = root.join("file");
-    ok(fs::write(&path, vec![9; 3_000_000]));
-    ok(open(&path).set_len(1_234_567));
-    assert_eq!(ok(fs::metadata(&path)).len(), 1_234_567);
-    assert_eq!(ok(fs::read(&path)), vec![9; 1_234_567]);
-    ok(open(&path).set_len(0));
-    assert!(ok(fs::read(&path)).is_empty());
+    files::write(&path, vec![9; 3_000_000]);
+    files::set_len(&open(&path), 1_234_567);
+    assert_eq!(files::metadata(&path).len(), 1_234_567);
+    assert_eq!(files::read(&path), vec![9; 1_234_567]);
+    files::set_len(&open(&path), 0);
+    assert!(files::read(&path).is_empty());
 }
 
 /// Semantics 2.6.
-fn what_was_cut_off_does_not_come_back(root: &Path) {
+fn truncated_bytes_do_not_come_back(root: &Path) {
     let path = root.join("file");
     for (len, cut) in [(10_000, 5), (700_000, 4097), (5_000_000, 524_288), (5_000_000, 524_289)] {
-        ok(fs::write(&path, vec![8; len]));
+        files::write(&path, vec![8; len]);
         let file = open(&path);
-        ok(file.set_len(cut));
-        ok(file.set_len(len as u64));
+        files::set_len(&file, cut);
+        files::set_len(&file, len as u64);
         drop(file);
-        let bytes = ok(fs::read(&path));
+        let bytes = files::read(&path);
         assert_eq!(bytes.len(), len);
         let cut = cut as usize;
         assert!(bytes[..cut].iter().all(|byte| *byte == 8), "{len} {cut}");
         assert!(bytes[cut..].iter().all(|byte| *byte == 0), "{len} {cut}");
         // A write far behind the end leaves zeros between, too.
         let file = open(&path);
-        ok(file.set_len(cut as u64));
-        ok(file.write_all_at(b"end", len as u64));
+        files::set_len(&file, cut as u64);
+        files::write_all_at(&file, b"end", len as u64);
         drop(file);
-        let bytes = ok(fs::read(&path));
+        let bytes = files::read(&path);
         assert!(bytes[cut..len].iter().all(|byte| *byte == 0), "{len} {cut}");
     }
 }
@@ -68,40 +69,40 @@ fn at_chunk_boundaries(root: &Path) {
         let boundary = (1 + random.below(8)) << 19;
         let len = (boundary + random.below(3)).saturating_sub(1);
         if round % 2 == 0 {
-            ok(file.set_len(len as u64));
+            files::set_len(&file, len as u64);
             model.resize(len, 0);
         } else {
             let bytes = random.bytes(random.clone().below(10_000));
-            ok(file.write_all_at(&bytes, len as u64));
+            files::write_all_at(&file, &bytes, len as u64);
             if !bytes.is_empty() {
                 model.resize(model.len().max(len + bytes.len()), 0);
                 model[len..len + bytes.len()].copy_from_slice(&bytes);
             }
         }
-        assert_eq!(ok(file.metadata()).len(), model.len() as u64, "round {round}");
+        assert_eq!(files::metadata_of(&file).len(), model.len() as u64, "round {round}");
     }
     drop(file);
-    assert!(ok(fs::read(&path)) == model);
+    assert!(files::read(&path) == model);
 }
 
 fn needs_a_writer(root: &Path) {
     let path = root.join("file");
-    ok(fs::write(&path, "abc"));
-    refused(ok(File::open(&path)).set_len(0), Errno::INVAL);
-    assert_eq!(ok(fs::read(&path)), b"abc");
+    files::write(&path, "abc");
+    refused(files::open(&path).set_len(0), Errno::INVAL);
+    assert_eq!(files::read(&path), b"abc");
 }
 
 fn through_two_handles(root: &Path) {
     let path = root.join("file");
     let (first, second) = (open(&path), open(&path));
-    ok(first.write_all_at(&[1; 100_000], 0));
-    ok(second.set_len(10));
-    ok(first.write_all_at(&[2; 5], 20));
+    files::write_all_at(&first, &[1; 100_000], 0);
+    files::set_len(&second, 10);
+    files::write_all_at(&first, &[2; 5], 20);
     let mut bytes = [9; 25];
-    ok(second.read_exact_at(&mut bytes, 0));
+    files::read_exact_at(&second, &mut bytes, 0);
     let expected = [&[1; 10][..], &[0; 10], &[2; 5]].concat();
     assert_eq!(bytes[..], expected);
-    assert_eq!(ok(second.metadata()).len(), 25);
+    assert_eq!(files::metadata_of(&second).len(), 25);
 }
 
 /// Semantics 2.10.
@@ -110,11 +111,11 @@ fn to_huge_lengths(root: &Path) {
     let file = open(&path);
     // The local file system that runs the same test ends at 16 TiB.
     let len = 1_u64 << 43;
-    ok(file.set_len(len));
-    assert_eq!(ok(fs::metadata(&path)).len(), len);
-    ok(file.write_all_at(b"end", len - 3));
+    files::set_len(&file, len);
+    assert_eq!(files::metadata(&path).len(), len);
+    files::write_all_at(&file, b"end", len - 3);
     let mut bytes = [0; 5];
-    ok(file.read_exact_at(&mut bytes, len - 5));
+    files::read_exact_at(&file, &mut bytes, len - 5);
     assert_eq!(&bytes, b"\0\0end");
     assert!(file.write_all_at(b"x", u64::MAX / 2).is_err());
     // Far beyond what the disks under it take is an error of this write alone.
@@ -124,12 +125,12 @@ fn to_huge_lengths(root: &Path) {
         }
     }
     // A size is a number: every one is taken that a local file system could take.
-    ok(file.write_all_at(b"x", 0));
+    files::write_all_at(&file, b"x", 0);
     for size in [1 << 43, (1 << 43) + 1, 1 << 42, 700_000, 1 << 43] {
-        ok(file.set_len(size));
-        assert_eq!(ok(file.metadata()).len(), size);
+        files::set_len(&file, size);
+        assert_eq!(files::metadata_of(&file).len(), size);
     }
-    fs::write(root.join("other"), "still served").expect("written");
-    ok(file.write_all_at(b"end", len - 3));
-    ok(file.sync_all());
+    files::write(root.join("other"), "still served");
+    files::write_all_at(&file, b"end", len - 3);
+    files::sync_all(&file);
 }

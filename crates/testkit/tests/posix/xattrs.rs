@@ -3,6 +3,7 @@
 use crate::{Test, ok, refused};
 use rustix::fs::{XattrFlags, getxattr, lgetxattr, listxattr, removexattr, setxattr};
 use rustix::io::Errno;
+use skep_testkit::files::{self, OrFail};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -16,13 +17,13 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![xattrs:
 
 fn file(root: &Path) -> std::path::PathBuf {
     let path = root.join("file");
-    ok(fs::write(&path, "x"));
+    files::write(&path, "x");
     path
 }
 
 fn get(path: &Path, name: &str) -> Vec<u8> {
     let mut bytes = vec![0; 65_536];
-    let len = ok(getxattr(path, name, &mut bytes[..]));
+    let len = getxattr(path, name, &mut bytes[..]).or_fail("getxattr", path);
     bytes.truncate(len);
     bytes
 }
@@ -31,7 +32,7 @@ fn are_kept(root: &Path) {
     let path = file(root);
     // The local file system has one block for all attributes of a file.
     for value in [&b""[..], b"x", &[0, 255, 10], &[7; 2000]] {
-        ok(setxattr(&path, "user.key", value, XattrFlags::empty()));
+        setxattr(&path, "user.key", value, XattrFlags::empty()).or_fail("setxattr", &path);
         assert_eq!(get(&path, "user.key"), value);
     }
     refused(getxattr(&path, "user.other", &mut [0; 10]), Errno::NODATA);
@@ -41,10 +42,10 @@ fn are_listed(root: &Path) {
     let path = file(root);
     let expected: BTreeSet<_> = (0..20).map(|index| format!("user.key-{index}")).collect();
     for name in &expected {
-        ok(setxattr(&path, name.as_str(), b"v", XattrFlags::empty()));
+        setxattr(&path, name.as_str(), b"v", XattrFlags::empty()).or_fail("setxattr", &path);
     }
     let mut bytes = vec![0; 10_000];
-    let len = ok(listxattr(&path, &mut bytes[..]));
+    let len = listxattr(&path, &mut bytes[..]).or_fail("listxattr", &path);
     let text = String::from_utf8_lossy(&bytes[..len]).into_owned();
     let found = text.split('\0').filter(|name| name.starts_with("user."));
     assert_eq!(found.map(str::to_owned).collect::<BTreeSet<_>>(), expected);
@@ -55,25 +56,25 @@ fn creating_and_replacing(root: &Path) {
     let both = XattrFlags::CREATE | XattrFlags::REPLACE;
     refused(setxattr(&path, "user.key", b"1", both), Errno::NODATA);
     refused(setxattr(&path, "user.key", b"1", XattrFlags::REPLACE), Errno::NODATA);
-    ok(setxattr(&path, "user.key", b"2", XattrFlags::CREATE));
+    setxattr(&path, "user.key", b"2", XattrFlags::CREATE).or_fail("setxattr", &path);
     refused(setxattr(&path, "user.key", b"3", XattrFlags::CREATE), Errno::EXIST);
     refused(setxattr(&path, "user.key", b"3", both), Errno::EXIST);
-    ok(setxattr(&path, "user.key", b"4", XattrFlags::REPLACE));
+    setxattr(&path, "user.key", b"4", XattrFlags::REPLACE).or_fail("setxattr", &path);
     assert_eq!(get(&path, "user.key"), b"4");
 }
 
 fn are_removed(root: &Path) {
     let path = file(root);
-    ok(setxattr(&path, "user.key", b"1", XattrFlags::empty()));
-    ok(removexattr(&path, "user.key"));
+    setxattr(&path, "user.key", b"1", XattrFlags::empty()).or_fail("setxattr", &path);
+    removexattr(&path, "user.key").or_fail("removexattr", &path);
     refused(getxattr(&path, "user.key", &mut [0; 10]), Errno::NODATA);
     refused(removexattr(&path, "user.key"), Errno::NODATA);
 }
 
 fn tell_their_size(root: &Path) {
     let path = file(root);
-    ok(setxattr(&path, "user.key", b"12345", XattrFlags::empty()));
-    assert_eq!(ok(getxattr(&path, "user.key", &mut [0; 5])), 5);
+    setxattr(&path, "user.key", b"12345", XattrFlags::empty()).or_fail("setxattr", &path);
+    assert_eq!(getxattr(&path, "user.key", &mut [0; 5]).or_fail("getxattr", &path), 5);
     refused(getxattr(&path, "user.key", &mut [0; 4]), Errno::RANGE);
     // Sizes are asked for with an empty buffer, which `getfattr` does.
     let text = skep_testkit::program::run_in(root, "getfattr", ["-d", "file"]);
@@ -83,14 +84,14 @@ fn tell_their_size(root: &Path) {
 
 fn of_directories(root: &Path) {
     let path = root.join("directory");
-    ok(fs::create_dir(&path));
-    ok(setxattr(&path, "user.key", b"value", XattrFlags::empty()));
+    files::create_dir(&path);
+    setxattr(&path, "user.key", b"value", XattrFlags::empty()).or_fail("setxattr", &path);
     assert_eq!(get(&path, "user.key"), b"value");
 }
 
 fn of_links_are_refused(root: &Path) {
     let link = root.join("link");
-    ok(std::os::unix::fs::symlink("nowhere", &link));
+    files::symlink("nowhere", &link);
     let set = rustix::fs::lsetxattr(&link, "user.key", b"x", XattrFlags::empty());
     refused(set, Errno::PERM);
     assert!(lgetxattr(&link, "user.key", &mut [0; 10]).is_err());
@@ -99,7 +100,7 @@ fn of_links_are_refused(root: &Path) {
 fn bounded(root: &Path) {
     let path = file(root);
     let long = format!("user.{}", "n".repeat(250));
-    ok(setxattr(&path, long.as_str(), b"x", XattrFlags::empty()));
+    setxattr(&path, long.as_str(), b"x", XattrFlags::empty()).or_fail("setxattr", &path);
     let too_long = format!("user.{}", "n".repeat(251));
     refused(setxattr(&path, too_long.as_str(), b"x", XattrFlags::empty()), Errno::RANGE);
     assert!(setxattr(&path, "user.big", &[0; 65_537], XattrFlags::empty()).is_err());
@@ -107,12 +108,12 @@ fn bounded(root: &Path) {
 
 fn go_with_renames(root: &Path) {
     let path = file(root);
-    ok(setxattr(&path, "user.key", b"value", XattrFlags::empty()));
-    ok(fs::create_dir(root.join("directory")));
+    setxattr(&path, "user.key", b"value", XattrFlags::empty()).or_fail("setxattr", &path);
+    files::create_dir(root.join("directory"));
     let moved = root.join("directory/file");
-    ok(fs::rename(&path, &moved));
+    files::rename(&path, &moved);
     assert_eq!(get(&moved, "user.key"), b"value");
-    ok(fs::write(&path, "a new one"));
+    files::write(&path, "a new one");
     refused(getxattr(&path, "user.key", &mut [0; 10]), Errno::NODATA);
 }
 
@@ -128,10 +129,10 @@ fn of_root_and_of_the_system(root: &Path) {
     use std::os::unix::fs::PermissionsExt;
     let path = file(root);
     for directory in [root, &path] {
-        ok(fs::set_permissions(directory, fs::Permissions::from_mode(0o777)));
+        files::set_permissions(directory, fs::Permissions::from_mode(0o777));
     }
     for name in ["user.key", "trusted.key", "security.key"] {
-        ok(setxattr(&path, name, name.as_bytes(), XattrFlags::empty()));
+        setxattr(&path, name, name.as_bytes(), XattrFlags::empty()).or_fail("setxattr", &path);
         assert_eq!(get(&path, name), name.as_bytes());
     }
     let shown = path.display();
@@ -149,7 +150,7 @@ fn of_root_and_of_the_system(root: &Path) {
         assert!(text.contains("user.key") && text.contains("security.key"), "{text}");
         assert_eq!(text.contains("trusted.key"), sees, "{text}");
     }
-    ok(removexattr(&path, "trusted.key"));
+    removexattr(&path, "trusted.key").or_fail("removexattr", &path);
     refused(getxattr(&path, "trusted.key", &mut [0; 10]), Errno::NODATA);
 }
 
@@ -175,33 +176,34 @@ fn too_long_for_the_kernel(root: &Path) {
     refused(removexattr(&path, name.as_str()), Errno::RANGE);
 }
 
-/// What is done to a file, and its name.
+/// A change of a file, and its name.
 type Change = (&'static str, fn(&Path));
 
-/// What a program may do goes when its bytes or its owner change.
+/// A change of a program's bytes or owner removes its capabilities.
 fn capabilities_go_with_changes(root: &Path) {
-    use std::io::Write;
     let path = file(root);
     let changes: [Change; 4] = [
         ("a write", |path| {
-            let mut file = ok(fs::OpenOptions::new().append(true).open(path));
-            ok(file.write_all(b"more"));
+            let file = files::open_with(fs::OpenOptions::new().append(true), path);
+            files::write_all(&file, b"more");
         }),
-        ("another owner", |path| ok(std::os::unix::fs::chown(path, Some(5), None))),
-        ("a truncation", |path| ok(ok(fs::OpenOptions::new().write(true).open(path)).set_len(3))),
-        ("being opened with O_TRUNC", |path| drop(ok(fs::File::create(path)))),
+        ("another owner", |path| files::chown(path, Some(5), None)),
+        ("a truncation", |path| {
+            files::set_len(&files::open_with(fs::OpenOptions::new().write(true), path), 3)
+        }),
+        ("being opened with O_TRUNC", |path| drop(files::create(path))),
     ];
     for (what, change) in changes {
         skep_testkit::program::run_in(root, "setcap", ["cap_net_raw+ep", "file"]);
         let mut bytes = [0; 100];
-        ok(getxattr(&path, "security.capability", &mut bytes));
-        ok(fs::metadata(&path));
+        getxattr(&path, "security.capability", &mut bytes).or_fail("getxattr", &path);
+        files::metadata(&path);
         change(&path);
         let left = getxattr(&path, "security.capability", &mut bytes);
         assert_eq!(left.err(), Some(Errno::NODATA), "after {what}");
     }
     // A change of permissions leaves it.
     skep_testkit::program::run_in(root, "setcap", ["cap_net_raw+ep", "file"]);
-    ok(fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o700)));
-    ok(getxattr(&path, "security.capability", &mut [0; 100]));
+    files::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o700));
+    getxattr(&path, "security.capability", &mut [0; 100]).or_fail("getxattr", &path);
 }

@@ -11,6 +11,7 @@
 
 use super::*;
 use skep_types::HostIncarnation;
+use skep_types::random::SplitMix64;
 use std::collections::BTreeMap;
 use std::process::Command;
 
@@ -99,15 +100,11 @@ impl Drop for Disk {
 }
 
 /// Numbers from a seed.
-struct Random(Cell<u64>);
+struct Random(RefCell<SplitMix64>);
 
 impl Random {
     fn below(&self, end: u64) -> u64 {
-        let state = self.0.get().wrapping_add(0x9E37_79B9_7F4A_7C15);
-        self.0.set(state);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % end
+        self.0.borrow_mut().below(end)
     }
 }
 
@@ -280,7 +277,7 @@ fn synced_data_survives_and_every_byte_is_readable() {
     let seed = std::env::var("SKEP_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed: u64 = seed.unwrap_or_else(skep_env::random_u64);
     eprintln!("to repeat: SKEP_TEST_SEED={seed}");
-    let random = Rc::new(Random(Cell::new(seed)));
+    let random = Rc::new(Random(RefCell::new(SplitMix64::new(seed))));
     let model = Rc::new(RefCell::new(Vec::new()));
     model.borrow_mut().resize_with(FILES as usize, Expected::default);
     for round in 0..ROUNDS {

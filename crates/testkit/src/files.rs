@@ -1,0 +1,292 @@
+//! File system calls that a test expects to succeed.
+//!
+//! Owns the message of such a failure: the call, the path (which shows the mount) and the error
+//! with its number, at the line of the test. The functions have the names of `std::fs` and
+//! `std::fs::File`. Tests use the standard library for calls that they expect to fail.
+//!
+//! # Panics
+//! Every function here panics if its call fails.
+
+use rustix::fs::FallocateFlags;
+use std::fs::{self, File, Metadata, OpenOptions, Permissions, ReadDir};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, chown as change_owner, symlink as make_symlink};
+use std::path::{Path, PathBuf};
+
+/// Unwraps the result of a call on a path.
+pub trait OrFail<T> {
+    /// Returns the value, or panics with `call`, `path` and the error.
+    fn or_fail(self, call: &str, path: impl AsRef<Path>) -> T;
+}
+
+impl<T, E: Into<io::Error>> OrFail<T> for Result<T, E> {
+    #[track_caller]
+    fn or_fail(self, call: &str, path: impl AsRef<Path>) -> T {
+        match self {
+            Ok(value) => value,
+            Err(error) => {
+                let error: io::Error = error.into();
+                panic!("{call} {}: {error}", path.as_ref().display())
+            }
+        }
+    }
+}
+
+/// Unwraps the result of a call on an open file, whose path the kernel still has.
+#[track_caller]
+fn of_file<T>(result: io::Result<T>, call: &str, file: &File) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => {
+            let descriptor = file.as_raw_fd();
+            let path = fs::read_link(format!("/proc/self/fd/{descriptor}")).unwrap_or_default();
+            panic!("{call} {} (descriptor {descriptor}): {error}", path.display())
+        }
+    }
+}
+
+/// Writes a file of exactly `bytes`: creates it, or replaces its contents.
+#[track_caller]
+pub fn write(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
+    let path = path.as_ref();
+    fs::write(path, bytes).or_fail("write", path)
+}
+
+/// Reads a whole file.
+#[track_caller]
+pub fn read(path: impl AsRef<Path>) -> Vec<u8> {
+    let path = path.as_ref();
+    fs::read(path).or_fail("read", path)
+}
+
+/// Reads a whole file of UTF-8 text.
+#[track_caller]
+pub fn read_to_string(path: impl AsRef<Path>) -> String {
+    let path = path.as_ref();
+    fs::read_to_string(path).or_fail("read_to_string", path)
+}
+
+/// Opens a file for reading.
+#[track_caller]
+pub fn open(path: impl AsRef<Path>) -> File {
+    let path = path.as_ref();
+    File::open(path).or_fail("open", path)
+}
+
+/// Opens a file for writing: creates it, or empties it.
+#[track_caller]
+pub fn create(path: impl AsRef<Path>) -> File {
+    let path = path.as_ref();
+    File::create(path).or_fail("create", path)
+}
+
+/// Creates a file that does not exist yet, and opens it for reading and writing.
+#[track_caller]
+pub fn create_new(path: impl AsRef<Path>) -> File {
+    let path = path.as_ref();
+    File::create_new(path).or_fail("create_new", path)
+}
+
+/// Opens a file with `options`.
+#[track_caller]
+pub fn open_with(options: &OpenOptions, path: impl AsRef<Path>) -> File {
+    let path = path.as_ref();
+    options.open(path).or_fail("open", path)
+}
+
+/// Removes a file.
+#[track_caller]
+pub fn remove_file(path: impl AsRef<Path>) {
+    let path = path.as_ref();
+    fs::remove_file(path).or_fail("remove_file", path)
+}
+
+/// Makes a directory.
+#[track_caller]
+pub fn create_dir(path: impl AsRef<Path>) {
+    let path = path.as_ref();
+    fs::create_dir(path).or_fail("create_dir", path)
+}
+
+/// Makes a directory and its missing parents.
+#[track_caller]
+pub fn create_dir_all(path: impl AsRef<Path>) {
+    let path = path.as_ref();
+    fs::create_dir_all(path).or_fail("create_dir_all", path)
+}
+
+/// Removes an empty directory.
+#[track_caller]
+pub fn remove_dir(path: impl AsRef<Path>) {
+    let path = path.as_ref();
+    fs::remove_dir(path).or_fail("remove_dir", path)
+}
+
+/// Removes a directory with everything below it.
+#[track_caller]
+pub fn remove_dir_all(path: impl AsRef<Path>) {
+    let path = path.as_ref();
+    fs::remove_dir_all(path).or_fail("remove_dir_all", path)
+}
+
+/// Lists a directory.
+#[track_caller]
+pub fn read_dir(path: impl AsRef<Path>) -> ReadDir {
+    let path = path.as_ref();
+    fs::read_dir(path).or_fail("read_dir", path)
+}
+
+/// Attributes of a path; follows symbolic links.
+#[track_caller]
+pub fn metadata(path: impl AsRef<Path>) -> Metadata {
+    let path = path.as_ref();
+    fs::metadata(path).or_fail("metadata", path)
+}
+
+/// Attributes of a path; does not follow a symbolic link.
+#[track_caller]
+pub fn symlink_metadata(path: impl AsRef<Path>) -> Metadata {
+    let path = path.as_ref();
+    fs::symlink_metadata(path).or_fail("symlink_metadata", path)
+}
+
+/// Changes permissions.
+#[track_caller]
+pub fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) {
+    let path = path.as_ref();
+    fs::set_permissions(path, permissions).or_fail("set_permissions", path)
+}
+
+/// The target of a symbolic link.
+#[track_caller]
+pub fn read_link(path: impl AsRef<Path>) -> PathBuf {
+    let path = path.as_ref();
+    fs::read_link(path).or_fail("read_link", path)
+}
+
+/// An absolute path without symbolic links.
+#[track_caller]
+pub fn canonicalize(path: impl AsRef<Path>) -> PathBuf {
+    let path = path.as_ref();
+    fs::canonicalize(path).or_fail("canonicalize", path)
+}
+
+/// Changes user and group; `None` leaves one as it is.
+#[track_caller]
+pub fn chown(path: impl AsRef<Path>, user: Option<u32>, group: Option<u32>) {
+    let path = path.as_ref();
+    change_owner(path, user, group).or_fail("chown", path)
+}
+
+/// Renames `from` to `to`.
+#[track_caller]
+pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    fs::rename(from, to).or_fail(&format!("rename {} to", from.display()), to)
+}
+
+/// Makes the name `to` for the file `from`.
+#[track_caller]
+pub fn hard_link(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    fs::hard_link(from, to).or_fail(&format!("hard_link {} to", from.display()), to)
+}
+
+/// Copies the contents and permissions of a file; returns their length.
+#[track_caller]
+pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> u64 {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    fs::copy(from, to).or_fail(&format!("copy {} to", from.display()), to)
+}
+
+/// Makes a symbolic link `to` that points to `from`.
+#[track_caller]
+pub fn symlink(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    make_symlink(from, to).or_fail(&format!("symlink {} to", from.display()), to)
+}
+
+/// Writes all of `bytes` at `offset`.
+#[track_caller]
+pub fn write_all_at(file: &File, bytes: &[u8], offset: u64) {
+    of_file(file.write_all_at(bytes, offset), "write_all_at", file)
+}
+
+/// Fills `buffer` from `offset`.
+#[track_caller]
+pub fn read_exact_at(file: &File, buffer: &mut [u8], offset: u64) {
+    of_file(file.read_exact_at(buffer, offset), "read_exact_at", file)
+}
+
+/// Reads once at `offset`; returns the number of bytes.
+#[track_caller]
+pub fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> usize {
+    of_file(file.read_at(buffer, offset), "read_at", file)
+}
+
+/// Writes all of `bytes` at the file's position.
+#[track_caller]
+pub fn write_all(mut file: &File, bytes: &[u8]) {
+    of_file(file.write_all(bytes), "write_all", file)
+}
+
+/// Fills `buffer` from the file's position.
+#[track_caller]
+pub fn read_exact(mut file: &File, buffer: &mut [u8]) {
+    of_file(file.read_exact(buffer), "read_exact", file)
+}
+
+/// Waits until data and attributes are on stable storage.
+#[track_caller]
+pub fn sync_all(file: &File) {
+    of_file(file.sync_all(), "sync_all", file)
+}
+
+/// Waits until data is on stable storage.
+#[track_caller]
+pub fn sync_data(file: &File) {
+    of_file(file.sync_data(), "sync_data", file)
+}
+
+/// Truncates or extends a file.
+#[track_caller]
+pub fn set_len(file: &File, len: u64) {
+    of_file(file.set_len(len), "set_len", file)
+}
+
+/// Allocates, clears or removes a range of a file, depending on `flags`.
+#[track_caller]
+pub fn fallocate(file: &File, flags: FallocateFlags, offset: u64, len: u64) {
+    of_file(rustix::fs::fallocate(file, flags, offset, len).map_err(Into::into), "fallocate", file)
+}
+
+/// Waits until everything of the file system at `path` is on stable storage.
+#[track_caller]
+pub fn syncfs(path: impl AsRef<Path>) {
+    let path = path.as_ref();
+    rustix::fs::syncfs(open(path)).or_fail("syncfs", path)
+}
+
+/// Attributes of an open file.
+#[track_caller]
+pub fn metadata_of(file: &File) -> Metadata {
+    of_file(file.metadata(), "metadata_of", file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "read /missing/file: No such file or directory (os error 2)")]
+    fn failure_names_call_path_and_errno() {
+        read("/missing/file");
+    }
+
+    #[test]
+    #[should_panic(expected = "set_len /proc/version (descriptor")]
+    fn failure_on_an_open_file_names_its_path() {
+        set_len(&open("/proc/version"), 1);
+    }
+}

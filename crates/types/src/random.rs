@@ -1,0 +1,67 @@
+//! Random numbers that follow from a seed: the same on every machine and with every version.
+//!
+//! Owns the one generator of all crates (SplitMix64, Steele, Lea and Flood 2014). Placement, the
+//! order of studies and the seeds of tests rely on its exact numbers, so they never change. Not for
+//! secrets: one number gives away all that follow.
+
+/// The difference between two states, and so the period is 2^64.
+const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// Spreads the bits of a number over all of its bits, without collisions. Zero stays zero.
+pub const fn finish(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    number ^ (number >> 31)
+}
+
+/// The first number of the seed `number`: neighbours become unrelated, also zero and one.
+pub const fn mix(number: u64) -> u64 {
+    finish(number.wrapping_add(STEP))
+}
+
+/// A sequence of random numbers.
+#[derive(Debug, Clone)]
+pub struct SplitMix64(u64);
+
+impl SplitMix64 {
+    /// The sequence of a seed.
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The seed of the rest of this sequence.
+    pub const fn state(&self) -> u64 {
+        self.0
+    }
+
+    /// The next 64 random bits.
+    pub const fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(STEP);
+        finish(self.0)
+    }
+
+    /// A number below `end`, by the remainder.
+    ///
+    /// # Panics
+    /// If `end` is zero.
+    pub const fn below(&mut self, end: u64) -> u64 {
+        self.number() % end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers of the generator's authors.
+    #[test]
+    fn sequence_of_a_seed_never_changes() {
+        let mut random = SplitMix64::new(1_234_567);
+        let numbers = [0; 3].map(|_: u64| random.number());
+        let published =
+            [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
+        assert_eq!(numbers, published);
+        assert_eq!(mix(0), 0xE220_A839_7B1D_CDAF);
+        assert_eq!(finish(0), 0);
+    }
+}
