@@ -91,8 +91,8 @@ pub(crate) trait Workload: Clone {
 ///
 /// # Errors
 /// `InvalidArgument` for a plan that cannot be run; a program that is missing or cannot follow the
-/// plan; a host that cannot be reached, a file that exists, a full disk. Once there is a result, the
-/// run returns it, and [`Outcome::failure`] says why there are no more.
+/// plan; a host that cannot be reached, a file that exists, a full disk. Once there is a result,
+/// the run returns it, and [`Outcome::failure`] has the reason why there are no more.
 pub(crate) fn run<P: Workload>(
     runner: Option<&Runner>,
     plan: &P,

@@ -125,7 +125,7 @@ fn component(text: &str, map: &ClusterMap) -> Result<(Redundancy, ComponentReque
             }
             _ => {
                 return Err(wrong(format!(
-                    "'{word}' is none of count=, chunk-size=, chooser=, targets=, groups=, from=, \
+                    "unknown part '{word}': expected count=, chunk-size=, chooser=, targets=, groups=, from=, \
                      inline"
                 )));
             }
@@ -247,8 +247,8 @@ mod tests {
         let map = map();
         let of_metadata = map.targets.iter().find(|it| it.kind == TargetKind::Metadata).unwrap().id;
         for (text, words) in [
-            ("colour=red", "'colour=red' is none of count=, chunk-size="),
-            ("4", "'4' is none of"),
+            ("colour=red", "unknown part 'colour=red': expected count=, chunk-size="),
+            ("4", "unknown part '4'"),
             ("count=many", "'many' is no such number"),
             ("count=-1", "no such number"),
             ("count=0", "at least 1"),
@@ -268,7 +268,7 @@ mod tests {
             ("count=1/count=2", "in the order of their start"),
             ("count=1/from=100000", "multiple of 65536"),
             ("inline", "inline/from=4KiB"),
-            ("inline=4KiB/from=4KiB", "'inline=4KiB' is none of"),
+            ("inline=4KiB/from=4KiB", "unknown part 'inline=4KiB'"),
             ("inline/from=5000,count=1", "no multiple of 4 KiB up to 64 KiB"),
             ("inline/from=68KiB", "no multiple of 4 KiB up to 64 KiB"),
             ("inline/from=0", "in the order of their start"),

@@ -104,8 +104,8 @@ pub const SETTINGS: &[Setting] = &[
         min: MIN_LEASE_MS as u64,
         max: MAX_LEASE_MS as u64,
         is_power_of_two: false,
-        meaning: "how long a silent client keeps its sessions (open files), and a silent node \
-                  counts as online; a dead client holds others up for so long",
+        meaning: "time after which a silent client loses its sessions and open files, and a \
+                  silent node counts as offline; a dead client blocks others for this long",
         field: Field::Policy {
             get: |policy| u64::from(policy.lease_ms),
             put: |policy, value| policy.lease_ms = small(value),
@@ -117,7 +117,7 @@ pub const SETTINGS: &[Setting] = &[
         min: MIN_HEARTBEAT_MS as u64,
         max: MAX_LEASE_MS as u64 / 2,
         is_power_of_two: false,
-        meaning: "how often nodes report to management; at most half of the lease",
+        meaning: "interval at which nodes report to management; at most half of the lease",
         field: Field::Policy {
             get: |policy| u64::from(policy.heartbeat_ms),
             put: |policy, value| policy.heartbeat_ms = small(value),
@@ -129,7 +129,7 @@ pub const SETTINGS: &[Setting] = &[
         min: MIN_CHUNK_BYTES,
         max: MAX_CHUNK_BYTES,
         is_power_of_two: true,
-        meaning: "chunk size of new files whose directory says nothing else",
+        meaning: "chunk size of new files, unless their directory has a pattern",
         field: Field::Policy {
             get: |policy| policy.default_chunk_bytes,
             put: |policy, value| policy.default_chunk_bytes = value,
@@ -141,8 +141,9 @@ pub const SETTINGS: &[Setting] = &[
         min: 1,
         max: MAX_STRIPE_WIDTH as u64,
         is_power_of_two: false,
-        meaning: "over how many storage targets new files are striped, from `stripe-from` on, \
-                  whose directory says nothing else; fewer if there are fewer",
+        meaning: "number of storage targets over which new files are striped beyond `stripe- \
+                  from`, unless their directory has a pattern; fewer if the cluster has \
+                  fewer",
         field: Field::Policy {
             get: |policy| u64::from(policy.default_width),
             put: |policy, value| policy.default_width = width(value),
@@ -154,8 +155,9 @@ pub const SETTINGS: &[Setting] = &[
         min: 0,
         max: MAX_STRIPE_FROM,
         is_power_of_two: false,
-        meaning: "how many bytes of new files whose directory says nothing else lie on one \
-                  target, so that small files cost one chunk file; 0: all is striped",
+        meaning: "first bytes of new files that lie on one target, so that small files cost \
+                  one chunk file, unless their directory has a pattern; 0: files are striped \
+                  from the start",
         field: Field::Policy {
             get: |policy| policy.stripe_from,
             put: |policy, value| policy.stripe_from = value,
@@ -167,9 +169,9 @@ pub const SETTINGS: &[Setting] = &[
         min: 0,
         max: MAX_INLINE_BYTES,
         is_power_of_two: false,
-        meaning: "how many bytes of new files whose directory says nothing else lie in metadata, \
-                  with their inode, so that files up to this cost no chunk file: a multiple of 4 \
-                  KiB; 0: none",
+        meaning: "first bytes of new files that lie in metadata with their inode, so that \
+                  files up to this size need no chunk file, unless their directory has a \
+                  pattern: a multiple of 4 KiB; 0: no bytes",
         field: Field::Policy {
             get: |policy| policy.inline_bytes,
             put: |policy, value| policy.inline_bytes = value,
@@ -181,8 +183,8 @@ pub const SETTINGS: &[Setting] = &[
         min: 1,
         max: 6,
         is_power_of_two: false,
-        meaning: "how the targets of new files are chosen whose directory says nothing else; \
-                  `balanced` unless you want to compare",
+        meaning: "policy that chooses the targets of new files, unless their directory has a \
+                  pattern; use `balanced` unless you want to compare",
         field: Field::Policy {
             get: |policy| policy.default_chooser as u64,
             put: |policy, value| {
@@ -197,8 +199,9 @@ pub const SETTINGS: &[Setting] = &[
         min: 1,
         max: 3,
         is_power_of_two: false,
-        meaning: "which stripe patterns users may set who aren't root, on what they own: none; \
-                  number of targets, chunk size and chooser; or which targets too",
+        meaning: "stripe patterns that users other than root may set on files and \
+                  directories that they own: none; number of targets, chunk size and \
+                  chooser; or targets too",
         field: Field::Policy {
             get: |policy| policy.user_patterns as u64,
             put: |policy, value| {
@@ -216,7 +219,7 @@ pub const SETTINGS: &[Setting] = &[
         min: 1,
         max: MAX_STRIPE_WIDTH as u64,
         is_power_of_two: false,
-        meaning: "over how many targets users may stripe a file who aren't root",
+        meaning: "largest number of targets in a pattern that users other than root set",
         field: Field::Policy {
             get: |policy| u64::from(policy.user_max_width),
             put: |policy, value| policy.user_max_width = width(value),
@@ -228,7 +231,7 @@ pub const SETTINGS: &[Setting] = &[
         min: MIN_CHUNK_BYTES,
         max: MAX_CHUNK_BYTES,
         is_power_of_two: true,
-        meaning: "smallest chunk size that users may ask for who aren't root",
+        meaning: "smallest chunk size in a pattern that users other than root set",
         field: Field::Policy {
             get: |policy| policy.user_min_chunk_bytes,
             put: |policy, value| policy.user_min_chunk_bytes = value,
@@ -240,7 +243,7 @@ pub const SETTINGS: &[Setting] = &[
         min: MIN_CHUNK_BYTES,
         max: MAX_CHUNK_BYTES,
         is_power_of_two: true,
-        meaning: "largest chunk size that users may ask for who aren't root",
+        meaning: "largest chunk size in a pattern that users other than root set",
         field: Field::Policy {
             get: |policy| policy.user_max_chunk_bytes,
             put: |policy, value| policy.user_max_chunk_bytes = value,
@@ -252,8 +255,8 @@ pub const SETTINGS: &[Setting] = &[
         min: MIN_CLEANUP_INTERVAL_MS as u64,
         max: MAX_CLEANUP_INTERVAL_MS as u64,
         is_power_of_two: false,
-        meaning: "how often storage looks for chunk files that no inode owns, and how old they \
-                  are at least when it removes them",
+        meaning: "interval at which storage looks for chunk files without an inode, and \
+                  smallest age at which it removes them",
         field: Field::Policy {
             get: |policy| u64::from(policy.cleanup_interval_ms),
             put: |policy, value| policy.cleanup_interval_ms = small(value),
@@ -265,8 +268,8 @@ pub const SETTINGS: &[Setting] = &[
         min: 1,
         max: NEWEST_FEATURE_LEVEL as u64,
         is_power_of_two: false,
-        meaning: "in which version records are written; raise it when every service and client \
-                  runs the new program: it never falls again",
+        meaning: "version of the record formats on disk; raise it when every service and \
+                  client runs the new program: it never falls again",
         field: Field::FeatureLevel,
     },
 ];
@@ -326,7 +329,10 @@ impl Setting {
             && self.word(value).is_none()
         {
             let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-            return Err(format!("{name}: number {value} is none of {}", words.join(", ")));
+            return Err(format!(
+                "{name}: invalid number {value}: expected one of {}",
+                words.join(", ")
+            ));
         }
         if !(*min..=*max).contains(&value) {
             let unit = unit.word();

@@ -1,9 +1,9 @@
 //! `cargo xtask tidy`: the rules of the project that compilers don't know.
 //!
-//! Each check returns sentences with a place and what to do there. Checks of the crates' dependencies
-//! are in [`layers`], of the files within a crate in [`circles`], of source files in [`sources`], of
-//! documents in [`documents`], of words in [`glossary`] and [`language`], of places that may pause
-//! and retry in [`pauses`], of commit subjects in [`history`].
+//! Each check returns sentences with a place and what to do there. Checks of the crates'
+//! dependencies are in [`layers`], of the files within a crate in [`circles`], of source files in
+//! [`sources`], of documents in [`documents`], of words in [`glossary`] and [`language`], of places
+//! that may pause and retry in [`pauses`], of commit subjects in [`history`].
 
 mod circles;
 mod documents;

@@ -197,10 +197,10 @@ fn is_done(message: &WorkerMessage) -> bool {
 fn ending(child: &mut Child) -> String {
     match child.wait() {
         Ok(status) => match status.signal() {
-            Some(signal) => format!("it was ended by signal {signal}"),
-            None => format!("it ended with {status}"),
+            Some(signal) => format!("killed by signal {signal}"),
+            None => format!("{status}"),
         },
-        Err(error) => format!("it ended: {error}"),
+        Err(error) => format!("{error}"),
     }
 }
 

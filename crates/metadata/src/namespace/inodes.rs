@@ -105,8 +105,8 @@ impl<E: Engine> Context<'_, E> {
     /// The stripe pattern of a new file in a directory. Chooses its groups.
     ///
     /// # Errors
-    /// `NoSpace` if there is no storage target to choose; as [`patterns::check_request`] if the user
-    /// may not set what the request asks for.
+    /// `NoSpace` if there is no storage target to choose; as [`patterns::check_request`] if the
+    /// user may not set what the request asks for.
     pub(crate) fn new_pattern(
         &mut self,
         directory: &InodeRecord,

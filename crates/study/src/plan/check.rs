@@ -113,7 +113,7 @@ fn targets(condition: &Condition) -> Result<()> {
     }
     if condition.applications == 1 {
         return Err(wrong(format!(
-            "`targets` \"{word}\" with `applications` 1: there is nobody to share with; take 2 or \
+            "`targets` \"{word}\" with `applications` 1: there is no other application to share with; take 2 or \
              more, or an experiment of its own for one application"
         )));
     }

@@ -101,7 +101,7 @@ fn contradictions_between_keys_are_refused_with_the_way_out() {
             &["`targets` \"shared\"", "`chooser`", "remove one of the two keys"],
         ),
         ("targets = 'separate'\napplications = 2", &["needs a `count`"]),
-        ("targets = 'separate'\ncount = 2", &["`applications` 1", "nobody to share"]),
+        ("targets = 'separate'\ncount = 2", &["`applications` 1", "no other application"]),
     ] {
         refused(with(factors), words);
     }

@@ -51,7 +51,7 @@ pub(super) fn bytes(value: &Value) -> Result<u64, String> {
     };
     parsed
         .filter(|bytes| *bytes > 0)
-        .ok_or_else(|| format!("{value} is no size: write a number, or one as in \"256MiB\""))
+        .ok_or_else(|| format!("invalid size {value}: expected a number or a text like \"256MiB\""))
 }
 
 /// Returns the value for one of several words.

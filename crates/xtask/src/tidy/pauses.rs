@@ -1,4 +1,4 @@
-//! The one list of files whose code may pause: a pause in a loop is a retry, a poll or a period, and
+//! The one list of files whose code may pause: a pause is a retry, a poll, a period or a delay, and
 //! scattered retries multiply. A new one is listed here with its reason, or uses one that is there.
 
 use super::Problems;
@@ -7,6 +7,41 @@ use std::path::PathBuf;
 /// Files with calls of `sleep`, with what they wait for.
 #[rustfmt::skip]
 const PAUSES: &[(&str, &str)] = &[
+    ("crates/bench/src/storage.rs", "poll: asks storage targets for the progress of a benchmark"),
+    ("crates/client/src/attributes/pattern.rs", "poll: closes of this mount that the kernel has not reported yet"),
+    ("crates/client/src/attributes/stat.rs", "poll: another thread's truncation or writes of the file"),
+    ("crates/client/src/data/write.rs", "poll: another thread's truncation of the file"),
+    ("crates/client/src/files/deferred_close.rs", "delay: collects closes for one message"),
+    ("crates/client/src/locks/owners.rs", "poll: another thread's request for the same lock owner"),
+    ("crates/client/src/mount/background.rs", "retry: heartbeats and map polls, while management does not reply"),
+    ("crates/client/src/mount/eviction.rs", "retry: joins the cluster again after an eviction"),
+    ("crates/client/src/mount/register.rs", "retry: registers a mount that begins, with back-off, within `retry=`"),
+    ("crates/client/src/mount.rs", "poll: the capacity of the cluster, for one lease at most"),
+    ("crates/client/src/session/renewal.rs", "poll: another thread's renewal of the session"),
+    ("crates/client/src/sharing/follow.rs", "retry: waits for notifications of a metadata target"),
+    ("crates/ctl/src/cmd/client/evict.rs", "poll: locks and opens of the evicted client"),
+    ("crates/ctl/src/cmd/down.rs", "poll: the end of the supervisor"),
+    ("crates/ctl/src/local/readiness.rs", "poll: readiness of a child process"),
+    ("crates/ctl/src/local/supervisor.rs", "period: looks at its child processes; delay: before it restarts one"),
+    ("crates/fuse/src/session.rs", "delay: time for programs to leave a detached mount"),
+    ("crates/fuse/src/transport/control.rs", "delay: between FORGET messages"),
+    ("crates/fuse/src/worker.rs", "delay: until the kernel has accepted all registrations; back-off of kicks"),
+    ("crates/lab/src/capacity.rs", "period: the time of a measurement"),
+    ("crates/lab/src/process.rs", "poll: the end of a process"),
+    ("crates/lab/src/services.rs", "poll: readiness of the lab's services"),
+    ("crates/management/src/handlers/get_map.rs", "delay: spreads replies to many waiting nodes"),
+    ("crates/management/src/lib.rs", "period: the clock tick of the authority; retry: accepting a connection"),
+    ("crates/metadata/src/service.rs", "poll: the group of this target in the cluster map"),
+    ("crates/rpc/src/membership/client.rs", "retry: registration and heartbeats of a client"),
+    ("crates/rpc/src/membership/management.rs", "retry: connecting to management"),
+    ("crates/rpc/src/membership/map.rs", "retry: polling the cluster map"),
+    ("crates/rpc/src/routing.rs", "retry: requests to targets, by retry class, with back-off"),
+    ("crates/service/src/cached_map.rs", "delay: limits writes of the cached cluster map; retry: after a failed write"),
+    ("crates/service/src/host/connections.rs", "retry: accepting a connection"),
+    ("crates/service/src/listen.rs", "retry: binding an address that is still in use"),
+    ("crates/storage/src/benchmark.rs", "poll: the end of a benchmark's streams, and of its client's interest"),
+    ("crates/storage/src/emulation.rs", "delay: emulates a slow device"),
+    ("crates/storage/src/orphans.rs", "period: the clean-up of chunk files without inodes"),
 ];
 
 /// Crates that aren't checked: the event loop itself, and programs that users don't run.

@@ -29,7 +29,7 @@ struct ShapeLine {
 pub(crate) fn run(_: ShapesArgs) -> Result<()> {
     let lines: Vec<_> = skep_lab::shapes().into_iter().map(line).collect();
     print(&lines, |lines| {
-        let mut shown = table(&["Shape", ">Servers", ">Targets", ">Clients", "Limit", "What for"]);
+        let mut shown = table(&["Shape", ">Servers", ">Targets", ">Clients", "Limit", "Purpose"]);
         for line in lines {
             let mbytes = |rate: u64| format!("{} MB/s", rate as f64 / 1e6);
             let limit = match (line.link_bytes_per_second, line.target_bytes_per_second) {
