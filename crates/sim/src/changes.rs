@@ -1,4 +1,4 @@
-//! What a batch changes, read from its log record, and whether that is what the reference has.
+//! Decodes the changes of a batch from its log record, and compares them with the reference model.
 
 use crate::model::{Inode, Model};
 use skep_format::metadata::{
@@ -11,25 +11,26 @@ use skep_types::{ACCESS_ACL, ClusterMap, DEFAULT_ACL, FileKind, InodeId, Session
 use skep_wire::metadata::Step;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a batch changes, as far as the reference knows it.
+/// The changes of a batch, as far as the reference model covers them.
 #[derive(Default)]
 pub(crate) struct Changes {
     pub(crate) slots: Vec<(SessionId, u32, SlotRecord)>,
     pub(crate) slots_gone: Vec<(SessionId, u32)>,
     pub(crate) sessions_ended: Vec<SessionId>,
-    /// A session no longer has a file open.
+    /// Files that a session has no longer open.
     pub(crate) closed: Vec<(SessionId, InodeId)>,
     pub(crate) sizes_found: Vec<InodeId>,
     pub(crate) inodes: BTreeMap<InodeId, Option<InodeRecord>>,
-    /// Extended attributes: whose, name, value.
+    /// Extended attributes: inode, name, value.
     pub(crate) xattrs: Vec<(InodeId, Vec<u8>, Option<Vec<u8>>)>,
-    /// First bytes of files: whose, and what is stored.
+    /// Inline bytes: inode and stored bytes.
     pub(crate) inline: Vec<(InodeId, Vec<u8>)>,
     pub(crate) dentries: Vec<(InodeId, u64, Option<DentryRecord>)>,
     pub(crate) locks: Vec<(LockOwner, Option<FileLocksRecord>)>,
-    /// Directories that are promised to another target, as they will be made.
+    /// Directories that this target has prepared for another target, with the step that creates
+    /// them.
     pub(crate) prepared: Vec<(InodeId, Step)>,
-    /// Those of them that were freed since their session has ended.
+    /// Lock owners whose locks were freed because their session has ended.
     pub(crate) freed_by_end: BTreeSet<LockOwner>,
 }
 
@@ -59,7 +60,8 @@ impl Changes {
                     changes.sessions_ended.push(SessionId::new(id));
                 }
             } else if key.starts_with(&sizes) {
-                // Found; or found, and to be found anew since another writer died in this batch.
+                // The size was recovered. Or it was recovered and must be recovered again, because
+                // another writer died in this batch.
                 changes.sizes_found.push(InodeId::new(id));
             } else if key.starts_with(&prepared) {
                 let record: Option<PreparedRecord> = value.map(decode).transpose()?;
@@ -84,7 +86,7 @@ fn decode<T: Codec>(value: &[u8]) -> Result<T, String> {
     T::from_bytes(value).map_err(|error| format!("a malformed value: {error}"))
 }
 
-/// The bytes in an inline record; none: there is no record.
+/// The bytes of an inline record; empty if there is no record.
 pub(crate) fn inline_bytes(value: Option<&[u8]>) -> Result<Vec<u8>, String> {
     let Some(value) = value else { return Ok(Vec::new()) };
     let record: InlineRecord = decode(value)?;
@@ -97,8 +99,9 @@ fn prepared_directory(record: PreparedRecord) -> Option<(InodeId, Step)> {
     record.attributes.first().map(|attributes| (attributes.inode, step))
 }
 
-/// Whether a new directory has what was promised: what it is handed down is known then, and its
-/// directory may have been changed in the batch in which it was made, before or after that.
+/// Checks that a new directory equals its prepared step. Only inherited settings are compared: the
+/// parent directory may have been changed in the same batch, before or after the new directory was
+/// created.
 pub(crate) fn fits_prepared(new: &Inode, prepared: &Step) -> Result<(), String> {
     let Step::MakeDirectoryInode {
         pattern,
@@ -119,7 +122,7 @@ pub(crate) fn fits_prepared(new: &Inode, prepared: &Step) -> Result<(), String> 
     if is_right { Ok(()) } else { Err(format!("was prepared as {prepared:?}; right is {new:?}")) }
 }
 
-/// Whether the names that a batch leaves are those of the reference.
+/// Checks that the entries a batch leaves are those of the reference model.
 fn fits_names(model: &Model, changes: &Changes, map: &ClusterMap) -> Result<(), String> {
     for (directory, cursor, dentry) in &changes.dentries {
         let entries = model.inodes.get(directory).map(|it| &it.entries);
@@ -144,8 +147,8 @@ fn fits_names(model: &Model, changes: &Changes, map: &ClusterMap) -> Result<(), 
     Ok(())
 }
 
-/// Whether what is locked after a batch is what the reference has; `early`: before the locks of
-/// ended sessions are freed that had the file no longer open.
+/// Checks that the locks a batch leaves are those of the reference model. `early` means that the
+/// model has not yet freed the locks of ended sessions.
 fn fits_locks(model: &Model, changes: &Changes, early: bool) -> Result<(), String> {
     for (owner, record) in &changes.locks {
         if early && changes.freed_by_end.contains(owner) {
@@ -153,7 +156,8 @@ fn fits_locks(model: &Model, changes: &Changes, early: bool) -> Result<(), Strin
         }
         let inode = model.inodes.get(&owner.inode);
         if inode.is_none() && record.is_some() {
-            // Who locks what he has closed meanwhile may keep that until his session ends.
+            // A lock that a client sets after it has closed the file may stay until its session
+            // ends.
             continue;
         }
         let expected = inode.and_then(|it| it.locks.get(&(owner.session, owner.kind, owner.owner)));
@@ -167,7 +171,7 @@ fn fits_locks(model: &Model, changes: &Changes, early: bool) -> Result<(), Strin
     Ok(())
 }
 
-/// Whether what was set of an inode, or handed down to it, is what the reference has.
+/// Checks the settings of an inode, set or inherited, against the reference model.
 fn fits_settings(record: &InodeRecord, expected: &Inode) -> Result<(), String> {
     let attributes = &record.attributes;
     let inode = attributes.inode;
@@ -186,8 +190,8 @@ fn fits_settings(record: &InodeRecord, expected: &Inode) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the names and files that a batch leaves are those of the reference; `early`: before
-/// sizes that were found out are taken in.
+/// Checks that the entries and inodes a batch leaves are those of the reference model. `early`
+/// means that recovered sizes are not yet applied to the model.
 pub(crate) fn fits(
     model: &Model,
     changes: &Changes,
@@ -197,7 +201,7 @@ pub(crate) fn fits(
     fits_names(model, changes, map)?;
     fits_locks(model, changes, early)?;
     for (inode, name, value) in &changes.xattrs {
-        // Those of a removed inode go with it.
+        // Attributes of a removed inode are deleted with it.
         let expected = model.inodes.get(inode).map(|it| it.xattrs.get(name));
         if expected.is_some_and(|it| it != value.as_ref()) {
             let name = name.escape_ascii();
@@ -205,7 +209,7 @@ pub(crate) fn fits(
         }
     }
     for (inode, bytes) in &changes.inline {
-        // Those of a removed file go with it.
+        // Inline bytes of a removed file are deleted with it.
         let expected = model.inodes.get(inode).map(|it| &it.inline);
         if expected.is_some_and(|it| it != bytes) {
             let (found, right) = (bytes.len(), expected.map(Vec::len));

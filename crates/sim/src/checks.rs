@@ -1,5 +1,5 @@
-//! The checkers of the end: they look at what the targets have stored, key by key, when nothing is
-//! under way any more. Each says what it verifies, and what not.
+//! The checkers that run at the end: they read the stores of all targets, key by key, when no
+//! operation is under way any more. Each checker documents what it verifies and what it does not.
 
 use crate::changes::inline_bytes;
 use crate::model::Model;
@@ -15,7 +15,7 @@ use skep_types::{FileKind, InodeId, SessionId};
 use skep_wire::file_locks::HeldLock;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// All that the targets have stored.
+/// The contents of all targets' stores.
 #[derive(Debug, Default)]
 pub(crate) struct Stored {
     inodes: BTreeMap<InodeId, InodeRecord>,
@@ -23,13 +23,13 @@ pub(crate) struct Stored {
     opens: BTreeMap<InodeId, OpenCounts>,
     session_opens: Vec<(SessionId, InodeId, OpenCounts)>,
     locks: BTreeMap<LockOwner, FileLocksRecord>,
-    /// The same, as the targets have it in memory.
+    /// The same locks, as the targets have them in memory.
     held: BTreeMap<LockOwner, Vec<LockedRange>>,
     sessions: BTreeSet<SessionId>,
     slots: BTreeSet<SessionId>,
     xattrs: BTreeMap<InodeId, BTreeMap<Vec<u8>, Vec<u8>>>,
     inline: BTreeMap<InodeId, Vec<u8>>,
-    /// Work that isn't done: prepared, decisions, removals, sizes to be found out.
+    /// Unfinished work: prepared transactions, decisions, removals, sizes to recover.
     unfinished: Vec<String>,
 }
 
@@ -111,9 +111,9 @@ impl Stored {
         Ok(())
     }
 
-    /// Verifies that the namespace is a tree: each directory but the root has exactly one entry, in
-    /// the directory that its parent field names, and is reached from the root. Doesn't look at
-    /// files.
+    /// Verifies that the namespace is a tree: each directory except the root has exactly one entry,
+    /// that entry is in the directory of its parent field, and the directory is reachable from the
+    /// root. Does not verify files.
     pub(crate) fn check_tree(&self) -> Result<(), String> {
         let mut places: BTreeMap<InodeId, Vec<InodeId>> = BTreeMap::new();
         for (directory, entries) in &self.entries {
@@ -146,9 +146,9 @@ impl Stored {
         Ok(())
     }
 
-    /// Verifies that entries point to inodes of their kind, that links and directory sizes count
-    /// them, that an inode without a name is open, and that nothing is left of inodes that are
-    /// gone.
+    /// Verifies that entries point to inodes of their kind, that link counts and directory sizes
+    /// match the entries, that an inode without a name is open, and that no record of a removed
+    /// inode is left.
     pub(crate) fn check_counts(&self) -> Result<(), String> {
         let mut names: BTreeMap<InodeId, u32> = BTreeMap::new();
         for (directory, entries) in &self.entries {
@@ -190,9 +190,10 @@ impl Stored {
         }
     }
 
-    /// Verifies that nothing leaks: no work is left, no session or slot but those of `alive`, the
-    /// opens are those of the sessions, each chunk file has its inode. Remembered ends of
-    /// transactions and sessions are kept for ten minutes and aren't counted.
+    /// Verifies that nothing leaks: no work is left, no session or slot exists except those of
+    /// `alive`, the open counts are the sum over the sessions, and each chunk file has an inode.
+    /// Targets remember ended transactions and sessions for ten minutes: these records are not
+    /// counted.
     pub(crate) fn check_leaks(
         &self,
         alive: &BTreeSet<SessionId>,
@@ -236,7 +237,7 @@ impl Stored {
         Ok(())
     }
 
-    /// Verifies that what is stored is what the reference has. Owners and times aren't compared.
+    /// Verifies that the stores equal the reference model. Owners and times are not compared.
     pub(crate) fn check_model(&self, model: &Model) -> Result<(), String> {
         if !self.inodes.keys().eq(model.inodes.keys()) {
             let stored: BTreeSet<_> = self.inodes.keys().collect();
@@ -268,10 +269,10 @@ impl Stored {
         Ok(())
     }
 
-    /// Verifies that a file that was never cut, and that nobody writes, is at least as long as its
-    /// chunk files say: what was written under a session that ended is not lost to the size. Leaves
-    /// out files in `unsure` (written after a lost session, or given-up truncations), and runs in
-    /// which a power loss may have taken the opens of writers.
+    /// Verifies that a file that was never truncated, and that has no open writer, is at least as
+    /// long as its chunk files: recovery must not lose writes of an ended session. Skips the files
+    /// in `unsure` (written after a lost session, or with an abandoned truncation). Skips runs in
+    /// which a power loss may have lost the opens of writers.
     pub(crate) fn check_sizes(&self, world: &World) -> Result<(), String> {
         if world.knobs.faults.power_losses && world.knobs.policy == SyncPolicy::Interval {
             return Ok(());

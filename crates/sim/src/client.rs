@@ -1,5 +1,5 @@
-//! A client: sessions with slots and sequences exactly as a real one uses them (`crates/client`),
-//! and tasks, each of which does one operation after the other.
+//! A simulated client: sessions with slots and sequences exactly as a real client uses them
+//! (`crates/client`), and tasks, each of which runs one operation at a time.
 
 use crate::inline::Unsynced;
 use crate::network::{Asker, Node};
@@ -16,14 +16,14 @@ use std::collections::BTreeMap;
 /// A client's process.
 #[derive(Debug)]
 pub(crate) struct ClientProcess {
-    /// Its id in the cluster: another for each process, and after an eviction.
+    /// Node id in the cluster. Each process gets a new one, and so does a client after an eviction.
     pub(crate) node: NodeId,
     pub(crate) life: u64,
     pub(crate) is_running: bool,
     pub(crate) sessions: BTreeMap<GroupId, Session>,
     next_session: u32,
     pub(crate) next_handle: u64,
-    /// Number of its last wait for a lock.
+    /// Number of the client's last wait for a lock.
     pub(crate) last_wait: u64,
     pub(crate) tasks: Vec<Task>,
     pub(crate) handles: Vec<Handle>,
@@ -31,14 +31,14 @@ pub(crate) struct ClientProcess {
     pub(crate) notifications: Notifications,
 }
 
-/// A session at a group.
+/// A client's session with a group.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) is_open: bool,
-    /// Last sequence of each task's slot.
+    /// Last sequence sent in each task's slot.
     sequences: Vec<u64>,
-    /// Tasks that wait until it is open.
+    /// Tasks that wait until the session is open.
     waiting: Vec<usize>,
     is_renewing: bool,
 }
@@ -46,7 +46,7 @@ pub(crate) struct Session {
 /// A file that a client has open.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
-    /// Not given twice to one client.
+    /// Unique within the client.
     pub(crate) id: u64,
     pub(crate) inode: InodeId,
     pub(crate) mode: md::OpenMode,
@@ -56,32 +56,32 @@ pub(crate) struct Handle {
     pub(crate) generation: u64,
     pub(crate) pattern: Option<skep_types::StripePattern>,
     pub(crate) end: u64,
-    /// Whether the client knows that others have the file open too.
+    /// Whether the client knows that the file is shared.
     pub(crate) is_shared: bool,
-    /// Something of it is to be closed or written by a task right now.
+    /// Whether a task is closing or writing through this handle right now.
     pub(crate) is_busy: bool,
 }
 
-/// One thing after the other.
+/// A sequence of operations, one at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Task {
     pub(crate) current: Option<Current>,
 }
 
-/// The operation that a task is at.
+/// The operation that a task is running.
 #[derive(Debug)]
 pub(crate) struct Current {
     pub(crate) op: Op,
     is_durable: bool,
     pub(crate) window: u64,
     instance: Option<InstanceId>,
-    /// The session in which it was sent.
+    /// The session in which the request was sent.
     session: SessionId,
-    /// Notifications that had come when it was sent.
+    /// Number of notifications that had arrived when the request was sent.
     notifications_before: usize,
-    /// For a listing: what was read so far.
+    /// For a listing: entries read so far.
     seen: Vec<(Vec<u8>, InodeId)>,
-    /// For a write: its handle, end, messages under way.
+    /// For a write: handle, end, and number of messages under way.
     write: Option<Write>,
 }
 
@@ -102,13 +102,13 @@ impl Current {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Write {
-    /// Whose end it moves.
+    /// Handle whose end the write moves.
     pub(crate) handle: u64,
     pub(crate) end: u64,
     pub(crate) under_way: usize,
 }
 
-/// Whether a group refuses the session that a request came in.
+/// Whether the error means that the group refuses the request's session.
 pub(crate) fn is_lost(error: &Error) -> bool {
     matches!(error.code(), ErrorCode::StaleSession | ErrorCode::Evicted)
 }
@@ -165,7 +165,7 @@ impl World {
         self.after(self.knobs.lease / 3, Happening::KeepAlive { client, life });
     }
 
-    /// A client dies: nobody hears of it again; its sessions end with their leases.
+    /// Kills a client without a message to any server. Its sessions end with their leases.
     pub(crate) fn kill_client(&mut self, client: usize) {
         let process = &mut self.clients[client];
         if !process.is_running {
@@ -193,7 +193,7 @@ impl World {
         }
     }
 
-    /// A client leaves as a mount does that is unmounted.
+    /// Closes all sessions of a client, as an unmounted mount does.
     pub(crate) fn say_goodbye(&mut self, client: usize) {
         let open: Vec<_> = self.clients[client]
             .sessions
@@ -241,13 +241,13 @@ impl World {
         self.attempt(client, task);
     }
 
-    /// Begins a write: chunk files first, then the end is known.
+    /// Begins a write. The client writes the chunk files first and then knows the end.
     pub(crate) fn begin_write(&mut self, client: usize, task: usize, write: Write, op: Op) {
         let current = Current::new(op, false, Some(write));
         self.clients[client].tasks[task].current = Some(current);
     }
 
-    /// Sends the operation of a task under the session that its group has now.
+    /// Sends the operation of a task in the current session of its group.
     fn attempt(&mut self, client: usize, task: usize) {
         let process = &mut self.clients[client];
         let Some(current) = &process.tasks[task].current else { return };
@@ -305,7 +305,7 @@ impl World {
         self.call(Node::Client(client), group, header, body, Asker::Session(group));
     }
 
-    /// The session of a group was lost: another takes its place.
+    /// Replaces a lost session of a group by a new one.
     pub(crate) fn replace_session(
         &mut self,
         client: usize,
@@ -327,7 +327,8 @@ impl World {
         if let Some(old) = process.sessions.get_mut(&group) {
             new.waiting = std::mem::take(&mut old.waiting);
         }
-        // A real client opens these anew; here they are forgotten, with what it had written.
+        // A real client reopens these files. The simulated client drops the handles with their
+        // unreported writes.
         let lost_files = process.handles.iter().filter(|handle| handle.session == lost);
         self.unsure.extend(lost_files.map(|handle| handle.inode));
         process.handles.retain(|handle| handle.session != lost);
@@ -335,7 +336,7 @@ impl World {
         self.open_session(client, group);
     }
 
-    /// A call of a client has its final answer.
+    /// Handles the final answer of a client's call.
     pub(crate) fn client_answer(&mut self, client: usize, asker: &Asker, result: Result<Vec<u8>>) {
         match asker {
             Asker::Session(group) => self.session_opened(client, *group, &result),
@@ -403,7 +404,7 @@ impl World {
             && current.op.is_of_wait()
             && is_lost(error)
         {
-            // Its locks are lost, and what it waits for with them.
+            // The client has lost its locks, and the awaited lock with them.
             let (session, home) = (current.session, current.op.home());
             if let Some(group) = self.map.shard_group(home.shard()) {
                 self.replace_session(client, group, session, error);
@@ -424,8 +425,8 @@ impl World {
         self.end_operation(client, task, result.as_ref().ok().map(Vec::as_slice));
     }
 
-    /// The session was lost: the operation begins again in a new one, unless it was about what went
-    /// with the session.
+    /// Restarts an operation in a new session after the old one was lost. A close is not restarted:
+    /// the open was lost with the session.
     fn try_anew(&mut self, client: usize, task: usize, lost: SessionId, why: &Error) {
         let Some(current) = &self.clients[client].tasks[task].current else { return };
         let needs_session = matches!(current.op, Op::Close(_) | Op::CloseMany(_));

@@ -1,6 +1,7 @@
-//! The part of the reference that says what an inode's lists, permissions and pattern are: what a
-//! new one gets from its directory, and what setting one of them does to the others. The arithmetic
-//! of lists and patterns is that of the real thing; when which of them is used is not.
+//! The part of the reference model for access control lists, permissions and patterns: the values
+//! that a new inode inherits from its directory, and the effect of setting one on the others. The
+//! model shares the arithmetic of lists and patterns with the real code. It decides independently
+//! when each of them applies.
 
 use crate::model::Inode;
 use skep_cluster::patterns;
@@ -20,12 +21,12 @@ impl Inode {
         self.xattrs.get(name).and_then(|bytes| Acl::from_xattr(bytes).ok())
     }
 
-    /// Whether it has a list.
+    /// Whether the inode has an access control list.
     pub(crate) fn has_acl(&self) -> bool {
         [ACCESS_ACL, DEFAULT_ACL].iter().any(|name| self.xattrs.contains_key(*name))
     }
 
-    /// A new inode in this directory, which has the number `directory`.
+    /// A new inode in this directory, whose id is `directory`.
     pub(crate) fn child(
         &self,
         directory: InodeId,
@@ -67,7 +68,7 @@ impl Inode {
         child
     }
 
-    /// `chmod`: the list that says who may follows.
+    /// `chmod`: the access list follows the mode.
     pub(crate) fn set_permissions(&mut self, permissions: u32) {
         self.permissions = permissions;
         if let Some(mut acl) = self.acl(ACCESS_ACL) {
@@ -76,7 +77,7 @@ impl Inode {
         }
     }
 
-    /// Sets an attribute, which may be a list.
+    /// Sets an extended attribute, which may be an access control list.
     pub(crate) fn set_xattr(&mut self, name: &[u8], value: &[u8], clear_set_group_id: bool) {
         if name == ACCESS_ACL
             && let Ok(acl) = Acl::from_xattr(value)
@@ -93,7 +94,7 @@ impl Inode {
         self.xattrs.insert(name.to_vec(), value.to_vec());
     }
 
-    /// Sets what a directory hands down, or the pattern of a file that holds nothing.
+    /// Sets the default pattern of a directory, or the pattern of an empty file.
     pub(crate) fn set_pattern(&mut self, asked: Option<&StripePattern>, map: &ClusterMap) {
         if self.kind == FileKind::Directory {
             self.pattern = asked.cloned().map(|mut pattern| {
@@ -108,8 +109,8 @@ impl Inode {
         self.inline.clear();
     }
 
-    /// Whether a pattern is the one that it should have. Which groups a rule chooses is not the
-    /// reference's business.
+    /// Whether `found` equals the expected pattern. The model does not predict the groups that a
+    /// placement policy chooses.
     pub(crate) fn has_pattern(&self, found: Option<&StripePattern>) -> bool {
         let (Some(expected), Some(found)) = (&self.pattern, found) else {
             return self.pattern.is_none() && found.is_none();
@@ -130,7 +131,7 @@ impl Inode {
 
 fn of_file(merged: &StripePattern, map: &ClusterMap) -> Arc<StripePattern> {
     let storages = map.groups.iter().filter(|it| it.kind == TargetKind::Storage).count();
-    // Where there is one target alone, no file is wider later than at first.
+    // With a single storage target no file becomes wider than at its creation.
     let stripe_from = if storages == 1 { 0 } else { map.policy.stripe_from };
     let policy = Policy { stripe_from, ..map.policy.clone() };
     let mut pattern = without_choice(&patterns::resolved(merged, &policy));
@@ -138,7 +139,7 @@ fn of_file(merged: &StripePattern, map: &ClusterMap) -> Arc<StripePattern> {
     Arc::new(pattern)
 }
 
-/// Without the groups that a rule has chosen.
+/// The pattern without the groups that a placement policy has chosen.
 fn without_choice(pattern: &StripePattern) -> StripePattern {
     let mut pattern = pattern.clone();
     let chosen = pattern.components.iter_mut().filter(|it| it.chooser != Chooser::Listed);

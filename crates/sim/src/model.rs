@@ -1,6 +1,6 @@
-//! The reference: a whole namespace in memory, on which one operation runs after the other. The one
-//! definition of what each operation means; it knows no targets, transactions or messages under
-//! way.
+//! The reference model: a whole namespace in memory, to which operations are applied one after the
+//! other. It is the only definition of each operation's meaning. It does not model targets,
+//! transactions or messages under way.
 
 mod inline;
 mod locks;
@@ -21,20 +21,20 @@ use std::sync::Arc;
 
 type Outcome = Result<Summary, ErrorCode>;
 
-/// An inode.
+/// An inode of the reference model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Inode {
     /// Its kind.
     pub(crate) kind: FileKind,
-    /// Names that it has; of directories: always 1.
+    /// Number of names; always 1 for a directory.
     pub(crate) links: u32,
-    /// Bytes in the file.
+    /// Size of the file in bytes.
     pub(crate) size: u64,
-    /// Truncations.
+    /// Number of truncations.
     pub(crate) truncate_generation: u64,
     /// Permission bits.
     pub(crate) permissions: u32,
-    /// Its project, and whether a directory hands it down.
+    /// Its project, and whether a directory hands it down to new entries.
     pub(crate) project: u32,
     pub(crate) hands_down_project: bool,
     /// A directory's parent.
@@ -43,42 +43,44 @@ pub(crate) struct Inode {
     pub(crate) entries: BTreeMap<Vec<u8>, InodeId>,
     /// Extended attributes.
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Where a symbolic link points.
+    /// The target of a symbolic link.
     pub(crate) link_target: Vec<u8>,
     /// Opens of each session: for reading, for writing.
     pub(crate) opens: BTreeMap<SessionId, (u32, u32)>,
-    /// What is locked.
+    /// Locked ranges of each owner.
     pub(crate) locks: BTreeMap<Owner, LockRanges<LockMode>>,
-    /// It was made without a name and never had one.
+    /// Whether the inode was created without a name and never had one.
     pub(crate) may_be_named: bool,
-    /// Where its bytes lie, without the groups that a rule chooses; or what it hands down.
+    /// A file's pattern, without the groups that a placement policy chooses; or a directory's
+    /// default pattern.
     pub(crate) pattern: Option<Arc<StripePattern>>,
-    /// Its first bytes, where they lie in metadata, up to the last that isn't zero.
+    /// The inline bytes of the file, up to the last byte that is not zero.
     pub(crate) inline: Vec<u8>,
-    /// How far writers have said that they had come.
+    /// Highest end that a writer has reported.
     pub(crate) high_water: u64,
-    /// A writer's session ended while it was open: nobody knows how far that one came.
+    /// Whether the session of a writer ended while the file was open: the end of its writes is
+    /// unknown.
     pub(crate) was_left_open: bool,
 }
 
-/// Who locks: the session, which locks it sees, its number.
+/// Lock owner: session, kind of lock, number.
 pub(crate) type Owner = (SessionId, LockKind, u64);
 
-/// Who waits for what: the file, the owner, first byte, the byte behind the last.
+/// A wait for a lock: file, owner, first byte, byte after the last.
 pub(crate) type Wait = (InodeId, Owner, u64, u64);
 
-/// The namespace.
+/// The reference namespace.
 #[derive(Debug, Clone)]
 pub(crate) struct Model {
     /// All inodes.
     pub(crate) inodes: BTreeMap<InodeId, Inode>,
-    /// Every wait for a lock that anybody has ever asked for.
+    /// Every wait for a lock that a client has ever requested.
     pub(crate) waits: BTreeSet<Wait>,
     map: Arc<ClusterMap>,
 }
 
 impl Model {
-    /// A namespace with nothing but a root.
+    /// A namespace with only a root directory.
     pub(crate) fn new(map: Arc<ClusterMap>) -> Self {
         let root = Inode::new(FileKind::Directory, InodeId::ROOT, 0o755);
         Self { inodes: BTreeMap::from([(InodeId::ROOT, root)]), waits: BTreeSet::new(), map }
@@ -109,7 +111,8 @@ impl Model {
         Ok(self.inode(inode)?.kind)
     }
 
-    /// What the operation would answer now. For those that modify, `Done` stands for success.
+    /// The outcome that the operation would have now. For modifying operations, `Success` stands
+    /// for any reply.
     pub(crate) fn outcome(&self, op: &Op) -> Outcome {
         match op {
             Op::Lookup(it) => {
@@ -158,7 +161,7 @@ impl Model {
             }
             _ => self.inode_outcome(op),
         }
-        // What a modifying operation answers is checked when it is applied.
+        // `apply` checks the reply of a modifying operation.
         .map(|summary| if op.modifies() { Summary::Done } else { summary })
     }
 
@@ -336,10 +339,10 @@ impl Model {
         refused.map_or(Ok(Summary::Done), Err)
     }
 
-    /// Does a modifying operation that a target says it has done, and checks its reply.
+    /// Applies a modifying operation that a target has committed, and checks its reply.
     ///
     /// # Errors
-    /// How the reply contradicts the reference.
+    /// Describes how the reply contradicts the model.
     pub(crate) fn apply(
         &mut self,
         op: &Op,
@@ -393,7 +396,7 @@ impl Model {
             Op::CloseMany(it) => {
                 for file in &it.files {
                     let is_writer = file.open == md::OpenMode::Write;
-                    // What is gone, or not open, is skipped.
+                    // Files that are removed or not open are skipped.
                     let _ = self.close(file.inode, session, (!is_writer).into(), is_writer.into());
                 }
                 Ok(())
@@ -402,8 +405,9 @@ impl Model {
         }
     }
 
-    /// An exchange between targets doesn't hold the first directory itself, only the name in it: it
-    /// may be done although that directory hands down a project by now.
+    /// Accepts an exchange between targets that fails the project check. Such an exchange locks
+    /// only the name in the first directory, not the directory itself, so the directory may begin
+    /// to hand down a project meanwhile.
     fn unless_held(&self, op: &Op, code: ErrorCode) -> Outcome {
         match op {
             Op::Exchange(it)
@@ -452,7 +456,7 @@ impl Model {
         existing.map_or(Ok(()), |inode| self.drop_link(inode))
     }
 
-    /// Gives a file a size.
+    /// Truncates a file to `size`, or extends it.
     pub(crate) fn truncate(&mut self, inode: InodeId, size: u64) {
         if let Some(inode) = self.inodes.get_mut(&inode) {
             inode.set_inline(|bytes| bytes.truncate(size as usize));
@@ -493,10 +497,10 @@ impl Model {
                 if let Some(written) = &it.written {
                     write(inode, written);
                 }
-                // Answered as before the file may be disposed of.
+                // The reply shows the file as it is before its disposal.
                 self.check(Some(&decode::<md::AttributesReply>(reply)?.attributes))?;
                 let is_writer = it.open == md::OpenMode::Write;
-                // A power loss may have taken the open.
+                // A power loss may have lost the open.
                 let _ = self.close(it.inode, session, (!is_writer).into(), is_writer.into());
                 return Ok(());
             }
@@ -559,7 +563,7 @@ impl Model {
         Err(format!("answered {answered:?} where the reference has {expected:?}"))
     }
 
-    /// Checks what a file is opened with.
+    /// Checks the pattern and attributes in the reply of an open.
     fn check_opened(&self, reply: &md::OpenReply) -> Result<(), String> {
         let inode = self.inodes.get(&reply.attributes.inode);
         if inode.is_some_and(|it| !it.has_pattern(reply.pattern.as_ref())) {
@@ -569,7 +573,7 @@ impl Model {
         self.check(Some(&reply.attributes))
     }
 
-    /// Puts in a new inode, with what its directory hands down.
+    /// Adds a new inode with the settings that it inherits from its directory.
     fn make(
         &mut self,
         directory: InodeId,
@@ -605,10 +609,10 @@ impl Model {
         Ok(())
     }
 
-    /// Takes back opens of a session, and disposes of a file that was only open.
+    /// Removes opens of a session, and disposes of an unlinked file after its last close.
     ///
     /// # Errors
-    /// If it has no such opens.
+    /// If the session has fewer opens.
     pub(crate) fn close(
         &mut self,
         inode: InodeId,
@@ -644,7 +648,7 @@ fn decode<T: Codec>(body: &[u8]) -> Result<T, String> {
     T::from_bytes(body).map_err(|error| format!("has a malformed reply: {error}"))
 }
 
-/// Whether an attribute is an access control list.
+/// Whether an extended attribute is an access control list.
 fn is_acl(name: &[u8]) -> bool {
     name == ACCESS_ACL || name == DEFAULT_ACL
 }
@@ -657,7 +661,7 @@ fn write(inode: &mut Inode, written: &md::WrittenExtent) {
 }
 
 impl Inode {
-    /// One that has nothing from anywhere.
+    /// An inode without inherited settings.
     pub(crate) fn new(kind: FileKind, parent: InodeId, permissions: u32) -> Self {
         let permissions = if kind == FileKind::Symlink { 0o777 } else { permissions };
         Self {

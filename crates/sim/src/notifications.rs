@@ -1,5 +1,5 @@
-//! How clients are told that files are shared (docs/design/0008-shared-files.md), and the check
-//! that they are told in time.
+//! Notifications to clients about shared files (docs/design/0008-shared-files.md), and the check
+//! that they arrive in time.
 
 use crate::client::is_lost;
 use crate::network::{Asker, Node};
@@ -10,17 +10,17 @@ use skep_wire::frame::Header;
 use skep_wire::sharing::{AcknowledgeNotifications, Notifications as Told, WaitNotifications};
 use std::collections::BTreeSet;
 
-/// What a client was told.
+/// The notifications of a client.
 #[derive(Debug, Default)]
 pub(crate) struct Notifications {
-    /// Files, in the order in which they came.
+    /// Files, in the order of arrival.
     pub(crate) come: Vec<InodeId>,
-    /// Numbers that are not acknowledged yet.
+    /// Numbers whose acknowledgment is under way.
     pub(crate) at_work: BTreeSet<u64>,
 }
 
 impl World {
-    /// A client waits to be told what is shared.
+    /// Sends a client's request that waits for notifications about shared files.
     pub(crate) fn wait_for_notifications(
         &mut self,
         client: usize,
@@ -33,7 +33,7 @@ impl World {
         self.call(Node::Client(client), group, header, body, Asker::Notifications(group, session));
     }
 
-    /// A client was told.
+    /// Handles the reply with notifications: the client marks its handles and acknowledges.
     pub(crate) fn notified(
         &mut self,
         client: usize,
@@ -69,8 +69,8 @@ impl World {
         self.wait_for_notifications(client, group, session);
     }
 
-    /// Whoever has a file open that several clients have open, one of them for writing, knows that.
-    /// But for those whose open a power loss took back: nobody knows that they have it
+    /// Checks that each client with an open shared file knows that the file is shared. Opens that a
+    /// power loss has lost are excepted: no metadata target has a record of them
     /// (docs/design/0008-shared-files.md, failure cases).
     pub(crate) fn check_sharing(&mut self, inode: InodeId) {
         let running = self.targets.iter().filter_map(|target| target.running.as_ref());

@@ -1,5 +1,5 @@
-//! One run: work under faults, then quiet, then the checks; and everything once more after all
-//! targets have lost power.
+//! One run: work under faults, then a quiet phase, then the checks. After a power loss of all
+//! targets the run repeats the checks.
 
 use crate::checks::Stored;
 use crate::knobs::{Knobs, Plant};
@@ -9,44 +9,44 @@ use skep_metadata::target::MetadataTarget;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// What to run.
+/// The options of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// The seed.
     pub seed: u64,
-    /// Operations of all clients; none: the usual number.
+    /// Number of operations over all clients. `None` means the usual number.
     pub steps: Option<u64>,
-    /// Print everything that happens.
+    /// Print all events.
     pub trace: bool,
     /// Plant a bug.
     pub plant: Option<Plant>,
 }
 
-/// What came of a run.
+/// The report of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// The seed.
     pub seed: u64,
-    /// Hash over everything that happened.
+    /// Hash over all events.
     pub trace: u64,
-    /// How much happened.
+    /// Number of events.
     pub events: u64,
-    /// Operations that committed.
+    /// Number of committed operations.
     pub commits: u64,
-    /// Faults that happened.
+    /// Number of faults.
     pub faults: u64,
-    /// Simulated time.
+    /// Simulated duration.
     pub time: Duration,
-    /// What is wrong.
+    /// The first violation, if the run found one.
     pub violation: Option<String>,
 }
 
-/// What is under way must have ended this long after the last fault. Leases are at most 2 s.
+/// Time after the last fault within which all work must end. Leases are at most 2 s.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// More than a run ever needs.
+/// More events than any run needs.
 const MAX_EVENTS: u64 = 1_000_000;
 
-/// Runs a seed.
+/// Runs the seed of `options`.
 pub fn run(options: &Options) -> Report {
     let mut random = Random::new(options.seed);
     let mut knobs = Knobs::draw(&mut random);
@@ -95,7 +95,7 @@ fn live(world: &mut World) -> Result<(), String> {
     settle(world)
 }
 
-/// Waits until nothing is left to be done, and checks everything.
+/// Waits until all work is finished and all checks pass.
 fn settle(world: &mut World) -> Result<(), String> {
     wait(world, "everything is done", check)
 }
@@ -133,7 +133,7 @@ fn step(world: &mut World) -> Result<(), String> {
     world.violation.clone().map_or(Ok(()), Err)
 }
 
-/// Lets time pass until a condition holds.
+/// Processes events until a condition holds.
 fn wait(
     world: &mut World,
     what: &str,

@@ -1,5 +1,6 @@
-//! A model of a storage target: which chunk files there are and how long each is. What the metadata
-//! core relies on, and nothing of real storage (`crates/storage`): no data, no torn writes.
+//! A simulated storage target: the set of its chunk files and their sizes. It provides what the
+//! metadata core relies on and nothing else of a real one (`crates/storage`): no data, no torn
+//! writes.
 
 use crate::knobs::Plant;
 use crate::network::{Asker, Node};
@@ -13,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// See the file's description.
+/// A simulated storage target.
 #[derive(Debug)]
 pub(crate) struct StorageProcess {
     pub(crate) life: u64,
@@ -21,9 +22,10 @@ pub(crate) struct StorageProcess {
     /// Sizes of chunk files.
     pub(crate) chunks: BTreeMap<ChunkFileKey, u64>,
     is_cleaning: usize,
-    /// The newest map that it knows.
+    /// The newest map that it has received.
     pub(crate) map: Arc<ClusterMap>,
-    /// Sessions whose end others have acted upon here.
+    /// Sessions whose end a metadata target has relied on here: no write in them may succeed any
+    /// more.
     pub(crate) fenced: BTreeSet<SessionId>,
 }
 
@@ -44,7 +46,8 @@ impl StorageProcess {
         }
     }
 
-    /// Whether it may serve a request of a client's session, or of a target (then there is none).
+    /// Checks that it may serve a request in a client's session. The session of a metadata target's
+    /// request is 0.
     fn check(&self, header: &Header) -> Result<()> {
         if self.map.has_removed(NodeId::new((header.session.raw() >> 32) as u32)) {
             return Err(ErrorCode::Evicted.into());
@@ -55,7 +58,7 @@ impl StorageProcess {
         Ok(())
     }
 
-    /// Answers a request.
+    /// Serves a request, and returns its answer.
     pub(crate) fn serve(
         &mut self,
         header: &Header,
@@ -103,7 +106,7 @@ impl StorageProcess {
         }
     }
 
-    /// Metadata has told which inodes exist.
+    /// Removes the chunk files of inodes that do not exist, by the reply of metadata.
     pub(crate) fn cleaned(&mut self, keys: &[ChunkFileKey], result: Result<Vec<u8>>) {
         self.is_cleaning -= 1;
         let existing = result.and_then(|body| st::WhichExistReply::from_bytes(&body));
@@ -116,11 +119,11 @@ impl StorageProcess {
 }
 
 impl World {
-    /// A storage target looks for chunk files that no inode owns.
+    /// Begins the search of a storage target for orphaned chunk files.
     pub(crate) fn clean(&mut self, storage: usize) {
         self.after(Duration::from_millis(700), Happening::Clean { storage });
         let process = &self.storages[storage];
-        // With the planted bug nothing else may clean up.
+        // With a planted bug this cleaner must not hide the effect.
         if !process.is_running || process.is_cleaning > 0 || self.knobs.plant.is_some() {
             return;
         }
@@ -138,7 +141,7 @@ impl World {
         }
     }
 
-    /// A storage target stops for a while; what it has stays.
+    /// Stops a storage target for a while. It keeps its chunk files.
     pub(crate) fn stop_storage(&mut self, storage: usize) {
         let process = &mut self.storages[storage];
         if !process.is_running {

@@ -18,13 +18,13 @@ use skep_wire::metadata::Decide;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a process may wait for its turn.
+/// Longest time that a process waits for the CPU.
 const TURN: Duration = Duration::from_millis(1);
 
-/// What a target has while its process is down: the engine, and the log's records.
+/// The state of a stopped target: the engine, and the records of the log.
 type AtRest = (MemoryEngine, Vec<(Lsn, Vec<u8>)>);
 
-/// See the file's description.
+/// A metadata target's process, running or stopped.
 #[derive(Debug)]
 pub(crate) struct TargetProcess {
     pub(crate) life: u64,
@@ -36,7 +36,7 @@ pub(crate) struct TargetProcess {
     /// Whether its disk is full.
     is_full: bool,
     ticks: u64,
-    /// When the oldest record was appended that no finished sync covers.
+    /// Records that no finished sync covers, with the time of the append.
     unsynced: Vec<(Lsn, Duration)>,
 }
 
@@ -55,7 +55,7 @@ impl TargetProcess {
         }
     }
 
-    /// Whether nothing is under way and all is on the device.
+    /// Whether no work is under way and all records are synced.
     pub(crate) fn is_idle(&self) -> bool {
         let is_idle = self.running.as_ref().is_some_and(MetadataTarget::is_idle);
         let is_news = |event: &Event| !matches!(event, Event::Tick | Event::FreeSpace { .. });
@@ -65,7 +65,7 @@ impl TargetProcess {
 }
 
 impl World {
-    /// Starts a target from what its disk and its engine have.
+    /// Starts a target from its log and its engine.
     pub(crate) fn start_target(&mut self, index: usize) {
         let start = Start {
             group: GroupId::new(index as u32 + 1),
@@ -93,7 +93,7 @@ impl World {
         }
     }
 
-    /// A request has arrived.
+    /// Delivers a request to a target.
     pub(crate) fn request(
         &mut self,
         target: usize,
@@ -106,13 +106,13 @@ impl World {
         self.wake_target(target);
     }
 
-    /// A call of the target has its answer.
+    /// Delivers the answer of a target's own call.
     pub(crate) fn answered(&mut self, target: usize, call: u64, result: Result<Vec<u8>>) {
         self.targets[target].inbox.push(Event::Answer { call, result });
         self.wake_target(target);
     }
 
-    /// A target's disk gets full, or has space again.
+    /// Fills a target's disk, or frees space on it.
     pub(crate) fn set_full(&mut self, target: usize, is_full: bool) {
         self.targets[target].is_full = is_full;
         self.report_free_space(target);
@@ -125,7 +125,7 @@ impl World {
         self.wake_target(target);
     }
 
-    /// A target hears of a map.
+    /// Delivers a cluster map to a target.
     pub(crate) fn tell_map(&mut self, target: usize, map: Arc<ClusterMap>) {
         if self.targets[target].running.is_some() {
             self.targets[target].inbox.push(Event::Map(map));
@@ -174,7 +174,7 @@ impl World {
         self.wake_target(target);
     }
 
-    /// Runs the target on what has arrived, and does what it says.
+    /// Runs the target's handler on the events that have arrived, and carries out its actions.
     pub(crate) fn run_target(&mut self, index: usize, life: u64) {
         let (now, wall) = (self.now, self.wall());
         let process = &mut self.targets[index];
@@ -234,7 +234,7 @@ impl World {
                 self.after(pause, Happening::Synced { target: index, life, lsn, point });
             }
             Action::Evict { client } => {
-                // Requests to management get lost, too: the target asks again.
+                // Requests to management are lost at times: the target repeats them.
                 if self.random.percent(80) {
                     let pause = self.random.micros(100, 50_000);
                     self.after(pause, Happening::Evict { client });
@@ -266,7 +266,7 @@ impl World {
         }
     }
 
-    /// Ends a target's process: a kill leaves what was written, a power loss what was synced.
+    /// Ends a target's process. A kill keeps all written bytes, a power loss only the synced ones.
     pub(crate) fn end_target(&mut self, index: usize, is_power_loss: bool) {
         let process = &mut self.targets[index];
         let Some(running) = process.running.take() else { return };
@@ -287,7 +287,7 @@ impl World {
             Ok(records) => records,
             Err(error) => return self.fail(format!("target {index} can't read its log: {error}")),
         };
-        // A log that was trimmed may have lost all that came after the checkpoint.
+        // A trimmed log may have lost all records after the checkpoint.
         let last = records.last().map(|(lsn, _)| *lsn).max(applied(&engine));
         process.at_rest = Some((engine, records));
         if let Some(lost_from) = oldest.filter(|_| is_power_loss) {
@@ -306,8 +306,9 @@ impl World {
         self.after(pause, Happening::Restart { node });
     }
 
-    /// Under `interval` a power loss costs no more than the last sync interval; on slow disks one
-    /// sync that was under way, and the one with what came while it was.
+    /// Checks that a power loss under `interval` costs at most the last sync interval. On slow
+    /// disks it may cost two syncs: the one under way, and the next one with the records that were
+    /// appended meanwhile.
     fn check_age(&mut self, index: usize, oldest: Duration) {
         let is_slow = self.knobs.faults.slowness;
         let two_slow_syncs = Duration::from_micros(2 * SLOW_SYNC_MICROS);
@@ -319,7 +320,7 @@ impl World {
     }
 }
 
-/// A record in words, for the trace.
+/// A record as a line of the trace.
 fn describe(index: usize, lsn: Lsn, payload: &[u8]) -> String {
     let batch = Batch::from_bytes(payload);
     let changes = batch.map(|it| it.mutations).unwrap_or_default();
@@ -330,19 +331,19 @@ fn describe(index: usize, lsn: Lsn, payload: &[u8]) -> String {
     format!("target {index} logs {lsn}:{}", changes.iter().map(show).collect::<String>())
 }
 
-/// The last record that is in an engine.
+/// The last record that an engine contains.
 fn applied(engine: &MemoryEngine) -> Option<Lsn> {
     let value = engine.get(&Key::Applied.to_bytes()).ok().flatten();
     value.and_then(|it| Lsn::from_bytes(&it).ok())
 }
 
-/// The planted bug: a target that starts doesn't know which requests it has answered.
+/// The planted bug: a starting target loses the stored replies of requests.
 fn forget_slots(engine: &mut MemoryEngine, records: &mut [(Lsn, Vec<u8>)]) {
     let prefix = Key::slots_of(SessionId::default())[..2].to_vec();
     let slots = engine.scan(&prefix, &[], usize::MAX).unwrap_or_default();
     let removals = slots.into_iter().map(|(key, _)| (key, None)).collect();
     let applied = applied(engine).unwrap_or_default();
-    // An engine in memory can't fail.
+    // An engine in memory cannot fail.
     let _ = engine.apply(&removals, applied);
     for (_, payload) in records {
         if let Ok(mut batch) = Batch::from_bytes(payload) {

@@ -1,10 +1,10 @@
-//! The trace of a run: a hash over everything that happened, and on request the lines themselves.
-//! Two runs of one seed must have the same.
+//! The trace of a run: a hash over all events, and on request the lines themselves. Two runs of one
+//! seed must have the same hash.
 
 use crate::world::Happening;
 use std::time::Duration;
 
-/// See the file's description.
+/// The hash over all events of a run.
 #[derive(Debug)]
 pub(crate) struct Trace {
     hash: u64,
@@ -23,7 +23,7 @@ impl Trace {
         }
     }
 
-    /// Something from the queue happens.
+    /// Adds an event of the queue to the hash.
     pub(crate) fn event(&mut self, time: Duration, happening: &Happening) {
         self.events += 1;
         let line = format!("{:>14?} {}", time, describe(happening));
@@ -33,7 +33,7 @@ impl Trace {
         }
     }
 
-    /// Something that follows from it; not part of the hash.
+    /// Prints a consequence of an event. It is not part of the hash.
     pub(crate) fn note(&self, time: Duration, text: impl FnOnce() -> String) {
         if self.is_shown {
             println!("{:>14?}     {}", time, text());
@@ -81,7 +81,7 @@ fn show(bytes: &[u8]) -> String {
     use std::fmt::Write;
     let mut text = String::with_capacity(bytes.len() * 2);
     for byte in bytes {
-        // Writing to a string can't fail.
+        // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
     }
     text

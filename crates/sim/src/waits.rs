@@ -1,10 +1,10 @@
-//! Clients that wait for locks as real ones do (`crates/client`, `file_locks.rs`): they ask to be
-//! called, try to have the lock when they are, ask again, and give up at times.
+//! Clients that wait for locks as real ones do (`crates/client`, `file_locks.rs`): a client waits
+//! to be woken, retries the lock when it is, waits again, and gives up at times.
 //!
-//! What is checked: whoever isn't kept from a lock by one that somebody holds gets it in the end.
-//! While faults happen clients also give up for no reason; afterwards only if somebody holds the
-//! lock (nobody frees anything any more), or if another task has closed the file meanwhile, so that
-//! a run doesn't end whose waiters were forgotten.
+//! Checks that a waiter gets its lock in the end if no holder blocks it. During faults clients also
+//! give up for no reason. In the quiet phase no client frees a lock any more. A client gives up
+//! then only if another owner holds the lock or another task has closed the file. So a run with a
+//! forgotten waiter does not end.
 
 use crate::network::{Asker, Node};
 use crate::operation::Op;
@@ -14,7 +14,7 @@ use skep_types::codec::Codec;
 use skep_wire::file_locks::{EndWait, LockRequest, SetLock, SetLockReply, WaitLock, WaitLockReply};
 
 impl World {
-    /// What a task does next that wants a lock and hasn't got it.
+    /// The next operation of a task that requested a lock and has not got it.
     pub(crate) fn next_of_wait(&mut self, op: &Op, session: SessionId, reply: &[u8]) -> Option<Op> {
         match op {
             Op::SetLock(SetLock { lock, wait }) if *wait != 0 => {
@@ -47,7 +47,7 @@ impl World {
         }
     }
 
-    /// Begins what comes next. A signal may come while it waits.
+    /// Begins the next operation of a waiter. A signal may interrupt it.
     pub(crate) fn go_on_waiting(&mut self, client: usize, task: usize, next: Op) {
         if let Op::WaitLock(it) = &next
             && self.phase == Phase::Busy
@@ -60,7 +60,7 @@ impl World {
         self.begin(client, task, next, false);
     }
 
-    /// A signal comes to somebody who waits.
+    /// Interrupts a waiting task by a signal.
     pub(crate) fn interrupt(&mut self, client: usize, life: u64, task: usize, wait: u64) {
         let process = &mut self.clients[client];
         let Some(current) = process.tasks[task].current.as_ref().filter(|_| process.life == life)
@@ -77,7 +77,7 @@ impl World {
     }
 }
 
-/// Whether a call is that of a client's task.
+/// Whether a call belongs to a client's task.
 pub(crate) fn is_of_task(asker: &Asker, task: usize) -> bool {
     matches!(asker, Asker::Task(of) if *of == task)
 }

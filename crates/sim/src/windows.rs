@@ -1,42 +1,42 @@
-//! Open questions: what the reference would have answered at any moment since they were asked.
+//! Windows of operations under way: all outcomes of the reference model since the request was sent.
 
 use crate::model::Model;
 use crate::operation::{Op, Summary};
 use skep_types::{ErrorCode, FileKind, InodeId, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// An open question: what the reference would have answered since it was asked.
+/// The window of one operation: all outcomes of the reference model since it was sent.
 pub(crate) struct Window {
     pub(crate) op: Op,
     session: SessionId,
     pub(crate) outcomes: Vec<Result<Summary, ErrorCode>>,
-    /// For a rename or an exchange: what its two places were at any moment.
+    /// For a rename or an exchange: the states of its two names at each moment.
     places: BTreeSet<(Place, Place)>,
-    /// What it moves: of which project that was at any moment, and which one its new directory
-    /// handed down.
+    /// For a rename or an exchange: the project of each moved inode, and the project that its new
+    /// directory handed down, at each moment.
     moves: BTreeSet<(Direction, Option<u32>, Option<u32>)>,
-    /// Its two names led to the same file at some moment.
+    /// Whether its two names led to the same file at some moment.
     were_same: bool,
-    /// For a listing: entries that were there all the time, and any that ever were.
+    /// For a listing: entries that existed all the time, and entries that existed at some moment.
     pub(crate) always: BTreeMap<Vec<u8>, InodeId>,
     pub(crate) ever: BTreeSet<(Vec<u8>, InodeId)>,
-    /// For a wait: somebody may have waited for the asker at some moment.
+    /// For a wait: whether another client may have waited for this client at some moment.
     may_be_deadlock: bool,
-    /// The history was changed by a power loss: a listing can't be judged any more.
+    /// Whether a power loss has changed the history: a listing cannot be judged then.
     pub(crate) is_void: bool,
 }
 
-/// Which of the two that an exchange moves.
+/// One of the two moves of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Direction {
     There,
     Back,
 }
 
-/// What is at one of a rename's places.
+/// The state of one name of a rename.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
-    /// Not even the directory.
+    /// The directory does not exist.
     Missing,
     Free,
     Taken {
@@ -46,7 +46,7 @@ enum Place {
 }
 
 impl Window {
-    /// A question that is being asked now.
+    /// Opens the window of an operation that is sent now.
     pub(crate) fn new(op: Op, session: SessionId, model: &Model) -> Self {
         let mut always = BTreeMap::new();
         if let Op::ReadDirectory(it) = &op
@@ -70,18 +70,19 @@ impl Window {
         window
     }
 
-    /// Whether an answer was right at some moment since.
+    /// Whether an answer was right at some moment of the window.
     pub(crate) fn is_right(&self, answer: &Result<Summary, ErrorCode>) -> bool {
         let is_cycle = self.may_be_deadlock && *answer == Err(ErrorCode::Deadlock);
         self.outcomes.contains(answer) || is_cycle || is_right_by_halves(self, answer)
     }
 
-    /// Whether it is this rename or exchange, and nothing was right to be done at some moment.
+    /// Whether `op` is this rename or exchange, and its two names led to the same file at some
+    /// moment.
     pub(crate) fn may_be_nothing(&self, session: SessionId, op: &Op) -> bool {
         self.were_same && self.session == session && self.op == *op
     }
 
-    /// Takes in what the reference would answer now.
+    /// Adds the outcome that the reference model has now.
     pub(crate) fn look(&mut self, model: &Model) {
         let places = match &self.op {
             Op::Rename(it) => {
@@ -112,7 +113,8 @@ impl Window {
         }
         match &self.op {
             Op::SetPattern(it) => {
-                // Until it is known how far a dead writer came, nobody can say that it is empty.
+                // Before the recovery of a dead writer's size the target cannot know that the file
+                // is empty.
                 let inode = model.inodes.get(&it.inode);
                 let in_use = Err(ErrorCode::InUse);
                 if inode.is_some_and(|it| it.was_left_open) && !self.outcomes.contains(&in_use) {
@@ -133,9 +135,9 @@ impl Window {
     }
 }
 
-/// Whether a refused rename or exchange is right for one place as it was at some moment, and the
-/// other as it was at another. Its two directories may lie on different targets, which are asked
-/// one after the other; a refusal locks nothing.
+/// Whether a refusal of a rename or exchange fits the states of its two names at two different
+/// moments. The two directories may be on different targets, which look up the names one after the
+/// other. A refused operation locks nothing.
 fn is_right_by_halves(window: &Window, answer: &Result<Summary, ErrorCode>) -> bool {
     let Err(code) = answer else { return false };
     if *code == ErrorCode::CrossDevice {
@@ -152,7 +154,7 @@ fn is_right_by_halves(window: &Window, answer: &Result<Summary, ErrorCode>) -> b
             let is_directory =
                 |place: &Place| matches!(place, Place::Taken { is_directory: true, .. });
             let places = || window.places.iter();
-            // Of two that were there at some moment, one was above the other.
+            // Both entries existed at some moment, and one was above the other.
             let has_both = places().any(|(from, _)| is_there(from))
                 && places().any(|(_, to)| is_there(to))
                 && places().any(|(from, to)| is_directory(from) || is_directory(to));
@@ -189,7 +191,7 @@ fn place(model: &Model, directory: InodeId, name: &[u8]) -> Place {
     })
 }
 
-/// The project of what a name leads to, and the one that another directory hands down.
+/// The project of the inode with a name, and the project that another directory hands down.
 fn projects(
     model: &Model,
     (directory, name): (InodeId, &[u8]),

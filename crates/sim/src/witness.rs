@@ -1,28 +1,30 @@
-//! The checker of what is done: nothing that was acknowledged is lost or done twice, and every
+//! The checker of a running cluster: no acknowledged operation is lost or done twice, and every
 //! answer is right.
 //!
 //! # Method
-//! Each target's log is the witness. An operation that modifies something leaves its slot's record,
-//! with its reply, in the batch in which it commits; for one between targets that is the
-//! coordinator's batch, and what it changes elsewhere is locked from the promise until it is done
-//! there. So the order in which batches are appended, over all targets, is an order in which the
-//! operations may have happened one by one; within a batch any order is taken that the reference
-//! accepts. Then:
-//! - each committed operation must succeed in the [`Model`] at its place, with the reply it gave;
-//! - a slot's sequence commits at most once, and not after its refusal was answered;
+//! Each target's log is the witness. A modifying operation leaves the record of its slot, with its
+//! reply, in the batch in which it commits. An operation between targets commits in the
+//! coordinator's batch, and its changes on other targets are locked from the prepare until they are
+//! applied there. So the order in which batches are appended, over all targets, is a possible
+//! serial order of the operations. Within a batch the witness accepts any order that the reference
+//! model accepts. Then:
+//! - each committed operation must succeed in the [`Model`] at its position, with the reply in the
+//!   record;
+//! - a slot's sequence commits at most once, and not after the client received its refusal;
 //! - nothing commits in a session after its end was logged;
-//! - no lock is granted against one that another owner has, nor refused without one, or without
-//!   somebody who has waited for one;
-//! - entries and files that a batch writes must be those of the reference after it;
-//! - what a client is answered must be that reply, or (reads, refusals) what the reference would
-//!   have answered at some moment between asking and answering;
-//! - a power loss takes the operations back whose records are lost: none that was acknowledged as
-//!   durable, and none after which another target built (then the rest no longer fits the model).
+//! - no lock is granted against a lock of another owner, and none is refused without such a lock or
+//!   an owner that has waited for one;
+//! - entries and files that a batch writes must equal those of the reference model after it;
+//! - the answer that a client receives must be that reply or, for reads and refusals, an outcome of
+//!   the reference model at some moment between request and answer;
+//! - a power loss reverts the operations whose records are lost. It must not revert an operation
+//!   that was acknowledged as durable. It must not revert one on which another target built: then
+//!   the rest no longer fits the model.
 //!
 //! # What it does not check
-//! Sizes, link counts and times of directories while the system runs (they lag in transactions
-//! between targets; the checkers of the end look at them). Owners, and times of anything. Who of
-//! those who wait gets a lock first.
+//! Sizes, link counts and times of directories during the run: they lag in transactions between
+//! targets, and the checkers at the end verify them. Owners, and all times. The order in which
+//! waiters get a lock.
 
 use crate::changes::{Changes, fits, fits_prepared};
 use crate::client::is_lost;
@@ -38,34 +40,34 @@ use std::sync::Arc;
 
 /// A modifying request of a client: session, slot, sequence.
 pub(crate) type InstanceId = (SessionId, u32, u64);
-/// Something that is broken, in words.
+/// A description of a broken guarantee.
 pub(crate) type Violation = String;
 
 struct Instance {
     op: Op,
-    /// Where it was committed: target, record, reply.
+    /// Where it committed: target, record, reply.
     committed: Option<(usize, Lsn, Vec<u8>)>,
-    /// Whether the client has its final answer, and whether that promised durability.
+    /// Whether the client has its final answer, and whether that answer promises durability.
     answered: bool,
     is_durable: bool,
     refused: bool,
-    /// Replies that it gave before power losses took it.
+    /// Replies in records that a power loss took.
     lost: Vec<Vec<u8>>,
 }
 
-/// What a batch has done.
+/// One effect of a batch.
 #[derive(Clone)]
 enum Applied {
     Client(InstanceId, Vec<u8>),
-    /// A rename of one name of a file to another changed nothing.
+    /// A rename of one name of a file to another name of it, without an effect.
     Nothing,
-    /// A session has ended: its opens of a file are taken back.
+    /// A session has ended: its opens of a file are removed.
     Closed(SessionId, InodeId),
-    /// A size was found out from chunk files.
+    /// The target has recovered a size from chunk files.
     Size(InodeId, u64),
-    /// A session has ended: what it had locked is freed.
+    /// A session has ended: the locks of this owner are freed.
     Unlocked(LockOwner),
-    /// The target brought a truncation to its end whose client has gone.
+    /// The target has finished a truncation whose client is dead.
     Truncated(InodeId, u64),
 }
 
@@ -75,27 +77,28 @@ struct Entry {
     applied: Vec<Applied>,
 }
 
-/// See the file's description.
+/// The checker of a running cluster.
 pub(crate) struct Witness {
     map: Arc<ClusterMap>,
-    /// The namespace as it is by what was logged so far.
+    /// The namespace by all records logged so far.
     pub(crate) model: Model,
     history: Vec<Entry>,
     instances: BTreeMap<InstanceId, Instance>,
-    /// Sessions that have ended: at which target, in which record.
+    /// Ended sessions: the target and the record of the end.
     ended: BTreeMap<SessionId, (usize, Lsn)>,
     windows: BTreeMap<u64, Window>,
     next_window: u64,
-    /// Directories as targets have promised to make them.
+    /// New directories that targets have prepared.
     prepared: BTreeMap<InodeId, Step>,
-    /// Operations that committed.
+    /// Number of committed operations.
     pub(crate) commits: u64,
-    /// An operation committed in the batch that ended its session, which leaves no slot's record:
-    /// the reference doesn't know it, and the rest of the run is judged by what is stored alone.
+    /// An operation committed in the batch that ended its session. Such a batch has no record of
+    /// the slot, so the reference model misses the operation. From then on only the stores are
+    /// checked.
     pub(crate) is_blind: bool,
-    /// A disk was full at some moment: what adds something may have been refused for that.
+    /// A disk was full at some moment: operations that add something may have been refused.
     pub(crate) has_seen_full_disks: bool,
-    /// In which order requests arrived last.
+    /// The order in which requests arrived last.
     arrivals: BTreeMap<InstanceId, u64>,
     next_arrival: u64,
 }
@@ -126,7 +129,7 @@ impl Witness {
         }
     }
 
-    /// A client is about to send a modifying request for the first time.
+    /// Records a modifying request that a client sends for the first time.
     pub(crate) fn sent(&mut self, id: InstanceId, op: &Op, is_durable: bool) {
         let op = op.clone();
         let instance = Instance {
@@ -140,25 +143,25 @@ impl Witness {
         self.instances.insert(id, instance);
     }
 
-    /// A request of a client has arrived at its target.
+    /// Records the arrival of a request at its target.
     pub(crate) fn arrived(&mut self, id: InstanceId) {
         self.next_arrival += 1;
         self.arrivals.insert(id, self.next_arrival);
     }
 
-    /// Sessions whose end a target has logged.
+    /// Sessions whose end `target` has logged.
     pub(crate) fn ended_at(&self, target: usize) -> impl Iterator<Item = SessionId> {
         let ended = self.ended.iter().filter(move |(_, (at, _))| *at == target);
         ended.map(|(session, _)| *session)
     }
 
-    /// Opens a window for an operation that begins.
+    /// Opens the window of an operation, and returns its number.
     pub(crate) fn open_window(&mut self, op: &Op, session: SessionId) -> u64 {
         self.next_window += 1;
         if let Op::WaitLock(it) = op {
             let by = (session, it.lock.kind, it.lock.owner);
             self.model.waits.insert((it.lock.inode, by, it.lock.start, it.lock.end));
-            // Another's wait may have become part of a cycle.
+            // The wait of another client may have become part of a deadlock cycle.
             self.look();
         }
         let window = Window::new(op.clone(), session, &self.model);
@@ -166,15 +169,15 @@ impl Witness {
         self.next_window
     }
 
-    /// Drops a window without an answer.
+    /// Closes a window without an answer.
     pub(crate) fn close_window(&mut self, window: u64) {
         self.windows.remove(&window);
     }
 
-    /// A client got the final answer of a request.
+    /// Checks the final answer of a request.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Describes a wrong answer.
     pub(crate) fn answered(
         &mut self,
         window: u64,
@@ -203,7 +206,8 @@ impl Witness {
                 }
                 (Err(error), committed) => {
                     instance.refused = true;
-                    // The memory of an earlier attempt may have ended with the session.
+                    // The stored reply of an earlier attempt may have been dropped with the
+                    // session.
                     if is_lost(error) {
                         return Ok(());
                     }
@@ -232,10 +236,10 @@ impl Witness {
         ))
     }
 
-    /// A client was told that writes of inline bytes are safe, or that some of them are lost.
+    /// Checks the reply of a sync, which reports writes of inline bytes as safe or as partly lost.
     ///
     /// # Errors
-    /// What is wrong with that.
+    /// Describes a wrong report.
     pub(crate) fn inline_synced(
         &mut self,
         writes: &[InstanceId],
@@ -259,15 +263,15 @@ impl Witness {
         Ok(())
     }
 
-    /// Whether a request was done, and no power loss took that back.
+    /// Whether a request has committed, and no power loss has taken its record.
     pub(crate) fn is_done(&self, id: InstanceId) -> bool {
         self.instances.get(&id).is_some_and(|it| it.committed.is_some())
     }
 
-    /// A client has read a directory to its end: `seen` are the entries, in order.
+    /// Checks a complete listing of a directory. `seen` are its entries, in order.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// Describes a missing, repeated or wrong entry.
     pub(crate) fn listed(
         &mut self,
         window: u64,
@@ -291,10 +295,10 @@ impl Witness {
         }
     }
 
-    /// A target has appended a record.
+    /// Checks a record that a target has appended, and applies it to the reference model.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Describes a record that the reference model does not accept.
     pub(crate) fn appended(
         &mut self,
         target: usize,
@@ -323,7 +327,7 @@ impl Witness {
         }
     }
 
-    /// Whether a batch may hold an operation without its slot's record.
+    /// Whether a batch may contain an operation without the record of its slot.
     fn may_hide(&self, changes: &Changes) -> bool {
         changes.slots_gone.iter().any(|(session, slot)| {
             let of_slot = (*session, *slot, 0)..=(*session, *slot, u64::MAX);
@@ -360,16 +364,16 @@ impl Witness {
             pending.push(Applied::Client(id, record.reply.0.clone()));
         }
         self.ended.extend(changes.sessions_ended.iter().map(|it| (*it, (target, lsn))));
-        // A target carries out what it has in the order in which it came, if nothing has to wait:
-        // of several orders that fit, that one is most likely the true one.
+        // A target handles requests in the order of arrival unless one must wait. Of several orders
+        // that fit, this one is most likely the true one.
         pending.sort_by_key(|applied| match applied {
             Applied::Client(id, _) => self.arrivals.get(id).copied(),
             _ => None,
         });
         pending.extend(self.truncations(changes));
         let applied = self.order(&pending, changes).or_else(|problem| {
-            // What was found out about a dead writer's file may have come before a request of the
-            // same batch, whose reply shows it.
+            // The recovered size of a dead writer's file may precede a request of the same batch,
+            // whose reply shows it.
             pending.extend(self.found_out(changes, chunk_size)?);
             pending.extend(self.truncations_of_removed(changes));
             self.order(&pending, changes).map_err(|_| problem)
@@ -392,7 +396,7 @@ impl Witness {
         Ok(())
     }
 
-    /// An order of a batch's operations that the reference accepts.
+    /// Returns an order of a batch's operations that the reference model accepts.
     fn order(&self, pending: &[Applied], changes: &Changes) -> Result<Vec<Applied>, String> {
         let mut problem = String::new();
         let found =
@@ -405,7 +409,7 @@ impl Witness {
             .ok_or(problem)
     }
 
-    /// Depth first; gives the operations from last to first.
+    /// Searches an order depth first. Returns the operations from last to first.
     fn search(
         &self,
         model: Model,
@@ -469,7 +473,7 @@ impl Witness {
         None
     }
 
-    /// Whether a directory that is made on another target is as that one has promised it.
+    /// Checks that a new directory on another target equals the step which that target prepared.
     fn as_prepared(&self, model: &Model, op: &Op, reply: &[u8]) -> Result<(), String> {
         let Op::MakeDirectory(_) = op else { return Ok(()) };
         let made = EntryReply::from_bytes(reply).map_err(|error| error.to_string())?.inode;
@@ -479,9 +483,9 @@ impl Witness {
         }
     }
 
-    /// Whether an operation may rightly have done nothing, though the reference would refuse it
-    /// now: a rename to another name of the same file, whose old name was looked up on another
-    /// target and has gone since.
+    /// Whether an operation may rightly have had no effect although the reference model refuses it
+    /// now: a rename to another name of the same file. The coordinator looked up the old name on
+    /// another target, and that name was removed since.
     fn may_be_nothing(&self, op: &Op) -> bool {
         let (from, to, name) = match op {
             Op::Rename(it) => (it.from_directory, it.to_directory, &it.to_name),
@@ -493,9 +497,9 @@ impl Witness {
         found.is_some() && self.model.group(from) != self.model.group(to)
     }
 
-    /// Whether such an operation did nothing, though the reference would do it: its batch leaves
-    /// the new name as it was, and somebody took the old one for another file since it was found to
-    /// lead to the same.
+    /// Whether such an operation had no effect although the reference model would apply it. Its
+    /// batch leaves the new name as it was. After the lookup found both names to be the same file,
+    /// another client reused the old name for another file.
     fn was_nothing(&self, session: SessionId, op: &Op, changes: &Changes) -> bool {
         let (to, name) = match op {
             Op::Rename(it) => (it.to_directory, &it.to_name),
@@ -509,8 +513,9 @@ impl Witness {
         self.may_be_nothing(op) && !changes.dentries.iter().any(is_it) && may_be()
     }
 
-    /// Truncations that a batch brings to their end without a client: a file was cut once more than
-    /// by the batch's requests, to a size that somebody asked for who never heard that it was done.
+    /// Truncations that a batch finishes without a client's request. The truncation count is one
+    /// higher than the batch's requests explain, and a client requested a truncation without
+    /// receiving an answer.
     fn truncations(&self, changes: &Changes) -> Vec<Applied> {
         let mut truncations = Vec::new();
         for (inode, record) in &changes.inodes {
@@ -524,7 +529,7 @@ impl Witness {
             let by_requests = changes.slots.iter().filter(truncates_it).count() as u64;
             let attributes = &record.attributes;
             if attributes.truncate_generation == known.truncate_generation + by_requests + 1 {
-                // Requests of the batch may have made it shorter still.
+                // Requests of the batch may have truncated it further.
                 let most = if by_requests == 0 { attributes.size } else { u64::MAX };
                 truncations.push(Applied::Truncated(*inode, most));
             }
@@ -532,7 +537,7 @@ impl Witness {
         truncations
     }
 
-    /// The same of files that the batch removes: what is left of them tells nothing.
+    /// The same for files that the batch removes. Such a batch contains no size.
     fn truncations_of_removed(&self, changes: &Changes) -> Vec<Applied> {
         let removed = changes.inodes.iter().filter(|(_, record)| record.is_none());
         let cut =
@@ -540,7 +545,7 @@ impl Witness {
         cut.map(|(inode, _)| Applied::Truncated(*inode, u64::MAX)).collect()
     }
 
-    /// The truncations of a file that were asked for and not done, to at most `most` bytes.
+    /// The requested but unfinished truncations of a file to at most `most` bytes.
     fn sizes_wanted(&self, inode: InodeId, most: u64) -> impl Iterator<Item = Applied> {
         let open = self.instances.values().filter(|it| it.committed.is_none());
         let wanted = open.filter_map(|it| it.op.truncations());
@@ -549,7 +554,7 @@ impl Witness {
             .map(|(inode, to)| Applied::Truncated(inode, to))
     }
 
-    /// What the target did by itself in a batch.
+    /// The effects of a batch that no client requested.
     fn internal(
         &self,
         changes: &Changes,
@@ -567,7 +572,7 @@ impl Witness {
         Ok(applied)
     }
 
-    /// The sizes that a batch brings of files which dead writers left.
+    /// The recovered sizes in a batch, of files with dead writers.
     fn found_out(
         &self,
         changes: &Changes,
@@ -612,10 +617,10 @@ impl Witness {
         self.windows.values_mut().for_each(|window| window.look(&self.model));
     }
 
-    /// A power loss has left a target with the records up to `last`.
+    /// Reverts the records of a target after `last`, which a power loss took.
     ///
     /// # Errors
-    /// What was lost that must not be.
+    /// Describes a loss that must not happen.
     pub(crate) fn power_loss(&mut self, target: usize, last: Lsn) -> Result<(), Violation> {
         self.ended.retain(|_, (at, lsn)| *at != target || *lsn <= last);
         let is_lost = |entry: &Entry| entry.target == target && entry.lsn > last;
@@ -654,7 +659,7 @@ impl Witness {
     }
 }
 
-/// Applies what a target did without a client's request.
+/// Applies an effect that no client requested.
 fn apply_own(model: &mut Model, applied: &Applied) {
     match applied {
         Applied::Client(..) | Applied::Nothing => {}
@@ -679,7 +684,7 @@ fn close_all(model: &mut Model, session: SessionId, inode: InodeId) {
         if let Some(inode) = model.inodes.get_mut(&inode) {
             inode.was_left_open |= writers > 0;
         }
-        // What is open can be closed.
+        // An existing open can be closed.
         let _ = model.close(inode, session, readers, writers);
     }
 }

@@ -1,5 +1,5 @@
-//! What clients do: random operations on a small set of names, directories and files, so that they
-//! meet each other; and the faults that happen meanwhile.
+//! The workload of clients: random operations on a small set of names, directories and files, so
+//! that clients collide; and the faults of the run.
 
 use crate::client::{Handle, Write};
 use crate::network::{Asker, Node};
@@ -22,7 +22,7 @@ const NAMES: &[&str] = &["a", "b", "c", "d", "e"];
 const XATTRS: &[&[u8]] = &[b"user.x", b"user.y", ACCESS_ACL, DEFAULT_ACL];
 
 impl World {
-    /// A task begins its next operation.
+    /// Begins the next operation of a task.
     pub(crate) fn next_operation(&mut self, client: usize, life: u64, task: usize) {
         let process = &self.clients[client];
         let is_idle = process.life == life && process.is_running;
@@ -123,7 +123,7 @@ impl World {
         md::NewInode { permissions: permissions[self.random.index(3)], umask, uid: 1, gid: 1 }
     }
 
-    /// A pattern that somebody may ask for; zeros are the directory's or the cluster's.
+    /// A random pattern in a request. Zeros mean the value of the directory or the cluster.
     fn any_pattern(&mut self) -> StripePattern {
         let is_listed = self.random.percent(30);
         let first = self.knobs.targets as u32 + 1;
@@ -166,7 +166,7 @@ impl World {
         })
     }
 
-    /// An access control list: for a user besides the mode's three, with a mask, or neither.
+    /// An access control list: minimal, with a mask, or with a further user and a mask.
     fn acl(&mut self) -> Vec<u8> {
         let mut any = |who| AclEntry { who, permissions: self.random.below(8) as u32 };
         let (owner, group, other) = (any(Who::Owner), any(Who::OwningGroup), any(Who::Other));
@@ -212,7 +212,7 @@ impl World {
         })
     }
 
-    /// Most are of the same project, so that some may still be moved.
+    /// Most inodes keep the same project, so that some renames still succeed.
     fn change_project(&mut self) -> Op {
         let inode = self.any_inode();
         Op::SetAttributes(md::SetAttributes {
@@ -264,8 +264,8 @@ impl World {
         }
     }
 
-    /// Closes some files together of which nothing is left to be reported, and perhaps one that
-    /// isn't open; `false` if there is none.
+    /// Closes several files without an unreported end in one request, and perhaps a file that is
+    /// not open. Returns `false` if no such file is open.
     fn close_many(&mut self, client: usize, task: usize, is_durable: bool) -> bool {
         let handles = &mut self.clients[client].handles;
         let is_clean = |handle: &Handle| !handle.is_busy && handle.end == 0;
@@ -278,8 +278,8 @@ impl World {
             .map(|it| closed(&it))
             .collect();
         let group = self.map.shard_group(files[0].inode.shard());
-        // A directory is there or gone, and never open. (With a file the log wouldn't tell
-        // whether another task's open of it came before.)
+        // The extra inode is a directory, which is never open. With a file the log would not show
+        // whether an open by another task preceded the close.
         let other = self.any_directory();
         if self.map.shard_group(other.shard()) == group && self.random.percent(50) {
             files.push(md::ClosedFile { inode: other, open: md::OpenMode::Read });
@@ -288,7 +288,7 @@ impl World {
         true
     }
 
-    /// Opens, writes, reports or closes; `false` if there is nothing to do so with.
+    /// Opens, writes, reports or closes. Returns `false` if there is no file to use.
     fn use_handle(&mut self, client: usize, task: usize, is_durable: bool) -> bool {
         if self.random.percent(15) && self.close_many(client, task, is_durable) {
             return true;
@@ -339,7 +339,7 @@ impl World {
         true
     }
 
-    /// Some bytes of a file are locked or unlocked by one of a few owners.
+    /// Locks or unlocks a random range of a file for one of two owners.
     fn lock(&mut self, client: usize, inode: InodeId) -> Op {
         let modes = [None, Some(LockMode::Shared), Some(LockMode::Exclusive)];
         let start = self.random.below(6);
@@ -368,9 +368,9 @@ impl World {
         handle.is_busy = true;
         let handle = handle.clone();
         let Some(pattern) = &handle.pattern else { return };
-        // Nothing here looks at it.
+        // The simulated storage targets ignore it.
         let stripe = st::StripeHint { chunk_bytes: 0, width: 0, component_start: 0 };
-        // What lies in metadata is written by itself.
+        // Inline bytes are written by their own operation.
         let (offset, end) = (offset + pattern.inline_bytes(), end + pattern.inline_bytes());
         let cut: Vec<_> = pieces(pattern, offset..end).map(Iterator::collect).unwrap_or_default();
         let (inode, session) = (handle.inode, handle.session);
@@ -396,7 +396,7 @@ impl World {
         }
     }
 
-    /// Takes in what a reply tells a client.
+    /// Applies a reply to the client's state.
     pub(crate) fn learn(
         &mut self,
         client: usize,
@@ -445,7 +445,7 @@ impl World {
         let md::OpenReply { attributes, pattern, is_shared, .. } = opened;
         let process = &mut self.clients[client];
         let come = process.notifications.come.get(notifications_before..).unwrap_or_default();
-        // A client goes on as it is until its last handle of the file is closed.
+        // A client treats a file as shared until it closes its last handle of the file.
         let mut of_file = process.handles.iter().filter(|it| it.inode == attributes.inode);
         let is_known = of_file.any(|handle| handle.is_shared);
         let is_shared = is_shared || is_known || come.contains(&attributes.inode);
@@ -474,7 +474,7 @@ impl World {
 
     // ---- faults
 
-    /// One fault of those that this seed has.
+    /// Injects one of the faults that the seed enables.
     pub(crate) fn fault(&mut self) {
         if self.phase != Phase::Busy {
             return;
@@ -538,7 +538,7 @@ impl World {
         let length = self.random.micros(1_000, 3_000_000);
         let until = self.now + length;
         self.network.part(a, b, until);
-        // One side may notice.
+        // One of the nodes may notice the partition.
         for connection in self.network.open_connections(a, false) {
             let of_both = self.network.connections.get(&connection).is_some_and(|it| {
                 [it.caller.0, it.callee.0].contains(&a) && [it.caller.0, it.callee.0].contains(&b)

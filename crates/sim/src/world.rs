@@ -1,5 +1,5 @@
-//! The world of a run: simulated time, the queue of what will happen, and the processes. Everything
-//! that happens is one entry of the queue; nothing else moves time or draws a random number.
+//! The world of a run: simulated time, the queue of future events, and the processes. Each event is
+//! one entry of the queue; nothing else advances time or draws a random number.
 
 use crate::client::ClientProcess;
 use crate::knobs::Knobs;
@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What can happen.
+/// An event of the simulation.
 #[derive(Debug)]
 pub(crate) enum Happening {
     Deliver {
@@ -82,33 +82,33 @@ pub(crate) enum Happening {
     Clean {
         storage: usize,
     },
-    /// A signal comes to a client's task that waits for a lock.
+    /// A signal interrupts a client's task that waits for a lock.
     Interrupt {
         client: usize,
         life: u64,
         task: usize,
         wait: u64,
     },
-    /// Management hears that a client is to be removed.
+    /// Management receives the request to remove a client.
     Evict {
         client: NodeId,
     },
-    /// A server hears of the newest map.
+    /// A server receives the newest map.
     Map {
         node: Node,
     },
 }
 
-/// How far a run is.
+/// The phase of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Clients work, faults happen.
+    /// Clients work and faults happen.
     Busy,
-    /// No more faults; what is under way comes to its end.
+    /// No more faults; operations under way finish.
     Quiet,
 }
 
-/// See the file's description.
+/// The state of a run: time, queue and processes.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) knobs: Knobs,
@@ -125,17 +125,17 @@ pub(crate) struct World {
     pub(crate) trace: Trace,
     pub(crate) phase: Phase,
     pub(crate) steps_left: u64,
-    /// Directories and files that clients have heard of, newest last.
+    /// Directories and files that replies have named, newest last.
     pub(crate) directories: Vec<InodeId>,
     pub(crate) files: Vec<InodeId>,
-    /// Files that somebody may have written to after his session was lost, or whose chunk files may
-    /// have been extended for a truncation that was given up.
+    /// Files that a client may have written after it lost its session, or whose chunk files an
+    /// abandoned truncation may have extended.
     pub(crate) unsure: BTreeSet<InodeId>,
     pub(crate) violation: Option<String>,
     pub(crate) faults: u64,
 }
 
-/// Seconds since 1970 at which a run begins.
+/// Unix time in seconds at which a run begins.
 const START_SECONDS: i64 = 1_700_000_000;
 
 impl World {
@@ -177,7 +177,7 @@ impl World {
         world
     }
 
-    /// The first thing that is wrong ends the run.
+    /// Records a violation. The first one ends the run.
     pub(crate) fn fail(&mut self, what: String) {
         self.trace.note(self.now, || format!("VIOLATION {what}"));
         self.violation.get_or_insert(what);
@@ -199,7 +199,7 @@ impl World {
     }
 
     pub(crate) fn after_calm(&mut self) {
-        // A cluster that is hit faster than it recovers gets nothing done: a long run gets calmer.
+        // A cluster with faults faster than its recovery makes no progress: a long run gets calmer.
         let calm = self.knobs.calm.as_micros() as u64 * (1 + self.now.as_secs() / 20);
         let pause = self.random.micros(calm / 4, calm * 2);
         self.after(pause, Happening::Fault);
@@ -211,7 +211,7 @@ impl World {
         Timestamp::from_nanoseconds(start + self.now.as_nanos() as i128)
     }
 
-    /// Lets the next thing happen; `false` if there is nothing.
+    /// Processes the next event. Returns `false` if the queue is empty.
     pub(crate) fn step(&mut self) -> bool {
         let Some(((time, _), happening)) = self.queue.pop_first() else { return false };
         self.now = time;
@@ -254,7 +254,7 @@ impl World {
 
     // ---- the cluster map
 
-    /// A client joins: it gets an id that nobody had before.
+    /// Registers a client under a new node id.
     pub(crate) fn register_client(&mut self) -> NodeId {
         let id = NodeId::new(self.map.newest_node.raw() + 1);
         let mut map = ClusterMap::clone(&self.map);
@@ -273,7 +273,7 @@ impl World {
         }
     }
 
-    /// Everybody hears of a new map, each in his time.
+    /// Publishes a new map. Each server receives it after its own delay.
     fn publish(&mut self, mut map: ClusterMap) {
         map.version = MapVersion::new(map.version.raw() + 1);
         self.map = Arc::new(map);
@@ -299,7 +299,7 @@ impl World {
 
     // ---- calls
 
-    /// The process that serves a group.
+    /// The process that serves a group, its life, and whether it runs.
     fn server(&self, group: GroupId) -> (Node, u64, bool) {
         let index = group.raw() as usize - 1;
         match index.checked_sub(self.targets.len()) {
@@ -322,7 +322,7 @@ impl World {
         }
     }
 
-    /// Begins a call; gives its tag.
+    /// Begins a call. Returns its tag.
     pub(crate) fn call(
         &mut self,
         caller: Node,
@@ -387,7 +387,8 @@ impl World {
         match callee.0 {
             Node::Target(target) => self.request(target, number, header, body),
             Node::Storage(storage) if self.storages[storage].is_running => {
-                // Its writer wrote again since, on another connection, which has ended this one.
+                // The client has written again since, on another connection, which has ended this
+                // one.
                 if was_late && header.message == WRITE && self.life(caller) == caller_life {
                     return;
                 }
@@ -404,8 +405,8 @@ impl World {
         }
     }
 
-    /// Once a target has acted at a storage target upon the end of sessions, nothing more is
-    /// written in them there.
+    /// Checks fencing: after a metadata target has relied on the end of a session at a storage
+    /// target, that storage target must not write in this session any more.
     fn check_fence(&mut self, caller: Node, storage: usize, header: &Header) {
         if let (Node::Target(target), STAT) = (caller, header.message) {
             let ended = self.witness.ended_at(target);
@@ -417,13 +418,13 @@ impl World {
         }
     }
 
-    /// Sends a reply on its way.
+    /// Sends a reply.
     pub(crate) fn reply(&mut self, connection: u64, tag: u64, result: Result<Vec<u8>>) {
         let arrival = self.network.arrival(&mut self.random, connection, true, self.now);
         self.at(arrival, Happening::Return { connection, tag, result });
     }
 
-    /// A reply has arrived.
+    /// Handles a reply that has arrived.
     fn take(&mut self, number: u64, tag: u64, result: Result<Vec<u8>>) {
         let Some(connection) = self.network.connections.get(&number) else { return };
         let (caller, callee) = (connection.caller, connection.callee.0);
@@ -448,7 +449,7 @@ impl World {
         self.send_again(tag);
     }
 
-    /// A call has its final answer.
+    /// Passes the final answer of a call to its caller.
     fn answer(&mut self, tag: u64, result: Result<Vec<u8>>) {
         let Some(call) = self.network.calls.remove(&tag) else { return };
         if self.life(call.caller.0) != call.caller.1 {
@@ -472,13 +473,13 @@ impl World {
         }
     }
 
-    /// Breaks connections of a node that has gone: those who use them notice in a while.
+    /// Breaks the connections of an ended node. The processes that use them notice after a while.
     pub(crate) fn break_all(&mut self, node: Node, most_micros: u64) {
         for connection in self.network.open_connections(node, true) {
             let pause = self.random.micros(0, most_micros);
             self.after(pause, Happening::Break { connection });
         }
-        // Its own have nobody who waits.
+        // On the node's own connections no process waits any more.
         for connection in self.network.open_connections(node, false) {
             if self.network.connections.get(&connection).is_some_and(|it| it.caller.0 == node) {
                 let is_late = self.random.percent(30);
@@ -487,7 +488,7 @@ impl World {
         }
     }
 
-    /// The end of a file by its chunk files.
+    /// The size of a file by its chunk files.
     pub(crate) fn chunk_size(
         storages: &[StorageProcess],
         targets: usize,
@@ -516,7 +517,7 @@ pub(crate) const WRITE: u16 = <skep_wire::storage::WriteChunk as skep_wire::Requ
 /// Number of `StatChunk`.
 const STAT: u16 = <skep_wire::storage::StatChunk as skep_wire::Request>::ID;
 
-/// Encodes a message with its number.
+/// Encodes a message, with a header that has its number.
 pub(crate) fn message<R: skep_wire::Request>(request: &R) -> (Header, Vec<u8>) {
     let header = Header { message: R::ID, message_version: R::VERSION, ..Header::default() };
     (header, request.to_bytes())
@@ -534,7 +535,7 @@ fn node(raw: u32, kind: NodeKind) -> skep_types::Node {
     }
 }
 
-/// A formatted cluster of groups with one member each.
+/// A formatted cluster whose groups have one member each.
 fn map(knobs: &Knobs) -> ClusterMap {
     let mut map = ClusterMap::empty(ClusterId::new(*b"simulated skep 1"));
     let all = knobs.targets + knobs.storages;

@@ -1,12 +1,12 @@
 //! Fixed seeds (`cargo xtask ci` runs new ones with the program), and tests of the simulator
-//! itself: that one seed is one run, and that bugs which are planted are found.
+//! itself: one seed always gives the same run, and the checkers find planted bugs.
 
 use skep_sim::knobs::Plant;
 use skep_sim::{Options, Report, run};
 use std::collections::BTreeSet;
 use std::thread;
 
-/// Runs seeds on two threads and gives the reports of those that failed. Each run is one thread's.
+/// Runs seeds on two threads, each run on one of them. Returns the reports of failed runs.
 fn failures(seeds: std::ops::Range<u64>, plant: Option<Plant>) -> Vec<Report> {
     let half = |parity: u64| {
         let seeds = seeds.clone().filter(move |seed| seed % 2 == parity);
@@ -46,7 +46,7 @@ fn one_seed_is_one_run() {
     assert_eq!(traces.collect::<BTreeSet<_>>().len(), 39, "seeds differ from each other");
 }
 
-/// Each planted bug, and words of the checker that has to find it.
+/// Each planted bug, and fragments of the violation that the checkers must report.
 #[test]
 fn planted_bugs_are_found() {
     let planted = [
