@@ -19,7 +19,7 @@ pub(crate) struct Changes {
     pub(crate) sessions_ended: Vec<SessionId>,
     /// Files that a session has no longer open.
     pub(crate) closed: Vec<(SessionId, InodeId)>,
-    pub(crate) sizes_found: Vec<InodeId>,
+    pub(crate) recovered_sizes: Vec<InodeId>,
     pub(crate) inodes: BTreeMap<InodeId, Option<InodeRecord>>,
     /// Extended attributes: inode, name, value.
     pub(crate) xattrs: Vec<(InodeId, Vec<u8>, Option<Vec<u8>>)>,
@@ -62,7 +62,7 @@ impl Changes {
             } else if key.starts_with(&sizes) {
                 // The size was recovered. Or it was recovered and must be recovered again, because
                 // another writer died in this batch.
-                changes.sizes_found.push(InodeId::new(id));
+                changes.recovered_sizes.push(InodeId::new(id));
             } else if key.starts_with(&prepared) {
                 let record: Option<PreparedRecord> = value.map(decode).transpose()?;
                 changes.prepared.extend(record.and_then(prepared_directory));
@@ -90,7 +90,7 @@ fn decode<T: Codec>(value: &[u8]) -> Result<T, String> {
 pub(crate) fn inline_bytes(value: Option<&[u8]>) -> Result<Vec<u8>, String> {
     let Some(value) = value else { return Ok(Vec::new()) };
     let record: InlineRecord = decode(value)?;
-    record.checked().ok_or_else(|| "inline bytes don't match their checksum".to_owned())
+    record.checked().ok_or_else(|| "inline bytes do not match their checksum".to_owned())
 }
 
 fn prepared_directory(record: PreparedRecord) -> Option<(InodeId, Step)> {
@@ -119,7 +119,7 @@ pub(crate) fn fits_prepared(new: &Inode, prepared: &Step) -> Result<(), String> 
         && (new.project, new.hands_down_project) == (*project, *hands_down_project)
         && acl(ACCESS_ACL) == access_acl.0
         && acl(DEFAULT_ACL) == default_acl.0;
-    if is_right { Ok(()) } else { Err(format!("was prepared as {prepared:?}; right is {new:?}")) }
+    if is_right { Ok(()) } else { Err(format!("was prepared as {prepared:?}; expected {new:?}")) }
 }
 
 /// Checks that the entries a batch leaves are those of the reference model.
@@ -130,7 +130,7 @@ fn fits_names(model: &Model, changes: &Changes, map: &ClusterMap) -> Result<(), 
             Some(dentry) => {
                 let expected = entries.and_then(|it| it.get(&dentry.name.0));
                 if expected != Some(&dentry.inode) {
-                    return Err(format!("{directory} got {dentry:?}; right is {expected:?}"));
+                    return Err(format!("{directory} got {dentry:?}; expected {expected:?}"));
                 }
             }
             None => {
@@ -165,7 +165,7 @@ fn fits_locks(model: &Model, changes: &Changes, early: bool) -> Result<(), Strin
         let ranges = record.iter().flat_map(|it| &it.ranges);
         let found: Vec<_> = ranges.map(|it| (it.start..it.end, it.mode)).collect();
         if found != expected {
-            return Err(format!("{owner:?} has locked {found:?}; right is {expected:?}"));
+            return Err(format!("{owner:?} has locked {found:?}; expected {expected:?}"));
         }
     }
     Ok(())
@@ -180,12 +180,12 @@ fn fits_settings(record: &InodeRecord, expected: &Inode) -> Result<(), String> {
     let project = (expected.project, expected.hands_down_project);
     let right = (expected.permissions, expected.has_acl(), expected.may_be_named, project);
     if found != right {
-        let what = "permissions, lists, may be named, project";
-        return Err(format!("inode {inode} has ({what}) {found:?}; right is {right:?}"));
+        let what = "permissions, has_acl, may_be_named, project";
+        return Err(format!("inode {inode} has ({what}) {found:?}; expected {right:?}"));
     }
     if !expected.has_pattern(record.pattern.as_ref()) {
         let (found, right) = (&record.pattern, &expected.pattern);
-        return Err(format!("inode {inode} has the pattern {found:?}; right is {right:?}"));
+        return Err(format!("inode {inode} has the pattern {found:?}; expected {right:?}"));
     }
     Ok(())
 }
@@ -205,7 +205,7 @@ pub(crate) fn fits(
         let expected = model.inodes.get(inode).map(|it| it.xattrs.get(name));
         if expected.is_some_and(|it| it != value.as_ref()) {
             let name = name.escape_ascii();
-            return Err(format!("{inode} got {name} = {value:?}; right is {expected:?}"));
+            return Err(format!("{inode} got {name} = {value:?}; expected {expected:?}"));
         }
     }
     for (inode, bytes) in &changes.inline {
@@ -213,14 +213,14 @@ pub(crate) fn fits(
         let expected = model.inodes.get(inode).map(|it| &it.inline);
         if expected.is_some_and(|it| it != bytes) {
             let (found, right) = (bytes.len(), expected.map(Vec::len));
-            return Err(format!("{inode} has {found} inline bytes; right are other {right:?}"));
+            return Err(format!("{inode} has {found} inline bytes; expected other {right:?}"));
         }
         if expected.is_none() && !bytes.is_empty() {
             return Err(format!("{inode} got inline bytes; the reference has no such file"));
         }
     }
     for (inode, record) in &changes.inodes {
-        if early && changes.sizes_found.contains(inode) {
+        if early && changes.recovered_sizes.contains(inode) {
             continue;
         }
         let Some(record) = record else {
@@ -238,13 +238,13 @@ pub(crate) fn fits(
             continue;
         }
         let Some(expected) = expected else {
-            return Err(format!("inode {inode} was written; the reference has none"));
+            return Err(format!("inode {inode} was written; the reference has no such inode"));
         };
         let found = (attributes.links, attributes.size, attributes.truncate_generation);
         let right = (expected.links, expected.size, expected.truncate_generation);
         if found != right {
             return Err(format!(
-                "inode {inode} has (links, size, truncations) {found:?}; right is {right:?}"
+                "inode {inode} has (links, size, truncations) {found:?}; expected {right:?}"
             ));
         }
     }

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The contents of all targets' stores.
 #[derive(Debug, Default)]
-pub(crate) struct Stored {
+pub(crate) struct StoredState {
     inodes: BTreeMap<InodeId, InodeRecord>,
     entries: BTreeMap<InodeId, Vec<DentryRecord>>,
     opens: BTreeMap<InodeId, OpenCounts>,
@@ -37,7 +37,7 @@ fn decode<T: Codec>(key: &[u8], value: &[u8]) -> Result<T, String> {
     T::from_bytes(value).map_err(|error| format!("key {}: {error}", key.escape_ascii()))
 }
 
-impl Stored {
+impl StoredState {
     /// Reads the stores of all targets. Each inode and entry must lie on the target that serves its
     /// shard.
     pub(crate) fn read(world: &World) -> Result<Self, String> {
@@ -58,16 +58,16 @@ impl Stored {
                     if group.map(|it| it.raw() as usize) != Some(index + 1) {
                         return Err(format!("target {index} holds shard {shard}"));
                     }
-                    stored.take_of_shard(key, value)?;
+                    stored.read_shard_record(key, value)?;
                 } else {
-                    stored.take_of_target(index, key, value)?;
+                    stored.read_target_record(index, key, value)?;
                 }
             }
         }
         Ok(stored)
     }
 
-    fn take_of_shard(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
+    fn read_shard_record(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
         if let Some(inode) = inode_of(key) {
             self.inodes.insert(inode, decode(key, value)?);
         } else if let Some(inode) = inline_of(key) {
@@ -86,12 +86,17 @@ impl Stored {
         Ok(())
     }
 
-    fn take_of_target(&mut self, target: usize, key: &[u8], value: &[u8]) -> Result<(), String> {
+    fn read_target_record(
+        &mut self,
+        target: usize,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), String> {
         let unfinished = [
             (Key::prepared(), "prepared transaction"),
             (Key::decisions(), "decision"),
             (Key::removals(), "removal"),
-            (Key::size_recoveries(), "size to be found out"),
+            (Key::size_recoveries(), "size recovery"),
         ];
         let id = last_u64(key).unwrap_or_default();
         let session = |key: &[u8]| key.get(..10).and_then(last_u64).map(SessionId::new);
@@ -115,10 +120,10 @@ impl Stored {
     /// that entry is in the directory of its parent field, and the directory is reachable from the
     /// root. Does not verify files.
     pub(crate) fn check_tree(&self) -> Result<(), String> {
-        let mut places: BTreeMap<InodeId, Vec<InodeId>> = BTreeMap::new();
+        let mut parents: BTreeMap<InodeId, Vec<InodeId>> = BTreeMap::new();
         for (directory, entries) in &self.entries {
             for entry in entries.iter().filter(|it| it.kind == FileKind::Directory) {
-                places.entry(entry.inode).or_default().push(*directory);
+                parents.entry(entry.inode).or_default().push(*directory);
             }
         }
         let mut reached = BTreeSet::new();
@@ -134,10 +139,10 @@ impl Stored {
             if record.attributes.kind != FileKind::Directory || *inode == InodeId::ROOT {
                 continue;
             }
-            let places = places.get(inode).cloned().unwrap_or_default();
-            if places != [record.parent] {
+            let parents = parents.get(inode).cloned().unwrap_or_default();
+            if parents != [record.parent] {
                 let parent = record.parent;
-                return Err(format!("directory {inode} of {parent} has entries in {places:?}"));
+                return Err(format!("directory {inode} of {parent} has entries in {parents:?}"));
             }
             if !reached.contains(inode) {
                 return Err(format!("directory {inode} is not reached from the root"));
@@ -153,7 +158,7 @@ impl Stored {
         let mut names: BTreeMap<InodeId, u32> = BTreeMap::new();
         for (directory, entries) in &self.entries {
             if !self.inodes.contains_key(directory) {
-                return Err(format!("entries of {directory}, which doesn't exist"));
+                return Err(format!("entries of {directory}, which does not exist"));
             }
             for entry in entries {
                 let kind = self.inodes.get(&entry.inode).map(|it| it.attributes.kind);
@@ -176,16 +181,16 @@ impl Stored {
             if attributes.links != links || size.is_some_and(|it| it != attributes.size) {
                 let (has, counts) = (attributes.links, attributes.size);
                 return Err(format!(
-                    "inode {inode} has links {has}, size {counts}; right is {links}, {size:?}"
+                    "inode {inode} has links {has}, size {counts}; expected {links}, {size:?}"
                 ));
             }
             if links == 0 && !self.opens.contains_key(inode) {
-                return Err(format!("inode {inode} has no name and isn't open"));
+                return Err(format!("inode {inode} has no name and is not open"));
             }
         }
         let gone = self.opens.keys().chain(self.xattrs.keys()).chain(self.inline.keys());
         match gone.clone().find(|it| !self.inodes.contains_key(it)) {
-            Some(inode) => Err(format!("something is left of inode {inode}, which is gone")),
+            Some(inode) => Err(format!("a record of the removed inode {inode} is left")),
             None => Ok(()),
         }
     }
@@ -200,13 +205,13 @@ impl Stored {
         storages: &[StorageProcess],
     ) -> Result<(), String> {
         if !self.unfinished.is_empty() {
-            return Err(format!("left undone: {:?}", self.unfinished));
+            return Err(format!("unfinished work: {:?}", self.unfinished));
         }
         if let Some(session) = self.sessions.iter().find(|it| !alive.contains(it)) {
-            return Err(format!("session {session} of a client that is gone"));
+            return Err(format!("session {session} of a dead client is left"));
         }
         if let Some(session) = self.slots.iter().find(|it| !alive.contains(it)) {
-            return Err(format!("slots of session {session}, which has ended"));
+            return Err(format!("slots of the ended session {session} are left"));
         }
         let mut opens: BTreeMap<InodeId, OpenCounts> = BTreeMap::new();
         let stored: BTreeMap<_, _> =
@@ -215,18 +220,21 @@ impl Stored {
             return Err(format!("locks are {:?} in memory, {stored:?} are stored", self.held));
         }
         if let Some(owner) = self.locks.keys().find(|it| !alive.contains(&it.session)) {
-            return Err(format!("{owner:?} has locks, and its session has ended"));
+            return Err(format!("{owner:?} has locks although its session has ended"));
         }
         for (session, inode, counts) in &self.session_opens {
             if !alive.contains(session) {
-                return Err(format!("{inode} is open by session {session}, which has ended"));
+                return Err(format!("the ended session {session} has {inode} open"));
             }
             let sum = opens.entry(*inode).or_default();
             sum.readers += counts.readers;
             sum.writers += counts.writers;
         }
         if opens != self.opens {
-            return Err(format!("opens are {:?}, those of sessions {opens:?}", self.opens));
+            return Err(format!(
+                "open counts are {:?}, the sum over sessions is {opens:?}",
+                self.opens
+            ));
         }
         for (index, storage) in storages.iter().enumerate() {
             let orphan = storage.chunks.keys().find(|it| !self.inodes.contains_key(&it.inode));
@@ -243,7 +251,9 @@ impl Stored {
             let stored: BTreeSet<_> = self.inodes.keys().collect();
             let right: BTreeSet<_> = model.inodes.keys().collect();
             let differ: Vec<_> = stored.symmetric_difference(&right).collect();
-            return Err(format!("only stored, or only in the reference: {differ:?}"));
+            return Err(format!(
+                "inodes that are only in the stores or only in the reference: {differ:?}"
+            ));
         }
         for (inode, expected) in &model.inodes {
             let record = &self.inodes[inode];
@@ -263,7 +273,9 @@ impl Stored {
             let has_size =
                 expected.kind == FileKind::Directory || record.attributes.size == expected.size;
             if !is_right || !has_size {
-                return Err(format!("{inode}: stored {record:?} {entries:?}, right {expected:?}"));
+                return Err(format!(
+                    "{inode}: stored {record:?} {entries:?}, expected {expected:?}"
+                ));
             }
         }
         Ok(())

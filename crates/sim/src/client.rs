@@ -1,12 +1,12 @@
 //! A simulated client: sessions with slots and sequences exactly as a real client uses them
 //! (`crates/client`), and tasks, each of which runs one operation at a time.
 
-use crate::inline::Unsynced;
-use crate::network::{Asker, Node};
+use crate::inline::UnsyncedWrites;
+use crate::network::{Node, Purpose};
 use crate::notifications::Notifications;
 use crate::operation::Op;
 use crate::witness::InstanceId;
-use crate::world::{Happening, Phase, World, message};
+use crate::world::{Phase, SimEvent, World, message};
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, GroupId, InodeId, NodeId, Result, SessionId};
 use skep_wire::frame::{FLAG_DURABLE, Header};
@@ -27,7 +27,7 @@ pub(crate) struct ClientProcess {
     pub(crate) last_wait: u64,
     pub(crate) tasks: Vec<Task>,
     pub(crate) handles: Vec<Handle>,
-    pub(crate) inline_writes: Unsynced,
+    pub(crate) inline_writes: UnsyncedWrites,
     pub(crate) notifications: Notifications,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Handle {
     pub(crate) generation: u64,
     pub(crate) pattern: Option<skep_types::StripePattern>,
     pub(crate) end: u64,
-    /// Whether the client knows that the file is shared.
+    /// Whether a reply or a notification has marked the file as shared.
     pub(crate) is_shared: bool,
     /// Whether a task is closing or writing through this handle right now.
     pub(crate) is_busy: bool,
@@ -125,7 +125,7 @@ impl ClientProcess {
             last_wait: 0,
             tasks: (0..tasks).map(|_| Task::default()).collect(),
             handles: Vec::new(),
-            inline_writes: Unsynced::default(),
+            inline_writes: UnsyncedWrites::default(),
             notifications: Notifications::default(),
         }
     }
@@ -160,9 +160,9 @@ impl World {
         let (life, tasks) = (process.life, process.tasks.len());
         for task in 0..tasks {
             let pause = self.random.micros(0, 2_000);
-            self.after(pause, Happening::Step { client, life, task });
+            self.after(pause, SimEvent::Step { client, life, task });
         }
-        self.after(self.knobs.lease / 3, Happening::KeepAlive { client, life });
+        self.after(self.knobs.lease / 3, SimEvent::KeepAlive { client, life });
     }
 
     /// Kills a client without a message to any server. Its sessions end with their leases.
@@ -189,12 +189,12 @@ impl World {
         self.break_all(node, 0);
         if self.phase == Phase::Busy {
             let pause = self.random.micros(1_000, 3_000_000);
-            self.after(pause, Happening::Restart { node });
+            self.after(pause, SimEvent::Restart { node });
         }
     }
 
     /// Closes all sessions of a client, as an unmounted mount does.
-    pub(crate) fn say_goodbye(&mut self, client: usize) {
+    pub(crate) fn unmount_client(&mut self, client: usize) {
         let open: Vec<_> = self.clients[client]
             .sessions
             .iter()
@@ -203,7 +203,7 @@ impl World {
         for (group, session) in open {
             let (header, body) = message(&md::CloseSession {});
             let header = Header { session, ..header };
-            self.call(Node::Client(client), group, header, body, Asker::Goodbye);
+            self.call(Node::Client(client), group, header, body, Purpose::CloseSession);
         }
         self.clients[client].sessions.clear();
         self.clients[client].handles.clear();
@@ -215,7 +215,7 @@ impl World {
             return;
         }
         let third = self.knobs.lease / 3;
-        self.after(third, Happening::KeepAlive { client, life });
+        self.after(third, SimEvent::KeepAlive { client, life });
         let mut due = Vec::new();
         for (group, session) in &mut self.clients[client].sessions {
             if session.is_open && !std::mem::replace(&mut session.is_renewing, true) {
@@ -226,8 +226,9 @@ impl World {
             let (header, body) =
                 message(&md::KeepAlive { lease_ms: self.knobs.lease.as_millis() as u32 });
             let header = Header { session, ..header };
-            let tag = self.call(Node::Client(client), group, header, body, Asker::KeepAlive(group));
-            self.after(third, Happening::GiveUp { tag });
+            let tag =
+                self.call(Node::Client(client), group, header, body, Purpose::KeepAlive(group));
+            self.after(third, SimEvent::GiveUp { tag });
         }
     }
 
@@ -241,7 +242,7 @@ impl World {
         self.attempt(client, task);
     }
 
-    /// Begins a write. The client writes the chunk files first and then knows the end.
+    /// Begins a write. Its new end counts once all chunk files are written.
     pub(crate) fn begin_write(&mut self, client: usize, task: usize, write: Write, op: Op) {
         let current = Current::new(op, false, Some(write));
         self.clients[client].tasks[task].current = Some(current);
@@ -270,7 +271,7 @@ impl World {
             header.flags |= FLAG_DURABLE;
         }
         let mut instance = None;
-        let notifications_before = process.notifications.come.len();
+        let notifications_before = process.notifications.arrived.len();
         if op.modifies() {
             session.sequences[task] += 1;
             header.slot = task as u32;
@@ -281,7 +282,7 @@ impl World {
         let is_next_page = matches!(&op, Op::ReadDirectory(_)) && !is_first_page;
         if let Some(id) = instance {
             let is_always = self.knobs.policy == skep_metadata::target::SyncPolicy::Always;
-            self.witness.sent(id, &op, is_durable || is_always);
+            self.witness.request_sent(id, &op, is_durable || is_always);
         }
         let window = (!is_next_page).then(|| self.witness.open_window(&op, id));
         if let Some(current) = &mut self.clients[client].tasks[task].current {
@@ -293,7 +294,7 @@ impl World {
             }
         }
         let body = op.body();
-        self.call(Node::Client(client), group, header, body, Asker::Task(task));
+        self.call(Node::Client(client), group, header, body, Purpose::Task(task));
     }
 
     fn open_session(&mut self, client: usize, group: GroupId) {
@@ -302,7 +303,7 @@ impl World {
         let slots = process.tasks.len() as u32;
         let (header, body) = message(&md::OpenSession { client: process.node, slots });
         let header = Header { session, ..header };
-        self.call(Node::Client(client), group, header, body, Asker::Session(group));
+        self.call(Node::Client(client), group, header, body, Purpose::Session(group));
     }
 
     /// Replaces a lost session of a group by a new one.
@@ -337,10 +338,15 @@ impl World {
     }
 
     /// Handles the final answer of a client's call.
-    pub(crate) fn client_answer(&mut self, client: usize, asker: &Asker, result: Result<Vec<u8>>) {
-        match asker {
-            Asker::Session(group) => self.session_opened(client, *group, &result),
-            Asker::KeepAlive(group) => {
+    pub(crate) fn client_answer(
+        &mut self,
+        client: usize,
+        purpose: &Purpose,
+        result: Result<Vec<u8>>,
+    ) {
+        match purpose {
+            Purpose::Session(group) => self.session_opened(client, *group, &result),
+            Purpose::KeepAlive(group) => {
                 let Some(session) = self.clients[client].sessions.get_mut(group) else { return };
                 session.is_renewing = false;
                 let id = session.id;
@@ -350,15 +356,15 @@ impl World {
                     self.replace_session(client, *group, id, error);
                 }
             }
-            Asker::Task(task) => self.task_answer(client, *task, &result),
-            Asker::Write(task) => self.chunk_written(client, *task, &result),
-            Asker::Notifications(group, session) => {
-                self.notified(client, (*group, *session), &result)
+            Purpose::Task(task) => self.task_answer(client, *task, &result),
+            Purpose::Write(task) => self.chunk_written(client, *task, &result),
+            Purpose::Notifications(group, session) => {
+                self.receive_notifications(client, (*group, *session), &result)
             }
-            Asker::Acknowledge(number) => {
-                self.clients[client].notifications.at_work.remove(number);
+            Purpose::Acknowledge(number) => {
+                self.clients[client].notifications.unacknowledged.remove(number);
             }
-            Asker::Goodbye | Asker::Target(_) | Asker::Cleaner(_) => {}
+            Purpose::CloseSession | Purpose::Target(_) | Purpose::Cleaner(_) => {}
         }
     }
 
@@ -395,7 +401,7 @@ impl World {
                 return self.attempt(client, task);
             }
             let (window, seen) = (current.window, std::mem::take(&mut current.seen));
-            let result = self.witness.listed(window, &seen);
+            let result = self.witness.check_listing(window, &seen);
             self.check(result);
             return self.end_operation(client, task, None);
         }
@@ -411,12 +417,12 @@ impl World {
             }
             return self.end_operation(client, task, None);
         }
-        let checked = self.witness.answered(window, instance, result);
+        let checked = self.witness.check_answer(window, instance, result);
         self.check(checked);
         if let (Err(error), Some((session, ..))) = (result, instance)
             && is_lost(error)
         {
-            return self.try_anew(client, task, session, error);
+            return self.restart_operation(client, task, session, error);
         }
         self.trace.note(self.now, || match result {
             Ok(_) => format!("client {client}.{task} is done"),
@@ -427,7 +433,7 @@ impl World {
 
     /// Restarts an operation in a new session after the old one was lost. A close is not restarted:
     /// the open was lost with the session.
-    fn try_anew(&mut self, client: usize, task: usize, lost: SessionId, why: &Error) {
+    fn restart_operation(&mut self, client: usize, task: usize, lost: SessionId, why: &Error) {
         let Some(current) = &self.clients[client].tasks[task].current else { return };
         let needs_session = matches!(current.op, Op::Close(_) | Op::CloseMany(_));
         self.unsure.extend(current.op.truncations().map(|(inode, _)| inode));
@@ -467,10 +473,10 @@ impl World {
         self.witness.close_window(current.window);
         if let Some(reply) = reply {
             let sent = (current.instance, current.notifications_before);
-            self.learn(client, &current.op, sent, reply);
-            self.learn_inline(client, &current.op, current.instance, reply);
+            self.apply_reply(client, &current.op, sent, reply);
+            self.apply_inline_reply(client, &current.op, current.instance, reply);
             if let Some(next) = self.next_of_wait(&current.op, current.session, reply) {
-                return self.go_on_waiting(client, task, next);
+                return self.continue_wait(client, task, next);
             }
         }
         let life = self.clients[client].life;
@@ -478,6 +484,6 @@ impl World {
             true => self.random.micros(0, 2_000),
             false => self.random.micros(0, 100_000),
         };
-        self.after(pause, Happening::Step { client, life, task });
+        self.after(pause, SimEvent::Step { client, life, task });
     }
 }

@@ -120,7 +120,7 @@ impl LogDisk {
             if is_over || segment.first != next {
                 is_over = true;
                 if found.records.iter().any(|record| record.synced >= next) {
-                    let what = format!("record {next} is missing though it was synced");
+                    let what = format!("synced record {next} is missing");
                     return Err(Error::new(ErrorCode::Corrupt, what));
                 }
                 continue;
@@ -159,7 +159,7 @@ mod tests {
         for seed in 0..300 {
             let mut disk = filled(9);
             disk.power_loss(&mut Random::new(seed));
-            let records = disk.recover().expect("nothing that was synced is lost");
+            let records = disk.recover().expect("a log that lost only unsynced records");
             assert!(records.len() >= 9, "seed {seed}: {}", records.len());
             assert!(records.iter().zip(1..).all(|(record, lsn)| record.0.raw() == lsn));
         }
@@ -171,18 +171,18 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_a_segment_that_lost_all_is_lost_too() {
+    fn segments_after_an_empty_segment_are_dropped() {
         let mut disk = filled(1);
         disk.trim(Lsn::new(11));
         let first = disk.segments[0].first;
         disk.segments[0].bytes.clear();
-        assert_eq!(disk.recover().expect("nothing of it was synced"), []);
+        assert_eq!(disk.recover().expect("a log without synced records"), []);
         disk.append(first, Lsn::new(1), b"anew").expect("a small record");
         assert_eq!(disk.recover().expect("an undamaged log"), [(first, b"anew".to_vec())]);
     }
 
     #[test]
-    fn trimming_leaves_what_a_checkpoint_needs() {
+    fn trimming_keeps_records_after_the_checkpoint() {
         let mut disk = filled(20);
         disk.trim(Lsn::new(11));
         let records = disk.recover().expect("an undamaged log");

@@ -32,7 +32,7 @@ impl Inode {
         directory: InodeId,
         kind: FileKind,
         new: &NewInode,
-        asked: Option<&StripePattern>,
+        requested: Option<&StripePattern>,
         map: &ClusterMap,
     ) -> Self {
         let mut child = Self::new(kind, directory, new.permissions);
@@ -44,7 +44,7 @@ impl Inode {
             FileKind::Symlink => return child,
             FileKind::Directory => child.pattern.clone_from(&self.pattern),
             FileKind::Regular => {
-                let merged = patterns::merged(asked, self.pattern.as_deref());
+                let merged = patterns::merged(requested, self.pattern.as_deref());
                 child.pattern = Some(of_file(&merged, map));
             }
             _ => {}
@@ -95,15 +95,15 @@ impl Inode {
     }
 
     /// Sets the default pattern of a directory, or the pattern of an empty file.
-    pub(crate) fn set_pattern(&mut self, asked: Option<&StripePattern>, map: &ClusterMap) {
+    pub(crate) fn set_pattern(&mut self, requested: Option<&StripePattern>, map: &ClusterMap) {
         if self.kind == FileKind::Directory {
-            self.pattern = asked.cloned().map(|mut pattern| {
+            self.pattern = requested.cloned().map(|mut pattern| {
                 (pattern.generation, pattern.origin) = (0, PatternOrigin::Directory);
                 Arc::new(pattern)
             });
             return;
         }
-        let mut merged = patterns::merged(asked, self.pattern.as_deref());
+        let mut merged = patterns::merged(requested, self.pattern.as_deref());
         merged.generation = self.pattern.as_ref().map_or(0, |old| old.generation) + 1;
         self.pattern = Some(of_file(&merged, map));
         self.inline.clear();

@@ -18,7 +18,7 @@ use skep_wire::metadata::OpenMode;
 use std::collections::BTreeMap;
 
 /// Acknowledged inline writes of a client that it has not synced since.
-pub(crate) type Unsynced = BTreeMap<InodeId, Vec<(InlineMark, InstanceId)>>;
+pub(crate) type UnsyncedWrites = BTreeMap<InodeId, Vec<(InlineMark, InstanceId)>>;
 
 impl World {
     /// A random operation on the inline bytes of an open file, if the file has any.
@@ -63,7 +63,7 @@ impl World {
     }
 
     /// Applies the reply of an inline operation to the client's state, and checks a sync's answer.
-    pub(crate) fn learn_inline(
+    pub(crate) fn apply_inline_reply(
         &mut self,
         client: usize,
         op: &Op,
@@ -82,16 +82,17 @@ impl World {
             Op::SyncInline(it) => {
                 let Ok(synced) = SyncInlineReply::from_bytes(reply) else { return };
                 let Some(of_file) = unsynced.get_mut(&it.inode) else { return };
-                let is_meant = |mark: &InlineMark| {
-                    let asked =
+                let is_covered = |mark: &InlineMark| {
+                    let is_covering =
                         |it: &InlineMark| it.epoch == mark.epoch && it.record >= mark.record;
-                    it.written.iter().any(asked)
+                    it.written.iter().any(is_covering)
                 };
                 // Another task has synced the same writes meanwhile and got the answer.
-                let is_known = |mark: &InlineMark| of_file.iter().any(|(known, _)| known == mark);
-                let was_told = !it.written.iter().all(is_known);
-                let meant: Vec<_> =
-                    of_file.extract_if(.., |(mark, _)| is_meant(mark)).map(|it| it.1).collect();
+                let is_unsynced =
+                    |mark: &InlineMark| of_file.iter().any(|(known, _)| known == mark);
+                let other_task_synced = !it.written.iter().all(is_unsynced);
+                let covered: Vec<_> =
+                    of_file.extract_if(.., |(mark, _)| is_covered(mark)).map(|it| it.1).collect();
                 if of_file.is_empty() {
                     unsynced.remove(&it.inode);
                 }
@@ -100,9 +101,9 @@ impl World {
                 let lives = self.targets.iter().map(|target| target.life).max();
                 let may_be_forgotten =
                     lives.is_some_and(|lives| lives >= oldest + MAX_EPOCHS as u64);
-                let is_explained = synced.is_lost && (may_be_forgotten || was_told);
-                if !meant.is_empty() && !is_explained {
-                    let checked = self.witness.inline_synced(&meant, synced.is_lost);
+                let is_explained = synced.is_lost && (may_be_forgotten || other_task_synced);
+                if !covered.is_empty() && !is_explained {
+                    let checked = self.witness.check_inline_sync(&covered, synced.is_lost);
                     self.check(checked);
                 }
             }

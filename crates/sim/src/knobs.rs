@@ -28,15 +28,15 @@ pub struct Faults {
 
 /// A planted bug, which proves that the checkers find it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Plant {
+pub enum PlantedBug {
     /// The coordinator drops commit notices to participants.
-    LoseDecide,
+    LoseCommitNotices,
     /// The disk reports a sync as finished when it begins.
     SyncTooSoon,
     /// A starting target forgets the replies of slots.
     ForgetSlots,
     /// Storage targets ignore removals of chunk files.
-    KeepChunks,
+    IgnoreRemovals,
 }
 
 /// All values that a seed draws beforehand.
@@ -67,9 +67,9 @@ pub struct Knobs {
     /// The enabled faults.
     pub faults: Faults,
     /// Approximate time between two faults.
-    pub calm: Duration,
+    pub mean_fault_pause: Duration,
     /// A planted bug.
-    pub plant: Option<Plant>,
+    pub plant: Option<PlantedBug>,
 }
 
 /// Longest sync of a disk that is not slow, in microseconds: the maximum that a metadata target
@@ -117,7 +117,7 @@ impl Knobs {
             segment_bytes: random.within(600, 20_000) as usize,
             working_set: random.within(2, 8) as usize,
             faults,
-            calm: random.micros(5_000, 400_000),
+            mean_fault_pause: random.micros(5_000, 400_000),
             plant: None,
         }
     }

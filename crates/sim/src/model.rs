@@ -67,7 +67,7 @@ pub(crate) struct Inode {
 pub(crate) type Owner = (SessionId, LockKind, u64);
 
 /// A wait for a lock: file, owner, first byte, byte after the last.
-pub(crate) type Wait = (InodeId, Owner, u64, u64);
+pub(crate) type LockWait = (InodeId, Owner, u64, u64);
 
 /// The reference namespace.
 #[derive(Debug, Clone)]
@@ -75,7 +75,7 @@ pub(crate) struct Model {
     /// All inodes.
     pub(crate) inodes: BTreeMap<InodeId, Inode>,
     /// Every wait for a lock that a client has ever requested.
-    pub(crate) waits: BTreeSet<Wait>,
+    pub(crate) waits: BTreeSet<LockWait>,
     map: Arc<ClusterMap>,
 }
 
@@ -146,13 +146,13 @@ impl Model {
             Op::ListXattrs(it) => {
                 Ok(Summary::Names(self.inode(it.inode)?.xattrs.keys().cloned().collect()))
             }
-            Op::ReadDirectory(it) => self.directory(it.directory).map(|_| Summary::Done),
+            Op::ReadDirectory(it) => self.directory(it.directory).map(|_| Summary::Success),
             Op::CloseMany(_) | Op::WaitLock(_) | Op::EndWait(_) | Op::SyncInline(_) => {
-                Ok(Summary::Done)
+                Ok(Summary::Success)
             }
             Op::ReadInline(it) => self.read_inline(it),
             Op::Create(it) => self.create_outcome(it),
-            Op::CreateUnnamed(it) => self.directory(it.directory).map(|_| Summary::Done),
+            Op::CreateUnnamed(it) => self.directory(it.directory).map(|_| Summary::Success),
             Op::Link(it) => self.link_outcome(it),
             Op::Rename(it) => self.rename_outcome(it),
             Op::Exchange(it) => self.exchange_outcome(it),
@@ -162,17 +162,19 @@ impl Model {
             _ => self.inode_outcome(op),
         }
         // `apply` checks the reply of a modifying operation.
-        .map(|summary| if op.modifies() { Summary::Done } else { summary })
+        .map(|summary| if op.modifies() { Summary::Success } else { summary })
     }
 
     fn create_outcome(&self, it: &md::Create) -> Outcome {
-        let Some(found) = self.entry(it.directory, &it.name)? else { return Ok(Summary::Done) };
+        let Some(found) = self.entry(it.directory, &it.name)? else { return Ok(Summary::Success) };
         if it.exclusive || it.open == md::OpenMode::No {
             return Err(ErrorCode::Exists);
         }
         match self.kind(found)? {
             FileKind::Directory => Err(ErrorCode::IsDirectory),
-            FileKind::Regular if self.group(found) == self.group(it.directory) => Ok(Summary::Done),
+            FileKind::Regular if self.group(found) == self.group(it.directory) => {
+                Ok(Summary::Success)
+            }
             _ => Err(ErrorCode::Exists),
         }
     }
@@ -185,7 +187,7 @@ impl Model {
         match (inode.kind, inode.links) {
             (FileKind::Directory, _) => Err(ErrorCode::NotPermitted),
             (_, 0) if !inode.may_be_named => Err(ErrorCode::NotFound),
-            _ => self.check_project(it.inode, it.directory).map(|()| Summary::Done),
+            _ => self.check_project(it.inode, it.directory).map(|()| Summary::Success),
         }
     }
 
@@ -195,26 +197,26 @@ impl Model {
             | Op::MakeSymlink(md::MakeSymlink { directory, name, .. }) => {
                 match self.entry(*directory, name)? {
                     Some(_) => Err(ErrorCode::Exists),
-                    None => Ok(Summary::Done),
+                    None => Ok(Summary::Success),
                 }
             }
             Op::Unlink(it) => {
                 let found = self.entry(it.directory, &it.name)?.ok_or(ErrorCode::NotFound)?;
                 match self.kind(found)? {
                     FileKind::Directory => Err(ErrorCode::IsDirectory),
-                    _ => Ok(Summary::Done),
+                    _ => Ok(Summary::Success),
                 }
             }
             Op::RemoveDirectory(it) => {
                 let found = self.entry(it.directory, &it.name)?.ok_or(ErrorCode::NotFound)?;
                 let found = self.inode(found)?;
                 match found.kind {
-                    FileKind::Directory if found.entries.is_empty() => Ok(Summary::Done),
+                    FileKind::Directory if found.entries.is_empty() => Ok(Summary::Success),
                     FileKind::Directory => Err(ErrorCode::NotEmpty),
                     _ => Err(ErrorCode::NotDirectory),
                 }
             }
-            _ => Ok(Summary::Done),
+            _ => Ok(Summary::Success),
         }
     }
 
@@ -228,7 +230,7 @@ impl Model {
                 return Err(ErrorCode::Exists);
             }
             if existing == from {
-                return Ok(Summary::Done);
+                return Ok(Summary::Success);
             }
             match (is_directory, self.kind(existing)? == FileKind::Directory) {
                 (true, false) => return Err(ErrorCode::NotDirectory),
@@ -242,7 +244,7 @@ impl Model {
         self.check_project(from, it.to_directory)?;
         match existing.map(|inode| self.inode(inode)).transpose()? {
             Some(existing) if !existing.entries.is_empty() => Err(ErrorCode::NotEmpty),
-            _ => Ok(Summary::Done),
+            _ => Ok(Summary::Success),
         }
     }
 
@@ -261,7 +263,7 @@ impl Model {
             self.check_project(first, it.to_directory)?;
             self.check_project(second, it.from_directory)?;
         }
-        Ok(Summary::Done)
+        Ok(Summary::Success)
     }
 
     /// Refuses a name in a directory that hands down another project.
@@ -336,7 +338,7 @@ impl Model {
             }
             _ => None,
         };
-        refused.map_or(Ok(Summary::Done), Err)
+        refused.map_or(Ok(Summary::Success), Err)
     }
 
     /// Applies a modifying operation that a target has committed, and checks its reply.
@@ -349,46 +351,47 @@ impl Model {
         session: SessionId,
         reply: &[u8],
     ) -> Result<(), String> {
-        if let Err(code) = self.outcome(op).or_else(|code| self.unless_held(op, code)) {
-            return Err(format!("was done where the reference says {code}"));
+        if let Err(code) = self.outcome(op).or_else(|code| self.accept_unlocked_exchange(op, code))
+        {
+            return Err(format!("was done, but the reference refuses it with {code}"));
         }
         match op {
             Op::Create(it) => self.apply_create(it, session, reply),
             Op::CreateUnnamed(it) => {
                 let reply = decode::<md::OpenReply>(reply)?;
-                let (inode, asked) = (reply.attributes.inode, it.pattern.as_ref());
-                self.make(it.directory, inode, FileKind::Regular, &it.new, asked)?;
-                let new = self.at(inode)?;
+                let (inode, requested) = (reply.attributes.inode, it.pattern.as_ref());
+                self.add_inode(it.directory, inode, FileKind::Regular, &it.new, requested)?;
+                let new = self.inode_mut(inode)?;
                 (new.links, new.may_be_named) = (0, true);
                 self.open(inode, session, it.open)?;
                 self.check_opened(&reply)
             }
             Op::MakeDirectory(it) => {
                 let reply = decode::<md::EntryReply>(reply)?;
-                self.make(it.directory, reply.inode, FileKind::Directory, &it.new, None)?;
-                self.at(it.directory)?.entries.insert(it.name.0.clone(), reply.inode);
+                self.add_inode(it.directory, reply.inode, FileKind::Directory, &it.new, None)?;
+                self.inode_mut(it.directory)?.entries.insert(it.name.0.clone(), reply.inode);
                 self.check(reply.attributes.as_ref())
             }
             Op::MakeSymlink(it) => {
                 let reply = decode::<md::EntryReply>(reply)?;
-                self.make(it.directory, reply.inode, FileKind::Symlink, &it.new, None)?;
-                self.at(it.directory)?.entries.insert(it.name.0.clone(), reply.inode);
-                let inode = self.at(reply.inode)?;
+                self.add_inode(it.directory, reply.inode, FileKind::Symlink, &it.new, None)?;
+                self.inode_mut(it.directory)?.entries.insert(it.name.0.clone(), reply.inode);
+                let inode = self.inode_mut(reply.inode)?;
                 inode.link_target = it.link_target.0.clone();
                 inode.size = it.link_target.len() as u64;
                 self.check(reply.attributes.as_ref())
             }
             Op::Link(it) => {
-                let inode = self.at(it.inode)?;
+                let inode = self.inode_mut(it.inode)?;
                 inode.links += 1;
                 inode.may_be_named = false;
-                self.at(it.directory)?.entries.insert(it.name.0.clone(), it.inode);
+                self.inode_mut(it.directory)?.entries.insert(it.name.0.clone(), it.inode);
                 let reply = decode::<md::EntryReply>(reply)?;
                 self.check(reply.attributes.as_ref())
             }
             Op::Unlink(md::Unlink { directory, name })
             | Op::RemoveDirectory(md::RemoveDirectory { directory, name }) => {
-                let inode = self.at(*directory)?.entries.remove(&name.0);
+                let inode = self.inode_mut(*directory)?.entries.remove(&name.0);
                 self.drop_link(inode.ok_or("no such entry")?)
             }
             Op::Rename(it) => self.apply_rename(it),
@@ -408,13 +411,13 @@ impl Model {
     /// Accepts an exchange between targets that fails the project check. Such an exchange locks
     /// only the name in the first directory, not the directory itself, so the directory may begin
     /// to hand down a project meanwhile.
-    fn unless_held(&self, op: &Op, code: ErrorCode) -> Outcome {
+    fn accept_unlocked_exchange(&self, op: &Op, code: ErrorCode) -> Outcome {
         match op {
             Op::Exchange(it)
                 if code == ErrorCode::CrossDevice
                     && self.group(it.from_directory) != self.group(it.to_directory) =>
             {
-                Ok(Summary::Done)
+                Ok(Summary::Success)
             }
             _ => Err(code),
         }
@@ -428,28 +431,28 @@ impl Model {
     ) -> Result<(), String> {
         let reply = decode::<md::OpenReply>(reply)?;
         let inode = reply.attributes.inode;
-        let existing = self.at(it.directory)?.entries.get(&it.name.0).copied();
+        let existing = self.inode_mut(it.directory)?.entries.get(&it.name.0).copied();
         if reply.created != existing.is_none() || existing.is_some_and(|it| it != inode) {
             return Err(format!("answered {inode}, created: {}", reply.created));
         }
         if reply.created {
-            self.make(it.directory, inode, it.kind, &it.new, it.pattern.as_ref())?;
-            self.at(it.directory)?.entries.insert(it.name.0.clone(), inode);
+            self.add_inode(it.directory, inode, it.kind, &it.new, it.pattern.as_ref())?;
+            self.inode_mut(it.directory)?.entries.insert(it.name.0.clone(), inode);
         }
         self.open(inode, session, it.open)?;
         self.check_opened(&reply)
     }
 
     fn apply_rename(&mut self, it: &md::Rename) -> Result<(), String> {
-        let entries = &mut self.at(it.from_directory)?.entries;
+        let entries = &mut self.inode_mut(it.from_directory)?.entries;
         let moved = entries.get(&it.from_name.0).copied().ok_or("no such entry")?;
-        let existing = self.at(it.to_directory)?.entries.get(&it.to_name.0).copied();
+        let existing = self.inode_mut(it.to_directory)?.entries.get(&it.to_name.0).copied();
         if existing == Some(moved) {
             return Ok(());
         }
-        self.at(it.from_directory)?.entries.remove(&it.from_name.0);
-        self.at(it.to_directory)?.entries.insert(it.to_name.0.clone(), moved);
-        let inode = self.at(moved)?;
+        self.inode_mut(it.from_directory)?.entries.remove(&it.from_name.0);
+        self.inode_mut(it.to_directory)?.entries.insert(it.to_name.0.clone(), moved);
+        let inode = self.inode_mut(moved)?;
         if inode.kind == FileKind::Directory {
             inode.parent = it.to_directory;
         }
@@ -467,15 +470,15 @@ impl Model {
 
     fn apply_exchange(&mut self, it: &md::Exchange) -> Result<(), String> {
         let entry = |model: &mut Self, directory, name: &[u8]| {
-            let found = model.at(directory)?.entries.get(name).copied();
+            let found = model.inode_mut(directory)?.entries.get(name).copied();
             found.ok_or_else(|| "no such entry".to_owned())
         };
         let first = entry(self, it.from_directory, &it.from_name)?;
         let second = entry(self, it.to_directory, &it.to_name)?;
-        self.at(it.from_directory)?.entries.insert(it.from_name.0.clone(), second);
-        self.at(it.to_directory)?.entries.insert(it.to_name.0.clone(), first);
+        self.inode_mut(it.from_directory)?.entries.insert(it.from_name.0.clone(), second);
+        self.inode_mut(it.to_directory)?.entries.insert(it.to_name.0.clone(), first);
         for (inode, parent) in [(first, it.to_directory), (second, it.from_directory)] {
-            let inode = self.at(inode)?;
+            let inode = self.inode_mut(inode)?;
             if inode.kind == FileKind::Directory {
                 inode.parent = parent;
             }
@@ -484,7 +487,7 @@ impl Model {
     }
 
     fn apply_to_inode(&mut self, op: &Op, session: SessionId, reply: &[u8]) -> Result<(), String> {
-        let inode = self.at(op.home())?;
+        let inode = self.inode_mut(op.home())?;
         match op {
             Op::Open(it) => {
                 if it.truncate {
@@ -514,7 +517,7 @@ impl Model {
                 if let Some(size) = it.size {
                     self.truncate(it.inode, size);
                 }
-                let inode = self.at(it.inode)?;
+                let inode = self.inode_mut(it.inode)?;
                 inode.set_permissions(it.permissions.unwrap_or(inode.permissions));
                 inode.project = it.project.unwrap_or(inode.project);
                 if inode.kind == FileKind::Directory {
@@ -528,7 +531,7 @@ impl Model {
             }
             Op::SetPattern(it) => {
                 let map = Arc::clone(&self.map);
-                self.at(it.inode)?.set_pattern(it.pattern.as_ref(), &map);
+                self.inode_mut(it.inode)?.set_pattern(it.pattern.as_ref(), &map);
                 return Ok(());
             }
             Op::RemoveXattr(it) => {
@@ -543,12 +546,12 @@ impl Model {
                 }
                 return self.check(Some(&set.attributes));
             }
-            _ => return Err("modifies nothing".to_owned()),
+            _ => return Err("not a modifying operation".to_owned()),
         }
         self.check(Some(&decode::<md::AttributesReply>(reply)?.attributes))
     }
 
-    fn at(&mut self, inode: InodeId) -> Result<&mut Inode, String> {
+    fn inode_mut(&mut self, inode: InodeId) -> Result<&mut Inode, String> {
         self.inodes.get_mut(&inode).ok_or_else(|| format!("the reference has no inode {inode}"))
     }
 
@@ -560,7 +563,7 @@ impl Model {
         if expected.as_ref() == Ok(&answered) {
             return Ok(());
         }
-        Err(format!("answered {answered:?} where the reference has {expected:?}"))
+        Err(format!("the reply has {answered:?}, the reference {expected:?}"))
     }
 
     /// Checks the pattern and attributes in the reply of an open.
@@ -568,26 +571,26 @@ impl Model {
         let inode = self.inodes.get(&reply.attributes.inode);
         if inode.is_some_and(|it| !it.has_pattern(reply.pattern.as_ref())) {
             let expected = inode.map(|it| &it.pattern);
-            return Err(format!("has the pattern {:?}; right is {expected:?}", reply.pattern));
+            return Err(format!("has the pattern {:?}; expected {expected:?}", reply.pattern));
         }
         self.check(Some(&reply.attributes))
     }
 
     /// Adds a new inode with the settings that it inherits from its directory.
-    fn make(
+    fn add_inode(
         &mut self,
         directory: InodeId,
         inode: InodeId,
         kind: FileKind,
         new: &md::NewInode,
-        asked: Option<&StripePattern>,
+        requested: Option<&StripePattern>,
     ) -> Result<(), String> {
         if self.inodes.contains_key(&inode) {
-            return Err(format!("inode id {inode} was given out twice"));
+            return Err(format!("inode id {inode} was assigned twice"));
         }
         let parent = self.inodes.get(&directory).ok_or("the reference has no such directory")?;
-        let made = parent.child(directory, kind, new, asked, &self.map);
-        self.inodes.insert(inode, made);
+        let child = parent.child(directory, kind, new, requested, &self.map);
+        self.inodes.insert(inode, child);
         Ok(())
     }
 
@@ -597,7 +600,7 @@ impl Model {
         session: SessionId,
         mode: md::OpenMode,
     ) -> Result<(), String> {
-        let inode = self.at(inode)?;
+        let inode = self.inode_mut(inode)?;
         if inode.kind != FileKind::Regular || mode == md::OpenMode::No {
             return Ok(());
         }
@@ -620,8 +623,8 @@ impl Model {
         readers: u32,
         writers: u32,
     ) -> Result<(), String> {
-        let found = self.at(inode)?;
-        let opens = found.opens.get_mut(&session).ok_or("the session has it not open")?;
+        let found = self.inode_mut(inode)?;
+        let opens = found.opens.get_mut(&session).ok_or("the session does not have it open")?;
         let less = |count: u32, by: u32| count.checked_sub(by).ok_or("closed too often");
         *opens = (less(opens.0, readers)?, less(opens.1, writers)?);
         if *opens == (0, 0) {
@@ -635,7 +638,7 @@ impl Model {
     }
 
     fn drop_link(&mut self, inode: InodeId) -> Result<(), String> {
-        let found = self.at(inode)?;
+        let found = self.inode_mut(inode)?;
         found.links -= 1;
         if found.links == 0 && found.opens.is_empty() {
             self.inodes.remove(&inode);

@@ -28,7 +28,7 @@ pub(crate) enum Node {
 
 /// The purpose of a call: it decides which handler gets the answer.
 #[derive(Debug, Clone)]
-pub(crate) enum Asker {
+pub(crate) enum Purpose {
     /// A metadata target's call: number.
     Target(u64),
     /// A client's operation: task.
@@ -44,7 +44,7 @@ pub(crate) enum Asker {
     /// A client acknowledges a notification: number.
     Acknowledge(u64),
     /// A client ends a session.
-    Goodbye,
+    CloseSession,
     /// A storage target asks whether the inodes of these chunk files exist.
     Cleaner(Vec<skep_types::ChunkFileKey>),
 }
@@ -61,7 +61,7 @@ pub(crate) struct Call {
     /// The body.
     pub(crate) body: Vec<u8>,
     /// The purpose of the call.
-    pub(crate) asker: Asker,
+    pub(crate) purpose: Purpose,
     /// The connection of the last attempt.
     pub(crate) connection: Option<u64>,
     backoff: Duration,
@@ -80,8 +80,8 @@ pub(crate) struct Connection {
     pub(crate) is_late: bool,
     /// Whether a request has arrived on it.
     pub(crate) has_arrived: bool,
-    last_there: Duration,
-    last_back: Duration,
+    last_request: Duration,
+    last_reply: Duration,
 }
 
 /// All connections, calls and partitions.
@@ -92,7 +92,7 @@ pub(crate) struct Network {
     /// Connections by number.
     pub(crate) connections: BTreeMap<u64, Connection>,
     links: BTreeMap<(Node, Node), u64>,
-    parted: BTreeMap<(Node, Node), Duration>,
+    partitions: BTreeMap<(Node, Node), Duration>,
     next: u64,
     /// Whether messages are slow at times.
     pub(crate) is_slow: bool,
@@ -113,14 +113,14 @@ impl Network {
         group: GroupId,
         mut header: Header,
         body: Vec<u8>,
-        asker: Asker,
+        purpose: Purpose,
     ) -> u64 {
         self.next += 1;
         header.tag = self.next;
         header.group = group;
         header.epoch = Epoch::new(1);
         let backoff = FIRST_BACKOFF;
-        let call = Call { caller, group, header, body, asker, connection: None, backoff };
+        let call = Call { caller, group, header, body, purpose, connection: None, backoff };
         self.calls.insert(self.next, call);
         self.next
     }
@@ -137,8 +137,8 @@ impl Network {
             is_open: true,
             is_late: false,
             has_arrived: false,
-            last_there: Duration::ZERO,
-            last_back: Duration::ZERO,
+            last_request: Duration::ZERO,
+            last_reply: Duration::ZERO,
         };
         self.connections.insert(self.next, connection);
         self.links.insert((caller.0, callee.0), self.next);
@@ -158,24 +158,24 @@ impl Network {
             false => random.micros(20, 400),
         };
         let Some(connection) = self.connections.get_mut(&connection) else { return now + delay };
-        let last = if is_reply { &mut connection.last_back } else { &mut connection.last_there };
+        let last = if is_reply { &mut connection.last_reply } else { &mut connection.last_request };
         *last = (*last + Duration::from_nanos(1)).max(now + delay);
         *last
     }
 
     /// Separates two nodes until a time.
-    pub(crate) fn part(&mut self, a: Node, b: Node, until: Duration) {
-        self.parted.insert(pair(a, b), until);
+    pub(crate) fn partition(&mut self, a: Node, b: Node, until: Duration) {
+        self.partitions.insert(pair(a, b), until);
     }
 
     /// The end of the partition between two nodes, if there is one now.
-    pub(crate) fn parted_until(&self, a: Node, b: Node, now: Duration) -> Option<Duration> {
-        self.parted.get(&pair(a, b)).copied().filter(|until| *until > now)
+    pub(crate) fn partitioned_until(&self, a: Node, b: Node, now: Duration) -> Option<Duration> {
+        self.partitions.get(&pair(a, b)).copied().filter(|until| *until > now)
     }
 
     /// Ends all partitions.
     pub(crate) fn heal(&mut self) {
-        self.parted.clear();
+        self.partitions.clear();
     }
 
     /// Breaks a connection on the caller's side. Returns the calls that were sent on it.
@@ -227,7 +227,7 @@ impl Network {
     /// Removes the calls of a client's task. Returns whether any were under way.
     pub(crate) fn forget_task(&mut self, client: Node, task: usize) -> bool {
         let before = self.calls.len();
-        let is_its = |call: &Call| call.caller.0 == client && is_of_task(&call.asker, task);
+        let is_its = |call: &Call| call.caller.0 == client && is_of_task(&call.purpose, task);
         self.calls.retain(|_, call| !is_its(call));
         self.calls.len() < before
     }

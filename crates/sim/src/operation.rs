@@ -108,7 +108,7 @@ impl Op {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Summary {
     /// Success without further content.
-    Done,
+    Success,
     /// An entry.
     Entry(InodeId, FileKind),
     /// Attributes. The link count and size of a directory are zero: they lag during transactions
@@ -168,7 +168,7 @@ impl Summary {
                 let names = md::XattrNames::from_bytes(body).ok()?.names;
                 Self::Names(names.into_iter().map(|name| name.0).collect())
             }
-            _ => Self::Done,
+            _ => Self::Success,
         })
     }
 }

@@ -1,10 +1,10 @@
-//! A simulated storage target: the set of its chunk files and their sizes. It provides what the
-//! metadata core relies on and nothing else of a real one (`crates/storage`): no data, no torn
+//! A simulated storage target: the set of its chunk files and their sizes. The metadata
+//! core relies on nothing else of a real one (`crates/storage`): there are no data and no torn
 //! writes.
 
-use crate::knobs::Plant;
-use crate::network::{Asker, Node};
-use crate::world::{Happening, World, message};
+use crate::knobs::PlantedBug;
+use crate::network::{Node, Purpose};
+use crate::world::{SimEvent, World, message};
 use skep_types::codec::Codec;
 use skep_types::{ChunkFileKey, ClusterMap, Error, ErrorCode, NodeId, Result, SessionId};
 use skep_wire::frame::Header;
@@ -21,7 +21,7 @@ pub(crate) struct StorageProcess {
     pub(crate) is_running: bool,
     /// Sizes of chunk files.
     pub(crate) chunks: BTreeMap<ChunkFileKey, u64>,
-    is_cleaning: usize,
+    unanswered_checks: usize,
     /// The newest map that it has received.
     pub(crate) map: Arc<ClusterMap>,
     /// Sessions whose end a metadata target has relied on here: no write in them may succeed any
@@ -40,7 +40,7 @@ impl StorageProcess {
             life: 1,
             is_running: true,
             chunks: BTreeMap::new(),
-            is_cleaning: 0,
+            unanswered_checks: 0,
             map,
             fenced: BTreeSet::new(),
         }
@@ -63,7 +63,7 @@ impl StorageProcess {
         &mut self,
         header: &Header,
         body: &[u8],
-        plant: Option<Plant>,
+        plant: Option<PlantedBug>,
     ) -> Result<Vec<u8>> {
         self.check(header)?;
         match header.message {
@@ -77,9 +77,9 @@ impl StorageProcess {
                 Ok(written.to_bytes())
             }
             st::TruncateChunk::ID => {
-                let cut = decode::<st::TruncateChunk>(body)?;
-                if let Some(size) = self.chunks.get_mut(&cut.key) {
-                    *size = cut.size;
+                let truncation = decode::<st::TruncateChunk>(body)?;
+                if let Some(size) = self.chunks.get_mut(&truncation.key) {
+                    *size = truncation.size;
                 }
                 Ok(EmptyReply {}.to_bytes())
             }
@@ -96,7 +96,7 @@ impl StorageProcess {
             }
             st::RemoveChunks::ID => {
                 for key in decode::<st::RemoveChunks>(body)?.keys {
-                    if plant != Some(Plant::KeepChunks) {
+                    if plant != Some(PlantedBug::IgnoreRemovals) {
                         self.chunks.remove(&key);
                     }
                 }
@@ -107,8 +107,8 @@ impl StorageProcess {
     }
 
     /// Removes the chunk files of inodes that do not exist, by the reply of metadata.
-    pub(crate) fn cleaned(&mut self, keys: &[ChunkFileKey], result: Result<Vec<u8>>) {
-        self.is_cleaning -= 1;
+    pub(crate) fn remove_orphans(&mut self, keys: &[ChunkFileKey], result: Result<Vec<u8>>) {
+        self.unanswered_checks -= 1;
         let existing = result.and_then(|body| st::WhichExistReply::from_bytes(&body));
         for (key, exists) in keys.iter().zip(existing.map(|it| it.exists).unwrap_or_default()) {
             if !exists {
@@ -120,11 +120,11 @@ impl StorageProcess {
 
 impl World {
     /// Begins the search of a storage target for orphaned chunk files.
-    pub(crate) fn clean(&mut self, storage: usize) {
-        self.after(Duration::from_millis(700), Happening::Clean { storage });
+    pub(crate) fn find_orphans(&mut self, storage: usize) {
+        self.after(Duration::from_millis(700), SimEvent::Clean { storage });
         let process = &self.storages[storage];
         // With a planted bug this cleaner must not hide the effect.
-        if !process.is_running || process.is_cleaning > 0 || self.knobs.plant.is_some() {
+        if !process.is_running || process.unanswered_checks > 0 || self.knobs.plant.is_some() {
             return;
         }
         let mut by_group: BTreeMap<_, Vec<ChunkFileKey>> = BTreeMap::new();
@@ -133,11 +133,11 @@ impl World {
                 by_group.entry(group).or_default().push(*key);
             }
         }
-        self.storages[storage].is_cleaning = by_group.len();
+        self.storages[storage].unanswered_checks = by_group.len();
         for (group, keys) in by_group {
             let inodes = keys.iter().map(|key| key.inode).collect();
             let (header, body) = message(&st::WhichExist { inodes });
-            self.call(Node::Storage(storage), group, header, body, Asker::Cleaner(keys));
+            self.call(Node::Storage(storage), group, header, body, Purpose::Cleaner(keys));
         }
     }
 
@@ -149,11 +149,11 @@ impl World {
         }
         process.is_running = false;
         process.life += 1;
-        process.is_cleaning = 0;
+        process.unanswered_checks = 0;
         let node = Node::Storage(storage);
         self.network.forget_calls(node);
         self.break_all(node, 20_000);
         let pause = self.random.micros(1_000, 1_500_000);
-        self.after(pause, Happening::Restart { node });
+        self.after(pause, SimEvent::Restart { node });
     }
 }

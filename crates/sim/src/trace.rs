@@ -1,7 +1,7 @@
 //! The trace of a run: a hash over all events, and on request the lines themselves. Two runs of one
 //! seed must have the same hash.
 
-use crate::world::Happening;
+use crate::world::SimEvent;
 use std::time::Duration;
 
 /// The hash over all events of a run.
@@ -24,9 +24,9 @@ impl Trace {
     }
 
     /// Adds an event of the queue to the hash.
-    pub(crate) fn event(&mut self, time: Duration, happening: &Happening) {
+    pub(crate) fn event(&mut self, time: Duration, event: &SimEvent) {
         self.events += 1;
-        let line = format!("{:>14?} {}", time, describe(happening));
+        let line = format!("{:>14?} {}", time, describe(event));
         self.add(&line);
         if self.is_shown {
             println!("{line}");
@@ -53,9 +53,9 @@ fn name(message: u16) -> &'static str {
     skep_wire::catalog::line(message).map_or("?", |line| line.name)
 }
 
-fn describe(happening: &Happening) -> String {
-    match happening {
-        Happening::Deliver { connection, header, body, was_late } => format!(
+fn describe(event: &SimEvent) -> String {
+    match event {
+        SimEvent::Deliver { connection, header, body, was_late } => format!(
             "arrives on {connection}: {} tag {} {} slot {} sequence {} {}{}",
             name(header.message),
             header.tag,
@@ -65,11 +65,11 @@ fn describe(happening: &Happening) -> String {
             show(body),
             if *was_late { " (late)" } else { "" }
         ),
-        Happening::Return { connection, tag, result } => match result {
+        SimEvent::Return { connection, tag, result } => match result {
             Ok(body) => format!("reply on {connection}: tag {tag} {}", show(body)),
             Err(error) => format!("reply on {connection}: tag {tag} {error}"),
         },
-        Happening::Synced { target, life, lsn, .. } => {
+        SimEvent::Synced { target, life, lsn, .. } => {
             format!("target {target} life {life} synced up to {lsn}")
         }
         other => format!("{other:?}"),

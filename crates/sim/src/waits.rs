@@ -6,9 +6,9 @@
 //! then only if another owner holds the lock or another task has closed the file. So a run with a
 //! forgotten waiter does not end.
 
-use crate::network::{Asker, Node};
+use crate::network::{Node, Purpose};
 use crate::operation::Op;
-use crate::world::{Happening, Phase, World};
+use crate::world::{Phase, SimEvent, World};
 use skep_types::SessionId;
 use skep_types::codec::Codec;
 use skep_wire::file_locks::{EndWait, LockRequest, SetLock, SetLockReply, WaitLock, WaitLockReply};
@@ -19,25 +19,25 @@ impl World {
         match op {
             Op::SetLock(SetLock { lock, wait }) if *wait != 0 => {
                 let set = SetLockReply::from_bytes(reply).ok()?;
-                set.conflict.map(|_| self.wait_on(session, *lock, *wait))
+                set.conflict.map(|_| self.next_wait_step(session, *lock, *wait))
             }
             Op::WaitLock(WaitLock { lock, wait }) => {
                 let (lock, wait) = (*lock, *wait);
                 match WaitLockReply::from_bytes(reply).ok()?.is_called {
                     true => Some(Op::SetLock(SetLock { lock, wait })),
-                    false => Some(self.wait_on(session, lock, wait)),
+                    false => Some(self.next_wait_step(session, lock, wait)),
                 }
             }
             _ => None,
         }
     }
 
-    fn wait_on(&mut self, session: SessionId, lock: LockRequest, wait: u64) -> Op {
+    fn next_wait_step(&mut self, session: SessionId, lock: LockRequest, wait: u64) -> Op {
         let witness = &self.witness;
         let gives_up = match self.phase {
             Phase::Busy => self.random.percent(20),
             Phase::Quiet => {
-                let is_kept = witness.model.is_held_against(session, &lock);
+                let is_kept = witness.model.is_blocked(session, &lock);
                 witness.is_blind || is_kept || !witness.model.has_open(session, lock.inode)
             }
         };
@@ -48,14 +48,14 @@ impl World {
     }
 
     /// Begins the next operation of a waiter. A signal may interrupt it.
-    pub(crate) fn go_on_waiting(&mut self, client: usize, task: usize, next: Op) {
+    pub(crate) fn continue_wait(&mut self, client: usize, task: usize, next: Op) {
         if let Op::WaitLock(it) = &next
             && self.phase == Phase::Busy
             && self.random.percent(30)
         {
             let (life, wait) = (self.clients[client].life, it.wait);
             let pause = self.random.micros(0, 2_000_000);
-            self.after(pause, Happening::Interrupt { client, life, task, wait });
+            self.after(pause, SimEvent::Interrupt { client, life, task, wait });
         }
         self.begin(client, task, next, false);
     }
@@ -78,6 +78,6 @@ impl World {
 }
 
 /// Whether a call belongs to a client's task.
-pub(crate) fn is_of_task(asker: &Asker, task: usize) -> bool {
-    matches!(asker, Asker::Task(of) if *of == task)
+pub(crate) fn is_of_task(purpose: &Purpose, task: usize) -> bool {
+    matches!(purpose, Purpose::Task(of) if *of == task)
 }

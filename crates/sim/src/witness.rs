@@ -57,7 +57,7 @@ struct Instance {
 
 /// One effect of a batch.
 #[derive(Clone)]
-enum Applied {
+enum Effect {
     Client(InstanceId, Vec<u8>),
     /// A rename of one name of a file to another name of it, without an effect.
     Nothing,
@@ -71,10 +71,10 @@ enum Applied {
     Truncated(InodeId, u64),
 }
 
-struct Entry {
+struct HistoryEntry {
     target: usize,
     lsn: Lsn,
-    applied: Vec<Applied>,
+    effects: Vec<Effect>,
 }
 
 /// The checker of a running cluster.
@@ -82,7 +82,7 @@ pub(crate) struct Witness {
     map: Arc<ClusterMap>,
     /// The namespace by all records logged so far.
     pub(crate) model: Model,
-    history: Vec<Entry>,
+    history: Vec<HistoryEntry>,
     instances: BTreeMap<InstanceId, Instance>,
     /// Ended sessions: the target and the record of the end.
     ended: BTreeMap<SessionId, (usize, Lsn)>,
@@ -130,7 +130,7 @@ impl Witness {
     }
 
     /// Records a modifying request that a client sends for the first time.
-    pub(crate) fn sent(&mut self, id: InstanceId, op: &Op, is_durable: bool) {
+    pub(crate) fn request_sent(&mut self, id: InstanceId, op: &Op, is_durable: bool) {
         let op = op.clone();
         let instance = Instance {
             op,
@@ -144,7 +144,7 @@ impl Witness {
     }
 
     /// Records the arrival of a request at its target.
-    pub(crate) fn arrived(&mut self, id: InstanceId) {
+    pub(crate) fn request_arrived(&mut self, id: InstanceId) {
         self.next_arrival += 1;
         self.arrivals.insert(id, self.next_arrival);
     }
@@ -162,7 +162,7 @@ impl Witness {
             let by = (session, it.lock.kind, it.lock.owner);
             self.model.waits.insert((it.lock.inode, by, it.lock.start, it.lock.end));
             // The wait of another client may have become part of a deadlock cycle.
-            self.look();
+            self.update_windows();
         }
         let window = Window::new(op.clone(), session, &self.model);
         self.windows.insert(self.next_window, window);
@@ -178,7 +178,7 @@ impl Witness {
     ///
     /// # Errors
     /// Describes a wrong answer.
-    pub(crate) fn answered(
+    pub(crate) fn check_answer(
         &mut self,
         window: u64,
         instance: Option<InstanceId>,
@@ -199,10 +199,10 @@ impl Witness {
                     return Ok(());
                 }
                 (Ok(_), Some(_)) => {
-                    return Err(format!("{id:?} {op:?} was answered what it didn't do"));
+                    return Err(format!("{id:?} {op:?} got a reply that differs from its record"));
                 }
                 (Ok(_), None) => {
-                    return Err(format!("{id:?} {op:?} was acknowledged, and it isn't logged"));
+                    return Err(format!("{id:?} {op:?} was acknowledged and is not in a log"));
                 }
                 (Err(error), committed) => {
                     instance.refused = true;
@@ -212,7 +212,7 @@ impl Witness {
                         return Ok(());
                     }
                     if committed.is_some() {
-                        return Err(format!("{id:?} {op:?} was done and answered {error}"));
+                        return Err(format!("{id:?} {op:?} was done and refused: {error}"));
                     }
                 }
             }
@@ -231,7 +231,7 @@ impl Witness {
             return Ok(());
         }
         Err(format!(
-            "{op:?} was answered {answer:?} ({result:?}); right at some moment would have been {:?}",
+            "{op:?} was answered {answer:?} ({result:?}); expected at some moment: {:?}",
             window.outcomes
         ))
     }
@@ -240,7 +240,7 @@ impl Witness {
     ///
     /// # Errors
     /// Describes a wrong report.
-    pub(crate) fn inline_synced(
+    pub(crate) fn check_inline_sync(
         &mut self,
         writes: &[InstanceId],
         is_lost: bool,
@@ -250,8 +250,12 @@ impl Witness {
         }
         let missing = writes.iter().find(|id| !self.is_done(**id));
         match (missing, is_lost) {
-            (Some(id), false) => return Err(format!("the write {id:?} is lost, and called safe")),
-            (None, true) => return Err(format!("none of {writes:?} is lost, and some called so")),
+            (Some(id), false) => {
+                return Err(format!("the write {id:?} is lost and was reported as safe"));
+            }
+            (None, true) => {
+                return Err(format!("{writes:?} are safe and were reported as partly lost"));
+            }
             _ => {}
         }
         for id in writes.iter().filter(|_| !is_lost) {
@@ -272,7 +276,7 @@ impl Witness {
     ///
     /// # Errors
     /// Describes a missing, repeated or wrong entry.
-    pub(crate) fn listed(
+    pub(crate) fn check_listing(
         &mut self,
         window: u64,
         seen: &[(Vec<u8>, InodeId)],
@@ -286,11 +290,11 @@ impl Witness {
             let times = seen.iter().filter(|it| *it == &(name.clone(), *inode)).count();
             if times != 1 {
                 let name = name.escape_ascii();
-                return Err(format!("{:?} gave \"{name}\" ({inode}) {times} times", window.op));
+                return Err(format!("{:?} returned \"{name}\" ({inode}) {times} times", window.op));
             }
         }
         match seen.iter().find(|entry| !window.ever.contains(entry)) {
-            Some(entry) => Err(format!("{:?} gave {entry:?}, which never was there", window.op)),
+            Some(entry) => Err(format!("{:?} returned {entry:?}, which never existed", window.op)),
             None => Ok(()),
         }
     }
@@ -299,7 +303,7 @@ impl Witness {
     ///
     /// # Errors
     /// Describes a record that the reference model does not accept.
-    pub(crate) fn appended(
+    pub(crate) fn check_record(
         &mut self,
         target: usize,
         lsn: Lsn,
@@ -318,8 +322,8 @@ impl Witness {
         if self.is_blind {
             return Ok(());
         }
-        match self.take_in(target, lsn, &changes, chunk_size) {
-            Err(_) if self.may_hide(&changes) => {
+        match self.apply_record(target, lsn, &changes, chunk_size) {
+            Err(_) if self.may_hide_operation(&changes) => {
                 self.is_blind = true;
                 Ok(())
             }
@@ -328,7 +332,7 @@ impl Witness {
     }
 
     /// Whether a batch may contain an operation without the record of its slot.
-    fn may_hide(&self, changes: &Changes) -> bool {
+    fn may_hide_operation(&self, changes: &Changes) -> bool {
         changes.slots_gone.iter().any(|(session, slot)| {
             let of_slot = (*session, *slot, 0)..=(*session, *slot, u64::MAX);
             let newest = self.instances.range(of_slot).next_back();
@@ -336,7 +340,7 @@ impl Witness {
         })
     }
 
-    fn take_in(
+    fn apply_record(
         &mut self,
         target: usize,
         lsn: Lsn,
@@ -351,7 +355,7 @@ impl Witness {
                 return Err(format!("{id:?} was done after the end of its session"));
             }
             let Some(instance) = self.instances.get_mut(&id) else {
-                return Err(format!("{id:?} was done, and nobody asked for it"));
+                return Err(format!("{id:?} was done, and no client sent it"));
             };
             if instance.committed.is_some() {
                 return Err(format!("{id:?} {:?} was done twice", instance.op));
@@ -361,43 +365,43 @@ impl Witness {
             }
             instance.committed = Some((target, lsn, record.reply.0.clone()));
             self.commits += 1;
-            pending.push(Applied::Client(id, record.reply.0.clone()));
+            pending.push(Effect::Client(id, record.reply.0.clone()));
         }
         self.ended.extend(changes.sessions_ended.iter().map(|it| (*it, (target, lsn))));
         // A target handles requests in the order of arrival unless one must wait. Of several orders
         // that fit, this one is most likely the true one.
-        pending.sort_by_key(|applied| match applied {
-            Applied::Client(id, _) => self.arrivals.get(id).copied(),
+        pending.sort_by_key(|effect| match effect {
+            Effect::Client(id, _) => self.arrivals.get(id).copied(),
             _ => None,
         });
         pending.extend(self.truncations(changes));
-        let applied = self.order(&pending, changes).or_else(|problem| {
+        let effects = self.order(&pending, changes).or_else(|problem| {
             // The recovered size of a dead writer's file may precede a request of the same batch,
             // whose reply shows it.
-            pending.extend(self.found_out(changes, chunk_size)?);
+            pending.extend(self.recovered_sizes(changes, chunk_size)?);
             pending.extend(self.truncations_of_removed(changes));
             self.order(&pending, changes).map_err(|_| problem)
         })?;
-        let mut entry = Entry { target, lsn, applied: Vec::new() };
-        for applied in applied {
-            self.apply(&applied)?;
-            entry.applied.push(applied);
-            self.look();
+        let mut entry = HistoryEntry { target, lsn, effects: Vec::new() };
+        for effect in effects {
+            self.apply(&effect)?;
+            entry.effects.push(effect);
+            self.update_windows();
         }
-        for applied in self.internal(changes, chunk_size)? {
-            self.apply(&applied)?;
-            entry.applied.push(applied);
-            self.look();
+        for effect in self.own_effects(changes, chunk_size)? {
+            self.apply(&effect)?;
+            entry.effects.push(effect);
+            self.update_windows();
         }
         fits(&self.model, changes, &self.map, false)?;
-        if !entry.applied.is_empty() {
+        if !entry.effects.is_empty() {
             self.history.push(entry);
         }
         Ok(())
     }
 
     /// Returns an order of a batch's operations that the reference model accepts.
-    fn order(&self, pending: &[Applied], changes: &Changes) -> Result<Vec<Applied>, String> {
+    fn order(&self, pending: &[Effect], changes: &Changes) -> Result<Vec<Effect>, String> {
         let mut problem = String::new();
         let found =
             self.search(self.model.clone(), pending.to_vec(), changes, &mut 5_000, &mut problem);
@@ -413,11 +417,11 @@ impl Witness {
     fn search(
         &self,
         model: Model,
-        left: Vec<Applied>,
+        left: Vec<Effect>,
         changes: &Changes,
         budget: &mut u32,
         problem: &mut String,
-    ) -> Option<Vec<Applied>> {
+    ) -> Option<Vec<Effect>> {
         if left.is_empty() {
             let mut model = model;
             for (session, inode) in &changes.closed {
@@ -438,22 +442,24 @@ impl Witness {
             }
             let mut rest = left.clone();
             let steps = match rest.remove(index) {
-                Applied::Truncated(inode, size) => self.sizes_wanted(inode, size).collect(),
+                Effect::Truncated(inode, size) => {
+                    self.unfinished_truncations(inode, size).collect()
+                }
                 step => vec![step],
             };
             for mut step in steps {
                 let mut next = model.clone();
-                if let Applied::Client(id, reply) = &step {
+                if let Effect::Client(id, reply) = &step {
                     let Some(instance) = self.instances.get(id) else { continue };
                     let done = next.apply(&instance.op, id.0, reply);
-                    let done = done.and_then(|()| self.as_prepared(&next, &instance.op, reply));
+                    let done = done.and_then(|()| self.check_prepared(&next, &instance.op, reply));
                     let is_nothing = match done {
-                        Ok(()) => self.was_nothing(id.0, &instance.op, changes),
-                        Err(_) => self.may_be_nothing(&instance.op),
+                        Ok(()) => self.had_no_effect(id.0, &instance.op, changes),
+                        Err(_) => self.may_have_no_effect(&instance.op),
                     };
                     if is_nothing {
                         next = model.clone();
-                        step = Applied::Nothing;
+                        step = Effect::Nothing;
                     } else if let Err(what) = done {
                         if problem.is_empty() || left.len() == 1 {
                             *problem = format!("{id:?} {:?} {what}", instance.op);
@@ -461,7 +467,7 @@ impl Witness {
                         continue;
                     }
                 } else {
-                    apply_own(&mut next, &step);
+                    apply_own_effect(&mut next, &step);
                 }
                 let found = self.search(next, rest.clone(), changes, budget, problem);
                 if let Some(mut order) = found {
@@ -474,7 +480,7 @@ impl Witness {
     }
 
     /// Checks that a new directory on another target equals the step which that target prepared.
-    fn as_prepared(&self, model: &Model, op: &Op, reply: &[u8]) -> Result<(), String> {
+    fn check_prepared(&self, model: &Model, op: &Op, reply: &[u8]) -> Result<(), String> {
         let Op::MakeDirectory(_) = op else { return Ok(()) };
         let made = EntryReply::from_bytes(reply).map_err(|error| error.to_string())?.inode;
         match (self.prepared.get(&made), model.inodes.get(&made)) {
@@ -486,7 +492,7 @@ impl Witness {
     /// Whether an operation may rightly have had no effect although the reference model refuses it
     /// now: a rename to another name of the same file. The coordinator looked up the old name on
     /// another target, and that name was removed since.
-    fn may_be_nothing(&self, op: &Op) -> bool {
+    fn may_have_no_effect(&self, op: &Op) -> bool {
         let (from, to, name) = match op {
             Op::Rename(it) => (it.from_directory, it.to_directory, &it.to_name),
             Op::Exchange(it) => (it.from_directory, it.to_directory, &it.to_name),
@@ -500,7 +506,7 @@ impl Witness {
     /// Whether such an operation had no effect although the reference model would apply it. Its
     /// batch leaves the new name as it was. After the lookup found both names to be the same file,
     /// another client reused the old name for another file.
-    fn was_nothing(&self, session: SessionId, op: &Op, changes: &Changes) -> bool {
+    fn had_no_effect(&self, session: SessionId, op: &Op, changes: &Changes) -> bool {
         let (to, name) = match op {
             Op::Rename(it) => (it.to_directory, &it.to_name),
             Op::Exchange(it) => (it.to_directory, &it.to_name),
@@ -509,14 +515,14 @@ impl Witness {
         let is_it = |(directory, _, dentry): &(InodeId, u64, Option<DentryRecord>)| {
             *directory == to && dentry.as_ref().is_none_or(|it| it.name == *name)
         };
-        let may_be = || self.windows.values().any(|it| it.may_be_nothing(session, op));
-        self.may_be_nothing(op) && !changes.dentries.iter().any(is_it) && may_be()
+        let may_be = || self.windows.values().any(|it| it.may_have_no_effect(session, op));
+        self.may_have_no_effect(op) && !changes.dentries.iter().any(is_it) && may_be()
     }
 
     /// Truncations that a batch finishes without a client's request. The truncation count is one
     /// higher than the batch's requests explain, and a client requested a truncation without
     /// receiving an answer.
-    fn truncations(&self, changes: &Changes) -> Vec<Applied> {
+    fn truncations(&self, changes: &Changes) -> Vec<Effect> {
         let mut truncations = Vec::new();
         for (inode, record) in &changes.inodes {
             let (Some(record), Some(known)) = (record, self.model.inodes.get(inode)) else {
@@ -524,62 +530,64 @@ impl Witness {
             };
             let truncates_it = |(session, slot, it): &&(SessionId, u32, SlotRecord)| {
                 let instance = self.instances.get(&(*session, *slot, it.sequence));
-                instance.and_then(|it| it.op.truncations()).is_some_and(|(cut, _)| cut == *inode)
+                instance
+                    .and_then(|it| it.op.truncations())
+                    .is_some_and(|(truncated, _)| truncated == *inode)
             };
             let by_requests = changes.slots.iter().filter(truncates_it).count() as u64;
             let attributes = &record.attributes;
             if attributes.truncate_generation == known.truncate_generation + by_requests + 1 {
                 // Requests of the batch may have truncated it further.
                 let most = if by_requests == 0 { attributes.size } else { u64::MAX };
-                truncations.push(Applied::Truncated(*inode, most));
+                truncations.push(Effect::Truncated(*inode, most));
             }
         }
         truncations
     }
 
     /// The same for files that the batch removes. Such a batch contains no size.
-    fn truncations_of_removed(&self, changes: &Changes) -> Vec<Applied> {
+    fn truncations_of_removed(&self, changes: &Changes) -> Vec<Effect> {
         let removed = changes.inodes.iter().filter(|(_, record)| record.is_none());
-        let cut =
-            removed.filter(|(inode, _)| self.sizes_wanted(**inode, u64::MAX).next().is_some());
-        cut.map(|(inode, _)| Applied::Truncated(*inode, u64::MAX)).collect()
+        let truncated = removed
+            .filter(|(inode, _)| self.unfinished_truncations(**inode, u64::MAX).next().is_some());
+        truncated.map(|(inode, _)| Effect::Truncated(*inode, u64::MAX)).collect()
     }
 
     /// The requested but unfinished truncations of a file to at most `most` bytes.
-    fn sizes_wanted(&self, inode: InodeId, most: u64) -> impl Iterator<Item = Applied> {
+    fn unfinished_truncations(&self, inode: InodeId, most: u64) -> impl Iterator<Item = Effect> {
         let open = self.instances.values().filter(|it| it.committed.is_none());
         let wanted = open.filter_map(|it| it.op.truncations());
         wanted
-            .filter(move |(cut, to)| *cut == inode && *to <= most)
-            .map(|(inode, to)| Applied::Truncated(inode, to))
+            .filter(move |(truncated, to)| *truncated == inode && *to <= most)
+            .map(|(inode, to)| Effect::Truncated(inode, to))
     }
 
     /// The effects of a batch that no client requested.
-    fn internal(
+    fn own_effects(
         &self,
         changes: &Changes,
         chunk_size: &dyn Fn(&InodeRecord) -> u64,
-    ) -> Result<Vec<Applied>, String> {
-        let mut applied = Vec::new();
+    ) -> Result<Vec<Effect>, String> {
+        let mut effects = Vec::new();
         for (session, inode) in &changes.closed {
             let found = self.model.inodes.get(inode);
             if found.is_some_and(|it| it.opens.contains_key(session)) {
-                applied.push(Applied::Closed(*session, *inode));
+                effects.push(Effect::Closed(*session, *inode));
             }
         }
-        applied.extend(changes.freed_by_end.iter().map(|owner| Applied::Unlocked(*owner)));
-        applied.extend(self.found_out(changes, chunk_size)?);
-        Ok(applied)
+        effects.extend(changes.freed_by_end.iter().map(|owner| Effect::Unlocked(*owner)));
+        effects.extend(self.recovered_sizes(changes, chunk_size)?);
+        Ok(effects)
     }
 
     /// The recovered sizes in a batch, of files with dead writers.
-    fn found_out(
+    fn recovered_sizes(
         &self,
         changes: &Changes,
         chunk_size: &dyn Fn(&InodeRecord) -> u64,
-    ) -> Result<Vec<Applied>, String> {
-        let mut applied = Vec::new();
-        for inode in &changes.sizes_found {
+    ) -> Result<Vec<Effect>, String> {
+        let mut effects = Vec::new();
+        for inode in &changes.recovered_sizes {
             let Some(Some(record)) = changes.inodes.get(inode) else { continue };
             let size = record.attributes.size;
             match self.model.inodes.get(inode) {
@@ -587,34 +595,34 @@ impl Witness {
                     let most = chunk_size(record).max(known.inline.len() as u64);
                     if size > most {
                         return Err(format!(
-                            "{inode} got the size {size}, its chunk files end at {most}"
+                            "{inode} got the size {size}, but its chunk files end at {most}"
                         ));
                     }
-                    applied.push(Applied::Size(*inode, size));
+                    effects.push(Effect::Size(*inode, size));
                 }
                 _ => {}
             }
         }
-        Ok(applied)
+        Ok(effects)
     }
 
-    fn apply(&mut self, applied: &Applied) -> Result<(), String> {
-        match applied {
-            Applied::Client(id, reply) => {
+    fn apply(&mut self, effect: &Effect) -> Result<(), String> {
+        match effect {
+            Effect::Client(id, reply) => {
                 let op = self.instances.get(id).map(|it| it.op.clone());
-                let op = op.ok_or("an operation that nobody asked for")?;
+                let op = op.ok_or("an operation that no client sent")?;
                 let done = self.model.apply(&op, id.0, reply);
                 done.map_err(|what| format!("{id:?} {op:?} {what}"))
             }
             _ => {
-                apply_own(&mut self.model, applied);
+                apply_own_effect(&mut self.model, effect);
                 Ok(())
             }
         }
     }
 
-    fn look(&mut self) {
-        self.windows.values_mut().for_each(|window| window.look(&self.model));
+    fn update_windows(&mut self) {
+        self.windows.values_mut().for_each(|window| window.update(&self.model));
     }
 
     /// Reverts the records of a target after `last`, which a power loss took.
@@ -623,7 +631,7 @@ impl Witness {
     /// Describes a loss that must not happen.
     pub(crate) fn power_loss(&mut self, target: usize, last: Lsn) -> Result<(), Violation> {
         self.ended.retain(|_, (at, lsn)| *at != target || *lsn <= last);
-        let is_lost = |entry: &Entry| entry.target == target && entry.lsn > last;
+        let is_lost = |entry: &HistoryEntry| entry.target == target && entry.lsn > last;
         if self.is_blind || !self.history.iter().any(is_lost) {
             return Ok(());
         }
@@ -633,7 +641,7 @@ impl Witness {
                 if instance.answered && instance.is_durable && !instance.refused {
                     let op = &instance.op;
                     return Err(format!(
-                        "{op:?} was acknowledged as durable, a power loss took it"
+                        "{op:?} was acknowledged as durable and lost by a power loss"
                     ));
                 }
                 instance.lost.extend(instance.committed.take().map(|it| it.2));
@@ -645,32 +653,34 @@ impl Witness {
         self.model.waits = waits;
         let history = std::mem::take(&mut self.history);
         for entry in &history {
-            for applied in &entry.applied {
-                self.apply(applied).map_err(|what| {
+            for effect in &entry.effects {
+                self.apply(effect).map_err(|what| {
                     let (target, lsn) = (entry.target, entry.lsn);
-                    format!("built on what a power loss took: target {target}, {lsn}: {what}")
+                    format!(
+                        "depends on records lost by a power loss: target {target}, {lsn}: {what}"
+                    )
                 })?;
             }
         }
         self.history = history;
         self.windows.values_mut().for_each(|window| window.is_void = true);
-        self.look();
+        self.update_windows();
         Ok(())
     }
 }
 
 /// Applies an effect that no client requested.
-fn apply_own(model: &mut Model, applied: &Applied) {
-    match applied {
-        Applied::Client(..) | Applied::Nothing => {}
-        Applied::Closed(session, inode) => close_all(model, *session, *inode),
-        Applied::Unlocked(owner) => {
+fn apply_own_effect(model: &mut Model, effect: &Effect) {
+    match effect {
+        Effect::Client(..) | Effect::Nothing => {}
+        Effect::Closed(session, inode) => close_all(model, *session, *inode),
+        Effect::Unlocked(owner) => {
             if let Some(inode) = model.inodes.get_mut(&owner.inode) {
                 inode.locks.remove(&(owner.session, owner.kind, owner.owner));
             }
         }
-        Applied::Truncated(inode, size) => model.truncate(*inode, *size),
-        Applied::Size(inode, size) => {
+        Effect::Truncated(inode, size) => model.truncate(*inode, *size),
+        Effect::Size(inode, size) => {
             if let Some(inode) = model.inodes.get_mut(inode) {
                 inode.size = inode.size.max(*size);
             }

@@ -2,10 +2,10 @@
 //! that clients collide; and the faults of the run.
 
 use crate::client::{Handle, Write};
-use crate::network::{Asker, Node};
+use crate::network::{Node, Purpose};
 use crate::operation::Op;
 use crate::witness::InstanceId;
-use crate::world::{Happening, Phase, World, message};
+use crate::world::{Phase, SimEvent, World, message};
 use skep_cluster::striping::pieces;
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{
@@ -372,12 +372,13 @@ impl World {
         let stripe = st::StripeHint { chunk_bytes: 0, width: 0, component_start: 0 };
         // Inline bytes are written by their own operation.
         let (offset, end) = (offset + pattern.inline_bytes(), end + pattern.inline_bytes());
-        let cut: Vec<_> = pieces(pattern, offset..end).map(Iterator::collect).unwrap_or_default();
+        let pieces: Vec<_> =
+            pieces(pattern, offset..end).map(Iterator::collect).unwrap_or_default();
         let (inode, session) = (handle.inode, handle.session);
-        let write = Write { handle: handle.id, end, under_way: cut.len() };
+        let write = Write { handle: handle.id, end, under_way: pieces.len() };
         let op = Op::GetAttributes(md::GetAttributes { inode });
         self.begin_write(client, task, write, op);
-        for piece in cut {
+        for piece in pieces {
             let key = ChunkFileKey {
                 inode,
                 generation: pattern.generation,
@@ -392,12 +393,12 @@ impl World {
             });
             let header = Header { session, data_bytes: piece.length as u32, ..header };
             let group = piece.group.unwrap_or_default();
-            self.call(Node::Client(client), group, header, body, Asker::Write(task));
+            self.call(Node::Client(client), group, header, body, Purpose::Write(task));
         }
     }
 
     /// Applies a reply to the client's state.
-    pub(crate) fn learn(
+    pub(crate) fn apply_reply(
         &mut self,
         client: usize,
         op: &Op,
@@ -409,7 +410,7 @@ impl World {
             | Op::CreateUnnamed(md::CreateUnnamed { open, .. })
             | Op::Open(md::Open { open, .. }) => {
                 let Ok(opened) = md::OpenReply::from_bytes(reply) else { return };
-                self.hear_of(opened.attributes.inode, opened.attributes.kind);
+                self.remember_inode(opened.attributes.inode, opened.attributes.kind);
                 if let Some(instance) = instance {
                     let inode = opened.attributes.inode;
                     self.keep_handle(client, *open, instance, opened, notifications_before);
@@ -418,14 +419,14 @@ impl World {
             }
             Op::MakeDirectory(_) | Op::MakeSymlink(_) | Op::Lookup(_) => {
                 if let Ok(entry) = md::EntryReply::from_bytes(reply) {
-                    self.hear_of(entry.inode, entry.kind);
+                    self.remember_inode(entry.inode, entry.kind);
                 }
             }
             _ => {}
         }
     }
 
-    fn hear_of(&mut self, inode: InodeId, kind: FileKind) {
+    fn remember_inode(&mut self, inode: InodeId, kind: FileKind) {
         let known = match kind {
             FileKind::Directory => &mut self.directories,
             _ => &mut self.files,
@@ -444,11 +445,11 @@ impl World {
     ) {
         let md::OpenReply { attributes, pattern, is_shared, .. } = opened;
         let process = &mut self.clients[client];
-        let come = process.notifications.come.get(notifications_before..).unwrap_or_default();
+        let arrived = process.notifications.arrived.get(notifications_before..).unwrap_or_default();
         // A client treats a file as shared until it closes its last handle of the file.
         let mut of_file = process.handles.iter().filter(|it| it.inode == attributes.inode);
         let is_known = of_file.any(|handle| handle.is_shared);
-        let is_shared = is_shared || is_known || come.contains(&attributes.inode);
+        let is_shared = is_shared || is_known || arrived.contains(&attributes.inode);
         if is_shared {
             let others = process.handles.iter_mut().filter(|it| it.inode == attributes.inode);
             others.for_each(|handle| handle.is_shared = true);
@@ -479,7 +480,7 @@ impl World {
         if self.phase != Phase::Busy {
             return;
         }
-        self.after_calm();
+        self.schedule_fault();
         let faults = self.knobs.faults;
         let which = self.random.below(9);
         let target = self.random.index(self.targets.len());
@@ -501,7 +502,7 @@ impl World {
                     self.break_connection(connection, is_late);
                 }
             }
-            5 if faults.partitions => self.part_two(),
+            5 if faults.partitions => self.partition_two_nodes(),
             6 if faults.client_deaths => {
                 let client = self.random.index(self.clients.len());
                 self.kill_client(client);
@@ -515,7 +516,7 @@ impl World {
                 self.witness.has_seen_full_disks = true;
                 self.set_full(target, true);
                 let pause = self.random.micros(5_000, 3_000_000);
-                self.after(pause, Happening::FreeSpace { target });
+                self.after(pause, SimEvent::FreeSpace { target });
             }
             _ => {}
         }
@@ -529,7 +530,7 @@ impl World {
         }
     }
 
-    fn part_two(&mut self) {
+    fn partition_two_nodes(&mut self) {
         let (a, b) = (Node::Target(self.random.index(self.targets.len())), self.any_node());
         if a == b {
             return;
@@ -537,7 +538,7 @@ impl World {
         self.faults += 1;
         let length = self.random.micros(1_000, 3_000_000);
         let until = self.now + length;
-        self.network.part(a, b, until);
+        self.network.partition(a, b, until);
         // One of the nodes may notice the partition.
         for connection in self.network.open_connections(a, false) {
             let of_both = self.network.connections.get(&connection).is_some_and(|it| {
@@ -545,7 +546,7 @@ impl World {
             });
             if of_both && self.random.percent(50) {
                 let pause = self.random.micros(0, length.as_micros() as u64);
-                self.after(pause, Happening::Break { connection });
+                self.after(pause, SimEvent::Break { connection });
             }
         }
     }

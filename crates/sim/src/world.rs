@@ -3,7 +3,7 @@
 
 use crate::client::ClientProcess;
 use crate::knobs::Knobs;
-use crate::network::{Asker, Network, Node, closes, is_final, timed_out};
+use crate::network::{Network, Node, Purpose, closes, is_final, timed_out};
 use crate::random::Random;
 use crate::storage::StorageProcess;
 use crate::target::TargetProcess;
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 /// An event of the simulation.
 #[derive(Debug)]
-pub(crate) enum Happening {
+pub(crate) enum SimEvent {
     Deliver {
         connection: u64,
         header: Header,
@@ -114,8 +114,8 @@ pub(crate) struct World {
     pub(crate) knobs: Knobs,
     pub(crate) random: Random,
     pub(crate) now: Duration,
-    queue: BTreeMap<(Duration, u64), Happening>,
-    next_happening: u64,
+    queue: BTreeMap<(Duration, u64), SimEvent>,
+    next_event: u64,
     pub(crate) map: Arc<ClusterMap>,
     pub(crate) network: Network,
     pub(crate) targets: Vec<TargetProcess>,
@@ -147,7 +147,7 @@ impl World {
             random,
             now: Duration::ZERO,
             queue: BTreeMap::new(),
-            next_happening: 0,
+            next_event: 0,
             network,
             targets: (0..knobs.targets).map(|it| TargetProcess::new(it, &knobs)).collect(),
             storages: (0..knobs.storages).map(|_| StorageProcess::new(&map)).collect(),
@@ -171,9 +171,9 @@ impl World {
             world.start_client(client);
         }
         for storage in 0..world.storages.len() {
-            world.after(Duration::from_millis(700), Happening::Clean { storage });
+            world.after(Duration::from_millis(700), SimEvent::Clean { storage });
         }
-        world.after_calm();
+        world.schedule_fault();
         world
     }
 
@@ -189,20 +189,20 @@ impl World {
         }
     }
 
-    pub(crate) fn after(&mut self, pause: Duration, happening: Happening) {
-        self.at(self.now + pause, happening);
+    pub(crate) fn after(&mut self, pause: Duration, event: SimEvent) {
+        self.at(self.now + pause, event);
     }
 
-    pub(crate) fn at(&mut self, time: Duration, happening: Happening) {
-        self.next_happening += 1;
-        self.queue.insert((time, self.next_happening), happening);
+    pub(crate) fn at(&mut self, time: Duration, event: SimEvent) {
+        self.next_event += 1;
+        self.queue.insert((time, self.next_event), event);
     }
 
-    pub(crate) fn after_calm(&mut self) {
+    pub(crate) fn schedule_fault(&mut self) {
         // A cluster with faults faster than its recovery makes no progress: a long run gets calmer.
-        let calm = self.knobs.calm.as_micros() as u64 * (1 + self.now.as_secs() / 20);
+        let calm = self.knobs.mean_fault_pause.as_micros() as u64 * (1 + self.now.as_secs() / 20);
         let pause = self.random.micros(calm / 4, calm * 2);
-        self.after(pause, Happening::Fault);
+        self.after(pause, SimEvent::Fault);
     }
 
     /// Time of day.
@@ -213,41 +213,43 @@ impl World {
 
     /// Processes the next event. Returns `false` if the queue is empty.
     pub(crate) fn step(&mut self) -> bool {
-        let Some(((time, _), happening)) = self.queue.pop_first() else { return false };
+        let Some(((time, _), event)) = self.queue.pop_first() else { return false };
         self.now = time;
-        self.trace.event(time, &happening);
-        match happening {
-            Happening::Deliver { connection, header, body, was_late } => {
+        self.trace.event(time, &event);
+        match event {
+            SimEvent::Deliver { connection, header, body, was_late } => {
                 self.deliver(connection, header, body, was_late);
             }
-            Happening::Return { connection, tag, result } => self.take(connection, tag, result),
-            Happening::Send { tag } => self.send(tag),
-            Happening::GiveUp { tag } => self.answer(tag, Err(timed_out())),
-            Happening::Break { connection } => {
+            SimEvent::Return { connection, tag, result } => {
+                self.receive_reply(connection, tag, result)
+            }
+            SimEvent::Send { tag } => self.send(tag),
+            SimEvent::GiveUp { tag } => self.finish_call(tag, Err(timed_out())),
+            SimEvent::Break { connection } => {
                 let is_late = self.random.percent(50);
                 self.break_connection(connection, is_late);
             }
-            Happening::Run { target, life } => self.run_target(target, life),
-            Happening::Tick { target, ticks } => self.tick_target(target, ticks),
-            Happening::Synced { target, life, lsn, point } => {
+            SimEvent::Run { target, life } => self.run_target(target, life),
+            SimEvent::Tick { target, ticks } => self.tick_target(target, ticks),
+            SimEvent::Synced { target, life, lsn, point } => {
                 self.synced(target, life, lsn, &point);
             }
-            Happening::Checkpointed { target, life, lsn } => self.checkpointed(target, life, lsn),
-            Happening::Restart { node: Node::Target(target) } => self.start_target(target),
-            Happening::Restart { node: Node::Storage(storage) } => {
+            SimEvent::Checkpointed { target, life, lsn } => self.checkpointed(target, life, lsn),
+            SimEvent::Restart { node: Node::Target(target) } => self.start_target(target),
+            SimEvent::Restart { node: Node::Storage(storage) } => {
                 self.storages[storage].is_running = true;
             }
-            Happening::Restart { node: Node::Client(client) } => self.start_client(client),
-            Happening::FreeSpace { target } => self.set_full(target, false),
-            Happening::Fault => self.fault(),
-            Happening::Step { client, life, task } => self.next_operation(client, life, task),
-            Happening::KeepAlive { client, life } => self.keep_alive(client, life),
-            Happening::Clean { storage } => self.clean(storage),
-            Happening::Interrupt { client, life, task, wait } => {
+            SimEvent::Restart { node: Node::Client(client) } => self.start_client(client),
+            SimEvent::FreeSpace { target } => self.set_full(target, false),
+            SimEvent::Fault => self.fault(),
+            SimEvent::Step { client, life, task } => self.next_operation(client, life, task),
+            SimEvent::KeepAlive { client, life } => self.keep_alive(client, life),
+            SimEvent::Clean { storage } => self.find_orphans(storage),
+            SimEvent::Interrupt { client, life, task, wait } => {
                 self.interrupt(client, life, task, wait);
             }
-            Happening::Evict { client } => self.remove_client(client),
-            Happening::Map { node } => self.take_map(node),
+            SimEvent::Evict { client } => self.remove_client(client),
+            SimEvent::Map { node } => self.receive_map(node),
         }
         true
     }
@@ -284,14 +286,14 @@ impl World {
                 true => self.random.micros(50, 5_000),
                 false => self.random.micros(50, 1_000_000),
             };
-            self.after(pause, Happening::Map { node });
+            self.after(pause, SimEvent::Map { node });
         }
     }
 
-    fn take_map(&mut self, node: Node) {
+    fn receive_map(&mut self, node: Node) {
         let map = Arc::clone(&self.map);
         match node {
-            Node::Target(target) => self.tell_map(target, map),
+            Node::Target(target) => self.deliver_map(target, map),
             Node::Storage(storage) => self.storages[storage].map = map,
             Node::Client(_) => {}
         }
@@ -329,10 +331,10 @@ impl World {
         group: GroupId,
         header: Header,
         body: Vec<u8>,
-        asker: Asker,
+        purpose: Purpose,
     ) -> u64 {
         let life = self.life(caller);
-        let tag = self.network.new_call((caller, life), group, header, body, asker);
+        let tag = self.network.new_call((caller, life), group, header, body, purpose);
         self.send(tag);
         tag
     }
@@ -343,8 +345,9 @@ impl World {
             return;
         }
         let (callee, life, is_running) = self.server(call.group);
-        let is_parted = self.network.parted_until(call.caller.0, callee, self.now).is_some();
-        if !is_running || is_parted {
+        let is_partitioned =
+            self.network.partitioned_until(call.caller.0, callee, self.now).is_some();
+        if !is_running || is_partitioned {
             return self.send_again(tag);
         }
         let connection = self.network.connect(call.caller, (callee, life));
@@ -353,27 +356,27 @@ impl World {
         }
         let arrival = self.network.arrival(&mut self.random, connection, false, self.now);
         let (header, body) = (call.header, call.body);
-        self.at(arrival, Happening::Deliver { connection, header, body, was_late: false });
+        self.at(arrival, SimEvent::Deliver { connection, header, body, was_late: false });
     }
 
     fn send_again(&mut self, tag: u64) {
         let pause = self.network.next_pause(tag, &mut self.random);
-        self.after(pause, Happening::Send { tag });
+        self.after(pause, SimEvent::Send { tag });
     }
 
     fn deliver(&mut self, number: u64, header: Header, body: Vec<u8>, was_late: bool) {
         let Some(connection) = self.network.connections.get(&number) else { return };
         let ((caller, caller_life), callee) = (connection.caller, connection.callee);
-        if let Some(until) = self.network.parted_until(caller, callee.0, self.now) {
+        if let Some(until) = self.network.partitioned_until(caller, callee.0, self.now) {
             let pause = self.random.micros(1, 500);
-            let deliver = Happening::Deliver { connection: number, header, body, was_late };
+            let deliver = SimEvent::Deliver { connection: number, header, body, was_late };
             return self.at(until + pause, deliver);
         }
         if !connection.is_open && !was_late {
             if connection.is_late {
                 let pause = self.random.micros(0, 2_500_000);
                 let was_late = true;
-                let deliver = Happening::Deliver { connection: number, header, body, was_late };
+                let deliver = SimEvent::Deliver { connection: number, header, body, was_late };
                 self.after(pause, deliver);
             }
             return;
@@ -385,7 +388,7 @@ impl World {
             connection.has_arrived |= !was_late;
         }
         match callee.0 {
-            Node::Target(target) => self.request(target, number, header, body),
+            Node::Target(target) => self.deliver_request(target, number, header, body),
             Node::Storage(storage) if self.storages[storage].is_running => {
                 // The client has written again since, on another connection, which has ended this
                 // one.
@@ -421,23 +424,23 @@ impl World {
     /// Sends a reply.
     pub(crate) fn reply(&mut self, connection: u64, tag: u64, result: Result<Vec<u8>>) {
         let arrival = self.network.arrival(&mut self.random, connection, true, self.now);
-        self.at(arrival, Happening::Return { connection, tag, result });
+        self.at(arrival, SimEvent::Return { connection, tag, result });
     }
 
     /// Handles a reply that has arrived.
-    fn take(&mut self, number: u64, tag: u64, result: Result<Vec<u8>>) {
+    fn receive_reply(&mut self, number: u64, tag: u64, result: Result<Vec<u8>>) {
         let Some(connection) = self.network.connections.get(&number) else { return };
         let (caller, callee) = (connection.caller, connection.callee.0);
         let awaited = self.network.calls.get(&tag).and_then(|call| call.connection);
         if !connection.is_open || self.life(caller.0) != caller.1 || awaited != Some(number) {
             return;
         }
-        if let Some(until) = self.network.parted_until(caller.0, callee, self.now) {
+        if let Some(until) = self.network.partitioned_until(caller.0, callee, self.now) {
             let pause = self.random.micros(1, 500);
-            return self.at(until + pause, Happening::Return { connection: number, tag, result });
+            return self.at(until + pause, SimEvent::Return { connection: number, tag, result });
         }
         if is_final(&result) {
-            return self.answer(tag, result);
+            return self.finish_call(tag, result);
         }
         if closes(&result) {
             self.break_connection(number, false);
@@ -450,19 +453,19 @@ impl World {
     }
 
     /// Passes the final answer of a call to its caller.
-    fn answer(&mut self, tag: u64, result: Result<Vec<u8>>) {
+    fn finish_call(&mut self, tag: u64, result: Result<Vec<u8>>) {
         let Some(call) = self.network.calls.remove(&tag) else { return };
         if self.life(call.caller.0) != call.caller.1 {
             return;
         }
-        match (call.caller.0, call.asker) {
-            (Node::Target(target), Asker::Target(number)) => {
-                self.answered(target, number, result);
+        match (call.caller.0, call.purpose) {
+            (Node::Target(target), Purpose::Target(number)) => {
+                self.deliver_answer(target, number, result);
             }
-            (Node::Storage(storage), Asker::Cleaner(keys)) => {
-                self.storages[storage].cleaned(&keys, result);
+            (Node::Storage(storage), Purpose::Cleaner(keys)) => {
+                self.storages[storage].remove_orphans(&keys, result);
             }
-            (Node::Client(client), asker) => self.client_answer(client, &asker, result),
+            (Node::Client(client), purpose) => self.client_answer(client, &purpose, result),
             _ => {}
         }
     }
@@ -477,7 +480,7 @@ impl World {
     pub(crate) fn break_all(&mut self, node: Node, most_micros: u64) {
         for connection in self.network.open_connections(node, true) {
             let pause = self.random.micros(0, most_micros);
-            self.after(pause, Happening::Break { connection });
+            self.after(pause, SimEvent::Break { connection });
         }
         // On the node's own connections no process waits any more.
         for connection in self.network.open_connections(node, false) {

@@ -2,7 +2,7 @@
 //! owner. The queues of waiters exist in the memory of targets only. The model has only the set of
 //! all waits that clients have ever requested.
 
-use super::{Inode, Model, Owner, Wait};
+use super::{Inode, LockWait, Model, Owner};
 use skep_cluster::lock_ranges::LockRanges;
 use skep_types::{InodeId, SessionId};
 use skep_wire::file_locks::{HeldLock, LockKind, LockMode, LockRequest, SetLockReply};
@@ -27,13 +27,15 @@ impl Model {
         if is_other && overlaps && !both_read && (is_held || is_wanted) {
             return Ok(());
         }
-        Err(format!("was refused for {conflict:?}, held: {is_held}, waited for: {is_wanted}"))
+        Err(format!(
+            "was refused because of {conflict:?}, held: {is_held}, waited for: {is_wanted}"
+        ))
     }
 
     /// Whether another owner holds a lock that conflicts with the request.
-    pub(crate) fn is_held_against(&self, session: SessionId, request: &LockRequest) -> bool {
+    pub(crate) fn is_blocked(&self, session: SessionId, request: &LockRequest) -> bool {
         let inode = self.inodes.get(&request.inode);
-        inode.is_some_and(|inode| is_held_against(inode, session, request))
+        inode.is_some_and(|inode| is_blocked(inode, session, request))
     }
 
     /// Whether a session has a file open.
@@ -44,7 +46,7 @@ impl Model {
     /// Whether the requesting owner may itself be waited for: others have waited for its locks.
     pub(crate) fn may_be_waited_for(&self, session: SessionId, request: &LockRequest) -> bool {
         let owner = (session, request.kind, request.owner);
-        let is_wanted = |(inode, by, start, end): &Wait| {
+        let is_wanted = |(inode, by, start, end): &LockWait| {
             let held = self.inodes.get(inode).and_then(|it| it.locks.get(&owner));
             let overlaps = held.is_some_and(|it| it.overlapping(*start..*end).next().is_some());
             *by != owner && by.1 == request.kind && overlaps
@@ -53,7 +55,7 @@ impl Model {
     }
 }
 
-fn is_held_against(inode: &Inode, session: SessionId, request: &LockRequest) -> bool {
+fn is_blocked(inode: &Inode, session: SessionId, request: &LockRequest) -> bool {
     let owner = (session, request.kind, request.owner);
     let range = request.start..request.end;
     let is_in_the_way = |(by, held): (&Owner, &LockRanges<LockMode>)| {
@@ -75,10 +77,10 @@ pub(super) fn lock(
 ) -> Result<(), String> {
     let owner = (session, request.kind, request.owner);
     let is_refused = reply.conflict.is_some();
-    let must_be_refused = is_held_against(inode, session, request);
+    let must_be_refused = is_blocked(inode, session, request);
     if must_be_refused && !is_refused || is_refused && request.mode.is_none() {
         let (held, answered) = (&inode.locks, reply.conflict);
-        return Err(format!("was answered {answered:?} where {held:?} is locked"));
+        return Err(format!("got the reply {answered:?} while {held:?} are locked"));
     }
     let ranges = inode.locks.entry(owner).or_default();
     match is_refused {
