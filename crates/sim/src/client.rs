@@ -440,9 +440,10 @@ impl World {
         if let Some(group) = self.map.shard_group(current.op.home().shard()) {
             self.replace_session(client, group, lost, why);
         }
-        match needs_session {
-            true => self.end_operation(client, task, None),
-            false => self.attempt(client, task),
+        if needs_session {
+            self.end_operation(client, task, None)
+        } else {
+            self.attempt(client, task)
         }
     }
 
@@ -480,9 +481,10 @@ impl World {
             }
         }
         let life = self.clients[client].life;
-        let pause = match self.random.percent(80) {
-            true => self.random.micros(0, 2_000),
-            false => self.random.micros(0, 100_000),
+        let pause = if self.random.percent(80) {
+            self.random.micros(0, 2_000)
+        } else {
+            self.random.micros(0, 100_000)
         };
         self.after(pause, SimEvent::Step { client, life, task });
     }

@@ -269,9 +269,10 @@ impl Model {
     /// Refuses a name in a directory that hands down another project.
     fn check_project(&self, moved: InodeId, to: InodeId) -> Result<(), ErrorCode> {
         let (moved, to) = (self.inode(moved)?, self.directory(to)?);
-        match to.hands_down_project && to.project != moved.project {
-            true => Err(ErrorCode::CrossDevice),
-            false => Ok(()),
+        if to.hands_down_project && to.project != moved.project {
+            Err(ErrorCode::CrossDevice)
+        } else {
+            Ok(())
         }
     }
 

@@ -153,9 +153,10 @@ impl Network {
         is_reply: bool,
         now: Duration,
     ) -> Duration {
-        let delay = match self.is_slow && random.percent(5) {
-            true => random.micros(1_000, 50_000),
-            false => random.micros(20, 400),
+        let delay = if self.is_slow && random.percent(5) {
+            random.micros(1_000, 50_000)
+        } else {
+            random.micros(20, 400)
         };
         let Some(connection) = self.connections.get_mut(&connection) else { return now + delay };
         let last = if is_reply { &mut connection.last_reply } else { &mut connection.last_request };

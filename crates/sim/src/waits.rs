@@ -23,9 +23,10 @@ impl World {
             }
             Op::WaitLock(WaitLock { lock, wait }) => {
                 let (lock, wait) = (*lock, *wait);
-                match WaitLockReply::from_bytes(reply).ok()?.is_called {
-                    true => Some(Op::SetLock(SetLock { lock, wait })),
-                    false => Some(self.next_wait_step(session, lock, wait)),
+                if WaitLockReply::from_bytes(reply).ok()?.is_called {
+                    Some(Op::SetLock(SetLock { lock, wait }))
+                } else {
+                    Some(self.next_wait_step(session, lock, wait))
                 }
             }
             _ => None,
@@ -41,9 +42,10 @@ impl World {
                 witness.is_blind || is_kept || !witness.model.has_open(session, lock.inode)
             }
         };
-        match gives_up {
-            true => Op::EndWait(EndWait { inode: lock.inode, wait }),
-            false => Op::WaitLock(WaitLock { lock, wait }),
+        if gives_up {
+            Op::EndWait(EndWait { inode: lock.inode, wait })
+        } else {
+            Op::WaitLock(WaitLock { lock, wait })
         }
     }
 

@@ -282,9 +282,10 @@ impl World {
         let targets = (0..self.targets.len()).map(Node::Target);
         let storages = (0..self.storages.len()).map(Node::Storage);
         for node in targets.chain(storages).collect::<Vec<_>>() {
-            let pause = match self.random.percent(90) {
-                true => self.random.micros(50, 5_000),
-                false => self.random.micros(50, 1_000_000),
+            let pause = if self.random.percent(90) {
+                self.random.micros(50, 5_000)
+            } else {
+                self.random.micros(50, 1_000_000)
             };
             self.after(pause, SimEvent::Map { node });
         }
@@ -544,9 +545,10 @@ fn map(knobs: &Knobs) -> ClusterMap {
     let all = knobs.targets + knobs.storages;
     for index in 0..all {
         let raw = index as u32 + 1;
-        let (kind, node_kind) = match index < knobs.targets {
-            true => (TargetKind::Metadata, NodeKind::Metadata),
-            false => (TargetKind::Storage, NodeKind::Storage),
+        let (kind, node_kind) = if index < knobs.targets {
+            (TargetKind::Metadata, NodeKind::Metadata)
+        } else {
+            (TargetKind::Storage, NodeKind::Storage)
         };
         map.nodes.push(node(raw, node_kind));
         map.targets.push(Target {

@@ -191,9 +191,12 @@ fn run_all(options: &Options, running: &MountedSystem, report: &mut Report) -> O
 /// # Errors
 /// Describes why a file system cannot be started or measured.
 pub(crate) fn run(options: &Options) -> Outcome {
-    let is_wanted = |system: &System| match options.systems.is_empty() {
-        true => system.is_installed(),
-        false => options.systems.contains(system),
+    let is_wanted = |system: &System| {
+        if options.systems.is_empty() {
+            system.is_installed()
+        } else {
+            options.systems.contains(system)
+        }
     };
     let systems: Vec<_> = System::ALL.into_iter().filter(is_wanted).collect();
     if systems.contains(&System::Skep) {

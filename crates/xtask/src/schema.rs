@@ -178,10 +178,13 @@ fn read_type(of: &Type<'_>, r: &mut Reader<'_>) -> Result<Value> {
             let count = u32::decode(r)?;
             Value::Array((0..count).map(|_| read_type(item, r)).collect::<Result<_>>()?)
         }
-        Type::Option(item) => match bool::decode(r)? {
-            true => read_type(item, r)?,
-            false => Value::Null,
-        },
+        Type::Option(item) => {
+            if bool::decode(r)? {
+                read_type(item, r)?
+            } else {
+                Value::Null
+            }
+        }
         Type::Pair(first, second) => json!([read_type(first, r)?, read_type(second, r)?]),
     })
 }
