@@ -122,7 +122,7 @@ pub(crate) fn fits_prepared(new: &Inode, prepared: &Step) -> Result<(), String> 
     if is_right { Ok(()) } else { Err(format!("was prepared as {prepared:?}; expected {new:?}")) }
 }
 
-/// Checks that the entries a batch leaves are those of the reference model.
+/// Checks that the entries in a batch equal the entries of the reference model.
 fn fits_names(model: &Model, changes: &Changes, map: &ClusterMap) -> Result<(), String> {
     for (directory, cursor, dentry) in &changes.dentries {
         let entries = model.inodes.get(directory).map(|it| &it.entries);
@@ -147,7 +147,7 @@ fn fits_names(model: &Model, changes: &Changes, map: &ClusterMap) -> Result<(), 
     Ok(())
 }
 
-/// Checks that the locks a batch leaves are those of the reference model. `early` means that the
+/// Checks that the locks in a batch equal the locks of the reference model. `early` means that the
 /// model has not yet freed the locks of ended sessions.
 fn fits_locks(model: &Model, changes: &Changes, early: bool) -> Result<(), String> {
     for (owner, record) in &changes.locks {
@@ -190,8 +190,8 @@ fn fits_settings(record: &InodeRecord, expected: &Inode) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that the entries and inodes a batch leaves are those of the reference model. `early`
-/// means that recovered sizes are not yet applied to the model.
+/// Checks that the entries and inodes in a batch equal the reference model. `early` means that
+/// recovered sizes are not yet applied to the model.
 pub(crate) fn fits(
     model: &Model,
     changes: &Changes,

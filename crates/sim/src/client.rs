@@ -1,5 +1,5 @@
-//! A simulated client: sessions with slots and sequences exactly as a real client uses them
-//! (`crates/client`), and tasks, each of which runs one operation at a time.
+//! A simulated client. It uses sessions with slots and sequences exactly as a real client does
+//! (`crates/client`). Each of its tasks runs one operation at a time.
 
 use crate::inline::UnsyncedWrites;
 use crate::network::{Node, Purpose};

@@ -113,7 +113,7 @@ impl LogDisk {
         let mut records: Vec<(Lsn, Vec<u8>)> = Vec::new();
         let mut kept = 0;
         let mut is_over = false;
-        // The record with which the next segment must begin, also if no record precedes it.
+        // The expected first record of the next segment, also if no record precedes it.
         let Some(mut next) = self.segments.first().map(|it| it.first) else { return Ok(records) };
         for segment in &mut self.segments {
             let found = scan(self.target, segment.first, &segment.bytes)?;

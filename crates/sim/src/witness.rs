@@ -14,7 +14,7 @@
 //! - nothing commits in a session after its end was logged;
 //! - no lock is granted against a lock of another owner, and none is refused without such a lock or
 //!   an owner that has waited for one;
-//! - entries and files that a batch writes must equal those of the reference model after it;
+//! - entries and files in a batch must equal the reference model after it;
 //! - the answer that a client receives must be that reply or, for reads and refusals, an outcome of
 //!   the reference model at some moment between request and answer;
 //! - a power loss reverts the operations whose records are lost. It must not revert an operation

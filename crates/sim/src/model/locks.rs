@@ -1,6 +1,6 @@
-//! The part of the reference model for locks: which requests are refused, and because of which
-//! owner. The queues of waiters exist in the memory of targets only. The model has only the set of
-//! all waits that clients have ever requested.
+//! The part of the reference model for locks. It decides whether a request may be refused because
+//! of another owner. The queues of waiters exist in the memory of targets only. The model has only
+//! the set of all waits that clients have ever requested.
 
 use super::{Inode, LockWait, Model, Owner};
 use skep_cluster::lock_ranges::LockRanges;
