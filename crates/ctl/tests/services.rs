@@ -242,7 +242,7 @@ fn a_log_file_at_its_limit_becomes_the_old_one_and_no_line_is_lost() {
     let mut lines = Vec::new();
     for _ in 0..150 {
         let stranger = std::net::TcpStream::connect(address.trim()).unwrap();
-        let line = format!("connection from {} refused", stranger.local_addr().unwrap());
+        let line = format!("refused a connection from {}", stranger.local_addr().unwrap());
         drop(stranger);
         while !both().contains(&line) {
             assert!(Instant::now() < deadline, "{line}: {}", both());

@@ -1,4 +1,4 @@
-//! What a batch changes, read from its log record, and whether that is what the reference has.
+//! Decodes the changes of a batch from its log record, and compares them with the reference model.
 
 use crate::model::{Inode, Model};
 use skep_format::metadata::{
@@ -11,25 +11,26 @@ use skep_types::{ACCESS_ACL, ClusterMap, DEFAULT_ACL, FileKind, InodeId, Session
 use skep_wire::metadata::Step;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a batch changes, as far as the reference knows it.
+/// The changes of a batch, as far as the reference model covers them.
 #[derive(Default)]
 pub(crate) struct Changes {
     pub(crate) slots: Vec<(SessionId, u32, SlotRecord)>,
     pub(crate) slots_gone: Vec<(SessionId, u32)>,
     pub(crate) sessions_ended: Vec<SessionId>,
-    /// A session no longer has a file open.
+    /// Files that a session has no longer open.
     pub(crate) closed: Vec<(SessionId, InodeId)>,
-    pub(crate) sizes_found: Vec<InodeId>,
+    pub(crate) recovered_sizes: Vec<InodeId>,
     pub(crate) inodes: BTreeMap<InodeId, Option<InodeRecord>>,
-    /// Extended attributes: whose, name, value.
+    /// Extended attributes: inode, name, value.
     pub(crate) xattrs: Vec<(InodeId, Vec<u8>, Option<Vec<u8>>)>,
-    /// First bytes of files: whose, and what is stored.
+    /// Inline bytes: inode and stored bytes.
     pub(crate) inline: Vec<(InodeId, Vec<u8>)>,
     pub(crate) dentries: Vec<(InodeId, u64, Option<DentryRecord>)>,
     pub(crate) locks: Vec<(LockOwner, Option<FileLocksRecord>)>,
-    /// Directories that are promised to another target, as they will be made.
+    /// Directories that this target has prepared for another target, with the step that creates
+    /// them.
     pub(crate) prepared: Vec<(InodeId, Step)>,
-    /// Those of them that were freed since their session has ended.
+    /// Lock owners whose locks were freed because their session has ended.
     pub(crate) freed_by_end: BTreeSet<LockOwner>,
 }
 
@@ -59,8 +60,9 @@ impl Changes {
                     changes.sessions_ended.push(SessionId::new(id));
                 }
             } else if key.starts_with(&sizes) {
-                // Found; or found, and to be found anew since another writer died in this batch.
-                changes.sizes_found.push(InodeId::new(id));
+                // The size was recovered. Or it was recovered and must be recovered again, because
+                // another writer died in this batch.
+                changes.recovered_sizes.push(InodeId::new(id));
             } else if key.starts_with(&prepared) {
                 let record: Option<PreparedRecord> = value.map(decode).transpose()?;
                 changes.prepared.extend(record.and_then(prepared_directory));
@@ -84,11 +86,11 @@ fn decode<T: Codec>(value: &[u8]) -> Result<T, String> {
     T::from_bytes(value).map_err(|error| format!("a malformed value: {error}"))
 }
 
-/// The bytes in an inline record; none: there is no record.
+/// The bytes of an inline record; empty if there is no record.
 pub(crate) fn inline_bytes(value: Option<&[u8]>) -> Result<Vec<u8>, String> {
     let Some(value) = value else { return Ok(Vec::new()) };
     let record: InlineRecord = decode(value)?;
-    record.checked().ok_or_else(|| "inline bytes don't match their checksum".to_owned())
+    record.checked().ok_or_else(|| "inline bytes do not match their checksum".to_owned())
 }
 
 fn prepared_directory(record: PreparedRecord) -> Option<(InodeId, Step)> {
@@ -97,8 +99,9 @@ fn prepared_directory(record: PreparedRecord) -> Option<(InodeId, Step)> {
     record.attributes.first().map(|attributes| (attributes.inode, step))
 }
 
-/// Whether a new directory has what was promised: what it is handed down is known then, and its
-/// directory may have been changed in the batch in which it was made, before or after that.
+/// Checks that a new directory equals its prepared step. Only inherited settings are compared: the
+/// parent directory may have been changed in the same batch, before or after the new directory was
+/// created.
 pub(crate) fn fits_prepared(new: &Inode, prepared: &Step) -> Result<(), String> {
     let Step::MakeDirectoryInode {
         pattern,
@@ -116,10 +119,10 @@ pub(crate) fn fits_prepared(new: &Inode, prepared: &Step) -> Result<(), String> 
         && (new.project, new.hands_down_project) == (*project, *hands_down_project)
         && acl(ACCESS_ACL) == access_acl.0
         && acl(DEFAULT_ACL) == default_acl.0;
-    if is_right { Ok(()) } else { Err(format!("was prepared as {prepared:?}; right is {new:?}")) }
+    if is_right { Ok(()) } else { Err(format!("was prepared as {prepared:?}; expected {new:?}")) }
 }
 
-/// Whether the names that a batch leaves are those of the reference.
+/// Checks that the entries in a batch equal the entries of the reference model.
 fn fits_names(model: &Model, changes: &Changes, map: &ClusterMap) -> Result<(), String> {
     for (directory, cursor, dentry) in &changes.dentries {
         let entries = model.inodes.get(directory).map(|it| &it.entries);
@@ -127,7 +130,7 @@ fn fits_names(model: &Model, changes: &Changes, map: &ClusterMap) -> Result<(), 
             Some(dentry) => {
                 let expected = entries.and_then(|it| it.get(&dentry.name.0));
                 if expected != Some(&dentry.inode) {
-                    return Err(format!("{directory} got {dentry:?}; right is {expected:?}"));
+                    return Err(format!("{directory} got {dentry:?}; expected {expected:?}"));
                 }
             }
             None => {
@@ -144,8 +147,8 @@ fn fits_names(model: &Model, changes: &Changes, map: &ClusterMap) -> Result<(), 
     Ok(())
 }
 
-/// Whether what is locked after a batch is what the reference has; `early`: before the locks of
-/// ended sessions are freed that had the file no longer open.
+/// Checks that the locks in a batch equal the locks of the reference model. `early` means that the
+/// model has not yet freed the locks of ended sessions.
 fn fits_locks(model: &Model, changes: &Changes, early: bool) -> Result<(), String> {
     for (owner, record) in &changes.locks {
         if early && changes.freed_by_end.contains(owner) {
@@ -153,7 +156,8 @@ fn fits_locks(model: &Model, changes: &Changes, early: bool) -> Result<(), Strin
         }
         let inode = model.inodes.get(&owner.inode);
         if inode.is_none() && record.is_some() {
-            // Who locks what he has closed meanwhile may keep that until his session ends.
+            // A lock that a client sets after it has closed the file may stay until its session
+            // ends.
             continue;
         }
         let expected = inode.and_then(|it| it.locks.get(&(owner.session, owner.kind, owner.owner)));
@@ -161,13 +165,13 @@ fn fits_locks(model: &Model, changes: &Changes, early: bool) -> Result<(), Strin
         let ranges = record.iter().flat_map(|it| &it.ranges);
         let found: Vec<_> = ranges.map(|it| (it.start..it.end, it.mode)).collect();
         if found != expected {
-            return Err(format!("{owner:?} has locked {found:?}; right is {expected:?}"));
+            return Err(format!("{owner:?} has locked {found:?}; expected {expected:?}"));
         }
     }
     Ok(())
 }
 
-/// Whether what was set of an inode, or handed down to it, is what the reference has.
+/// Checks the settings of an inode, set or inherited, against the reference model.
 fn fits_settings(record: &InodeRecord, expected: &Inode) -> Result<(), String> {
     let attributes = &record.attributes;
     let inode = attributes.inode;
@@ -176,18 +180,18 @@ fn fits_settings(record: &InodeRecord, expected: &Inode) -> Result<(), String> {
     let project = (expected.project, expected.hands_down_project);
     let right = (expected.permissions, expected.has_acl(), expected.may_be_named, project);
     if found != right {
-        let what = "permissions, lists, may be named, project";
-        return Err(format!("inode {inode} has ({what}) {found:?}; right is {right:?}"));
+        let what = "permissions, has_acl, may_be_named, project";
+        return Err(format!("inode {inode} has ({what}) {found:?}; expected {right:?}"));
     }
     if !expected.has_pattern(record.pattern.as_ref()) {
         let (found, right) = (&record.pattern, &expected.pattern);
-        return Err(format!("inode {inode} has the pattern {found:?}; right is {right:?}"));
+        return Err(format!("inode {inode} has the pattern {found:?}; expected {right:?}"));
     }
     Ok(())
 }
 
-/// Whether the names and files that a batch leaves are those of the reference; `early`: before
-/// sizes that were found out are taken in.
+/// Checks that the entries and inodes in a batch equal the reference model. `early` means that
+/// recovered sizes are not yet applied to the model.
 pub(crate) fn fits(
     model: &Model,
     changes: &Changes,
@@ -197,26 +201,26 @@ pub(crate) fn fits(
     fits_names(model, changes, map)?;
     fits_locks(model, changes, early)?;
     for (inode, name, value) in &changes.xattrs {
-        // Those of a removed inode go with it.
+        // Attributes of a removed inode are deleted with it.
         let expected = model.inodes.get(inode).map(|it| it.xattrs.get(name));
         if expected.is_some_and(|it| it != value.as_ref()) {
             let name = name.escape_ascii();
-            return Err(format!("{inode} got {name} = {value:?}; right is {expected:?}"));
+            return Err(format!("{inode} got {name} = {value:?}; expected {expected:?}"));
         }
     }
     for (inode, bytes) in &changes.inline {
-        // Those of a removed file go with it.
+        // Inline bytes of a removed file are deleted with it.
         let expected = model.inodes.get(inode).map(|it| &it.inline);
         if expected.is_some_and(|it| it != bytes) {
             let (found, right) = (bytes.len(), expected.map(Vec::len));
-            return Err(format!("{inode} has {found} inline bytes; right are other {right:?}"));
+            return Err(format!("{inode} has {found} inline bytes; expected other {right:?}"));
         }
         if expected.is_none() && !bytes.is_empty() {
             return Err(format!("{inode} got inline bytes; the reference has no such file"));
         }
     }
     for (inode, record) in &changes.inodes {
-        if early && changes.sizes_found.contains(inode) {
+        if early && changes.recovered_sizes.contains(inode) {
             continue;
         }
         let Some(record) = record else {
@@ -234,13 +238,13 @@ pub(crate) fn fits(
             continue;
         }
         let Some(expected) = expected else {
-            return Err(format!("inode {inode} was written; the reference has none"));
+            return Err(format!("inode {inode} was written; the reference has no such inode"));
         };
         let found = (attributes.links, attributes.size, attributes.truncate_generation);
         let right = (expected.links, expected.size, expected.truncate_generation);
         if found != right {
             return Err(format!(
-                "inode {inode} has (links, size, truncations) {found:?}; right is {right:?}"
+                "inode {inode} has (links, size, truncations) {found:?}; expected {right:?}"
             ));
         }
     }

@@ -1,5 +1,5 @@
-//! The checkers of the end: they look at what the targets have stored, key by key, when nothing is
-//! under way any more. Each says what it verifies, and what not.
+//! The checkers that run at the end: they read the stores of all targets, key by key, when no
+//! operation is under way any more. Each checker documents what it verifies and what it does not.
 
 use crate::changes::inline_bytes;
 use crate::model::Model;
@@ -15,21 +15,21 @@ use skep_types::{FileKind, InodeId, SessionId};
 use skep_wire::file_locks::HeldLock;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// All that the targets have stored.
+/// The contents of all targets' stores.
 #[derive(Debug, Default)]
-pub(crate) struct Stored {
+pub(crate) struct StoredState {
     inodes: BTreeMap<InodeId, InodeRecord>,
     entries: BTreeMap<InodeId, Vec<DentryRecord>>,
     opens: BTreeMap<InodeId, OpenCounts>,
     session_opens: Vec<(SessionId, InodeId, OpenCounts)>,
     locks: BTreeMap<LockOwner, FileLocksRecord>,
-    /// The same, as the targets have it in memory.
+    /// The same locks, as the targets have them in memory.
     held: BTreeMap<LockOwner, Vec<LockedRange>>,
     sessions: BTreeSet<SessionId>,
     slots: BTreeSet<SessionId>,
     xattrs: BTreeMap<InodeId, BTreeMap<Vec<u8>, Vec<u8>>>,
     inline: BTreeMap<InodeId, Vec<u8>>,
-    /// Work that isn't done: prepared, decisions, removals, sizes to be found out.
+    /// Unfinished work: prepared transactions, decisions, removals, sizes to recover.
     unfinished: Vec<String>,
 }
 
@@ -37,7 +37,7 @@ fn decode<T: Codec>(key: &[u8], value: &[u8]) -> Result<T, String> {
     T::from_bytes(value).map_err(|error| format!("key {}: {error}", key.escape_ascii()))
 }
 
-impl Stored {
+impl StoredState {
     /// Reads the stores of all targets. Each inode and entry must lie on the target that serves its
     /// shard.
     pub(crate) fn read(world: &World) -> Result<Self, String> {
@@ -58,16 +58,16 @@ impl Stored {
                     if group.map(|it| it.raw() as usize) != Some(index + 1) {
                         return Err(format!("target {index} holds shard {shard}"));
                     }
-                    stored.take_of_shard(key, value)?;
+                    stored.read_shard_record(key, value)?;
                 } else {
-                    stored.take_of_target(index, key, value)?;
+                    stored.read_target_record(index, key, value)?;
                 }
             }
         }
         Ok(stored)
     }
 
-    fn take_of_shard(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
+    fn read_shard_record(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
         if let Some(inode) = inode_of(key) {
             self.inodes.insert(inode, decode(key, value)?);
         } else if let Some(inode) = inline_of(key) {
@@ -86,12 +86,17 @@ impl Stored {
         Ok(())
     }
 
-    fn take_of_target(&mut self, target: usize, key: &[u8], value: &[u8]) -> Result<(), String> {
+    fn read_target_record(
+        &mut self,
+        target: usize,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), String> {
         let unfinished = [
             (Key::prepared(), "prepared transaction"),
             (Key::decisions(), "decision"),
             (Key::removals(), "removal"),
-            (Key::size_recoveries(), "size to be found out"),
+            (Key::size_recoveries(), "size recovery"),
         ];
         let id = last_u64(key).unwrap_or_default();
         let session = |key: &[u8]| key.get(..10).and_then(last_u64).map(SessionId::new);
@@ -111,14 +116,14 @@ impl Stored {
         Ok(())
     }
 
-    /// Verifies that the namespace is a tree: each directory but the root has exactly one entry, in
-    /// the directory that its parent field names, and is reached from the root. Doesn't look at
-    /// files.
+    /// Verifies that the namespace is a tree: each directory except the root has exactly one entry,
+    /// that entry is in the directory of its parent field, and the directory is reachable from the
+    /// root. Does not verify files.
     pub(crate) fn check_tree(&self) -> Result<(), String> {
-        let mut places: BTreeMap<InodeId, Vec<InodeId>> = BTreeMap::new();
+        let mut parents: BTreeMap<InodeId, Vec<InodeId>> = BTreeMap::new();
         for (directory, entries) in &self.entries {
             for entry in entries.iter().filter(|it| it.kind == FileKind::Directory) {
-                places.entry(entry.inode).or_default().push(*directory);
+                parents.entry(entry.inode).or_default().push(*directory);
             }
         }
         let mut reached = BTreeSet::new();
@@ -134,10 +139,10 @@ impl Stored {
             if record.attributes.kind != FileKind::Directory || *inode == InodeId::ROOT {
                 continue;
             }
-            let places = places.get(inode).cloned().unwrap_or_default();
-            if places != [record.parent] {
+            let parents = parents.get(inode).cloned().unwrap_or_default();
+            if parents != [record.parent] {
                 let parent = record.parent;
-                return Err(format!("directory {inode} of {parent} has entries in {places:?}"));
+                return Err(format!("directory {inode} of {parent} has entries in {parents:?}"));
             }
             if !reached.contains(inode) {
                 return Err(format!("directory {inode} is not reached from the root"));
@@ -146,14 +151,14 @@ impl Stored {
         Ok(())
     }
 
-    /// Verifies that entries point to inodes of their kind, that links and directory sizes count
-    /// them, that an inode without a name is open, and that nothing is left of inodes that are
-    /// gone.
+    /// Verifies that entries point to inodes of their kind, that link counts and directory sizes
+    /// match the entries, that an inode without a name is open, and that no record of a removed
+    /// inode is left.
     pub(crate) fn check_counts(&self) -> Result<(), String> {
         let mut names: BTreeMap<InodeId, u32> = BTreeMap::new();
         for (directory, entries) in &self.entries {
             if !self.inodes.contains_key(directory) {
-                return Err(format!("entries of {directory}, which doesn't exist"));
+                return Err(format!("entries of {directory}, which does not exist"));
             }
             for entry in entries {
                 let kind = self.inodes.get(&entry.inode).map(|it| it.attributes.kind);
@@ -176,36 +181,37 @@ impl Stored {
             if attributes.links != links || size.is_some_and(|it| it != attributes.size) {
                 let (has, counts) = (attributes.links, attributes.size);
                 return Err(format!(
-                    "inode {inode} has links {has}, size {counts}; right is {links}, {size:?}"
+                    "inode {inode} has links {has}, size {counts}; expected {links}, {size:?}"
                 ));
             }
             if links == 0 && !self.opens.contains_key(inode) {
-                return Err(format!("inode {inode} has no name and isn't open"));
+                return Err(format!("inode {inode} has no name and is not open"));
             }
         }
         let gone = self.opens.keys().chain(self.xattrs.keys()).chain(self.inline.keys());
         match gone.clone().find(|it| !self.inodes.contains_key(it)) {
-            Some(inode) => Err(format!("something is left of inode {inode}, which is gone")),
+            Some(inode) => Err(format!("a record of the removed inode {inode} is left")),
             None => Ok(()),
         }
     }
 
-    /// Verifies that nothing leaks: no work is left, no session or slot but those of `alive`, the
-    /// opens are those of the sessions, each chunk file has its inode. Remembered ends of
-    /// transactions and sessions are kept for ten minutes and aren't counted.
+    /// Verifies that nothing leaks: no work is left, `alive` has
+    /// every remaining session and slot, the open counts are the sum over the sessions, and each chunk file has an inode.
+    /// Targets remember ended transactions and sessions for ten minutes: these records are not
+    /// counted.
     pub(crate) fn check_leaks(
         &self,
         alive: &BTreeSet<SessionId>,
         storages: &[StorageProcess],
     ) -> Result<(), String> {
         if !self.unfinished.is_empty() {
-            return Err(format!("left undone: {:?}", self.unfinished));
+            return Err(format!("unfinished work: {:?}", self.unfinished));
         }
         if let Some(session) = self.sessions.iter().find(|it| !alive.contains(it)) {
-            return Err(format!("session {session} of a client that is gone"));
+            return Err(format!("session {session} of a dead client is left"));
         }
         if let Some(session) = self.slots.iter().find(|it| !alive.contains(it)) {
-            return Err(format!("slots of session {session}, which has ended"));
+            return Err(format!("slots of the ended session {session} are left"));
         }
         let mut opens: BTreeMap<InodeId, OpenCounts> = BTreeMap::new();
         let stored: BTreeMap<_, _> =
@@ -214,18 +220,21 @@ impl Stored {
             return Err(format!("locks are {:?} in memory, {stored:?} are stored", self.held));
         }
         if let Some(owner) = self.locks.keys().find(|it| !alive.contains(&it.session)) {
-            return Err(format!("{owner:?} has locks, and its session has ended"));
+            return Err(format!("{owner:?} has locks although its session has ended"));
         }
         for (session, inode, counts) in &self.session_opens {
             if !alive.contains(session) {
-                return Err(format!("{inode} is open by session {session}, which has ended"));
+                return Err(format!("the ended session {session} has {inode} open"));
             }
             let sum = opens.entry(*inode).or_default();
             sum.readers += counts.readers;
             sum.writers += counts.writers;
         }
         if opens != self.opens {
-            return Err(format!("opens are {:?}, those of sessions {opens:?}", self.opens));
+            return Err(format!(
+                "open counts are {:?}, the sum over sessions is {opens:?}",
+                self.opens
+            ));
         }
         for (index, storage) in storages.iter().enumerate() {
             let orphan = storage.chunks.keys().find(|it| !self.inodes.contains_key(&it.inode));
@@ -236,13 +245,15 @@ impl Stored {
         Ok(())
     }
 
-    /// Verifies that what is stored is what the reference has. Owners and times aren't compared.
+    /// Verifies that the stores equal the reference model. Owners and times are not compared.
     pub(crate) fn check_model(&self, model: &Model) -> Result<(), String> {
         if !self.inodes.keys().eq(model.inodes.keys()) {
             let stored: BTreeSet<_> = self.inodes.keys().collect();
             let right: BTreeSet<_> = model.inodes.keys().collect();
             let differ: Vec<_> = stored.symmetric_difference(&right).collect();
-            return Err(format!("only stored, or only in the reference: {differ:?}"));
+            return Err(format!(
+                "inodes that are only in the stores or only in the reference: {differ:?}"
+            ));
         }
         for (inode, expected) in &model.inodes {
             let record = &self.inodes[inode];
@@ -262,16 +273,18 @@ impl Stored {
             let has_size =
                 expected.kind == FileKind::Directory || record.attributes.size == expected.size;
             if !is_right || !has_size {
-                return Err(format!("{inode}: stored {record:?} {entries:?}, right {expected:?}"));
+                return Err(format!(
+                    "{inode}: stored {record:?} {entries:?}, expected {expected:?}"
+                ));
             }
         }
         Ok(())
     }
 
-    /// Verifies that a file that was never cut, and that nobody writes, is at least as long as its
-    /// chunk files say: what was written under a session that ended is not lost to the size. Leaves
-    /// out files in `unsure` (written after a lost session, or given-up truncations), and runs in
-    /// which a power loss may have taken the opens of writers.
+    /// Verifies that a file that was never truncated, and that has no open writer, is at least as
+    /// long as its chunk files: recovery must not lose writes of an ended session. Skips the files
+    /// in `unsure` (written after a lost session, or with an abandoned truncation). Skips runs in
+    /// which a power loss may have lost the opens of writers.
     pub(crate) fn check_sizes(&self, world: &World) -> Result<(), String> {
         if world.knobs.faults.power_losses && world.knobs.policy == SyncPolicy::Interval {
             return Ok(());

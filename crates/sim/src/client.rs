@@ -1,12 +1,12 @@
-//! A client: sessions with slots and sequences exactly as a real one uses them (`crates/client`),
-//! and tasks, each of which does one operation after the other.
+//! A simulated client. It uses sessions with slots and sequences exactly as a real client does
+//! (`crates/client`). Each of its tasks runs one operation at a time.
 
-use crate::inline::Unsynced;
-use crate::network::{Asker, Node};
+use crate::inline::UnsyncedWrites;
+use crate::network::{Node, Purpose};
 use crate::notifications::Notifications;
 use crate::operation::Op;
 use crate::witness::InstanceId;
-use crate::world::{Happening, Phase, World, message};
+use crate::world::{Phase, SimEvent, World, message};
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, GroupId, InodeId, NodeId, Result, SessionId};
 use skep_wire::frame::{FLAG_DURABLE, Header};
@@ -16,29 +16,29 @@ use std::collections::BTreeMap;
 /// A client's process.
 #[derive(Debug)]
 pub(crate) struct ClientProcess {
-    /// Its id in the cluster: another for each process, and after an eviction.
+    /// Node id in the cluster. Each process gets a new one, and so does a client after an eviction.
     pub(crate) node: NodeId,
     pub(crate) life: u64,
     pub(crate) is_running: bool,
     pub(crate) sessions: BTreeMap<GroupId, Session>,
     next_session: u32,
     pub(crate) next_handle: u64,
-    /// Number of its last wait for a lock.
+    /// Number of the client's last wait for a lock.
     pub(crate) last_wait: u64,
     pub(crate) tasks: Vec<Task>,
     pub(crate) handles: Vec<Handle>,
-    pub(crate) inline_writes: Unsynced,
+    pub(crate) inline_writes: UnsyncedWrites,
     pub(crate) notifications: Notifications,
 }
 
-/// A session at a group.
+/// A client's session with a group.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) is_open: bool,
-    /// Last sequence of each task's slot.
+    /// Last sequence sent in each task's slot.
     sequences: Vec<u64>,
-    /// Tasks that wait until it is open.
+    /// Tasks that wait until the session is open.
     waiting: Vec<usize>,
     is_renewing: bool,
 }
@@ -46,7 +46,7 @@ pub(crate) struct Session {
 /// A file that a client has open.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
-    /// Not given twice to one client.
+    /// Unique within the client.
     pub(crate) id: u64,
     pub(crate) inode: InodeId,
     pub(crate) mode: md::OpenMode,
@@ -56,32 +56,32 @@ pub(crate) struct Handle {
     pub(crate) generation: u64,
     pub(crate) pattern: Option<skep_types::StripePattern>,
     pub(crate) end: u64,
-    /// Whether the client knows that others have the file open too.
+    /// Whether a reply or a notification has marked the file as shared.
     pub(crate) is_shared: bool,
-    /// Something of it is to be closed or written by a task right now.
+    /// Whether a task is closing or writing through this handle right now.
     pub(crate) is_busy: bool,
 }
 
-/// One thing after the other.
+/// A sequence of operations, one at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Task {
     pub(crate) current: Option<Current>,
 }
 
-/// The operation that a task is at.
+/// The operation that a task is running.
 #[derive(Debug)]
 pub(crate) struct Current {
     pub(crate) op: Op,
     is_durable: bool,
     pub(crate) window: u64,
     instance: Option<InstanceId>,
-    /// The session in which it was sent.
+    /// The session in which the request was sent.
     session: SessionId,
-    /// Notifications that had come when it was sent.
+    /// Number of notifications that had arrived when the request was sent.
     notifications_before: usize,
-    /// For a listing: what was read so far.
+    /// For a listing: entries read so far.
     seen: Vec<(Vec<u8>, InodeId)>,
-    /// For a write: its handle, end, messages under way.
+    /// For a write: handle, end, and number of messages under way.
     write: Option<Write>,
 }
 
@@ -102,13 +102,13 @@ impl Current {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Write {
-    /// Whose end it moves.
+    /// Handle whose end the write moves.
     pub(crate) handle: u64,
     pub(crate) end: u64,
     pub(crate) under_way: usize,
 }
 
-/// Whether a group refuses the session that a request came in.
+/// Whether the error means that the group refuses the request's session.
 pub(crate) fn is_lost(error: &Error) -> bool {
     matches!(error.code(), ErrorCode::StaleSession | ErrorCode::Evicted)
 }
@@ -125,7 +125,7 @@ impl ClientProcess {
             last_wait: 0,
             tasks: (0..tasks).map(|_| Task::default()).collect(),
             handles: Vec::new(),
-            inline_writes: Unsynced::default(),
+            inline_writes: UnsyncedWrites::default(),
             notifications: Notifications::default(),
         }
     }
@@ -160,12 +160,12 @@ impl World {
         let (life, tasks) = (process.life, process.tasks.len());
         for task in 0..tasks {
             let pause = self.random.micros(0, 2_000);
-            self.after(pause, Happening::Step { client, life, task });
+            self.after(pause, SimEvent::Step { client, life, task });
         }
-        self.after(self.knobs.lease / 3, Happening::KeepAlive { client, life });
+        self.after(self.knobs.lease / 3, SimEvent::KeepAlive { client, life });
     }
 
-    /// A client dies: nobody hears of it again; its sessions end with their leases.
+    /// Kills a client without a message to any server. Its sessions end with their leases.
     pub(crate) fn kill_client(&mut self, client: usize) {
         let process = &mut self.clients[client];
         if !process.is_running {
@@ -189,12 +189,12 @@ impl World {
         self.break_all(node, 0);
         if self.phase == Phase::Busy {
             let pause = self.random.micros(1_000, 3_000_000);
-            self.after(pause, Happening::Restart { node });
+            self.after(pause, SimEvent::Restart { node });
         }
     }
 
-    /// A client leaves as a mount does that is unmounted.
-    pub(crate) fn say_goodbye(&mut self, client: usize) {
+    /// Closes all sessions of a client, as an unmounted mount does.
+    pub(crate) fn unmount_client(&mut self, client: usize) {
         let open: Vec<_> = self.clients[client]
             .sessions
             .iter()
@@ -203,7 +203,7 @@ impl World {
         for (group, session) in open {
             let (header, body) = message(&md::CloseSession {});
             let header = Header { session, ..header };
-            self.call(Node::Client(client), group, header, body, Asker::Goodbye);
+            self.call(Node::Client(client), group, header, body, Purpose::CloseSession);
         }
         self.clients[client].sessions.clear();
         self.clients[client].handles.clear();
@@ -215,7 +215,7 @@ impl World {
             return;
         }
         let third = self.knobs.lease / 3;
-        self.after(third, Happening::KeepAlive { client, life });
+        self.after(third, SimEvent::KeepAlive { client, life });
         let mut due = Vec::new();
         for (group, session) in &mut self.clients[client].sessions {
             if session.is_open && !std::mem::replace(&mut session.is_renewing, true) {
@@ -226,8 +226,9 @@ impl World {
             let (header, body) =
                 message(&md::KeepAlive { lease_ms: self.knobs.lease.as_millis() as u32 });
             let header = Header { session, ..header };
-            let tag = self.call(Node::Client(client), group, header, body, Asker::KeepAlive(group));
-            self.after(third, Happening::GiveUp { tag });
+            let tag =
+                self.call(Node::Client(client), group, header, body, Purpose::KeepAlive(group));
+            self.after(third, SimEvent::GiveUp { tag });
         }
     }
 
@@ -241,13 +242,13 @@ impl World {
         self.attempt(client, task);
     }
 
-    /// Begins a write: chunk files first, then the end is known.
+    /// Begins a write. Its new end counts once all chunk files are written.
     pub(crate) fn begin_write(&mut self, client: usize, task: usize, write: Write, op: Op) {
         let current = Current::new(op, false, Some(write));
         self.clients[client].tasks[task].current = Some(current);
     }
 
-    /// Sends the operation of a task under the session that its group has now.
+    /// Sends the operation of a task in the current session of its group.
     fn attempt(&mut self, client: usize, task: usize) {
         let process = &mut self.clients[client];
         let Some(current) = &process.tasks[task].current else { return };
@@ -270,7 +271,7 @@ impl World {
             header.flags |= FLAG_DURABLE;
         }
         let mut instance = None;
-        let notifications_before = process.notifications.come.len();
+        let notifications_before = process.notifications.arrived.len();
         if op.modifies() {
             session.sequences[task] += 1;
             header.slot = task as u32;
@@ -281,7 +282,7 @@ impl World {
         let is_next_page = matches!(&op, Op::ReadDirectory(_)) && !is_first_page;
         if let Some(id) = instance {
             let is_always = self.knobs.policy == skep_metadata::target::SyncPolicy::Always;
-            self.witness.sent(id, &op, is_durable || is_always);
+            self.witness.request_sent(id, &op, is_durable || is_always);
         }
         let window = (!is_next_page).then(|| self.witness.open_window(&op, id));
         if let Some(current) = &mut self.clients[client].tasks[task].current {
@@ -293,7 +294,7 @@ impl World {
             }
         }
         let body = op.body();
-        self.call(Node::Client(client), group, header, body, Asker::Task(task));
+        self.call(Node::Client(client), group, header, body, Purpose::Task(task));
     }
 
     fn open_session(&mut self, client: usize, group: GroupId) {
@@ -302,10 +303,10 @@ impl World {
         let slots = process.tasks.len() as u32;
         let (header, body) = message(&md::OpenSession { client: process.node, slots });
         let header = Header { session, ..header };
-        self.call(Node::Client(client), group, header, body, Asker::Session(group));
+        self.call(Node::Client(client), group, header, body, Purpose::Session(group));
     }
 
-    /// The session of a group was lost: another takes its place.
+    /// Replaces a lost session of a group by a new one.
     pub(crate) fn replace_session(
         &mut self,
         client: usize,
@@ -327,7 +328,8 @@ impl World {
         if let Some(old) = process.sessions.get_mut(&group) {
             new.waiting = std::mem::take(&mut old.waiting);
         }
-        // A real client opens these anew; here they are forgotten, with what it had written.
+        // A real client reopens these files. The simulated client drops the handles with their
+        // unreported writes.
         let lost_files = process.handles.iter().filter(|handle| handle.session == lost);
         self.unsure.extend(lost_files.map(|handle| handle.inode));
         process.handles.retain(|handle| handle.session != lost);
@@ -335,11 +337,16 @@ impl World {
         self.open_session(client, group);
     }
 
-    /// A call of a client has its final answer.
-    pub(crate) fn client_answer(&mut self, client: usize, asker: &Asker, result: Result<Vec<u8>>) {
-        match asker {
-            Asker::Session(group) => self.session_opened(client, *group, &result),
-            Asker::KeepAlive(group) => {
+    /// Handles the final answer of a client's call.
+    pub(crate) fn client_answer(
+        &mut self,
+        client: usize,
+        purpose: &Purpose,
+        result: Result<Vec<u8>>,
+    ) {
+        match purpose {
+            Purpose::Session(group) => self.session_opened(client, *group, &result),
+            Purpose::KeepAlive(group) => {
                 let Some(session) = self.clients[client].sessions.get_mut(group) else { return };
                 session.is_renewing = false;
                 let id = session.id;
@@ -349,15 +356,15 @@ impl World {
                     self.replace_session(client, *group, id, error);
                 }
             }
-            Asker::Task(task) => self.task_answer(client, *task, &result),
-            Asker::Write(task) => self.chunk_written(client, *task, &result),
-            Asker::Notifications(group, session) => {
-                self.notified(client, (*group, *session), &result)
+            Purpose::Task(task) => self.task_answer(client, *task, &result),
+            Purpose::Write(task) => self.chunk_written(client, *task, &result),
+            Purpose::Notifications(group, session) => {
+                self.receive_notifications(client, (*group, *session), &result)
             }
-            Asker::Acknowledge(number) => {
-                self.clients[client].notifications.at_work.remove(number);
+            Purpose::Acknowledge(number) => {
+                self.clients[client].notifications.unacknowledged.remove(number);
             }
-            Asker::Goodbye | Asker::Target(_) | Asker::Cleaner(_) => {}
+            Purpose::CloseSession | Purpose::Target(_) | Purpose::Cleaner(_) => {}
         }
     }
 
@@ -394,7 +401,7 @@ impl World {
                 return self.attempt(client, task);
             }
             let (window, seen) = (current.window, std::mem::take(&mut current.seen));
-            let result = self.witness.listed(window, &seen);
+            let result = self.witness.check_listing(window, &seen);
             self.check(result);
             return self.end_operation(client, task, None);
         }
@@ -403,19 +410,19 @@ impl World {
             && current.op.is_of_wait()
             && is_lost(error)
         {
-            // Its locks are lost, and what it waits for with them.
+            // The client has lost its locks, and the awaited lock with them.
             let (session, home) = (current.session, current.op.home());
             if let Some(group) = self.map.shard_group(home.shard()) {
                 self.replace_session(client, group, session, error);
             }
             return self.end_operation(client, task, None);
         }
-        let checked = self.witness.answered(window, instance, result);
+        let checked = self.witness.check_answer(window, instance, result);
         self.check(checked);
         if let (Err(error), Some((session, ..))) = (result, instance)
             && is_lost(error)
         {
-            return self.try_anew(client, task, session, error);
+            return self.restart_operation(client, task, session, error);
         }
         self.trace.note(self.now, || match result {
             Ok(_) => format!("client {client}.{task} is done"),
@@ -424,18 +431,19 @@ impl World {
         self.end_operation(client, task, result.as_ref().ok().map(Vec::as_slice));
     }
 
-    /// The session was lost: the operation begins again in a new one, unless it was about what went
-    /// with the session.
-    fn try_anew(&mut self, client: usize, task: usize, lost: SessionId, why: &Error) {
+    /// Restarts an operation in a new session after the old one was lost. A close is not restarted:
+    /// the open was lost with the session.
+    fn restart_operation(&mut self, client: usize, task: usize, lost: SessionId, why: &Error) {
         let Some(current) = &self.clients[client].tasks[task].current else { return };
         let needs_session = matches!(current.op, Op::Close(_) | Op::CloseMany(_));
         self.unsure.extend(current.op.truncations().map(|(inode, _)| inode));
         if let Some(group) = self.map.shard_group(current.op.home().shard()) {
             self.replace_session(client, group, lost, why);
         }
-        match needs_session {
-            true => self.end_operation(client, task, None),
-            false => self.attempt(client, task),
+        if needs_session {
+            self.end_operation(client, task, None)
+        } else {
+            self.attempt(client, task)
         }
     }
 
@@ -466,17 +474,18 @@ impl World {
         self.witness.close_window(current.window);
         if let Some(reply) = reply {
             let sent = (current.instance, current.notifications_before);
-            self.learn(client, &current.op, sent, reply);
-            self.learn_inline(client, &current.op, current.instance, reply);
+            self.apply_reply(client, &current.op, sent, reply);
+            self.apply_inline_reply(client, &current.op, current.instance, reply);
             if let Some(next) = self.next_of_wait(&current.op, current.session, reply) {
-                return self.go_on_waiting(client, task, next);
+                return self.continue_wait(client, task, next);
             }
         }
         let life = self.clients[client].life;
-        let pause = match self.random.percent(80) {
-            true => self.random.micros(0, 2_000),
-            false => self.random.micros(0, 100_000),
+        let pause = if self.random.percent(80) {
+            self.random.micros(0, 2_000)
+        } else {
+            self.random.micros(0, 100_000)
         };
-        self.after(pause, Happening::Step { client, life, task });
+        self.after(pause, SimEvent::Step { client, life, task });
     }
 }

@@ -1,9 +1,10 @@
-//! The disk of a metadata target's log: real bytes in segments, of which a power loss takes or tears
-//! what was not synced.
+//! The simulated disk of a metadata target's log: real bytes in segments. A power loss drops or
+//! tears the bytes that were not synced.
 //!
-//! # What a power loss leaves
-//! All bytes that a finished sync covered. Of the rest, any set of 512-byte sectors: one that is
-//! lost reads as zeros, or the segment is shorter. A kill of the process leaves everything.
+//! # State after a power loss
+//! All bytes that a finished sync covered survive. Of the rest, any set of 512-byte sectors
+//! survives: a lost sector reads as zeros, or the segment is shorter. A kill of the process keeps
+//! all bytes.
 
 use crate::random::Random;
 use skep_format::log::{encode_record, scan};
@@ -15,15 +16,15 @@ const SECTOR: usize = 512;
 struct Segment {
     first: Lsn,
     bytes: Vec<u8>,
-    /// Bytes from the start that are on the device for sure.
+    /// Bytes from the start that are certainly on the device.
     synced: usize,
 }
 
-/// What a sync that begins now covers: for each segment its first record and length.
+/// The range that a sync starting now covers: for each segment its first record and length.
 #[derive(Debug, Clone)]
 pub(crate) struct SyncPoint(Vec<(Lsn, usize)>);
 
-/// See the file's description.
+/// The simulated disk of a metadata target's log.
 #[derive(Debug)]
 pub(crate) struct LogDisk {
     target: TargetId,
@@ -40,7 +41,7 @@ impl LogDisk {
     /// Appends a record.
     ///
     /// # Errors
-    /// `TooLarge` if nobody could read it back.
+    /// `TooLarge` if the record is longer than a reader accepts.
     pub(crate) fn append(&mut self, lsn: Lsn, synced: Lsn, payload: &[u8]) -> Result<()> {
         let record = encode_record(self.target, lsn, synced, payload)?;
         let is_full = |segment: &Segment| segment.bytes.len() >= self.segment_bytes;
@@ -53,12 +54,12 @@ impl LogDisk {
         Ok(())
     }
 
-    /// A sync begins.
+    /// Begins a sync.
     pub(crate) fn begin_sync(&self) -> SyncPoint {
         SyncPoint(self.segments.iter().map(|it| (it.first, it.bytes.len())).collect())
     }
 
-    /// A sync has ended.
+    /// Finishes a sync: its range survives a power loss.
     pub(crate) fn end_sync(&mut self, point: &SyncPoint) {
         for (first, len) in &point.0 {
             if let Some(segment) = self.segments.iter_mut().find(|it| it.first == *first) {
@@ -67,14 +68,14 @@ impl LogDisk {
         }
     }
 
-    /// Removes segments that hold nothing after `lsn`; the last one stays.
+    /// Removes segments that hold no record after `lsn`. The last segment stays.
     pub(crate) fn trim(&mut self, lsn: Lsn) {
         while self.segments.len() > 1 && self.segments[1].first.raw() <= lsn.raw() + 1 {
             self.segments.remove(0);
         }
     }
 
-    /// Takes away what the device may not have.
+    /// Drops a random part of the unsynced bytes.
     pub(crate) fn power_loss(&mut self, random: &mut Random) {
         let mode = random.below(4);
         for segment in &mut self.segments {
@@ -95,7 +96,7 @@ impl LogDisk {
                     kept[from..to].fill(0);
                 }
             }
-            // The file's length may be written without its bytes.
+            // The device may have persisted the file's length without its bytes.
             if random.percent(70) {
                 kept.truncate(end);
             }
@@ -103,28 +104,28 @@ impl LogDisk {
         }
     }
 
-    /// Reads the log as a target does when it starts: cuts the end off that was never synced, syncs
-    /// the rest, and gives the records.
+    /// Reads the log as a starting target does: truncates the unsynced end, syncs the rest, and
+    /// returns the records.
     ///
     /// # Errors
-    /// `Corrupt` if a record is damaged that was synced.
+    /// `Corrupt` if a synced record is damaged.
     pub(crate) fn recover(&mut self) -> Result<Vec<(Lsn, Vec<u8>)>> {
         let mut records: Vec<(Lsn, Vec<u8>)> = Vec::new();
         let mut kept = 0;
         let mut is_over = false;
-        // The record with which the next segment has to begin, also if there is none before it.
+        // The expected first record of the next segment, also if no record precedes it.
         let Some(mut next) = self.segments.first().map(|it| it.first) else { return Ok(records) };
         for segment in &mut self.segments {
             let found = scan(self.target, segment.first, &segment.bytes)?;
             if is_over || segment.first != next {
                 is_over = true;
                 if found.records.iter().any(|record| record.synced >= next) {
-                    let what = format!("record {next} is missing though it was synced");
+                    let what = format!("synced record {next} is missing");
                     return Err(Error::new(ErrorCode::Corrupt, what));
                 }
                 continue;
             }
-            // An empty tail of zeros is no record either: the next segment must follow on.
+            // A tail of zeros contains no record: the next segment must continue with `next`.
             segment.bytes.truncate(found.end);
             segment.synced = found.end;
             next = Lsn::new(next.raw() + found.records.len() as u64);
@@ -158,7 +159,7 @@ mod tests {
         for seed in 0..300 {
             let mut disk = filled(9);
             disk.power_loss(&mut Random::new(seed));
-            let records = disk.recover().expect("nothing that was synced is lost");
+            let records = disk.recover().expect("a log that lost only unsynced records");
             assert!(records.len() >= 9, "seed {seed}: {}", records.len());
             assert!(records.iter().zip(1..).all(|(record, lsn)| record.0.raw() == lsn));
         }
@@ -170,18 +171,18 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_a_segment_that_lost_all_is_lost_too() {
+    fn segments_after_an_empty_segment_are_dropped() {
         let mut disk = filled(1);
         disk.trim(Lsn::new(11));
         let first = disk.segments[0].first;
         disk.segments[0].bytes.clear();
-        assert_eq!(disk.recover().expect("nothing of it was synced"), []);
+        assert_eq!(disk.recover().expect("a log without synced records"), []);
         disk.append(first, Lsn::new(1), b"anew").expect("a small record");
         assert_eq!(disk.recover().expect("an undamaged log"), [(first, b"anew".to_vec())]);
     }
 
     #[test]
-    fn trimming_leaves_what_a_checkpoint_needs() {
+    fn trimming_keeps_records_after_the_checkpoint() {
         let mut disk = filled(20);
         disk.trim(Lsn::new(11));
         let records = disk.recover().expect("an undamaged log");

@@ -1,6 +1,7 @@
-//! The part of the reference that says what an inode's lists, permissions and pattern are: what a
-//! new one gets from its directory, and what setting one of them does to the others. The arithmetic
-//! of lists and patterns is that of the real thing; when which of them is used is not.
+//! The part of the reference model for access control lists, permissions and patterns: the values
+//! that a new inode inherits from its directory, and the effect of setting one on the others. The
+//! model shares the arithmetic of lists and patterns with the real code. It decides independently
+//! when each of them applies.
 
 use crate::model::Inode;
 use skep_cluster::patterns;
@@ -20,18 +21,18 @@ impl Inode {
         self.xattrs.get(name).and_then(|bytes| Acl::from_xattr(bytes).ok())
     }
 
-    /// Whether it has a list.
+    /// Whether the inode has an access control list.
     pub(crate) fn has_acl(&self) -> bool {
         [ACCESS_ACL, DEFAULT_ACL].iter().any(|name| self.xattrs.contains_key(*name))
     }
 
-    /// A new inode in this directory, which has the number `directory`.
+    /// A new inode in this directory, whose id is `directory`.
     pub(crate) fn child(
         &self,
         directory: InodeId,
         kind: FileKind,
         new: &NewInode,
-        asked: Option<&PatternRequest>,
+        requested: Option<&PatternRequest>,
         map: &ClusterMap,
     ) -> Self {
         let mut child = Self::new(kind, directory, new.permissions);
@@ -45,7 +46,7 @@ impl Inode {
             FileKind::Regular => {
                 let default = self.pattern.as_deref().map(PatternRequest::from_record);
                 let default = default.transpose().expect("`set_pattern` set it");
-                let merged = patterns::merge(asked, default.as_ref());
+                let merged = patterns::merge(requested, default.as_ref());
                 child.pattern = Some(of_file(&merged, 1, map));
             }
             _ => {}
@@ -69,7 +70,7 @@ impl Inode {
         child
     }
 
-    /// `chmod`: the list that says who may follows.
+    /// `chmod`: the access list follows the mode.
     pub(crate) fn set_permissions(&mut self, permissions: u32) {
         self.permissions = permissions;
         if let Some(mut acl) = self.acl(ACCESS_ACL) {
@@ -78,7 +79,7 @@ impl Inode {
         }
     }
 
-    /// Sets an attribute, which may be a list.
+    /// Sets an extended attribute, which may be an access control list.
     pub(crate) fn set_xattr(&mut self, name: &[u8], value: &[u8], clear_set_group_id: bool) {
         if name == ACCESS_ACL
             && let Ok(acl) = Acl::from_xattr(value)
@@ -95,24 +96,24 @@ impl Inode {
         self.xattrs.insert(name.to_vec(), value.to_vec());
     }
 
-    /// Sets what a directory hands down, or the pattern of a file that holds nothing.
-    pub(crate) fn set_pattern(&mut self, asked: Option<&PatternRequest>, map: &ClusterMap) {
+    /// Sets the default pattern of a directory, or the pattern of an empty file.
+    pub(crate) fn set_pattern(&mut self, requested: Option<&PatternRequest>, map: &ClusterMap) {
         if self.kind == FileKind::Directory {
-            self.pattern = asked.map(|asked| {
+            self.pattern = requested.map(|requested| {
                 let origin = PatternOrigin::Directory;
-                Arc::new(PatternRequest { origin, ..asked.clone() }.to_record())
+                Arc::new(PatternRequest { origin, ..requested.clone() }.to_record())
             });
             return;
         }
         let base = self.pattern.as_deref().map(PatternRequest::with_policies_of);
-        let merged = patterns::merge(asked, base.as_ref());
+        let merged = patterns::merge(requested, base.as_ref());
         let generation = self.pattern.as_ref().map_or(0, |old| old.generation) + 1;
         self.pattern = Some(of_file(&merged, generation, map));
         self.inline.clear();
     }
 
-    /// Whether a pattern is the one that it should have. Which groups a rule chooses is not the
-    /// reference's business.
+    /// Whether `found` equals the expected pattern. The model does not predict the groups that a
+    /// placement policy chooses.
     pub(crate) fn has_pattern(&self, found: Option<&StripePattern>) -> bool {
         let (Some(expected), Some(found)) = (&self.pattern, found) else {
             return self.pattern.is_none() && found.is_none();
@@ -133,13 +134,13 @@ impl Inode {
 
 fn of_file(merged: &PatternRequest, generation: u32, map: &ClusterMap) -> Arc<StripePattern> {
     let storages = map.groups.iter().filter(|it| it.kind == TargetKind::Storage).count();
-    // Where there is one target alone, no file is wider later than at first.
+    // With a single storage target no file becomes wider than at its creation.
     let stripe_from = if storages == 1 { 0 } else { map.policy.stripe_from };
     let policy = Policy { stripe_from, ..map.policy.clone() };
     Arc::new(StripePattern { generation, ..patterns::resolve(merged, &policy) })
 }
 
-/// Without the groups that a rule has chosen.
+/// The pattern without the groups that a placement policy has chosen.
 fn without_choice(pattern: &StripePattern) -> StripePattern {
     let mut pattern = pattern.clone();
     let chosen = pattern.components.iter_mut().filter(|it| it.chooser != Chooser::Listed);

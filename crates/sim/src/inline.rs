@@ -1,10 +1,10 @@
-//! Clients that write the first bytes of files where these lie in metadata, read them, and ask
-//! whether they are safe.
+//! Clients that write, read and sync the first bytes of files where metadata targets store them
+//! inline.
 //!
-//! What is checked besides what the witness does: a write that is called safe is there and stays,
-//! whatever power losses come; a write that is called lost was. After an answer the client knows
-//! nothing of the writes that it was about, as a real one. Of a start that is so long ago that the
-//! target has forgotten it, anything may be called lost.
+//! Checks in addition to the witness: a write that a target reports as safe exists and survives all
+//! power losses, and a write that it reports as lost was lost. After the answer the client drops
+//! the marks of these writes, as a real client does. A target may report a write as lost if it has
+//! forgotten the epoch of that write, because the epoch is too old.
 
 use crate::operation::Op;
 use crate::witness::InstanceId;
@@ -17,11 +17,11 @@ use skep_wire::limits::MAX_EPOCHS;
 use skep_wire::metadata::OpenMode;
 use std::collections::BTreeMap;
 
-/// Writes of a client that it was told are done, and that it hasn't asked for since.
-pub(crate) type Unsynced = BTreeMap<InodeId, Vec<(InlineMark, InstanceId)>>;
+/// Acknowledged inline writes of a client that it has not synced since.
+pub(crate) type UnsyncedWrites = BTreeMap<InodeId, Vec<(InlineMark, InstanceId)>>;
 
 impl World {
-    /// Something to do with the first bytes of an open file, if these lie in metadata.
+    /// A random operation on the inline bytes of an open file, if the file has any.
     pub(crate) fn inline(&mut self, client: usize, index: usize) -> Option<Op> {
         let handle = &self.clients[client].handles[index];
         let pattern = handle.pattern.as_ref()?;
@@ -36,7 +36,7 @@ impl World {
             let length = length as u32;
             return Some(Op::ReadInline(ReadInline { inode, generation, offset, length }));
         }
-        // At times nothing but zeros.
+        // The byte is zero at times.
         let byte = self.random.below(4) as u8;
         let bytes = vec![byte; length as usize];
         Some(Op::WriteInline(WriteInline {
@@ -49,12 +49,12 @@ impl World {
         }))
     }
 
-    /// A sync of a file of which a client has writes that it hasn't asked for yet.
+    /// A sync of a random file with unsynced inline writes.
     pub(crate) fn sync_inline(&mut self, client: usize) -> Option<Op> {
         let unsynced = &self.clients[client].inline_writes;
         let which = self.random.index(unsynced.len().max(1));
         let (inode, written) = unsynced.iter().nth(which)?;
-        // The newest of each epoch.
+        // The newest write of each epoch.
         let newest: BTreeMap<_, _> =
             written.iter().map(|(mark, _)| (mark.epoch, mark.record)).collect();
         let mark = |(epoch, record)| InlineMark { epoch, record };
@@ -62,8 +62,8 @@ impl World {
         Some(Op::SyncInline(SyncInline { inode: *inode, written }))
     }
 
-    /// Takes in what a client is told of such an operation.
-    pub(crate) fn learn_inline(
+    /// Applies the reply of an inline operation to the client's state, and checks a sync's answer.
+    pub(crate) fn apply_inline_reply(
         &mut self,
         client: usize,
         op: &Op,
@@ -82,27 +82,28 @@ impl World {
             Op::SyncInline(it) => {
                 let Ok(synced) = SyncInlineReply::from_bytes(reply) else { return };
                 let Some(of_file) = unsynced.get_mut(&it.inode) else { return };
-                let is_meant = |mark: &InlineMark| {
-                    let asked =
+                let is_covered = |mark: &InlineMark| {
+                    let is_covering =
                         |it: &InlineMark| it.epoch == mark.epoch && it.record >= mark.record;
-                    it.written.iter().any(asked)
+                    it.written.iter().any(is_covering)
                 };
-                // Another task has asked of the same writes meanwhile, and was answered.
-                let is_known = |mark: &InlineMark| of_file.iter().any(|(known, _)| known == mark);
-                let was_told = !it.written.iter().all(is_known);
-                let meant: Vec<_> =
-                    of_file.extract_if(.., |(mark, _)| is_meant(mark)).map(|it| it.1).collect();
+                // Another task has synced the same writes meanwhile and got the answer.
+                let is_unsynced =
+                    |mark: &InlineMark| of_file.iter().any(|(known, _)| known == mark);
+                let other_task_synced = !it.written.iter().all(is_unsynced);
+                let covered: Vec<_> =
+                    of_file.extract_if(.., |(mark, _)| is_covered(mark)).map(|it| it.1).collect();
                 if of_file.is_empty() {
                     unsynced.remove(&it.inode);
                 }
-                // A target's starts are numbered like its lives, or lower.
+                // A target's epochs are numbered like its lives, or lower.
                 let oldest = it.written.iter().map(|mark| mark.epoch).min().unwrap_or_default();
                 let lives = self.targets.iter().map(|target| target.life).max();
                 let may_be_forgotten =
                     lives.is_some_and(|lives| lives >= oldest + MAX_EPOCHS as u64);
-                let is_explained = synced.is_lost && (may_be_forgotten || was_told);
-                if !meant.is_empty() && !is_explained {
-                    let checked = self.witness.inline_synced(&meant, synced.is_lost);
+                let is_explained = synced.is_lost && (may_be_forgotten || other_task_synced);
+                if !covered.is_empty() && !is_explained {
+                    let checked = self.witness.check_inline_sync(&covered, synced.is_lost);
                     self.check(checked);
                 }
             }

@@ -1,20 +1,20 @@
-//! What a seed decides before its run begins: sizes, limits (small), and which faults happen.
+//! The values that a seed draws before its run begins: sizes, (small) limits, and enabled faults.
 
 use crate::random::Random;
 use skep_metadata::limits::Limits;
 use skep_metadata::target::SyncPolicy;
 use std::time::Duration;
 
-/// Which faults happen.
+/// The enabled faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Faults {
     /// Processes of targets are killed.
     pub kills: bool,
     /// Targets lose power.
     pub power_losses: bool,
-    /// Connections break; what is on them may arrive late.
+    /// Connections break; requests on them may arrive late.
     pub breaks: bool,
-    /// Pairs of nodes can't reach each other for a while.
+    /// Pairs of nodes cannot reach each other for a while.
     pub partitions: bool,
     /// Syncs and messages take long at times.
     pub slowness: bool,
@@ -22,24 +22,24 @@ pub struct Faults {
     pub client_deaths: bool,
     /// Storage targets stop for a while.
     pub storage_stops: bool,
-    /// Disks of targets get full for a while.
+    /// Disks of targets become full for a while.
     pub full_disks: bool,
 }
 
-/// A bug that is planted, to see that the checkers find it.
+/// A planted bug, which proves that the checkers find it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Plant {
-    /// Participants are not told of commits.
-    LoseDecide,
-    /// The disk says that a sync has ended when it begins.
+pub enum PlantedBug {
+    /// The coordinator drops commit notices to participants.
+    LoseCommitNotices,
+    /// The disk reports a sync as finished when it begins.
     SyncTooSoon,
-    /// A target that starts has forgotten the replies of slots.
+    /// A starting target forgets the replies of slots.
     ForgetSlots,
-    /// Storage forgets what it was to remove.
-    KeepChunks,
+    /// Storage targets ignore removals of chunk files.
+    IgnoreRemovals,
 }
 
-/// Everything that a seed decides beforehand.
+/// All values that a seed draws beforehand.
 #[derive(Debug, Clone)]
 pub struct Knobs {
     /// Metadata targets.
@@ -48,7 +48,7 @@ pub struct Knobs {
     pub storages: usize,
     /// Clients.
     pub clients: usize,
-    /// Things that a client does at the same time.
+    /// Tasks of each client.
     pub tasks: usize,
     /// Operations of all clients together.
     pub steps: u64,
@@ -56,30 +56,30 @@ pub struct Knobs {
     pub policy: SyncPolicy,
     /// Limits of the metadata targets.
     pub limits: Limits,
-    /// How many bytes of new files lie in metadata unless somebody says otherwise.
+    /// Inline bytes of new files without a pattern of their own.
     pub inline_bytes: u64,
     /// Lease of sessions.
     pub lease: Duration,
     /// Bytes of a log segment.
     pub segment_bytes: usize,
-    /// Directories and files that the workload goes back to.
+    /// Number of recent directories and files that the workload reuses.
     pub working_set: usize,
-    /// Which faults happen.
+    /// The enabled faults.
     pub faults: Faults,
-    /// Time between two faults, about.
-    pub calm: Duration,
+    /// Approximate time between two faults.
+    pub mean_fault_pause: Duration,
     /// A planted bug.
-    pub plant: Option<Plant>,
+    pub plant: Option<PlantedBug>,
 }
 
-/// Longest sync of a disk that isn't slow, in microseconds: what a metadata target expects at most
-/// (`SYNC_AFTER`).
+/// Longest sync of a disk that is not slow, in microseconds: the maximum that a metadata target
+/// expects (`SYNC_AFTER`).
 pub(crate) const USUAL_SYNC_MICROS: u64 = 5_000;
 /// Longest sync of a slow disk, in microseconds.
 pub(crate) const SLOW_SYNC_MICROS: u64 = 60_000;
 
 impl Knobs {
-    /// Draws them.
+    /// Draws all values.
     pub(crate) fn draw(random: &mut Random) -> Self {
         let all = random.percent(40);
         let mut fault = |percent| all || random.percent(percent);
@@ -117,7 +117,7 @@ impl Knobs {
             segment_bytes: random.within(600, 20_000) as usize,
             working_set: random.within(2, 8) as usize,
             faults,
-            calm: random.micros(5_000, 400_000),
+            mean_fault_pause: random.micros(5_000, 400_000),
             plant: None,
         }
     }

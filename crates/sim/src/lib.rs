@@ -1,10 +1,11 @@
 //! Seeded deterministic simulation of the metadata core, with checkers.
 //!
 //! Runs the real state machine of metadata targets ([`skep_metadata::target::MetadataTarget`]) with
-//! simulated disks, network, storage and clients, from one number: the seed decides sizes, limits,
-//! the workload and every fault. [`run()`] gives what came of it. `witness` checks each answer
-//! while the run goes on, `checks` looks at what is stored at its end. Does not simulate
-//! management, changes of the cluster map, or groups with more than one member.
+//! simulated disks, network, storage targets and clients. One number, the seed, decides sizes,
+//! limits, the workload and every fault. [`run()`] returns the report. `witness` checks each answer
+//! during the run, and `checks` reads the stores at its end. The simulation does not cover
+//! management, changes of groups and shards in the cluster map, or groups with more than one
+//! member.
 
 mod changes;
 mod checks;

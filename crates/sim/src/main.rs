@@ -1,4 +1,4 @@
-//! Runs seeds of the simulation and prints what came of them.
+//! Runs seeds of the simulation and prints their results.
 
 use clap::Parser;
 use skep_sim::{Options, Report, run};
@@ -11,19 +11,19 @@ struct Arguments {
     /// First seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many seeds, from the first on.
+    /// Number of seeds, beginning with the first.
     #[arg(long, default_value_t = 1)]
     new: u64,
-    /// Stop beginning new seeds after so many seconds.
+    /// Seconds after which no new seed begins.
     #[arg(long)]
     seconds: Option<u64>,
-    /// Operations of all clients of a run.
+    /// Number of operations of a run, over all clients.
     #[arg(long)]
     steps: Option<u64>,
-    /// Print everything that happens.
+    /// Print all events.
     #[arg(long)]
     trace: bool,
-    /// Go on after a seed that failed.
+    /// Continue after a seed that failed.
     #[arg(long)]
     keep_going: bool,
 }

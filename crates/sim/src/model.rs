@@ -1,6 +1,6 @@
-//! The reference: a whole namespace in memory, on which one operation runs after the other. The one
-//! definition of what each operation means; it knows no targets, transactions or messages under
-//! way.
+//! The reference model: a whole namespace in memory, to which operations are applied one after the
+//! other. It is the only definition of each operation's meaning. It does not model targets,
+//! transactions or messages under way.
 
 mod inline;
 mod locks;
@@ -21,20 +21,20 @@ use std::sync::Arc;
 
 type Outcome = Result<Summary, ErrorCode>;
 
-/// An inode.
+/// An inode of the reference model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Inode {
     /// Its kind.
     pub(crate) kind: FileKind,
-    /// Names that it has; of directories: always 1.
+    /// Number of names; always 1 for a directory.
     pub(crate) links: u32,
-    /// Bytes in the file.
+    /// Size of the file in bytes.
     pub(crate) size: u64,
-    /// Truncations.
+    /// Number of truncations.
     pub(crate) truncate_generation: u64,
     /// Permission bits.
     pub(crate) permissions: u32,
-    /// Its project, and whether a directory hands it down.
+    /// Its project, and whether a directory hands it down to new entries.
     pub(crate) project: u32,
     pub(crate) hands_down_project: bool,
     /// A directory's parent.
@@ -43,42 +43,44 @@ pub(crate) struct Inode {
     pub(crate) entries: BTreeMap<Vec<u8>, InodeId>,
     /// Extended attributes.
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Where a symbolic link points.
+    /// The target of a symbolic link.
     pub(crate) link_target: Vec<u8>,
     /// Opens of each session: for reading, for writing.
     pub(crate) opens: BTreeMap<SessionId, (u32, u32)>,
-    /// What is locked.
+    /// Locked ranges of each owner.
     pub(crate) locks: BTreeMap<Owner, LockRanges<LockMode>>,
-    /// It was made without a name and never had one.
+    /// Whether the inode was created without a name and never had one.
     pub(crate) may_be_named: bool,
-    /// Where its bytes lie, without the groups that a rule chooses; or what it hands down.
+    /// A file's pattern, without the groups that a placement policy chooses; or a directory's
+    /// default pattern.
     pub(crate) pattern: Option<Arc<StripePattern>>,
-    /// Its first bytes, where they lie in metadata, up to the last that isn't zero.
+    /// The inline bytes of the file, up to the last byte that is not zero.
     pub(crate) inline: Vec<u8>,
-    /// How far writers have said that they had come.
+    /// Highest end that a writer has reported.
     pub(crate) high_water: u64,
-    /// A writer's session ended while it was open: nobody knows how far that one came.
+    /// Whether the session of a writer ended while the file was open: the end of its writes is
+    /// unknown.
     pub(crate) was_left_open: bool,
 }
 
-/// Who locks: the session, which locks it sees, its number.
+/// Lock owner: session, kind of lock, number.
 pub(crate) type Owner = (SessionId, LockKind, u64);
 
-/// Who waits for what: the file, the owner, first byte, the byte behind the last.
-pub(crate) type Wait = (InodeId, Owner, u64, u64);
+/// A wait for a lock: file, owner, first byte, byte after the last.
+pub(crate) type LockWait = (InodeId, Owner, u64, u64);
 
-/// The namespace.
+/// The reference namespace.
 #[derive(Debug, Clone)]
 pub(crate) struct Model {
     /// All inodes.
     pub(crate) inodes: BTreeMap<InodeId, Inode>,
-    /// Every wait for a lock that anybody has ever asked for.
-    pub(crate) waits: BTreeSet<Wait>,
+    /// Every wait for a lock that a client has ever requested.
+    pub(crate) waits: BTreeSet<LockWait>,
     map: Arc<ClusterMap>,
 }
 
 impl Model {
-    /// A namespace with nothing but a root.
+    /// A namespace with only a root directory.
     pub(crate) fn new(map: Arc<ClusterMap>) -> Self {
         let root = Inode::new(FileKind::Directory, InodeId::ROOT, 0o755);
         Self { inodes: BTreeMap::from([(InodeId::ROOT, root)]), waits: BTreeSet::new(), map }
@@ -109,7 +111,8 @@ impl Model {
         Ok(self.inode(inode)?.kind)
     }
 
-    /// What the operation would answer now. For those that modify, `Done` stands for success.
+    /// The outcome that the operation would have now. For modifying operations, `Success` stands
+    /// for any reply.
     pub(crate) fn outcome(&self, op: &Op) -> Outcome {
         match op {
             Op::Lookup(it) => {
@@ -143,13 +146,13 @@ impl Model {
             Op::ListXattrs(it) => {
                 Ok(Summary::Names(self.inode(it.inode)?.xattrs.keys().cloned().collect()))
             }
-            Op::ReadDirectory(it) => self.directory(it.directory).map(|_| Summary::Done),
+            Op::ReadDirectory(it) => self.directory(it.directory).map(|_| Summary::Success),
             Op::CloseMany(_) | Op::WaitLock(_) | Op::EndWait(_) | Op::SyncInline(_) => {
-                Ok(Summary::Done)
+                Ok(Summary::Success)
             }
             Op::ReadInline(it) => self.read_inline(it),
             Op::Create(it) => self.create_outcome(it),
-            Op::CreateUnnamed(it) => self.directory(it.directory).map(|_| Summary::Done),
+            Op::CreateUnnamed(it) => self.directory(it.directory).map(|_| Summary::Success),
             Op::Link(it) => self.link_outcome(it),
             Op::Rename(it) => self.rename_outcome(it),
             Op::Exchange(it) => self.exchange_outcome(it),
@@ -158,18 +161,20 @@ impl Model {
             }
             _ => self.inode_outcome(op),
         }
-        // What a modifying operation answers is checked when it is applied.
-        .map(|summary| if op.modifies() { Summary::Done } else { summary })
+        // `apply` checks the reply of a modifying operation.
+        .map(|summary| if op.modifies() { Summary::Success } else { summary })
     }
 
     fn create_outcome(&self, it: &md::Create) -> Outcome {
-        let Some(found) = self.entry(it.directory, &it.name)? else { return Ok(Summary::Done) };
+        let Some(found) = self.entry(it.directory, &it.name)? else { return Ok(Summary::Success) };
         if it.exclusive || it.open == md::OpenMode::No {
             return Err(ErrorCode::Exists);
         }
         match self.kind(found)? {
             FileKind::Directory => Err(ErrorCode::IsDirectory),
-            FileKind::Regular if self.group(found) == self.group(it.directory) => Ok(Summary::Done),
+            FileKind::Regular if self.group(found) == self.group(it.directory) => {
+                Ok(Summary::Success)
+            }
             _ => Err(ErrorCode::Exists),
         }
     }
@@ -182,7 +187,7 @@ impl Model {
         match (inode.kind, inode.links) {
             (FileKind::Directory, _) => Err(ErrorCode::NotPermitted),
             (_, 0) if !inode.may_be_named => Err(ErrorCode::NotFound),
-            _ => self.check_project(it.inode, it.directory).map(|()| Summary::Done),
+            _ => self.check_project(it.inode, it.directory).map(|()| Summary::Success),
         }
     }
 
@@ -192,26 +197,26 @@ impl Model {
             | Op::MakeSymlink(md::MakeSymlink { directory, name, .. }) => {
                 match self.entry(*directory, name)? {
                     Some(_) => Err(ErrorCode::Exists),
-                    None => Ok(Summary::Done),
+                    None => Ok(Summary::Success),
                 }
             }
             Op::Unlink(it) => {
                 let found = self.entry(it.directory, &it.name)?.ok_or(ErrorCode::NotFound)?;
                 match self.kind(found)? {
                     FileKind::Directory => Err(ErrorCode::IsDirectory),
-                    _ => Ok(Summary::Done),
+                    _ => Ok(Summary::Success),
                 }
             }
             Op::RemoveDirectory(it) => {
                 let found = self.entry(it.directory, &it.name)?.ok_or(ErrorCode::NotFound)?;
                 let found = self.inode(found)?;
                 match found.kind {
-                    FileKind::Directory if found.entries.is_empty() => Ok(Summary::Done),
+                    FileKind::Directory if found.entries.is_empty() => Ok(Summary::Success),
                     FileKind::Directory => Err(ErrorCode::NotEmpty),
                     _ => Err(ErrorCode::NotDirectory),
                 }
             }
-            _ => Ok(Summary::Done),
+            _ => Ok(Summary::Success),
         }
     }
 
@@ -225,7 +230,7 @@ impl Model {
                 return Err(ErrorCode::Exists);
             }
             if existing == from {
-                return Ok(Summary::Done);
+                return Ok(Summary::Success);
             }
             match (is_directory, self.kind(existing)? == FileKind::Directory) {
                 (true, false) => return Err(ErrorCode::NotDirectory),
@@ -239,7 +244,7 @@ impl Model {
         self.check_project(from, it.to_directory)?;
         match existing.map(|inode| self.inode(inode)).transpose()? {
             Some(existing) if !existing.entries.is_empty() => Err(ErrorCode::NotEmpty),
-            _ => Ok(Summary::Done),
+            _ => Ok(Summary::Success),
         }
     }
 
@@ -258,15 +263,16 @@ impl Model {
             self.check_project(first, it.to_directory)?;
             self.check_project(second, it.from_directory)?;
         }
-        Ok(Summary::Done)
+        Ok(Summary::Success)
     }
 
     /// Refuses a name in a directory that hands down another project.
     fn check_project(&self, moved: InodeId, to: InodeId) -> Result<(), ErrorCode> {
         let (moved, to) = (self.inode(moved)?, self.directory(to)?);
-        match to.hands_down_project && to.project != moved.project {
-            true => Err(ErrorCode::CrossDevice),
-            false => Ok(()),
+        if to.hands_down_project && to.project != moved.project {
+            Err(ErrorCode::CrossDevice)
+        } else {
+            Ok(())
         }
     }
 
@@ -333,59 +339,60 @@ impl Model {
             }
             _ => None,
         };
-        refused.map_or(Ok(Summary::Done), Err)
+        refused.map_or(Ok(Summary::Success), Err)
     }
 
-    /// Does a modifying operation that a target says it has done, and checks its reply.
+    /// Applies a modifying operation that a target has committed, and checks its reply.
     ///
     /// # Errors
-    /// How the reply contradicts the reference.
+    /// Describes how the reply contradicts the model.
     pub(crate) fn apply(
         &mut self,
         op: &Op,
         session: SessionId,
         reply: &[u8],
     ) -> Result<(), String> {
-        if let Err(code) = self.outcome(op).or_else(|code| self.unless_held(op, code)) {
-            return Err(format!("was done where the reference says {code}"));
+        if let Err(code) = self.outcome(op).or_else(|code| self.accept_unlocked_exchange(op, code))
+        {
+            return Err(format!("was done, but the reference refuses it with {code}"));
         }
         match op {
             Op::Create(it) => self.apply_create(it, session, reply),
             Op::CreateUnnamed(it) => {
                 let reply = decode::<md::OpenReply>(reply)?;
-                let (inode, asked) = (reply.attributes.inode, it.pattern.as_ref());
-                self.make(it.directory, inode, FileKind::Regular, &it.new, asked)?;
-                let new = self.at(inode)?;
+                let (inode, requested) = (reply.attributes.inode, it.pattern.as_ref());
+                self.add_inode(it.directory, inode, FileKind::Regular, &it.new, requested)?;
+                let new = self.inode_mut(inode)?;
                 (new.links, new.may_be_named) = (0, true);
                 self.open(inode, session, it.open)?;
                 self.check_opened(&reply)
             }
             Op::MakeDirectory(it) => {
                 let reply = decode::<md::EntryReply>(reply)?;
-                self.make(it.directory, reply.inode, FileKind::Directory, &it.new, None)?;
-                self.at(it.directory)?.entries.insert(it.name.0.clone(), reply.inode);
+                self.add_inode(it.directory, reply.inode, FileKind::Directory, &it.new, None)?;
+                self.inode_mut(it.directory)?.entries.insert(it.name.0.clone(), reply.inode);
                 self.check(reply.attributes.as_ref())
             }
             Op::MakeSymlink(it) => {
                 let reply = decode::<md::EntryReply>(reply)?;
-                self.make(it.directory, reply.inode, FileKind::Symlink, &it.new, None)?;
-                self.at(it.directory)?.entries.insert(it.name.0.clone(), reply.inode);
-                let inode = self.at(reply.inode)?;
+                self.add_inode(it.directory, reply.inode, FileKind::Symlink, &it.new, None)?;
+                self.inode_mut(it.directory)?.entries.insert(it.name.0.clone(), reply.inode);
+                let inode = self.inode_mut(reply.inode)?;
                 inode.link_target = it.link_target.0.clone();
                 inode.size = it.link_target.len() as u64;
                 self.check(reply.attributes.as_ref())
             }
             Op::Link(it) => {
-                let inode = self.at(it.inode)?;
+                let inode = self.inode_mut(it.inode)?;
                 inode.links += 1;
                 inode.may_be_named = false;
-                self.at(it.directory)?.entries.insert(it.name.0.clone(), it.inode);
+                self.inode_mut(it.directory)?.entries.insert(it.name.0.clone(), it.inode);
                 let reply = decode::<md::EntryReply>(reply)?;
                 self.check(reply.attributes.as_ref())
             }
             Op::Unlink(md::Unlink { directory, name })
             | Op::RemoveDirectory(md::RemoveDirectory { directory, name }) => {
-                let inode = self.at(*directory)?.entries.remove(&name.0);
+                let inode = self.inode_mut(*directory)?.entries.remove(&name.0);
                 self.drop_link(inode.ok_or("no such entry")?)
             }
             Op::Rename(it) => self.apply_rename(it),
@@ -393,7 +400,7 @@ impl Model {
             Op::CloseMany(it) => {
                 for file in &it.files {
                     let is_writer = file.open == md::OpenMode::Write;
-                    // What is gone, or not open, is skipped.
+                    // Files that are removed or not open are skipped.
                     let _ = self.close(file.inode, session, (!is_writer).into(), is_writer.into());
                 }
                 Ok(())
@@ -402,15 +409,16 @@ impl Model {
         }
     }
 
-    /// An exchange between targets doesn't hold the first directory itself, only the name in it: it
-    /// may be done although that directory hands down a project by now.
-    fn unless_held(&self, op: &Op, code: ErrorCode) -> Outcome {
+    /// Accepts an exchange between targets that fails the project check. Such an exchange locks
+    /// only the name in the first directory, not the directory itself, so the directory may begin
+    /// to hand down a project meanwhile.
+    fn accept_unlocked_exchange(&self, op: &Op, code: ErrorCode) -> Outcome {
         match op {
             Op::Exchange(it)
                 if code == ErrorCode::CrossDevice
                     && self.group(it.from_directory) != self.group(it.to_directory) =>
             {
-                Ok(Summary::Done)
+                Ok(Summary::Success)
             }
             _ => Err(code),
         }
@@ -424,35 +432,35 @@ impl Model {
     ) -> Result<(), String> {
         let reply = decode::<md::OpenReply>(reply)?;
         let inode = reply.attributes.inode;
-        let existing = self.at(it.directory)?.entries.get(&it.name.0).copied();
+        let existing = self.inode_mut(it.directory)?.entries.get(&it.name.0).copied();
         if reply.created != existing.is_none() || existing.is_some_and(|it| it != inode) {
             return Err(format!("answered {inode}, created: {}", reply.created));
         }
         if reply.created {
-            self.make(it.directory, inode, it.kind, &it.new, it.pattern.as_ref())?;
-            self.at(it.directory)?.entries.insert(it.name.0.clone(), inode);
+            self.add_inode(it.directory, inode, it.kind, &it.new, it.pattern.as_ref())?;
+            self.inode_mut(it.directory)?.entries.insert(it.name.0.clone(), inode);
         }
         self.open(inode, session, it.open)?;
         self.check_opened(&reply)
     }
 
     fn apply_rename(&mut self, it: &md::Rename) -> Result<(), String> {
-        let entries = &mut self.at(it.from_directory)?.entries;
+        let entries = &mut self.inode_mut(it.from_directory)?.entries;
         let moved = entries.get(&it.from_name.0).copied().ok_or("no such entry")?;
-        let existing = self.at(it.to_directory)?.entries.get(&it.to_name.0).copied();
+        let existing = self.inode_mut(it.to_directory)?.entries.get(&it.to_name.0).copied();
         if existing == Some(moved) {
             return Ok(());
         }
-        self.at(it.from_directory)?.entries.remove(&it.from_name.0);
-        self.at(it.to_directory)?.entries.insert(it.to_name.0.clone(), moved);
-        let inode = self.at(moved)?;
+        self.inode_mut(it.from_directory)?.entries.remove(&it.from_name.0);
+        self.inode_mut(it.to_directory)?.entries.insert(it.to_name.0.clone(), moved);
+        let inode = self.inode_mut(moved)?;
         if inode.kind == FileKind::Directory {
             inode.parent = it.to_directory;
         }
         existing.map_or(Ok(()), |inode| self.drop_link(inode))
     }
 
-    /// Gives a file a size.
+    /// Truncates a file to `size`, or extends it.
     pub(crate) fn truncate(&mut self, inode: InodeId, size: u64) {
         if let Some(inode) = self.inodes.get_mut(&inode) {
             inode.set_inline(|bytes| bytes.truncate(size as usize));
@@ -463,15 +471,15 @@ impl Model {
 
     fn apply_exchange(&mut self, it: &md::Exchange) -> Result<(), String> {
         let entry = |model: &mut Self, directory, name: &[u8]| {
-            let found = model.at(directory)?.entries.get(name).copied();
+            let found = model.inode_mut(directory)?.entries.get(name).copied();
             found.ok_or_else(|| "no such entry".to_owned())
         };
         let first = entry(self, it.from_directory, &it.from_name)?;
         let second = entry(self, it.to_directory, &it.to_name)?;
-        self.at(it.from_directory)?.entries.insert(it.from_name.0.clone(), second);
-        self.at(it.to_directory)?.entries.insert(it.to_name.0.clone(), first);
+        self.inode_mut(it.from_directory)?.entries.insert(it.from_name.0.clone(), second);
+        self.inode_mut(it.to_directory)?.entries.insert(it.to_name.0.clone(), first);
         for (inode, parent) in [(first, it.to_directory), (second, it.from_directory)] {
-            let inode = self.at(inode)?;
+            let inode = self.inode_mut(inode)?;
             if inode.kind == FileKind::Directory {
                 inode.parent = parent;
             }
@@ -480,7 +488,7 @@ impl Model {
     }
 
     fn apply_to_inode(&mut self, op: &Op, session: SessionId, reply: &[u8]) -> Result<(), String> {
-        let inode = self.at(op.home())?;
+        let inode = self.inode_mut(op.home())?;
         match op {
             Op::Open(it) => {
                 if it.truncate {
@@ -493,10 +501,10 @@ impl Model {
                 if let Some(written) = &it.written {
                     write(inode, written);
                 }
-                // Answered as before the file may be disposed of.
+                // The reply shows the file as it is before its disposal.
                 self.check(Some(&decode::<md::AttributesReply>(reply)?.attributes))?;
                 let is_writer = it.open == md::OpenMode::Write;
-                // A power loss may have taken the open.
+                // A power loss may have lost the open.
                 let _ = self.close(it.inode, session, (!is_writer).into(), is_writer.into());
                 return Ok(());
             }
@@ -510,7 +518,7 @@ impl Model {
                 if let Some(size) = it.size {
                     self.truncate(it.inode, size);
                 }
-                let inode = self.at(it.inode)?;
+                let inode = self.inode_mut(it.inode)?;
                 inode.set_permissions(it.permissions.unwrap_or(inode.permissions));
                 inode.project = it.project.unwrap_or(inode.project);
                 if inode.kind == FileKind::Directory {
@@ -524,7 +532,7 @@ impl Model {
             }
             Op::SetPattern(it) => {
                 let map = Arc::clone(&self.map);
-                self.at(it.inode)?.set_pattern(it.pattern.as_ref(), &map);
+                self.inode_mut(it.inode)?.set_pattern(it.pattern.as_ref(), &map);
                 return Ok(());
             }
             Op::RemoveXattr(it) => {
@@ -539,12 +547,12 @@ impl Model {
                 }
                 return self.check(Some(&set.attributes));
             }
-            _ => return Err("modifies nothing".to_owned()),
+            _ => return Err("not a modifying operation".to_owned()),
         }
         self.check(Some(&decode::<md::AttributesReply>(reply)?.attributes))
     }
 
-    fn at(&mut self, inode: InodeId) -> Result<&mut Inode, String> {
+    fn inode_mut(&mut self, inode: InodeId) -> Result<&mut Inode, String> {
         self.inodes.get_mut(&inode).ok_or_else(|| format!("the reference has no inode {inode}"))
     }
 
@@ -556,34 +564,34 @@ impl Model {
         if expected.as_ref() == Ok(&answered) {
             return Ok(());
         }
-        Err(format!("answered {answered:?} where the reference has {expected:?}"))
+        Err(format!("the reply has {answered:?}, the reference {expected:?}"))
     }
 
-    /// Checks what a file is opened with.
+    /// Checks the pattern and attributes in the reply of an open.
     fn check_opened(&self, reply: &md::OpenReply) -> Result<(), String> {
         let inode = self.inodes.get(&reply.attributes.inode);
         if inode.is_some_and(|it| !it.has_pattern(reply.pattern.as_ref())) {
             let expected = inode.map(|it| &it.pattern);
-            return Err(format!("has the pattern {:?}; right is {expected:?}", reply.pattern));
+            return Err(format!("has the pattern {:?}; expected {expected:?}", reply.pattern));
         }
         self.check(Some(&reply.attributes))
     }
 
-    /// Puts in a new inode, with what its directory hands down.
-    fn make(
+    /// Adds a new inode with the settings that it inherits from its directory.
+    fn add_inode(
         &mut self,
         directory: InodeId,
         inode: InodeId,
         kind: FileKind,
         new: &md::NewInode,
-        asked: Option<&skep_types::PatternRequest>,
+        requested: Option<&skep_types::PatternRequest>,
     ) -> Result<(), String> {
         if self.inodes.contains_key(&inode) {
-            return Err(format!("inode id {inode} was given out twice"));
+            return Err(format!("inode id {inode} was assigned twice"));
         }
         let parent = self.inodes.get(&directory).ok_or("the reference has no such directory")?;
-        let made = parent.child(directory, kind, new, asked, &self.map);
-        self.inodes.insert(inode, made);
+        let child = parent.child(directory, kind, new, requested, &self.map);
+        self.inodes.insert(inode, child);
         Ok(())
     }
 
@@ -593,7 +601,7 @@ impl Model {
         session: SessionId,
         mode: md::OpenMode,
     ) -> Result<(), String> {
-        let inode = self.at(inode)?;
+        let inode = self.inode_mut(inode)?;
         if inode.kind != FileKind::Regular || mode == md::OpenMode::No {
             return Ok(());
         }
@@ -605,10 +613,10 @@ impl Model {
         Ok(())
     }
 
-    /// Takes back opens of a session, and disposes of a file that was only open.
+    /// Removes opens of a session, and disposes of an unlinked file after its last close.
     ///
     /// # Errors
-    /// If it has no such opens.
+    /// If the session has fewer opens.
     pub(crate) fn close(
         &mut self,
         inode: InodeId,
@@ -616,8 +624,8 @@ impl Model {
         readers: u32,
         writers: u32,
     ) -> Result<(), String> {
-        let found = self.at(inode)?;
-        let opens = found.opens.get_mut(&session).ok_or("the session has it not open")?;
+        let found = self.inode_mut(inode)?;
+        let opens = found.opens.get_mut(&session).ok_or("the session does not have it open")?;
         let less = |count: u32, by: u32| count.checked_sub(by).ok_or("closed too often");
         *opens = (less(opens.0, readers)?, less(opens.1, writers)?);
         if *opens == (0, 0) {
@@ -631,7 +639,7 @@ impl Model {
     }
 
     fn drop_link(&mut self, inode: InodeId) -> Result<(), String> {
-        let found = self.at(inode)?;
+        let found = self.inode_mut(inode)?;
         found.links -= 1;
         if found.links == 0 && found.opens.is_empty() {
             self.inodes.remove(&inode);
@@ -644,7 +652,7 @@ fn decode<T: Codec>(body: &[u8]) -> Result<T, String> {
     T::from_bytes(body).map_err(|error| format!("has a malformed reply: {error}"))
 }
 
-/// Whether an attribute is an access control list.
+/// Whether an extended attribute is an access control list.
 fn is_acl(name: &[u8]) -> bool {
     name == ACCESS_ACL || name == DEFAULT_ACL
 }
@@ -657,7 +665,7 @@ fn write(inode: &mut Inode, written: &md::WrittenExtent) {
 }
 
 impl Inode {
-    /// One that has nothing from anywhere.
+    /// An inode without inherited settings.
     pub(crate) fn new(kind: FileKind, parent: InodeId, permissions: u32) -> Self {
         let permissions = if kind == FileKind::Symlink { 0o777 } else { permissions };
         Self {

@@ -1,11 +1,12 @@
-//! The network: connections between processes, with delay, loss and partitions; and on top of it
-//! what a router does (`crates/rpc/src/routing.rs`): it repeats a call until it has a final answer.
+//! The simulated network: connections between processes, with delay, loss and partitions. On top of
+//! it, the retries of a router (`crates/rpc/src/routing.rs`): it repeats a call until a final
+//! answer arrives.
 //!
 //! # Faults
-//! Requests and replies of one connection arrive in order. A connection that breaks loses its
-//! replies; requests that were on it are lost or arrive late, beside the repetitions that come over
-//! the next connection. While two nodes are parted nothing arrives; what was sent arrives
-//! afterwards, if its connection still stands or its requests come late.
+//! Requests and replies of one connection arrive in order. A broken connection loses its replies.
+//! Its requests are lost, or arrive late, in addition to the repeated requests on the next
+//! connection. During a partition between two nodes nothing arrives. Messages sent meanwhile arrive
+//! afterwards, if their connection is still open or their requests arrive late.
 
 use crate::random::Random;
 use crate::waits::is_of_task;
@@ -25,43 +26,43 @@ pub(crate) enum Node {
     Client(usize),
 }
 
-/// What an answer is for.
+/// The purpose of a call: it decides which handler gets the answer.
 #[derive(Debug, Clone)]
-pub(crate) enum Asker {
-    /// A metadata target's own call.
+pub(crate) enum Purpose {
+    /// A metadata target's call: number.
     Target(u64),
     /// A client's operation: task.
     Task(usize),
-    /// A client's part of an operation that has several: task.
+    /// One of several chunk writes of a client's operation: task.
     Write(usize),
     /// A client opens a session: group.
     Session(GroupId),
     /// A client renews a session: group.
     KeepAlive(GroupId),
-    /// A client waits to be told what it may not rely on any longer: group, session.
+    /// A client waits for notifications: group, session.
     Notifications(GroupId, skep_types::SessionId),
-    /// A client says that it was told: number of the notification.
+    /// A client acknowledges a notification: number.
     Acknowledge(u64),
     /// A client ends a session.
-    Goodbye,
-    /// Storage asks whether the inodes of these chunk files exist.
+    CloseSession,
+    /// A storage target asks whether the inodes of these chunk files exist.
     Cleaner(Vec<skep_types::ChunkFileKey>),
 }
 
 /// A call under way.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
-    /// Who asks, in which life.
+    /// The caller, and its life.
     pub(crate) caller: (Node, u64),
-    /// Whom.
+    /// The group that serves the call.
     pub(crate) group: GroupId,
-    /// The header; its tag is the call's number.
+    /// The header; its tag is the number of the call.
     pub(crate) header: Header,
     /// The body.
     pub(crate) body: Vec<u8>,
-    /// What the answer is for.
-    pub(crate) asker: Asker,
-    /// The connection on which it was sent last.
+    /// The purpose of the call.
+    pub(crate) purpose: Purpose,
+    /// The connection of the last attempt.
     pub(crate) connection: Option<u64>,
     backoff: Duration,
 }
@@ -69,21 +70,21 @@ pub(crate) struct Call {
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// The side that connected, and in which life.
+    /// The connecting process, and its life.
     pub(crate) caller: (Node, u64),
-    /// The side that serves, and in which life.
+    /// The serving process, and its life.
     pub(crate) callee: (Node, u64),
     /// Whether the caller still uses it.
     pub(crate) is_open: bool,
-    /// Whether requests on it arrive although it broke.
+    /// Whether requests still arrive after the connection broke.
     pub(crate) is_late: bool,
-    /// Whether anything has come over it to the side that serves.
+    /// Whether a request has arrived on it.
     pub(crate) has_arrived: bool,
-    last_there: Duration,
-    last_back: Duration,
+    last_request: Duration,
+    last_reply: Duration,
 }
 
-/// Connections, calls, partitions.
+/// All connections, calls and partitions.
 #[derive(Debug, Default)]
 pub(crate) struct Network {
     /// Calls by tag.
@@ -91,7 +92,7 @@ pub(crate) struct Network {
     /// Connections by number.
     pub(crate) connections: BTreeMap<u64, Connection>,
     links: BTreeMap<(Node, Node), u64>,
-    parted: BTreeMap<(Node, Node), Duration>,
+    partitions: BTreeMap<(Node, Node), Duration>,
     next: u64,
     /// Whether messages are slow at times.
     pub(crate) is_slow: bool,
@@ -105,26 +106,26 @@ fn pair(a: Node, b: Node) -> (Node, Node) {
 }
 
 impl Network {
-    /// A call that begins.
+    /// Adds a call, and returns its tag.
     pub(crate) fn new_call(
         &mut self,
         caller: (Node, u64),
         group: GroupId,
         mut header: Header,
         body: Vec<u8>,
-        asker: Asker,
+        purpose: Purpose,
     ) -> u64 {
         self.next += 1;
         header.tag = self.next;
         header.group = group;
         header.epoch = Epoch::new(1);
         let backoff = FIRST_BACKOFF;
-        let call = Call { caller, group, header, body, asker, connection: None, backoff };
+        let call = Call { caller, group, header, body, purpose, connection: None, backoff };
         self.calls.insert(self.next, call);
         self.next
     }
 
-    /// The connection between two processes, made if need be.
+    /// Returns the open connection between two processes, or a new one.
     pub(crate) fn connect(&mut self, caller: (Node, u64), callee: (Node, u64)) -> u64 {
         if let Some(open) = self.links.get(&(caller.0, callee.0)) {
             return *open;
@@ -136,15 +137,15 @@ impl Network {
             is_open: true,
             is_late: false,
             has_arrived: false,
-            last_there: Duration::ZERO,
-            last_back: Duration::ZERO,
+            last_request: Duration::ZERO,
+            last_reply: Duration::ZERO,
         };
         self.connections.insert(self.next, connection);
         self.links.insert((caller.0, callee.0), self.next);
         self.next
     }
 
-    /// When a message that is sent now arrives.
+    /// The arrival time of a message that is sent now.
     pub(crate) fn arrival(
         &mut self,
         random: &mut Random,
@@ -152,32 +153,33 @@ impl Network {
         is_reply: bool,
         now: Duration,
     ) -> Duration {
-        let delay = match self.is_slow && random.percent(5) {
-            true => random.micros(1_000, 50_000),
-            false => random.micros(20, 400),
+        let delay = if self.is_slow && random.percent(5) {
+            random.micros(1_000, 50_000)
+        } else {
+            random.micros(20, 400)
         };
         let Some(connection) = self.connections.get_mut(&connection) else { return now + delay };
-        let last = if is_reply { &mut connection.last_back } else { &mut connection.last_there };
+        let last = if is_reply { &mut connection.last_reply } else { &mut connection.last_request };
         *last = (*last + Duration::from_nanos(1)).max(now + delay);
         *last
     }
 
-    /// Parts two nodes until a time.
-    pub(crate) fn part(&mut self, a: Node, b: Node, until: Duration) {
-        self.parted.insert(pair(a, b), until);
+    /// Separates two nodes until a time.
+    pub(crate) fn partition(&mut self, a: Node, b: Node, until: Duration) {
+        self.partitions.insert(pair(a, b), until);
     }
 
-    /// When two nodes reach each other again, if they don't now.
-    pub(crate) fn parted_until(&self, a: Node, b: Node, now: Duration) -> Option<Duration> {
-        self.parted.get(&pair(a, b)).copied().filter(|until| *until > now)
+    /// The end of the partition between two nodes, if there is one now.
+    pub(crate) fn partitioned_until(&self, a: Node, b: Node, now: Duration) -> Option<Duration> {
+        self.partitions.get(&pair(a, b)).copied().filter(|until| *until > now)
     }
 
     /// Ends all partitions.
     pub(crate) fn heal(&mut self) {
-        self.parted.clear();
+        self.partitions.clear();
     }
 
-    /// The caller gives a connection up; gives the calls that were on it.
+    /// Breaks a connection on the caller's side. Returns the calls that were sent on it.
     pub(crate) fn break_connection(&mut self, number: u64, is_late: bool) -> Vec<u64> {
         let Some(connection) = self.connections.get_mut(&number).filter(|it| it.is_open) else {
             return Vec::new();
@@ -195,9 +197,9 @@ impl Network {
         tags
     }
 
-    /// Whether the side that serves has ended a connection, since a later one on the same channel
-    /// has reached it (`skep_rpc::Channel`): a target's channel is the same in all its lives, a
-    /// client has others in each.
+    /// Whether the server has closed a connection because a later one of the same channel has
+    /// reached it (`skep_rpc::Channel`). A target keeps its channel in all its lives, and a client
+    /// has a new one in each life.
     pub(crate) fn is_superseded(&self, number: u64) -> bool {
         let Some(old) = self.connections.get(&number) else { return false };
         let is_same = |it: &Connection| {
@@ -209,7 +211,7 @@ impl Network {
         self.connections.range(number + 1..).any(|(_, it)| it.has_arrived && is_same(it))
     }
 
-    /// Open connections of a node, on either side or on the serving side only.
+    /// Open connections of a node. `serving_only` selects those on which the node is the server.
     pub(crate) fn open_connections(&self, node: Node, serving_only: bool) -> Vec<u64> {
         let of_node = |it: &Connection| {
             it.is_open && (it.callee.0 == node || !serving_only && it.caller.0 == node)
@@ -218,20 +220,20 @@ impl Network {
         open.map(|(number, _)| *number).collect()
     }
 
-    /// A process ends: its calls are forgotten.
+    /// Removes the calls of an ended process.
     pub(crate) fn forget_calls(&mut self, caller: Node) {
         self.calls.retain(|_, call| call.caller.0 != caller);
     }
 
-    /// Nobody waits any more for the answer of a client's task; whether anything was under way.
+    /// Removes the calls of a client's task. Returns whether any were under way.
     pub(crate) fn forget_task(&mut self, client: Node, task: usize) -> bool {
         let before = self.calls.len();
-        let is_its = |call: &Call| call.caller.0 == client && is_of_task(&call.asker, task);
+        let is_its = |call: &Call| call.caller.0 == client && is_of_task(&call.purpose, task);
         self.calls.retain(|_, call| !is_its(call));
         self.calls.len() < before
     }
 
-    /// How long to wait before a call is sent again.
+    /// The pause before the next attempt of a call.
     pub(crate) fn next_pause(&mut self, tag: u64, random: &mut Random) -> Duration {
         let Some(call) = self.calls.get_mut(&tag) else { return FIRST_BACKOFF };
         let pause = call.backoff;
@@ -246,13 +248,13 @@ pub(crate) fn is_final(result: &Result<Vec<u8>>) -> bool {
     class.is_none_or(|class| class == RetryClass::Never)
 }
 
-/// Whether an answer means that the connection is of no use.
+/// Whether an answer makes the caller close the connection.
 pub(crate) fn closes(result: &Result<Vec<u8>>) -> bool {
     let class = result.as_ref().err().map(|error| error.code().retry_class());
     class == Some(RetryClass::AfterFailover)
 }
 
-/// The answer of a call that took longer than its caller waits.
+/// The answer of a call that exceeded its caller's timeout.
 pub(crate) fn timed_out() -> Error {
     ErrorCode::TimedOut.into()
 }

@@ -1,40 +1,48 @@
-//! How clients are told that files are shared (docs/design/0008-shared-files.md), and the check
-//! that they are told in time.
+//! Notifications to clients about shared files (docs/design/0008-shared-files.md), and the check
+//! that they arrive in time.
 
 use crate::client::is_lost;
-use crate::network::{Asker, Node};
+use crate::network::{Node, Purpose};
 use crate::world::{World, message};
 use skep_types::codec::Codec;
 use skep_types::{GroupId, InodeId, Result, SessionId};
 use skep_wire::frame::Header;
-use skep_wire::sharing::{AcknowledgeNotifications, Notifications as Told, WaitNotifications};
+use skep_wire::sharing::{
+    AcknowledgeNotifications, Notifications as NotificationList, WaitNotifications,
+};
 use std::collections::BTreeSet;
 
-/// What a client was told.
+/// The notifications of a client.
 #[derive(Debug, Default)]
 pub(crate) struct Notifications {
-    /// Files, in the order in which they came.
-    pub(crate) come: Vec<InodeId>,
-    /// Numbers that are not acknowledged yet.
-    pub(crate) at_work: BTreeSet<u64>,
+    /// Files, in the order of arrival.
+    pub(crate) arrived: Vec<InodeId>,
+    /// Numbers whose acknowledgment is under way.
+    pub(crate) unacknowledged: BTreeSet<u64>,
 }
 
 impl World {
-    /// A client waits to be told what is shared.
+    /// Sends a client's request that waits for notifications about shared files.
     pub(crate) fn wait_for_notifications(
         &mut self,
         client: usize,
         group: GroupId,
         session: SessionId,
     ) {
-        let known = self.clients[client].notifications.at_work.iter().copied().collect();
+        let known = self.clients[client].notifications.unacknowledged.iter().copied().collect();
         let (header, body) = message(&WaitNotifications { known });
         let header = Header { session, ..header };
-        self.call(Node::Client(client), group, header, body, Asker::Notifications(group, session));
+        self.call(
+            Node::Client(client),
+            group,
+            header,
+            body,
+            Purpose::Notifications(group, session),
+        );
     }
 
-    /// A client was told.
-    pub(crate) fn notified(
+    /// Handles the reply with notifications: the client marks its handles and acknowledges.
+    pub(crate) fn receive_notifications(
         &mut self,
         client: usize,
         (group, session): (GroupId, SessionId),
@@ -44,33 +52,33 @@ impl World {
         if process.sessions.get(&group).is_none_or(|it| it.id != session) {
             return;
         }
-        let told = match result {
-            Ok(body) => Told::from_bytes(body),
+        let list = match result {
+            Ok(body) => NotificationList::from_bytes(body),
             Err(error) if is_lost(error) => {
                 return self.replace_session(client, group, session, error);
             }
             Err(error) => {
-                return self.fail(format!("client {client} hears no notifications: {error}"));
+                return self.fail(format!("client {client} cannot receive notifications: {error}"));
             }
         };
-        let Ok(told) = told else { return self.fail("notifications are malformed".to_owned()) };
-        for notification in told.notifications {
+        let Ok(list) = list else { return self.fail("notifications are malformed".to_owned()) };
+        for notification in list.notifications {
             let process = &mut self.clients[client];
-            process.notifications.come.push(notification.inode);
-            process.notifications.at_work.insert(notification.number);
+            process.notifications.arrived.push(notification.inode);
+            process.notifications.unacknowledged.insert(notification.number);
             let handles = process.handles.iter_mut().filter(|it| it.inode == notification.inode);
             handles.for_each(|handle| handle.is_shared = true);
             let (header, body) =
                 message(&AcknowledgeNotifications { numbers: vec![notification.number] });
             let header = Header { session, ..header };
-            let asker = Asker::Acknowledge(notification.number);
-            self.call(Node::Client(client), group, header, body, asker);
+            let purpose = Purpose::Acknowledge(notification.number);
+            self.call(Node::Client(client), group, header, body, purpose);
         }
         self.wait_for_notifications(client, group, session);
     }
 
-    /// Whoever has a file open that several clients have open, one of them for writing, knows that.
-    /// But for those whose open a power loss took back: nobody knows that they have it
+    /// Checks that each client with an open shared file was notified of that. Opens that a
+    /// power loss has lost are excepted: no metadata target has a record of them
     /// (docs/design/0008-shared-files.md, failure cases).
     pub(crate) fn check_sharing(&mut self, inode: InodeId) {
         let running = self.targets.iter().filter_map(|target| target.running.as_ref());
@@ -85,7 +93,7 @@ impl World {
                 .next();
             if let Some(session) = unaware {
                 return self.fail(format!(
-                    "client {client} has {inode} open in session {session}, and doesn't know that \
+                    "client {client} has {inode} open in session {session}, but was not notified that \
                      {holders:?} have it open"
                 ));
             }

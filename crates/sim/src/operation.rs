@@ -1,4 +1,4 @@
-//! The operations of clients, as the messages that they are sent as.
+//! The operations of clients, as the messages in which clients send them.
 
 use skep_types::codec::Codec;
 use skep_types::{FileKind, InodeId};
@@ -22,12 +22,12 @@ macro_rules! operations {
                 match self { $(Self::$name(_) => <$module::$name as Request>::ID,)* }
             }
 
-            /// Its body.
+            /// The encoded body.
             pub(crate) fn body(&self) -> Vec<u8> {
                 match self { $(Self::$name(it) => it.to_bytes(),)* }
             }
 
-            /// Whether it needs a slot.
+            /// Whether the request needs a slot.
             pub(crate) fn modifies(&self) -> bool {
                 match self { $(Self::$name(_) => <$module::$name as Request>::MODIFIES,)* }
             }
@@ -73,7 +73,7 @@ operations! {
 }
 
 impl Op {
-    /// Whether a target may refuse it whose disk is full.
+    /// Whether a target with a full disk may refuse the operation.
     pub(crate) fn adds(&self) -> bool {
         matches!(
             self,
@@ -89,12 +89,12 @@ impl Op {
         )
     }
 
-    /// Whether it modifies nothing and still is about a session.
+    /// Whether the operation modifies nothing and still depends on its session.
     pub(crate) fn is_of_wait(&self) -> bool {
         matches!(self, Self::WaitLock(_) | Self::EndWait(_))
     }
 
-    /// The file whose chunk files it cuts or extends, and the size that it gets.
+    /// The file that the operation truncates or extends, and its new size.
     pub(crate) fn truncations(&self) -> Option<(InodeId, u64)> {
         match self {
             Self::SetAttributes(it) => it.size.map(|size| (it.inode, size)),
@@ -104,20 +104,21 @@ impl Op {
     }
 }
 
-/// What an answer says, as far as the reference model knows it.
+/// The content of an answer, as far as the reference model covers it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Summary {
-    /// It was done.
-    Done,
+    /// Success without further content.
+    Success,
     /// An entry.
     Entry(InodeId, FileKind),
-    /// Attributes; those of directories lag behind in transactions between targets, and are zero.
+    /// Attributes. The link count and size of a directory are zero: they lag during transactions
+    /// between targets.
     Attributes {
         /// The inode.
         inode: InodeId,
         /// Its kind.
         kind: FileKind,
-        /// Its names.
+        /// Its link count.
         links: u32,
         /// Its size.
         size: u64,
@@ -125,10 +126,10 @@ pub(crate) enum Summary {
         permissions: u32,
         /// Whether it has access control lists.
         has_acl: bool,
-        /// Its project, and whether it hands it down.
+        /// Its project, and whether the directory hands it down.
         project: (u32, bool),
     },
-    /// A value or a link's target.
+    /// The value of an attribute, or the target of a symbolic link.
     Bytes(Vec<u8>),
     /// Names of extended attributes.
     Names(Vec<Vec<u8>>),
@@ -149,7 +150,7 @@ impl Summary {
         }
     }
 
-    /// The summary of an operation's reply; `None` if it isn't one.
+    /// The summary of an operation's reply. `None` means that the reply is malformed.
     pub(crate) fn of_reply(op: &Op, body: &[u8]) -> Option<Self> {
         Some(match op {
             Op::Lookup(_) => {
@@ -167,7 +168,7 @@ impl Summary {
                 let names = md::XattrNames::from_bytes(body).ok()?.names;
                 Self::Names(names.into_iter().map(|name| name.0).collect())
             }
-            _ => Self::Done,
+            _ => Self::Success,
         })
     }
 }

@@ -1,52 +1,52 @@
-//! One run: work under faults, then quiet, then the checks; and everything once more after all
-//! targets have lost power.
+//! One run: work under faults, then a quiet phase, then the checks. After a power loss of all
+//! targets the run repeats the checks.
 
-use crate::checks::Stored;
-use crate::knobs::{Knobs, Plant};
+use crate::checks::StoredState;
+use crate::knobs::{Knobs, PlantedBug};
 use crate::random::Random;
 use crate::world::{Phase, World};
 use skep_metadata::target::MetadataTarget;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// What to run.
+/// The options of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// The seed.
     pub seed: u64,
-    /// Operations of all clients; none: the usual number.
+    /// Number of operations over all clients. `None` means the usual number.
     pub steps: Option<u64>,
-    /// Print everything that happens.
+    /// Print all events.
     pub trace: bool,
-    /// Plant a bug.
-    pub plant: Option<Plant>,
+    /// PlantedBug a bug.
+    pub plant: Option<PlantedBug>,
 }
 
-/// What came of a run.
+/// The report of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// The seed.
     pub seed: u64,
-    /// Hash over everything that happened.
+    /// Hash over all events.
     pub trace: u64,
-    /// How much happened.
+    /// Number of events.
     pub events: u64,
-    /// Operations that committed.
+    /// Number of committed operations.
     pub commits: u64,
-    /// Faults that happened.
+    /// Number of faults.
     pub faults: u64,
-    /// Simulated time.
+    /// Simulated duration.
     pub time: Duration,
-    /// What is wrong.
+    /// The first violation, if the run found one.
     pub violation: Option<String>,
 }
 
-/// What is under way must have ended this long after the last fault. Leases are at most 2 s.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// More than a run ever needs.
+/// Time after the last fault within which all work must end. Leases are at most 2 s.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
+/// More events than any run needs.
 const MAX_EVENTS: u64 = 1_000_000;
 
-/// Runs a seed.
+/// Runs the seed of `options`.
 pub fn run(options: &Options) -> Report {
     let mut random = Random::new(options.seed);
     let mut knobs = Knobs::draw(&mut random);
@@ -56,7 +56,7 @@ pub fn run(options: &Options) -> Report {
         println!("{knobs:#?}");
     }
     let mut world = World::new(knobs, random, options.trace);
-    let result = live(&mut world);
+    let result = run_phases(&mut world);
     world.check(result);
     Report {
         seed: options.seed,
@@ -69,42 +69,44 @@ pub fn run(options: &Options) -> Report {
     }
 }
 
-fn live(world: &mut World) -> Result<(), String> {
+fn run_phases(world: &mut World) -> Result<(), String> {
     while world.steps_left > 0 {
         step(world)?;
     }
     world.phase = Phase::Quiet;
     world.network.heal();
-    wait(world, "operations end", |world| match world.clients.iter().find(|it| it.is_busy()) {
-        Some(client) => Err(format!("client {client:?}")),
-        None => Ok(()),
+    wait(world, "operations have ended", |world| {
+        match world.clients.iter().find(|it| it.is_busy()) {
+            Some(client) => Err(format!("client {client:?}")),
+            None => Ok(()),
+        }
     })?;
     for client in 0..world.clients.len() {
         match world.random.below(3) {
             0 => {}
             1 => world.kill_client(client),
             _ => {
-                world.say_goodbye(client);
+                world.unmount_client(client);
             }
         }
     }
-    settle(world)?;
+    wait_until_finished(world)?;
     for target in 0..world.targets.len() {
         world.end_target(target, true);
     }
-    settle(world)
+    wait_until_finished(world)
 }
 
-/// Waits until nothing is left to be done, and checks everything.
-fn settle(world: &mut World) -> Result<(), String> {
-    wait(world, "everything is done", check)
+/// Waits until all work is finished and all checks pass.
+fn wait_until_finished(world: &mut World) -> Result<(), String> {
+    wait(world, "all work is finished", check)
 }
 
 fn check(world: &World) -> Result<(), String> {
     if let Some(target) = world.targets.iter().position(|it| !it.is_idle()) {
         return Err(format!("target {target} is not idle"));
     }
-    let stored = Stored::read(world)?;
+    let stored = StoredState::read(world)?;
     let alive: BTreeSet<_> = world
         .clients
         .iter()
@@ -112,7 +114,7 @@ fn check(world: &World) -> Result<(), String> {
         .collect();
     let waits = world.targets.iter().filter_map(|it| it.running.as_ref());
     if waits.map(MetadataTarget::lock_waits).sum::<usize>() > 0 {
-        return Err("somebody waits for a lock, and nobody asks for that".to_owned());
+        return Err("a target has a lock wait that no client requested".to_owned());
     }
     stored.check_leaks(&alive, &world.storages)?;
     stored.check_tree()?;
@@ -125,21 +127,21 @@ fn check(world: &World) -> Result<(), String> {
 
 fn step(world: &mut World) -> Result<(), String> {
     if !world.step() {
-        return Err("nothing happens any more".to_owned());
+        return Err("the event queue is empty".to_owned());
     }
     if world.trace.events() > MAX_EVENTS {
-        return Err(format!("{MAX_EVENTS} events, and no end"));
+        return Err(format!("the run did not end after {MAX_EVENTS} events"));
     }
     world.violation.clone().map_or(Ok(()), Err)
 }
 
-/// Lets time pass until a condition holds.
+/// Processes events until a condition holds.
 fn wait(
     world: &mut World,
     what: &str,
     condition: impl Fn(&World) -> Result<(), String>,
 ) -> Result<(), String> {
-    let deadline = world.now + PATIENCE;
+    let deadline = world.now + FINISH_TIMEOUT;
     let mut next_look = world.now;
     loop {
         step(world)?;
@@ -150,7 +152,7 @@ fn wait(
         match condition(world) {
             Ok(()) => return Ok(()),
             Err(problem) if world.now > deadline => {
-                return Err(format!("waited {PATIENCE:?} until {what}: {problem}"));
+                return Err(format!("waited {FINISH_TIMEOUT:?} until {what}: {problem}"));
             }
             Err(_) => {}
         }

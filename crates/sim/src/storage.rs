@@ -1,9 +1,10 @@
-//! A model of a storage target: which chunk files there are and how long each is. What the metadata
-//! core relies on, and nothing of real storage (`crates/storage`): no data, no torn writes.
+//! A simulated storage target: the set of its chunk files and their sizes. The metadata
+//! core relies on nothing else of a real one (`crates/storage`): there are no data and no torn
+//! writes.
 
-use crate::knobs::Plant;
-use crate::network::{Asker, Node};
-use crate::world::{Happening, World, message};
+use crate::knobs::PlantedBug;
+use crate::network::{Node, Purpose};
+use crate::world::{SimEvent, World, message};
 use skep_types::codec::Codec;
 use skep_types::{ChunkFileKey, ClusterMap, Error, ErrorCode, NodeId, Result, SessionId};
 use skep_wire::frame::Header;
@@ -13,17 +14,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// See the file's description.
+/// A simulated storage target.
 #[derive(Debug)]
 pub(crate) struct StorageProcess {
     pub(crate) life: u64,
     pub(crate) is_running: bool,
     /// Sizes of chunk files.
     pub(crate) chunks: BTreeMap<ChunkFileKey, u64>,
-    is_cleaning: usize,
-    /// The newest map that it knows.
+    unanswered_checks: usize,
+    /// The newest map that it has received.
     pub(crate) map: Arc<ClusterMap>,
-    /// Sessions whose end others have acted upon here.
+    /// Sessions whose end a metadata target has relied on here: no write in them may succeed any
+    /// more.
     pub(crate) fenced: BTreeSet<SessionId>,
 }
 
@@ -38,13 +40,14 @@ impl StorageProcess {
             life: 1,
             is_running: true,
             chunks: BTreeMap::new(),
-            is_cleaning: 0,
+            unanswered_checks: 0,
             map,
             fenced: BTreeSet::new(),
         }
     }
 
-    /// Whether it may serve a request of a client's session, or of a target (then there is none).
+    /// Checks that it may serve a request in a client's session. The session of a metadata target's
+    /// request is 0.
     fn check(&self, header: &Header) -> Result<()> {
         if self.map.has_removed(NodeId::new((header.session.raw() >> 32) as u32)) {
             return Err(ErrorCode::Evicted.into());
@@ -55,12 +58,12 @@ impl StorageProcess {
         Ok(())
     }
 
-    /// Answers a request.
+    /// Serves a request, and returns its answer.
     pub(crate) fn serve(
         &mut self,
         header: &Header,
         body: &[u8],
-        plant: Option<Plant>,
+        plant: Option<PlantedBug>,
     ) -> Result<Vec<u8>> {
         self.check(header)?;
         match header.message {
@@ -74,9 +77,9 @@ impl StorageProcess {
                 Ok(written.to_bytes())
             }
             st::TruncateChunk::ID => {
-                let cut = decode::<st::TruncateChunk>(body)?;
-                if let Some(size) = self.chunks.get_mut(&cut.key) {
-                    *size = cut.size;
+                let truncation = decode::<st::TruncateChunk>(body)?;
+                if let Some(size) = self.chunks.get_mut(&truncation.key) {
+                    *size = truncation.size;
                 }
                 Ok(EmptyReply {}.to_bytes())
             }
@@ -93,7 +96,7 @@ impl StorageProcess {
             }
             st::RemoveChunks::ID => {
                 for key in decode::<st::RemoveChunks>(body)?.keys {
-                    if plant != Some(Plant::KeepChunks) {
+                    if plant != Some(PlantedBug::IgnoreRemovals) {
                         self.chunks.remove(&key);
                     }
                 }
@@ -103,9 +106,9 @@ impl StorageProcess {
         }
     }
 
-    /// Metadata has told which inodes exist.
-    pub(crate) fn cleaned(&mut self, keys: &[ChunkFileKey], result: Result<Vec<u8>>) {
-        self.is_cleaning -= 1;
+    /// Removes the chunk files of inodes that do not exist, by the reply of metadata.
+    pub(crate) fn remove_orphans(&mut self, keys: &[ChunkFileKey], result: Result<Vec<u8>>) {
+        self.unanswered_checks -= 1;
         let existing = result.and_then(|body| st::WhichExistReply::from_bytes(&body));
         for (key, exists) in keys.iter().zip(existing.map(|it| it.exists).unwrap_or_default()) {
             if !exists {
@@ -116,12 +119,12 @@ impl StorageProcess {
 }
 
 impl World {
-    /// A storage target looks for chunk files that no inode owns.
-    pub(crate) fn clean(&mut self, storage: usize) {
-        self.after(Duration::from_millis(700), Happening::Clean { storage });
+    /// Begins the search of a storage target for orphaned chunk files.
+    pub(crate) fn find_orphans(&mut self, storage: usize) {
+        self.after(Duration::from_millis(700), SimEvent::Clean { storage });
         let process = &self.storages[storage];
-        // With the planted bug nothing else may clean up.
-        if !process.is_running || process.is_cleaning > 0 || self.knobs.plant.is_some() {
+        // With a planted bug this cleaner must not hide the effect.
+        if !process.is_running || process.unanswered_checks > 0 || self.knobs.plant.is_some() {
             return;
         }
         let mut by_group: BTreeMap<_, Vec<ChunkFileKey>> = BTreeMap::new();
@@ -130,15 +133,15 @@ impl World {
                 by_group.entry(group).or_default().push(*key);
             }
         }
-        self.storages[storage].is_cleaning = by_group.len();
+        self.storages[storage].unanswered_checks = by_group.len();
         for (group, keys) in by_group {
             let inodes = keys.iter().map(|key| key.inode).collect();
             let (header, body) = message(&st::WhichExist { inodes });
-            self.call(Node::Storage(storage), group, header, body, Asker::Cleaner(keys));
+            self.call(Node::Storage(storage), group, header, body, Purpose::Cleaner(keys));
         }
     }
 
-    /// A storage target stops for a while; what it has stays.
+    /// Stops a storage target for a while. It keeps its chunk files.
     pub(crate) fn stop_storage(&mut self, storage: usize) {
         let process = &mut self.storages[storage];
         if !process.is_running {
@@ -146,11 +149,11 @@ impl World {
         }
         process.is_running = false;
         process.life += 1;
-        process.is_cleaning = 0;
+        process.unanswered_checks = 0;
         let node = Node::Storage(storage);
         self.network.forget_calls(node);
         self.break_all(node, 20_000);
         let pause = self.random.micros(1_000, 1_500_000);
-        self.after(pause, Happening::Restart { node });
+        self.after(pause, SimEvent::Restart { node });
     }
 }

@@ -1,9 +1,9 @@
 //! A metadata target's process: the real state machine, a simulated log disk, an engine in memory.
 
 use crate::disk::{LogDisk, SyncPoint};
-use crate::knobs::{Knobs, Plant, SLOW_SYNC_MICROS, USUAL_SYNC_MICROS};
-use crate::network::{Asker, Node};
-use crate::world::{Happening, Phase, World};
+use crate::knobs::{Knobs, PlantedBug, SLOW_SYNC_MICROS, USUAL_SYNC_MICROS};
+use crate::network::{Node, Purpose};
+use crate::world::{Phase, SimEvent, World};
 use skep_format::metadata::{Batch, Key, Mutation};
 use skep_metadata::engine::Engine;
 use skep_metadata::engine::memory::MemoryEngine;
@@ -18,25 +18,25 @@ use skep_wire::metadata::Decide;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a process may wait for its turn.
-const TURN: Duration = Duration::from_millis(1);
+/// Longest time that a process waits for the CPU.
+const LONGEST_CPU_WAIT: Duration = Duration::from_millis(1);
 
-/// What a target has while its process is down: the engine, and the log's records.
-type AtRest = (MemoryEngine, Vec<(Lsn, Vec<u8>)>);
+/// The state of a stopped target: the engine, and the records of the log.
+type StoppedState = (MemoryEngine, Vec<(Lsn, Vec<u8>)>);
 
-/// See the file's description.
+/// A metadata target's process, running or stopped.
 #[derive(Debug)]
 pub(crate) struct TargetProcess {
     pub(crate) life: u64,
     pub(crate) running: Option<MetadataTarget<MemoryEngine>>,
-    at_rest: Option<AtRest>,
+    stopped: Option<StoppedState>,
     disk: LogDisk,
     inbox: Vec<Event>,
     is_scheduled: bool,
     /// Whether its disk is full.
     is_full: bool,
     ticks: u64,
-    /// When the oldest record was appended that no finished sync covers.
+    /// Records that no finished sync covers, with the time of the append.
     unsynced: Vec<(Lsn, Duration)>,
 }
 
@@ -45,7 +45,7 @@ impl TargetProcess {
         Self {
             life: 0,
             running: None,
-            at_rest: Some((MemoryEngine::default(), Vec::new())),
+            stopped: Some((MemoryEngine::default(), Vec::new())),
             disk: LogDisk::new(TargetId::new(index as u32 + 1), knobs.segment_bytes),
             inbox: Vec::new(),
             is_scheduled: false,
@@ -55,17 +55,17 @@ impl TargetProcess {
         }
     }
 
-    /// Whether nothing is under way and all is on the device.
+    /// Whether no work is under way and all records are synced.
     pub(crate) fn is_idle(&self) -> bool {
         let is_idle = self.running.as_ref().is_some_and(MetadataTarget::is_idle);
-        let is_news = |event: &Event| !matches!(event, Event::Tick | Event::FreeSpace { .. });
-        let has_news = self.inbox.iter().any(is_news);
-        is_idle && !has_news && self.unsynced.is_empty()
+        let is_work = |event: &Event| !matches!(event, Event::Tick | Event::FreeSpace { .. });
+        let has_work = self.inbox.iter().any(is_work);
+        is_idle && !has_work && self.unsynced.is_empty()
     }
 }
 
 impl World {
-    /// Starts a target from what its disk and its engine have.
+    /// Starts a target from its log and its engine.
     pub(crate) fn start_target(&mut self, index: usize) {
         let start = Start {
             group: GroupId::new(index as u32 + 1),
@@ -77,8 +77,8 @@ impl World {
         };
         let plant = self.knobs.plant;
         let process = &mut self.targets[index];
-        let Some((mut engine, mut records)) = process.at_rest.take() else { return };
-        if plant == Some(Plant::ForgetSlots) {
+        let Some((mut engine, mut records)) = process.stopped.take() else { return };
+        if plant == Some(PlantedBug::ForgetSlots) {
             forget_slots(&mut engine, &mut records);
         }
         match MetadataTarget::open(engine, records, start) {
@@ -93,26 +93,26 @@ impl World {
         }
     }
 
-    /// A request has arrived.
-    pub(crate) fn request(
+    /// Delivers a request to a target.
+    pub(crate) fn deliver_request(
         &mut self,
         target: usize,
         connection: u64,
         header: Header,
         body: Vec<u8>,
     ) {
-        self.witness.arrived((header.session, header.slot, header.sequence));
+        self.witness.request_arrived((header.session, header.slot, header.sequence));
         self.targets[target].inbox.push(Event::Request { connection, header, body });
         self.wake_target(target);
     }
 
-    /// A call of the target has its answer.
-    pub(crate) fn answered(&mut self, target: usize, call: u64, result: Result<Vec<u8>>) {
+    /// Delivers the answer of a target's own call.
+    pub(crate) fn deliver_answer(&mut self, target: usize, call: u64, result: Result<Vec<u8>>) {
         self.targets[target].inbox.push(Event::Answer { call, result });
         self.wake_target(target);
     }
 
-    /// A target's disk gets full, or has space again.
+    /// Fills a target's disk, or frees space on it.
     pub(crate) fn set_full(&mut self, target: usize, is_full: bool) {
         self.targets[target].is_full = is_full;
         self.report_free_space(target);
@@ -125,8 +125,8 @@ impl World {
         self.wake_target(target);
     }
 
-    /// A target hears of a map.
-    pub(crate) fn tell_map(&mut self, target: usize, map: Arc<ClusterMap>) {
+    /// Delivers a cluster map to a target.
+    pub(crate) fn deliver_map(&mut self, target: usize, map: Arc<ClusterMap>) {
         if self.targets[target].running.is_some() {
             self.targets[target].inbox.push(Event::Map(map));
             self.wake_target(target);
@@ -139,7 +139,7 @@ impl World {
             process.is_scheduled = true;
             let life = process.life;
             let pause = self.random.micros(2, 150);
-            self.after(pause, Happening::Run { target, life });
+            self.after(pause, SimEvent::Run { target, life });
         }
     }
 
@@ -157,7 +157,7 @@ impl World {
         }
         process.disk.end_sync(point);
         process.unsynced.retain(|(record, _)| *record > lsn);
-        if self.knobs.plant != Some(Plant::SyncTooSoon) {
+        if self.knobs.plant != Some(PlantedBug::SyncTooSoon) {
             process.inbox.push(Event::Synced { lsn });
         }
         self.wake_target(target);
@@ -174,7 +174,7 @@ impl World {
         self.wake_target(target);
     }
 
-    /// Runs the target on what has arrived, and does what it says.
+    /// Runs the target's handler on the events that have arrived, and carries out its actions.
     pub(crate) fn run_target(&mut self, index: usize, life: u64) {
         let (now, wall) = (self.now, self.wall());
         let process = &mut self.targets[index];
@@ -192,7 +192,7 @@ impl World {
         }
         process.ticks += 1;
         let (ticks, due) = (process.ticks, running.next_tick().max(now + Duration::from_micros(1)));
-        self.at(due, Happening::Tick { target: index, ticks });
+        self.at(due, SimEvent::Tick { target: index, ticks });
         // The process may end at any moment, also between two actions of a batch.
         let faults = self.knobs.faults;
         let may_end = (faults.kills || faults.power_losses) && self.phase == Phase::Busy;
@@ -221,7 +221,7 @@ impl World {
                 process.unsynced.push((lsn, self.now));
                 let (storages, targets) = (&self.storages, self.targets.len());
                 let size = |record: &_| Self::chunk_size(storages, targets, record);
-                let result = self.witness.appended(index, lsn, &payload, &size);
+                let result = self.witness.check_record(index, lsn, &payload, &size);
                 self.check(result);
             }
             Action::Sync { lsn } => {
@@ -230,17 +230,17 @@ impl World {
                 let pause = self.random.micros(50, most);
                 let process = &mut self.targets[index];
                 let (life, point) = (process.life, process.disk.begin_sync());
-                if self.knobs.plant == Some(Plant::SyncTooSoon) {
+                if self.knobs.plant == Some(PlantedBug::SyncTooSoon) {
                     process.inbox.push(Event::Synced { lsn });
                     self.wake_target(index);
                 }
-                self.after(pause, Happening::Synced { target: index, life, lsn, point });
+                self.after(pause, SimEvent::Synced { target: index, life, lsn, point });
             }
             Action::Evict { client } => {
-                // Requests to management get lost, too: the target asks again.
+                // Requests to management are lost at times: the target repeats them.
                 if self.random.percent(80) {
                     let pause = self.random.micros(100, 50_000);
-                    self.after(pause, Happening::Evict { client });
+                    self.after(pause, SimEvent::Evict { client });
                 }
             }
             Action::Reply { connection, request, result } => {
@@ -248,8 +248,8 @@ impl World {
             }
             Action::Call { call, request } => {
                 let is_commit = request.message == Decide::ID && request.body.last() == Some(&1);
-                if is_commit && self.knobs.plant == Some(Plant::LoseDecide) {
-                    return self.answered(index, call, Ok(EmptyReply {}.to_bytes()));
+                if is_commit && self.knobs.plant == Some(PlantedBug::LoseCommitNotices) {
+                    return self.deliver_answer(index, call, Ok(EmptyReply {}.to_bytes()));
                 }
                 let running = self.targets[index].running.as_ref();
                 let header = Header {
@@ -259,17 +259,17 @@ impl World {
                     ..Header::default()
                 };
                 let node = Node::Target(index);
-                self.call(node, request.group, header, request.body, Asker::Target(call));
+                self.call(node, request.group, header, request.body, Purpose::Target(call));
             }
             Action::Checkpoint { lsn } => {
                 let life = self.targets[index].life;
                 let pause = self.random.micros(500, 30_000);
-                self.after(pause, Happening::Checkpointed { target: index, life, lsn });
+                self.after(pause, SimEvent::Checkpointed { target: index, life, lsn });
             }
         }
     }
 
-    /// Ends a target's process: a kill leaves what was written, a power loss what was synced.
+    /// Ends a target's process. A kill keeps all written bytes, a power loss only the synced ones.
     pub(crate) fn end_target(&mut self, index: usize, is_power_loss: bool) {
         let process = &mut self.targets[index];
         let Some(running) = process.running.take() else { return };
@@ -288,11 +288,11 @@ impl World {
         process.unsynced.clear();
         let records = match process.disk.recover() {
             Ok(records) => records,
-            Err(error) => return self.fail(format!("target {index} can't read its log: {error}")),
+            Err(error) => return self.fail(format!("target {index} cannot read its log: {error}")),
         };
-        // A log that was trimmed may have lost all that came after the checkpoint.
+        // A trimmed log may have lost all records after the checkpoint.
         let last = records.last().map(|(lsn, _)| *lsn).max(applied(&engine));
-        process.at_rest = Some((engine, records));
+        process.stopped = Some((engine, records));
         if let Some(lost_from) = oldest.filter(|_| is_power_loss) {
             self.check_age(index, lost_from);
         }
@@ -306,23 +306,24 @@ impl World {
         self.network.forget_calls(node);
         self.break_all(node, if is_power_loss { 1_500_000 } else { 5_000 });
         let pause = self.random.micros(500, 600_000);
-        self.after(pause, Happening::Restart { node });
+        self.after(pause, SimEvent::Restart { node });
     }
 
-    /// Under `interval` a power loss costs no more than the last sync interval; on slow disks one
-    /// sync that was under way, and the one with what came while it was.
+    /// Checks that a power loss under `interval` costs at most the last sync interval. On slow
+    /// disks it may cost two syncs: the one under way, and the next one with the records that were
+    /// appended meanwhile.
     fn check_age(&mut self, index: usize, oldest: Duration) {
         let is_slow = self.knobs.faults.slowness;
         let two_slow_syncs = Duration::from_micros(2 * SLOW_SYNC_MICROS);
         let longest = if is_slow { two_slow_syncs } else { SYNC_INTERVAL };
         let age = self.now - oldest;
-        if age > longest + TURN {
+        if age > longest + LONGEST_CPU_WAIT {
             self.fail(format!("target {index} left a record unsynced for {age:?}"));
         }
     }
 }
 
-/// A record in words, for the trace.
+/// A record as a line of the trace.
 fn describe(index: usize, lsn: Lsn, payload: &[u8]) -> String {
     let batch = Batch::from_bytes(payload);
     let changes = batch.map(|it| it.mutations).unwrap_or_default();
@@ -333,19 +334,19 @@ fn describe(index: usize, lsn: Lsn, payload: &[u8]) -> String {
     format!("target {index} logs {lsn}:{}", changes.iter().map(show).collect::<String>())
 }
 
-/// The last record that is in an engine.
+/// The last record that an engine contains.
 fn applied(engine: &MemoryEngine) -> Option<Lsn> {
     let value = engine.get(&Key::Applied.to_bytes()).ok().flatten();
     value.and_then(|it| Lsn::from_bytes(&it).ok())
 }
 
-/// The planted bug: a target that starts doesn't know which requests it has answered.
+/// The planted bug: a starting target loses the stored replies of requests.
 fn forget_slots(engine: &mut MemoryEngine, records: &mut [(Lsn, Vec<u8>)]) {
     let prefix = Key::slots_of(SessionId::default())[..2].to_vec();
     let slots = engine.scan(&prefix, &[], usize::MAX).unwrap_or_default();
     let removals = slots.into_iter().map(|(key, _)| (key, None)).collect();
     let applied = applied(engine).unwrap_or_default();
-    // An engine in memory can't fail.
+    // An engine in memory cannot fail.
     let _ = engine.apply(&removals, applied);
     for (_, payload) in records {
         if let Ok(mut batch) = Batch::from_bytes(payload) {

@@ -1,10 +1,10 @@
-//! The trace of a run: a hash over everything that happened, and on request the lines themselves.
-//! Two runs of one seed must have the same.
+//! The trace of a run: a hash over all events, and on request the lines themselves. Two runs of one
+//! seed must have the same hash.
 
-use crate::world::Happening;
+use crate::world::SimEvent;
 use std::time::Duration;
 
-/// See the file's description.
+/// The hash over all events of a run.
 #[derive(Debug)]
 pub(crate) struct Trace {
     hash: u64,
@@ -23,17 +23,17 @@ impl Trace {
         }
     }
 
-    /// Something from the queue happens.
-    pub(crate) fn event(&mut self, time: Duration, happening: &Happening) {
+    /// Adds an event of the queue to the hash.
+    pub(crate) fn event(&mut self, time: Duration, event: &SimEvent) {
         self.events += 1;
-        let line = format!("{:>14?} {}", time, describe(happening));
+        let line = format!("{:>14?} {}", time, describe(event));
         self.add(&line);
         if self.is_shown {
             println!("{line}");
         }
     }
 
-    /// Something that follows from it; not part of the hash.
+    /// Prints a consequence of an event. It is not part of the hash.
     pub(crate) fn note(&self, time: Duration, text: impl FnOnce() -> String) {
         if self.is_shown {
             println!("{:>14?}     {}", time, text());
@@ -53,9 +53,9 @@ fn name(message: u16) -> &'static str {
     skep_wire::catalog::message(message).map_or("?", |line| line.name)
 }
 
-fn describe(happening: &Happening) -> String {
-    match happening {
-        Happening::Deliver { connection, header, body, was_late } => format!(
+fn describe(event: &SimEvent) -> String {
+    match event {
+        SimEvent::Deliver { connection, header, body, was_late } => format!(
             "arrives on {connection}: {} tag {} {} slot {} sequence {} {}{}",
             name(header.message),
             header.tag,
@@ -65,11 +65,11 @@ fn describe(happening: &Happening) -> String {
             show(body),
             if *was_late { " (late)" } else { "" }
         ),
-        Happening::Return { connection, tag, result } => match result {
+        SimEvent::Return { connection, tag, result } => match result {
             Ok(body) => format!("reply on {connection}: tag {tag} {}", show(body)),
             Err(error) => format!("reply on {connection}: tag {tag} {error}"),
         },
-        Happening::Synced { target, life, lsn, .. } => {
+        SimEvent::Synced { target, life, lsn, .. } => {
             format!("target {target} life {life} synced up to {lsn}")
         }
         other => format!("{other:?}"),
@@ -81,7 +81,7 @@ fn show(bytes: &[u8]) -> String {
     use std::fmt::Write;
     let mut text = String::with_capacity(bytes.len() * 2);
     for byte in bytes {
-        // Writing to a string can't fail.
+        // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
     }
     text

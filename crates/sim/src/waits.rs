@@ -1,66 +1,68 @@
-//! Clients that wait for locks as real ones do (`crates/client`, `locks/file_locks.rs`): they ask to be
-//! called, try to have the lock when they are, ask again, and give up at times.
+//! Clients that wait for locks as real ones do (`crates/client`, `locks/`): a client waits
+//! to be woken, retries the lock when it is, waits again, and gives up at times.
 //!
-//! What is checked: whoever isn't kept from a lock by one that somebody holds gets it in the end.
-//! While faults happen clients also give up for no reason; afterwards only if somebody holds the
-//! lock (nobody frees anything any more), or if another task has closed the file meanwhile, so that
-//! a run doesn't end whose waiters were forgotten.
+//! Checks that a waiter gets its lock in the end if no holder blocks it. During faults clients also
+//! give up for no reason. In the quiet phase no client frees a lock any more. A client gives up
+//! then only if another owner holds the lock or another task has closed the file. So a run with a
+//! forgotten waiter does not end.
 
-use crate::network::{Asker, Node};
+use crate::network::{Node, Purpose};
 use crate::operation::Op;
-use crate::world::{Happening, Phase, World};
+use crate::world::{Phase, SimEvent, World};
 use skep_types::SessionId;
 use skep_types::codec::Codec;
 use skep_wire::file_locks::{EndWait, LockRequest, SetLock, SetLockReply, WaitLock, WaitLockReply};
 
 impl World {
-    /// What a task does next that wants a lock and hasn't got it.
+    /// The next operation of a task that requested a lock and has not got it.
     pub(crate) fn next_of_wait(&mut self, op: &Op, session: SessionId, reply: &[u8]) -> Option<Op> {
         match op {
             Op::SetLock(SetLock { lock, wait }) if *wait != 0 => {
                 let set = SetLockReply::from_bytes(reply).ok()?;
-                set.conflict.map(|_| self.wait_on(session, *lock, *wait))
+                set.conflict.map(|_| self.next_wait_step(session, *lock, *wait))
             }
             Op::WaitLock(WaitLock { lock, wait }) => {
                 let (lock, wait) = (*lock, *wait);
-                match WaitLockReply::from_bytes(reply).ok()?.is_called {
-                    true => Some(Op::SetLock(SetLock { lock, wait })),
-                    false => Some(self.wait_on(session, lock, wait)),
+                if WaitLockReply::from_bytes(reply).ok()?.is_called {
+                    Some(Op::SetLock(SetLock { lock, wait }))
+                } else {
+                    Some(self.next_wait_step(session, lock, wait))
                 }
             }
             _ => None,
         }
     }
 
-    fn wait_on(&mut self, session: SessionId, lock: LockRequest, wait: u64) -> Op {
+    fn next_wait_step(&mut self, session: SessionId, lock: LockRequest, wait: u64) -> Op {
         let witness = &self.witness;
         let gives_up = match self.phase {
             Phase::Busy => self.random.percent(20),
             Phase::Quiet => {
-                let is_kept = witness.model.is_held_against(session, &lock);
+                let is_kept = witness.model.is_blocked(session, &lock);
                 witness.is_blind || is_kept || !witness.model.has_open(session, lock.inode)
             }
         };
-        match gives_up {
-            true => Op::EndWait(EndWait { inode: lock.inode, wait }),
-            false => Op::WaitLock(WaitLock { lock, wait }),
+        if gives_up {
+            Op::EndWait(EndWait { inode: lock.inode, wait })
+        } else {
+            Op::WaitLock(WaitLock { lock, wait })
         }
     }
 
-    /// Begins what comes next. A signal may come while it waits.
-    pub(crate) fn go_on_waiting(&mut self, client: usize, task: usize, next: Op) {
+    /// Begins the next operation of a waiter. A signal may interrupt it.
+    pub(crate) fn continue_wait(&mut self, client: usize, task: usize, next: Op) {
         if let Op::WaitLock(it) = &next
             && self.phase == Phase::Busy
             && self.random.percent(30)
         {
             let (life, wait) = (self.clients[client].life, it.wait);
             let pause = self.random.micros(0, 2_000_000);
-            self.after(pause, Happening::Interrupt { client, life, task, wait });
+            self.after(pause, SimEvent::Interrupt { client, life, task, wait });
         }
         self.begin(client, task, next, false);
     }
 
-    /// A signal comes to somebody who waits.
+    /// Interrupts a waiting task by a signal.
     pub(crate) fn interrupt(&mut self, client: usize, life: u64, task: usize, wait: u64) {
         let process = &mut self.clients[client];
         let Some(current) = process.tasks[task].current.as_ref().filter(|_| process.life == life)
@@ -77,7 +79,7 @@ impl World {
     }
 }
 
-/// Whether a call is that of a client's task.
-pub(crate) fn is_of_task(asker: &Asker, task: usize) -> bool {
-    matches!(asker, Asker::Task(of) if *of == task)
+/// Whether a call belongs to a client's task.
+pub(crate) fn is_of_task(purpose: &Purpose, task: usize) -> bool {
+    matches!(purpose, Purpose::Task(of) if *of == task)
 }

@@ -1,42 +1,42 @@
-//! Open questions: what the reference would have answered at any moment since they were asked.
+//! Windows of operations under way: all outcomes of the reference model since the request was sent.
 
 use crate::model::Model;
 use crate::operation::{Op, Summary};
 use skep_types::{ErrorCode, FileKind, InodeId, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// An open question: what the reference would have answered since it was asked.
+/// The window of one operation: all outcomes of the reference model since it was sent.
 pub(crate) struct Window {
     pub(crate) op: Op,
     session: SessionId,
     pub(crate) outcomes: Vec<Result<Summary, ErrorCode>>,
-    /// For a rename or an exchange: what its two places were at any moment.
-    places: BTreeSet<(Place, Place)>,
-    /// What it moves: of which project that was at any moment, and which one its new directory
-    /// handed down.
+    /// For a rename or an exchange: the states of its two names at each moment.
+    states: BTreeSet<(NameState, NameState)>,
+    /// For a rename or an exchange: the project of each moved inode, and the project that its new
+    /// directory handed down, at each moment.
     moves: BTreeSet<(Direction, Option<u32>, Option<u32>)>,
-    /// Its two names led to the same file at some moment.
+    /// Whether its two names led to the same file at some moment.
     were_same: bool,
-    /// For a listing: entries that were there all the time, and any that ever were.
+    /// For a listing: entries that existed all the time, and entries that existed at some moment.
     pub(crate) always: BTreeMap<Vec<u8>, InodeId>,
     pub(crate) ever: BTreeSet<(Vec<u8>, InodeId)>,
-    /// For a wait: somebody may have waited for the asker at some moment.
+    /// For a wait: whether another client may have waited for this client at some moment.
     may_be_deadlock: bool,
-    /// The history was changed by a power loss: a listing can't be judged any more.
+    /// Whether a power loss has changed the history: a listing cannot be judged then.
     pub(crate) is_void: bool,
 }
 
-/// Which of the two that an exchange moves.
+/// One of the two moves of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Direction {
     There,
     Back,
 }
 
-/// What is at one of a rename's places.
+/// The state of one name of a rename.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
-    /// Not even the directory.
+enum NameState {
+    /// The directory does not exist.
     Missing,
     Free,
     Taken {
@@ -46,7 +46,7 @@ enum Place {
 }
 
 impl Window {
-    /// A question that is being asked now.
+    /// Opens the window of an operation that is sent now.
     pub(crate) fn new(op: Op, session: SessionId, model: &Model) -> Self {
         let mut always = BTreeMap::new();
         if let Op::ReadDirectory(it) = &op
@@ -58,7 +58,7 @@ impl Window {
             op,
             session,
             outcomes: Vec::new(),
-            places: BTreeSet::new(),
+            states: BTreeSet::new(),
             moves: BTreeSet::new(),
             were_same: false,
             always,
@@ -66,24 +66,25 @@ impl Window {
             may_be_deadlock: false,
             is_void: false,
         };
-        window.look(model);
+        window.update(model);
         window
     }
 
-    /// Whether an answer was right at some moment since.
+    /// Whether an answer was right at some moment of the window.
     pub(crate) fn is_right(&self, answer: &Result<Summary, ErrorCode>) -> bool {
         let is_cycle = self.may_be_deadlock && *answer == Err(ErrorCode::Deadlock);
-        self.outcomes.contains(answer) || is_cycle || is_right_by_halves(self, answer)
+        self.outcomes.contains(answer) || is_cycle || is_right_at_two_moments(self, answer)
     }
 
-    /// Whether it is this rename or exchange, and nothing was right to be done at some moment.
-    pub(crate) fn may_be_nothing(&self, session: SessionId, op: &Op) -> bool {
+    /// Whether `op` is this rename or exchange, and its two names led to the same file at some
+    /// moment.
+    pub(crate) fn may_have_no_effect(&self, session: SessionId, op: &Op) -> bool {
         self.were_same && self.session == session && self.op == *op
     }
 
-    /// Takes in what the reference would answer now.
-    pub(crate) fn look(&mut self, model: &Model) {
-        let places = match &self.op {
+    /// Adds the outcome that the reference model has now.
+    pub(crate) fn update(&mut self, model: &Model) {
+        let states = match &self.op {
             Op::Rename(it) => {
                 Some((it.from_directory, &it.from_name, it.to_directory, &it.to_name))
             }
@@ -92,8 +93,9 @@ impl Window {
             }
             _ => None,
         };
-        if let Some((from, from_name, to, to_name)) = places {
-            self.places.insert((place(model, from, from_name), place(model, to, to_name)));
+        if let Some((from, from_name, to, to_name)) = states {
+            self.states
+                .insert((name_state(model, from, from_name), name_state(model, to, to_name)));
             let inode = |directory, name: &[u8]| {
                 model.inodes.get(&directory).and_then(|it| it.entries.get(name))
             };
@@ -112,7 +114,8 @@ impl Window {
         }
         match &self.op {
             Op::SetPattern(it) => {
-                // Until it is known how far a dead writer came, nobody can say that it is empty.
+                // Until the target has recovered the size that a dead writer left, it must assume
+                // that the file has data.
                 let inode = model.inodes.get(&it.inode);
                 let in_use = Err(ErrorCode::InUse);
                 if inode.is_some_and(|it| it.was_left_open) && !self.outcomes.contains(&in_use) {
@@ -133,10 +136,10 @@ impl Window {
     }
 }
 
-/// Whether a refused rename or exchange is right for one place as it was at some moment, and the
-/// other as it was at another. Its two directories may lie on different targets, which are asked
-/// one after the other; a refusal locks nothing.
-fn is_right_by_halves(window: &Window, answer: &Result<Summary, ErrorCode>) -> bool {
+/// Whether a refusal of a rename or exchange fits the states of its two names at two different
+/// moments. The two directories may be on different targets, which look up the names one after the
+/// other. A refused operation locks nothing.
+fn is_right_at_two_moments(window: &Window, answer: &Result<Summary, ErrorCode>) -> bool {
     let Err(code) = answer else { return false };
     if *code == ErrorCode::CrossDevice {
         let moves = || window.moves.iter();
@@ -148,48 +151,51 @@ fn is_right_by_halves(window: &Window, answer: &Result<Summary, ErrorCode>) -> b
     let it = match &window.op {
         Op::Rename(it) => it,
         Op::Exchange(_) => {
-            let is_there = |place: &Place| matches!(place, Place::Taken { .. });
+            let is_there = |state: &NameState| matches!(state, NameState::Taken { .. });
             let is_directory =
-                |place: &Place| matches!(place, Place::Taken { is_directory: true, .. });
-            let places = || window.places.iter();
-            // Of two that were there at some moment, one was above the other.
-            let has_both = places().any(|(from, _)| is_there(from))
-                && places().any(|(_, to)| is_there(to))
-                && places().any(|(from, to)| is_directory(from) || is_directory(to));
+                |state: &NameState| matches!(state, NameState::Taken { is_directory: true, .. });
+            let states = || window.states.iter();
+            // Both entries existed at some moment, and one was above the other.
+            let has_both = states().any(|(from, _)| is_there(from))
+                && states().any(|(_, to)| is_there(to))
+                && states().any(|(from, to)| is_directory(from) || is_directory(to));
             return *code == ErrorCode::NotFound
-                && places().any(|(from, to)| !is_there(from) || !is_there(to))
+                && states().any(|(from, to)| !is_there(from) || !is_there(to))
                 || *code == ErrorCode::InvalidArgument && has_both;
         }
         _ => return false,
     };
-    window.places.iter().any(|(from, _)| {
-        window.places.iter().any(|(_, to)| match (from, to) {
-            (_, Place::Missing) | (Place::Missing | Place::Free, _) => *code == ErrorCode::NotFound,
-            (_, Place::Free) => false,
-            (Place::Taken { .. }, Place::Taken { .. }) if it.no_replace => {
+    window.states.iter().any(|(from, _)| {
+        window.states.iter().any(|(_, to)| match (from, to) {
+            (_, NameState::Missing) | (NameState::Missing | NameState::Free, _) => {
+                *code == ErrorCode::NotFound
+            }
+            (_, NameState::Free) => false,
+            (NameState::Taken { .. }, NameState::Taken { .. }) if it.no_replace => {
                 *code == ErrorCode::Exists
             }
-            (Place::Taken { is_directory: a, .. }, Place::Taken { is_directory: b, is_full }) => {
-                match (a, b) {
-                    (true, false) => *code == ErrorCode::NotDirectory,
-                    (false, true) => *code == ErrorCode::IsDirectory,
-                    _ => *is_full && *code == ErrorCode::NotEmpty,
-                }
-            }
+            (
+                NameState::Taken { is_directory: a, .. },
+                NameState::Taken { is_directory: b, is_full },
+            ) => match (a, b) {
+                (true, false) => *code == ErrorCode::NotDirectory,
+                (false, true) => *code == ErrorCode::IsDirectory,
+                _ => *is_full && *code == ErrorCode::NotEmpty,
+            },
         })
     })
 }
 
-fn place(model: &Model, directory: InodeId, name: &[u8]) -> Place {
-    let Some(directory) = model.inodes.get(&directory) else { return Place::Missing };
+fn name_state(model: &Model, directory: InodeId, name: &[u8]) -> NameState {
+    let Some(directory) = model.inodes.get(&directory) else { return NameState::Missing };
     let found = directory.entries.get(name).and_then(|it| model.inodes.get(it));
-    found.map_or(Place::Free, |inode| Place::Taken {
+    found.map_or(NameState::Free, |inode| NameState::Taken {
         is_directory: inode.kind == FileKind::Directory,
         is_full: !inode.entries.is_empty(),
     })
 }
 
-/// The project of what a name leads to, and the one that another directory hands down.
+/// The project of the inode with a name, and the project that another directory hands down.
 fn projects(
     model: &Model,
     (directory, name): (InodeId, &[u8]),

@@ -1,28 +1,30 @@
-//! The checker of what is done: nothing that was acknowledged is lost or done twice, and every
+//! The checker of a running cluster: no acknowledged operation is lost or done twice, and every
 //! answer is right.
 //!
 //! # Method
-//! Each target's log is the witness. An operation that modifies something leaves its slot's record,
-//! with its reply, in the batch in which it commits; for one between targets that is the
-//! coordinator's batch, and what it changes elsewhere is locked from the promise until it is done
-//! there. So the order in which batches are appended, over all targets, is an order in which the
-//! operations may have happened one by one; within a batch any order is taken that the reference
-//! accepts. Then:
-//! - each committed operation must succeed in the [`Model`] at its place, with the reply it gave;
-//! - a slot's sequence commits at most once, and not after its refusal was answered;
+//! Each target's log is the witness. A modifying operation leaves the record of its slot, with its
+//! reply, in the batch in which it commits. An operation between targets commits in the
+//! coordinator's batch, and its changes on other targets are locked from the prepare until they are
+//! applied there. So the order in which batches are appended, over all targets, is a possible
+//! serial order of the operations. Within a batch the witness accepts any order that the reference
+//! model accepts. Then:
+//! - each committed operation must succeed in the [`Model`] at its position, with the reply in the
+//!   record;
+//! - a slot's sequence commits at most once, and not after the client received its refusal;
 //! - nothing commits in a session after its end was logged;
-//! - no lock is granted against one that another owner has, nor refused without one, or without
-//!   somebody who has waited for one;
-//! - entries and files that a batch writes must be those of the reference after it;
-//! - what a client is answered must be that reply, or (reads, refusals) what the reference would
-//!   have answered at some moment between asking and answering;
-//! - a power loss takes the operations back whose records are lost: none that was acknowledged as
-//!   durable, and none after which another target built (then the rest no longer fits the model).
+//! - no lock is granted against a lock of another owner, and none is refused without such a lock or
+//!   an owner that has waited for one;
+//! - entries and files in a batch must equal the reference model after it;
+//! - the answer that a client receives must be that reply or, for reads and refusals, an outcome of
+//!   the reference model at some moment between request and answer;
+//! - a power loss reverts the operations whose records are lost. It must not revert an operation
+//!   that was acknowledged as durable. It must not revert one on which another target built: then
+//!   the rest no longer fits the model.
 //!
 //! # What it does not check
-//! Sizes, link counts and times of directories while the system runs (they lag in transactions
-//! between targets; the checkers of the end look at them). Owners, and times of anything. Who of
-//! those who wait gets a lock first.
+//! Sizes, link counts and times of directories during the run: they lag in transactions between
+//! targets, and the checkers at the end verify them. Owners, and all times. The order in which
+//! waiters get a lock.
 
 use crate::changes::{Changes, fits, fits_prepared};
 use crate::client::is_lost;
@@ -38,64 +40,65 @@ use std::sync::Arc;
 
 /// A modifying request of a client: session, slot, sequence.
 pub(crate) type InstanceId = (SessionId, u32, u64);
-/// Something that is broken, in words.
+/// A description of a broken guarantee.
 pub(crate) type Violation = String;
 
 struct Instance {
     op: Op,
-    /// Where it was committed: target, record, reply.
+    /// Where it committed: target, record, reply.
     committed: Option<(usize, Lsn, Vec<u8>)>,
-    /// Whether the client has its final answer, and whether that promised durability.
+    /// Whether the client has its final answer, and whether that answer promises durability.
     answered: bool,
     is_durable: bool,
     refused: bool,
-    /// Replies that it gave before power losses took it.
+    /// Replies in records that a power loss took.
     lost: Vec<Vec<u8>>,
 }
 
-/// What a batch has done.
+/// One effect of a batch.
 #[derive(Clone)]
-enum Applied {
+enum Effect {
     Client(InstanceId, Vec<u8>),
-    /// A rename of one name of a file to another changed nothing.
+    /// A rename of one name of a file to another name of it, without an effect.
     Nothing,
-    /// A session has ended: its opens of a file are taken back.
+    /// A session has ended: its opens of a file are removed.
     Closed(SessionId, InodeId),
-    /// A size was found out from chunk files.
+    /// The target has recovered a size from chunk files.
     Size(InodeId, u64),
-    /// A session has ended: what it had locked is freed.
+    /// A session has ended: the locks of this owner are freed.
     Unlocked(LockOwner),
-    /// The target brought a truncation to its end whose client has gone.
+    /// The target has finished a truncation whose client is dead.
     Truncated(InodeId, u64),
 }
 
-struct Entry {
+struct HistoryEntry {
     target: usize,
     lsn: Lsn,
-    applied: Vec<Applied>,
+    effects: Vec<Effect>,
 }
 
-/// See the file's description.
+/// The checker of a running cluster.
 pub(crate) struct Witness {
     map: Arc<ClusterMap>,
-    /// The namespace as it is by what was logged so far.
+    /// The namespace by all records logged so far.
     pub(crate) model: Model,
-    history: Vec<Entry>,
+    history: Vec<HistoryEntry>,
     instances: BTreeMap<InstanceId, Instance>,
-    /// Sessions that have ended: at which target, in which record.
+    /// Ended sessions: the target and the record of the end.
     ended: BTreeMap<SessionId, (usize, Lsn)>,
     windows: BTreeMap<u64, Window>,
     next_window: u64,
-    /// Directories as targets have promised to make them.
+    /// New directories that targets have prepared.
     prepared: BTreeMap<InodeId, Step>,
-    /// Operations that committed.
+    /// Number of committed operations.
     pub(crate) commits: u64,
-    /// An operation committed in the batch that ended its session, which leaves no slot's record:
-    /// the reference doesn't know it, and the rest of the run is judged by what is stored alone.
+    /// An operation committed in the batch that ended its session. Such a batch has no record of
+    /// the slot, so the reference model misses the operation. From then on only the stores are
+    /// checked.
     pub(crate) is_blind: bool,
-    /// A disk was full at some moment: what adds something may have been refused for that.
+    /// A disk was full at some moment: operations that add something may have been refused.
     pub(crate) has_seen_full_disks: bool,
-    /// In which order requests arrived last.
+    /// The order in which requests arrived last.
     arrivals: BTreeMap<InstanceId, u64>,
     next_arrival: u64,
 }
@@ -126,8 +129,8 @@ impl Witness {
         }
     }
 
-    /// A client is about to send a modifying request for the first time.
-    pub(crate) fn sent(&mut self, id: InstanceId, op: &Op, is_durable: bool) {
+    /// Records a modifying request that a client sends for the first time.
+    pub(crate) fn request_sent(&mut self, id: InstanceId, op: &Op, is_durable: bool) {
         let op = op.clone();
         let instance = Instance {
             op,
@@ -140,42 +143,42 @@ impl Witness {
         self.instances.insert(id, instance);
     }
 
-    /// A request of a client has arrived at its target.
-    pub(crate) fn arrived(&mut self, id: InstanceId) {
+    /// Records the arrival of a request at its target.
+    pub(crate) fn request_arrived(&mut self, id: InstanceId) {
         self.next_arrival += 1;
         self.arrivals.insert(id, self.next_arrival);
     }
 
-    /// Sessions whose end a target has logged.
+    /// Sessions whose end `target` has logged.
     pub(crate) fn ended_at(&self, target: usize) -> impl Iterator<Item = SessionId> {
         let ended = self.ended.iter().filter(move |(_, (at, _))| *at == target);
         ended.map(|(session, _)| *session)
     }
 
-    /// Opens a window for an operation that begins.
+    /// Opens the window of an operation, and returns its number.
     pub(crate) fn open_window(&mut self, op: &Op, session: SessionId) -> u64 {
         self.next_window += 1;
         if let Op::WaitLock(it) = op {
             let by = (session, it.lock.kind, it.lock.owner);
             self.model.waits.insert((it.lock.inode, by, it.lock.start, it.lock.end));
-            // Another's wait may have become part of a cycle.
-            self.look();
+            // The wait of another client may have become part of a deadlock cycle.
+            self.update_windows();
         }
         let window = Window::new(op.clone(), session, &self.model);
         self.windows.insert(self.next_window, window);
         self.next_window
     }
 
-    /// Drops a window without an answer.
+    /// Closes a window without an answer.
     pub(crate) fn close_window(&mut self, window: u64) {
         self.windows.remove(&window);
     }
 
-    /// A client got the final answer of a request.
+    /// Checks the final answer of a request.
     ///
     /// # Errors
-    /// What is wrong with it.
-    pub(crate) fn answered(
+    /// Describes a wrong answer.
+    pub(crate) fn check_answer(
         &mut self,
         window: u64,
         instance: Option<InstanceId>,
@@ -196,19 +199,20 @@ impl Witness {
                     return Ok(());
                 }
                 (Ok(_), Some(_)) => {
-                    return Err(format!("{id:?} {op:?} was answered what it didn't do"));
+                    return Err(format!("{id:?} {op:?} got a reply that differs from its record"));
                 }
                 (Ok(_), None) => {
-                    return Err(format!("{id:?} {op:?} was acknowledged, and it isn't logged"));
+                    return Err(format!("{id:?} {op:?} was acknowledged and is not in a log"));
                 }
                 (Err(error), committed) => {
                     instance.refused = true;
-                    // The memory of an earlier attempt may have ended with the session.
+                    // The stored reply of an earlier attempt may have been dropped with the
+                    // session.
                     if is_lost(error) {
                         return Ok(());
                     }
                     if committed.is_some() {
-                        return Err(format!("{id:?} {op:?} was done and answered {error}"));
+                        return Err(format!("{id:?} {op:?} was done and refused: {error}"));
                     }
                 }
             }
@@ -227,16 +231,16 @@ impl Witness {
             return Ok(());
         }
         Err(format!(
-            "{op:?} was answered {answer:?} ({result:?}); right at some moment would have been {:?}",
+            "{op:?} was answered {answer:?} ({result:?}); expected at some moment: {:?}",
             window.outcomes
         ))
     }
 
-    /// A client was told that writes of inline bytes are safe, or that some of them are lost.
+    /// Checks the reply of a sync, which reports writes of inline bytes as safe or as partly lost.
     ///
     /// # Errors
-    /// What is wrong with that.
-    pub(crate) fn inline_synced(
+    /// Describes a wrong report.
+    pub(crate) fn check_inline_sync(
         &mut self,
         writes: &[InstanceId],
         is_lost: bool,
@@ -246,8 +250,12 @@ impl Witness {
         }
         let missing = writes.iter().find(|id| !self.is_done(**id));
         match (missing, is_lost) {
-            (Some(id), false) => return Err(format!("the write {id:?} is lost, and called safe")),
-            (None, true) => return Err(format!("none of {writes:?} is lost, and some called so")),
+            (Some(id), false) => {
+                return Err(format!("the write {id:?} is lost and was reported as safe"));
+            }
+            (None, true) => {
+                return Err(format!("{writes:?} are safe and were reported as partly lost"));
+            }
             _ => {}
         }
         for id in writes.iter().filter(|_| !is_lost) {
@@ -259,16 +267,16 @@ impl Witness {
         Ok(())
     }
 
-    /// Whether a request was done, and no power loss took that back.
+    /// Whether a request has committed, and no power loss has taken its record.
     pub(crate) fn is_done(&self, id: InstanceId) -> bool {
         self.instances.get(&id).is_some_and(|it| it.committed.is_some())
     }
 
-    /// A client has read a directory to its end: `seen` are the entries, in order.
+    /// Checks a complete listing of a directory. `seen` are its entries, in order.
     ///
     /// # Errors
-    /// What is wrong with them.
-    pub(crate) fn listed(
+    /// Describes a missing, repeated or wrong entry.
+    pub(crate) fn check_listing(
         &mut self,
         window: u64,
         seen: &[(Vec<u8>, InodeId)],
@@ -282,20 +290,20 @@ impl Witness {
             let times = seen.iter().filter(|it| *it == &(name.clone(), *inode)).count();
             if times != 1 {
                 let name = name.escape_ascii();
-                return Err(format!("{:?} gave \"{name}\" ({inode}) {times} times", window.op));
+                return Err(format!("{:?} returned \"{name}\" ({inode}) {times} times", window.op));
             }
         }
         match seen.iter().find(|entry| !window.ever.contains(entry)) {
-            Some(entry) => Err(format!("{:?} gave {entry:?}, which never was there", window.op)),
+            Some(entry) => Err(format!("{:?} returned {entry:?}, which never existed", window.op)),
             None => Ok(()),
         }
     }
 
-    /// A target has appended a record.
+    /// Checks a record that a target has appended, and applies it to the reference model.
     ///
     /// # Errors
-    /// What is wrong with it.
-    pub(crate) fn appended(
+    /// Describes a record that the reference model does not accept.
+    pub(crate) fn check_record(
         &mut self,
         target: usize,
         lsn: Lsn,
@@ -314,8 +322,8 @@ impl Witness {
         if self.is_blind {
             return Ok(());
         }
-        match self.take_in(target, lsn, &changes, chunk_size) {
-            Err(_) if self.may_hide(&changes) => {
+        match self.apply_record(target, lsn, &changes, chunk_size) {
+            Err(_) if self.may_hide_operation(&changes) => {
                 self.is_blind = true;
                 Ok(())
             }
@@ -323,8 +331,8 @@ impl Witness {
         }
     }
 
-    /// Whether a batch may hold an operation without its slot's record.
-    fn may_hide(&self, changes: &Changes) -> bool {
+    /// Whether a batch may contain an operation without the record of its slot.
+    fn may_hide_operation(&self, changes: &Changes) -> bool {
         changes.slots_gone.iter().any(|(session, slot)| {
             let of_slot = (*session, *slot, 0)..=(*session, *slot, u64::MAX);
             let newest = self.instances.range(of_slot).next_back();
@@ -332,7 +340,7 @@ impl Witness {
         })
     }
 
-    fn take_in(
+    fn apply_record(
         &mut self,
         target: usize,
         lsn: Lsn,
@@ -347,7 +355,7 @@ impl Witness {
                 return Err(format!("{id:?} was done after the end of its session"));
             }
             let Some(instance) = self.instances.get_mut(&id) else {
-                return Err(format!("{id:?} was done, and nobody asked for it"));
+                return Err(format!("{id:?} was done, and no client sent it"));
             };
             if instance.committed.is_some() {
                 return Err(format!("{id:?} {:?} was done twice", instance.op));
@@ -357,43 +365,43 @@ impl Witness {
             }
             instance.committed = Some((target, lsn, record.reply.0.clone()));
             self.commits += 1;
-            pending.push(Applied::Client(id, record.reply.0.clone()));
+            pending.push(Effect::Client(id, record.reply.0.clone()));
         }
         self.ended.extend(changes.sessions_ended.iter().map(|it| (*it, (target, lsn))));
-        // A target carries out what it has in the order in which it came, if nothing has to wait:
-        // of several orders that fit, that one is most likely the true one.
-        pending.sort_by_key(|applied| match applied {
-            Applied::Client(id, _) => self.arrivals.get(id).copied(),
+        // A target handles requests in the order of arrival unless one must wait. Of several orders
+        // that fit, this one is most likely the true one.
+        pending.sort_by_key(|effect| match effect {
+            Effect::Client(id, _) => self.arrivals.get(id).copied(),
             _ => None,
         });
         pending.extend(self.truncations(changes));
-        let applied = self.order(&pending, changes).or_else(|problem| {
-            // What was found out about a dead writer's file may have come before a request of the
-            // same batch, whose reply shows it.
-            pending.extend(self.found_out(changes, chunk_size)?);
+        let effects = self.order(&pending, changes).or_else(|problem| {
+            // The recovered size of a dead writer's file may precede a request of the same batch,
+            // whose reply shows it.
+            pending.extend(self.recovered_sizes(changes, chunk_size)?);
             pending.extend(self.truncations_of_removed(changes));
             self.order(&pending, changes).map_err(|_| problem)
         })?;
-        let mut entry = Entry { target, lsn, applied: Vec::new() };
-        for applied in applied {
-            self.apply(&applied)?;
-            entry.applied.push(applied);
-            self.look();
+        let mut entry = HistoryEntry { target, lsn, effects: Vec::new() };
+        for effect in effects {
+            self.apply(&effect)?;
+            entry.effects.push(effect);
+            self.update_windows();
         }
-        for applied in self.internal(changes, chunk_size)? {
-            self.apply(&applied)?;
-            entry.applied.push(applied);
-            self.look();
+        for effect in self.own_effects(changes, chunk_size)? {
+            self.apply(&effect)?;
+            entry.effects.push(effect);
+            self.update_windows();
         }
         fits(&self.model, changes, &self.map, false)?;
-        if !entry.applied.is_empty() {
+        if !entry.effects.is_empty() {
             self.history.push(entry);
         }
         Ok(())
     }
 
-    /// An order of a batch's operations that the reference accepts.
-    fn order(&self, pending: &[Applied], changes: &Changes) -> Result<Vec<Applied>, String> {
+    /// Returns an order of a batch's operations that the reference model accepts.
+    fn order(&self, pending: &[Effect], changes: &Changes) -> Result<Vec<Effect>, String> {
         let mut problem = String::new();
         let found =
             self.search(self.model.clone(), pending.to_vec(), changes, &mut 5_000, &mut problem);
@@ -405,15 +413,15 @@ impl Witness {
             .ok_or(problem)
     }
 
-    /// Depth first; gives the operations from last to first.
+    /// Searches an order depth first. Returns the operations from last to first.
     fn search(
         &self,
         model: Model,
-        left: Vec<Applied>,
+        left: Vec<Effect>,
         changes: &Changes,
         budget: &mut u32,
         problem: &mut String,
-    ) -> Option<Vec<Applied>> {
+    ) -> Option<Vec<Effect>> {
         if left.is_empty() {
             let mut model = model;
             for (session, inode) in &changes.closed {
@@ -434,22 +442,24 @@ impl Witness {
             }
             let mut rest = left.clone();
             let steps = match rest.remove(index) {
-                Applied::Truncated(inode, size) => self.sizes_wanted(inode, size).collect(),
+                Effect::Truncated(inode, size) => {
+                    self.unfinished_truncations(inode, size).collect()
+                }
                 step => vec![step],
             };
             for mut step in steps {
                 let mut next = model.clone();
-                if let Applied::Client(id, reply) = &step {
+                if let Effect::Client(id, reply) = &step {
                     let Some(instance) = self.instances.get(id) else { continue };
                     let done = next.apply(&instance.op, id.0, reply);
-                    let done = done.and_then(|()| self.as_prepared(&next, &instance.op, reply));
+                    let done = done.and_then(|()| self.check_prepared(&next, &instance.op, reply));
                     let is_nothing = match done {
-                        Ok(()) => self.was_nothing(id.0, &instance.op, changes),
-                        Err(_) => self.may_be_nothing(&instance.op),
+                        Ok(()) => self.had_no_effect(id.0, &instance.op, changes),
+                        Err(_) => self.may_have_no_effect(&instance.op),
                     };
                     if is_nothing {
                         next = model.clone();
-                        step = Applied::Nothing;
+                        step = Effect::Nothing;
                     } else if let Err(what) = done {
                         if problem.is_empty() || left.len() == 1 {
                             *problem = format!("{id:?} {:?} {what}", instance.op);
@@ -457,7 +467,7 @@ impl Witness {
                         continue;
                     }
                 } else {
-                    apply_own(&mut next, &step);
+                    apply_own_effect(&mut next, &step);
                 }
                 let found = self.search(next, rest.clone(), changes, budget, problem);
                 if let Some(mut order) = found {
@@ -469,8 +479,8 @@ impl Witness {
         None
     }
 
-    /// Whether a directory that is made on another target is as that one has promised it.
-    fn as_prepared(&self, model: &Model, op: &Op, reply: &[u8]) -> Result<(), String> {
+    /// Checks that a new directory on another target equals the step which that target prepared.
+    fn check_prepared(&self, model: &Model, op: &Op, reply: &[u8]) -> Result<(), String> {
         let Op::MakeDirectory(_) = op else { return Ok(()) };
         let made = EntryReply::from_bytes(reply).map_err(|error| error.to_string())?.inode;
         match (self.prepared.get(&made), model.inodes.get(&made)) {
@@ -479,10 +489,10 @@ impl Witness {
         }
     }
 
-    /// Whether an operation may rightly have done nothing, though the reference would refuse it
-    /// now: a rename to another name of the same file, whose old name was looked up on another
-    /// target and has gone since.
-    fn may_be_nothing(&self, op: &Op) -> bool {
+    /// Whether an operation may rightly have had no effect although the reference model refuses it
+    /// now: a rename to another name of the same file. The coordinator looked up the old name on
+    /// another target, and that name was removed since.
+    fn may_have_no_effect(&self, op: &Op) -> bool {
         let (from, to, name) = match op {
             Op::Rename(it) => (it.from_directory, it.to_directory, &it.to_name),
             Op::Exchange(it) => (it.from_directory, it.to_directory, &it.to_name),
@@ -493,10 +503,10 @@ impl Witness {
         found.is_some() && self.model.group(from) != self.model.group(to)
     }
 
-    /// Whether such an operation did nothing, though the reference would do it: its batch leaves
-    /// the new name as it was, and somebody took the old one for another file since it was found to
-    /// lead to the same.
-    fn was_nothing(&self, session: SessionId, op: &Op, changes: &Changes) -> bool {
+    /// Whether such an operation had no effect although the reference model would apply it. Its
+    /// batch leaves the new name as it was. After the lookup found both names to be the same file,
+    /// another client reused the old name for another file.
+    fn had_no_effect(&self, session: SessionId, op: &Op, changes: &Changes) -> bool {
         let (to, name) = match op {
             Op::Rename(it) => (it.to_directory, &it.to_name),
             Op::Exchange(it) => (it.to_directory, &it.to_name),
@@ -505,13 +515,14 @@ impl Witness {
         let is_it = |(directory, _, dentry): &(InodeId, u64, Option<DentryRecord>)| {
             *directory == to && dentry.as_ref().is_none_or(|it| it.name == *name)
         };
-        let may_be = || self.windows.values().any(|it| it.may_be_nothing(session, op));
-        self.may_be_nothing(op) && !changes.dentries.iter().any(is_it) && may_be()
+        let may_be = || self.windows.values().any(|it| it.may_have_no_effect(session, op));
+        self.may_have_no_effect(op) && !changes.dentries.iter().any(is_it) && may_be()
     }
 
-    /// Truncations that a batch brings to their end without a client: a file was cut once more than
-    /// by the batch's requests, to a size that somebody asked for who never heard that it was done.
-    fn truncations(&self, changes: &Changes) -> Vec<Applied> {
+    /// Truncations that a batch finishes without a client's request. The truncation count is one
+    /// higher than the batch's requests explain, and a client requested a truncation without
+    /// receiving an answer.
+    fn truncations(&self, changes: &Changes) -> Vec<Effect> {
         let mut truncations = Vec::new();
         for (inode, record) in &changes.inodes {
             let (Some(record), Some(known)) = (record, self.model.inodes.get(inode)) else {
@@ -519,62 +530,64 @@ impl Witness {
             };
             let truncates_it = |(session, slot, it): &&(SessionId, u32, SlotRecord)| {
                 let instance = self.instances.get(&(*session, *slot, it.sequence));
-                instance.and_then(|it| it.op.truncations()).is_some_and(|(cut, _)| cut == *inode)
+                instance
+                    .and_then(|it| it.op.truncations())
+                    .is_some_and(|(truncated, _)| truncated == *inode)
             };
             let by_requests = changes.slots.iter().filter(truncates_it).count() as u64;
             let attributes = &record.attributes;
             if attributes.truncate_generation == known.truncate_generation + by_requests + 1 {
-                // Requests of the batch may have made it shorter still.
+                // Requests of the batch may have truncated it further.
                 let most = if by_requests == 0 { attributes.size } else { u64::MAX };
-                truncations.push(Applied::Truncated(*inode, most));
+                truncations.push(Effect::Truncated(*inode, most));
             }
         }
         truncations
     }
 
-    /// The same of files that the batch removes: what is left of them tells nothing.
-    fn truncations_of_removed(&self, changes: &Changes) -> Vec<Applied> {
+    /// The same for files that the batch removes. Such a batch contains no size.
+    fn truncations_of_removed(&self, changes: &Changes) -> Vec<Effect> {
         let removed = changes.inodes.iter().filter(|(_, record)| record.is_none());
-        let cut =
-            removed.filter(|(inode, _)| self.sizes_wanted(**inode, u64::MAX).next().is_some());
-        cut.map(|(inode, _)| Applied::Truncated(*inode, u64::MAX)).collect()
+        let truncated = removed
+            .filter(|(inode, _)| self.unfinished_truncations(**inode, u64::MAX).next().is_some());
+        truncated.map(|(inode, _)| Effect::Truncated(*inode, u64::MAX)).collect()
     }
 
-    /// The truncations of a file that were asked for and not done, to at most `most` bytes.
-    fn sizes_wanted(&self, inode: InodeId, most: u64) -> impl Iterator<Item = Applied> {
+    /// The requested but unfinished truncations of a file to at most `most` bytes.
+    fn unfinished_truncations(&self, inode: InodeId, most: u64) -> impl Iterator<Item = Effect> {
         let open = self.instances.values().filter(|it| it.committed.is_none());
         let wanted = open.filter_map(|it| it.op.truncations());
         wanted
-            .filter(move |(cut, to)| *cut == inode && *to <= most)
-            .map(|(inode, to)| Applied::Truncated(inode, to))
+            .filter(move |(truncated, to)| *truncated == inode && *to <= most)
+            .map(|(inode, to)| Effect::Truncated(inode, to))
     }
 
-    /// What the target did by itself in a batch.
-    fn internal(
+    /// The effects of a batch that no client requested.
+    fn own_effects(
         &self,
         changes: &Changes,
         chunk_size: &dyn Fn(&InodeRecord) -> u64,
-    ) -> Result<Vec<Applied>, String> {
-        let mut applied = Vec::new();
+    ) -> Result<Vec<Effect>, String> {
+        let mut effects = Vec::new();
         for (session, inode) in &changes.closed {
             let found = self.model.inodes.get(inode);
             if found.is_some_and(|it| it.opens.contains_key(session)) {
-                applied.push(Applied::Closed(*session, *inode));
+                effects.push(Effect::Closed(*session, *inode));
             }
         }
-        applied.extend(changes.freed_by_end.iter().map(|owner| Applied::Unlocked(*owner)));
-        applied.extend(self.found_out(changes, chunk_size)?);
-        Ok(applied)
+        effects.extend(changes.freed_by_end.iter().map(|owner| Effect::Unlocked(*owner)));
+        effects.extend(self.recovered_sizes(changes, chunk_size)?);
+        Ok(effects)
     }
 
-    /// The sizes that a batch brings of files which dead writers left.
-    fn found_out(
+    /// The recovered sizes in a batch, of files with dead writers.
+    fn recovered_sizes(
         &self,
         changes: &Changes,
         chunk_size: &dyn Fn(&InodeRecord) -> u64,
-    ) -> Result<Vec<Applied>, String> {
-        let mut applied = Vec::new();
-        for inode in &changes.sizes_found {
+    ) -> Result<Vec<Effect>, String> {
+        let mut effects = Vec::new();
+        for inode in &changes.recovered_sizes {
             let Some(Some(record)) = changes.inodes.get(inode) else { continue };
             let size = record.attributes.size;
             match self.model.inodes.get(inode) {
@@ -582,43 +595,43 @@ impl Witness {
                     let most = chunk_size(record).max(known.inline.len() as u64);
                     if size > most {
                         return Err(format!(
-                            "{inode} got the size {size}, its chunk files end at {most}"
+                            "{inode} got the size {size}, but its chunk files end at {most}"
                         ));
                     }
-                    applied.push(Applied::Size(*inode, size));
+                    effects.push(Effect::Size(*inode, size));
                 }
                 _ => {}
             }
         }
-        Ok(applied)
+        Ok(effects)
     }
 
-    fn apply(&mut self, applied: &Applied) -> Result<(), String> {
-        match applied {
-            Applied::Client(id, reply) => {
+    fn apply(&mut self, effect: &Effect) -> Result<(), String> {
+        match effect {
+            Effect::Client(id, reply) => {
                 let op = self.instances.get(id).map(|it| it.op.clone());
-                let op = op.ok_or("an operation that nobody asked for")?;
+                let op = op.ok_or("an operation that no client sent")?;
                 let done = self.model.apply(&op, id.0, reply);
                 done.map_err(|what| format!("{id:?} {op:?} {what}"))
             }
             _ => {
-                apply_own(&mut self.model, applied);
+                apply_own_effect(&mut self.model, effect);
                 Ok(())
             }
         }
     }
 
-    fn look(&mut self) {
-        self.windows.values_mut().for_each(|window| window.look(&self.model));
+    fn update_windows(&mut self) {
+        self.windows.values_mut().for_each(|window| window.update(&self.model));
     }
 
-    /// A power loss has left a target with the records up to `last`.
+    /// Reverts the records of a target after `last`, which a power loss took.
     ///
     /// # Errors
-    /// What was lost that must not be.
+    /// Describes a loss that must not happen.
     pub(crate) fn power_loss(&mut self, target: usize, last: Lsn) -> Result<(), Violation> {
         self.ended.retain(|_, (at, lsn)| *at != target || *lsn <= last);
-        let is_lost = |entry: &Entry| entry.target == target && entry.lsn > last;
+        let is_lost = |entry: &HistoryEntry| entry.target == target && entry.lsn > last;
         if self.is_blind || !self.history.iter().any(is_lost) {
             return Ok(());
         }
@@ -628,7 +641,7 @@ impl Witness {
                 if instance.answered && instance.is_durable && !instance.refused {
                     let op = &instance.op;
                     return Err(format!(
-                        "{op:?} was acknowledged as durable, a power loss took it"
+                        "{op:?} was acknowledged as durable and lost by a power loss"
                     ));
                 }
                 instance.lost.extend(instance.committed.take().map(|it| it.2));
@@ -640,32 +653,34 @@ impl Witness {
         self.model.waits = waits;
         let history = std::mem::take(&mut self.history);
         for entry in &history {
-            for applied in &entry.applied {
-                self.apply(applied).map_err(|what| {
+            for effect in &entry.effects {
+                self.apply(effect).map_err(|what| {
                     let (target, lsn) = (entry.target, entry.lsn);
-                    format!("built on what a power loss took: target {target}, {lsn}: {what}")
+                    format!(
+                        "depends on records lost by a power loss: target {target}, {lsn}: {what}"
+                    )
                 })?;
             }
         }
         self.history = history;
         self.windows.values_mut().for_each(|window| window.is_void = true);
-        self.look();
+        self.update_windows();
         Ok(())
     }
 }
 
-/// Applies what a target did without a client's request.
-fn apply_own(model: &mut Model, applied: &Applied) {
-    match applied {
-        Applied::Client(..) | Applied::Nothing => {}
-        Applied::Closed(session, inode) => close_all(model, *session, *inode),
-        Applied::Unlocked(owner) => {
+/// Applies an effect that no client requested.
+fn apply_own_effect(model: &mut Model, effect: &Effect) {
+    match effect {
+        Effect::Client(..) | Effect::Nothing => {}
+        Effect::Closed(session, inode) => close_all(model, *session, *inode),
+        Effect::Unlocked(owner) => {
             if let Some(inode) = model.inodes.get_mut(&owner.inode) {
                 inode.locks.remove(&(owner.session, owner.kind, owner.owner));
             }
         }
-        Applied::Truncated(inode, size) => model.truncate(*inode, *size),
-        Applied::Size(inode, size) => {
+        Effect::Truncated(inode, size) => model.truncate(*inode, *size),
+        Effect::Size(inode, size) => {
             if let Some(inode) = model.inodes.get_mut(inode) {
                 inode.size = inode.size.max(*size);
             }
@@ -679,7 +694,7 @@ fn close_all(model: &mut Model, session: SessionId, inode: InodeId) {
         if let Some(inode) = model.inodes.get_mut(&inode) {
             inode.was_left_open |= writers > 0;
         }
-        // What is open can be closed.
+        // An existing open can be closed.
         let _ = model.close(inode, session, readers, writers);
     }
 }

@@ -1,11 +1,11 @@
-//! What clients do: random operations on a small set of names, directories and files, so that they
-//! meet each other; and the faults that happen meanwhile.
+//! The workload of clients: random operations on a small set of names, directories and files, so
+//! that clients collide; and the faults of the run.
 
 use crate::client::{Handle, Write};
-use crate::network::{Asker, Node};
+use crate::network::{Node, Purpose};
 use crate::operation::Op;
 use crate::witness::InstanceId;
-use crate::world::{Happening, Phase, World, message};
+use crate::world::{Phase, SimEvent, World, message};
 use skep_cluster::striping::pieces;
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{
@@ -22,7 +22,7 @@ const NAMES: &[&str] = &["a", "b", "c", "d", "e"];
 const XATTRS: &[&[u8]] = &[b"user.x", b"user.y", ACCESS_ACL, DEFAULT_ACL];
 
 impl World {
-    /// A task begins its next operation.
+    /// Begins the next operation of a task.
     pub(crate) fn next_operation(&mut self, client: usize, life: u64, task: usize) {
         let process = &self.clients[client];
         let is_idle = process.life == life && process.is_running;
@@ -123,7 +123,7 @@ impl World {
         md::NewInode { permissions: permissions[self.random.index(3)], umask, uid: 1, gid: 1 }
     }
 
-    /// A pattern that somebody may ask for; zeros are the directory's or the cluster's.
+    /// A random pattern in a request. An unset field means the value of the directory or the cluster.
     fn any_pattern(&mut self) -> PatternRequest {
         let is_listed = self.random.percent(30);
         let first = self.knobs.targets as u32 + 1;
@@ -163,7 +163,7 @@ impl World {
         })
     }
 
-    /// An access control list: for a user besides the mode's three, with a mask, or neither.
+    /// An access control list: minimal, with a mask, or with a further user and a mask.
     fn acl(&mut self) -> Vec<u8> {
         let mut any = |tag| AclEntry { tag, permissions: self.random.below(8) as u32 };
         let (owner, group, other) =
@@ -210,7 +210,7 @@ impl World {
         })
     }
 
-    /// Most are of the same project, so that some may still be moved.
+    /// Most inodes keep the same project, so that some renames still succeed.
     fn change_project(&mut self) -> Op {
         let inode = self.any_inode();
         Op::SetAttributes(md::SetAttributes {
@@ -262,8 +262,8 @@ impl World {
         }
     }
 
-    /// Closes some files together of which nothing is left to be reported, and perhaps one that
-    /// isn't open; `false` if there is none.
+    /// Closes several files without an unreported end in one request, and perhaps a file that is
+    /// not open. Returns `false` if no such file is open.
     fn close_many(&mut self, client: usize, task: usize, is_durable: bool) -> bool {
         let handles = &mut self.clients[client].handles;
         let is_clean = |handle: &Handle| !handle.is_busy && handle.end == 0;
@@ -276,8 +276,8 @@ impl World {
             .map(|it| closed(&it))
             .collect();
         let group = self.map.shard_group(files[0].inode.shard());
-        // A directory is there or gone, and never open. (With a file the log wouldn't tell
-        // whether another task's open of it came before.)
+        // The extra inode is a directory, which is never open. With a file the log would not show
+        // whether an open by another task preceded the close.
         let other = self.any_directory();
         if self.map.shard_group(other.shard()) == group && self.random.percent(50) {
             files.push(md::ClosedFile { inode: other, open: md::OpenMode::Read });
@@ -286,7 +286,7 @@ impl World {
         true
     }
 
-    /// Opens, writes, reports or closes; `false` if there is nothing to do so with.
+    /// Opens, writes, reports or closes. Returns `false` if there is no file to use.
     fn use_handle(&mut self, client: usize, task: usize, is_durable: bool) -> bool {
         if self.random.percent(15) && self.close_many(client, task, is_durable) {
             return true;
@@ -337,7 +337,7 @@ impl World {
         true
     }
 
-    /// Some bytes of a file are locked or unlocked by one of a few owners.
+    /// Locks or unlocks a random range of a file for one of two owners.
     fn lock(&mut self, client: usize, inode: InodeId) -> Op {
         let modes = [None, Some(LockMode::Shared), Some(LockMode::Exclusive)];
         let start = self.random.below(6);
@@ -366,16 +366,17 @@ impl World {
         handle.is_busy = true;
         let handle = handle.clone();
         let Some(pattern) = &handle.pattern else { return };
-        // Nothing here looks at it.
+        // The simulated storage targets ignore it.
         let stripe = st::StripeHint { chunk_bytes: 0, width: 0, component_start: 0 };
-        // What lies in metadata is written by itself.
+        // Inline bytes are written by their own operation.
         let (offset, end) = (offset + pattern.inline_bytes(), end + pattern.inline_bytes());
-        let cut: Vec<_> = pieces(pattern, offset..end).map(Iterator::collect).unwrap_or_default();
+        let pieces: Vec<_> =
+            pieces(pattern, offset..end).map(Iterator::collect).unwrap_or_default();
         let (inode, session) = (handle.inode, handle.session);
-        let write = Write { handle: handle.id, end, under_way: cut.len() };
+        let write = Write { handle: handle.id, end, under_way: pieces.len() };
         let op = Op::GetAttributes(md::GetAttributes { inode });
         self.begin_write(client, task, write, op);
-        for piece in cut {
+        for piece in pieces {
             let key = ChunkFileKey {
                 inode,
                 generation: pattern.generation,
@@ -390,12 +391,12 @@ impl World {
             });
             let header = Header { session, data_bytes: piece.length as u32, ..header };
             let group = piece.group.unwrap_or_default();
-            self.call(Node::Client(client), group, header, body, Asker::Write(task));
+            self.call(Node::Client(client), group, header, body, Purpose::Write(task));
         }
     }
 
-    /// Takes in what a reply tells a client.
-    pub(crate) fn learn(
+    /// Applies a reply to the client's state.
+    pub(crate) fn apply_reply(
         &mut self,
         client: usize,
         op: &Op,
@@ -407,7 +408,7 @@ impl World {
             | Op::CreateUnnamed(md::CreateUnnamed { open, .. })
             | Op::Open(md::Open { open, .. }) => {
                 let Ok(opened) = md::OpenReply::from_bytes(reply) else { return };
-                self.hear_of(opened.attributes.inode, opened.attributes.kind);
+                self.remember_inode(opened.attributes.inode, opened.attributes.kind);
                 if let Some(instance) = instance {
                     let inode = opened.attributes.inode;
                     self.keep_handle(client, *open, instance, opened, notifications_before);
@@ -416,14 +417,14 @@ impl World {
             }
             Op::MakeDirectory(_) | Op::MakeSymlink(_) | Op::Lookup(_) => {
                 if let Ok(entry) = md::EntryReply::from_bytes(reply) {
-                    self.hear_of(entry.inode, entry.kind);
+                    self.remember_inode(entry.inode, entry.kind);
                 }
             }
             _ => {}
         }
     }
 
-    fn hear_of(&mut self, inode: InodeId, kind: FileKind) {
+    fn remember_inode(&mut self, inode: InodeId, kind: FileKind) {
         let known = match kind {
             FileKind::Directory => &mut self.directories,
             _ => &mut self.files,
@@ -442,11 +443,11 @@ impl World {
     ) {
         let md::OpenReply { attributes, pattern, is_shared, .. } = opened;
         let process = &mut self.clients[client];
-        let come = process.notifications.come.get(notifications_before..).unwrap_or_default();
-        // A client goes on as it is until its last handle of the file is closed.
+        let arrived = process.notifications.arrived.get(notifications_before..).unwrap_or_default();
+        // A client treats a file as shared until it closes its last handle of the file.
         let mut of_file = process.handles.iter().filter(|it| it.inode == attributes.inode);
         let is_known = of_file.any(|handle| handle.is_shared);
-        let is_shared = is_shared || is_known || come.contains(&attributes.inode);
+        let is_shared = is_shared || is_known || arrived.contains(&attributes.inode);
         if is_shared {
             let others = process.handles.iter_mut().filter(|it| it.inode == attributes.inode);
             others.for_each(|handle| handle.is_shared = true);
@@ -472,12 +473,12 @@ impl World {
 
     // ---- faults
 
-    /// One fault of those that this seed has.
+    /// Injects one of the faults that the seed enables.
     pub(crate) fn fault(&mut self) {
         if self.phase != Phase::Busy {
             return;
         }
-        self.after_calm();
+        self.schedule_fault();
         let faults = self.knobs.faults;
         let which = self.random.below(9);
         let target = self.random.index(self.targets.len());
@@ -499,7 +500,7 @@ impl World {
                     self.break_connection(connection, is_late);
                 }
             }
-            5 if faults.partitions => self.part_two(),
+            5 if faults.partitions => self.partition_two_nodes(),
             6 if faults.client_deaths => {
                 let client = self.random.index(self.clients.len());
                 self.kill_client(client);
@@ -513,7 +514,7 @@ impl World {
                 self.witness.has_seen_full_disks = true;
                 self.set_full(target, true);
                 let pause = self.random.micros(5_000, 3_000_000);
-                self.after(pause, Happening::FreeSpace { target });
+                self.after(pause, SimEvent::FreeSpace { target });
             }
             _ => {}
         }
@@ -527,7 +528,7 @@ impl World {
         }
     }
 
-    fn part_two(&mut self) {
+    fn partition_two_nodes(&mut self) {
         let (a, b) = (Node::Target(self.random.index(self.targets.len())), self.any_node());
         if a == b {
             return;
@@ -535,15 +536,15 @@ impl World {
         self.faults += 1;
         let length = self.random.micros(1_000, 3_000_000);
         let until = self.now + length;
-        self.network.part(a, b, until);
-        // One side may notice.
+        self.network.partition(a, b, until);
+        // One of the nodes may notice the partition.
         for connection in self.network.open_connections(a, false) {
             let of_both = self.network.connections.get(&connection).is_some_and(|it| {
                 [it.caller.0, it.callee.0].contains(&a) && [it.caller.0, it.callee.0].contains(&b)
             });
             if of_both && self.random.percent(50) {
                 let pause = self.random.micros(0, length.as_micros() as u64);
-                self.after(pause, Happening::Break { connection });
+                self.after(pause, SimEvent::Break { connection });
             }
         }
     }

@@ -1,9 +1,9 @@
-//! The world of a run: simulated time, the queue of what will happen, and the processes. Everything
-//! that happens is one entry of the queue; nothing else moves time or draws a random number.
+//! The world of a run: simulated time, the queue of future events, and the processes. Each event is
+//! one entry of the queue; nothing else advances time or draws a random number.
 
 use crate::client::ClientProcess;
 use crate::knobs::Knobs;
-use crate::network::{Asker, Network, Node, closes, is_final, timed_out};
+use crate::network::{Network, Node, Purpose, closes, is_final, timed_out};
 use crate::random::Random;
 use crate::storage::StorageProcess;
 use crate::target::TargetProcess;
@@ -21,9 +21,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What can happen.
+/// An event of the simulation.
 #[derive(Debug)]
-pub(crate) enum Happening {
+pub(crate) enum SimEvent {
     Deliver {
         connection: u64,
         header: Header,
@@ -82,40 +82,40 @@ pub(crate) enum Happening {
     Clean {
         storage: usize,
     },
-    /// A signal comes to a client's task that waits for a lock.
+    /// A signal interrupts a client's task that waits for a lock.
     Interrupt {
         client: usize,
         life: u64,
         task: usize,
         wait: u64,
     },
-    /// Management hears that a client is to be removed.
+    /// Management receives the request to remove a client.
     Evict {
         client: NodeId,
     },
-    /// A server hears of the newest map.
+    /// A server receives the newest map.
     Map {
         node: Node,
     },
 }
 
-/// How far a run is.
+/// The phase of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Clients work, faults happen.
+    /// Clients work and faults happen.
     Busy,
-    /// No more faults; what is under way comes to its end.
+    /// No more faults; operations under way finish.
     Quiet,
 }
 
-/// See the file's description.
+/// The state of a run: time, queue and processes.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) knobs: Knobs,
     pub(crate) random: Random,
     pub(crate) now: Duration,
-    queue: BTreeMap<(Duration, u64), Happening>,
-    next_happening: u64,
+    queue: BTreeMap<(Duration, u64), SimEvent>,
+    next_event: u64,
     pub(crate) map: Arc<ClusterMap>,
     pub(crate) network: Network,
     pub(crate) targets: Vec<TargetProcess>,
@@ -125,17 +125,17 @@ pub(crate) struct World {
     pub(crate) trace: Trace,
     pub(crate) phase: Phase,
     pub(crate) steps_left: u64,
-    /// Directories and files that clients have heard of, newest last.
+    /// Directories and files that replies have named, newest last.
     pub(crate) directories: Vec<InodeId>,
     pub(crate) files: Vec<InodeId>,
-    /// Files that somebody may have written to after his session was lost, or whose chunk files may
-    /// have been extended for a truncation that was given up.
+    /// Files that a client may have written after it lost its session, or whose chunk files an
+    /// abandoned truncation may have extended.
     pub(crate) unsure: BTreeSet<InodeId>,
     pub(crate) violation: Option<String>,
     pub(crate) faults: u64,
 }
 
-/// Seconds since 1970 at which a run begins.
+/// Unix time in seconds at which a run begins.
 const START_SECONDS: i64 = 1_700_000_000;
 
 impl World {
@@ -147,7 +147,7 @@ impl World {
             random,
             now: Duration::ZERO,
             queue: BTreeMap::new(),
-            next_happening: 0,
+            next_event: 0,
             network,
             targets: (0..knobs.targets).map(|it| TargetProcess::new(it, &knobs)).collect(),
             storages: (0..knobs.storages).map(|_| StorageProcess::new(&map)).collect(),
@@ -171,13 +171,13 @@ impl World {
             world.start_client(client);
         }
         for storage in 0..world.storages.len() {
-            world.after(Duration::from_millis(700), Happening::Clean { storage });
+            world.after(Duration::from_millis(700), SimEvent::Clean { storage });
         }
-        world.after_calm();
+        world.schedule_fault();
         world
     }
 
-    /// The first thing that is wrong ends the run.
+    /// Records a violation. The first one ends the run.
     pub(crate) fn fail(&mut self, what: String) {
         self.trace.note(self.now, || format!("VIOLATION {what}"));
         self.violation.get_or_insert(what);
@@ -189,20 +189,20 @@ impl World {
         }
     }
 
-    pub(crate) fn after(&mut self, pause: Duration, happening: Happening) {
-        self.at(self.now + pause, happening);
+    pub(crate) fn after(&mut self, pause: Duration, event: SimEvent) {
+        self.at(self.now + pause, event);
     }
 
-    pub(crate) fn at(&mut self, time: Duration, happening: Happening) {
-        self.next_happening += 1;
-        self.queue.insert((time, self.next_happening), happening);
+    pub(crate) fn at(&mut self, time: Duration, event: SimEvent) {
+        self.next_event += 1;
+        self.queue.insert((time, self.next_event), event);
     }
 
-    pub(crate) fn after_calm(&mut self) {
-        // A cluster that is hit faster than it recovers gets nothing done: a long run gets calmer.
-        let calm = self.knobs.calm.as_micros() as u64 * (1 + self.now.as_secs() / 20);
+    pub(crate) fn schedule_fault(&mut self) {
+        // A cluster with faults faster than its recovery makes no progress: a long run gets calmer.
+        let calm = self.knobs.mean_fault_pause.as_micros() as u64 * (1 + self.now.as_secs() / 20);
         let pause = self.random.micros(calm / 4, calm * 2);
-        self.after(pause, Happening::Fault);
+        self.after(pause, SimEvent::Fault);
     }
 
     /// Time of day.
@@ -211,50 +211,52 @@ impl World {
         Timestamp::from_nanoseconds(start + self.now.as_nanos() as i128)
     }
 
-    /// Lets the next thing happen; `false` if there is nothing.
+    /// Processes the next event. Returns `false` if the queue is empty.
     pub(crate) fn step(&mut self) -> bool {
-        let Some(((time, _), happening)) = self.queue.pop_first() else { return false };
+        let Some(((time, _), event)) = self.queue.pop_first() else { return false };
         self.now = time;
-        self.trace.event(time, &happening);
-        match happening {
-            Happening::Deliver { connection, header, body, was_late } => {
+        self.trace.event(time, &event);
+        match event {
+            SimEvent::Deliver { connection, header, body, was_late } => {
                 self.deliver(connection, header, body, was_late);
             }
-            Happening::Return { connection, tag, result } => self.take(connection, tag, result),
-            Happening::Send { tag } => self.send(tag),
-            Happening::GiveUp { tag } => self.answer(tag, Err(timed_out())),
-            Happening::Break { connection } => {
+            SimEvent::Return { connection, tag, result } => {
+                self.receive_reply(connection, tag, result)
+            }
+            SimEvent::Send { tag } => self.send(tag),
+            SimEvent::GiveUp { tag } => self.finish_call(tag, Err(timed_out())),
+            SimEvent::Break { connection } => {
                 let is_late = self.random.percent(50);
                 self.break_connection(connection, is_late);
             }
-            Happening::Run { target, life } => self.run_target(target, life),
-            Happening::Tick { target, ticks } => self.tick_target(target, ticks),
-            Happening::Synced { target, life, lsn, point } => {
+            SimEvent::Run { target, life } => self.run_target(target, life),
+            SimEvent::Tick { target, ticks } => self.tick_target(target, ticks),
+            SimEvent::Synced { target, life, lsn, point } => {
                 self.synced(target, life, lsn, &point);
             }
-            Happening::Checkpointed { target, life, lsn } => self.checkpointed(target, life, lsn),
-            Happening::Restart { node: Node::Target(target) } => self.start_target(target),
-            Happening::Restart { node: Node::Storage(storage) } => {
+            SimEvent::Checkpointed { target, life, lsn } => self.checkpointed(target, life, lsn),
+            SimEvent::Restart { node: Node::Target(target) } => self.start_target(target),
+            SimEvent::Restart { node: Node::Storage(storage) } => {
                 self.storages[storage].is_running = true;
             }
-            Happening::Restart { node: Node::Client(client) } => self.start_client(client),
-            Happening::FreeSpace { target } => self.set_full(target, false),
-            Happening::Fault => self.fault(),
-            Happening::Step { client, life, task } => self.next_operation(client, life, task),
-            Happening::KeepAlive { client, life } => self.keep_alive(client, life),
-            Happening::Clean { storage } => self.clean(storage),
-            Happening::Interrupt { client, life, task, wait } => {
+            SimEvent::Restart { node: Node::Client(client) } => self.start_client(client),
+            SimEvent::FreeSpace { target } => self.set_full(target, false),
+            SimEvent::Fault => self.fault(),
+            SimEvent::Step { client, life, task } => self.next_operation(client, life, task),
+            SimEvent::KeepAlive { client, life } => self.keep_alive(client, life),
+            SimEvent::Clean { storage } => self.find_orphans(storage),
+            SimEvent::Interrupt { client, life, task, wait } => {
                 self.interrupt(client, life, task, wait);
             }
-            Happening::Evict { client } => self.remove_client(client),
-            Happening::Map { node } => self.take_map(node),
+            SimEvent::Evict { client } => self.remove_client(client),
+            SimEvent::Map { node } => self.receive_map(node),
         }
         true
     }
 
     // ---- the cluster map
 
-    /// A client joins: it gets an id that nobody had before.
+    /// Registers a client under a new node id.
     pub(crate) fn register_client(&mut self) -> NodeId {
         let id = NodeId::new(self.map.newest_node.raw() + 1);
         let mut map = ClusterMap::clone(&self.map);
@@ -273,25 +275,26 @@ impl World {
         }
     }
 
-    /// Everybody hears of a new map, each in his time.
+    /// Publishes a new map. Each server receives it after its own delay.
     fn publish(&mut self, mut map: ClusterMap) {
         map.version = MapVersion::new(map.version.raw() + 1);
         self.map = Arc::new(map);
         let targets = (0..self.targets.len()).map(Node::Target);
         let storages = (0..self.storages.len()).map(Node::Storage);
         for node in targets.chain(storages).collect::<Vec<_>>() {
-            let pause = match self.random.percent(90) {
-                true => self.random.micros(50, 5_000),
-                false => self.random.micros(50, 1_000_000),
+            let pause = if self.random.percent(90) {
+                self.random.micros(50, 5_000)
+            } else {
+                self.random.micros(50, 1_000_000)
             };
-            self.after(pause, Happening::Map { node });
+            self.after(pause, SimEvent::Map { node });
         }
     }
 
-    fn take_map(&mut self, node: Node) {
+    fn receive_map(&mut self, node: Node) {
         let map = Arc::clone(&self.map);
         match node {
-            Node::Target(target) => self.tell_map(target, map),
+            Node::Target(target) => self.deliver_map(target, map),
             Node::Storage(storage) => self.storages[storage].map = map,
             Node::Client(_) => {}
         }
@@ -299,7 +302,7 @@ impl World {
 
     // ---- calls
 
-    /// The process that serves a group.
+    /// The process that serves a group, its life, and whether it runs.
     fn server(&self, group: GroupId) -> (Node, u64, bool) {
         let index = group.raw() as usize - 1;
         match index.checked_sub(self.targets.len()) {
@@ -322,17 +325,17 @@ impl World {
         }
     }
 
-    /// Begins a call; gives its tag.
+    /// Begins a call. Returns its tag.
     pub(crate) fn call(
         &mut self,
         caller: Node,
         group: GroupId,
         header: Header,
         body: Vec<u8>,
-        asker: Asker,
+        purpose: Purpose,
     ) -> u64 {
         let life = self.life(caller);
-        let tag = self.network.new_call((caller, life), group, header, body, asker);
+        let tag = self.network.new_call((caller, life), group, header, body, purpose);
         self.send(tag);
         tag
     }
@@ -343,8 +346,9 @@ impl World {
             return;
         }
         let (callee, life, is_running) = self.server(call.group);
-        let is_parted = self.network.parted_until(call.caller.0, callee, self.now).is_some();
-        if !is_running || is_parted {
+        let is_partitioned =
+            self.network.partitioned_until(call.caller.0, callee, self.now).is_some();
+        if !is_running || is_partitioned {
             return self.send_again(tag);
         }
         let connection = self.network.connect(call.caller, (callee, life));
@@ -353,27 +357,27 @@ impl World {
         }
         let arrival = self.network.arrival(&mut self.random, connection, false, self.now);
         let (header, body) = (call.header, call.body);
-        self.at(arrival, Happening::Deliver { connection, header, body, was_late: false });
+        self.at(arrival, SimEvent::Deliver { connection, header, body, was_late: false });
     }
 
     fn send_again(&mut self, tag: u64) {
         let pause = self.network.next_pause(tag, &mut self.random);
-        self.after(pause, Happening::Send { tag });
+        self.after(pause, SimEvent::Send { tag });
     }
 
     fn deliver(&mut self, number: u64, header: Header, body: Vec<u8>, was_late: bool) {
         let Some(connection) = self.network.connections.get(&number) else { return };
         let ((caller, caller_life), callee) = (connection.caller, connection.callee);
-        if let Some(until) = self.network.parted_until(caller, callee.0, self.now) {
+        if let Some(until) = self.network.partitioned_until(caller, callee.0, self.now) {
             let pause = self.random.micros(1, 500);
-            let deliver = Happening::Deliver { connection: number, header, body, was_late };
+            let deliver = SimEvent::Deliver { connection: number, header, body, was_late };
             return self.at(until + pause, deliver);
         }
         if !connection.is_open && !was_late {
             if connection.is_late {
                 let pause = self.random.micros(0, 2_500_000);
                 let was_late = true;
-                let deliver = Happening::Deliver { connection: number, header, body, was_late };
+                let deliver = SimEvent::Deliver { connection: number, header, body, was_late };
                 self.after(pause, deliver);
             }
             return;
@@ -385,9 +389,10 @@ impl World {
             connection.has_arrived |= !was_late;
         }
         match callee.0 {
-            Node::Target(target) => self.request(target, number, header, body),
+            Node::Target(target) => self.deliver_request(target, number, header, body),
             Node::Storage(storage) if self.storages[storage].is_running => {
-                // Its writer wrote again since, on another connection, which has ended this one.
+                // The client has written again since, on another connection, which has ended this
+                // one.
                 if was_late && header.message == WRITE && self.life(caller) == caller_life {
                     return;
                 }
@@ -404,8 +409,8 @@ impl World {
         }
     }
 
-    /// Once a target has acted at a storage target upon the end of sessions, nothing more is
-    /// written in them there.
+    /// Checks fencing: after a metadata target has relied on the end of a session at a storage
+    /// target, that storage target must not write in this session any more.
     fn check_fence(&mut self, caller: Node, storage: usize, header: &Header) {
         if let (Node::Target(target), STAT) = (caller, header.message) {
             let ended = self.witness.ended_at(target);
@@ -417,26 +422,26 @@ impl World {
         }
     }
 
-    /// Sends a reply on its way.
+    /// Sends a reply.
     pub(crate) fn reply(&mut self, connection: u64, tag: u64, result: Result<Vec<u8>>) {
         let arrival = self.network.arrival(&mut self.random, connection, true, self.now);
-        self.at(arrival, Happening::Return { connection, tag, result });
+        self.at(arrival, SimEvent::Return { connection, tag, result });
     }
 
-    /// A reply has arrived.
-    fn take(&mut self, number: u64, tag: u64, result: Result<Vec<u8>>) {
+    /// Handles a reply that has arrived.
+    fn receive_reply(&mut self, number: u64, tag: u64, result: Result<Vec<u8>>) {
         let Some(connection) = self.network.connections.get(&number) else { return };
         let (caller, callee) = (connection.caller, connection.callee.0);
         let awaited = self.network.calls.get(&tag).and_then(|call| call.connection);
         if !connection.is_open || self.life(caller.0) != caller.1 || awaited != Some(number) {
             return;
         }
-        if let Some(until) = self.network.parted_until(caller.0, callee, self.now) {
+        if let Some(until) = self.network.partitioned_until(caller.0, callee, self.now) {
             let pause = self.random.micros(1, 500);
-            return self.at(until + pause, Happening::Return { connection: number, tag, result });
+            return self.at(until + pause, SimEvent::Return { connection: number, tag, result });
         }
         if is_final(&result) {
-            return self.answer(tag, result);
+            return self.finish_call(tag, result);
         }
         if closes(&result) {
             self.break_connection(number, false);
@@ -448,20 +453,20 @@ impl World {
         self.send_again(tag);
     }
 
-    /// A call has its final answer.
-    fn answer(&mut self, tag: u64, result: Result<Vec<u8>>) {
+    /// Passes the final answer of a call to its caller.
+    fn finish_call(&mut self, tag: u64, result: Result<Vec<u8>>) {
         let Some(call) = self.network.calls.remove(&tag) else { return };
         if self.life(call.caller.0) != call.caller.1 {
             return;
         }
-        match (call.caller.0, call.asker) {
-            (Node::Target(target), Asker::Target(number)) => {
-                self.answered(target, number, result);
+        match (call.caller.0, call.purpose) {
+            (Node::Target(target), Purpose::Target(number)) => {
+                self.deliver_answer(target, number, result);
             }
-            (Node::Storage(storage), Asker::Cleaner(keys)) => {
-                self.storages[storage].cleaned(&keys, result);
+            (Node::Storage(storage), Purpose::Cleaner(keys)) => {
+                self.storages[storage].remove_orphans(&keys, result);
             }
-            (Node::Client(client), asker) => self.client_answer(client, &asker, result),
+            (Node::Client(client), purpose) => self.client_answer(client, &purpose, result),
             _ => {}
         }
     }
@@ -472,13 +477,13 @@ impl World {
         }
     }
 
-    /// Breaks connections of a node that has gone: those who use them notice in a while.
+    /// Breaks the connections of an ended node. The processes that use them notice after a while.
     pub(crate) fn break_all(&mut self, node: Node, most_micros: u64) {
         for connection in self.network.open_connections(node, true) {
             let pause = self.random.micros(0, most_micros);
-            self.after(pause, Happening::Break { connection });
+            self.after(pause, SimEvent::Break { connection });
         }
-        // Its own have nobody who waits.
+        // On the node's own connections no process waits any more.
         for connection in self.network.open_connections(node, false) {
             if self.network.connections.get(&connection).is_some_and(|it| it.caller.0 == node) {
                 let is_late = self.random.percent(30);
@@ -487,7 +492,7 @@ impl World {
         }
     }
 
-    /// The end of a file by its chunk files.
+    /// The size of a file by its chunk files.
     pub(crate) fn chunk_size(
         storages: &[StorageProcess],
         targets: usize,
@@ -516,7 +521,7 @@ pub(crate) const WRITE: u16 = <skep_wire::storage::WriteChunk as skep_wire::Requ
 /// Number of `StatChunk`.
 const STAT: u16 = <skep_wire::storage::StatChunk as skep_wire::Request>::ID;
 
-/// Encodes a message with its number.
+/// Encodes a message, with a header that has its number.
 pub(crate) fn message<R: skep_wire::Request>(request: &R) -> (Header, Vec<u8>) {
     let header = Header { message: R::ID, message_version: R::VERSION, ..Header::default() };
     (header, request.to_bytes())
@@ -534,15 +539,16 @@ fn node(raw: u32, kind: NodeKind) -> skep_types::Node {
     }
 }
 
-/// A formatted cluster of groups with one member each.
+/// A formatted cluster whose groups have one member each.
 fn map(knobs: &Knobs) -> ClusterMap {
     let mut map = ClusterMap::empty(ClusterId::new(*b"simulated skep 1"));
     let all = knobs.targets + knobs.storages;
     for index in 0..all {
         let raw = index as u32 + 1;
-        let (kind, node_kind) = match index < knobs.targets {
-            true => (TargetKind::Metadata, NodeKind::Metadata),
-            false => (TargetKind::Storage, NodeKind::Storage),
+        let (kind, node_kind) = if index < knobs.targets {
+            (TargetKind::Metadata, NodeKind::Metadata)
+        } else {
+            (TargetKind::Storage, NodeKind::Storage)
         };
         map.nodes.push(node(raw, node_kind));
         map.targets.push(Target {

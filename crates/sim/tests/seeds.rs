@@ -1,13 +1,13 @@
 //! Fixed seeds (`cargo xtask ci` runs new ones with the program), and tests of the simulator
-//! itself: that one seed is one run, and that bugs which are planted are found.
+//! itself: one seed always gives the same run, and the checkers find planted bugs.
 
-use skep_sim::knobs::Plant;
+use skep_sim::knobs::PlantedBug;
 use skep_sim::{Options, Report, run};
 use std::collections::BTreeSet;
 use std::thread;
 
-/// Runs seeds on two threads and gives the reports of those that failed. Each run is one thread's.
-fn failures(seeds: std::ops::Range<u64>, plant: Option<Plant>) -> Vec<Report> {
+/// Runs seeds on two threads, each run on one of them. Returns the reports of failed runs.
+fn failures(seeds: std::ops::Range<u64>, plant: Option<PlantedBug>) -> Vec<Report> {
     let half = |parity: u64| {
         let seeds = seeds.clone().filter(move |seed| seed % 2 == parity);
         move || {
@@ -31,13 +31,13 @@ fn explain(failures: &[Report]) -> String {
 }
 
 #[test]
-fn fixed_seeds_find_nothing() {
+fn fixed_seeds_find_no_violation() {
     let failures = failures(1..2001, None);
     assert!(failures.is_empty(), "{}", explain(&failures));
 }
 
 #[test]
-fn one_seed_is_one_run() {
+fn one_seed_always_gives_the_same_run() {
     for seed in 1..40 {
         let options = Options { seed, ..Options::default() };
         assert_eq!(run(&options), run(&options), "seed {seed}");
@@ -46,20 +46,23 @@ fn one_seed_is_one_run() {
     assert_eq!(traces.collect::<BTreeSet<_>>().len(), 39, "seeds differ from each other");
 }
 
-/// Each planted bug, and words of the checker that has to find it.
+/// Each planted bug, and fragments of the violation that the checkers must report.
 #[test]
 fn planted_bugs_are_found() {
     let planted = [
-        (Plant::LoseDecide, ["right at some moment", "left undone"].as_slice()),
-        (Plant::SyncTooSoon, &["acknowledged as durable", "does not start", "built on what"]),
-        (Plant::ForgetSlots, &["done twice", "was done and answered"]),
-        (Plant::KeepChunks, &["has no inode"]),
+        (PlantedBug::LoseCommitNotices, ["expected at some moment", "unfinished work"].as_slice()),
+        (
+            PlantedBug::SyncTooSoon,
+            &["acknowledged as durable", "does not start", "depends on records lost"],
+        ),
+        (PlantedBug::ForgetSlots, &["done twice", "was done and refused"]),
+        (PlantedBug::IgnoreRemovals, &["has no inode"]),
     ];
-    for (plant, words) in planted {
+    for (plant, fragments) in planted {
         let failures = failures(1..61, Some(plant));
         let expected = failures.iter().filter(|report| {
             let violation = report.violation.as_deref().unwrap_or_default();
-            words.iter().any(|word| violation.contains(word))
+            fragments.iter().any(|fragment| violation.contains(fragment))
         });
         assert!(expected.count() > 0, "{plant:?} is not found:\n{}", explain(&failures));
     }

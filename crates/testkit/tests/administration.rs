@@ -306,7 +306,10 @@ fn settings_change_live_and_wrong_values_are_refused_by_name() {
         (["stripe-width", "-"], "from 1 to 256"),
         (["feature-level", "2"], "feature-level"),
         (["colour", "red"], "there are lease, heartbeat"),
-        (["chooser", "best"], "invalid value 'best': expected one of balanced, randomized, roundrobin"),
+        (
+            ["chooser", "best"],
+            "invalid value 'best': expected one of balanced, randomized, roundrobin",
+        ),
     ] {
         let said = refusal(&cluster, &[&["config", "set"], &arguments[..]].concat());
         assert!(said.contains(words), "{arguments:?}: {said}");

@@ -1,9 +1,9 @@
-//! `cargo xtask bench`: the same workloads on Skep, on the local file system and on peers, in one
-//! run, as rates, ratios and CPU time of the whole machine.
+//! `cargo xtask bench`: runs the same workloads on Skep, on the local file system and on peers. One
+//! run reports rates, ratios and CPU time of the whole machine.
 //!
-//! Ratios within one run count: rates of two machines, or of one on two days, can't be compared.
-//! Workloads run in processes of their own, started together. What is measured is in [`workload`],
-//! how file systems are started in [`system`], how results are shown in [`report`].
+//! Only ratios within one run are meaningful: do not compare rates of different machines or days.
+//! Each worker of a workload is a process, and all start together. [`workload`] has the workloads,
+//! [`system`] starts the file systems, and [`report`] prints the results.
 
 mod report;
 mod system;
@@ -16,17 +16,17 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
-use system::{Running, System};
+use system::{MountedSystem, System};
 use workload::Workload;
 pub(crate) use workload::{Worker, touch_memory};
 
 /// Options of `bench`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// File systems to measure; all that are installed if none is given.
+    /// File systems to measure (default: all that are installed).
     #[arg(long, value_delimiter = ',')]
     systems: Vec<System>,
-    /// Workloads to run; all if none is given.
+    /// Workloads to run (default: all).
     #[arg(long, value_delimiter = ',')]
     workloads: Vec<Workload>,
     /// Numbers of processes.
@@ -41,10 +41,10 @@ pub(crate) struct Options {
     /// Files of each process in metadata workloads.
     #[arg(long, default_value_t = 5_000)]
     files: u64,
-    /// How often all is done on each file system; the best of each counts.
+    /// Number of rounds on each file system. The best result of each workload is reported.
     #[arg(long, default_value_t = 1)]
     rounds: u32,
-    /// Where all file systems keep their data.
+    /// Directory for the data of all file systems.
     #[arg(long, default_value_os_t = root().join("target/bench"))]
     directory: PathBuf,
     /// Write the result to docs/benchmarks.md.
@@ -63,20 +63,21 @@ fn cpu_seconds() -> Outcome<f64> {
     Ok(sum as f64 / 100.0)
 }
 
-/// Throws the data of all files below a directory out of the page cache: those of a file system
-/// through its mount, and those in which its servers keep them.
+/// Drops the data of all files below a directory from the page cache. `run_all` calls it for the
+/// mount of a file system and for the directory of its servers.
 ///
-/// File by file and not by `/proc/sys/vm/drop_caches`: that takes everybody's caches, needs root,
-/// and waits for every file system of the machine, also for one that hangs.
-fn forget_data(directory: &Path) -> Outcome {
+/// It works file by file instead of through `/proc/sys/vm/drop_caches`. That file drops the caches
+/// of the whole machine, needs root, and blocks on every mounted file system, even on one that
+/// hangs.
+fn drop_cached_data(directory: &Path) -> Outcome {
     let named = |error: std::io::Error| format!("{}: {error}", directory.display());
     for entry in fs::read_dir(directory).map_err(named)? {
         let entry = entry.map_err(named)?;
         let kind = entry.file_type().map_err(named)?;
         if kind.is_dir() {
-            forget_data(&entry.path())?;
+            drop_cached_data(&entry.path())?;
         } else if kind.is_file() {
-            // Servers remove files of their own meanwhile.
+            // Servers remove their own files meanwhile.
             let Ok(file) = fs::File::open(entry.path()) else { continue };
             file.sync_data().map_err(named)?;
             rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
@@ -86,7 +87,7 @@ fn forget_data(directory: &Path) -> Outcome {
     Ok(())
 }
 
-/// Starts this program again as one process of a workload, and waits until it is ready.
+/// Starts this program again as one worker of a workload, and waits until it is ready.
 fn spawn(worker: &Worker) -> Outcome<Child> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let name = clap::ValueEnum::to_possible_value(&worker.workload).expect("no value is hidden");
@@ -102,10 +103,15 @@ fn spawn(worker: &Worker) -> Outcome<Child> {
     let mut line = String::new();
     let stdout = child.stdout.take().expect("it is piped");
     BufReader::new(stdout).read_line(&mut line).map_err(|error| error.to_string())?;
-    if line.trim() == "ready" { Ok(child) } else { Err("a process of the workload failed".into()) }
+    if line.trim() == "ready" {
+        Ok(child)
+    } else {
+        Err("a worker process of the workload failed".into())
+    }
 }
 
-/// Runs all processes of a workload at the same time and measures them from the first to the last.
+/// Runs all workers of a workload at the same time. Returns the seconds from the common start to
+/// the end of the last worker, and the CPU seconds of the machine.
 fn measure(workers: &[Worker]) -> Outcome<(f64, f64)> {
     let mut children = workers.iter().map(spawn).collect::<Outcome<Vec<_>>>()?;
     let cpu = cpu_seconds()?;
@@ -119,7 +125,7 @@ fn measure(workers: &[Worker]) -> Outcome<(f64, f64)> {
     let cpu = cpu_seconds()? - cpu;
     for end in ends {
         if !end.map_err(|error| error.to_string())?.success() {
-            return Err("a process of the workload failed".into());
+            return Err("a worker process of the workload failed".into());
         }
     }
     Ok((seconds, cpu))
@@ -134,7 +140,7 @@ fn make_directories(top: &Path, count: u64) -> Outcome<Vec<PathBuf>> {
 }
 
 /// Runs the workloads on one file system.
-fn run_all(options: &Options, running: &Running, report: &mut Report) -> Outcome {
+fn run_all(options: &Options, running: &MountedSystem, report: &mut Report) -> Outcome {
     for &processes in &options.processes {
         let top = running.mount_point.join(format!("with-{processes}"));
         let directories = make_directories(&top, processes)?;
@@ -153,11 +159,11 @@ fn run_all(options: &Options, running: &Running, report: &mut Report) -> Outcome
                 seed: index as u64 + 1,
             };
             let workers: Vec<_> = directories.iter().enumerate().map(worker).collect();
-            running.settle()?;
+            running.wait_for_writeback()?;
             if workload.is_cold() {
-                // What clients still hold first, then what it came from.
-                forget_data(&top)?;
-                forget_data(&running.directory)?;
+                // First the caches of clients, then those below the servers.
+                drop_cached_data(&top)?;
+                drop_cached_data(&running.directory)?;
             }
             let (seconds, cpu) = measure(&workers)?;
             let amount = match workload {
@@ -172,7 +178,7 @@ fn run_all(options: &Options, running: &Running, report: &mut Report) -> Outcome
                 seconds,
                 cpu,
             };
-            println!("{}", report::line(&measurement));
+            println!("{}", report::progress_line(&measurement));
             report.add(measurement);
         }
         fs::remove_dir_all(&top).map_err(|error| format!("{}: {error}", top.display()))?;
@@ -180,29 +186,35 @@ fn run_all(options: &Options, running: &Running, report: &mut Report) -> Outcome
     Ok(())
 }
 
-/// Measures all file systems one after the other and shows the tables.
+/// Measures all file systems one after the other and prints the tables.
 ///
 /// # Errors
-/// What kept a file system from being started or measured.
+/// Describes why a file system cannot be started or measured.
 pub(crate) fn run(options: &Options) -> Outcome {
-    let is_wanted = |system: &System| match options.systems.is_empty() {
-        true => system.is_installed(),
-        false => options.systems.contains(system),
+    let is_wanted = |system: &System| {
+        if options.systems.is_empty() {
+            system.is_installed()
+        } else {
+            options.systems.contains(system)
+        }
     };
     let systems: Vec<_> = System::ALL.into_iter().filter(is_wanted).collect();
     if systems.contains(&System::Skep) {
         call(env!("CARGO"), &["build", "--release", "--package", "skep-ctl"], &[])?;
     }
-    // As `/proc/mounts` shows it, so that what is mounted there is found again.
+    // The path as `/proc/mounts` prints it: `MountedSystem::is_mounted` compares the two.
     let named = |error: std::io::Error| format!("{}: {error}", options.directory.display());
     fs::create_dir_all(&options.directory).map_err(named)?;
-    let place = options.directory.canonicalize().map_err(named)?;
-    let mut report = Report::new(&place, &systems, options.rounds)?;
+    let top = options.directory.canonicalize().map_err(named)?;
+    let mut report = Report::new(&top, &systems, options.rounds)?;
     for system in systems {
         println!("== {}", system.label());
-        let directory = place.join(system.label().to_lowercase());
+        let directory = top.join(system.label().to_lowercase());
         if directory.exists() {
-            return Err(format!("{} is in the way: remove it", directory.display()));
+            return Err(format!(
+                "cannot use {}: it exists already; remove it",
+                directory.display()
+            ));
         }
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let megabytes = (options.data_mib * 3).to_string();

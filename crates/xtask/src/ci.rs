@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: the one table of all steps that CI runs, in their order.
+//! `cargo xtask ci`: the table of all CI steps, in their order.
 
 use crate::repository::{Outcome, run as call};
 use crate::{docs, fuzz, needs, suites, tidy, vectors};
@@ -7,22 +7,22 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Options of `ci`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Go on after a step that failed, and list all failures at the end.
+    /// Continue after a failed step, and list all failures at the end.
     #[arg(long)]
     keep_going: bool,
-    /// Run only the steps with these names.
+    /// Run only these steps.
     #[arg(long, value_name = "STEP", value_parser = names())]
     only: Vec<String>,
 }
 
 struct Step {
     name: &'static str,
-    /// Whether it needs root and programs beyond Rust's.
+    /// Whether the step needs root and programs besides Rust's.
     needs_machine: bool,
     run: fn() -> Outcome,
 }
 
-/// All crates but those that have a step of their own.
+/// All crates except those with a step of their own.
 const TESTED: &[&str] = &[
     "test",
     "--workspace",
@@ -64,15 +64,15 @@ fn check_vectors() -> Outcome {
     call("python3", &["tools/vectors.py"], &[])
 }
 
-/// Documentation for developers: with private items, so links to them are right.
+/// Documentation for developers. It includes private items, so that links to them are valid.
 fn rustdoc() -> Outcome {
     let arguments = ["doc", "--workspace", "--no-deps", "--document-private-items"];
     let flags = "-D warnings -A rustdoc::private_intra_doc_links";
     call(env!("CARGO"), &arguments, &[("RUSTDOCFLAGS", flags)])
 }
 
-/// The same seeds each time, and then some that nobody has seen. A seed that fails prints the
-/// command that repeats it.
+/// Runs fixed seeds, and then new seeds taken from the clock. A failed seed prints the command that
+/// repeats it.
 fn simulation() -> Outcome {
     cargo(&["test", "--release", "--package", "skep-sim"])?;
     let simulate = ["run", "--quiet", "--release", "--package", "skep-sim", "--", "--keep-going"];
@@ -82,7 +82,8 @@ fn simulation() -> Outcome {
     cargo(&[&simulate[..], &["--seed", &seed, "--new", "100000", "--seconds", "30"]].concat())
 }
 
-/// Real daemons and real mounts. One test at a time: each starts a whole cluster on two cores.
+/// Tests with real daemons and real mounts, one at a time: each starts a whole cluster on two
+/// cores.
 fn black_box() -> Outcome {
     suites::run()?;
     cargo(&["build", "--release", "--package", "skep-ctl"])?;
@@ -90,10 +91,10 @@ fn black_box() -> Outcome {
     cargo(&[&tests[..], &["--", "--test-threads", "1"]].concat())
 }
 
-/// Runs the steps.
+/// Runs the selected steps.
 ///
 /// # Errors
-/// What the machine lacks, or the names of the steps that failed.
+/// Lists missing programs of the machine, or the names of the failed steps.
 pub(crate) fn run(options: &Options) -> Outcome {
     let is_wanted =
         |step: &&Step| options.only.is_empty() || options.only.iter().any(|n| n == step.name);

@@ -1,5 +1,5 @@
-//! Every decoder that is fed with bytes from outside, each with the property that is checked: it
-//! never panics, and what it takes for good it encodes to the same bytes again.
+//! Every decoder of bytes from outside, each with the property under test: it never panics, and it
+//! encodes an accepted value to the same bytes again.
 
 mod records;
 
@@ -10,11 +10,11 @@ use skep_wire::frame::{HEADER_BYTES, Header};
 /// A decoder under test.
 #[derive(Debug, Clone, Copy)]
 pub struct Decoder {
-    /// Name, also that of its target in `fuzz/`.
+    /// Name of the decoder, and of its target in `fuzz/`.
     pub name: &'static str,
-    /// Decodes bytes; panics if the property is broken.
+    /// Decodes bytes; panics if the property does not hold.
     pub check: fn(&[u8]),
-    /// Good input; that of messages is in `vectors/wire` instead.
+    /// Valid input. For messages it comes from `vectors/wire` instead.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
@@ -29,16 +29,16 @@ pub fn all() -> impl Iterator<Item = &'static Decoder> {
     MESSAGES.iter().chain(records::RECORDS)
 }
 
-/// Checks the decoder of this name.
+/// Checks the decoder with this name.
 ///
 /// # Panics
-/// If there is none, or if it does something wrong.
+/// If no decoder has this name, or if the property does not hold.
 pub fn check(name: &str, bytes: &[u8]) {
     let decoder = all().find(|decoder| decoder.name == name);
-    (decoder.unwrap_or_else(|| panic!("no decoder is called {name}")).check)(bytes);
+    (decoder.unwrap_or_else(|| panic!("no decoder has the name {name}")).check)(bytes);
 }
 
-/// Checks the decoder of frame headers: with the bytes as they are, and with the right checksum.
+/// Checks the decoder of frame headers: with the bytes unchanged, and with a corrected checksum.
 fn check_header(bytes: &[u8]) {
     let mut header = [0; HEADER_BYTES];
     let length = bytes.len().min(HEADER_BYTES);
@@ -56,13 +56,12 @@ fn check_whole_header(bytes: &[u8; HEADER_BYTES]) {
     }
 }
 
-/// The input of the decoder `body` for a message's body: its number, whether it is a reply, the
-/// body.
+/// The input of the decoder `body` for a message body: message number, whether it is a reply, body.
 pub fn body_input(message: u16, is_reply: bool, body: &[u8]) -> Vec<u8> {
     [&message.to_le_bytes()[..], &[u8::from(is_reply)], body].concat()
 }
 
-/// Checks the decoders of all messages' bodies; see [`body_input`].
+/// Checks the decoders of all message bodies; see [`body_input`].
 fn check_body(bytes: &[u8]) {
     let [low, high, is_reply, body @ ..] = bytes else { return };
     let message = u16::from_le_bytes([*low, *high]);
@@ -71,7 +70,7 @@ fn check_body(bytes: &[u8]) {
     }
 }
 
-/// Checks the decoder of requests of the kernel, which never come back as bytes.
+/// Checks the decoder of kernel requests. There is no encoder for them.
 fn check_fuse_request(bytes: &[u8]) {
     let _ = skep_fuse::is_request(bytes);
 }
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_each_decoder_starts_from_is_taken_for_good() {
+    fn each_decoder_accepts_its_seeds() {
         for decoder in all() {
             (decoder.seeds)().iter().for_each(|seed| (decoder.check)(seed));
         }

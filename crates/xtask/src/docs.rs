@@ -1,9 +1,9 @@
-//! `cargo xtask docs`: the pages that are made from the code.
+//! `cargo xtask docs`: generates pages from the code.
 //!
-//! `docs/protocol/reference.md` comes from the catalog of messages and the header's declaration,
-//! `docs/protocol/errors.md` from the error codes, the manual and the sample of each service's
-//! settings in `docs/config/` from the service itself. `tools/vectors.py` reads the tables of the
-//! reference, so their form is fixed: one row for each field, with its name, type and meaning.
+//! `docs/protocol/reference.md` comes from the catalog of messages and the declaration of the
+//! header, and `docs/protocol/errors.md` from the error codes. Each service prints its own manual
+//! and sample settings for `docs/config/`. `tools/vectors.py` reads the tables of the reference, so
+//! their form is fixed: one row for each field, with its name, type and meaning.
 
 use crate::repository::{Generated, Outcome, output, root, write_or_check};
 use crate::schema::{KINDS, Kind, Shape, Type, fixed_bytes};
@@ -14,10 +14,10 @@ use skep_wire::frame::HEADER_FIELDS;
 use skep_wire::limits;
 use std::path::Path;
 
-/// Writes the pages, or checks that they are fresh.
+/// Writes the pages, or checks that they are up to date.
 ///
 /// # Errors
-/// The names of stale pages, or what kept them from being written.
+/// Lists stale pages, or describes why a page cannot be written.
 pub(crate) fn run(check: bool) -> Outcome {
     let mut pages = vec![
         Generated { path: "docs/protocol/reference.md".into(), text: reference() },
@@ -28,7 +28,7 @@ pub(crate) fn run(check: bool) -> Outcome {
         pages.push(settings(service, "--print-sample", "toml")?);
     }
     pages.extend(commands()?);
-    remove_or_find_left_over(&pages, check)?;
+    remove_or_report_orphans(&pages, check)?;
     write_or_check(&pages, check, "cargo xtask docs")
 }
 
@@ -43,7 +43,7 @@ programs may rely on: [output](../operations/output.md).
 |---|---|
 ";
 
-/// A page for each command, with what it printed once, and the list of them.
+/// A page for each command, with its recorded output, and the list of commands.
 fn commands() -> Outcome<Vec<Generated>> {
     let folder = root().join("target/command-pages");
     let place = folder.display().to_string();
@@ -74,11 +74,10 @@ fn commands() -> Outcome<Vec<Generated>> {
     Ok(pages)
 }
 
-/// Removes pages and recorded output of commands that are gone, or with `check` fails if there are
-/// any.
-fn remove_or_find_left_over(pages: &[Generated], check: bool) -> Outcome {
+/// Removes pages and recorded output of removed commands. With `check` it fails if any exist.
+fn remove_or_report_orphans(pages: &[Generated], check: bool) -> Outcome {
     let has_page = |path: &Path| pages.iter().any(|page| page.path == path);
-    let mut left_over = Vec::new();
+    let mut orphans = Vec::new();
     for (folder, extension) in [("docs/commands", "md"), ("docs/commands/output", "txt")] {
         let entries = std::fs::read_dir(root().join(folder));
         for entry in entries.map_err(|error| format!("{folder}: {error}"))?.flatten() {
@@ -86,15 +85,18 @@ fn remove_or_find_left_over(pages: &[Generated], check: bool) -> Outcome {
             let page = Path::new("docs/commands").join(&name).with_extension("md");
             let is_of_a_command = Path::new(&name).extension().is_some_and(|it| it == extension);
             if is_of_a_command && !has_page(&page) {
-                left_over.push(Path::new(folder).join(&name));
+                orphans.push(Path::new(folder).join(&name));
             }
         }
     }
-    if check && !left_over.is_empty() {
-        let names: Vec<_> = left_over.iter().map(|path| path.display().to_string()).collect();
-        return Err(format!("of no command: {}; run `cargo xtask docs`", names.join(", ")));
+    if check && !orphans.is_empty() {
+        let names: Vec<_> = orphans.iter().map(|path| path.display().to_string()).collect();
+        return Err(format!(
+            "pages of removed commands: {}; run `cargo xtask docs`",
+            names.join(", ")
+        ));
     }
-    for path in left_over {
+    for path in orphans {
         std::fs::remove_file(root().join(&path))
             .map_err(|error| format!("{}: {error}", path.display()))?;
         println!("removed {}", path.display());
@@ -102,21 +104,21 @@ fn remove_or_find_left_over(pages: &[Generated], check: bool) -> Outcome {
     Ok(())
 }
 
-/// What a service says about its settings.
+/// The settings of a service, as it prints them with the option `print`.
 fn settings(service: &str, print: &str, extension: &str) -> Outcome<Generated> {
     let program = ["run", "--quiet", "--package", "skep-ctl", "--", service, print];
     let text = output(env!("CARGO"), &program)?;
     Ok(Generated { path: format!("docs/config/{service}.{extension}").into(), text })
 }
 
-/// A doc comment as text of a page: without links to the source, on one line.
+/// Converts a doc comment to text for a page: without links to the source, on one line.
 fn prose(doc: &str) -> String {
     let mut text = doc.split_whitespace().collect::<Vec<_>>().join(" ");
     text = text.replace("[`", "`").replace("`]", "`");
     text.replace('|', "\\|")
 }
 
-/// Limits that both sides of a connection have to know. Reasons are beside their declaration.
+/// Limits that both sides of a connection must respect. The declarations give the reasons.
 const LIMITS: &[(&str, usize)] = &[
     ("bytes of a body", limits::MAX_BODY_BYTES),
     ("bytes of bulk data", limits::MAX_DATA_BYTES),
@@ -142,11 +144,11 @@ a body is on the page [frame](frame.md), numbers of errors on the page [errors](
 
 A body is its fields one after the other in the order of the table, each laid out by its type, with
 nothing between them and nothing after the last. The line above each table gives sizes in bytes:
-`inode[8]` is always 8 bytes long, `name[...]` says its own length. Types are:
+`inode[8]` is always 8 bytes long, `name[...]` contains its own length. Types are:
 
 | type | layout |
 |---|---|
-| `Vec<T>` | `u32` count, then so many `T` |
+| `Vec<T>` | `u32` count, then that many `T` |
 | `Option<T>` | one byte: 0 for nothing, or 1 and then a `T` |
 | `(A, B)` | an `A`, then a `B` |
 ";
@@ -160,7 +162,7 @@ fn reference() -> String {
     }
     page += "\nIntegers are little-endian. Ids are explained in the [glossary](../glossary.md).\n";
     page += "\n## Header\n\n";
-    page += "The header's fields, from its byte 8 on. How they are used: [frame](frame.md).\n\n";
+    page += "The header's fields, from its byte 8 on. Their use: [frame](frame.md).\n\n";
     fields(&mut page, HEADER_FIELDS);
     page += "\n## Limits\n\n| limit | most |\n|---|---|\n";
     for (name, most) in LIMITS {
@@ -212,7 +214,7 @@ fn message(page: &mut String, line: &Message) {
     fields(page, line.fields);
 }
 
-/// The layout line and the table of some fields.
+/// Appends the layout line and the table of `fields`.
 fn fields(page: &mut String, fields: &[FieldDoc]) {
     if fields.is_empty() {
         *page += "No fields.\n";
@@ -248,11 +250,11 @@ const ERRORS_HEAD: &str = "\
 Generated by `cargo xtask docs` from `crates/types/src/error.rs`; change it there. A reply whose
 `status` is not zero carries one of these numbers; its body is then one `String`, the context, which
 names the object and the way out for people. Numbers are never reused. A number that the receiver
-doesn't know is treated as `Protocol`.
+does not know is treated as `Protocol`.
 
-What a caller may do: *never* - the answer is final; *same target* - ask the same target again
-later; *after refresh* - get a newer cluster map first; *after failover* - connect anew, perhaps to
-another member of the group. Only routing retries.
+The retry class states how a caller may retry: *never* - the answer is final; *same target* - ask
+the same target again later; *after refresh* - get a newer cluster map first; *after failover* -
+connect again, perhaps to another member of the group. Only routing retries.
 
 | number | code | retry | meaning |
 |---|---|---|---|

@@ -1,5 +1,5 @@
-//! `cargo xtask external`: applications and test suites of others on real mounts. One table says
-//! what there is and what each needs; the tests themselves are in `crates/testkit/tests`.
+//! `cargo xtask external`: runs applications and foreign test suites on real mounts. One table
+//! lists them with their requirements. The tests are in `crates/testkit/tests`.
 
 use crate::needs::{is_installed, is_root};
 use crate::repository::{Outcome, root, run as call};
@@ -9,96 +9,96 @@ use std::path::PathBuf;
 /// Options of `external`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Say what there is, what it needs, and whether that is installed; run nothing.
+    /// List the suites, their requirements, and whether these are installed; run nothing.
     #[arg(long)]
     list: bool,
-    /// Run only these.
+    /// Run only these suites.
     #[arg(long, value_name = "NAME", value_parser = names())]
     only: Vec<String>,
-    /// For xfstests: a built tree of it.
+    /// For xfstests: directory of a built tree.
     #[arg(long, value_name = "DIRECTORY")]
     tree: Option<PathBuf>,
-    /// For xfstests: only the tests of `generic` with these numbers.
+    /// For xfstests: run only the tests of `generic` with these numbers.
     #[arg(long, value_name = "NUMBER", value_delimiter = ',', requires = "tree")]
     tests: Vec<String>,
-    /// For fsx and the model: how many operations each of their tests makes.
+    /// For fsx and the model: number of operations of each test.
     #[arg(long)]
     operations: Option<u64>,
-    /// For xfstests: how many seconds each test may take.
+    /// For xfstests: time limit of each test in seconds.
     #[arg(long, default_value_t = 300)]
     seconds: u32,
 }
 
 struct Suite {
     name: &'static str,
-    what: &'static str,
-    /// The file of tests, and which of its cases.
+    about: &'static str,
+    /// The file of tests, and the filter for its cases.
     test: &'static str,
     case: &'static str,
-    /// Programs and the Debian packages that have them.
+    /// Programs, each with the Debian package that contains it.
     programs: &'static [(&'static str, &'static str)],
-    /// The variable that says how many operations each test makes, and how many if nobody asks for
-    /// others: many more than in CI.
+    /// The variable with the number of operations of each test, and the default: many more than in
+    /// CI.
     operations: Option<(&'static str, u64)>,
-    /// Part of `cargo xtask ci` as well.
+    /// Whether `cargo xtask ci` runs the suite as well.
     in_ci: bool,
 }
 
 #[rustfmt::skip]
 const SUITES: &[Suite] = &[
     Suite {
-        name: "programs", what: "tar, git, rsync, cp, find, compressors against the local disk",
+        name: "programs", about: "tar, git, rsync, cp, find, compressors against the local disk",
         test: "programs", case: "",
         programs: &[("git", "git"), ("rsync", "rsync"), ("make", "make"), ("gcc", "gcc"),
             ("python3", "python3")],
         operations: None, in_ci: true,
     },
     Suite {
-        name: "applications", what: "SQLite, git, make, rsync, tar, fio on two mounts at once",
+        name: "applications", about: "SQLite, git, make, rsync, tar, fio on two mounts at once",
         test: "applications", case: "",
         programs: &[("git", "git"), ("rsync", "rsync"), ("make", "make"), ("gcc", "gcc"),
             ("python3", "python3"), ("fio", "fio"), ("setfacl", "acl"), ("getfattr", "attr")],
         operations: None, in_ci: true,
     },
     Suite {
-        name: "pjdfstest", what: "POSIX names, attributes and errors",
+        name: "pjdfstest", about: "POSIX names, attributes and errors",
         test: "suites", case: "pjdfstest",
         programs: &[("unshare", "util-linux")],
         operations: None, in_ci: true,
     },
     Suite {
-        name: "fsx", what: "a million operations on one file, on each transport and on two mounts",
+        name: "fsx", about: "a million operations on one file, on each transport and on two mounts",
         test: "suites", case: "fsx",
         programs: &[],
         operations: Some(("SKEP_FSX_OPERATIONS", 1_000_000)), in_ci: false,
     },
     Suite {
-        name: "model", what: "random trees on two mounts against a local one, with kills",
+        name: "model", about: "random trees on two mounts against a local one, with kills",
         test: "model", case: "",
         programs: &[("setfacl", "acl")],
         operations: Some(("SKEP_TEST_OPERATIONS", 100_000)), in_ci: false,
     },
     Suite {
-        name: "postgres", what: "pgbench while services, the server and its mount are killed",
+        name: "postgres", about: "pgbench while services, the server and its mount are killed",
         test: "external", case: "external::postgres",
         programs: &[("initdb", "postgresql"), ("pg_amcheck", "postgresql"),
             ("psql", "postgresql-client"), ("pgbench", "postgresql-contrib")],
         operations: None, in_ci: false,
     },
     Suite {
-        name: "dbench", what: "office programs on a file server, on two mounts",
+        name: "dbench", about: "office programs on a file server, on two mounts",
         test: "external", case: "external::dbench",
         programs: &[("dbench", "dbench")],
         operations: None, in_ci: false,
     },
     Suite {
-        name: "mpi", what: "MPI-IO: one file of ranks on two mounts",
+        name: "mpi", about: "MPI-IO: one file of ranks on two mounts",
         test: "external", case: "external::mpi",
         programs: &[("mpicc.mpich", "libmpich-dev"), ("mpirun.mpich", "mpich"), ("gcc", "gcc")],
         operations: None, in_ci: false,
     },
     Suite {
-        name: "xfstests", what: "the group generic of xfstests, from --tree",
+        name: "xfstests", about: "the group generic of xfstests, from --tree",
         test: "external", case: "external::xfstests",
         programs: &[("xfs_io", "xfsprogs"), ("chattr", "e2fsprogs"), ("setfacl", "acl"),
             ("getfattr", "attr"), ("bc", "bc"), ("gawk", "gawk"), ("killall", "psmisc"),
@@ -112,7 +112,7 @@ fn names() -> Vec<&'static str> {
 }
 
 impl Suite {
-    /// Why it can't run here, with the way out.
+    /// Describes why the suite cannot run here, with the way out.
     fn obstacle(&self, options: &Options) -> Option<String> {
         let missing = self.programs.iter().filter(|(program, _)| !is_installed(program));
         let (programs, mut packages): (Vec<_>, Vec<_>) = missing.copied().unzip();
@@ -122,7 +122,7 @@ impl Suite {
             return Some(format!("{programs} not found: run `apt-get install {packages}`"));
         }
         if self.name == "xfstests" && options.tree.is_none() {
-            return Some("name a built tree with --tree".into());
+            return Some("xfstests needs a built tree: name it with --tree".into());
         }
         None
     }
@@ -158,23 +158,23 @@ impl Suite {
 fn list(options: &Options) {
     for suite in SUITES {
         let ci = if suite.in_ci { " (in CI too)" } else { "" };
-        println!("{:<14}{}{ci}", suite.name, suite.what);
+        println!("{:<14}{}{ci}", suite.name, suite.about);
         let state = suite.obstacle(options).unwrap_or_else(|| "ready".into());
         println!("{:<14}{state}", "");
     }
 }
 
-/// Lists or runs them.
+/// Lists or runs the suites.
 ///
 /// # Errors
-/// What the machine lacks, or the names of those that failed.
+/// Describes a missing requirement, or lists the failed suites.
 pub(crate) fn run(options: &Options) -> Outcome {
     if options.list {
         list(options);
         return Ok(());
     }
     if !is_root() {
-        return Err("they mount file systems: run as root".into());
+        return Err("external suites mount file systems: run as root".into());
     }
     let is_wanted =
         |it: &&Suite| options.only.is_empty() || options.only.iter().any(|n| n == it.name);
@@ -194,8 +194,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
     for (name, word, why) in &report {
         println!("{name:<14}{word:<8}{why}");
     }
-    // What was asked for by name has to run.
+    // A suite that the caller has named must not be skipped.
     let is_bad = |word: &str| word == "FAILED" || (word == "skipped" && !options.only.is_empty());
     let bad: Vec<_> = report.iter().filter(|it| is_bad(it.1)).map(|it| it.0).collect();
-    if bad.is_empty() { Ok(()) } else { Err(format!("not ok: {}", bad.join(", "))) }
+    if bad.is_empty() { Ok(()) } else { Err(format!("failed or skipped: {}", bad.join(", "))) }
 }

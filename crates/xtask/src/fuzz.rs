@@ -1,7 +1,8 @@
-//! `cargo xtask fuzz`: mutated vectors for the decoders, on stable Rust and the same each time.
+//! `cargo xtask fuzz`: feeds mutated vectors to the decoders, on stable Rust and reproducibly.
 //!
-//! Rounds are counted, not timed, so that a seed repeats exactly on any machine. `fuzz/` holds the
-//! same decoders for libFuzzer, which searches by coverage but needs a nightly compiler.
+//! A run has a number of rounds instead of a time limit, so that a seed repeats exactly on any
+//! machine. `fuzz/` has the same decoders for libFuzzer, which searches by coverage but needs a
+//! nightly compiler.
 
 use crate::repository::{Outcome, root};
 use crate::vectors;
@@ -13,13 +14,13 @@ use xtask::decoders::{self, Decoder};
 /// Options of `fuzz`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Where the sequence of mutations starts.
+    /// Seed of the sequence of mutations.
     #[arg(long, default_value_t = DEFAULT.seed)]
     seed: u64,
     /// Mutations for each decoder.
     #[arg(long, default_value_t = DEFAULT.rounds)]
     rounds: u64,
-    /// Fuzz nothing, but write the seeds to where libFuzzer starts from, below fuzz/.
+    /// Only write the seeds to the corpus of libFuzzer below fuzz/.
     #[arg(long)]
     write_corpus: bool,
 }
@@ -50,10 +51,10 @@ impl Random {
     }
 }
 
-/// Lengths, counts and offsets at which decoders go wrong.
+/// Values of lengths, counts and offsets at which decoders often fail.
 const EDGES: &[u32] = &[0, 1, 2, 0x7f, 0x80, 0xff, 0x1_0000, 0x7fff_ffff, 0x8000_0000, u32::MAX];
 
-/// Changes `bytes` in one to four places; `other` is good input to take pieces from.
+/// Changes `bytes` at one to four positions. `other` is valid input from which it takes pieces.
 fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     for _ in 0..=random.below(4) {
         let at = random.below(bytes.len().max(1)).min(bytes.len());
@@ -77,7 +78,7 @@ fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     }
 }
 
-/// Good input for each decoder, by the decoder's name: what it brings itself, and the well-formed
+/// Valid input for each decoder, with the name of the decoder: its own seeds, and the well-formed
 /// frames of the vectors.
 fn seeds() -> Outcome<Vec<(&'static str, Vec<u8>)>> {
     let mut seeds = Vec::new();
@@ -95,7 +96,7 @@ fn seeds() -> Outcome<Vec<(&'static str, Vec<u8>)>> {
     Ok(seeds)
 }
 
-/// Writes the seeds to where libFuzzer starts from.
+/// Writes the seeds to the corpus of libFuzzer.
 fn write_corpus(seeds: &[(&str, Vec<u8>)]) -> Outcome {
     for (index, (name, seed)) in seeds.iter().enumerate() {
         let folder = root().join("fuzz/corpus").join(name);
@@ -110,7 +111,7 @@ fn write_corpus(seeds: &[(&str, Vec<u8>)]) -> Outcome {
 fn fuzz(decoder: &Decoder, seeds: &[&[u8]], options: &Options) -> Outcome {
     let mut random = Random::new(options.seed);
     for count in 1..=options.rounds {
-        // Each round has a generator of its own, so that the one that failed can be run alone.
+        // Each round has its own generator, so that a failed round can be repeated alone.
         let state = random.0.state();
         let mut draw = Random::new(state);
         let mut bytes = seeds[draw.below(seeds.len())].to_vec();
@@ -129,10 +130,10 @@ fn fuzz(decoder: &Decoder, seeds: &[&[u8]], options: &Options) -> Outcome {
     Ok(())
 }
 
-/// Runs all decoders.
+/// Fuzzes all decoders.
 ///
 /// # Errors
-/// The decoder that failed, its input, and the command that repeats it.
+/// Names the failed decoder, its input, and the command that repeats the round.
 pub(crate) fn run(options: &Options) -> Outcome {
     let seeds = seeds()?;
     if options.write_corpus {
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decoder_that_panics_is_found_and_its_round_can_be_repeated() {
+    fn a_failed_round_can_be_repeated_alone() {
         let decoder =
             Decoder { name: "short", check: |bytes| assert!(bytes.len() <= 20), seeds: Vec::new };
         let seeds: [&[u8]; 1] = [b"exactly twenty bytes"];

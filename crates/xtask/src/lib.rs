@@ -1,3 +1,3 @@
-//! What `cargo xtask fuzz` and the libFuzzer targets in `fuzz/` share: the list of decoders.
+//! The list of decoders, which `cargo xtask fuzz` and the libFuzzer targets in `fuzz/` share.
 
 pub mod decoders;

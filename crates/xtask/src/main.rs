@@ -1,4 +1,5 @@
-//! `cargo xtask`: the developer's commands. Parses the command line; each command is a module.
+//! `cargo xtask`: the developer's commands. This file parses the command line; each command is a
+//! module.
 
 mod bench;
 mod ci;
@@ -25,9 +26,9 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Runs everything that CI runs.
+    /// Runs all steps of CI.
     Ci(ci::Options),
-    /// Checks the rules that compilers don't know: layers, headers, lengths, names in documents.
+    /// Checks rules that compilers do not check: layers, headers, lengths, names in documents.
     Tidy,
     /// Lists the sentences that `tidy` counts as unclear.
     Language {
@@ -52,16 +53,16 @@ enum Command {
     },
     /// Feeds mutated vectors to the decoders, on stable Rust, for a fixed number of rounds.
     Fuzz(fuzz::Options),
-    /// Installs the test suites of others that black-box tests run.
+    /// Installs the foreign test suites that black-box tests run.
     Suites,
-    /// Runs applications and test suites of others on real mounts.
+    /// Runs applications and foreign test suites on real mounts.
     External(external::Options),
     /// Measures Skep, the local file system and installed peers in one run.
     Bench(bench::Options),
-    /// One process of a workload of `bench`.
+    /// Runs one worker process of a workload of `bench`.
     #[command(hide = true)]
     BenchWorker(bench::Worker),
-    /// Touches so many MiB of memory.
+    /// Touches this many MiB of memory.
     #[command(hide = true)]
     BenchTouch { megabytes: u64 },
 }

@@ -1,9 +1,9 @@
-//! What the tests need of the machine: programs by Debian package, root, `/dev/fuse`.
+//! The requirements of tests on the machine: programs by Debian package, root, `/dev/fuse`.
 
 use crate::repository::Outcome;
 use std::path::Path;
 
-/// Program and the Debian package that has it.
+/// Programs, each with the Debian package that contains it.
 const PROGRAMS: &[(&str, &str)] = &[
     ("fio", "fio"),
     ("fusermount3", "fuse3"),
@@ -22,9 +22,9 @@ const PROGRAMS: &[(&str, &str)] = &[
 
 pub(crate) fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    // Debian keeps administrators' programs out of the path of ordinary users.
+    // Debian installs administrators' programs outside of the path of ordinary users.
     let system = ["/usr/sbin", "/sbin"].map(Into::into);
-    // It keeps the servers of a database apart by their versions.
+    // Debian installs the servers of PostgreSQL in one directory for each version.
     let servers = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let servers = servers.map(|version| version.path().join("bin"));
     let mut places = std::env::split_paths(&path).chain(system).chain(servers);
@@ -37,10 +37,10 @@ pub(crate) fn is_root() -> bool {
     uids.and_then(|uids| uids.split_whitespace().nth(1)) == Some("0")
 }
 
-/// Checks that everything is there.
+/// Checks that the machine meets all requirements.
 ///
 /// # Errors
-/// One sentence that names all that is missing and how to get it.
+/// One sentence that names all missing requirements and how to install them.
 pub(crate) fn check() -> Outcome {
     let mut problems = Vec::new();
     let missing: Vec<_> = PROGRAMS.iter().filter(|(program, _)| !is_installed(program)).collect();
@@ -54,7 +54,9 @@ pub(crate) fn check() -> Outcome {
         ));
     }
     if !is_root() {
-        problems.push("tests mount file systems and cut power on loop devices: run as root".into());
+        problems.push(
+            "tests mount file systems and simulate power loss on loop devices: run as root".into(),
+        );
     }
     if !Path::new("/dev/fuse").exists() {
         problems.push("/dev/fuse is missing: load the kernel module with `modprobe fuse`".into());

@@ -1,16 +1,16 @@
-//! Where the repository is, which files it has, and running programs in it.
+//! The repository: its location, its files, and running programs in it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What each command ends with: nothing, or a sentence that says what is wrong.
+/// The result of a command. An error is a sentence for the developer.
 pub(crate) type Outcome<T = ()> = Result<T, String>;
 
-/// The top of the repository.
+/// The top directory of the repository.
 pub(crate) fn root() -> &'static Path {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.ancestors().nth(2).expect("xtask lies two directories below the top")
+    here.ancestors().nth(2).expect("xtask is two directories below the top")
 }
 
 /// The files of the repository, tracked or new but not ignored, relative to its top, sorted.
@@ -29,18 +29,18 @@ pub(crate) fn read(path: impl AsRef<Path>) -> Outcome<String> {
     fs::read_to_string(root().join(path)).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Runs a program at the top of the repository and gives what it printed.
+/// Runs a program at the top of the repository, and returns its standard output.
 pub(crate) fn output(program: &str, arguments: &[&str]) -> Outcome<String> {
     let result = Command::new(program).args(arguments).current_dir(root()).output();
     let output = result.map_err(|error| format!("{program}: {error}"))?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("{program} {}: {}\n{said}", arguments.join(" "), output.status));
+        let printed = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{program} {}: {}\n{printed}", arguments.join(" "), output.status));
     }
-    String::from_utf8(output.stdout).map_err(|_| format!("{program} printed no UTF-8"))
+    String::from_utf8(output.stdout).map_err(|_| format!("the output of {program} is not UTF-8"))
 }
 
-/// Runs a program at the top of the repository with our own standard streams.
+/// Runs a program at the top of the repository with the standard streams of this process.
 pub(crate) fn run(program: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Outcome {
     let mut command = Command::new(program);
     command.args(arguments).envs(variables.iter().copied()).current_dir(root());
@@ -51,14 +51,14 @@ pub(crate) fn run(program: &str, arguments: &[&str], variables: &[(&str, &str)])
     }
 }
 
-/// A file that a command writes: its path from the top of the repository, and its text.
+/// A generated file: its path from the top of the repository, and its text.
 pub(crate) struct Generated {
     pub(crate) path: PathBuf,
     pub(crate) text: String,
 }
 
-/// Writes generated files, or with `check` fails if one of them differs from what is there.
-/// `command` is what to run when they do.
+/// Writes generated files. With `check` it fails instead if one of them is stale; the error names
+/// `command`, which updates them.
 pub(crate) fn write_or_check(files: &[Generated], check: bool, command: &str) -> Outcome {
     let mut stale = Vec::new();
     for file in files {
@@ -68,7 +68,7 @@ pub(crate) fn write_or_check(files: &[Generated], check: bool, command: &str) ->
         }
         stale.push(file.path.display().to_string());
         if !check {
-            let parent = path.parent().expect("generated files lie in the repository");
+            let parent = path.parent().expect("generated files are in the repository");
             fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))?;
             fs::write(&path, &file.text).map_err(|error| format!("{}: {error}", path.display()))?;
             println!("wrote {}", file.path.display());

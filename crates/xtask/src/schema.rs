@@ -1,8 +1,8 @@
-//! Layouts by name: what the types in the catalog's fields consist of.
+//! Layouts by name: the fields and variants of each type in the catalog.
 //!
-//! The catalog names the type of each field; here are the records, enums and plain types behind
-//! those names, so that documents can list them and [`read`] can show any body field by field.
-//! Nothing here knows a layout: all come from the declarations in `types` and `wire`.
+//! The catalog names the type of each field. This file maps these names to records, enums and plain
+//! types, so that documents can list them and [`read`] can print any body field by field. The
+//! layouts themselves come from the declarations in `types` and `wire`.
 
 use serde_json::{Map, Value, json};
 use skep_types::codec::{Bytes, Codec, Described, DescribedEnum, FieldDoc, Reader, VariantDoc};
@@ -29,7 +29,7 @@ pub(crate) struct Kind {
     pub(crate) shape: Shape,
 }
 
-/// What a named type consists of.
+/// The layout of a named type.
 pub(crate) enum Shape {
     /// One value with this layout.
     Plain(&'static str),
@@ -51,7 +51,7 @@ const fn choice<T: DescribedEnum>() -> Kind {
     Kind { name: T::NAME, doc: T::DOC, shape: Shape::Enum(T::VARIANTS) }
 }
 
-/// All types that fields of messages are made of, but `Vec`, `Option` and pairs.
+/// All types of message fields, except `Vec`, `Option` and pairs.
 pub(crate) const KINDS: &[Kind] = &[
     plain::<u8>("u8"),
     plain::<u16>("u16"),
@@ -127,7 +127,7 @@ pub(crate) const KINDS: &[Kind] = &[
     choice::<fl::LockMode>(),
 ];
 
-/// A type as a field's declaration spells it.
+/// A type, parsed from the declaration of a field.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Type<'a> {
     Named(&'a str),
@@ -137,7 +137,7 @@ pub(crate) enum Type<'a> {
 }
 
 impl<'a> Type<'a> {
-    /// Reads the spelling of a type: names, `Vec<..>`, `Option<..>` and `(.., ..)`.
+    /// Parses the spelling of a type: names, `Vec<..>`, `Option<..>` and `(.., ..)`.
     pub(crate) fn parse(text: &'a str) -> Self {
         let text = text.trim();
         let inside = |open: &str, close: &str| text.strip_prefix(open)?.strip_suffix(close);
@@ -153,7 +153,7 @@ impl<'a> Type<'a> {
     }
 }
 
-/// The kind of a name.
+/// The kind with this name.
 ///
 /// # Panics
 /// If the name is missing in [`KINDS`].
@@ -162,10 +162,10 @@ pub(crate) fn kind(name: &str) -> &'static Kind {
     found.unwrap_or_else(|| panic!("add the type {name} to KINDS in crates/xtask/src/schema.rs"))
 }
 
-/// Reads fields in order and shows them as a JSON object.
+/// Reads fields in order, and returns them as a JSON object.
 ///
 /// # Errors
-/// `Corrupt`, as the decoders of the messages themselves.
+/// `Corrupt`, like the decoders of the messages.
 pub(crate) fn read(fields: &[FieldDoc], r: &mut Reader<'_>) -> Result<Map<String, Value>> {
     fields
         .iter()
@@ -180,10 +180,13 @@ fn read_type(of: &Type<'_>, r: &mut Reader<'_>) -> Result<Value> {
             let count = u32::decode(r)?;
             Value::Array((0..count).map(|_| read_type(item, r)).collect::<Result<_>>()?)
         }
-        Type::Option(item) => match bool::decode(r)? {
-            true => read_type(item, r)?,
-            false => Value::Null,
-        },
+        Type::Option(item) => {
+            if bool::decode(r)? {
+                read_type(item, r)?
+            } else {
+                Value::Null
+            }
+        }
         Type::Pair(first, second) => json!([read_type(first, r)?, read_type(second, r)?]),
     })
 }
@@ -211,11 +214,13 @@ fn read_named(kind: &Kind, r: &mut Reader<'_>) -> Result<Value> {
         (Shape::Plain(_), "Bytes") => json!(escape(&Bytes::decode(r)?)),
         (Shape::Plain(_), "String") => json!(String::decode(r)?),
         (Shape::Plain(_), "ClusterId") => json!(ClusterId::decode(r)?.to_string()),
-        (Shape::Plain(layout), name) => panic!("teach schema.rs to show {name}, {layout}"),
+        (Shape::Plain(layout), name) => {
+            panic!("add {name} ({layout}) to read_named in crates/xtask/src/schema.rs")
+        }
     })
 }
 
-/// Bytes as text: printable ASCII as it is, but the backslash; all else as `\xNN`.
+/// Bytes as text: printable ASCII except the backslash stays, all other bytes become `\xNN`.
 pub(crate) fn escape(bytes: &[u8]) -> String {
     bytes
         .iter()
@@ -227,7 +232,7 @@ pub(crate) fn escape(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// How many bytes a type takes, where that is always the same.
+/// The size of a type in bytes. `None` means that the size varies.
 pub(crate) fn fixed_bytes(of: &Type<'_>) -> Option<usize> {
     let all = |fields: &[FieldDoc]| -> Option<usize> {
         fields.iter().map(|field| fixed_bytes(&Type::parse(field.kind))).sum()
@@ -257,7 +262,7 @@ mod tests {
     use super::*;
     use skep_wire::catalog::CATALOG;
 
-    /// The names in a spelled type.
+    /// The names in a parsed type.
     fn names<'a>(of: &Type<'a>) -> Vec<&'a str> {
         match of {
             Type::Named(name) => vec![name],
@@ -267,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn spelled_types_are_taken_apart() {
+    fn type_spellings_are_parsed() {
         let of = Type::parse("Vec<(TargetId, Option<Capacity>)>");
         assert_eq!(names(&of), ["TargetId", "Capacity"]);
         assert_eq!(fixed_bytes(&Type::parse("(TargetId, Timestamp)")), Some(16));
@@ -275,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_of_the_catalog_is_known() {
+    fn every_type_of_the_catalog_has_a_kind() {
         let mut fields: Vec<FieldDoc> = Vec::new();
         for line in CATALOG {
             fields.extend(line.fields.iter().chain(line.reply_fields));

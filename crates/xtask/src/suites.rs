@@ -1,15 +1,15 @@
-//! `cargo xtask suites`: installs the test suites of others that black-box tests run. They are
-//! programs, not dependencies: nothing of Skep is built with them.
+//! `cargo xtask suites`: installs the foreign test suites that black-box tests run. They are
+//! programs, not dependencies: Skep does not link them.
 
 use crate::repository::{Outcome, root, run as call};
 
 /// Package and version.
 const SUITES: &[(&str, &str)] = &[("pjdfstest", "0.2.2"), ("fsx", "0.3.2")];
 
-/// Installs them below `target/suites`, unless they are there.
+/// Installs the suites below `target/suites`, unless they are installed already.
 ///
 /// # Errors
-/// If one can't be downloaded or built.
+/// If a suite cannot be downloaded or built.
 pub(crate) fn run() -> Outcome {
     let place = root().join("target/suites");
     let build = place.join("build").display().to_string();

@@ -1,8 +1,9 @@
-//! `cargo xtask vectors`: test vectors of the wire, good and malformed.
+//! `cargo xtask vectors`: test vectors of the wire protocol, valid and malformed.
 //!
-//! For each message `vectors/wire/<message>-v<version>.json` holds the fields of examples of its
-//! request and its reply, and the `.hex` beside it their bytes. The bytes come from the encoders,
-//! the fields from reading those bytes by the declared layout; a reviewer compares both with the
+//! For each message, `vectors/wire/<message>-v<version>.json` has the fields of example requests
+//! and replies, and the `.hex` file beside it their bytes. The encoders produce the bytes, and the
+//! declared layout decodes the fields from these bytes. A reviewer compares both with the examples
+//! in [`examples`], and `tools/vectors.py` checks them by the documents alone.
 //! examples in [`examples`], and `tools/vectors.py` checks them from the documents alone.
 
 mod examples;
@@ -54,7 +55,7 @@ impl Example {
         self
     }
 
-    /// Gives bulk data to the first request or the first reply.
+    /// Adds bulk data to the first request or the first reply.
     fn data(mut self, is_reply: bool, data: &[u8]) -> Self {
         let found = self.bodies.iter_mut().find(|body| body.is_reply == is_reply);
         found.expect("an example has a request and a reply").data = data.to_vec();
@@ -63,7 +64,7 @@ impl Example {
 }
 
 impl Body {
-    /// The frame with a header whose fields all differ from zero where the message lets them.
+    /// The frame. All header fields differ from zero where the message allows it.
     fn frame(&self, of: &Example) -> Vec<u8> {
         let request = Header {
             message: of.message,
@@ -88,12 +89,12 @@ impl Body {
 
 /// A named frame of a vector file.
 pub(crate) struct Vector {
-    /// `request`, `reply 2`, or what is wrong with it.
+    /// `request`, `reply 2`, or the error in a malformed frame.
     pub(crate) name: String,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// The frames as text: each starts with a line `# name`, then 32 bytes a line.
+/// The frames as text: each begins with a line `# name`, followed by lines of 32 bytes.
 fn hex(vectors: &[Vector]) -> String {
     let mut text = String::new();
     for vector in vectors {
@@ -106,10 +107,10 @@ fn hex(vectors: &[Vector]) -> String {
     text
 }
 
-/// The frames of a `.hex` file.
+/// Parses the frames of a `.hex` file.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// Describes the malformed text.
 pub(crate) fn parse_hex(text: &str) -> Outcome<Vec<Vector>> {
     let mut vectors: Vec<Vector> = Vec::new();
     for line in text.lines() {
@@ -126,10 +127,10 @@ pub(crate) fn parse_hex(text: &str) -> Outcome<Vec<Vector>> {
     Ok(vectors)
 }
 
-/// The frames of all vector files in the repository.
+/// Reads the frames of all vector files in the repository.
 ///
 /// # Errors
-/// What keeps a file from being read.
+/// Describes why a file cannot be read.
 pub(crate) fn stored() -> Outcome<Vec<Vector>> {
     let folder = root().join("vectors/wire");
     let entries = std::fs::read_dir(&folder).map_err(|error| error.to_string())?;
@@ -144,10 +145,10 @@ pub(crate) fn stored() -> Outcome<Vec<Vector>> {
     Ok(vectors)
 }
 
-/// The fields of a frame, as its vector file shows them.
+/// The fields of a frame, as its vector file lists them.
 ///
 /// # Panics
-/// If the codec and the declared layout disagree: that is what vectors are to find.
+/// If the codec and the declared layout disagree: vectors exist to find that.
 fn show(frame: &[u8]) -> Value {
     let bytes = frame[..HEADER_BYTES].try_into().expect("a frame has a header");
     let (header, crc) = Header::parse(bytes).expect("our frames parse");
@@ -195,7 +196,7 @@ fn files_of(example: &Example) -> [Generated; 2] {
     ]
 }
 
-/// Where the vectors of a message lie.
+/// The path of a message's vectors.
 pub(crate) fn file(message: &str, version: u16, extension: &str) -> PathBuf {
     let mut name = String::new();
     for letter in message.chars() {
@@ -207,17 +208,17 @@ pub(crate) fn file(message: &str, version: u16, extension: &str) -> PathBuf {
     format!("vectors/wire/{name}-v{version}.{extension}").into()
 }
 
-/// Writes all vectors, or checks that those in the repository are what the code makes.
+/// Writes all vectors, or checks that those in the repository are up to date.
 ///
 /// # Errors
-/// Messages without an example, stale files, or what kept a file from being written.
+/// Lists messages without an example or stale files, or describes why a file cannot be written.
 pub(crate) fn run(check: bool) -> Outcome {
     let examples = examples::all();
     let lacks = |id: u16| examples.iter().all(|example| example.message != id);
     let missing: Vec<_> = CATALOG.iter().filter(|line| lacks(line.id)).map(|l| l.name).collect();
     if !missing.is_empty() {
         return Err(format!(
-            "no example of {} in crates/xtask/src/vectors/examples",
+            "missing examples of {}; add them in crates/xtask/src/vectors/examples",
             missing.join(", ")
         ));
     }

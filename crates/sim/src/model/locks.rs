@@ -1,13 +1,14 @@
-//! What the reference says of locks: who is refused, and for whom. It doesn't know the queues of
-//! those who wait, which are in the memory of targets alone: only who has ever waited for what.
+//! The part of the reference model for locks. It decides whether a request may be refused because
+//! of another owner. The queues of waiters exist in the memory of targets only. The model has only
+//! the set of all waits that clients have ever requested.
 
-use super::{Inode, Model, Owner, Wait};
+use super::{Inode, LockWait, Model, Owner};
 use skep_cluster::lock_ranges::LockRanges;
 use skep_types::{InodeId, SessionId};
 use skep_wire::file_locks::{HeldLock, LockKind, LockMode, LockRequest, SetLockReply};
 
 impl Model {
-    /// A lock is refused for what somebody holds, or for what somebody wants who has waited.
+    /// Checks a refusal: its conflict must be a lock that another owner holds or has waited for.
     pub(super) fn check_conflict(
         &self,
         session: SessionId,
@@ -26,13 +27,15 @@ impl Model {
         if is_other && overlaps && !both_read && (is_held || is_wanted) {
             return Ok(());
         }
-        Err(format!("was refused for {conflict:?}, held: {is_held}, waited for: {is_wanted}"))
+        Err(format!(
+            "was refused because of {conflict:?}, held: {is_held}, waited for: {is_wanted}"
+        ))
     }
 
-    /// Whether somebody else holds what a request wants.
-    pub(crate) fn is_held_against(&self, session: SessionId, request: &LockRequest) -> bool {
+    /// Whether another owner holds a lock that conflicts with the request.
+    pub(crate) fn is_blocked(&self, session: SessionId, request: &LockRequest) -> bool {
         let inode = self.inodes.get(&request.inode);
-        inode.is_some_and(|inode| is_held_against(inode, session, request))
+        inode.is_some_and(|inode| is_blocked(inode, session, request))
     }
 
     /// Whether a session has a file open.
@@ -40,10 +43,10 @@ impl Model {
         self.inodes.get(&inode).is_some_and(|it| it.opens.contains_key(&session))
     }
 
-    /// Whether who wants this may be waited for himself: others have waited for what he holds.
+    /// Whether the requesting owner may itself be waited for: others have waited for its locks.
     pub(crate) fn may_be_waited_for(&self, session: SessionId, request: &LockRequest) -> bool {
         let owner = (session, request.kind, request.owner);
-        let is_wanted = |(inode, by, start, end): &Wait| {
+        let is_wanted = |(inode, by, start, end): &LockWait| {
             let held = self.inodes.get(inode).and_then(|it| it.locks.get(&owner));
             let overlaps = held.is_some_and(|it| it.overlapping(*start..*end).next().is_some());
             *by != owner && by.1 == request.kind && overlaps
@@ -52,7 +55,7 @@ impl Model {
     }
 }
 
-fn is_held_against(inode: &Inode, session: SessionId, request: &LockRequest) -> bool {
+fn is_blocked(inode: &Inode, session: SessionId, request: &LockRequest) -> bool {
     let owner = (session, request.kind, request.owner);
     let range = request.start..request.end;
     let is_in_the_way = |(by, held): (&Owner, &LockRanges<LockMode>)| {
@@ -64,8 +67,8 @@ fn is_held_against(inode: &Inode, session: SessionId, request: &LockRequest) -> 
     request.mode.is_some() && inode.locks.iter().any(is_in_the_way)
 }
 
-/// Sets or frees a lock, unless it was refused: nothing is granted against what another holds, and
-/// unlocking isn't refused.
+/// Sets or frees a lock according to the reply, and checks the reply: no lock is granted against
+/// one of another owner, and an unlock is not refused.
 pub(super) fn lock(
     inode: &mut Inode,
     session: SessionId,
@@ -74,15 +77,15 @@ pub(super) fn lock(
 ) -> Result<(), String> {
     let owner = (session, request.kind, request.owner);
     let is_refused = reply.conflict.is_some();
-    let must_be_refused = is_held_against(inode, session, request);
+    let must_be_refused = is_blocked(inode, session, request);
     if must_be_refused && !is_refused || is_refused && request.mode.is_none() {
         let (held, answered) = (&inode.locks, reply.conflict);
-        return Err(format!("was answered {answered:?} where {held:?} is locked"));
+        return Err(format!("got the reply {answered:?} while {held:?} are locked"));
     }
     let ranges = inode.locks.entry(owner).or_default();
     match is_refused {
         false => ranges.set(request.start..request.end, request.mode),
-        // It gives up what it had.
+        // A refused conversion of a `flock` lock loses the old lock.
         true if request.kind == LockKind::Flock => *ranges = LockRanges::default(),
         true => {}
     }

@@ -1,4 +1,4 @@
-//! Results as tables.
+//! The results of a benchmark run as tables.
 
 use super::system::System;
 use super::workload::Workload;
@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// What one workload took.
+/// The result of one workload.
 pub(crate) struct Measurement {
     pub(crate) system: System,
     pub(crate) workload: Workload,
     pub(crate) processes: u64,
-    /// MiB of sequential workloads, operations of the others.
+    /// MiB for sequential workloads, operations for the others.
     pub(crate) amount: f64,
     pub(crate) seconds: f64,
     /// CPU seconds of the whole machine.
@@ -48,8 +48,8 @@ impl Measurement {
     }
 }
 
-/// One measurement as a line for who is waiting.
-pub(crate) fn line(measurement: &Measurement) -> String {
+/// One measurement as a line of progress.
+pub(crate) fn progress_line(measurement: &Measurement) -> String {
     format!(
         "{:<26} {} processes  {:>14}  {:>12} CPU",
         measurement.workload.label(),
@@ -72,7 +72,7 @@ fn thousands(number: f64) -> String {
     text
 }
 
-/// All measurements of a run, and what it ran on.
+/// All measurements of a run, and a description of the machine.
 pub(crate) struct Report {
     machine: String,
     rounds: u32,
@@ -84,7 +84,7 @@ impl Report {
     /// An empty report of a run below `directory`.
     ///
     /// # Errors
-    /// If the machine doesn't tell about itself.
+    /// If `df` or `uname` fails.
     pub(crate) fn new(directory: &Path, systems: &[System], rounds: u32) -> Outcome<Self> {
         let path = directory.to_str().unwrap_or(".");
         let below = output("df", &["--output=fstype", path])?;
@@ -102,7 +102,7 @@ impl Report {
         Ok(Self { machine, rounds, systems: systems.to_vec(), measurements: Vec::new() })
     }
 
-    /// Takes a measurement, unless an earlier round was better.
+    /// Adds a measurement, unless an earlier round was faster.
     pub(crate) fn add(&mut self, measurement: Measurement) {
         let Measurement { system, workload, processes, .. } = measurement;
         match self.find(system, workload, processes) {
@@ -116,7 +116,7 @@ impl Report {
         self.measurements.iter().find(|m| m.is_of(system, workload, processes))
     }
 
-    /// Workloads in the order in which they can run, each with its numbers of processes.
+    /// The measured workloads in the order of `Workload::ALL`, each with its numbers of processes.
     fn rows(&self) -> Vec<(Workload, u64)> {
         let of = |workload| {
             let measured = self.measurements.iter().filter(move |m| m.workload == workload);
@@ -168,19 +168,23 @@ impl Report {
 const PAGE_HEAD: &str = "\
 # Benchmarks
 
-WriteChunkReply by `cargo xtask bench --write-page`. One run on one machine, everything on it: daemons,
-clients and disks (MACHINE).
-**Ratios within the run count; rates of different machines or days can't be compared.**
+`cargo xtask bench --write-page` writes this page. One run on one machine with all daemons, \
+    clients and disks
+(MACHINE). **Only ratios within the run are meaningful;
+do not compare rates of different machines or days.**
 
-- *sequential*: one file for each process, transfers of 1 MiB through the page cache, `fsync` at the
-  end of writing; before reading, the data of all files below the
-  mount and below the servers' directories are thrown out of the page cache.
-- *random*: blocks of 4 KiB, one at a time, at random places of those files.
-- *create*, *stat*, *unlink*: empty files in a directory of its own for each process.
-- All that is read is compared with what was written. Each figure is the best of ROUNDS.
-- Skep runs with what `skep up` starts: 2 metadata targets, 2 storage services with 4 targets each,
-  `metadata.sync = interval`. GlusterFS is a volume distributed over 8 bricks, MooseFS has 4 chunk
-  servers with 2 directories each and one copy; both are Debian's packages as they come.
+- *sequential*: one file for each process, transfers of 1 MiB through the page cache, `fsync` at \
+    the end of
+  writing. Before reading, the data of all files below the mount and below the servers' \
+    directories is dropped
+  from the page cache.
+- *random*: blocks of 4 KiB, one at a time, at random offsets in these files.
+- *create*, *stat*, *unlink*: empty files, in a separate directory for each process.
+- All data that is read is compared with the written data. Each figure is the best of ROUNDS.
+- Skep is a cluster of `skep up`: 2 metadata targets, 2 storage services with 4 targets each,
+  `metadata.sync = interval`. GlusterFS is a volume distributed over 8 bricks. MooseFS has 4 \
+    chunk servers
+  with 2 directories each and one copy. Both are unchanged Debian packages.
 ";
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! The file systems that are measured: how each is started on this host, and stopped again.
+//! The measured file systems: how to start and stop each of them on this host.
 //!
-//! All keep their data below one directory, so that they share a disk. Peers are started only where
-//! their Debian packages are installed, with the shape that Skep has by default: 8 targets.
+//! All keep their data below one directory, so that they share a disk. Peers run only if their
+//! Debian packages are installed. They have the default shape of Skep: 8 targets.
 
 use crate::repository::{Outcome, output, root};
 use std::fs;
@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Which file system.
+/// A measured file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum System {
-    /// The file system below all others.
+    /// The local file system that holds the data of the others.
     Local,
-    /// Skep, with what `skep up` starts by default.
+    /// Skep, as `skep up` starts it by default.
     Skep,
     /// GlusterFS, a volume distributed over 8 bricks.
     Gluster,
@@ -24,10 +24,10 @@ pub(crate) enum System {
 }
 
 impl System {
-    /// All.
+    /// All file systems.
     pub(crate) const ALL: [Self; 4] = [Self::Local, Self::Skep, Self::Gluster, Self::Moose];
 
-    /// Name for tables.
+    /// Name in tables.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Local => "local",
@@ -37,7 +37,7 @@ impl System {
         }
     }
 
-    /// Whether its programs are installed.
+    /// Whether the programs of the file system are installed.
     pub(crate) fn is_installed(self) -> bool {
         match self {
             Self::Local | Self::Skep => true,
@@ -46,13 +46,13 @@ impl System {
         }
     }
 
-    /// Starts it below `directory`, which is empty.
+    /// Starts the file system below `directory`, which is empty.
     ///
     /// # Errors
-    /// What kept it from being mounted.
-    pub(crate) fn start(self, directory: &Path) -> Outcome<Running> {
+    /// Describes why the file system cannot be mounted.
+    pub(crate) fn start(self, directory: &Path) -> Outcome<MountedSystem> {
         let mount_point = directory.join("mnt");
-        let mut running = Running {
+        let mut running = MountedSystem {
             system: self,
             directory: directory.to_owned(),
             mount_point,
@@ -85,35 +85,37 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("benchmarks run in a directory whose name is UTF-8")
 }
 
-/// Tries until something is true.
+/// Polls until a condition holds; fails after a minute.
 fn wait_for(what: &str, mut is_true: impl FnMut() -> bool) -> Outcome {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_true() {
         if Instant::now() > deadline {
-            return Err(format!("{what} took longer than a minute"));
+            return Err(format!("waited longer than a minute for {what}"));
         }
         std::thread::sleep(Duration::from_millis(50));
     }
     Ok(())
 }
 
-/// The address of this host that isn't the loopback's: the peers take no other. Packets to it stay
-/// on the loopback device all the same.
+/// The address of this host that is not the loopback address: the peers accept no other. The kernel
+/// still sends packets to it through the loopback device.
 fn own_address() -> Outcome<String> {
     let all = output("hostname", &["-I"])?;
     let first = all.split_whitespace().next();
-    first.map(str::to_owned).ok_or_else(|| "this host has no address but the loopback's".into())
+    first.map(str::to_owned).ok_or_else(|| {
+        "cannot start peers: this host has only the loopback address; configure another one".into()
+    })
 }
 
-/// A file system that is mounted. Stops and unmounts when dropped.
-pub(crate) struct Running {
+/// A mounted file system. Dropping it unmounts and stops it.
+pub(crate) struct MountedSystem {
     pub(crate) system: System,
     pub(crate) directory: PathBuf,
     pub(crate) mount_point: PathBuf,
     daemons: Vec<Child>,
 }
 
-impl Running {
+impl MountedSystem {
     fn skep(&self, arguments: &[&str]) -> Outcome {
         let program = root().join("target/release/skep");
         output(text(&program), arguments).map(drop)
@@ -224,8 +226,9 @@ impl Running {
         fs::remove_file(&probe).map_err(|error| error.to_string())
     }
 
-    /// Waits for what still goes on behind the last workload, so that it isn't charged to the next.
-    pub(crate) fn settle(&self) -> Outcome {
+    /// Waits until the writes of the last workload are on disk, so that the next one does not pay
+    /// for them.
+    pub(crate) fn wait_for_writeback(&self) -> Outcome {
         for place in [&self.mount_point, &self.directory] {
             output("sync", &["--file-system", text(place)])?;
         }
@@ -233,9 +236,9 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for MountedSystem {
     fn drop(&mut self) {
-        // A benchmark that failed half-way has to clean up too, so errors only show.
+        // A benchmark that failed half-way must clean up too, so errors are only printed.
         let mut problems = Vec::new();
         let mut attempt = |outcome: Outcome| problems.extend(outcome.err());
         if self.system == System::Skep {

@@ -1,7 +1,8 @@
-//! The workloads, as each of their processes runs them: plain system calls on one directory.
+//! The workloads, as each worker process runs them: plain system calls in one directory.
 //!
-//! They do what IOR (1 MiB transfers, one file for each process) and mdtest (own directories) do.
-//! What is read is checked, so that a file system can't win by being wrong.
+//! They resemble IOR (1 MiB transfers, one file for each process) and mdtest (one directory for
+//! each process). Workers verify all data that they read, so that a file system cannot win with
+//! wrong data.
 
 use crate::fuzz::Random;
 use crate::repository::Outcome;
@@ -10,32 +11,32 @@ use std::io::{self, BufRead, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes that sequential workloads transfer at once.
+/// Transfer size of sequential workloads.
 const TRANSFER_BYTES: usize = 1 << 20;
-/// Bytes that random workloads transfer at once.
+/// Transfer size of random workloads.
 const BLOCK_BYTES: usize = 4096;
 
-/// What is measured.
+/// A workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub(crate) enum Workload {
     /// Writes new files in transfers of 1 MiB, then syncs them.
     SequentialWrite,
     /// Reads those files in transfers of 1 MiB.
     SequentialRead,
-    /// Writes blocks of 4 KiB at random places of those files, then syncs them.
+    /// Writes blocks of 4 KiB at random offsets of those files, then syncs them.
     RandomWrite,
-    /// Reads blocks of 4 KiB at random places of those files.
+    /// Reads blocks of 4 KiB at random offsets of those files.
     RandomRead,
-    /// Makes empty files in own directories.
+    /// Creates empty files, each process in its own directory.
     Create,
-    /// Asks for the attributes of those files.
+    /// Reads the attributes of those files.
     Stat,
     /// Removes those files.
     Unlink,
 }
 
 impl Workload {
-    /// All, in the order in which they can run.
+    /// All workloads, in an order in which each finds its files.
     pub(crate) const ALL: [Self; 7] = [
         Self::SequentialWrite,
         Self::SequentialRead,
@@ -46,7 +47,7 @@ impl Workload {
         Self::Unlink,
     ];
 
-    /// Name for tables.
+    /// Name in tables.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::SequentialWrite => "sequential write, fsync",
@@ -59,12 +60,12 @@ impl Workload {
         }
     }
 
-    /// Whether it moves bytes; the others are counted in operations.
+    /// Whether the workload transfers data; the others count operations.
     pub(crate) fn is_data(self) -> bool {
         !matches!(self, Self::Create | Self::Stat | Self::Unlink)
     }
 
-    /// Whether caches are dropped before it.
+    /// Whether caches are dropped before the workload.
     pub(crate) fn is_cold(self) -> bool {
         matches!(self, Self::SequentialRead | Self::RandomRead)
     }
@@ -74,12 +75,12 @@ impl Workload {
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Worker {
     pub(crate) workload: Workload,
-    /// The directory of this process alone.
+    /// The directory of this process.
     pub(crate) directory: PathBuf,
-    /// Bytes of its file.
+    /// Size of the process's file in bytes.
     #[arg(long)]
     pub(crate) file_bytes: u64,
-    /// Files, or random blocks.
+    /// Number of files, or of random blocks.
     #[arg(long)]
     pub(crate) count: u64,
     #[arg(long)]
@@ -87,10 +88,10 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Says that it is ready, waits for a line, and works; ends when all is done.
+    /// Prints `ready`, waits for a line on standard input, and runs the workload.
     ///
     /// # Errors
-    /// What the file system refused, or wrong contents.
+    /// Reports a failed system call or wrong data.
     pub(crate) fn run(&self) -> Outcome {
         let explain = |error: io::Error| {
             format!("{} in {}: {error}", self.workload.label(), self.directory.display())
@@ -129,7 +130,7 @@ impl Worker {
     fn write_all(&self, file: &File) -> io::Result<()> {
         let mut buffer = vec![0x5a; TRANSFER_BYTES];
         for at in (0..self.file_bytes).step_by(TRANSFER_BYTES) {
-            mark(&mut buffer, at);
+            write_offsets(&mut buffer, at);
             file.write_all_at(&buffer, at)?;
         }
         file.sync_all()
@@ -139,12 +140,12 @@ impl Worker {
         let mut buffer = vec![0; TRANSFER_BYTES];
         for at in (0..self.file_bytes).step_by(TRANSFER_BYTES) {
             file.read_exact_at(&mut buffer, at)?;
-            check_mark(&buffer, at)?;
+            check_offsets(&buffer, at)?;
         }
         Ok(())
     }
 
-    /// Offsets of random blocks, never the same twice in a row, the same for each run.
+    /// Offsets of random blocks. The same seed always gives the same sequence.
     fn blocks(&self) -> impl Iterator<Item = u64> {
         let blocks = (self.file_bytes as usize) / BLOCK_BYTES;
         let mut random = Random::new(self.seed);
@@ -154,7 +155,7 @@ impl Worker {
     fn write_blocks(&self, file: &File) -> io::Result<()> {
         let mut buffer = vec![0x5a; BLOCK_BYTES];
         for at in self.blocks() {
-            mark(&mut buffer, at);
+            write_offsets(&mut buffer, at);
             file.write_all_at(&buffer, at)?;
         }
         file.sync_all()
@@ -164,7 +165,7 @@ impl Worker {
         let mut buffer = vec![0; BLOCK_BYTES];
         for at in self.blocks() {
             file.read_exact_at(&mut buffer, at)?;
-            check_mark(&buffer, at)?;
+            check_offsets(&buffer, at)?;
         }
         Ok(())
     }
@@ -174,15 +175,15 @@ impl Worker {
     }
 }
 
-/// Writes into each block of a buffer where it lies in the file.
-fn mark(buffer: &mut [u8], at: u64) {
+/// Stores in each block of a buffer its offset in the file.
+fn write_offsets(buffer: &mut [u8], at: u64) {
     for (index, block) in buffer.chunks_mut(BLOCK_BYTES).enumerate() {
         let place = at + (index * BLOCK_BYTES) as u64;
         block[..8].copy_from_slice(&place.to_le_bytes());
     }
 }
 
-fn check_mark(buffer: &[u8], at: u64) -> io::Result<()> {
+fn check_offsets(buffer: &[u8], at: u64) -> io::Result<()> {
     for (index, block) in buffer.chunks(BLOCK_BYTES).enumerate() {
         let place = at + (index * BLOCK_BYTES) as u64;
         if block[..8] != place.to_le_bytes() || block[BLOCK_BYTES - 1] != 0x5a {
@@ -192,11 +193,11 @@ fn check_mark(buffer: &[u8], at: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Uses as much memory as a workload will, once: on a virtual machine the first touch of memory is
-/// paid to the host, and should not be charged to who comes first.
+/// Touches as much memory as a workload uses. On a virtual machine the first touch of a page costs
+/// time on the host. This must not be charged to the first file system.
 ///
 /// # Errors
-/// If nothing can be printed.
+/// If standard output is closed.
 pub(crate) fn touch_memory(bytes: u64) -> Outcome {
     let mut memory = vec![0_u8; bytes as usize];
     memory.iter_mut().step_by(BLOCK_BYTES).for_each(|byte| *byte = 1);
@@ -209,11 +210,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_at_another_place_is_noticed() {
+    fn a_misplaced_block_is_detected() {
         let mut buffer = vec![0x5a; TRANSFER_BYTES];
-        mark(&mut buffer, 1 << 30);
-        assert!(check_mark(&buffer, 1 << 30).is_ok());
-        assert!(check_mark(&buffer, 0).is_err());
-        assert!(check_mark(&vec![0; TRANSFER_BYTES], 0).is_err());
+        write_offsets(&mut buffer, 1 << 30);
+        assert!(check_offsets(&buffer, 1 << 30).is_ok());
+        assert!(check_offsets(&buffer, 0).is_err());
+        assert!(check_offsets(&vec![0; TRANSFER_BYTES], 0).is_err());
     }
 }

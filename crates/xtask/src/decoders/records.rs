@@ -1,4 +1,4 @@
-//! Decoders of what lies on disks, with good input to start from.
+//! Decoders of records on disk, with valid input.
 
 use super::Decoder;
 use skep_format::cached_map::CachedMap;
@@ -31,26 +31,27 @@ pub(super) const RECORDS: &[Decoder] = &[
 const CLUSTER: ClusterId = ClusterId::new([7; 16]);
 const TARGET: TargetId = TargetId::new(3);
 
-fn encodes_again<T>(decoded: Result<T>, bytes: &[u8], encode: impl Fn(&T) -> Vec<u8>) {
+fn check_round_trip<T>(decoded: Result<T>, bytes: &[u8], encode: impl Fn(&T) -> Vec<u8>) {
     if let Ok(value) = decoded {
         assert_eq!(encode(&value), bytes, "the record differs when encoded again");
     }
 }
 
-/// Bytes with the checksum at their end set right.
+/// Returns the bytes with a corrected checksum at their end.
 fn with_checksum(bytes: &[u8]) -> Vec<u8> {
     let covered = &bytes[..bytes.len().saturating_sub(4)];
     [covered, &crc32c(covered).to_le_bytes()].concat()
 }
 
-/// Checks all files that are one sealed record: as they are, and with the right checksum.
+/// Checks all files that consist of one sealed record: with the bytes unchanged, and with a
+/// corrected checksum.
 fn check_sealed(bytes: &[u8]) {
     for bytes in [bytes.to_vec(), with_checksum(bytes)] {
-        encodes_again(Identity::from_file(&bytes), &bytes, Identity::to_file);
-        encodes_again(CachedMap::from_file(&bytes), &bytes, CachedMap::to_file);
-        encodes_again(LogHead::from_file(&bytes), &bytes, LogHead::to_file);
-        encodes_again(Snapshot::from_file(&bytes), &bytes, Snapshot::to_file);
-        encodes_again(TargetState::from_file(&bytes), &bytes, TargetState::to_file);
+        check_round_trip(Identity::from_file(&bytes), &bytes, Identity::to_file);
+        check_round_trip(CachedMap::from_file(&bytes), &bytes, CachedMap::to_file);
+        check_round_trip(LogHead::from_file(&bytes), &bytes, LogHead::to_file);
+        check_round_trip(Snapshot::from_file(&bytes), &bytes, Snapshot::to_file);
+        check_round_trip(TargetState::from_file(&bytes), &bytes, TargetState::to_file);
     }
 }
 
@@ -75,7 +76,7 @@ fn sealed_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Checks the scan of a log: what it gives is what the log says up to where it ends.
+/// Checks the scan of a log: the records that it returns encode to the log's bytes up to its end.
 fn check_log(bytes: &[u8]) {
     if let Ok(scan) = log::scan(TARGET, Lsn::new(1), bytes) {
         let encode = |record: &log::Record| {
@@ -95,10 +96,10 @@ fn log_seeds() -> Vec<Vec<u8>> {
     vec![record(1, b"one"), [record(1, b"one"), record(2, b""), record(3, b"three")].concat()]
 }
 
-/// Checks the decoders of all values in metadata's store, and of the log's payload.
+/// Checks the decoders of all values in the metadata store, and of the log's payload.
 fn check_metadata(bytes: &[u8]) {
     fn check<T: Codec>(bytes: &[u8]) {
-        encodes_again(T::from_bytes(bytes), bytes, T::to_bytes);
+        check_round_trip(T::from_bytes(bytes), bytes, T::to_bytes);
     }
     check::<InodeRecord>(bytes);
     check::<InlineRecord>(bytes);
@@ -186,7 +187,7 @@ fn metadata_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Checks region pages: one that is taken for whole is what its header and checksums make.
+/// Checks region pages: the header and checksums of an accepted page encode to the same page.
 fn check_region_page(bytes: &[u8]) {
     let mut page = bytes.to_vec();
     page.resize(PAGE_BYTES as usize, 0);
@@ -218,7 +219,7 @@ fn region_page_seeds() -> Vec<Vec<u8>> {
 
 const DIRTY_LOG: DirtyLogHeader = DirtyLogHeader { cluster: CLUSTER, target: TARGET };
 
-/// Checks the dirty log: what is read of it is how it starts.
+/// Checks the dirty log: the regions that the decoder returns encode to the start of the log.
 fn check_dirty_log(bytes: &[u8]) {
     if let Ok(regions) = chunk::read_dirty_log(bytes, &DIRTY_LOG) {
         let again = DIRTY_LOG.to_file(regions.iter());

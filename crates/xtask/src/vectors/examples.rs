@@ -1,5 +1,5 @@
-//! Examples of every message, one module for each service. They are the source of the vectors and
-//! show how the messages are meant.
+//! Examples of every message, one module for each service. They are the source of the vectors, and
+//! they show the intended use of the messages.
 
 mod file_locks;
 mod inline;
@@ -48,7 +48,7 @@ fn time(seconds: i64) -> Timestamp {
     Timestamp { seconds, nanoseconds: 999_999_999 }
 }
 
-/// Attributes in which each field has another value.
+/// Attributes in which each field has a different value.
 fn attributes(inode: InodeId, kind: FileKind) -> Attributes {
     Attributes {
         inode,

@@ -1,4 +1,4 @@
-//! Frames that must be refused, each with one thing wrong and the error that it must give.
+//! Frames that a receiver must refuse, each with one error and the expected error code.
 
 use super::{Vector, hex, pretty};
 use crate::repository::Generated;
@@ -9,14 +9,14 @@ use skep_wire::frame::{HEADER_BYTES, Header, check_body};
 use skep_wire::limits::{MAX_BODY_BYTES, MAX_DATA_BYTES};
 use skep_wire::{Request, catalog, metadata as md, session};
 
-/// A good frame to spoil.
+/// A valid frame, the source of malformed ones.
 fn lookup() -> Vec<u8> {
     let body = md::Lookup { directory: InodeId::ROOT, name: Bytes::from(&b"file"[..]) };
     Header { message: md::Lookup::ID, tag: 1, ..Header::default() }.frame(&body, 0)
 }
 
-/// A frame with a good header and checksums around a body of a message.
-fn around<R: Request>(body: &[u8]) -> Vec<u8> {
+/// A frame with a valid header and checksums around a message body.
+fn frame_around<R: Request>(body: &[u8]) -> Vec<u8> {
     Header { message: R::ID, tag: 1, ..Header::default() }.frame_raw(body, 0)
 }
 
@@ -29,7 +29,7 @@ fn with_header(change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     frame
 }
 
-fn flipped(at: usize) -> Vec<u8> {
+fn with_flipped_bit(at: usize) -> Vec<u8> {
     let mut frame = lookup();
     frame[at] ^= 0x10;
     frame
@@ -54,15 +54,15 @@ fn cases() -> Vec<(&'static str, Vec<u8>)> {
         }
         .to_bytes();
         body[20] = kind;
-        around::<session::Hello>(&body)
+        frame_around::<session::Hello>(&body)
     };
     let large_body = (MAX_BODY_BYTES as u32 + 1).to_le_bytes();
     let large_data = (MAX_DATA_BYTES as u32 + 1).to_le_bytes();
     vec![
         ("magic", with_header(|h| h[0] = b's')),
-        ("header checksum", flipped(HEADER_BYTES - 1)),
-        ("flipped bit in the header", flipped(30)),
-        ("flipped bit in the body", flipped(HEADER_BYTES + 2)),
+        ("header checksum", with_flipped_bit(HEADER_BYTES - 1)),
+        ("with_flipped_bit bit in the header", with_flipped_bit(30)),
+        ("with_flipped_bit bit in the body", with_flipped_bit(HEADER_BYTES + 2)),
         ("header length", with_header(|h| h[4] = 64)),
         ("reserved bytes 6 and 7 not zero", with_header(|h| h[7] = 1)),
         ("reserved byte 47 not zero", with_header(|h| h[47] = 1)),
@@ -70,28 +70,28 @@ fn cases() -> Vec<(&'static str, Vec<u8>)> {
         ("unknown flag", with_header(|h| h[14] = 4)),
         ("body beyond the limit", with_header(|h| h[16..20].copy_from_slice(&large_body))),
         ("data beyond the limit", with_header(|h| h[20..24].copy_from_slice(&large_data))),
-        ("empty body", around::<md::Lookup>(&[])),
-        ("truncated body", around::<md::Lookup>(&lookup_body(4, b"fil"))),
-        ("byte after the last field", around::<md::Lookup>(&lookup_body(4, b"files"))),
-        ("length beyond the body", around::<md::Lookup>(&lookup_body(u32::MAX, b"file"))),
-        ("count beyond the body", around::<md::Prepare>(&[0xff; 16])),
+        ("empty body", frame_around::<md::Lookup>(&[])),
+        ("truncated body", frame_around::<md::Lookup>(&lookup_body(4, b"fil"))),
+        ("byte after the last field", frame_around::<md::Lookup>(&lookup_body(4, b"files"))),
+        ("length beyond the body", frame_around::<md::Lookup>(&lookup_body(u32::MAX, b"file"))),
+        ("count beyond the body", frame_around::<md::Prepare>(&[0xff; 16])),
         ("unknown enum number", hello_with_kind(9)),
         ("enum number zero", hello_with_kind(0)),
-        ("boolean that is 2", around::<md::Decide>(&[&[1; 12][..], &[2]].concat())),
+        ("boolean that is 2", frame_around::<md::Decide>(&[&[1; 12][..], &[2]].concat())),
         (
             "text that is not UTF-8",
-            around::<skep_wire::management::RegisterClient>(
+            frame_around::<skep_wire::management::RegisterClient>(
                 &[&2_u32.to_le_bytes()[..], &[0xc3, 0x28], &[0; 12]].concat(),
             ),
         ),
         ("unknown step", {
             let step = [&[1; 12][..], &1_u32.to_le_bytes(), &[99]].concat();
-            around::<md::Prepare>(&step)
+            frame_around::<md::Prepare>(&step)
         }),
     ]
 }
 
-/// What a receiver makes of a frame.
+/// Decodes a frame as a receiver does.
 fn receive(frame: &[u8]) -> Result<(), Error> {
     let header = frame[..HEADER_BYTES].try_into().expect("a frame has a header");
     let (header, checksum) = Header::parse(header)?;
@@ -104,7 +104,7 @@ fn receive(frame: &[u8]) -> Result<(), Error> {
 /// The files with all malformed frames.
 ///
 /// # Panics
-/// If a frame is taken for good.
+/// If a decoder accepts one of the frames.
 pub(super) fn files() -> [Generated; 2] {
     let mut errors: Map<String, Value> = Map::new();
     let mut vectors = Vec::new();

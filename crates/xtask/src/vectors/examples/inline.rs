@@ -1,4 +1,4 @@
-//! Examples of messages about the first bytes of files.
+//! Examples of messages about inline bytes.
 
 use super::{a_file, attributes};
 use crate::vectors::{Example, example};

@@ -16,7 +16,7 @@ use skep_wire::metadata::{
     SetAttributes, SetPattern, SetTime, Step, SyncAll, TransactionId, WrittenExtent,
 };
 
-/// The pattern of a large file: its first bytes in metadata, then narrow, wide from 8 MiB on.
+/// The pattern of a large file: inline bytes first, then a narrow stripe, wide from 8 MiB on.
 fn pattern() -> StripePattern {
     let component = |start: u64, chunk_bytes: u64, wanted: u16, groups: &[u32]| Component {
         start,
@@ -39,7 +39,7 @@ fn pattern() -> StripePattern {
 }
 
 /// Four targets; all other fields are unset.
-fn asked() -> PatternRequest {
+fn requested_pattern() -> PatternRequest {
     let component = ComponentRequest { width: Some(4), ..ComponentRequest::default() };
     let (origin, components) = (PatternOrigin::Directory, vec![component]);
     PatternRequest { origin, inline_bytes: None, components }
@@ -146,7 +146,8 @@ fn files() -> Vec<Example> {
         pattern: Some(pattern()),
         open_sessions: 2,
     };
-    let inherited = SetPattern { inode: a_directory(), pattern: Some(asked()), uid: 1000 };
+    let inherited =
+        SetPattern { inode: a_directory(), pattern: Some(requested_pattern()), uid: 1000 };
     vec![
         example(&everything, &reply).request(&nothing),
         example(&create, &opened).request(&device).reply::<Create>(&made_device),
@@ -160,14 +161,14 @@ fn files() -> Vec<Example> {
     ]
 }
 
-/// One of each step, as no real transaction has them.
+/// One step of each kind. No real transaction has all of them.
 fn transactions() -> Vec<Example> {
     let transaction = TransactionId { coordinator: GroupId::new(1), number: 1 << 33 };
     let steps = vec![
         Step::MakeDirectoryInode {
             parent: a_directory(),
             new: new_inode(),
-            pattern: Some(asked().to_record()),
+            pattern: Some(requested_pattern().to_record()),
             project: 77,
             hands_down_project: true,
             access_acl: Bytes::default(),

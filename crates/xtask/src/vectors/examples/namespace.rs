@@ -20,8 +20,8 @@ fn entry(inode: InodeId, kind: FileKind) -> EntryReply {
     EntryReply { inode, kind, attributes: Some(attributes(inode, kind)) }
 }
 
-/// An entry whose inode lives on another target.
-fn elsewhere() -> EntryReply {
+/// An entry whose inode is on another target.
+fn entry_on_other_target() -> EntryReply {
     EntryReply { inode: a_directory(), kind: FileKind::Directory, attributes: None }
 }
 
@@ -54,7 +54,8 @@ fn entries() -> Vec<Example> {
         to_name: Bytes::from(&b"staging"[..]),
     };
     vec![
-        example(&lookup, &entry(a_file(), FileKind::Regular)).reply::<Lookup>(&elsewhere()),
+        example(&lookup, &entry(a_file(), FileKind::Regular))
+            .reply::<Lookup>(&entry_on_other_target()),
         example(&stat, &root),
         example(&make, &entry(a_directory(), FileKind::Directory)),
         example(&symlink, &entry(a_file(), FileKind::Symlink)),
@@ -79,7 +80,7 @@ fn listing() -> Example {
         parent: InodeId::ROOT,
         entries: vec![
             listed(257, b"plain", entry(a_file(), FileKind::Regular)),
-            listed(u64::MAX, b"\xff\\not text\x01", elsewhere()),
+            listed(u64::MAX, b"\xff\\not text\x01", entry_on_other_target()),
         ],
         end: false,
     };

@@ -1,4 +1,4 @@
-//! Examples of messages to storage targets, and of the one that storage sends to metadata.
+//! Examples of messages to storage targets, and of the one that storage targets send to metadata.
 
 use super::{a_directory, a_file, time};
 use crate::vectors::{Example, example};
@@ -17,7 +17,7 @@ fn key() -> ChunkFileKey {
     ChunkFileKey { inode: a_file(), generation: 1, component: 2, index: 255 }
 }
 
-/// Checksums of data that starts at an offset: one for each granule that it touches.
+/// Checksums of data that starts at `offset`: one for each granule that it touches.
 fn checksums(offset: u64, data: &[u8]) -> Vec<u32> {
     let first = ((GRANULE_BYTES - offset % GRANULE_BYTES) as usize).min(data.len());
     let (head, rest) = data.split_at(first);
@@ -47,7 +47,7 @@ fn data_messages() -> Vec<Example> {
     ]
 }
 
-fn room_messages() -> Vec<Example> {
+fn allocation_messages() -> Vec<Example> {
     let incarnation = HostIncarnation::new(0x1234_5678_9abc_def0);
     let reserve = ReserveChunk { key: key(), offset: 4_097, length: 1 << 40 };
     let clear = ClearChunk { key: key(), offset: 1, length: 4_094 };
@@ -107,7 +107,7 @@ pub(super) fn examples() -> Vec<Example> {
     let last = ChunkList { keys: Vec::new(), next: 0 };
     let which = WhichExist { inodes: vec![a_file(), a_directory()] };
     let mut all = data_messages();
-    all.extend(room_messages());
+    all.extend(allocation_messages());
     all.extend(benchmark_messages());
     all.extend([
         example(&TruncateChunk { key: key(), size: 4_095 }, &EmptyReply {}),
