@@ -6,8 +6,8 @@
 //! before the clock starts, and never overwrites an existing file.
 
 mod outcome;
-mod pattern;
-mod plan;
+pub(crate) mod pattern;
+pub(crate) mod plan;
 mod run;
 mod stamp;
 mod work;
@@ -15,7 +15,6 @@ mod work;
 /// The results of a run.
 pub type Outcome = crate::workload::Outcome<Plan>;
 
-pub(crate) use pattern::reads_data_of;
 pub use plan::Plan;
 pub use run::{run, run_by};
 pub(crate) use work::IoEngine;

@@ -6,7 +6,7 @@
 
 mod items;
 mod outcome;
-mod plan;
+pub(crate) mod plan;
 mod run;
 mod work;
 

@@ -17,8 +17,9 @@ mod mpi;
 
 pub(crate) use engine::{CLEAN_UP, ToolEngine};
 
+use crate::io::plan::Plan as IoPlan;
 use crate::launcher::{Host, Job};
-use crate::{io, metadata};
+use crate::metadata::plan::Plan as MetadataPlan;
 use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
 
@@ -86,8 +87,8 @@ pub struct Runner {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Work {
-    Io(io::Plan),
-    Metadata(metadata::Plan),
+    Io(IoPlan),
+    Metadata(MetadataPlan),
 }
 
 /// All that a process needs to run the program.

@@ -16,6 +16,7 @@
 
 mod balanced;
 mod domains;
+mod draw;
 mod established;
 
 use balanced::Tier;

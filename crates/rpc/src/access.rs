@@ -1,4 +1,5 @@
-//! Proofs that two processes belong to one cluster: the secret, the join token, identities.
+//! Proofs that two processes belong to one cluster: the secret, the join token, the identities
+//! of this process and of its peers.
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
@@ -138,6 +139,19 @@ pub struct Identity {
     pub node: NodeId,
     /// The kind of this node.
     pub kind: NodeKind,
+}
+
+/// The authenticated peer of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// Its node id; zero if it has none yet.
+    pub node: NodeId,
+    /// Its kind.
+    pub kind: NodeKind,
+    /// The target that it addresses; zero for the node itself.
+    pub target: TargetId,
+    /// Its channel to the target.
+    pub channel: Channel,
 }
 
 #[cfg(test)]

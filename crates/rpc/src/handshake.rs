@@ -2,9 +2,8 @@
 //!
 //! `docs/protocol/handshake.md` describes the messages and the refusals.
 
-use crate::access::{Channel, Identity};
+use crate::access::{Channel, Identity, Peer};
 use crate::limits::{HANDSHAKE_TIMEOUT, MAX_HANDSHAKE_BODY_BYTES};
-use crate::server::Peer;
 use crate::stream::FrameReader;
 use skep_env::{MessagePart, TcpStream, random_u128};
 use skep_types::codec::Codec;

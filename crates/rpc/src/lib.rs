@@ -16,8 +16,8 @@ pub mod routing;
 pub mod server;
 mod stream;
 
-pub use access::{Channel, Identity, JoinToken, Secret};
+pub use access::{Channel, Identity, JoinToken, Peer, Secret};
 pub use client::{CallOptions, Connection};
 pub use membership::{Change, ClientEvents, ClientMembership, JoinLimits, Management, Membership};
 pub use routing::{MapCell, Router};
-pub use server::{Incoming, IncomingStream, Outbox, Peer};
+pub use server::{Incoming, IncomingStream, Outbox};

@@ -1,29 +1,16 @@
 //! The serving side of a connection: authenticated peers, requests in, replies out.
 
-use crate::access::{Channel, Identity};
+use crate::access::{Identity, Peer};
 use crate::handshake;
 use crate::limits::MAX_OUTBOX_BYTES;
 use crate::stream::FrameReader;
 use skep_env::local::Notify;
 use skep_env::{Buf, MessagePart, TcpStream};
 use skep_types::codec::Codec;
-use skep_types::{Error, NodeId, NodeKind, Result, TargetId};
+use skep_types::{Error, Result, TargetId};
 use skep_wire::frame::Header;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-
-/// The authenticated peer of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Peer {
-    /// Its node id; zero if it has none yet.
-    pub node: NodeId,
-    /// Its kind.
-    pub kind: NodeKind,
-    /// The target that it addresses; zero for the node itself.
-    pub target: TargetId,
-    /// Its channel to the target.
-    pub channel: Channel,
-}
 
 /// Authenticates a peer on a new connection. `check_target` returns an error for a target that is
 /// not served here. Afterwards the socket may be handed to another thread.

@@ -3,9 +3,10 @@
 use super::mdtest::Part;
 use super::mpi::{self, Dialect};
 use super::{Assignment, Report, Tool, Work, child, fio, ior, iozone, mdtest};
-use crate::io;
+use crate::io::pattern::reads_data_of;
+use crate::io::plan::Plan as IoPlan;
 use crate::launcher::{Control, Engine, Measure, Seat, Step};
-use crate::metadata;
+use crate::metadata::plan::Plan as MetadataPlan;
 use rustix::fs::Advice;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -90,7 +91,7 @@ impl ToolEngine {
     }
 
     /// The files of the processes for which this one stands.
-    fn files(&self, plan: &io::Plan) -> Vec<PathBuf> {
+    fn files(&self, plan: &IoPlan) -> Vec<PathBuf> {
         let host = &self.seat.host;
         match (plan.file_per_process, self.tool().is_mpi()) {
             (true, true) => {
@@ -103,7 +104,7 @@ impl ToolEngine {
 
     /// Refuses existing files, as the built-in engine does, and creates files that the program
     /// cannot.
-    fn prepare_write(&mut self, plan: &io::Plan) -> InWords<()> {
+    fn prepare_write(&mut self, plan: &IoPlan) -> InWords<()> {
         let is_maker = plan.file_per_process || self.seat.rank == 0;
         if plan.use_existing || !is_maker {
             return Ok(());
@@ -128,12 +129,12 @@ impl ToolEngine {
     }
 
     /// The rank whose data this process reads.
-    fn reads(&self, plan: &io::Plan) -> u32 {
-        io::reads_data_of(plan, self.seat.rank, self.seat.of)
+    fn reads(&self, plan: &IoPlan) -> u32 {
+        reads_data_of(plan, self.seat.rank, self.seat.of)
     }
 
     /// Checks that files are long enough to read; a program would create missing ones.
-    fn prepare_read(&self, plan: &io::Plan) -> InWords<()> {
+    fn prepare_read(&self, plan: &IoPlan) -> InWords<()> {
         let files = match self.tool().is_mpi() {
             true => self.files(plan),
             false => vec![plan.file_of(self.reads(plan), &self.seat.host)],
@@ -155,7 +156,7 @@ impl ToolEngine {
         Ok(())
     }
 
-    fn prepare_names(&mut self, plan: &metadata::Plan, step: &Step) -> InWords<()> {
+    fn prepare_names(&mut self, plan: &MetadataPlan, step: &Step) -> InWords<()> {
         let directory = plan.test_directory(step.repetition, &self.seat.host);
         if step.phase == "tree_creation" {
             let refuse = |error: std::io::Error| match error.kind() {
@@ -194,7 +195,7 @@ impl ToolEngine {
         Ok((child::run(&command, control)?, command.join(" ")))
     }
 
-    fn run_ior(&self, plan: &io::Plan, is_write: bool, control: &Control) -> InWords<Done> {
+    fn run_ior(&self, plan: &IoPlan, is_write: bool, control: &Control) -> InWords<Done> {
         let summary = Temporary::new();
         let program = ior::command(plan, is_write, &summary.0.display().to_string());
         let directory = plan.path.rsplit_once('/').map_or("", |(place, _)| place);
@@ -207,7 +208,7 @@ impl ToolEngine {
         Ok(Done { report, command, end_s: printed.end_s })
     }
 
-    fn move_data(&self, plan: &io::Plan, is_write: bool, control: &Control) -> InWords<Done> {
+    fn move_data(&self, plan: &IoPlan, is_write: bool, control: &Control) -> InWords<Done> {
         let data_of = if is_write { self.seat.rank } else { self.reads(plan) };
         let file = plan.file_of(data_of, &self.seat.host).display().to_string();
         let command = match self.tool() {
@@ -226,7 +227,7 @@ impl ToolEngine {
     /// Runs the part of a test that has a phase, unless it has run already.
     fn work_on_names(
         &mut self,
-        plan: &metadata::Plan,
+        plan: &MetadataPlan,
         step: &Step,
         control: &Control,
     ) -> InWords<Done> {
@@ -260,7 +261,7 @@ impl ToolEngine {
     }
 
     /// Removes the directories that mdtest leaves behind.
-    fn remove_empty(&self, plan: &metadata::Plan, step: &Step) -> InWords<()> {
+    fn remove_empty(&self, plan: &MetadataPlan, step: &Step) -> InWords<()> {
         let directory = plan.test_directory(step.repetition, &self.seat.host);
         // Not all versions leave it.
         let _ = fs::remove_dir(directory.join("test-dir.0-0"));

@@ -1,7 +1,7 @@
 //! fio's command line and results: one job for each process.
 
 use super::{Report, number, refused, words};
-use crate::io::Plan;
+use crate::io::plan::Plan;
 use serde_json::Value;
 
 /// Returns the parts of a plan that fio cannot follow.

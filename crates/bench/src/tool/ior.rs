@@ -1,7 +1,7 @@
 //! IOR's command line and results.
 
 use super::{Report, number, refused, words};
-use crate::io::Plan;
+use crate::io::plan::Plan;
 use serde_json::Value;
 
 /// Returns the parts of a plan that IOR cannot follow.

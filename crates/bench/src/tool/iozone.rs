@@ -1,7 +1,7 @@
 //! IOzone's command line and results: one process each, in its throughput mode.
 
 use super::{Report, refused, words};
-use crate::io::Plan;
+use crate::io::plan::Plan;
 
 /// Smallest record; sizes are multiples of it.
 const KIBIBYTE: u64 = 1024;

@@ -1,7 +1,7 @@
 //! mdtest's command line and results.
 
 use super::{Report, words};
-use crate::metadata::{OPERATIONS, Plan};
+use crate::metadata::plan::{OPERATIONS, Plan};
 use std::collections::BTreeMap;
 
 /// A part of a test: one execution of the program.

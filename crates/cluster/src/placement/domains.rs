@@ -8,7 +8,7 @@
 //!
 //! Not used if no two servers share a domain, or all do.
 
-use super::balanced::{Draw, STEP_SERVER, Server, sample};
+use super::draw::{Draw, STEP_SERVER, Server, sample};
 use skep_types::pattern::MAX_STRIPE_WIDTH;
 use std::collections::BTreeMap;
 

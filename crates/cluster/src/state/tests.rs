@@ -1,7 +1,9 @@
 //! The state machine of the cluster: commands in, maps out.
 
 use super::*;
+use crate::command::ClientRegistration;
 use proptest::prelude::*;
+use skep_types::registration::{ServerRegistration, TargetClaim};
 
 /// An empty cluster after its first start.
 pub(crate) fn cluster() -> ClusterState {

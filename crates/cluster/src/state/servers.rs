@@ -1,0 +1,222 @@
+//! Registration of servers and their targets: the checks, and the ids that they get.
+//!
+//! Does not own clients (`clients`).
+
+use super::{Durable, check_text, insert_sorted, kind_word, limit};
+use crate::command::Outcome;
+use crate::limits::{MAX_ADDRESSES, MAX_SERVERS, MAX_TARGETS_PER_NODE};
+use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability};
+use skep_types::registration::{ServerRegistration, TargetClaim, domain_problem};
+use skep_types::{
+    Epoch, Error, ErrorCode, Group, GroupId, GroupMember, MemberState, Node, NodeId, NodeKind,
+    Result, Target, TargetId, TargetKind,
+};
+
+impl Durable {
+    pub(super) fn register_server(&mut self, registration: &ServerRegistration) -> Result<Outcome> {
+        check_registration(registration)?;
+        let node = self.node_identity(registration)?;
+        let name = self.node_name(node, registration)?;
+        let before = || self.map.node(node).map(|node| node.domain.clone());
+        let domain = registration.domain.clone().or_else(before).unwrap_or_default();
+        let new = Node {
+            id: node,
+            kind: registration.kind,
+            name,
+            addresses: registration.addresses.clone(),
+            domain,
+            reachability: Reachability::Offline,
+            version: registration.version.clone(),
+        };
+        insert_sorted(&mut self.map.nodes, new, |node| node.id);
+        let mut targets = Vec::with_capacity(registration.targets.len());
+        for claim in &registration.targets {
+            targets.push(self.register_target(node, claim)?);
+        }
+        Ok(Outcome { changed: true, node, targets })
+    }
+
+    /// Returns the id of a server. A new server gets a new id.
+    fn node_identity(&mut self, registration: &ServerRegistration) -> Result<NodeId> {
+        let ServerRegistration { node: claimed, uuid, kind, .. } = registration;
+        let known = self.node_uuids.iter().find(|(_, known)| known == uuid).map(|(id, _)| *id);
+        if let Some(id) = known {
+            if claimed.raw() != 0 && *claimed != id {
+                return Err(foreign(format!(
+                    "a {} service says it is {claimed}, but its uuid is registered as {id}; \
+                     its directory was changed by hand",
+                    kind_word(*kind)
+                )));
+            }
+            if let Some(node) = self.map.node(id).filter(|node| node.kind != *kind) {
+                return Err(foreign(format!(
+                    "node {id} ({}) is a {} service and cannot become a {} service",
+                    node.name,
+                    kind_word(node.kind),
+                    kind_word(*kind)
+                )));
+            }
+            return Ok(id);
+        }
+        if claimed.raw() != 0 {
+            let owner =
+                self.map.node(*claimed).map_or("no node that is known here".to_owned(), |n| {
+                    format!("'{}', which has another uuid", n.name)
+                });
+            return Err(foreign(format!(
+                "a {} service says it is {claimed}, but {claimed} is {owner}; its directory is of \
+                 another cluster, or management's directory is an old copy",
+                kind_word(*kind)
+            )));
+        }
+        let servers = self.node_uuids.len();
+        if servers >= MAX_SERVERS {
+            return Err(limit(format!("the cluster has {servers} servers, the most there can be")));
+        }
+        let id = self.take_node_id();
+        insert_sorted(&mut self.node_uuids, (id, *uuid), |(id, _)| *id);
+        Ok(id)
+    }
+
+    /// Returns the name of a server: the one that it asks for, or the one that it has, or the first
+    /// free one of `storage-1`, `storage-2`, ...
+    fn node_name(&self, id: NodeId, registration: &ServerRegistration) -> Result<String> {
+        let kind = registration.kind;
+        let taken = |name: &str| {
+            self.map.nodes.iter().find(|n| n.id != id && n.kind == kind && n.name == name)
+        };
+        if !registration.name.is_empty() {
+            return match taken(&registration.name) {
+                None => Ok(registration.name.clone()),
+                Some(other) => Err(Error::new(
+                    ErrorCode::Exists,
+                    format!(
+                        "the name '{}' belongs to {} service {}; choose another `name`",
+                        registration.name,
+                        kind_word(kind),
+                        other.id
+                    ),
+                )),
+            };
+        }
+        if let Some(node) = self.map.node(id) {
+            return Ok(node.name.clone());
+        }
+        let free =
+            (1_u32..).map(|k| format!("{}-{k}", kind_word(kind))).find(|n| taken(n).is_none());
+        Ok(free.expect("fewer names are taken than there are numbers"))
+    }
+
+    fn register_target(&mut self, node: NodeId, claim: &TargetClaim) -> Result<TargetId> {
+        let known = self.target_uuids.iter().find(|(_, known)| *known == claim.uuid);
+        let id = match known.map(|(id, _)| *id) {
+            Some(id) if claim.target.raw() != 0 && claim.target != id => {
+                return Err(foreign(format!(
+                    "the directory {} says it is target {}, but its uuid is registered as {id}; it \
+                     was changed by hand",
+                    claim.path, claim.target
+                )));
+            }
+            Some(id) => id,
+            None if claim.target.raw() != 0 => {
+                let owner = self
+                    .map
+                    .target(claim.target)
+                    .map_or("which isn't known here".to_owned(), |t| {
+                        format!("which is {} on {} and has another uuid", t.path, t.node)
+                    });
+                return Err(foreign(format!(
+                    "the directory {} says it is target {}, {owner}; it is of another cluster, or \
+                     management's directory is an old copy",
+                    claim.path, claim.target
+                )));
+            }
+            None => self.add_target(node, claim),
+        };
+        let index = self.map.targets.binary_search_by_key(&id, |target| target.id);
+        let target = &mut self.map.targets[index.expect("a known uuid has its target")];
+        if target.kind != claim.kind {
+            return Err(foreign(format!("target {id} ({}) is of another kind", target.path)));
+        }
+        target.node = node;
+        target.path.clone_from(&claim.path);
+        Ok(id)
+    }
+
+    /// Adds a target, with a group of its own.
+    fn add_target(&mut self, node: NodeId, claim: &TargetClaim) -> TargetId {
+        let id = TargetId::new(self.next_target);
+        self.next_target += 1;
+        insert_sorted(&mut self.target_uuids, (id, claim.uuid), |(id, _)| *id);
+        let target = Target {
+            id,
+            kind: claim.kind,
+            node,
+            path: claim.path.clone(),
+            reachability: Reachability::Offline,
+            consistency: Consistency::Good,
+            capacity: Capacity::default(),
+            capacity_pool: CapacityPool::Normal,
+        };
+        insert_sorted(&mut self.map.targets, target, |target| target.id);
+        let group = Group {
+            id: GroupId::new(self.next_group),
+            kind: claim.kind,
+            epoch: Epoch::new(1),
+            members: vec![GroupMember { target: id, state: MemberState::Serving }],
+        };
+        self.next_group += 1;
+        insert_sorted(&mut self.map.groups, group, |group| group.id);
+        id
+    }
+}
+
+fn check_registration(registration: &ServerRegistration) -> Result<()> {
+    let wrong = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
+    let ServerRegistration { uuid, kind, name, addresses, domain, version, targets, .. } =
+        registration;
+    if *uuid == 0 || targets.iter().any(|claim| claim.uuid == 0) {
+        return wrong("a registration without a uuid: the directory was not initialised".into());
+    }
+    if addresses.is_empty() || addresses.len() > MAX_ADDRESSES {
+        return wrong(format!("a server has 1 to {MAX_ADDRESSES} addresses"));
+    }
+    if targets.len() > MAX_TARGETS_PER_NODE {
+        return wrong(format!("a node has at most {MAX_TARGETS_PER_NODE} targets"));
+    }
+    check_text("the name", name)?;
+    check_text("the version", version)?;
+    let domain = domain.as_deref().filter(|domain| !domain.is_empty());
+    if let Some(problem) = domain.and_then(domain_problem) {
+        return wrong(problem);
+    }
+    addresses.iter().try_for_each(|address| check_text("an address", address))?;
+    let allowed = match kind {
+        NodeKind::Metadata => Some(TargetKind::Metadata),
+        NodeKind::Storage => Some(TargetKind::Storage),
+        NodeKind::Management => None,
+        NodeKind::Client => return wrong("a client does not register as a server".into()),
+    };
+    for (index, claim) in targets.iter().enumerate() {
+        check_text("a target's path", &claim.path)?;
+        if Some(claim.kind) != allowed {
+            return wrong(format!(
+                "a {} service has no {:?} target ({})",
+                kind_word(*kind),
+                claim.kind,
+                claim.path
+            ));
+        }
+        if let Some(twin) = targets[..index].iter().find(|other| other.uuid == claim.uuid) {
+            return wrong(format!(
+                "{} and {} are the same target: one is a copy of the other",
+                twin.path, claim.path
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn foreign(what: String) -> Error {
+    Error::new(ErrorCode::NotPermitted, what)
+}

@@ -1,0 +1,45 @@
+//! The cursors of names: the positions of entries in a directory.
+//!
+//! Does not own the keys in which cursors lie (`keys`).
+
+use siphasher::sip::SipHasher13;
+use skep_types::{ClusterId, InodeId};
+use std::hash::Hasher;
+
+/// Number of ordinals for names with the same hash.
+pub const ORDINALS: u64 = 256;
+
+/// Returns the first cursor of a name in a directory: a keyed hash of both, in the upper 55 of 63
+/// bits, never below 256 (lower cursors are for `.` and `..`). Names with the same hash take the
+/// next ordinals.
+///
+/// The key is the cluster's id. Users cannot read it, so they cannot choose names that collide.
+pub fn name_cursor(cluster: ClusterId, directory: InodeId, name: &[u8]) -> u64 {
+    let mut hasher = SipHasher13::new_with_key(&cluster.raw());
+    hasher.write(&directory.raw().to_le_bytes());
+    hasher.write(name);
+    ((hasher.finish() >> 9).max(1) * ORDINALS) & (i64::MAX as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_are_positive_and_leave_room_for_dots_and_ordinals() {
+        for i in 0..10_000_u32 {
+            let cursor = name_cursor(ClusterId::default(), InodeId::ROOT, &i.to_le_bytes());
+            assert!((256..=i64::MAX as u64).contains(&cursor) && cursor.is_multiple_of(ORDINALS));
+        }
+    }
+
+    #[test]
+    fn cursors_of_similar_names_differ() {
+        let cursors: std::collections::HashSet<_> = (0..200_000)
+            .map(|i| {
+                name_cursor(ClusterId::default(), InodeId::ROOT, format!("file.{i}").as_bytes())
+            })
+            .collect();
+        assert_eq!(cursors.len(), 200_000);
+    }
+}

@@ -1,0 +1,415 @@
+//! The keys of a metadata target's key-value store, and the way back from a key to its parts.
+//!
+//! All records of a virtual shard lie in one key range, so that moving a shard is the copy of a
+//! range. Does not own the values (`records`) and the cursors of names (`cursors`).
+
+use skep_types::{ChunkFileKey, GroupId, InodeId, SessionId};
+use skep_wire::file_locks::LockKind;
+use skep_wire::metadata::TransactionId;
+
+/// First byte of all keys that belong to the target itself.
+const OF_TARGET: u8 = 0;
+/// First byte of all keys that belong to a shard.
+const OF_SHARD: u8 = 1;
+
+/// One key. Big-endian inside, so that byte order is the order of scans.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Key<'a> {
+    /// Number of the last log record that is in the store. Value: `Lsn`.
+    Applied,
+    /// End of the numbers of inodes and transactions that the target may have used. Value: `u64`.
+    NumbersReserved,
+    /// A session. Value: `SessionRecord`.
+    Session(SessionId),
+    /// A session's slot. Value: `SlotRecord`.
+    Slot(SessionId, u32),
+    /// Open counts of a session at an inode. Value: `OpenCounts`.
+    SessionOpen(SessionId, InodeId),
+    /// A chunk file that the target must still remove from a group. Value: empty.
+    Removal(GroupId, ChunkFileKey),
+    /// A file whose writer died: the target must recover its size from its chunk files. Value: the
+    /// number of the recovery, a `u64`.
+    SizeRecovery(InodeId),
+    /// A prepared transaction to another group's transaction. Value: `PreparedRecord`.
+    Prepared(TransactionId),
+    /// A committed transaction of this group, with the participants that have not confirmed it.
+    /// Value: `DecisionRecord`.
+    Decision(u64),
+    /// A transaction of another group that has ended here and must not be prepared again. Value:
+    /// `Timestamp`.
+    Finished(TransactionId),
+    /// A session that has ended and must not be opened again. Value: `Timestamp`.
+    SessionEnd(SessionId),
+    /// The locks of an owner within a session on a file. Value: `FileLocksRecord`.
+    FileLocks(LockOwner),
+    /// An inode. Value: `InodeRecord`.
+    Inode(InodeId),
+    /// An entry: directory, hash of the name with ordinal. Value: `DentryRecord`.
+    Dentry(InodeId, u64),
+    /// An extended attribute. Value: its bytes.
+    Xattr(InodeId, &'a [u8]),
+    /// Open counts of an inode, over all sessions. Value: `OpenCounts`.
+    Opens(InodeId),
+    /// A start of the target, by its number. Value: the first log record of that start, an `Lsn`.
+    Epoch(u64),
+    /// The first bytes of a file, if its pattern places them in metadata. Value: `InlineRecord`.
+    /// A missing record stands for zeros.
+    Inline(InodeId),
+    /// The newest cluster map that made the target end the sessions of a removed client. Value: a
+    /// map version.
+    Fence,
+}
+
+/// The owner of locks on a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockOwner {
+    /// The file.
+    pub inode: InodeId,
+    /// Kind of the locks.
+    pub kind: LockKind,
+    /// The session.
+    pub session: SessionId,
+    /// Number of the owner within the session.
+    pub owner: u64,
+}
+
+mod kind {
+    pub(super) const APPLIED: u8 = 1;
+    pub(super) const NUMBERS_RESERVED: u8 = 2;
+    pub(super) const SESSION: u8 = 3;
+    pub(super) const SLOT: u8 = 4;
+    pub(super) const SESSION_OPEN: u8 = 5;
+    pub(super) const REMOVAL: u8 = 6;
+    pub(super) const SIZE_RECOVERY: u8 = 7;
+    pub(super) const PREPARED: u8 = 8;
+    pub(super) const DECISION: u8 = 9;
+    pub(super) const FINISHED: u8 = 10;
+    pub(super) const SESSION_END: u8 = 11;
+    pub(super) const FILE_LOCKS: u8 = 12;
+    pub(super) const FENCE: u8 = 13;
+    pub(super) const EPOCH: u8 = 14;
+
+    pub(super) const INODE: u8 = 1;
+    pub(super) const DENTRY: u8 = 2;
+    pub(super) const XATTR: u8 = 3;
+    pub(super) const OPENS: u8 = 4;
+    pub(super) const INLINE: u8 = 5;
+}
+
+fn of_shard(inode: InodeId, kind: u8) -> Vec<u8> {
+    let mut key = Vec::with_capacity(24);
+    key.push(OF_SHARD);
+    key.extend(inode.shard().raw().to_be_bytes());
+    key.push(kind);
+    key.extend(inode.raw().to_be_bytes());
+    key
+}
+
+fn of_target(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(24);
+    key.extend([OF_TARGET, kind]);
+    parts.iter().for_each(|part| key.extend_from_slice(part));
+    key
+}
+
+fn transaction(id: &TransactionId) -> [u8; 12] {
+    let mut bytes = [0; 12];
+    bytes[..4].copy_from_slice(&id.coordinator.raw().to_be_bytes());
+    bytes[4..].copy_from_slice(&id.number.to_be_bytes());
+    bytes
+}
+
+impl Key<'_> {
+    /// The key's bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Applied => of_target(kind::APPLIED, &[]),
+            Self::NumbersReserved => of_target(kind::NUMBERS_RESERVED, &[]),
+            Self::Session(session) => of_target(kind::SESSION, &[&session.raw().to_be_bytes()]),
+            Self::Slot(session, slot) => {
+                of_target(kind::SLOT, &[&session.raw().to_be_bytes(), &slot.to_be_bytes()])
+            }
+            Self::SessionOpen(session, inode) => of_target(
+                kind::SESSION_OPEN,
+                &[&session.raw().to_be_bytes(), &inode.raw().to_be_bytes()],
+            ),
+            Self::Removal(group, key) => of_target(
+                kind::REMOVAL,
+                &[
+                    &group.raw().to_be_bytes(),
+                    &key.inode.raw().to_be_bytes(),
+                    &key.generation.to_be_bytes(),
+                    &key.component.to_be_bytes(),
+                    &key.index.to_be_bytes(),
+                ],
+            ),
+            Self::SizeRecovery(inode) => {
+                of_target(kind::SIZE_RECOVERY, &[&inode.raw().to_be_bytes()])
+            }
+            Self::Prepared(id) => of_target(kind::PREPARED, &[&transaction(id)]),
+            Self::Decision(number) => of_target(kind::DECISION, &[&number.to_be_bytes()]),
+            Self::Finished(id) => of_target(kind::FINISHED, &[&transaction(id)]),
+            Self::SessionEnd(session) => {
+                of_target(kind::SESSION_END, &[&session.raw().to_be_bytes()])
+            }
+            Self::FileLocks(of) => of_target(
+                kind::FILE_LOCKS,
+                &[
+                    &of.session.raw().to_be_bytes(),
+                    &of.inode.raw().to_be_bytes(),
+                    &[of.kind as u8],
+                    &of.owner.to_be_bytes(),
+                ],
+            ),
+            Self::Fence => of_target(kind::FENCE, &[]),
+            Self::Epoch(number) => of_target(kind::EPOCH, &[&number.to_be_bytes()]),
+            Self::Inode(inode) => of_shard(*inode, kind::INODE),
+            Self::Dentry(directory, cursor) => {
+                let mut key = of_shard(*directory, kind::DENTRY);
+                key.extend(cursor.to_be_bytes());
+                key
+            }
+            Self::Xattr(inode, name) => {
+                let mut key = of_shard(*inode, kind::XATTR);
+                key.extend_from_slice(name);
+                key
+            }
+            Self::Opens(inode) => of_shard(*inode, kind::OPENS),
+            Self::Inline(inode) => of_shard(*inode, kind::INLINE),
+        }
+    }
+
+    /// Prefix of all sessions.
+    pub fn sessions() -> Vec<u8> {
+        of_target(kind::SESSION, &[])
+    }
+
+    /// Prefix of all sessions that have ended.
+    pub fn session_ends() -> Vec<u8> {
+        of_target(kind::SESSION_END, &[])
+    }
+
+    /// Prefix of a session's slots.
+    pub fn slots_of(session: SessionId) -> Vec<u8> {
+        of_target(kind::SLOT, &[&session.raw().to_be_bytes()])
+    }
+
+    /// Prefix of the opens of a session.
+    pub fn opens_of(session: SessionId) -> Vec<u8> {
+        of_target(kind::SESSION_OPEN, &[&session.raw().to_be_bytes()])
+    }
+
+    /// Prefix of the opens of all sessions.
+    pub fn session_opens() -> Vec<u8> {
+        of_target(kind::SESSION_OPEN, &[])
+    }
+
+    /// Prefix of all locks.
+    pub fn all_file_locks() -> Vec<u8> {
+        of_target(kind::FILE_LOCKS, &[])
+    }
+
+    /// Prefix of the locks of a session.
+    pub fn file_locks_of(session: SessionId) -> Vec<u8> {
+        of_target(kind::FILE_LOCKS, &[&session.raw().to_be_bytes()])
+    }
+
+    /// Prefix of all removals.
+    pub fn removals() -> Vec<u8> {
+        of_target(kind::REMOVAL, &[])
+    }
+
+    /// Prefix of the removals from one group.
+    pub fn removals_of(group: GroupId) -> Vec<u8> {
+        of_target(kind::REMOVAL, &[&group.raw().to_be_bytes()])
+    }
+
+    /// Prefix of all files whose size the target must recover.
+    pub fn size_recoveries() -> Vec<u8> {
+        of_target(kind::SIZE_RECOVERY, &[])
+    }
+
+    /// Prefix of all prepared transactions.
+    pub fn prepared() -> Vec<u8> {
+        of_target(kind::PREPARED, &[])
+    }
+
+    /// Prefix of all starts of the target.
+    pub fn epochs() -> Vec<u8> {
+        of_target(kind::EPOCH, &[])
+    }
+
+    /// Prefix of all decisions.
+    pub fn decisions() -> Vec<u8> {
+        of_target(kind::DECISION, &[])
+    }
+
+    /// Prefix of all finished transactions of other groups.
+    pub fn finished() -> Vec<u8> {
+        of_target(kind::FINISHED, &[])
+    }
+
+    /// Prefix of a directory's entries.
+    pub fn dentries_of(directory: InodeId) -> Vec<u8> {
+        of_shard(directory, kind::DENTRY)
+    }
+
+    /// Prefix of an inode's extended attributes.
+    pub fn xattrs_of(inode: InodeId) -> Vec<u8> {
+        of_shard(inode, kind::XATTR)
+    }
+
+    /// Prefix of all records of all shards. Inodes alone do not form a contiguous range.
+    pub fn shards() -> Vec<u8> {
+        vec![OF_SHARD]
+    }
+}
+
+/// Returns the big-endian `u64` at the end of a key: a session, an inode, or a cursor.
+pub fn last_u64(key: &[u8]) -> Option<u64> {
+    let tail = key.len().checked_sub(8)?;
+    Some(u64::from_be_bytes(key[tail..].try_into().ok()?))
+}
+
+/// Returns the owner if `key` is that of locks.
+pub fn lock_owner_of(key: &[u8]) -> Option<LockOwner> {
+    let rest: &[u8; 25] = key.strip_prefix(Key::all_file_locks().as_slice())?.try_into().ok()?;
+    let kind = LockKind::ALL.into_iter().find(|kind| *kind as u8 == rest[16])?;
+    Some(LockOwner {
+        inode: InodeId::new(last_u64(&rest[..16])?),
+        kind,
+        session: SessionId::new(last_u64(&rest[..8])?),
+        owner: last_u64(rest)?,
+    })
+}
+
+/// Returns session and inode if `key` is that of a session's opens.
+pub fn session_open_of(key: &[u8]) -> Option<(SessionId, InodeId)> {
+    let rest: &[u8; 16] = key.strip_prefix(&[OF_TARGET, kind::SESSION_OPEN])?.try_into().ok()?;
+    Some((SessionId::new(last_u64(&rest[..8])?), InodeId::new(last_u64(rest)?)))
+}
+
+/// Returns group and chunk file if `key` is that of a removal.
+pub fn removal(key: &[u8]) -> Option<(GroupId, ChunkFileKey)> {
+    let rest: &[u8; 20] = key.strip_prefix(Key::removals().as_slice())?.try_into().ok()?;
+    let u32_at =
+        |at: usize| u32::from_be_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]);
+    let u16_at = |at: usize| u16::from_be_bytes([rest[at], rest[at + 1]]);
+    let inode = u64::from(u32_at(4)) << 32 | u64::from(u32_at(8));
+    Some((
+        GroupId::new(u32_at(0)),
+        ChunkFileKey {
+            inode: InodeId::new(inode),
+            generation: u32_at(12),
+            component: u16_at(16),
+            index: u16_at(18),
+        },
+    ))
+}
+
+/// Whether a key is that of a background job of the target.
+pub fn is_work_item(key: &[u8]) -> bool {
+    key.len() > 2 && key[0] == OF_TARGET && matches!(key[1], kind::REMOVAL | kind::SIZE_RECOVERY)
+}
+
+/// Returns the transaction in the key of a prepared or finished transaction.
+pub fn transaction_of(key: &[u8]) -> Option<TransactionId> {
+    let rest: &[u8; 12] = key.get(2..)?.try_into().ok()?;
+    let mut coordinator = [0; 4];
+    coordinator.copy_from_slice(&rest[..4]);
+    Some(TransactionId {
+        coordinator: GroupId::new(u32::from_be_bytes(coordinator)),
+        number: last_u64(rest)?,
+    })
+}
+
+/// Returns the inode if `key` is that of an inode record.
+pub fn inode_of(key: &[u8]) -> Option<InodeId> {
+    (key.len() == 12 && key[0] == OF_SHARD && key[3] == kind::INODE)
+        .then(|| last_u64(key).map(InodeId::new))
+        .flatten()
+}
+
+/// Returns the inode if `key` is that of the first bytes of a file.
+pub fn inline_of(key: &[u8]) -> Option<InodeId> {
+    (key.len() == 12 && key[0] == OF_SHARD && key[3] == kind::INLINE)
+        .then(|| last_u64(key).map(InodeId::new))
+        .flatten()
+}
+
+/// Returns the directory if `key` is that of an entry.
+pub fn directory_of_dentry(key: &[u8]) -> Option<InodeId> {
+    (key.len() == 20 && key[0] == OF_SHARD && key[3] == kind::DENTRY)
+        .then(|| last_u64(&key[..12]).map(InodeId::new))
+        .flatten()
+}
+
+/// Returns inode and name if `key` is that of an extended attribute.
+pub fn xattr_of(key: &[u8]) -> Option<(InodeId, &[u8])> {
+    let (place, name) = key.split_at_checked(12)?;
+    (place[0] == OF_SHARD && place[3] == kind::XATTR)
+        .then(|| last_u64(place).map(|inode| (InodeId::new(inode), name)))
+        .flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::ShardId;
+
+    #[test]
+    fn keys_of_a_shard_lie_together_and_lead_back() {
+        let inode = InodeId::from_parts(ShardId::new(7), 9);
+        for key in [
+            Key::Inode(inode),
+            Key::Dentry(inode, 256),
+            Key::Xattr(inode, b"user.a"),
+            Key::Opens(inode),
+            Key::Inline(inode),
+        ] {
+            assert_eq!(key.to_bytes()[..3], [1, 0, 7]);
+        }
+        assert_eq!(inode_of(&Key::Inode(inode).to_bytes()), Some(inode));
+        assert_eq!(inode_of(&Key::Opens(inode).to_bytes()), None);
+        assert_eq!(inline_of(&Key::Inline(inode).to_bytes()), Some(inode));
+        assert_eq!(inline_of(&Key::Opens(inode).to_bytes()), None);
+        let dentry = Key::Dentry(inode, 512).to_bytes();
+        assert_eq!(directory_of_dentry(&dentry), Some(inode));
+        assert_eq!(last_u64(&dentry), Some(512));
+        let xattr = Key::Xattr(inode, b"user.a").to_bytes();
+        assert_eq!(xattr_of(&xattr), Some((inode, &b"user.a"[..])));
+        assert_eq!(xattr_of(&dentry), None);
+    }
+
+    #[test]
+    fn removals_and_transactions_lead_back() {
+        let key = ChunkFileKey {
+            inode: InodeId::from_parts(ShardId::new(0x1234), 0x5678_9ABC),
+            generation: 3,
+            component: 4,
+            index: 5,
+        };
+        let bytes = Key::Removal(GroupId::new(6), key).to_bytes();
+        assert_eq!(removal(&bytes), Some((GroupId::new(6), key)));
+        let id = TransactionId { coordinator: GroupId::new(2), number: 77 };
+        assert_eq!(transaction_of(&Key::Prepared(id).to_bytes()), Some(id));
+        assert_eq!(transaction_of(&Key::Finished(id).to_bytes()), Some(id));
+    }
+
+    #[test]
+    fn opens_and_locks_lead_back() {
+        let (session, inode) = (SessionId::new(0x1_0000_0002), InodeId::new(0x7_0000_0009));
+        let of = LockOwner { inode, kind: LockKind::Flock, session, owner: u64::MAX - 5 };
+        let key = Key::FileLocks(of).to_bytes();
+        assert_eq!(lock_owner_of(&key), Some(of));
+        assert!(key.starts_with(&Key::file_locks_of(session)));
+        let open = Key::SessionOpen(session, inode).to_bytes();
+        assert_eq!((session_open_of(&open), lock_owner_of(&open)), (Some((session, inode)), None));
+    }
+
+    #[test]
+    fn epoch_keys_sort_by_number() {
+        let numbers = [1, 255, 256].map(|number| Key::Epoch(number).to_bytes());
+        assert!(numbers.is_sorted() && numbers[2].starts_with(&Key::epochs()));
+    }
+}
