@@ -13,16 +13,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Longer than elsewhere: a benchmark writes for seconds, on a machine that runs much else.
+/// Longer than for other tests: a benchmark writes for seconds, and other programs use the machine
+/// too.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Enters a host without going anywhere.
+/// The host's enter command, which does nothing.
 const ENTER: [&str; 2] = ["--enter", "env HOST={host}"];
 
 fn parse(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// `skep bench`; caches of the machine are left alone, since others use it too.
+/// `skep bench` without dropping the machine's caches, since other programs use them.
 fn bench(arguments: &[&str]) -> Command {
     let mut command = Command::new(cluster::program());
     command.arg("bench").args(arguments).args(["--keep-caches"]);
@@ -283,7 +284,7 @@ fn other_tools_are_named_if_missing_or_unable() {
     assert_eq!(names(scratch.path()), ["file"]);
 }
 
-/// `skep bench` about a cluster, with small files.
+/// `skep bench` on a cluster, with small files.
 fn bench_targets(cluster: &Cluster, verb: &str, more: &[&str]) -> Command {
     let mut command = Command::new(cluster::program());
     command.args(["bench", verb, "--cluster"]).arg(cluster.data()).args(more);
@@ -295,7 +296,7 @@ fn targets(cluster: &Cluster, kind: &str) -> Vec<String> {
     cluster.target_ids(kind).iter().map(ToString::to_string).collect()
 }
 
-/// Directories of benchmarks on all targets.
+/// Directories that benchmarks have left on the targets.
 fn left_on_targets(cluster: &Cluster) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut waiting = vec![cluster.data().to_owned()];
@@ -404,7 +405,8 @@ fn storage_refuses_invalid_options_and_leaves_nothing() {
     cluster.processes("storage").iter().for_each(process::Process::kill);
     wait_for("it ends", PATIENCE, || child.try_wait().expect("our child"));
     wait_for("files are removed", PATIENCE, || left_on_targets(&cluster).is_empty().then_some(()));
-    // A target also stops when no client polls its benchmark, and is free for the next.
+    // A target also stops a benchmark that no client polls any longer, and then accepts the next
+    // one.
     let mut child = wait_for("the service is back", PATIENCE, || {
         run(&["--targets", &target, "--size", "1m"]).status.success().then(&endless)
     });
@@ -415,14 +417,14 @@ fn storage_refuses_invalid_options_and_leaves_nothing() {
     run(&["--targets", &target, "--size", "1m"]).expect_success();
 }
 
-/// `skep bench` with a standard output that can't take anything.
+/// Runs `skep bench` with a full device as standard output.
 fn run_on_full(arguments: &[&str]) -> Finished {
     let mut command = Command::new("sh");
     command.args(["-c", "exec \"$0\" \"$@\" >/dev/full"]).arg(cluster::program());
     finish(command.arg("bench").args(arguments), PATIENCE)
 }
 
-/// The kinds of a file's lines.
+/// The kinds of the records in a result file.
 fn kinds(file: &Path) -> Vec<String> {
     let text = files::read_to_string(file);
     assert!(text.ends_with('\n'), "{text}");
@@ -577,7 +579,7 @@ struct Endless {
     scratch: Scratch,
 }
 
-/// How an endless run has ended.
+/// The result of an endless run that has ended.
 struct Ended {
     code: Option<i32>,
     outcome: Value,
@@ -602,7 +604,7 @@ impl Endless {
         Self { child, scratch }
     }
 
-    /// Until files were removed and made again.
+    /// Waits until the run has removed its files and created them again.
     fn wait_for_repetitions(&self) {
         let file = self.scratch.join("work/file.00000000");
         let number = || fs::metadata(&file).and_then(|it| it.created()).ok();
@@ -663,7 +665,7 @@ fn io_does_not_wait_for_ever_for_a_process_that_stands_still() {
     assert_eq!(ended.code, Some(1), "{}", ended.error);
     let why = ended.outcome["failure"].as_str().unwrap_or(&ended.error);
     assert!(why.contains("no progress for 10 s"), "{why}");
-    // They clean up when they can.
+    // The workers clean up when they continue.
     workers.iter().for_each(|worker| worker.signal(Signal::CONT));
     run.wait_for_clean();
 }

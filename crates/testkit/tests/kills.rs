@@ -115,7 +115,7 @@ fn all_files(directory: &Path, files: &mut Vec<std::path::PathBuf>) {
     }
 }
 
-/// `skep entry info` on every entry; returns the ids of regular files.
+/// Runs `skep entry info` on every entry.
 fn entry_info_on_all(cluster: &Cluster) {
     let mut files = Vec::new();
     all_files(cluster.path(), &mut files);

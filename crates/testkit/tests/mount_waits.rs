@@ -233,7 +233,7 @@ fn ending_a_waiting_mount_leaves_nothing() {
     for begun in all {
         begun.await_wait();
     }
-    // The helper, and what it has started.
+    // The helper, and the processes that it has started.
     assert_eq!(by_mount.processes().len(), 2);
     assert_eq!(by_helper.processes().len(), 2);
 

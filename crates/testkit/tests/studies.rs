@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// For a whole study.
+/// Time limit for a whole study.
 const STUDY_PATIENCE: Duration = Duration::from_secs(1200);
 
 fn skep(directory: &Path, arguments: &[&str]) -> Finished {
@@ -39,8 +39,8 @@ fn runs_of(study: &Path) -> Vec<Value> {
     records.filter(|record| record["kind"] == "run").collect()
 }
 
-/// Runs a command that succeeds, and checks what it prints as `ndjson` and then as `json`; gives
-/// the value.
+/// Runs a command that must succeed, checks its output as `ndjson` and then as `json` against the
+/// schema, and returns the value.
 fn checked(directory: &Path, arguments: &[&str], name: &str) -> Value {
     let run = |format: &str| {
         skep(directory, &[arguments, &["--output", format]].concat()).expect_success()
@@ -56,7 +56,7 @@ const PLAN: &str = "name = 'x'\ntitle = 'A title'\nrepetitions = 10\n\
     [[experiment]]\nname = 'count'\ntitle = 'Who chooses?'\n\
     factors = { count = [2, 4], chooser = ['roundrobin', 'balanced'] }\n";
 
-/// A journal as a study writes it: files on both servers are twice as fast as those on one.
+/// A study's journal in which files on both servers are twice as fast as files on one server.
 fn journal() -> String {
     let first = json!({
         "kind": "study", "format": 1, "plan": PLAN, "started_at": "2026-01-01T00:00:00Z",
@@ -102,7 +102,7 @@ fn a_report_is_made_of_a_journal_alone() {
     let scratch = Scratch::new();
     let study = scratch.join("study");
     files::create_dir(&study);
-    // The line at the end was cut off while it was written.
+    // The writer was interrupted in the middle of the last line.
     let text = journal() + "{\"kind\":\"run\",\"run\":40,";
     files::write(study.join("journal.ndjson"), &text);
     let value = checked(scratch.path(), &["study", "report", "study"], "study-report");
@@ -170,13 +170,13 @@ fn ready_plans_are_listed_and_printed() {
     assert!(unknown.expect_failure().contains("scenario1, scenario2"));
 }
 
-/// A plan for any file system: many short runs, which write next to nothing.
+/// A plan for any file system: many short runs that write very little.
 const QUICK: &str = "name = 'quick'\ntitle = 'Quick'\nrepetitions = 8\nwait = ['0s', '1ms']\n\
     [factors]\ndata-size = '256KiB'\nhosts = 1\nprocesses = 2\ntransfer = '64KiB'\n\
     [[experiment]]\nname = 'operation'\ntitle = 'Write or read?'\n\
     factors = { operation = ['write', 'read'], access = ['shared-file', 'file-per-process'] }\n";
 
-/// Writes a plan, and makes the directory that it is run on.
+/// Writes a plan, and creates the directory on which it runs.
 fn prepare(plan: &str) -> (Scratch, PathBuf) {
     let scratch = Scratch::new();
     files::write(scratch.join("plan.toml"), plan);

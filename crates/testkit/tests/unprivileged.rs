@@ -1,8 +1,9 @@
-//! `skep up` and `skep mount` as an ordinary user: they mount through `fusermount3`, and say what
-//! is missing where that can't be; they log where that user writes alone.
+//! `skep up` and `skep mount` as an ordinary user: they mount through `fusermount3`, and name the
+//! missing package or permission if they cannot. They log to a directory that only this user can
+//! write to.
 //!
-//! The user is `nobody`. Each test has a mount namespace of its own with its own `/dev/fuse`, so
-//! that neither the rights nor the mounts of the machine are touched.
+//! The user is `nobody`. Each test has its own mount namespace with its own `/dev/fuse`, so the
+//! tests change neither the permissions nor the mounts of the machine.
 
 use skep_testkit::files;
 use skep_testkit::program::{Finished, finish};
@@ -14,14 +15,14 @@ use std::process::Command;
 const NOBODY: u32 = 65_534;
 const SHAPE: &str = "--metadata-targets 1 --storage-services 1 --targets-per-service 2";
 
-/// Runs a script as `nobody` in a directory of its own, with the program beside it. `/dev/fuse` has
-/// the mode `device`.
+/// Runs a script as `nobody` in its own directory, next to the program. `/dev/fuse` has the mode
+/// `device`.
 fn as_nobody(device: &str, script: &str) -> Finished {
     as_root(device, "nobody \"$1\"", &[script])
 }
 
-/// Runs a script as root in a directory that belongs to `nobody`, with the program beside it; in
-/// the script, `nobody` runs another as that user.
+/// Runs a script as root in a directory that belongs to `nobody`, next to the program. In the
+/// script, the shell function `nobody` runs another script as that user.
 fn as_root(device: &str, script: &str, arguments: &[&str]) -> Finished {
     let scratch = Scratch::new();
     files::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755));
@@ -56,7 +57,7 @@ fn cluster_of_root() -> Cluster {
     Cluster::start(Shape::small())
 }
 
-/// With a directory that is the ordinary user's.
+/// A cluster with a directory that belongs to the ordinary user.
 fn cluster_with_a_home() -> Cluster {
     let cluster = cluster_of_root();
     let home = cluster.path().join("nobody");
@@ -65,7 +66,8 @@ fn cluster_with_a_home() -> Cluster {
     cluster
 }
 
-/// Only the user that mounted sees the files, and may change or end the mount without being root.
+/// Only the user that mounted sees the files. This user needs no root permissions to change or end
+/// the mount.
 ///
 /// Command: skep mount, skep umount.
 #[test]
@@ -127,7 +129,8 @@ fn user_mounts_allow_others_if_fuse_conf_does() {
     cluster.stop();
 }
 
-/// Semantics say nothing of it: mount(8) does, with the helper and `fusermount3`.
+/// This test checks no statement of Semantics, but the cooperation of mount(8), the helper and
+/// `fusermount3`.
 #[test]
 fn an_ordinary_user_mounts_a_line_of_fstab_with_user() {
     let cluster = cluster_with_a_home();
@@ -148,11 +151,12 @@ fn an_ordinary_user_mounts_a_line_of_fstab_with_user() {
     cluster.stop();
 }
 
-/// Tries to mount where no cluster is, which has a log all the same; says where that is.
+/// Tries to mount an unreachable cluster, which creates a log all the same; prints the path of the
+/// log.
 const TRY: &str = "../skep mount --detach --cluster 127.0.0.1:1 --token-file token --retry 0 mnt \
                    2>&1 | sed -n 's/Full log: //p'";
 
-/// In one log for each mount point, in a directory where no other user can create files.
+/// Each mount point has one log, in a directory where no other user can create files.
 #[test]
 fn mounts_in_the_background_log_where_only_their_user_writes() {
     let script = format!(

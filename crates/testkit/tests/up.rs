@@ -174,7 +174,7 @@ fn entries_say_where_they_lie_and_servers_are_used_evenly() {
     for number in 0..20 {
         let path = cluster.path().join(format!("file-{number}"));
         files::write(&path, vec![7; 3 << 20]);
-        // By the path alone: the mount says which cluster it is.
+        // The command finds the cluster by the path in the mount alone.
         let mut command = Command::new(cluster::program());
         command.args(["entry", "info", "--output", "json"]).arg(&path);
         let info = finish(&mut command, PATIENCE).expect_success();

@@ -1,5 +1,5 @@
-//! Trees with everything that a file can have: what `rsync` and `tar` brought to one mount is the
-//! same when they bring it back from the other.
+//! Trees with every kind of file and attribute: `rsync` and `tar` copy them to one mount and back
+//! from the other, and nothing may differ.
 
 use crate::{Places, text};
 use rustix::fs::{XattrFlags, lsetxattr};
@@ -80,7 +80,7 @@ fn assert_same(expected: &Path, found: &Path) {
     assert_eq!(owners[0], owners[1]);
 }
 
-/// A file of 200 MB with 30 KB in it stays one, as far as chunk files allow.
+/// A sparse file of 200 MB with 30 KB of data stays sparse, as far as chunk files allow.
 fn assert_sparse(path: &Path) {
     let found = files::metadata(path);
     assert_eq!(found.len(), 200_000_000);

@@ -72,8 +72,8 @@ fn inotify_reports_changes_of_its_own_mount_only(mounts: &Mounts) {
     }
 }
 
-/// Watches files of this directory that are closed after writing (`fanotify(7)`), and says after
-/// each line how many there were.
+/// Watches this directory for files that are closed after writing (`fanotify(7)`), and prints their
+/// number after each line of input.
 const WATCHER: &str = "
 import ctypes, os, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -112,8 +112,8 @@ fn fanotify_reports_opens_of_its_own_mount_only(mounts: &Mounts) {
     }
 }
 
-/// Has a lease for writing on a file; says whether it still holds after the first line of input,
-/// then waits until it is asked to give it up, and does.
+/// Takes a write lease on a file. Prints whether the lease still holds after the first line of
+/// input. Then it waits for the kernel's request to release the lease, and releases it.
 const LEASER: &str = "
 import fcntl, os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])

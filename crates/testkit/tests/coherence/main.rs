@@ -276,8 +276,8 @@ fn truncated_by_the_other(mounts: &Mounts) {
     }
 }
 
-/// A size is a number: no disk under it need have space for it. Also while a writer has the file
-/// open, when metadata does not know the length of its chunk files.
+/// Setting a size allocates nothing, so the disks need no space for it. The test also sets sizes
+/// while a writer has the file open, when metadata does not know the length of the chunk files.
 /// Semantics 2.10.
 fn size_may_exceed_the_disks(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
@@ -302,7 +302,7 @@ fn punched_and_copied_by_the_other(mounts: &Mounts) {
             0 => (&mounts.one, &mounts.other),
             _ => (&mounts.other, &mounts.one),
         };
-        // The other mount has its bytes in the page cache.
+        // The other mount has the file's bytes in its page cache.
         assert!(files::read(there.join("file")) == expected, "round {round}");
         let path = here.join("file");
         let file = files::open_with(OpenOptions::new().read(true).write(true), path);
@@ -517,7 +517,7 @@ fn pages_of_several_writers_are_whole(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.6: as rsync and tar leave a directory, with the modification time of before.
+/// Semantics 1.6: rsync and tar set a directory's modification time back to the old value.
 fn listings_are_new_though_times_were_set_back(mounts: &Mounts) {
     let time = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let directory = |path: &PathBuf| path.join("directory");

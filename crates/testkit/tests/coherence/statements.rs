@@ -1,5 +1,4 @@
-//! Statements of docs/semantics.md that have no place among the other tests, each looked at from
-//! both mounts.
+//! Statements of docs/semantics.md that fit none of the other files; each test checks both mounts.
 
 use crate::shared::with_pages;
 use crate::{Mounts, within_a_second};
@@ -135,7 +134,8 @@ fn listings_while_the_other_changes_them(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.9: with an access time before that of modification, which others take for a reason.
+/// Semantics 1.9: also if the access time is before the modification time, in which case other file
+/// systems update it.
 fn reading_changes_no_time(mounts: &Mounts) {
     let at = |seconds| Timespec { tv_sec: seconds, tv_nsec: 7 };
     let times = Timestamps { last_access: at(1000), last_modification: at(2000) };
@@ -349,7 +349,8 @@ fn times_are_seen_once_the_writer_reports_them(mounts: &Mounts) {
     let file = new(&mounts.one.join("file"), b"x");
     let mut before = time(&mounts.one);
     for round in 0..6_u64 {
-        // Another clock tells times than that of this program: wait for a new one.
+        // The times come from another host's clock, not from this program's: wait until it has
+        // advanced.
         wait_for("a write has a new time", Duration::from_secs(10), || {
             files::write_all_at(&file, b"more", 10 * round);
             (time(&mounts.one) > before).then_some(())
@@ -438,8 +439,8 @@ fn holes_stay_holes_in_copies(mounts: &Mounts) {
     assert_eq!(seek(&copy, SeekFrom::Data(1 << 20)), Ok(20 << 20));
 }
 
-/// The kernel copies up to the end of the source that it knows: that which `fstat` told, also after
-/// it had told another moments before. Semantics 2.13.
+/// The kernel copies up to the size of the source that it has cached, which is the size that
+/// `fstat` returned last. Semantics 2.13.
 fn copies_end_where_the_source_was_seen_to_end(mounts: &Mounts) {
     for round in 0..20_u64 {
         let name = format!("source-{round}");

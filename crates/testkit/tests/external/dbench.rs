@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Longer than the whole run of dbench takes.
+/// Longer than a whole run of dbench.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn dbench(directory: &Path) -> String {
@@ -17,7 +17,7 @@ fn dbench(directory: &Path) -> String {
     finish(&mut command, PATIENCE).expect_success()
 }
 
-/// Each mount has clients of its own, in one directory.
+/// Each mount has its own clients; all work in one directory.
 pub(crate) fn runs_on_two_mounts(_: &()) {
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);

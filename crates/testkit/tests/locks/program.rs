@@ -1,4 +1,4 @@
-//! A program that locks files as it is told.
+//! A Python program that locks files on command.
 
 use skep_testkit::PATIENCE;
 use std::io::{BufRead, BufReader, Write};
@@ -39,28 +39,28 @@ impl Program {
         Self { child, commands, answers }
     }
 
-    /// Its process.
+    /// The process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Tells it to do something, without waiting for the end of that.
+    /// Sends a command without waiting for its answer.
     pub(crate) fn begin(&mut self, command: &str) {
         writeln!(self.commands, "{command}").expect("the program runs");
     }
 
-    /// The answer to what it was told to begin.
+    /// Waits for the answer to the last command.
     #[track_caller]
     pub(crate) fn answer(&self) -> String {
         self.answers.recv_timeout(PATIENCE).expect("the program answers")
     }
 
-    /// The answer to what it was told to begin, if it is there.
+    /// The answer to the last command if it has arrived.
     pub(crate) fn said(&self) -> Option<String> {
         self.answers.try_recv().ok()
     }
 
-    /// Whether what it was told to begin isn't done after a while.
+    /// Whether the last command still has no answer after 300 ms.
     #[track_caller]
     pub(crate) fn is_waiting(&self) -> bool {
         match self.answers.recv_timeout(Duration::from_millis(300)) {
@@ -70,14 +70,14 @@ impl Program {
         }
     }
 
-    /// Does something.
+    /// Runs a command and returns its answer.
     #[track_caller]
     pub(crate) fn run(&mut self, command: &str) -> String {
         self.begin(command);
         self.answer()
     }
 
-    /// Does something that must succeed.
+    /// Runs a command that must succeed.
     #[track_caller]
     pub(crate) fn ok(&mut self, command: &str) {
         assert_eq!(self.run(command), "ok", "{command}");

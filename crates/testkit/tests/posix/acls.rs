@@ -1,4 +1,5 @@
-//! Access control lists: set by `setfacl`, looked at by `getfacl`, enforced for another user.
+//! Access control lists: `setfacl` sets them, `getfacl` shows them, the kernel enforces them for
+//! another user.
 
 use crate::{Test, ok, refused};
 use rustix::fs::{XattrFlags, getxattr, listxattr, lsetxattr, removexattr, setxattr};
@@ -22,7 +23,7 @@ const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";
 const ANY: XattrFlags = XattrFlags::empty();
 
-/// Whether a command of the shell succeeds as another user, in no group but its own.
+/// Whether a shell command succeeds as another user that is only in its own group.
 fn may(directory: &Path, command: &str) -> bool {
     let mut call = Command::new("setpriv");
     call.args(["--reuid", USER, "--regid", USER, "--clear-groups", "sh", "-c", command]);
@@ -120,11 +121,11 @@ fn are_handed_down(root: &Path) {
         files::symlink("file", root.join(format!("{inner}/link")));
         assert_eq!(mode(&root.join(format!("{inner}/link"))), 0o777);
     }
-    // Less is asked for than is handed down.
+    // The call requests fewer permissions than the default list grants.
     run_in(root, "mkdir", ["-m", "0700", "narrow"]);
     assert_eq!(mode(&root.join("narrow")), 0o700);
     assert!(list(root, "narrow").starts_with("user::rwx,user:23456:rwx,group::r-x,mask::---,"));
-    // Three entries are no list, but they count.
+    // Three entries equal the mode, so no list is stored, but the entries take effect.
     files::create_dir(root.join("plain"));
     set(root, &["-b", "plain"]);
     set(root, &["-d", "-m", "u::rwx,g::r,o::r", "plain"]);
@@ -151,7 +152,7 @@ fn the_umask_counts_without_them(root: &Path) {
     assert_eq!(mode(&root.join("special")), 0o3777);
 }
 
-/// Such a list changes the mode and isn't kept.
+/// A list with only the three basic entries changes the mode and is not stored.
 fn that_say_no_more_than_the_mode(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
@@ -164,7 +165,7 @@ fn that_say_no_more_than_the_mode(root: &Path) {
     getxattr(&path, ACCESS, &mut [0; 100]).or_fail("getxattr", &path);
     setxattr(&path, ACCESS, &small, ANY).or_fail("setxattr", &path);
     refused(getxattr(&path, ACCESS, &mut [0; 100]), Errno::NODATA);
-    // One to hand down is kept.
+    // As a default list it is stored.
     setxattr(root, DEFAULT, &small, ANY).or_fail("setxattr", root);
     assert_eq!(getxattr(root, DEFAULT, &mut [0; 100]).or_fail("getxattr", root), small.len());
 }
@@ -222,7 +223,7 @@ fn malformed_ones_are_refused(root: &Path) {
     assert_eq!(found[..len], good);
 }
 
-/// A list that is set by a user outside of the file's group clears the set-group-id bit.
+/// A user outside of the file's group who sets a list clears the set-group-id bit.
 fn clear_set_group_id(root: &Path) {
     chmod(root, 0o777);
     for (name, group, expected) in [("theirs", 0, 0o755), ("own", 23456, 0o2755)] {

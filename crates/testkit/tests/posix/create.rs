@@ -1,4 +1,4 @@
-//! Making files.
+//! Creating files.
 
 use crate::{Test, names, ok, refused};
 use rustix::io::Errno;

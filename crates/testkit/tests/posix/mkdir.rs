@@ -1,4 +1,4 @@
-//! Making directories.
+//! Creating directories.
 
 use crate::{Test, names, ok, refused};
 use rustix::io::Errno;

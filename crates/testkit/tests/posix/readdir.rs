@@ -54,7 +54,7 @@ fn while_entries_come_and_go(root: &Path) {
         for (number, entry) in files::read_dir(root).enumerate() {
             let name = ok(entry).file_name().to_string_lossy().into_owned();
             *seen.entry(name).or_default() += 1;
-            // Passing files come and go before and behind the place of reading.
+            // Temporary files appear and disappear before and behind the position of the listing.
             let passing = root.join(format!("passing-{}", number % 7));
             match number % 3 {
                 0 => files::write(&passing, "x"),
@@ -69,7 +69,7 @@ fn while_entries_come_and_go(root: &Path) {
     }
 }
 
-/// `rm -r` removes what it lists, while it lists.
+/// `rm -r` removes entries while it lists them.
 fn while_all_is_removed(root: &Path) {
     fill(root, 2500);
     for entry in files::read_dir(root) {

@@ -62,7 +62,7 @@ fn are_given_a_name(root: &Path) {
     assert_eq!(files::read_to_string(root.join("name")), "before and after");
     files::hard_link(root.join("name"), root.join("second"));
     assert_eq!(files::metadata(root.join("name")).nlink(), 2);
-    // As root also by the descriptor alone.
+    // Root can also link by the descriptor alone.
     let file = ok(unnamed(root, OFlags::empty()));
     ok(linkat(&file, "", CWD, root.join("third"), AtFlags::EMPTY_PATH));
     refused(give_name(&file, &root.join("third")), Errno::EXIST);
@@ -107,7 +107,7 @@ fn inherit_like_others(root: &Path) {
     assert!(text.contains("user:5:rwx"), "{text}");
 }
 
-/// Some names lie on the other metadata target than the file.
+/// Some names lie on another metadata target than the file.
 fn of_many_directories(root: &Path) {
     for index in 0..16 {
         let directory = root.join(format!("directory-{index}"));
