@@ -32,9 +32,9 @@ fn log_levels_change_in_running_services_and_mounts() {
     assert_eq!(one, ["debug"]);
     cluster.skep(&["config", "set", "cleanup-interval", "100ms"]);
     wait_for("more is logged", PATIENCE, || {
-        log("storage-1.log").contains("DEBUG clean-up looked at").then_some(())
+        log("storage-1.log").contains("DEBUG the clean-up checked").then_some(())
     });
-    assert!(log("storage-1.log").contains("the log level is debug now; it was info"));
+    assert!(log("storage-1.log").contains("changes its log level from info to debug"));
     assert!(!log("metadata-1.log").contains("DEBUG"));
     let shown = cluster.skep(&["node", "log-level", "all"]);
     let words: Vec<&str> = shown.lines().flat_map(str::split_whitespace).collect();
@@ -55,7 +55,9 @@ fn log_levels_change_in_running_services_and_mounts() {
     assert_eq!(mounts, ["info"]);
     let one: Vec<String> = levels(&[&client, "debug,skep_client=trace"]);
     assert_eq!(one, ["debug,skep_client=trace"]);
-    assert!(log("mount.log").contains("the log level is debug,skep_client=trace now; it was info"));
+    assert!(
+        log("mount.log").contains("changes its log level from info to debug,skep_client=trace")
+    );
     let one: Vec<String> = levels(&[&client, "default"]);
     assert_eq!(one, ["info"]);
 
@@ -67,11 +69,11 @@ fn log_levels_change_in_running_services_and_mounts() {
     };
     kill("-USR1");
     wait_for("the mount tells more", PATIENCE, || {
-        log("mount.log").contains("the log level is debug now").then_some(())
+        log("mount.log").contains("changes its log level from info to debug\n").then_some(())
     });
     kill("-USR2");
     wait_for("and less again", PATIENCE, || {
-        log("mount.log").ends_with("the log level is info now; it was debug\n").then_some(())
+        log("mount.log").ends_with("changes its log level from debug to info\n").then_some(())
     });
     kill("-STOP");
     let said = refusal(&cluster, &["node", "log-level", &client]);
@@ -306,7 +308,10 @@ fn settings_change_live_and_wrong_values_are_refused_by_name() {
         (["stripe-width", "-"], "from 1 to 256"),
         (["feature-level", "2"], "feature-level"),
         (["colour", "red"], "there are lease, heartbeat"),
-        (["chooser", "best"], "'best' is none of balanced, randomized, roundrobin"),
+        (
+            ["chooser", "best"],
+            "invalid value 'best': expected one of balanced, randomized, roundrobin",
+        ),
     ] {
         let said = refusal(&cluster, &[&["config", "set"], &arguments[..]].concat());
         assert!(said.contains(words), "{arguments:?}: {said}");

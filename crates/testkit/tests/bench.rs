@@ -177,7 +177,7 @@ fn metadata_refuses_invalid_options_and_leaves_nothing() {
         assert!(finished.stderr.contains(words), "{arguments:?}: {}", finished.stderr);
         assert_eq!(finished.stdout, "");
     };
-    refused(&[], 2, "how many items");
+    refused(&[], 2, "give the number of items");
     refused(&["-n", "1", "-I", "1"], 2, "cannot be used with");
     refused(&["-n", "10", "-F", "-D"], 2, "leaves nothing");
     refused(&["-n", "10", "-z", "30", "-b", "9"], 2, "directories");
@@ -650,7 +650,7 @@ fn io_keeps_its_results_when_a_process_dies() {
     check("bench-io", &ended.outcome);
     assert!(ended.outcome["phases"].list().len() >= 2);
     let why = ended.outcome["failure"].text();
-    assert!(why.contains("is gone: it was ended by signal 9"), "{why}");
+    assert!(why.contains("has ended: it was ended by signal 9"), "{why}");
     assert!(ended.error.contains("signal 9"), "{}", ended.error);
     run.wait_for_clean();
 }

@@ -419,7 +419,12 @@ fn errors_have_a_code_a_way_out_and_an_exit_code() {
     cluster::skep(["mount", "--dry-run", "--cluster", &data, &empty]).expect_success();
     assert!(!files::read_to_string("/proc/mounts").contains(&empty));
     check(&["umount", &data], "InUse", 1, "findmnt");
-    check(&["down", "--data-dir", "/nowhere"], "Configuration", 2, "no cluster at /nowhere");
+    check(
+        &["down", "--data-dir", "/nowhere"],
+        "Configuration",
+        2,
+        "cannot find a cluster at /nowhere",
+    );
     let metadata = cluster.processes("metadata").pop().expect("it runs");
     metadata.signal(Signal::STOP);
     let (_, message, exit_code) = ask(&["session", "list", "--cluster", &data]);
