@@ -86,15 +86,15 @@ fn io_verifies_files_of_an_earlier_run() {
     let common = ["io", "-o", &path, "-b", "256k", "-t", "4k", "-G", "7"];
     run(&[&common[..], &["-w", "-k"]].concat()).expect_success();
     let read = [&common[..], &["-r", "-R"]].concat();
-    let said = run(&read).expect_success();
-    assert!(said.contains("read") && !said.contains("write"), "{said}");
+    let printed = run(&read).expect_success();
+    assert!(printed.contains("read") && !printed.contains("write"), "{printed}");
     let file = files::open_with(fs::OpenOptions::new().write(true), &path);
     files::write_all_at(&file, b"!", 8193);
-    let said = run(&read).expect_failure();
-    assert!(said.contains("cannot verify 1 transfers"), "{said}");
-    assert!(said.contains("byte 8192") && said.contains("data of process 0"), "{said}");
-    let said = run(&["io", "-o", &path, "-r", "-R"]).expect_failure();
-    assert!(said.contains("-G"), "{said}");
+    let printed = run(&read).expect_failure();
+    assert!(printed.contains("cannot verify 1 transfers"), "{printed}");
+    assert!(printed.contains("byte 8192") && printed.contains("data of process 0"), "{printed}");
+    let printed = run(&["io", "-o", &path, "-r", "-R"]).expect_failure();
+    assert!(printed.contains("-G"), "{printed}");
     assert_eq!(names(scratch.path()), ["file"]);
 }
 
@@ -138,7 +138,7 @@ fn io_refuses_invalid_options_and_leaves_nothing() {
 
 /// Command: skep bench metadata.
 #[test]
-fn metadata_makes_sees_and_removes_names_on_two_mounts() {
+fn metadata_bench_covers_two_mounts_and_removes_its_files() {
     let mut cluster = small_cluster();
     let _second = cluster.mount(Transport::Device);
     let place = cluster.path().parent().expect("a directory").join("{host}");
@@ -217,7 +217,7 @@ fn clients_are_remounted_before_each_phase_on_request() {
 }
 
 #[test]
-fn other_programs_do_the_work_by_the_same_protocol() {
+fn external_tools_follow_the_same_protocol() {
     let mut cluster = small_cluster();
     let _second = cluster.mount(Transport::Device);
     let place = cluster.path().parent().expect("a directory").join("{host}/file");
@@ -249,15 +249,15 @@ fn other_programs_do_the_work_by_the_same_protocol() {
 }
 
 #[test]
-fn other_tools_are_named_if_missing_or_unable() {
+fn missing_or_unusable_tools_are_named() {
     let scratch = Scratch::new();
     let file = scratch.join("file").display().to_string();
     let directory = scratch.path().display().to_string();
     let missing = |arguments: &[&str], words: &[&str]| {
         let mut command = bench(arguments);
-        let said = finish(command.env("PATH", "/nowhere"), PATIENCE).expect_failure();
+        let printed = finish(command.env("PATH", "/nowhere"), PATIENCE).expect_failure();
         for word in words {
-            assert!(said.contains(word), "{word}: {said}");
+            assert!(printed.contains(word), "{word}: {printed}");
         }
     };
     missing(&["io", "--tool", "fio", "-o", &file], &["fio is not installed", "package fio"]);
@@ -275,10 +275,10 @@ fn other_tools_are_named_if_missing_or_unable() {
     refused(&["io", "--tool", "iozone", "-o", &file], "ask for a file each (-F)");
     refused(&["io", "--tool", "mdtest", "-o", &file], "invalid value 'mdtest'");
     files::write(&file, "precious");
-    let said = run(&["io", "--tool", "fio", "-w", "-o", &file]).expect_failure();
-    assert!(said.contains("exists"), "{said}");
-    let said = run(&["io", "--tool", "fio", "-r", "-o", &file]).expect_failure();
-    assert!(said.contains("has 8 bytes"), "{said}");
+    let printed = run(&["io", "--tool", "fio", "-w", "-o", &file]).expect_failure();
+    assert!(printed.contains("exists"), "{printed}");
+    let printed = run(&["io", "--tool", "fio", "-r", "-o", &file]).expect_failure();
+    assert!(printed.contains("has 8 bytes"), "{printed}");
     assert_eq!(files::read_to_string(&file), "precious");
     run(&["io", "--tool", "fio", "-F", "-w", "-o", "/dev/null/file"]).expect_failure();
     assert_eq!(names(scratch.path()), ["file"]);
@@ -315,7 +315,7 @@ fn left_on_targets(cluster: &Cluster) -> Vec<PathBuf> {
 
 /// Command: skep bench storage, skep bench slow-targets.
 #[test]
-fn targets_measure_themselves_and_are_judged() {
+fn storage_bench_measures_and_judges_all_targets() {
     let cluster = small_cluster();
     let run =
         |verb: &str, more: &[&str]| finish(&mut bench_targets(&cluster, verb, more), PATIENCE);
@@ -359,9 +359,9 @@ fn targets_measure_themselves_and_are_judged() {
     assert_eq!(by_line.status.code(), Some(1), "{}", by_line.stderr);
     let by_line = check_lines("bench-slow-targets", &by_line.stdout);
     assert_eq!(by_line["slow"], judged["slow"]);
-    let said = run("slow-targets", &["--result", &place]).stdout;
+    let printed = run("slow-targets", &["--result", &place]).stdout;
     let words = format!("confidence of at least 95.0 %: {}.", ids[2]);
-    assert!(said.contains(&words), "{said}");
+    assert!(printed.contains(&words), "{printed}");
     let fine = ["--result", &place, "--slower-by", "60"];
     assert!(run("slow-targets", &fine).expect_success().contains("No target is certainly slower"));
     let once = ["--size", "1m", "--targets", &ids[0], "--output", "json"];
@@ -451,21 +451,24 @@ fn results_outlive_a_disk_that_fills_up() {
     let many = run(&["io", "-o", &file, "-i", "900", "--result-file", &kept_as]);
     let left = kept.exists();
     finish(Command::new("umount").arg(&small), PATIENCE).expect_success();
-    let said = full.expect_failure();
-    assert!(said.contains("standard output: No space left"), "{said}");
-    assert!(said.contains(&format!("all 6 results are in {kept_as}")), "{said}");
+    let printed = full.expect_failure();
+    assert!(printed.contains("standard output: No space left"), "{printed}");
+    assert!(printed.contains(&format!("all 6 results are in {kept_as}")), "{printed}");
     let phases = ["phase"; 6];
     assert_eq!(lines, [&["benchmark"][..], &phases, &["end"]].concat());
-    assert!(again.expect_failure().contains("exists"), "what is there is not written over");
-    assert!(many.expect_failure().contains("No space left"), "before anything is measured");
+    assert!(again.expect_failure().contains("exists"), "an existing file is not overwritten");
+    assert!(
+        many.expect_failure().contains("No space left"),
+        "the run fails before its first phase"
+    );
     assert!(!left && !Path::new(&file).exists());
 
     // Without such a file, the results go to standard error: standard output is full.
-    let said = run_on_full(&["io", "-o", &file, "--keep-caches"]);
-    let said = said.expect_failure();
-    assert!(said.contains("SUMMARY") && said.contains("--result-file"), "{said}");
-    let said = run_on_full(&["io", "-o", &file, "-b", "3"]);
-    assert!(said.expect_failure().contains("multiple"), "nothing was measured");
+    let printed = run_on_full(&["io", "-o", &file, "--keep-caches"]);
+    let printed = printed.expect_failure();
+    assert!(printed.contains("SUMMARY") && printed.contains("--result-file"), "{printed}");
+    let printed = run_on_full(&["io", "-o", &file, "-b", "3"]);
+    assert!(printed.expect_failure().contains("multiple"), "nothing was measured");
 
     let data = cluster.data().display().to_string();
     let place = cluster.path().display().to_string();
@@ -477,8 +480,8 @@ fn results_outlive_a_disk_that_fills_up() {
         let kept = scratch.join(arguments[0]);
         let keep = ["--result-file", &kept.display().to_string()].map(str::to_owned);
         let keep = [keep[0].as_str(), keep[1].as_str()];
-        let said = run_on_full(&[arguments, &keep].concat());
-        assert!(said.expect_failure().contains("results are in"), "{arguments:?}");
+        let printed = run_on_full(&[arguments, &keep].concat());
+        assert!(printed.expect_failure().contains("results are in"), "{arguments:?}");
         let lines = kinds(&kept);
         assert_eq!((lines[0].as_str(), lines[lines.len() - 1].as_str()), ("benchmark", "end"));
         assert!(lines.len() > 4 && lines[1..lines.len() - 1].iter().all(|it| it == kind));
@@ -634,7 +637,7 @@ impl Endless {
     }
 
     fn wait_for_clean(&self) {
-        wait_for("what was made is removed", PATIENCE, || {
+        wait_for("the removal of its files", PATIENCE, || {
             names(&self.scratch.join("work")).is_empty().then_some(())
         });
     }
@@ -656,7 +659,7 @@ fn io_keeps_its_results_when_a_process_dies() {
 }
 
 #[test]
-fn io_does_not_wait_for_ever_for_a_process_that_stands_still() {
+fn io_ends_when_a_process_makes_no_progress() {
     let mut run = Endless::start(&["--output", "json", "--patience", "10"]);
     run.wait_for_repetitions();
     let workers = run.workers();
@@ -671,7 +674,7 @@ fn io_does_not_wait_for_ever_for_a_process_that_stands_still() {
 }
 
 #[test]
-fn io_ends_in_order_on_control_c_and_at_all_when_it_is_killed() {
+fn io_cleans_up_after_ctrl_c_and_after_a_kill() {
     let mut run = Endless::start(&["--output", "json"]);
     run.wait_for_repetitions();
     run.signal(Signal::INT);

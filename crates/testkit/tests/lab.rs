@@ -163,7 +163,7 @@ fn commands_on_hosts_have_exit_codes_and_a_limit_of_time() {
 }
 
 #[test]
-fn whatever_a_killed_lab_leaves_is_removed() {
+fn remains_of_a_killed_lab_are_removed() {
     let lab = Lab::new();
     lab.call("up", &SHAPE).expect_success();
     files::write(lab.mount("c1").join("data"), vec![7; 3 << 20]);
@@ -200,7 +200,7 @@ fn noted_processes(lab: &Lab) -> Option<usize> {
 }
 
 #[test]
-fn a_lab_that_was_killed_while_it_was_made_is_removed() {
+fn lab_killed_while_starting_is_removed() {
     let lab = Lab::new();
     let namespaces = || lab.remains().iter().filter(|it| it.starts_with("skep-lab-")).count();
     // The first process in the state is `skep lab up` itself.

@@ -108,8 +108,8 @@ fn pjdfstest(root: &Path, remounts: bool, only: &str) -> String {
     command.arg(suite("pjdfstest")).args(["-c", "pjd.toml", "-s"]).arg(&second);
     command.arg("-p").arg(root).args((!only.is_empty()).then_some(only));
     command.env("RUST_BACKTRACE", "0").current_dir(scratch.path());
-    let said = finish(&mut command, PATIENCE).expect_success();
-    said.lines().last().unwrap_or_default().to_owned()
+    let printed = finish(&mut command, PATIENCE).expect_success();
+    printed.lines().last().unwrap_or_default().to_owned()
 }
 
 fn fsx_operations() -> u64 {
@@ -131,8 +131,8 @@ fn fsx(file: &Path, seed: u64, operations: u64) {
     command.args(["-N", &operations.to_string(), "-S", &seed.to_string(), "-f"]);
     command.arg(scratch.join("fsx.toml")).arg("-P").arg(scratch.path());
     let patience = PATIENCE + Duration::from_secs(operations / FSX_SLOWEST);
-    let said = finish(command.arg(file), patience).expect_success();
-    assert!(said.contains("A-OK"), "{said}");
+    let printed = finish(command.arg(file), patience).expect_success();
+    assert!(printed.contains("A-OK"), "{printed}");
 }
 
 /// `SKEP_FSX_OPERATIONS` sets the number of operations on each mount.

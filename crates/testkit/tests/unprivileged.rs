@@ -47,10 +47,10 @@ fn an_ordinary_user_starts_a_cluster_uses_it_and_ends_it() {
         "set -e; ../skep up --detach {SHAPE} >up.log; echo hello >skep-mnt/a; \
          cat skep-mnt/a; stat -c %u skep-mnt/a; grep /skep-mnt /proc/mounts; ../skep down"
     );
-    let said = as_nobody("666", &script).expect_success();
-    assert!(said.starts_with("hello\n65534\n"), "{said}");
-    assert!(said.contains("fuse.skep"), "{said}");
-    assert!(said.contains("is down; its data is kept"), "{said}");
+    let printed = as_nobody("666", &script).expect_success();
+    assert!(printed.starts_with("hello\n65534\n"), "{printed}");
+    assert!(printed.contains("fuse.skep"), "{printed}");
+    assert!(printed.contains("is down; its data is kept"), "{printed}");
 }
 
 fn cluster_of_root() -> Cluster {
@@ -84,8 +84,8 @@ fn an_ordinary_user_mounts_a_cluster_of_root() {
     let umount = "cat mnt/nobody/file; ../skep umount mnt && ls mnt | wc -l";
     let script = "cp \"$1\" token; chown nobody: token; nobody \"$2\"; ls mnt 2>&1; \
                   grep \" $PWD/mnt \" /proc/mounts; nobody \"$3\"";
-    let said = as_root("666", script, &[&token, mount, umount]).expect_success();
-    let lines: Vec<_> = said.lines().collect();
+    let printed = as_root("666", script, &[&token, mount, umount]).expect_success();
+    let lines: Vec<_> = printed.lines().collect();
     let mut expected = [
         "is mounted;",
         "65534",
@@ -101,9 +101,9 @@ fn an_ordinary_user_mounts_a_cluster_of_root() {
     .into_iter();
     for line in &lines {
         let words = expected.next().unwrap_or("an end");
-        assert!(line.contains(words), "no '{words}' in '{line}': {said}");
+        assert!(line.contains(words), "no '{words}' in '{line}': {printed}");
     }
-    assert_eq!(expected.next(), None, "{said}");
+    assert_eq!(expected.next(), None, "{printed}");
     assert_eq!(files::read(cluster.path().join("nobody/file")), b"mine\n");
     cluster.stop();
 }
@@ -122,10 +122,10 @@ fn user_mounts_allow_others_if_fuse_conf_does() {
                   echo >../fuse.conf; mount --bind ../fuse.conf /etc/fuse.conf; nobody \"$2\"; \
                   cat mnt/file; echo user_allow_other >../fuse.conf; nobody \"$2\"; \
                   cat mnt/file; nobody \"$3\"";
-    let said = as_root("666", script, &[&token, mount, umount]).expect_success();
-    let (first, second) = said.split_once("refused\n").expect("refused at first");
-    assert!(first.contains("user_allow_other"), "{said}");
-    assert!(second.contains("is mounted;") && second.ends_with("for all\n"), "{said}");
+    let printed = as_root("666", script, &[&token, mount, umount]).expect_success();
+    let (first, second) = printed.split_once("refused\n").expect("refused at first");
+    assert!(first.contains("user_allow_other"), "{printed}");
+    assert!(second.contains("is mounted;") && second.ends_with("for all\n"), "{printed}");
     cluster.stop();
 }
 
@@ -143,10 +143,10 @@ fn an_ordinary_user_mounts_a_line_of_fstab_with_user() {
                   echo \"$(sed 's/.*@//' token) $PWD/mnt skep \
                   noauto,user,token_file=$PWD/token,log_file=$PWD/mount.log 0 0\" \
                   >../fstab; mount --bind ../fstab /etc/fstab; nobody \"$2\"";
-    let said = as_root("666", script, &[&token, use_it]).expect_success();
-    let lines: Vec<_> = said.lines().collect();
-    assert_eq!((lines[0], lines[lines.len() - 1]), ("mine", "0"), "{said}");
-    assert!(lines[1].contains("fuse.skep rw,nosuid,nodev"), "{said}");
+    let printed = as_root("666", script, &[&token, use_it]).expect_success();
+    let lines: Vec<_> = printed.lines().collect();
+    assert_eq!((lines[0], lines[lines.len() - 1]), ("mine", "0"), "{printed}");
+    assert!(lines[1].contains("fuse.skep rw,nosuid,nodev"), "{printed}");
     assert_eq!(files::read(cluster.path().join("nobody/file")), b"mine\n");
     cluster.stop();
 }
@@ -170,8 +170,8 @@ fn mounts_in_the_background_log_where_only_their_user_writes() {
          nobody \"$temporary\"; stat -c %a tmp/skep-{NOBODY}; rm -r tmp/skep-{NOBODY}; \
          mkdir -m 777 tmp/skep-{NOBODY}; nobody \"$temporary\"; ls tmp/skep-{NOBODY} | wc -l"
     );
-    let said = as_root("666", &script, &[]).expect_success();
-    let lines: Vec<_> = said.lines().collect();
+    let printed = as_root("666", &script, &[]).expect_success();
+    let lines: Vec<_> = printed.lines().collect();
     let home = lines[0];
     let log = format!("mount{}-mnt.log", home.replace('/', "-"));
     let expected = [
@@ -186,12 +186,12 @@ fn mounts_in_the_background_log_where_only_their_user_writes() {
         format!("{home}/tmp/skep-{NOBODY}/{log}"),
         "700".into(),
     ];
-    assert_eq!(lines.len(), 1 + expected.len() + 2, "{said}");
-    assert_eq!(lines[1..=expected.len()], expected, "{said}");
+    assert_eq!(lines.len(), 1 + expected.len() + 2, "{printed}");
+    assert_eq!(lines[1..=expected.len()], expected, "{printed}");
     // A directory of another user is not used.
     let (other, within) = (lines[lines.len() - 2], lines[lines.len() - 1]);
-    assert!(other.starts_with(&format!("{home}/tmp/skep-{NOBODY}-")), "{said}");
-    assert_eq!(within, "0", "{said}");
+    assert!(other.starts_with(&format!("{home}/tmp/skep-{NOBODY}-")), "{printed}");
+    assert_eq!(within, "0", "{printed}");
 }
 
 #[test]
@@ -200,12 +200,12 @@ fn a_missing_helper_is_named_with_its_package() {
         "mkdir bin; for it in umount mount; do ln -s $(command -v $it) bin/; done; \
          PATH=$PWD/bin ../skep up --detach {SHAPE}"
     );
-    let said = as_nobody("666", &script).expect_failure();
-    assert!(said.contains("fusermount3: install the package fuse3"), "{said}");
+    let printed = as_nobody("666", &script).expect_failure();
+    assert!(printed.contains("fusermount3: install the package fuse3"), "{printed}");
 }
 
 #[test]
-fn a_device_for_root_alone_is_named_with_the_way_out() {
-    let said = as_nobody("600", &format!("../skep up --detach {SHAPE}")).expect_failure();
-    assert!(said.contains("/dev/fuse") && said.contains("chmod 666 /dev/fuse"), "{said}");
+fn device_without_permission_is_named_with_the_way_out() {
+    let printed = as_nobody("600", &format!("../skep up --detach {SHAPE}")).expect_failure();
+    assert!(printed.contains("/dev/fuse") && printed.contains("chmod 666 /dev/fuse"), "{printed}");
 }

@@ -56,14 +56,15 @@ fn make_tree(root: &Path) {
 /// Checks that two trees have the same contents, times, lists, attributes and owners.
 fn assert_same(expected: &Path, found: &Path) {
     tree::assert_same(expected, found, true);
-    let said = |directory: &Path, program: &str, arguments: &[&str]| {
-        let said = run_in(directory, program, arguments);
-        let mut parts: Vec<_> = said.split("\n\n").map(str::to_owned).collect();
+    let printed = |directory: &Path, program: &str, arguments: &[&str]| {
+        let printed = run_in(directory, program, arguments);
+        let mut parts: Vec<_> = printed.split("\n\n").map(str::to_owned).collect();
         parts.sort();
         parts
     };
     let same = |program: &str, arguments: &[&str]| {
-        let (left, right) = (said(expected, program, arguments), said(found, program, arguments));
+        let (left, right) =
+            (printed(expected, program, arguments), printed(found, program, arguments));
         assert_eq!(left, right, "{program} {arguments:?}");
     };
     same("getfacl", &["--recursive", "--physical", "--numeric", "."]);
@@ -72,8 +73,8 @@ fn assert_same(expected: &Path, found: &Path) {
         &["--recursive", "--physical", "--no-dereference", "--dump", "--encoding=hex", "."],
     );
     let owners = [expected, found].map(|directory| {
-        let said = run_in(directory, "find", [".", "-printf", "%p %y %U %G %T@\n"]);
-        let mut lines: Vec<_> = said.lines().map(str::to_owned).collect();
+        let printed = run_in(directory, "find", [".", "-printf", "%p %y %U %G %T@\n"]);
+        let mut lines: Vec<_> = printed.lines().map(str::to_owned).collect();
         lines.sort();
         lines
     });

@@ -47,10 +47,12 @@ pub(crate) fn sqlite_journal_of_a_killed_writer(places: &Places) {
     let mut command = Command::new("python3");
     command.args([PROGRAM, "die", &base(&places.one)]).stdin(Stdio::piped());
     let mut writer = command.stdout(Stdio::piped()).spawn().expect("python3 is installed");
-    let mut said = String::new();
+    let mut printed = String::new();
     let stdout = writer.stdout.take().expect("piped");
-    BufReader::new(stdout).read_line(&mut said).expect("it says when it has begun");
-    assert_eq!(said, "begun\n");
+    BufReader::new(stdout)
+        .read_line(&mut printed)
+        .expect("the program prints a line when it begins");
+    assert_eq!(printed, "begun\n");
     writer.kill().expect("our own child");
     writer.wait().expect("our own child");
     let journal = places.other.join("base.db-journal");
@@ -82,8 +84,8 @@ pub(crate) fn sqlite_wal_of_several_processes(places: &Places) {
                  .execute('{total}').fetchone()[0])",
                 base(&places.one)
             );
-            let said = finish(reader.args(["-c", &script]), PATIENCE).expect_success();
-            assert_eq!(said, "200000\n");
+            let printed = finish(reader.args(["-c", &script]), PATIENCE).expect_success();
+            assert_eq!(printed, "200000\n");
         }
     });
     sqlite(&["check", &base(&places.other), "a:100", "b:100", "c:100", "d:20", "e:100"]);

@@ -118,8 +118,8 @@ fn project(directory: &Path) {
 
 /// Runs `make -j`; returns the number of compiled files, and the output of the built program.
 fn make(directory: &Path) -> (usize, String) {
-    let said = run_in(directory, "make", ["-j4"]);
-    let compiled = said.lines().filter(|line| line.starts_with("compile")).count();
+    let printed = run_in(directory, "make", ["-j4"]);
+    let compiled = printed.lines().filter(|line| line.starts_with("compile")).count();
     (compiled, run_in(directory, "./program", [""; 0]))
 }
 

@@ -23,7 +23,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
     lists_are_seen_under_a_new_name, lists_are_seen_under_names_that_come_back,
     former_owner_of_a_file_with_a_list_may_not_change_it, lists_have_at_most_511_entries,
     projects_are_handed_down, projects_are_not_mixed, projects_restrict_renames_and_links,
-    capabilities_of_the_other_go_with_writes,
+    writes_remove_capabilities_set_by_the_other_mount,
 ];
 
 /// Semantics 1.11 and 1.16.
@@ -68,9 +68,9 @@ fn access_control_lists_are_seen(mounts: &Mounts) {
     for _ in 0..3 {
         assert!(!may());
         run_in(here, "setfacl", ["-m", "u:23456:r", "file"]);
-        within_a_second("a list", may);
+        within_a_second("the list", may);
         run_in(here, "setfacl", ["-b", "file"]);
-        within_a_second("that it is gone", || !may());
+        within_a_second("the removal of the list", || !may());
     }
     // The metadata target applies the directory's default list to new files, even if the mount has
     // not read that list.
@@ -188,10 +188,10 @@ fn former_owner_of_a_file_with_a_list_may_not_change_it(mounts: &Mounts) {
 /// An access control list in the kernel's layout, with `count` named users besides owner, group,
 /// mask and other.
 fn list_for(count: u32) -> Vec<u8> {
-    let none = u32::MAX;
-    let mut entries = vec![(1_u16, 6_u16, none)];
+    let undefined = u32::MAX;
+    let mut entries = vec![(1_u16, 6_u16, undefined)];
     entries.extend((0..count).map(|user| (2, 4, 100_000 + user)));
-    entries.extend([(4, 4, none), (16, 6, none), (32, 0, none)]);
+    entries.extend([(4, 4, undefined), (16, 6, undefined), (32, 0, undefined)]);
     let mut bytes = 2_u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in entries {
         bytes.extend(tag.to_le_bytes());
@@ -264,13 +264,13 @@ fn projects_are_handed_down(mounts: &Mounts) {
 
 /// A directory with a project. If it hands the project down, it accepts only entries of that
 /// project.
-struct Place {
+struct ProjectDirectory {
     path: PathBuf,
     /// The inherited project.
     project: Option<u32>,
 }
 
-impl Place {
+impl ProjectDirectory {
     /// Creates a directory. Directories with an even number hand their project down.
     fn make(root: &Path, number: u32) -> Self {
         let path = root.join(format!("of-a-project-{number}"));
@@ -290,7 +290,7 @@ impl Place {
     }
 
     /// Whether an entry of this project may be moved or linked into the directory.
-    fn takes(&self, project: u32) -> bool {
+    fn accepts(&self, project: u32) -> bool {
         self.project.is_none_or(|own| own == project)
     }
 }
@@ -300,18 +300,20 @@ impl Place {
 /// Semantics 1.20.
 fn projects_are_not_mixed(mounts: &Mounts) {
     let root = mounts.one.parent().expect("the mount");
-    let places: Vec<_> = (0..8).map(|number| Place::make(root, number)).collect();
+    let directories: Vec<_> = (0..8).map(|number| ProjectDirectory::make(root, number)).collect();
     let mut refusals = 0;
     let mut check = |what: &str, may: bool, result: rustix::io::Result<()>| {
         refusals += u32::from(!may);
         assert_eq!(result, if may { Ok(()) } else { Err(Errno::XDEV) }, "{what}");
     };
-    for (from, to) in places.iter().flat_map(|from| places.iter().map(move |to| (from, to))) {
+    for (from, to) in
+        directories.iter().flat_map(|from| directories.iter().map(move |to| (from, to)))
+    {
         if from.path == to.path {
             continue;
         }
         let what = format!("{:?} to {:?}", from.path, to.path);
-        let (there, may) = (to.path.join("there"), to.takes(from.inherited()));
+        let (there, may) = (to.path.join("there"), to.accepts(from.inherited()));
         let (file, directory) = (from.path.join("file"), from.path.join("directory"));
         let other = to.path.join("other");
         files::write(&file, "x");
@@ -324,10 +326,10 @@ fn projects_are_not_mixed(mounts: &Mounts) {
         for moved in [&file, &directory] {
             check(&what, may, renameat(CWD, moved, CWD, &there));
             if may {
-                renameat(CWD, &there, CWD, moved).expect("it goes back where it was made");
+                renameat(CWD, &there, CWD, moved).expect("a rename back is allowed");
             }
         }
-        let may = may && from.takes(to.inherited());
+        let may = may && from.accepts(to.inherited());
         for moved in [&file, &directory] {
             let exchange = || renameat_with(CWD, moved, CWD, &other, RenameFlags::EXCHANGE);
             check(&what, may, exchange());
@@ -345,14 +347,14 @@ fn projects_are_not_mixed(mounts: &Mounts) {
 /// Semantics 1.20.
 fn projects_restrict_renames_and_links(mounts: &Mounts) {
     let root = mounts.one.parent().expect("the mount");
-    let (from, to) = (Place::make(root, 100), Place::make(root, 104));
+    let (from, to) = (ProjectDirectory::make(root, 100), ProjectDirectory::make(root, 104));
     let (here, there) = (from.path.join("file"), to.path.join("file"));
     files::write(&here, "x");
     // The check also applies to a rename within the directory that already contains the file.
     run_in(&from.path, "chattr", ["-p", "7", "file"]);
     assert_eq!(renameat(CWD, &here, CWD, from.path.join("new")), Err(Errno::XDEV));
     run_in(&from.path, "chattr", ["-p", &to.inherited().to_string(), "file"]);
-    renameat(CWD, &here, CWD, &there).expect("it is of that project now");
+    renameat(CWD, &here, CWD, &there).expect("the file has the new project");
     // An unnamed file gets the project of the directory in which it is created.
     let flags = OFlags::TMPFILE | OFlags::RDWR;
     let file = openat(CWD, &from.path, flags, Mode::RUSR).expect("made");
@@ -371,7 +373,7 @@ fn projects_restrict_renames_and_links(mounts: &Mounts) {
 }
 
 /// Semantics 1.16.
-fn capabilities_of_the_other_go_with_writes(mounts: &Mounts) {
+fn writes_remove_capabilities_set_by_the_other_mount(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     files::write(&here, "x");
     // The mount has cached that the file has no capabilities.
@@ -379,8 +381,10 @@ fn capabilities_of_the_other_go_with_writes(mounts: &Mounts) {
     skep_testkit::program::run_in(&mounts.one, "setcap", ["cap_net_raw+ep", "file"]);
     let name = "security.capability";
     let mut bytes = [0; 100];
-    within_a_second("a capability", || getxattr(&there, name, &mut [0; 100]).is_ok());
+    within_a_second("the capability", || getxattr(&there, name, &mut [0; 100]).is_ok());
     files::write_all(&files::open_with(OpenOptions::new().append(true), &there), b"z");
     assert_eq!(getxattr(&there, name, &mut bytes), Err(Errno::NODATA));
-    within_a_second("its end", || getxattr(&here, name, &mut [0; 100]) == Err(Errno::NODATA));
+    within_a_second("the removal of the capability", || {
+        getxattr(&here, name, &mut [0; 100]) == Err(Errno::NODATA)
+    });
 }

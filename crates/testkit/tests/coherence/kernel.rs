@@ -20,7 +20,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![kernel:
 ];
 
 /// All events of a watch, with the names.
-fn told(watch: &OwnedFd) -> Vec<(ReadFlags, String)> {
+fn read_events(watch: &OwnedFd) -> Vec<(ReadFlags, String)> {
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut reader = inotify::Reader::new(watch, &mut buffer);
     let mut events = Vec::new();
@@ -58,16 +58,16 @@ fn inotify_reports_changes_of_its_own_mount_only(mounts: &Mounts) {
         assert!(here.join("moved").exists());
         files::remove_file(there.join("moved"));
         within_a_second("the removal", || !here.join("moved").exists());
-        let foreign = told(&watch);
+        let foreign = read_events(&watch);
         assert!(foreign.is_empty(), "{foreign:?}");
 
         files::write(here.join("ours"), "x");
         files::remove_file(here.join("ours"));
-        let told = told(&watch);
+        let events = read_events(&watch);
         for change in
             [ReadFlags::CREATE, ReadFlags::MODIFY, ReadFlags::CLOSE_WRITE, ReadFlags::DELETE]
         {
-            assert!(told.contains(&(change, "ours".to_owned())), "{change:?}: {told:?}");
+            assert!(events.contains(&(change, "ours".to_owned())), "{change:?}: {events:?}");
         }
     }
 }
@@ -86,13 +86,13 @@ print('watches', flush=True)
 for line in sys.stdin:
     count = 0
     try:
-        told = os.read(group, 4096)
+        events = os.read(group, 4096)
     except BlockingIOError:
-        told = b''
-    while told:
-        length, _, _, _, _, file, _ = struct.unpack_from('=IBBHQii', told)
+        events = b''
+    while events:
+        length, _, _, _, _, file, _ = struct.unpack_from('=IBBHQii', events)
         os.close(file)
-        told = told[length:]
+        events = events[length:]
         count += 1
     print(count, flush=True)
 ";

@@ -13,8 +13,8 @@ use std::path::Path;
 use std::sync::Barrier;
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![races:
-    one_of_many_creators_of_a_name_succeeds, exchanges_of_both_at_once_stay_a_tree,
-    exchanges_of_three_at_once_stay_a_tree,
+    one_of_many_creators_of_a_name_succeeds, two_concurrent_exchanges_keep_a_tree,
+    three_concurrent_exchanges_keep_a_tree,
 ];
 
 /// Creates the name `new` for the contender with this number, from its own numbered file if the
@@ -91,21 +91,21 @@ fn check_winner(way: &str, place: &Path, winner: usize) {
             within_a_second("the number of links", || {
                 (0..4).all(|number| {
                     let own = fs::metadata(place.join(format!("own-{number}")));
-                    own.expect("it stays").nlink() == 1 + u64::from(number == winner)
+                    own.expect("the file stays").nlink() == 1 + u64::from(number == winner)
                 })
             });
         }
         _ => assert_eq!(text(), winner.to_string()),
     }
     let moved = usize::from(way == "rename");
-    within_a_second("who has kept his own", || {
+    within_a_second("the remaining files of the contenders", || {
         let own = (0..4).filter(|number| place.join(format!("own-{number}")).exists());
         own.count() == 4 - moved && winners.exists() == (moved == 0)
     });
     if way == "rename" {
         for number in (0..4).filter(|number| *number != winner) {
             let own = fs::read_to_string(place.join(format!("own-{number}")));
-            assert_eq!(own.expect("it stays"), number.to_string());
+            assert_eq!(own.expect("the file stays"), number.to_string());
         }
     }
 }
@@ -174,11 +174,11 @@ fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
 }
 
 /// Semantics 1.7.
-fn exchanges_of_both_at_once_stay_a_tree(mounts: &Mounts) {
+fn two_concurrent_exchanges_keep_a_tree(mounts: &Mounts) {
     exchange_in_a_ring(mounts, &["a", "b"], 40);
 }
 
 /// Semantics 1.7: any two of the exchanges would be valid together.
-fn exchanges_of_three_at_once_stay_a_tree(mounts: &Mounts) {
+fn three_concurrent_exchanges_keep_a_tree(mounts: &Mounts) {
     exchange_in_a_ring(mounts, &["a", "b", "c"], 40);
 }

@@ -195,7 +195,7 @@ impl Writer<'_> {
         let word = word(self.number, page);
         story.change(page..page + 1, self.number, false, || {
             if is_mapped(page) {
-                self.mapper.tell(&format!("{page} {word}"));
+                self.mapper.send(&format!("{page} {word}"));
                 assert_eq!(self.mapper.line(), "synced");
             } else {
                 let bytes = word.to_le_bytes().repeat(PAGE / 8);
@@ -223,8 +223,7 @@ impl Writer<'_> {
     }
 
     fn reopen(&mut self) {
-        // Opens the new file before it closes the old one; otherwise the number of the descriptor
-        // would not be free to replace.
+        // `mem::replace` needs the new file before the old one is closed.
         let file = open(&self.path);
         drop(std::mem::replace(&mut self.file, file));
         for page in (0..PAGES).filter(|page| !is_mapped(*page)) {
@@ -266,7 +265,7 @@ fn look(story: &Story, looks: &AtomicUsize, looker: &mut Stepwise) {
     let _stops = Stops(story);
     while !story.is_over() {
         let least: Vec<_> = (0..KEPT).map(|page| story.closed(page)).collect();
-        looker.tell("");
+        looker.send("");
         let line = looker.line();
         let found: Vec<_> = line.split(' ').collect();
         assert_eq!(found.len(), KEPT, "{line}");

@@ -29,9 +29,9 @@ pub(crate) fn runs_on_two_mounts(_: &()) {
         let places = [cluster.path().join(directories[0]), second.path().join(directories[1])];
         let runs = places.map(|place| scope.spawn(move || dbench(&place)));
         for run in runs {
-            let said = run.join().expect("dbench ran");
-            let result = said.lines().find(|line| line.starts_with("Throughput"));
-            println!("{}", result.unwrap_or_else(|| panic!("no result:\n{said}")));
+            let printed = run.join().expect("dbench ran");
+            let result = printed.lines().find(|line| line.starts_with("Throughput"));
+            println!("{}", result.unwrap_or_else(|| panic!("no result:\n{printed}")));
         }
     });
     second.unmount();

@@ -23,8 +23,8 @@ pub(crate) fn ranks_of_two_mounts_write_one_file(_: &()) {
     let mut command = Command::new("mpirun.mpich");
     command.args(["-n", &RANKS.to_string()]).arg(&program);
     command.arg(cluster.path()).arg(second.path());
-    let said = finish(&mut command, PATIENCE).expect_success();
-    assert_eq!(said, format!("{RANKS} ranks\n"));
+    let printed = finish(&mut command, PATIENCE).expect_success();
+    assert_eq!(printed, format!("{RANKS} ranks\n"));
     let lines = files::read_to_string(cluster.path().join("shared"));
     assert_eq!(lines.lines().count(), RANKS * 40);
     assert_eq!(lines.lines().collect::<BTreeSet<_>>().len(), RANKS * 40, "each line once");

@@ -111,10 +111,10 @@ impl Server<'_> {
 /// The number of transactions that the server acknowledged to a benchmark as committed.
 fn acknowledged(benchmark: Child) -> u64 {
     let output = benchmark.wait_with_output().expect("our own child");
-    let said = String::from_utf8_lossy(&output.stdout);
-    let line = said.lines().find_map(|line| line.split_once("actually processed: "));
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let line = printed.lines().find_map(|line| line.split_once("actually processed: "));
     let number = line.and_then(|(_, it)| it.split(['/', ' ']).next()?.parse().ok());
-    number.unwrap_or_else(|| panic!("no result:\n{said}"))
+    number.unwrap_or_else(|| panic!("no result:\n{printed}"))
 }
 
 /// `kill -9` of a process and all its descendants.
@@ -172,21 +172,27 @@ pub(crate) fn runs_and_recovers(_: &()) {
     let benchmark = server.benchmark("120");
     wait_for("it runs", PATIENCE, || (server.transactions() > done + 300).then_some(()));
     kill_tree(server.postmaster());
-    let told = done + acknowledged(benchmark);
+    let committed = done + acknowledged(benchmark);
     server.start(there.clone());
     let found = server.check();
-    assert!((told..=told + 4).contains(&found), "{told} were committed, {found} are there");
+    assert!(
+        (committed..=committed + 4).contains(&found),
+        "{committed} transactions were acknowledged, the database has {found}"
+    );
 
     // Its mount is killed; the first one takes over.
     let benchmark = server.benchmark("120");
     wait_for("it runs", PATIENCE, || (server.transactions() > found + 300).then_some(()));
     let postmaster = server.postmaster();
     second.kill();
-    let told = found + acknowledged(benchmark);
+    let committed = found + acknowledged(benchmark);
     kill_tree(postmaster);
     server.start(here.clone());
     let found = server.check();
-    assert!((told..=told + 4).contains(&found), "{told} were committed, {found} are there");
+    assert!(
+        (committed..=committed + 4).contains(&found),
+        "{committed} transactions were acknowledged, the database has {found}"
+    );
     server.run("pg_dump", &["--file", text(&local.join("dump"))]);
     server.stop();
     server.run("pg_checksums", &["--check", "-D", text(&here)]);

@@ -126,14 +126,14 @@ fn run_test(scratch: &Scratch, tree: &Path, test: &str, patience: Duration) -> E
         child.wait().expect("our own child");
         return Ended::TimedOut;
     }
-    let said = fs::read(&log).unwrap_or_default();
-    let said = String::from_utf8_lossy(&said);
-    if said.contains("\nNot run: ") {
+    let printed = fs::read(&log).unwrap_or_default();
+    let printed = String::from_utf8_lossy(&printed);
+    if printed.contains("\nNot run: ") {
         let reason = scratch.join(&format!("results/generic/{test}.notrun"));
         let reason = fs::read_to_string(reason).unwrap_or_default();
         return Ended::NotRun(reason.lines().next().unwrap_or_default().to_owned());
     }
-    if said.contains("\nPassed all 1 tests") { Ended::Passed } else { Ended::Failed }
+    if printed.contains("\nPassed all 1 tests") { Ended::Passed } else { Ended::Failed }
 }
 
 /// The numbers in the first column of the page's table of failures.
@@ -252,7 +252,7 @@ pub(crate) fn fails_only_where_it_is_known_to(_: &()) {
     let better = results.iter().filter(|(_, ended)| **ended == Ended::Passed);
     let better: Vec<_> = better.filter(|(test, _)| known.contains(*test)).collect();
     if !better.is_empty() {
-        println!("known to fail, but these pass here: {better:?}");
+        println!("these tests are in the table of failures, but pass here: {better:?}");
     }
     assert!(new.is_empty(), "these fail, and are not in docs/tests/xfstests.md: {new:?}");
 }

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 const PROGRAM: &str = include_str!("program.py");
+
 /// A program with at most one command under way.
 pub(crate) struct Program {
     child: Child,
@@ -16,7 +17,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts one that has a file open under the name `f`.
+    /// Starts a program and opens the file in it under the key `f`.
     pub(crate) fn on(path: &Path) -> Self {
         let mut program = Self::start();
         program.open("f", path, "write");
@@ -30,8 +31,8 @@ impl Program {
             .stdout(Stdio::piped())
             .spawn()
             .expect("python3 can be started");
-        let commands = child.stdin.take().expect("it was asked for");
-        let output = BufReader::new(child.stdout.take().expect("it was asked for"));
+        let commands = child.stdin.take().expect("it is piped");
+        let output = BufReader::new(child.stdout.take().expect("it is piped"));
         let (sender, answers) = channel();
         std::thread::spawn(move || {
             output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)).ok();
@@ -56,7 +57,7 @@ impl Program {
     }
 
     /// The answer to the last command if it has arrived.
-    pub(crate) fn said(&self) -> Option<String> {
+    pub(crate) fn try_answer(&self) -> Option<String> {
         self.answers.try_recv().ok()
     }
 
@@ -66,7 +67,7 @@ impl Program {
         match self.answers.recv_timeout(Duration::from_millis(300)) {
             Err(RecvTimeoutError::Timeout) => true,
             Err(error) => panic!("the program ended: {error}"),
-            Ok(answer) => panic!("it should wait, but said {answer}"),
+            Ok(answer) => panic!("it should wait, but it answered {answer}"),
         }
     }
 
@@ -100,7 +101,7 @@ impl Program {
         assert_eq!(self.try_lock(kind, "unlock"), "ok");
     }
 
-    /// Begins to wait for a lock of all bytes, and does wait.
+    /// Requests a lock of all bytes, and checks that the program waits for it.
     #[track_caller]
     pub(crate) fn wait(&mut self, kind: &str, mode: &str) {
         self.begin(&format!("lock f {kind} {mode} 0 0 wait"));

@@ -12,9 +12,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![acls:
-    lists_grant_and_deny_access, follow_the_mode, are_handed_down,
-    are_handed_down_without_the_umask, the_umask_counts_without_them,
-    that_say_no_more_than_the_mode, are_removed, malformed_ones_are_refused, clear_set_group_id,
+    lists_grant_and_deny_access, follow_the_mode, are_inherited,
+    are_inherited_without_the_umask, umask_applies_without_default_lists,
+    that_equal_the_mode_are_not_stored, are_removed, malformed_ones_are_refused, clear_set_group_id,
     of_directories_are_for_searching, move_with_renames, with_many_entries,
 ];
 
@@ -99,7 +99,7 @@ fn follow_the_mode(root: &Path) {
 }
 
 /// Semantics 1.17. Sixteen directories: some are made on the other metadata target.
-fn are_handed_down(root: &Path) {
+fn are_inherited(root: &Path) {
     set(root, &["-d", "-m", "u:23456:rwx,g::r-x,o::-", "."]);
     let handed_down = "default:user::rwx,default:user:23456:rwx,default:group::r-x,\
                        default:mask::rwx,default:other::---";
@@ -134,7 +134,7 @@ fn are_handed_down(root: &Path) {
     refused(getxattr(root.join("plain/file"), ACCESS, &mut [0; 100]), Errno::NODATA);
 }
 
-fn are_handed_down_without_the_umask(root: &Path) {
+fn are_inherited_without_the_umask(root: &Path) {
     set(root, &["-d", "-m", "u::rwx,g::rwx,o::rwx", "."]);
     run_in(root, "sh", ["-c", "umask 077; touch file; mkdir directory; mkfifo pipe"]);
     assert_eq!(mode(&root.join("file")), 0o666);
@@ -142,7 +142,7 @@ fn are_handed_down_without_the_umask(root: &Path) {
     assert_eq!(mode(&root.join("pipe")), 0o666);
 }
 
-fn the_umask_counts_without_them(root: &Path) {
+fn umask_applies_without_default_lists(root: &Path) {
     run_in(root, "sh", ["-c", "umask 027; touch file; mkdir directory; mkfifo pipe"]);
     assert_eq!(mode(&root.join("file")), 0o640);
     assert_eq!(mode(&root.join("directory")), 0o750);
@@ -153,7 +153,7 @@ fn the_umask_counts_without_them(root: &Path) {
 }
 
 /// A list with only the three basic entries changes the mode and is not stored.
-fn that_say_no_more_than_the_mode(root: &Path) {
+fn that_equal_the_mode_are_not_stored(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
     let undefined = u32::MAX;

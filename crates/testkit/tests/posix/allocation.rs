@@ -12,7 +12,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![allocation:
-    allocating_makes_longer_or_keeps_the_size, more_than_there_is_is_refused,
+    allocating_extends_or_keeps_the_size, allocation_beyond_free_space_is_refused,
     a_punched_range_is_zero_and_a_hole, zeroed_ranges, mapped_data_is_not_a_hole,
     copies_within_and_between_files, copies_keep_the_bytes_around_them, privileges_go,
 ];
@@ -29,7 +29,7 @@ fn new(root: &Path, name: &str, bytes: &[u8]) -> File {
 }
 
 /// Semantics 2.11.
-fn allocating_makes_longer_or_keeps_the_size(root: &Path) {
+fn allocating_extends_or_keeps_the_size(root: &Path) {
     let file = new(root, "file", b"abc");
     let before = files::metadata_of(&file);
     files::fallocate(&file, KEEP, 0, 3_000_000);
@@ -52,7 +52,7 @@ fn allocating_makes_longer_or_keeps_the_size(root: &Path) {
 pub(crate) const FUSE: i64 = 0x6573_5546;
 
 /// Semantics 2.11.
-fn more_than_there_is_is_refused(root: &Path) {
+fn allocation_beyond_free_space_is_refused(root: &Path) {
     let file = new(root, "file", b"abc");
     // A local ext4 would allocate all free space before it fails.
     if ok(rustix::fs::fstatfs(&file)).f_type != FUSE {

@@ -14,9 +14,9 @@ use std::time::{Duration, SystemTime};
 pub(crate) const CASES: &[Test] = skep_testkit::cases![attributes:
     permissions_change, owners_change, times_are_kept_to_the_nanosecond,
     times_can_be_left_alone, of_symbolic_links, writes_change_times,
-    times_to_come_are_changed_too, names_change_times_of_directories,
-    changes_change_the_change_time, blocks_are_counted, of_open_files, setuid_goes_with_owners,
-    setuid_goes_with_writes_of_users,
+    future_times_are_changed_too, names_change_times_of_directories,
+    changes_update_the_change_time, blocks_are_counted, of_open_files, chown_clears_setuid,
+    writes_of_users_clear_setuid,
 ];
 
 fn permissions_change(root: &Path) {
@@ -121,7 +121,7 @@ fn writes_change_times(root: &Path) {
 }
 
 /// Semantics 1.9. Kernels decide by the times whether their cached data of a file is valid.
-fn times_to_come_are_changed_too(root: &Path) {
+fn future_times_are_changed_too(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
     let later = SystemTime::now() + Duration::from_secs(1_000_000);
@@ -159,7 +159,7 @@ fn names_change_times_of_directories(root: &Path) {
     }
 }
 
-fn changes_change_the_change_time(root: &Path) {
+fn changes_update_the_change_time(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
     let changed = || {
@@ -221,7 +221,7 @@ fn of_open_files(root: &Path) {
 
 /// A `chown` that changes neither user nor group also clears them.
 /// Semantics 1.10.
-fn setuid_goes_with_owners(root: &Path) {
+fn chown_clears_setuid(root: &Path) {
     let (file, directory) = (root.join("file"), root.join("directory"));
     files::write(&file, "x");
     files::create_dir(&directory);
@@ -239,7 +239,7 @@ fn setuid_goes_with_owners(root: &Path) {
 
 /// Each kind of change updates the time, and a stat right afterwards shows it. Semantics 1.1 and
 /// 1.10.
-fn setuid_goes_with_writes_of_users(root: &Path) {
+fn writes_of_users_clear_setuid(root: &Path) {
     let path = root.join("file");
     for write in [
         "dd if=/dev/zero of=file bs=4096 count=1 conv=notrunc",

@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![bounds:
-    names_of_255_and_256_bytes, paths_of_4096_bytes, names_that_are_no_text,
-    trees_deeper_than_paths, targets_and_attributes_that_are_no_text, many_directories,
+    names_of_255_and_256_bytes, paths_of_4096_bytes, names_that_are_not_utf8,
+    trees_deeper_than_paths, targets_and_attributes_that_are_not_utf8, many_directories,
     loops_of_links,
     times_before_1970_and_after_2106, the_largest_owners, large_device_numbers, many_links,
     the_time_of_creation_stays, set_group_id_directories,
@@ -65,7 +65,7 @@ fn paths_of_4096_bytes(root: &Path) {
     refused(fs::read(path(4096)), Errno::NAMETOOLONG);
 }
 
-fn names_that_are_no_text(root: &Path) {
+fn names_that_are_not_utf8(root: &Path) {
     let mut all: Vec<Vec<u8>> = (1..=255_u8)
         .filter(|byte| *byte != b'/')
         .map(|byte| vec![b'a', byte, 0xff, byte])
@@ -110,7 +110,7 @@ fn trees_deeper_than_paths(root: &Path) {
 }
 
 /// Semantics 1.11.
-fn targets_and_attributes_that_are_no_text(root: &Path) {
+fn targets_and_attributes_that_are_not_utf8(root: &Path) {
     let target = OsStr::from_bytes(b"\xff/\xfe \n\x80");
     files::symlink(target, root.join("link"));
     assert_eq!(files::read_link(root.join("link")).as_os_str(), target);

@@ -415,11 +415,11 @@ fn leaving_a_whiteout(root: &Path) {
         assert!(is_whiteout(&inside));
         assert_eq!(files::read(&outside), b"text");
         refused(leave(&outside, &inside, RenameFlags::NOREPLACE), Errno::EXIST);
-        // The other way, over what marks the name.
+        // Back, over the whiteout of the name.
         ok(leave(&outside, &inside, none));
         assert!(is_whiteout(&outside));
         assert_eq!(files::read(&inside), b"text");
-        // In one directory, and of a directory, which then counts no longer as one.
+        // Within one directory; and for a directory, which then no longer counts as a subdirectory.
         ok(leave(&inside, &directory.join("other"), none));
         assert!(is_whiteout(&inside));
         files::create_dir(directory.join("below"));

@@ -10,7 +10,7 @@ use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![rmdir:
     only_of_empty_ones, of_a_file_is_refused, leaves_nothing_to_create_in,
-    leaves_open_ones_without_a_name, again_and_again, while_somebody_creates_in_it,
+    leaves_open_directories_without_a_name, again_and_again, while_another_thread_creates_files,
 ];
 
 fn only_of_empty_ones(root: &Path) {
@@ -49,7 +49,7 @@ fn leaves_nothing_to_create_in(root: &Path) {
 
 /// Semantics 1.14: programs that have the directory open, or as working directory, still see it,
 /// but without names.
-fn leaves_open_ones_without_a_name(root: &Path) {
+fn leaves_open_directories_without_a_name(root: &Path) {
     let path = root.join("directory");
     files::create_dir(&path);
     files::set_permissions(&path, fs::Permissions::from_mode(0o710));
@@ -80,7 +80,7 @@ fn again_and_again(root: &Path) {
 
 /// Either the file is created first and the directory stays, or the directory is removed and no
 /// file is created.
-fn while_somebody_creates_in_it(root: &Path) {
+fn while_another_thread_creates_files(root: &Path) {
     for round in 0..50 {
         let path = root.join(format!("directory-{round}"));
         files::create_dir(&path);

@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![unnamed:
-    are_nowhere, are_given_a_name, are_named_once_only, exclusive_ones_stay_unnamed,
+    have_no_name, are_given_a_name, are_named_once_only, exclusive_ones_stay_unnamed,
     are_for_writing, inherit_like_others, of_many_directories,
 ];
 
@@ -26,7 +26,7 @@ fn give_name(file: &File, path: &Path) -> rustix::io::Result<()> {
 }
 
 /// Semantics 1.18.
-fn are_nowhere(root: &Path) {
+fn have_no_name(root: &Path) {
     let mut file = ok(unnamed(root, OFlags::empty()));
     assert_eq!(names(root), Vec::<String>::new());
     let found = files::metadata_of(&file);

@@ -9,10 +9,10 @@ use std::fs;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![xattrs:
-    are_kept, are_listed, creating_and_replacing, are_removed, tell_their_size, of_directories,
-    of_links_are_refused, bounded, go_with_renames,
+    are_kept, are_listed, creating_and_replacing, are_removed, report_their_size, of_directories,
+    of_links_are_refused, bounded, are_kept_by_renames,
     of_root_and_of_the_system, of_no_namespace_are_refused, too_long_for_the_kernel,
-    capabilities_go_with_changes,
+    changes_remove_capabilities,
 ];
 
 fn file(root: &Path) -> std::path::PathBuf {
@@ -71,7 +71,7 @@ fn are_removed(root: &Path) {
     refused(removexattr(&path, "user.key"), Errno::NODATA);
 }
 
-fn tell_their_size(root: &Path) {
+fn report_their_size(root: &Path) {
     let path = file(root);
     setxattr(&path, "user.key", b"12345", XattrFlags::empty()).or_fail("setxattr", &path);
     assert_eq!(getxattr(&path, "user.key", &mut [0; 5]).or_fail("getxattr", &path), 5);
@@ -106,7 +106,7 @@ fn bounded(root: &Path) {
     assert!(setxattr(&path, "user.big", &[0; 65_537], XattrFlags::empty()).is_err());
 }
 
-fn go_with_renames(root: &Path) {
+fn are_kept_by_renames(root: &Path) {
     let path = file(root);
     setxattr(&path, "user.key", b"value", XattrFlags::empty()).or_fail("setxattr", &path);
     files::create_dir(root.join("directory"));
@@ -180,7 +180,7 @@ fn too_long_for_the_kernel(root: &Path) {
 type Change = (&'static str, fn(&Path));
 
 /// A change of a program's bytes or owner removes its capabilities.
-fn capabilities_go_with_changes(root: &Path) {
+fn changes_remove_capabilities(root: &Path) {
     let path = file(root);
     let changes: [Change; 4] = [
         ("a write", |path| {
