@@ -70,15 +70,15 @@ pub(crate) fn unmount(directory: &Path, is_lazy: bool) -> Result<()> {
     by_system.args(is_lazy.then_some("-l")).arg(directory);
     let mut by_helper = Command::new("fusermount3");
     by_helper.arg("-u").args(is_lazy.then_some("-z")).arg(directory);
-    let mut said = Vec::new();
+    let mut errors = Vec::new();
     for mut command in [by_helper, by_system] {
         match command.output() {
             Ok(output) if output.status.success() => return Ok(()),
-            Ok(output) => said.push(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+            Ok(output) => errors.push(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
             Err(_) => {}
         }
     }
-    let why = match said.last() {
+    let why = match errors.last() {
         Some(text) if !text.is_empty() => text.clone(),
         _ => "neither umount nor fusermount3 can be run".into(),
     };

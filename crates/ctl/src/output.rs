@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_those_of_the_calendar() {
+    fn times_match_the_calendar() {
         let check = |seconds, expected: &str| {
             assert_eq!(utc(Timestamp { seconds, nanoseconds: 0 }), expected);
         };

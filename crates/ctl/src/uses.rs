@@ -114,7 +114,7 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// The locks that a session holds in a file, then those that it waits for.
+    /// The locks that a session holds in a file, then the locks that it waits for.
     pub(crate) fn all_of(used: &FileUse) -> impl Iterator<Item = Self> {
         let held = used.held.iter().map(|lock| Self::of(lock, false));
         held.chain(used.waiting.iter().map(|lock| Self::of(lock, true)))

@@ -10,7 +10,7 @@ fn skep(arguments: &[&str]) -> Output {
     command.args(arguments).output().expect("the program can be run")
 }
 
-fn said(arguments: &[&str]) -> String {
+fn stdout_of(arguments: &[&str]) -> String {
     let output = skep(arguments);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {errors}");
@@ -33,11 +33,11 @@ fn every_command_has_a_manual_page_and_help_with_its_examples() {
     let place = tempfile::tempdir().expect("a place");
     let (roff, pages) = (place.path().join("man"), place.path().join("pages"));
     let text = |path: &Path| path.display().to_string();
-    // What is there already isn't counted.
+    // The command counts only new files.
     fs::create_dir_all(roff.join("man1")).expect("made");
     fs::write(roff.join("man1/other.1"), "of others").expect("written");
-    let wrote = said(&["man", "--dir", &text(&roff)]);
-    said(&["man", "--markdown", "--dir", &text(&pages)]);
+    let wrote = stdout_of(&["man", "--dir", &text(&roff)]);
+    stdout_of(&["man", "--markdown", "--dir", &text(&pages)]);
     let commands = names(&pages);
     assert!(commands.len() > 20 && commands.contains("skep-node-log-level"), "{commands:?}");
     let (first, eighth) = (names(&roff.join("man1")), names(&roff.join("man8")));
@@ -61,7 +61,7 @@ fn every_command_has_a_manual_page_and_help_with_its_examples() {
     assert!(overview.contains("skep\\-mount(1)"), "{overview}");
     let helper = fs::read_to_string(roff.join("man8/mount.skep.8")).expect("a page");
     assert!(helper.contains(".SH \"MOUNT OPTIONS\"") && helper.contains("attribute_timeout="));
-    let help = said(&["node", "log-level", "--help"]);
+    let help = stdout_of(&["node", "log-level", "--help"]);
     assert!(
         help.contains("Examples:\n  # show the level of all services\n  skep node log-level all"),
         "{help}"
@@ -72,15 +72,15 @@ fn every_command_has_a_manual_page_and_help_with_its_examples() {
 #[test]
 fn completion_scripts_know_all_commands_and_are_scripts() {
     for shell in ["bash", "zsh", "fish"] {
-        let script = said(&["completion", shell]);
+        let script = stdout_of(&["completion", shell]);
         for word in ["log-level", "session", "config", "--output", "ndjson"] {
             assert!(script.contains(word.trim_start_matches('-')), "{shell}: {word}");
         }
     }
     let place = tempfile::tempdir().expect("a place");
     let path = place.path().join("skep.bash");
-    fs::write(&path, said(&["completion", "bash"])).expect("written");
-    // The shell itself says what the last word becomes when Tab is hit.
+    fs::write(&path, stdout_of(&["completion", "bash"])).expect("written");
+    // Runs the real shell, and reads its completions of the last word.
     let completed = |line: &str| {
         let ask = "source $1; shift; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); \
                    _skep skep \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD - 1]}\"; \
@@ -111,7 +111,7 @@ fn completion_scripts_know_all_commands_and_are_scripts() {
     ] {
         assert_eq!(completed(line), words, "{line}");
     }
-    // What isn't known is explained by the command, and not by the command line.
+    // The command itself explains unknown values; the parser of the command line does not.
     let unknown = skep(&["config", "get", "colour"]);
     let errors = String::from_utf8_lossy(&unknown.stderr);
     assert!(errors.contains("there is no setting 'colour'; there are lease, "), "{errors}");

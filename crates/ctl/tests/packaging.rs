@@ -58,7 +58,7 @@ fn run(program: &Path, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn each_service_has_a_unit_whose_command_line_the_program_takes() {
+fn command_line_of_each_service_unit_is_accepted() {
     let place = tempfile::tempdir().expect("a place");
     let units = units();
     for kind in ["management", "metadata", "storage"] {
@@ -70,12 +70,12 @@ fn each_service_has_a_unit_whose_command_line_the_program_takes() {
         assert_eq!(value(&unit, "Unit", "AssertPathExists"), file);
         assert_eq!(value(&unit, "Service", "Type"), "notify");
         assert_eq!(value(&unit, "Install", "WantedBy"), "skep.target");
-        // Mounts of network file systems come after it and go before it; nobody else may want the
-        // target by which that is said.
+        // systemd starts mounts of network file systems after the service, and stops them before
+        // it. The target that orders them is active only if a unit wants it.
         assert_eq!(value(&unit, "Unit", "Before"), "remote-fs-pre.target");
         let wanted = value(&unit, "Unit", "Wants");
         assert!(wanted.split(' ').any(|it| it == "remote-fs-pre.target"), "{wanted}");
-        // The sample that the unit's comment speaks of is a file for that command line.
+        // The sample that the unit's comment names is a valid file for that command line.
         let sample = run(Path::new(PROGRAM), &[kind, "--print-sample"]);
         let config = place.path().join(format!("{kind}-a.toml"));
         let directory = format!("directory = \"{}\"", place.path().join(kind).display());
@@ -98,25 +98,25 @@ fn each_service_has_a_unit_whose_command_line_the_program_takes() {
 }
 
 #[test]
-fn the_example_of_a_mount_unit_says_what_mount_skep_takes() {
+fn mount_skep_accepts_the_example_mount_unit() {
     let place = tempfile::tempdir().expect("a place");
     let directory = place.path().join("management").display().to_string();
     run(Path::new(PROGRAM), &["management", "--init", "--directory", &directory]);
     let token = format!("token_file={directory}/join-token");
     let unit = parse("mnt-skep.mount", &units()["mnt-skep.mount"]);
-    let what = |key: &str| value(&unit, "Mount", key).to_owned();
-    assert_eq!((what("Where").as_str(), what("Type").as_str()), ("/mnt/skep", "skep"));
-    let options = what("Options");
+    let field = |key: &str| value(&unit, "Mount", key).to_owned();
+    assert_eq!((field("Where").as_str(), field("Type").as_str()), ("/mnt/skep", "skep"));
+    let options = field("Options");
     assert!(options.split(',').any(|option| option == "_netdev"), "{options}");
-    // The mount gives up before systemd does, and says why.
+    // The mount gives up before systemd does, and reports the reason.
     let seconds = |text: &str| text.parse::<u32>().expect("seconds");
     let retry = options.split(',').find_map(|option| option.strip_prefix("retry="));
-    assert!(seconds(retry.expect("it waits")) < seconds(&what("TimeoutSec")), "{options}");
+    assert!(seconds(retry.expect("it waits")) < seconds(&field("TimeoutSec")), "{options}");
     let options = options.replace("token_file=/etc/skep/token", &token);
     assert!(options.contains(&token), "{options}");
     let helper = place.path().join("mount.skep");
     std::os::unix::fs::symlink(PROGRAM, &helper).expect("a link");
-    run(&helper, &[&what("What"), &directory, "-f", "-o", &options]);
+    run(&helper, &[&field("What"), &directory, "-f", "-o", &options]);
 }
 
 /// Needs no running systemd, but its program: Debian's package `systemd`.
@@ -125,7 +125,7 @@ fn systemd_finds_nothing_wrong_with_the_units() {
     let place = tempfile::tempdir().expect("a place");
     let mut names = Vec::new();
     for (name, text) in units() {
-        // Instances, and a program that is there.
+        // Replaces instance names, and the path of the program by one that exists.
         let name = name.replace('@', "@a");
         let text = text.replace("/usr/bin/skep", PROGRAM);
         fs::write(place.path().join(&name), text).expect("written");
@@ -137,9 +137,9 @@ fn systemd_finds_nothing_wrong_with_the_units() {
         .args(&names)
         .output()
         .expect("systemd-analyze can be run: install Debian's package systemd");
-    let said = String::from_utf8_lossy(&output.stderr);
-    // What it says of units that are not ours is noise.
-    let ours: Vec<_> = said.lines().filter(|line| line.contains("skep")).collect();
-    assert_eq!(ours, Vec::<&str>::new(), "{said}");
-    assert!(output.status.success(), "{said}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    // Warnings about units of other packages do not count.
+    let ours: Vec<_> = errors.lines().filter(|line| line.contains("skep")).collect();
+    assert_eq!(ours, Vec::<&str>::new(), "{errors}");
+    assert!(output.status.success(), "{errors}");
 }

@@ -1,5 +1,5 @@
-//! The program from outside, without mounts: configuration, directories, tokens, restarts, and what
-//! it says when something is wrong.
+//! The program from outside, without mounts: configuration, directories, tokens, restarts, and
+//! error messages.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -12,15 +12,15 @@ fn skep(arguments: &[&str]) -> Output {
     command.args(arguments).output().expect("the program can be run")
 }
 
-/// What it says on success.
-fn said(arguments: &[&str]) -> String {
+/// Runs a command that must succeed; returns its standard output.
+fn stdout_of(arguments: &[&str]) -> String {
     let output = skep(arguments);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {errors}");
     String::from_utf8(output.stdout).expect("it prints text")
 }
 
-/// What it says on failure, with its exit code.
+/// Runs a command that must fail; returns the error and the exit code.
 fn refused(arguments: &[&str]) -> (String, i32) {
     let output = skep(arguments);
     assert!(!output.status.success(), "{arguments:?} should fail");
@@ -65,10 +65,10 @@ impl Place {
         self.path(name).display().to_string()
     }
 
-    /// Makes a management directory of a new cluster.
+    /// Creates the management directory of a new cluster.
     fn cluster(&self, name: &str) -> String {
         let directory = self.text(name);
-        said(&["management", "--init", "--directory", &directory, "--listen", "127.0.0.1:0"]);
+        stdout_of(&["management", "--init", "--directory", &directory, "--listen", "127.0.0.1:0"]);
         directory
     }
 }
@@ -92,7 +92,7 @@ fn values_are_shown_with_their_origins_and_all_problems_at_once() {
     let place = Place::new();
     std::fs::write(place.path("a.toml"), "[node]\nlog = \"warn\"\n").unwrap();
     let file = place.text("a.toml");
-    let shown = said(&[
+    let shown = stdout_of(&[
         "storage",
         "--config",
         &file,
@@ -124,19 +124,19 @@ fn samples_are_configurations_with_all_defaults() {
     let place = Place::new();
     for service in ["management", "metadata", "storage"] {
         let file = place.path(service);
-        std::fs::write(&file, said(&[service, "--print-sample"])).unwrap();
+        std::fs::write(&file, stdout_of(&[service, "--print-sample"])).unwrap();
         let file = file.display().to_string();
         let mut arguments = vec![service, "--config", &file, "--directory", "/d", "--print-config"];
         if service != "management" {
             arguments.extend(["--target", "/t"]);
         }
-        let shown = said(&arguments);
+        let shown = stdout_of(&arguments);
         assert!(shown.contains(&file) && !shown.contains("# default"), "{shown}");
     }
 }
 
 #[test]
-fn directories_that_are_blank_foreign_or_in_use_are_refused_by_name() {
+fn blank_foreign_and_used_directories_are_refused_by_name() {
     let place = Place::new();
     let blank = refusal(&["management", "--directory", &place.text("blank")]);
     assert!(blank.contains("--init") && blank.contains("blank"), "{blank}");
@@ -149,7 +149,7 @@ fn directories_that_are_blank_foreign_or_in_use_are_refused_by_name() {
     let storage = ["storage", "--directory", &node, "--target", &target];
     let without = refusal(&[&storage[..], &["--init"]].concat());
     assert!(without.contains("--token"), "{without}");
-    said(&[&storage[..], &["--init", "--token-file", &token]].concat());
+    stdout_of(&[&storage[..], &["--init", "--token-file", &token]].concat());
     let other = format!("{one}/join-token");
     let foreign = refusal(&[&storage[..], &["--init", "--token-file", &other]].concat());
     assert!(foreign.contains("cluster"), "{foreign}");
@@ -163,7 +163,7 @@ fn directories_that_are_blank_foreign_or_in_use_are_refused_by_name() {
 }
 
 #[test]
-fn management_comes_back_after_a_kill_at_the_same_address_with_what_it_knew() {
+fn management_keeps_address_and_state_after_a_kill() {
     let place = Place::new();
     let management = place.cluster("management");
     let running = start_management(&management);
@@ -171,10 +171,10 @@ fn management_comes_back_after_a_kill_at_the_same_address_with_what_it_knew() {
     let (node, target) = (place.text("metadata"), place.text("target"));
     let metadata = ["metadata", "--directory", &node, "--target", &target];
     let token = format!("{management}/join-token");
-    said(&[&metadata[..], &["--init", "--token-file", &token]].concat());
+    stdout_of(&[&metadata[..], &["--init", "--token-file", &token]].concat());
     let _metadata = Service::start(&[&metadata[..], &["--listen", "127.0.0.1:0"]].concat());
     let targets = || {
-        let text = said(&["target", "list", "--cluster", &management, "--output", "json"]);
+        let text = stdout_of(&["target", "list", "--cluster", &management, "--output", "json"]);
         serde_json::from_str::<serde_json::Value>(&text).expect("it prints JSON")
     };
     let wait_online = || {
@@ -184,7 +184,7 @@ fn management_comes_back_after_a_kill_at_the_same_address_with_what_it_knew() {
         }
     };
     wait_online();
-    said(&["cluster", "format", "--cluster", &management]);
+    stdout_of(&["cluster", "format", "--cluster", &management]);
     let twice = refusal(&["cluster", "format", "--cluster", &management]);
     assert!(twice.contains("already"), "{twice}");
     let before = targets();
@@ -204,7 +204,7 @@ fn management_comes_back_after_a_kill_at_the_same_address_with_what_it_knew() {
 }
 
 #[test]
-fn wrong_tokens_and_addresses_are_refused_with_what_to_do() {
+fn wrong_tokens_and_addresses_are_refused_with_a_way_out() {
     let place = Place::new();
     let (one, two) = (place.cluster("one"), place.cluster("two"));
     let _running = start_management(&one);
@@ -215,7 +215,7 @@ fn wrong_tokens_and_addresses_are_refused_with_what_to_do() {
     assert!(wrong.contains("belongs to cluster"), "{wrong}");
     let none = refusal(&list);
     assert!(none.contains("--token-file"), "{none}");
-    let token = said(&["cluster", "token", "--cluster", &one]);
+    let token = stdout_of(&["cluster", "token", "--cluster", &one]);
     assert!(token.starts_with("skep1-") && token.trim().ends_with(address.trim()), "{token}");
     std::fs::write(place.path("mixed"), token.replace(&token[39..60], &"0".repeat(21))).unwrap();
     let guessed = refusal(&[&list[..], &["--token-file", &place.text("mixed")]].concat());
@@ -223,7 +223,7 @@ fn wrong_tokens_and_addresses_are_refused_with_what_to_do() {
 }
 
 #[test]
-fn a_log_file_at_its_limit_becomes_the_old_one_and_no_line_is_lost() {
+fn log_rotation_at_the_limit_loses_no_line() {
     let place = Place::new();
     let (management, log) = (place.cluster("management"), place.path("log"));
     let file = std::fs::File::options().create(true).append(true).open(&log).unwrap();
@@ -235,7 +235,7 @@ fn a_log_file_at_its_limit_becomes_the_old_one_and_no_line_is_lost() {
     while !skep(&["node", "list", "--cluster", &management]).status.success() {
         assert!(Instant::now() < deadline, "management answers");
     }
-    // Each stranger that says nothing is a line.
+    // Management logs a line for each connection that closes without a message.
     let address = read(&place.path("management/address"));
     let old = place.path("log.old");
     let both = || std::fs::read_to_string(&old).unwrap_or_default() + &read(&log);
@@ -262,9 +262,9 @@ fn a_log_file_at_its_limit_becomes_the_old_one_and_no_line_is_lost() {
 #[test]
 fn completion_scripts_and_help_are_printed() {
     for shell in ["bash", "zsh", "fish"] {
-        assert!(said(&["completion", shell]).contains("skep"));
+        assert!(stdout_of(&["completion", shell]).contains("skep"));
     }
-    let help = said(&["help"]);
+    let help = stdout_of(&["help"]);
     for verb in ["up", "down", "mount", "node", "target", "health", "entry", "cluster"] {
         assert!(help.contains(&format!("\n  {verb} ")), "{verb}: {help}");
     }

@@ -93,7 +93,7 @@ fn objection(wanted: u64, capacity: u64) -> Option<String> {
 /// # Errors
 /// `LimitReached` with both rates if it does not. If `is_forced`, this is reported as progress
 /// instead.
-pub(crate) fn check(wanted: u64, is_forced: bool, tell: &mut dyn FnMut(&str)) -> Result<()> {
+pub(crate) fn check(wanted: u64, is_forced: bool, report: &mut dyn FnMut(&str)) -> Result<()> {
     let capacity = capacity()?;
     match objection(wanted, capacity) {
         Some(what) if !is_forced => Err(Error::new(
@@ -104,12 +104,12 @@ pub(crate) fn check(wanted: u64, is_forced: bool, tell: &mut dyn FnMut(&str)) ->
             ),
         )),
         Some(what) => {
-            tell(&format!("{what}; continuing because of --force"));
+            report(&format!("{what}; continuing because of --force"));
             Ok(())
         }
         None => {
             let megabytes = capacity / 1_000_000;
-            tell(&format!("this machine can emulate about {megabytes} MB/s"));
+            report(&format!("this machine can emulate about {megabytes} MB/s"));
             Ok(())
         }
     }
@@ -123,18 +123,22 @@ mod tests {
     fn capacity_is_checked_unless_forced() {
         let found = capacity().unwrap();
         assert!(found > 1_000_000, "{found}");
-        let mut told = String::new();
-        let mut tell = |text: &str| told += text;
-        let refused = check(u64::MAX, false, &mut tell).unwrap_err();
+        let mut reports = String::new();
+        let mut report = |text: &str| reports += text;
+        let refused = check(u64::MAX, false, &mut report).unwrap_err();
         assert!(refused.context().contains("--force"), "{refused}");
-        check(u64::MAX, true, &mut tell).unwrap();
-        check(1, false, &mut tell).unwrap();
+        check(u64::MAX, true, &mut report).unwrap();
+        check(1, false, &mut report).unwrap();
         assert!(
-            told.contains("continuing because of --force") && told.contains("can emulate about"),
-            "{told}"
+            reports.contains("continuing because of --force")
+                && reports.contains("can emulate about"),
+            "{reports}"
         );
         assert_eq!(objection(100, 100), None);
-        let said = objection(250_000_000, 100_000_000).unwrap();
-        assert!(said.contains("move 250 MB/s") && said.contains("about 100 MB/s"), "{said}");
+        let refusal = objection(250_000_000, 100_000_000).unwrap();
+        assert!(
+            refusal.contains("move 250 MB/s") && refusal.contains("about 100 MB/s"),
+            "{refusal}"
+        );
     }
 }

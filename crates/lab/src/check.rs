@@ -98,8 +98,8 @@ fn check_memory(description: &Description, free: u64) -> Result<()> {
 fn try_kernel(line: &str) -> std::result::Result<(), String> {
     let tried = call(Command::new("unshare").args(["--net", "sh", "-c", line]));
     tried.map(drop).map_err(|error| {
-        let said = error.context();
-        said.rsplit_once("`: ").map_or(said, |(_, said)| said).replace('\n', " ")
+        let context = error.context();
+        context.rsplit_once("`: ").map_or(context, |(_, output)| output).replace('\n', " ")
     })
 }
 

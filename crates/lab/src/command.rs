@@ -26,7 +26,7 @@ pub(crate) fn marked(lab: &str, program: &str) -> Command {
 /// # Errors
 /// `Io` with the command and its standard error.
 pub(crate) fn call(command: &mut Command) -> Result<String> {
-    let said = match command.stdin(Stdio::null()).output() {
+    let error_text = match command.stdin(Stdio::null()).output() {
         Ok(output) if output.status.success() => {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
@@ -35,7 +35,7 @@ pub(crate) fn call(command: &mut Command) -> Result<String> {
     };
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
-    let what = format!("cannot run `{}`: {}", words.join(" "), said.trim());
+    let what = format!("cannot run `{}`: {}", words.join(" "), error_text.trim());
     Err(Error::new(ErrorCode::Io, what))
 }
 

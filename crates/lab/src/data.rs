@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_marked_is_removed() {
+    fn only_marked_or_empty_directories_are_removed() {
         let scratch = tempfile::tempdir().unwrap();
         let directory = scratch.path().join("data");
         assert_eq!(objection(&directory), None);

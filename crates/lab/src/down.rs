@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// Name of the process that starts a lab, among the lab's processes.
 pub(crate) const MAKER: &str = "up";
 
-/// The removed parts of a lab, or those that would be removed.
+/// The removed parts of a lab, or the parts that would be removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Removed {
     /// The lab's name.
@@ -140,7 +140,7 @@ pub fn down(lab: &str) -> Result<Removed> {
     })
 }
 
-/// What [`down`] would remove.
+/// Returns the parts that [`down`] would remove.
 ///
 /// # Errors
 /// `Configuration` for an invalid name.

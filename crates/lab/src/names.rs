@@ -14,7 +14,7 @@ pub const DATA_ROOT: &str = "/var/tmp/skep-lab";
 pub const NAMESPACES: &str = "/run/netns";
 /// Variable in the environment of all processes of a lab: its value is the lab's name.
 pub const PROCESS_VARIABLE: &str = "SKEP_LAB_PROCESS";
-/// File in a data directory that says which lab it belongs to.
+/// File in a data directory that contains the name of its lab.
 pub(crate) const MARKER_FILE: &str = "skep-lab-data";
 /// Prefix of all names.
 const PREFIX: &str = "skep-lab-";
@@ -76,7 +76,7 @@ mod tests {
     use crate::limits::{MAX_HOSTS, MAX_NAME};
     use std::collections::BTreeSet;
 
-    /// Interfaces of Linux have names of so many bytes, and namespaces are files.
+    /// Longest name of a network interface in Linux, in bytes.
     const MAX_INTERFACE: usize = 15;
 
     #[test]
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_says_its_lab_and_no_other() {
+    fn namespace_name_identifies_its_lab() {
         let name = "a".repeat(MAX_NAME);
         assert_eq!(lab_of_namespace(&namespace(&name, "s1")), Some(name.as_str()));
         assert_eq!(lab_of_namespace(&namespace("a", "net")), Some("a"));

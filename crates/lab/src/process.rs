@@ -13,7 +13,7 @@ use std::path::Path;
 /// A process that was started for a lab.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// What it is: `storage`, `mount`, ...
+    /// Its role: `storage`, `mount`, ...
     pub name: String,
     /// The host that it runs on.
     pub host: String,

@@ -81,7 +81,8 @@ struct HostProcess {
 }
 
 /// Runs a command on hosts, with the mount as the working directory if the host has one. Passes
-/// each line of output to `tell`. Does not wait for background processes that the command leaves.
+/// each line of output to `on_line`. Does not wait for background processes that the command
+/// leaves.
 ///
 /// # Errors
 /// `InvalidArgument` without a command; `Io` if it cannot be started on a host: it is killed on the
@@ -91,7 +92,7 @@ pub fn run(
     hosts: &[&Host],
     command: &[OsString],
     timeout: Option<Duration>,
-    tell: &mut dyn FnMut(&str, Stream, &[u8]),
+    on_line: &mut dyn FnMut(&str, Stream, &[u8]),
 ) -> Result<Run> {
     if command.is_empty() || hosts.is_empty() {
         let what = "cannot run a command in the lab: no command or no host is given; name both";
@@ -99,7 +100,7 @@ pub fn run(
     }
     let before: Vec<_> =
         hosts.iter().map(|host| crate::traffic(state, host)).collect::<Result<_>>()?;
-    let (lines, told) = mpsc::sync_channel(WAITING_LINES);
+    let (lines, received) = mpsc::sync_channel(WAITING_LINES);
     let watch = CpuWatch::start();
     let start = skep_env::now();
     let mut running = Vec::new();
@@ -113,12 +114,13 @@ pub fn run(
         }
     }
     drop(lines);
-    let mut tell_index = |(index, stream, line): Line| tell(&hosts[index].name, stream, &line);
-    await_all(&mut running, start, timeout, &told, &mut tell_index)?;
+    let mut report_line =
+        |(index, stream, line): OutputLine| on_line(&hosts[index].name, stream, &line);
+    await_all(&mut running, start, timeout, &received, &mut report_line)?;
     // Readers end with the command, unless a background process holds the pipe. Then the lines in
     // the queue now are the rest.
-    for line in told.try_iter() {
-        tell_index(line);
+    for line in received.try_iter() {
+        report_line(line);
     }
     let seconds = (skep_env::now() - start).as_secs_f64();
     let cpu = watch.finish();
@@ -138,15 +140,16 @@ pub fn run(
     Ok(Run { hosts: runs, seconds, is_valid: !cpu.is_limit, cpu })
 }
 
-type Line = (usize, Stream, Vec<u8>);
-type Lines = std::sync::mpsc::SyncSender<Line>;
+/// Index of the host, the stream, and the line without its end.
+type OutputLine = (usize, Stream, Vec<u8>);
+type LineSender = std::sync::mpsc::SyncSender<OutputLine>;
 
 fn start_on(
     state: &State,
     host: &Host,
     command: &[OsString],
     index: usize,
-    lines: &Lines,
+    lines: &LineSender,
 ) -> Result<HostProcess> {
     let enter = host.enter();
     let mut starting: Command = marked(&state.name, &enter[0]);
@@ -170,7 +173,7 @@ fn reader(
     from: Option<impl Read + Send + 'static>,
     index: usize,
     stream: Stream,
-    lines: Lines,
+    lines: LineSender,
 ) -> JoinHandle<()> {
     std::thread::spawn(move || {
         let Some(from) = from else { return };
@@ -193,19 +196,19 @@ fn end(running: &mut HostProcess, signal: i32) {
     }
 }
 
-/// Waits until all have ended, and tells what they write meanwhile.
+/// Waits until all processes have ended, and passes their output lines to `on_line`.
 fn await_all(
     running: &mut [HostProcess],
     start: Duration,
     timeout: Option<Duration>,
-    told: &Receiver<Line>,
-    tell: &mut dyn FnMut(Line),
+    received: &Receiver<OutputLine>,
+    on_line: &mut dyn FnMut(OutputLine),
 ) -> Result<()> {
     let deadline = timeout.map(|timeout| start + timeout);
     loop {
-        if let Ok(line) = told.recv_timeout(TICK) {
-            tell(line);
-            told.try_iter().take(WAITING_LINES).for_each(&mut *tell);
+        if let Ok(line) = received.recv_timeout(TICK) {
+            on_line(line);
+            received.try_iter().take(WAITING_LINES).for_each(&mut *on_line);
         }
         let now = skep_env::now();
         for run in running.iter_mut().filter(|run| run.status.is_none()) {
@@ -240,12 +243,12 @@ mod tests {
 
     #[test]
     fn long_lines_are_passed_on_in_pieces() {
-        let (lines, told): (Lines, _) = mpsc::sync_channel(WAITING_LINES);
+        let (lines, received): (LineSender, _) = mpsc::sync_channel(WAITING_LINES);
         let mut text = vec![b'x'; MAX_LINE as usize + 5];
         text.extend_from_slice(b"\nlast");
         let read = reader(Some(std::io::Cursor::new(text)), 3, Stream::Err, lines);
         read.join().unwrap();
-        let pieces: Vec<_> = told.iter().collect();
+        let pieces: Vec<_> = received.iter().collect();
         let lengths: Vec<_> = pieces.iter().map(|(_, _, line)| line.len()).collect();
         assert_eq!(lengths, [MAX_LINE as usize, 6, 4]);
         assert!(pieces.iter().all(|(index, stream, _)| (*index, *stream) == (3, Stream::Err)));

@@ -41,7 +41,7 @@ pub struct Host {
     pub namespace: String,
     /// Its address in the lab's network.
     pub address: String,
-    /// Rate of its link in each direction; none: not limited.
+    /// Rate of its link in each direction. `None` means no limit.
     pub link_bytes_per_second: Option<u64>,
     /// Where the cluster is mounted for its programs, if it is a client.
     pub mount_point: Option<PathBuf>,
@@ -61,7 +61,7 @@ pub struct Target {
     pub server: String,
     /// Its directory.
     pub directory: PathBuf,
-    /// Its rate, of reads and writes together; none: not limited.
+    /// Its rate, of reads and writes together. `None` means no limit.
     pub rate_bytes_per_second: Option<u64>,
     /// Standard deviation of the rate, in percent of it.
     pub variability_percent: u32,

@@ -44,7 +44,7 @@ pub struct HostStatus {
     pub is_there: bool,
     /// Its address in the lab.
     pub address: String,
-    /// Rate of its link in each direction; none: not limited.
+    /// Rate of its link in each direction. `None` means no limit.
     pub link_bytes_per_second: Option<u64>,
     /// Bytes sent over the link since it was created, with all headers. `None` means that the host
     /// does not exist.

@@ -16,8 +16,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Makes all checks, and returns the lab that [`up`] would start. Creates nothing. `tell` receives
-/// the capacity of this machine.
+/// Makes all checks, and returns the lab that [`up`] would start. Creates nothing. `report`
+/// receives the capacity of this machine.
 ///
 /// # Errors
 /// As [`up`].
@@ -25,17 +25,17 @@ pub fn plan(
     name: &str,
     description: &Description,
     is_forced: bool,
-    tell: &mut dyn FnMut(&str),
+    report: &mut dyn FnMut(&str),
 ) -> Result<State> {
     check_name(name)?;
     check(name, description)?;
     if let Some(wanted) = description.total_rate() {
-        capacity::check(wanted, is_forced, tell)?;
+        capacity::check(wanted, is_forced, report)?;
     }
     Ok(State::plan(name, description))
 }
 
-/// Starts a lab, and returns its state when all mounts are ready. `program` is `skep`; `tell`
+/// Starts a lab, and returns its state when all mounts are ready. `program` is `skep`; `report`
 /// receives each step. After a failure, all created parts are removed. If `is_forced`, the lab is
 /// started even on a machine that is too slow for the rates.
 ///
@@ -49,11 +49,11 @@ pub fn up(
     description: &Description,
     program: &Path,
     is_forced: bool,
-    tell: &mut dyn FnMut(&str),
+    report: &mut dyn FnMut(&str),
 ) -> Result<State> {
-    let mut state = plan(name, description, is_forced, tell)?;
+    let mut state = plan(name, description, is_forced, report)?;
     claim(&mut state)?;
-    let made = make(&mut state, program, tell);
+    let made = make(&mut state, program, report);
     if made.is_err() {
         // The first error is the cause. If this fails too, a later `down` removes the rest.
         let _ = down(name);
@@ -77,10 +77,10 @@ fn claim(state: &mut State) -> Result<()> {
     state.save()
 }
 
-fn make(state: &mut State, program: &Path, tell: &mut dyn FnMut(&str)) -> Result<()> {
+fn make(state: &mut State, program: &Path, report: &mut dyn FnMut(&str)) -> Result<()> {
     let memory = free_memory();
     data::make(state, memory)?;
-    tell(&format!("{} hosts and their links", state.hosts.len()));
+    report(&format!("{} hosts and their links", state.hosts.len()));
     make_bridge(state)?;
     for host in &state.hosts {
         make_host(state, host)?;
@@ -88,15 +88,15 @@ fn make(state: &mut State, program: &Path, tell: &mut dyn FnMut(&str)) -> Result
     let of = |role| state.hosts_of(role).cloned().collect::<Vec<Host>>();
     let (servers, clients) = (of(Role::Server), of(Role::Client));
     let mut starter = Starter::new(program, state)?;
-    tell("management and metadata");
+    report("management and metadata");
     starter.start_metadata()?;
     for server in &servers {
-        tell(&format!("storage on {}", server.name));
+        report(&format!("storage on {}", server.name));
         starter.start_storage(server)?;
     }
     starter.format(TICK)?;
     for client in &clients {
-        tell(&format!("mount on {}", client.name));
+        report(&format!("mount on {}", client.name));
         starter.start_mount(client)?;
     }
     state.phase = Phase::Up;

@@ -74,13 +74,13 @@ impl Shape {
     }
 }
 
-/// The path of the program under test: beside the test's own executable, in the target directory of
-/// the same profile.
+/// The path of the program under test: next to the test's own executable, in the target directory
+/// of the same profile.
 ///
 /// # Panics
 /// If the program is not built.
 pub fn program() -> PathBuf {
-    let test = std::env::current_exe().expect("a process knows its executable");
+    let test = std::env::current_exe().expect("/proc names the executable");
     let place = test.ancestors().nth(2).expect("tests lie in target/<profile>/deps");
     let program = place.join("skep");
     assert!(

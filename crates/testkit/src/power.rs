@@ -56,7 +56,7 @@ impl Disk {
     }
 
     fn mount(&self, number: u32) {
-        // A copy has the UUID of the original, so XFS has to be told not to check it.
+        // A copy has the UUID of the original: `nouuid` makes XFS mount it nevertheless.
         let options = "loop,nouuid";
         run("mount", ["-o", options, text(&self.image(number)), text(&self.disk)]);
     }

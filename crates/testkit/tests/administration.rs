@@ -32,9 +32,9 @@ fn log_levels_change_in_running_services_and_mounts() {
     assert_eq!(one, ["debug"]);
     cluster.skep(&["config", "set", "cleanup-interval", "100ms"]);
     wait_for("more is logged", PATIENCE, || {
-        log("storage-1.log").contains("DEBUG clean-up looked at").then_some(())
+        log("storage-1.log").contains("DEBUG the clean-up checked").then_some(())
     });
-    assert!(log("storage-1.log").contains("the log level is debug now; it was info"));
+    assert!(log("storage-1.log").contains("changes its log level from info to debug"));
     assert!(!log("metadata-1.log").contains("DEBUG"));
     let shown = cluster.skep(&["node", "log-level", "all"]);
     let words: Vec<&str> = shown.lines().flat_map(str::split_whitespace).collect();
@@ -48,35 +48,37 @@ fn log_levels_change_in_running_services_and_mounts() {
         (["nobody", "debug"], "skep node list"),
         ([client.as_str(), "loud,=="], "log level 'loud,=='"),
     ] {
-        let said = refusal(&cluster, &[&["node", "log-level"], &arguments[..]].concat());
-        assert!(said.contains(words), "{arguments:?}: {said}");
+        let printed = refusal(&cluster, &[&["node", "log-level"], &arguments[..]].concat());
+        assert!(printed.contains(words), "{arguments:?}: {printed}");
     }
     let mounts: Vec<String> = levels(&["mounts"]);
     assert_eq!(mounts, ["info"]);
     let one: Vec<String> = levels(&[&client, "debug,skep_client=trace"]);
     assert_eq!(one, ["debug,skep_client=trace"]);
-    assert!(log("mount.log").contains("the log level is debug,skep_client=trace now; it was info"));
+    assert!(
+        log("mount.log").contains("changes its log level from info to debug,skep_client=trace")
+    );
     let one: Vec<String> = levels(&[&client, "default"]);
     assert_eq!(one, ["info"]);
 
-    // If it doesn't answer, there are signals.
+    // Signals set the level of a client that does not answer.
     let clients = cluster.skep_json(&["client", "list"]);
     let pid = clients[0]["pid"].to_string();
     let kill = |signal: &str| {
         finish(Command::new("kill").args([signal, &pid]), PATIENCE).expect_success();
     };
     kill("-USR1");
-    wait_for("the mount tells more", PATIENCE, || {
-        log("mount.log").contains("the log level is debug now").then_some(())
+    wait_for("the mount logs its new level", PATIENCE, || {
+        log("mount.log").contains("changes its log level from info to debug\n").then_some(())
     });
     kill("-USR2");
     wait_for("and less again", PATIENCE, || {
-        log("mount.log").ends_with("the log level is info now; it was debug\n").then_some(())
+        log("mount.log").ends_with("changes its log level from debug to info\n").then_some(())
     });
     kill("-STOP");
-    let said = refusal(&cluster, &["node", "log-level", &client]);
+    let printed = refusal(&cluster, &["node", "log-level", &client]);
     kill("-CONT");
-    assert!(said.contains("did not answer for") && said.contains("kill -USR1"), "{said}");
+    assert!(printed.contains("did not answer for") && printed.contains("kill -USR1"), "{printed}");
     cluster.stop();
 }
 
@@ -199,9 +201,9 @@ fn evicted_client_loses_its_opens_and_locks() {
     let first = client().expect("it is there")["id"].clone();
     let first_id = first.to_string();
 
-    let said = refusal(&cluster, &["client", "evict", &first_id]);
+    let printed = refusal(&cluster, &["client", "evict", &first_id]);
     for words in ["is alive", &place, "EIO", "--force"] {
-        assert!(said.contains(words), "{words}: {said}");
+        assert!(printed.contains(words), "{words}: {printed}");
     }
     let dry = cluster.skep(&["client", "evict", &first_id, "--dry-run"]);
     for words in ["would be evicted", "1 open files and 1 locks", "would get EIO"] {
@@ -210,8 +212,8 @@ fn evicted_client_loses_its_opens_and_locks() {
     files::write_all_at(&held, b"still", 0);
     assert!(other.try_lock().is_err(), "it is locked");
     for (name, words) in [("storage-1", "is a server"), ("4711", "skep node list")] {
-        let said = refusal(&cluster, &["client", "evict", name, "--force"]);
-        assert!(said.contains(words), "{name}: {said}");
+        let printed = refusal(&cluster, &["client", "evict", name, "--force"]);
+        assert!(printed.contains(words), "{name}: {printed}");
     }
 
     let evicted = cluster.skep_json(&["client", "evict", &first_id, "--force"]);
@@ -233,8 +235,8 @@ fn evicted_client_loses_its_opens_and_locks() {
     wait_for("the mount takes files", PATIENCE, || fs::write(&path, "new").ok());
     assert_eq!(files::read(cluster.path().join("new")), b"new");
     assert_eq!(files::read(second.path().join("held")), b"oursle");
-    let said = refusal(&cluster, &["client", "evict", &first_id]);
-    assert!(said.contains("skep node list"), "it is no client any more: {said}");
+    let printed = refusal(&cluster, &["client", "evict", &first_id]);
+    assert!(printed.contains("skep node list"), "it is no client any more: {printed}");
 
     // One that hangs needs no --force.
     second.signal(Signal::STOP);
@@ -311,8 +313,8 @@ fn settings_change_live_and_wrong_values_are_refused_by_name() {
             "invalid value 'best': expected one of balanced, randomized, roundrobin",
         ),
     ] {
-        let said = refusal(&cluster, &[&["config", "set"], &arguments[..]].concat());
-        assert!(said.contains(words), "{arguments:?}: {said}");
+        let printed = refusal(&cluster, &[&["config", "set"], &arguments[..]].concat());
+        assert!(printed.contains(words), "{arguments:?}: {printed}");
     }
     let changed = cluster.skep(&["config", "set", "chooser", "randomized"]);
     assert!(changed.contains("randomized now; it was balanced"), "{changed}");

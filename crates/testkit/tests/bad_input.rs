@@ -23,7 +23,7 @@ const FULL_PATIENCE: Duration = Duration::from_secs(300);
 
 /// Checks that a message contains all of `words`.
 #[track_caller]
-fn says(message: &str, words: &[&str]) {
+fn check_message(message: &str, words: &[&str]) {
     for word in words {
         assert!(message.contains(word), "no '{word}' in: {message}");
     }
@@ -51,9 +51,9 @@ fn a_wrong_token_is_refused() {
     let last = if key.ends_with('0') { '1' } else { '0' };
     let bad = format!("{}{last}@{address}", &key[..key.len() - 1]);
     let message = mount_with(&scratch, &bad);
-    says(&message, &["token"]);
-    says(&mount_with(&scratch, "nonsense"), &["token"]);
-    says(&mount_with(&scratch, &key[..20]), &["token"]);
+    check_message(&message, &["token"]);
+    check_message(&mount_with(&scratch, "nonsense"), &["token"]);
+    check_message(&mount_with(&scratch, &key[..20]), &["token"]);
     // The message contains no part of the secret.
     assert!(!message.contains(&key[key.len() - 20..key.len() - 2]), "{message}");
 }
@@ -65,7 +65,7 @@ fn a_token_of_another_cluster_is_refused() {
     let (here, there) = (token(&cluster), token(&other));
     let (_, address) = here.split_once('@').expect("a token names an address");
     let (key, _) = there.split_once('@').expect("a token names an address");
-    says(&mount_with(&scratch, &format!("{key}@{address}")), &["cluster"]);
+    check_message(&mount_with(&scratch, &format!("{key}@{address}")), &["cluster"]);
 }
 
 /// As other file systems: a mount point must be a directory, and the mount hides its contents.
@@ -77,13 +77,13 @@ fn mount_points_that_are_none_are_named() {
         let mut command = Command::new(program());
         command.arg("mount").arg("--cluster").arg(&data).arg(path);
         let message = finish(&mut command, PATIENCE).expect_failure();
-        says(&message, &[path.to_str().expect("UTF-8")]);
+        check_message(&message, &[path.to_str().expect("UTF-8")]);
         message
     };
-    says(&refused(&scratch.join("missing")), &["No such file or directory"]);
+    check_message(&refused(&scratch.join("missing")), &["No such file or directory"]);
     files::write(scratch.join("file"), "x");
-    says(&refused(&scratch.join("file")), &["not a directory"]);
-    says(&refused(cluster.path()), &["mounted already"]);
+    check_message(&refused(&scratch.join("file")), &["not a directory"]);
+    check_message(&refused(cluster.path()), &["mounted already"]);
     let full = cluster.path().with_file_name("mnt-1");
     files::create_dir(&full);
     files::write(full.join("below"), "x");
@@ -149,7 +149,7 @@ fn newer_protocol_is_refused_unless_it_also_speaks_ours() {
     let id: [u8; 16] = std::array::from_fn(byte);
     let (status, text) = ask(address, &hello(id, 7, 9));
     assert_ne!(status, 0);
-    says(&text, &["7 to 9", "upgrade"]);
+    check_message(&text, &["7 to 9", "upgrade"]);
     // A client that offers the next version and this one gets a challenge.
     assert_eq!(ask(address, &hello(id, 1, 2)).0, 0);
 }
@@ -191,7 +191,7 @@ fn a_port_in_use_is_named() {
         }
         skep([&arguments[..], &init].concat()).expect_success();
         let message = skep([&arguments[..], &["--listen", &address]].concat()).expect_failure();
-        says(&message, &[&address, "listen", "choose another"]);
+        check_message(&message, &[&address, "listen", "choose another"]);
     }
 }
 
@@ -211,16 +211,16 @@ fn directories_of_others_are_refused_by_name() {
             }
         }
     };
-    says(&start_again(&storage, swap(&foreign)), &[&foreign, "cluster"]);
+    check_message(&start_again(&storage, swap(&foreign)), &[&foreign, "cluster"]);
     // A directory that isn't mounted must not come up as an empty target.
     let blank = cluster.data().join("blank");
     files::create_dir(&blank);
     let blank = blank.display().to_string();
-    says(&start_again(&storage, swap(&blank)), &[&blank, "--init"]);
+    check_message(&start_again(&storage, swap(&blank)), &[&blank, "--init"]);
     let metadata = cluster.data().join("metadata-1/t1").display().to_string();
-    says(&start_again(&storage, swap(&metadata)), &[&metadata, "metadata"]);
+    check_message(&start_again(&storage, swap(&metadata)), &[&metadata, "metadata"]);
     let missing = cluster.data().join("missing").display().to_string();
-    says(&start_again(&storage, swap(&missing)), &[&missing]);
+    check_message(&start_again(&storage, swap(&missing)), &[&missing]);
     // And the cluster still starts afterwards.
     cluster.up().expect_success();
     cluster.stop();
@@ -412,7 +412,7 @@ fn metadata_target_without_log_space_ends_and_recovers() {
     std::thread::scope(|scope| {
         let changing: Vec<_> = paths.iter().map(|path| scope.spawn(|| change(path))).collect();
         let log = cluster.data().join("logs/metadata-1.log");
-        let said = eventually(FULL_PATIENCE, || {
+        let printed = eventually(FULL_PATIENCE, || {
             let text = fs::read_to_string(&log).ok()?;
             text.contains("is full: free space there").then_some(())
         });
@@ -423,7 +423,7 @@ fn metadata_target_without_log_space_ends_and_recovers() {
             (done.load(Ordering::Relaxed) > before + 100).then_some(())
         });
         is_enough.store(true, Ordering::Relaxed);
-        assert!(said.is_some(), "the service says that the disk is full");
+        assert!(printed.is_some(), "the service reports the full disk");
         for (path, changing) in paths.iter().zip(changing) {
             let mode = changing.join().expect("it ended well");
             let found = files::metadata(path).permissions().mode();
@@ -474,7 +474,7 @@ fn torn_log_tail_is_truncated_and_logged() {
     assert!((299..=300).contains(&found), "{found} files are left");
     files::write(cluster.path().join("more"), "y");
     let log = files::read_to_string(cluster.data().join("logs/metadata-1.log"));
-    says(&log, &["tail cut off"]);
+    check_message(&log, &["tail cut off"]);
     cluster.stop();
 }
 
@@ -488,7 +488,7 @@ fn a_flipped_bit_in_the_log_is_found_and_named() {
     files::write_all_at(&file, &[bytes[at] ^ 0x10], at as u64);
     drop(file);
     let message = cluster.up().expect_failure();
-    says(&message, &["metadata-1", last.to_str().expect("ASCII")]);
+    check_message(&message, &["metadata-1", last.to_str().expect("ASCII")]);
     // With the bit restored, everything is there.
     let file = files::open_with(OpenOptions::new().write(true), &last);
     files::write_all_at(&file, &[bytes[at]], at as u64);
@@ -559,7 +559,7 @@ fn a_flipped_bit_in_a_chunk_is_an_error_that_names_it() {
         files::read_to_string(path)
     };
     let name = path.file_name().and_then(|it| it.to_str()).expect("ASCII");
-    says(&log("storage-1.log"), &["checksum", name]);
+    check_message(&log("storage-1.log"), &["checksum", name]);
     let damaged = if results[0].is_err() { &bad } else { &good };
     // The client logs the file and the target that sent the bytes.
     let info = cluster.skep_json(&["entry", "info", damaged.to_str().expect("ASCII")]);
@@ -567,7 +567,7 @@ fn a_flipped_bit_in_a_chunk_is_an_error_that_names_it() {
     let target = target_at(&cluster, &path);
     let mounts = log("mount.log");
     let line = mounts.lines().find(|line| line.contains("ERROR")).expect("an error is logged");
-    says(line, &[&format!("file {file}"), &format!("target {target}"), "checksum"]);
+    check_message(line, &[&format!("file {file}"), &format!("target {target}"), "checksum"]);
     // Where nothing is damaged, the file can still be read.
     let mut first = vec![0; 4096];
     files::read_exact_at(&files::open(damaged), &mut first, 0);
@@ -585,16 +585,19 @@ fn unreadable_configuration_is_refused_with_the_reason() {
         (file.clone(), skep(["storage", "--config", &file]).expect_failure())
     };
     let missing = scratch.join("missing.toml").display().to_string();
-    says(&skep(["storage", "--config", &missing]).expect_failure(), &[&missing, "No such file"]);
+    check_message(
+        &skep(["storage", "--config", &missing]).expect_failure(),
+        &[&missing, "No such file"],
+    );
     let (file, message) = with("targets = [\"/a\"\n");
-    says(&message, &[&file, "line"]);
+    check_message(&message, &[&file, "line"]);
     let (file, message) = with("targetz = [\"/a\"]\n");
-    says(&message, &[&file, "targetz", "targets"]);
+    check_message(&message, &[&file, "targetz", "targets"]);
     // All mistakes are reported at once.
     let (_, message) =
         with("targets = []\n[node]\nlisten = \"nowhere\"\nlog = \"skep_rpc=loud\"\n");
-    says(&message, &["targets", "node.directory", "node.listen", "node.log"]);
+    check_message(&message, &["targets", "node.directory", "node.listen", "node.log"]);
     files::write(scratch.join("storage.toml"), [0xff, 0xfe, 0]);
     let file = scratch.join("storage.toml").display().to_string();
-    says(&skep(["storage", "--config", &file]).expect_failure(), &[&file]);
+    check_message(&skep(["storage", "--config", &file]).expect_failure(), &[&file]);
 }

@@ -13,16 +13,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Longer than elsewhere: a benchmark writes for seconds, on a machine that runs much else.
+/// Longer than for other tests: a benchmark writes for seconds, and other programs use the machine
+/// too.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Enters a host without going anywhere.
+/// The host's enter command, which does nothing.
 const ENTER: [&str; 2] = ["--enter", "env HOST={host}"];
 
 fn parse(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// `skep bench`; caches of the machine are left alone, since others use it too.
+/// `skep bench` without dropping the machine's caches, since other programs use them.
 fn bench(arguments: &[&str]) -> Command {
     let mut command = Command::new(cluster::program());
     command.arg("bench").args(arguments).args(["--keep-caches"]);
@@ -85,15 +86,15 @@ fn io_verifies_files_of_an_earlier_run() {
     let common = ["io", "-o", &path, "-b", "256k", "-t", "4k", "-G", "7"];
     run(&[&common[..], &["-w", "-k"]].concat()).expect_success();
     let read = [&common[..], &["-r", "-R"]].concat();
-    let said = run(&read).expect_success();
-    assert!(said.contains("read") && !said.contains("write"), "{said}");
+    let printed = run(&read).expect_success();
+    assert!(printed.contains("read") && !printed.contains("write"), "{printed}");
     let file = files::open_with(fs::OpenOptions::new().write(true), &path);
     files::write_all_at(&file, b"!", 8193);
-    let said = run(&read).expect_failure();
-    assert!(said.contains("cannot verify 1 transfers"), "{said}");
-    assert!(said.contains("byte 8192") && said.contains("data of process 0"), "{said}");
-    let said = run(&["io", "-o", &path, "-r", "-R"]).expect_failure();
-    assert!(said.contains("-G"), "{said}");
+    let printed = run(&read).expect_failure();
+    assert!(printed.contains("cannot verify 1 transfers"), "{printed}");
+    assert!(printed.contains("byte 8192") && printed.contains("data of process 0"), "{printed}");
+    let printed = run(&["io", "-o", &path, "-r", "-R"]).expect_failure();
+    assert!(printed.contains("-G"), "{printed}");
     assert_eq!(names(scratch.path()), ["file"]);
 }
 
@@ -137,7 +138,7 @@ fn io_refuses_invalid_options_and_leaves_nothing() {
 
 /// Command: skep bench metadata.
 #[test]
-fn metadata_makes_sees_and_removes_names_on_two_mounts() {
+fn metadata_bench_covers_two_mounts_and_removes_its_files() {
     let mut cluster = small_cluster();
     let _second = cluster.mount(Transport::Device);
     let place = cluster.path().parent().expect("a directory").join("{host}");
@@ -216,7 +217,7 @@ fn clients_are_remounted_before_each_phase_on_request() {
 }
 
 #[test]
-fn other_programs_do_the_work_by_the_same_protocol() {
+fn external_tools_follow_the_same_protocol() {
     let mut cluster = small_cluster();
     let _second = cluster.mount(Transport::Device);
     let place = cluster.path().parent().expect("a directory").join("{host}/file");
@@ -248,15 +249,15 @@ fn other_programs_do_the_work_by_the_same_protocol() {
 }
 
 #[test]
-fn other_tools_are_named_if_missing_or_unable() {
+fn missing_or_unusable_tools_are_named() {
     let scratch = Scratch::new();
     let file = scratch.join("file").display().to_string();
     let directory = scratch.path().display().to_string();
     let missing = |arguments: &[&str], words: &[&str]| {
         let mut command = bench(arguments);
-        let said = finish(command.env("PATH", "/nowhere"), PATIENCE).expect_failure();
+        let printed = finish(command.env("PATH", "/nowhere"), PATIENCE).expect_failure();
         for word in words {
-            assert!(said.contains(word), "{word}: {said}");
+            assert!(printed.contains(word), "{word}: {printed}");
         }
     };
     missing(&["io", "--tool", "fio", "-o", &file], &["fio is not installed", "package fio"]);
@@ -274,16 +275,16 @@ fn other_tools_are_named_if_missing_or_unable() {
     refused(&["io", "--tool", "iozone", "-o", &file], "ask for a file each (-F)");
     refused(&["io", "--tool", "mdtest", "-o", &file], "invalid value 'mdtest'");
     files::write(&file, "precious");
-    let said = run(&["io", "--tool", "fio", "-w", "-o", &file]).expect_failure();
-    assert!(said.contains("exists"), "{said}");
-    let said = run(&["io", "--tool", "fio", "-r", "-o", &file]).expect_failure();
-    assert!(said.contains("has 8 bytes"), "{said}");
+    let printed = run(&["io", "--tool", "fio", "-w", "-o", &file]).expect_failure();
+    assert!(printed.contains("exists"), "{printed}");
+    let printed = run(&["io", "--tool", "fio", "-r", "-o", &file]).expect_failure();
+    assert!(printed.contains("has 8 bytes"), "{printed}");
     assert_eq!(files::read_to_string(&file), "precious");
     run(&["io", "--tool", "fio", "-F", "-w", "-o", "/dev/null/file"]).expect_failure();
     assert_eq!(names(scratch.path()), ["file"]);
 }
 
-/// `skep bench` about a cluster, with small files.
+/// `skep bench` on a cluster, with small files.
 fn bench_targets(cluster: &Cluster, verb: &str, more: &[&str]) -> Command {
     let mut command = Command::new(cluster::program());
     command.args(["bench", verb, "--cluster"]).arg(cluster.data()).args(more);
@@ -295,7 +296,7 @@ fn targets(cluster: &Cluster, kind: &str) -> Vec<String> {
     cluster.target_ids(kind).iter().map(ToString::to_string).collect()
 }
 
-/// Directories of benchmarks on all targets.
+/// Directories that benchmarks have left on the targets.
 fn left_on_targets(cluster: &Cluster) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut waiting = vec![cluster.data().to_owned()];
@@ -314,7 +315,7 @@ fn left_on_targets(cluster: &Cluster) -> Vec<PathBuf> {
 
 /// Command: skep bench storage, skep bench slow-targets.
 #[test]
-fn targets_measure_themselves_and_are_judged() {
+fn storage_bench_measures_and_judges_all_targets() {
     let cluster = small_cluster();
     let run =
         |verb: &str, more: &[&str]| finish(&mut bench_targets(&cluster, verb, more), PATIENCE);
@@ -358,9 +359,9 @@ fn targets_measure_themselves_and_are_judged() {
     assert_eq!(by_line.status.code(), Some(1), "{}", by_line.stderr);
     let by_line = check_lines("bench-slow-targets", &by_line.stdout);
     assert_eq!(by_line["slow"], judged["slow"]);
-    let said = run("slow-targets", &["--result", &place]).stdout;
+    let printed = run("slow-targets", &["--result", &place]).stdout;
     let words = format!("confidence of at least 95.0 %: {}.", ids[2]);
-    assert!(said.contains(&words), "{said}");
+    assert!(printed.contains(&words), "{printed}");
     let fine = ["--result", &place, "--slower-by", "60"];
     assert!(run("slow-targets", &fine).expect_success().contains("No target is certainly slower"));
     let once = ["--size", "1m", "--targets", &ids[0], "--output", "json"];
@@ -404,7 +405,8 @@ fn storage_refuses_invalid_options_and_leaves_nothing() {
     cluster.processes("storage").iter().for_each(process::Process::kill);
     wait_for("it ends", PATIENCE, || child.try_wait().expect("our child"));
     wait_for("files are removed", PATIENCE, || left_on_targets(&cluster).is_empty().then_some(()));
-    // A target also stops when no client polls its benchmark, and is free for the next.
+    // A target also stops a benchmark that no client polls any longer, and then accepts the next
+    // one.
     let mut child = wait_for("the service is back", PATIENCE, || {
         run(&["--targets", &target, "--size", "1m"]).status.success().then(&endless)
     });
@@ -415,14 +417,14 @@ fn storage_refuses_invalid_options_and_leaves_nothing() {
     run(&["--targets", &target, "--size", "1m"]).expect_success();
 }
 
-/// `skep bench` with a standard output that can't take anything.
+/// Runs `skep bench` with a full device as standard output.
 fn run_on_full(arguments: &[&str]) -> Finished {
     let mut command = Command::new("sh");
     command.args(["-c", "exec \"$0\" \"$@\" >/dev/full"]).arg(cluster::program());
     finish(command.arg("bench").args(arguments), PATIENCE)
 }
 
-/// The kinds of a file's lines.
+/// The kinds of the records in a result file.
 fn kinds(file: &Path) -> Vec<String> {
     let text = files::read_to_string(file);
     assert!(text.ends_with('\n'), "{text}");
@@ -449,21 +451,24 @@ fn results_outlive_a_disk_that_fills_up() {
     let many = run(&["io", "-o", &file, "-i", "900", "--result-file", &kept_as]);
     let left = kept.exists();
     finish(Command::new("umount").arg(&small), PATIENCE).expect_success();
-    let said = full.expect_failure();
-    assert!(said.contains("standard output: No space left"), "{said}");
-    assert!(said.contains(&format!("all 6 results are in {kept_as}")), "{said}");
+    let printed = full.expect_failure();
+    assert!(printed.contains("standard output: No space left"), "{printed}");
+    assert!(printed.contains(&format!("all 6 results are in {kept_as}")), "{printed}");
     let phases = ["phase"; 6];
     assert_eq!(lines, [&["benchmark"][..], &phases, &["end"]].concat());
-    assert!(again.expect_failure().contains("exists"), "what is there is not written over");
-    assert!(many.expect_failure().contains("No space left"), "before anything is measured");
+    assert!(again.expect_failure().contains("exists"), "an existing file is not overwritten");
+    assert!(
+        many.expect_failure().contains("No space left"),
+        "the run fails before its first phase"
+    );
     assert!(!left && !Path::new(&file).exists());
 
     // Without such a file, the results go to standard error: standard output is full.
-    let said = run_on_full(&["io", "-o", &file, "--keep-caches"]);
-    let said = said.expect_failure();
-    assert!(said.contains("SUMMARY") && said.contains("--result-file"), "{said}");
-    let said = run_on_full(&["io", "-o", &file, "-b", "3"]);
-    assert!(said.expect_failure().contains("multiple"), "nothing was measured");
+    let printed = run_on_full(&["io", "-o", &file, "--keep-caches"]);
+    let printed = printed.expect_failure();
+    assert!(printed.contains("SUMMARY") && printed.contains("--result-file"), "{printed}");
+    let printed = run_on_full(&["io", "-o", &file, "-b", "3"]);
+    assert!(printed.expect_failure().contains("multiple"), "nothing was measured");
 
     let data = cluster.data().display().to_string();
     let place = cluster.path().display().to_string();
@@ -475,8 +480,8 @@ fn results_outlive_a_disk_that_fills_up() {
         let kept = scratch.join(arguments[0]);
         let keep = ["--result-file", &kept.display().to_string()].map(str::to_owned);
         let keep = [keep[0].as_str(), keep[1].as_str()];
-        let said = run_on_full(&[arguments, &keep].concat());
-        assert!(said.expect_failure().contains("results are in"), "{arguments:?}");
+        let printed = run_on_full(&[arguments, &keep].concat());
+        assert!(printed.expect_failure().contains("results are in"), "{arguments:?}");
         let lines = kinds(&kept);
         assert_eq!((lines[0].as_str(), lines[lines.len() - 1].as_str()), ("benchmark", "end"));
         assert!(lines.len() > 4 && lines[1..lines.len() - 1].iter().all(|it| it == kind));
@@ -577,7 +582,7 @@ struct Endless {
     scratch: Scratch,
 }
 
-/// How an endless run has ended.
+/// The result of an endless run that has ended.
 struct Ended {
     code: Option<i32>,
     outcome: Value,
@@ -602,7 +607,7 @@ impl Endless {
         Self { child, scratch }
     }
 
-    /// Until files were removed and made again.
+    /// Waits until the run has removed its files and created them again.
     fn wait_for_repetitions(&self) {
         let file = self.scratch.join("work/file.00000000");
         let number = || fs::metadata(&file).and_then(|it| it.created()).ok();
@@ -632,7 +637,7 @@ impl Endless {
     }
 
     fn wait_for_clean(&self) {
-        wait_for("what was made is removed", PATIENCE, || {
+        wait_for("the removal of its files", PATIENCE, || {
             names(&self.scratch.join("work")).is_empty().then_some(())
         });
     }
@@ -654,7 +659,7 @@ fn io_keeps_its_results_when_a_process_dies() {
 }
 
 #[test]
-fn io_does_not_wait_for_ever_for_a_process_that_stands_still() {
+fn io_ends_when_a_process_makes_no_progress() {
     let mut run = Endless::start(&["--output", "json", "--patience", "10"]);
     run.wait_for_repetitions();
     let workers = run.workers();
@@ -663,13 +668,13 @@ fn io_does_not_wait_for_ever_for_a_process_that_stands_still() {
     assert_eq!(ended.code, Some(1), "{}", ended.error);
     let why = ended.outcome["failure"].as_str().unwrap_or(&ended.error);
     assert!(why.contains("no progress for 10 s"), "{why}");
-    // They clean up when they can.
+    // The workers clean up when they continue.
     workers.iter().for_each(|worker| worker.signal(Signal::CONT));
     run.wait_for_clean();
 }
 
 #[test]
-fn io_ends_in_order_on_control_c_and_at_all_when_it_is_killed() {
+fn io_cleans_up_after_ctrl_c_and_after_a_kill() {
     let mut run = Endless::start(&["--output", "json"]);
     run.wait_for_repetitions();
     run.signal(Signal::INT);

@@ -6,10 +6,10 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// Leases last 5 s; a busy machine finds out a little later.
+/// Leases last 5 s; a busy machine detects the end a little later.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Semantics 3.7: only the storage targets knew the size of the file.
+/// Semantics 3.7: only the storage targets have the size of the file.
 #[test]
 fn size_by_a_dead_writer_is_settled_after_its_lease() {
     for transport in [Transport::Uring, Transport::Device] {
@@ -34,7 +34,7 @@ fn size_by_a_dead_writer_is_settled_after_its_lease() {
         second.kill();
         drop(open);
         for (number, bytes) in contents.iter().enumerate() {
-            wait_for("the size of what a dead client wrote", PATIENCE, || {
+            wait_for("the size of a dead client's file", PATIENCE, || {
                 (size(number) == bytes.len() as u64).then_some(())
             });
             let found = files::read(cluster.path().join(format!("file-{number}")));
@@ -117,7 +117,7 @@ fn appends_of_two_mounts_go_on_over_kills() {
     let join = |thread: std::thread::JoinHandle<Vec<String>>| thread.join().expect("no panic");
     let victims: Vec<_> = victims.into_iter().map(join).collect();
     let survivors: Vec<_> = survivors.into_iter().map(join).collect();
-    assert!(survivors.iter().all(|lines| lines.len() == COUNT), "they know of no kill");
+    assert!(survivors.iter().all(|lines| lines.len() == COUNT), "the model has no kill");
     let text = fs::read_to_string(&here).expect("no zeros are shown as text");
     assert!(!text.contains('\0'), "no hole");
     for line in survivors.iter().chain(&victims).flatten() {

@@ -86,7 +86,7 @@ fn client_stopped_past_its_lease_overwrites_nothing() {
         let outcomes = says.next().expect("a line").expect("text");
         let outcomes: Vec<_> = outcomes.split(' ').collect();
         let expected = ["EIO", "EIO", "EIO", "EIO", "EIO", "done"];
-        assert_eq!(outcomes[..6], expected, "of writing again, and what came then");
+        assert_eq!(outcomes[..6], expected, "of the second write, and its result");
         assert_eq!(outcomes[6..], ["ESTALE", "ESTALE", "EIO", "EIO"], "of the file without a name");
         assert!(writer.wait().expect("our own child").success());
         assert!(files::read(&path) == theirs, "what others wrote is untouched");

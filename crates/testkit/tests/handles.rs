@@ -6,8 +6,8 @@ use skep_testkit::{Cluster, Shape, Transport, wait_for};
 use std::path::Path;
 use std::time::Duration;
 
-/// Prints the handle of a path, or opens a handle and prints what it leads to: its path, and a
-/// file's text. The standard library has neither call.
+/// Prints the handle of a path, or opens a handle and prints its path and the text of a file. The
+/// standard library has neither call.
 const SCRIPT: &str = r#"
 import ctypes, errno, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -47,7 +47,7 @@ fn handle(path: &Path) -> Handle {
     (kind.to_owned(), bytes.to_owned())
 }
 
-/// The file to which a handle leads on a mount.
+/// The file that a handle refers to on a mount.
 fn open(mount: &Path, (kind, bytes): &Handle) -> String {
     python(&["open", mount.to_str().expect("UTF-8"), kind, bytes])
 }
@@ -74,7 +74,7 @@ fn handles_lead_to_their_inode_for_as_long_as_it_exists() {
         assert_eq!(open(&root, &removed[0]), "gone");
         files::remove_dir(&gone);
         files::remove_file(root.join("removed"));
-        // A handle still leads to a moved file.
+        // A handle still refers to a moved file.
         files::rename(root.join("directory-0/inner"), root.join("directory-1/moved"));
         expected[0].1 = "directory-1/moved".to_owned();
         let check = |mount: &Path| {
@@ -96,7 +96,8 @@ fn handles_lead_to_their_inode_for_as_long_as_it_exists() {
     }
 }
 
-/// Semantics 1.19: while a mount has it open, there; elsewhere it is gone with its last name.
+/// Semantics 1.19: a handle of an open file stays valid on the mount that has it open. On other
+/// mounts it becomes invalid with the file's last name.
 #[test]
 fn handles_lead_to_unlinked_files_while_open() {
     for transport in Transport::ALL {
@@ -112,8 +113,8 @@ fn handles_lead_to_unlinked_files_while_open() {
         for mount in [&here, &there] {
             assert_eq!(open(mount, &leads_to), "text of it", "{}", mount.display());
         }
-        // The kernel tells of the last close in its own time, and what it remembers of the inode
-        // is as old as attributes may be.
+        // The kernel sends the last close asynchronously, and its cached attributes of the inode
+        // may be as old as the attribute timeout.
         let is_gone = |mount: &Path| {
             wait_for("it is gone", Duration::from_secs(30), || {
                 (open(mount, &leads_to) == "ESTALE").then_some(())

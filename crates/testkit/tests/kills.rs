@@ -44,7 +44,7 @@ fn under_load(workers: &mut [Worker], violence: impl FnOnce(&mut dyn FnMut(usize
         let mut go_on = |operations: usize| {
             let count = || done.iter().map(|it| it.load(Ordering::Relaxed)).sum::<u64>();
             let goal = count() + operations as u64;
-            wait_for("the workload goes on", PATIENCE, || {
+            wait_for("progress of the workload", PATIENCE, || {
                 let has_failed = running.iter().any(ScopedJoinHandle::is_finished);
                 (has_failed || count() >= goal).then_some(())
             });
@@ -56,8 +56,8 @@ fn under_load(workers: &mut [Worker], violence: impl FnOnce(&mut dyn FnMut(usize
     })
 }
 
-fn verify(workers: &mut [Worker], cut: &Crash, round: &str) {
-    let problems: Vec<_> = workers.iter_mut().flat_map(|worker| worker.check(cut)).collect();
+fn verify(workers: &mut [Worker], crash: &Crash, round: &str) {
+    let problems: Vec<_> = workers.iter_mut().flat_map(|worker| worker.check(crash)).collect();
     assert!(problems.is_empty(), "{round}:\n{}", problems.join("\n"));
 }
 
@@ -97,12 +97,12 @@ fn round(cluster: &Cluster, workers: &mut [Worker], random: &mut Random, kills: 
             println!("    {} {} killed", victim.role(), victim.pid);
             go_on(1);
             if start.elapsed() > Duration::from_secs(10) {
-                println!("    the workload stood still for {:?}", start.elapsed());
+                println!("    the workload made no progress for {:?}", start.elapsed());
             }
         }
         go_on(50);
     });
-    assert!(failures.is_empty(), "a service that is away is waited for:\n{}", failures.join("\n"));
+    assert!(failures.is_empty(), "operations wait for a killed service:\n{}", failures.join("\n"));
 }
 
 fn all_files(directory: &Path, files: &mut Vec<std::path::PathBuf>) {
@@ -115,7 +115,7 @@ fn all_files(directory: &Path, files: &mut Vec<std::path::PathBuf>) {
     }
 }
 
-/// `skep entry info` on every entry; returns the ids of regular files.
+/// Runs `skep entry info` on every entry.
 fn entry_info_on_all(cluster: &Cluster) {
     let mut files = Vec::new();
     all_files(cluster.path(), &mut files);
@@ -146,7 +146,7 @@ fn kills_on(transport: Transport) {
     let cluster = Cluster::start(Shape { transport, ..Shape::default() });
     let mut workers: Vec<_> =
         (0..WORKERS).map(|number| Worker::new(cluster.path(), number, seed)).collect();
-    assert!(cluster.chunk_files().len() > 1, "chunk files are looked for where they are");
+    assert!(cluster.chunk_files().len() > 1, "the test finds the chunk files");
     let mut kills = 0;
     while kills < KILLS {
         let count = CLIENT_KILL_EVERY - 1;

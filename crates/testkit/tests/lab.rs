@@ -12,21 +12,22 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Longer than elsewhere: a lab starts a whole cluster in network namespaces of limited rates.
+/// Longer than for other tests: a lab starts a whole cluster in network namespaces with limited
+/// rates.
 const PATIENCE: Duration = Duration::from_secs(240);
 const NOTHING: Vec<String> = Vec::new();
-/// Bytes in a second that the lab below is asked for.
+/// The rates that the lab below is started with, in bytes per second.
 const LINK: f64 = 8e6;
 const TARGET: f64 = 5e6;
-/// Programs that write at once.
+/// Programs that write at the same time.
 const WRITERS: u32 = 8;
-/// The bytes that each client writes.
+/// The bytes that each program writes.
 const MEGABYTES: u32 = 4;
 const RATES: [&str; 4] = ["--client-link", "64Mbit", "--target-rate", "5MB/s"];
 const SHAPE: [&str; 7] = ["--servers", "2", "--targets", "1", "--clients", "2", "--in-memory"];
 
-/// Runs a command of labs that succeeds, and checks what it prints as `json` and as `ndjson`; gives
-/// the value.
+/// Runs a `skep lab` command that must succeed, checks its output as `json` and as `ndjson` against
+/// the schema, and returns the value.
 fn checked(lab: &Lab, verb: &str, more: &[&str]) -> Value {
     let schema = format!("lab-{verb}");
     let lines = lab.call(verb, &[&["--output", "ndjson"], more].concat()).expect_success();
@@ -38,19 +39,19 @@ fn checked(lab: &Lab, verb: &str, more: &[&str]) -> Value {
 
 fn kill(pid: u32) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("an id");
-    // It may have ended by itself.
+    // The process may already have ended.
     kill_process(pid, Signal::KILL).ok();
 }
 
-/// Whether a process of the lab is `sleep`.
+/// Whether a process named `sleep` runs in the lab.
 fn has_sleep(lab: &Lab) -> bool {
     let name = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm"));
     lab.processes().iter().any(|pid| name(pid).is_ok_and(|name| name == "sleep\n"))
 }
 
-/// Writes on client 1 to new files on these targets until they are synced, and gives how many bytes
-/// of them went over in a second. Several files at once: one alone waits for the link and for the
-/// target in turn.
+/// Client 1 writes new files on these targets and syncs them. Returns the bytes written per second.
+/// It writes several files at once, because a single writer would wait alternately for the link and
+/// for the target.
 fn written_rate(lab: &Lab, name: &str, targets: &str) -> f64 {
     let skep = cluster::program().display().to_string();
     let on_client = |script: &str| lab.json("run", &["--host", "c1", "--", "sh", "-c", script]);
@@ -72,7 +73,8 @@ fn written_rate(lab: &Lab, name: &str, targets: &str) -> f64 {
     bytes / host["seconds"].float()
 }
 
-/// A rate may never be passed; on a machine that does much else it may be missed a few times.
+/// The measured rate may never exceed the limit. On a busy machine a few attempts may stay below
+/// it.
 fn assert_rate(lab: &Lab, targets: &str, expected: f64) {
     let mut found = Vec::new();
     for attempt in 0..5 {
@@ -144,7 +146,7 @@ fn commands_on_hosts_have_exit_codes_and_a_limit_of_time() {
     let value: Value = serde_json::from_str(&run.stdout).expect("JSON");
     assert_eq!(value["hosts"][0]["exit_code"], 0, "{value}");
     assert_eq!(value["hosts"][1]["exit_code"], 7, "{value}");
-    // Processes that the command has started end with it.
+    // Processes that the command has started end with the command.
     let script = "sleep 1000 & sleep 1000; echo not reached";
     let limited = ["--host", "c1", "--timeout", "300ms", "--output", "json"];
     let run = lab.call("run", &[&limited[..], &["--", "sh", "-c", script]].concat());
@@ -161,11 +163,11 @@ fn commands_on_hosts_have_exit_codes_and_a_limit_of_time() {
 }
 
 #[test]
-fn whatever_a_killed_lab_leaves_is_removed() {
+fn remains_of_a_killed_lab_are_removed() {
     let lab = Lab::new();
     lab.call("up", &SHAPE).expect_success();
     files::write(lab.mount("c1").join("data"), vec![7; 3 << 20]);
-    // Also another program that runs in a host.
+    // Another program also runs on a host.
     let mut shell = lab.command("run", &["--host", "c2", "--", "sleep", "1000"]);
     let mut shell = shell.stdout(Stdio::null()).spawn().expect("started");
     wait_for("it runs", PATIENCE, || has_sleep(&lab).then_some(()));
@@ -183,7 +185,7 @@ fn whatever_a_killed_lab_leaves_is_removed() {
     lab.call("down", &[]).expect_success();
     shell.wait().expect("our own child");
     assert_eq!(lab.remains(), NOTHING);
-    // The name is free, and the state need not be there.
+    // The name is free again, and the removal also works without the state file.
     lab.call("up", &SHAPE).expect_success();
     files::remove_file(lab.directory().join("lab.json"));
     lab.call("down", &[]).expect_success();
@@ -198,10 +200,10 @@ fn noted_processes(lab: &Lab) -> Option<usize> {
 }
 
 #[test]
-fn a_lab_that_was_killed_while_it_was_made_is_removed() {
+fn lab_killed_while_starting_is_removed() {
     let lab = Lab::new();
     let namespaces = || lab.remains().iter().filter(|it| it.starts_with("skep-lab-")).count();
-    // Itself is the first process of the state.
+    // The first process in the state is `skep lab up` itself.
     let moments: [(&str, &dyn Fn() -> bool); 6] = [
         ("its directory is there", &|| lab.directory().exists()),
         ("a namespace is there", &|| namespaces() > 0),
@@ -223,7 +225,7 @@ fn a_lab_that_was_killed_while_it_was_made_is_removed() {
         lab.call("down", &[]).expect_success();
         assert_eq!(lab.remains(), NOTHING, "{moment}");
     }
-    // Or while it is still at work: it is ended first.
+    // A lab whose `skep lab up` still runs: `down` ends that process first.
     let mut up = lab.command("up", &SHAPE);
     let mut up = up.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("started");
     wait_for("it has begun", PATIENCE, || noted_processes(&lab));
@@ -256,14 +258,14 @@ fn impossible_lab_is_refused_before_anything_is_made() {
     refused(&["--directory", &full.display().to_string()], 1, "it is not empty");
     assert_eq!(files::read_to_string(full.join("thesis")), "precious");
     refused(&["--link", "100Gbit"], 1, "--force");
-    // A description in a file, and a dry run of it.
+    // A description from a file, and its dry run.
     files::write(&file, "servers = 3\ntargets = 1\nlink = \"80Mbit\"\n");
     let file = file.display().to_string();
     let plan = checked(&lab, "up", &[&file, "--clients", "1", "--dry-run"]);
     assert_eq!(plan["hosts"].as_array().map(Vec::len), Some(5), "{plan}");
     assert_eq!(plan["hosts"][1]["link_bytes_per_second"], 10_000_000);
     assert_eq!(lab.remains(), NOTHING);
-    // Delays are a part of the kernel that not all have.
+    // Not every kernel has the module that emulates delays.
     let netem = ["--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"];
     let has_netem = finish(Command::new("unshare").args(netem), PATIENCE).status.success();
     match has_netem {
@@ -283,7 +285,7 @@ fn shapes(format: &str) -> String {
 fn without_root_a_lab_is_refused() {
     let scratch = Scratch::new();
     let lab = Lab::new();
-    // The build directory may be closed to others.
+    // Other users may have no access to the build directory.
     let copy = scratch.join("skep");
     files::copy(cluster::program(), &copy);
     let mut command = Command::new("setpriv");
@@ -294,7 +296,7 @@ fn without_root_a_lab_is_refused() {
     assert_eq!(lab.remains(), NOTHING);
 }
 
-/// How often this kernel was told to forget what it has cached: pages, and names.
+/// How often this kernel has dropped its page cache, and its cache of names and inodes.
 fn cache_drops() -> [u64; 2] {
     let text = files::read_to_string("/proc/vmstat");
     ["drop_pagecache ", "drop_slab "].map(|name| {
@@ -310,12 +312,13 @@ fn benchmarks_run_on_the_hosts_of_a_lab_and_drop_caches() {
     let bench = |verb: &str, more: &[&str]| {
         let mut command = Command::new(cluster::program());
         command.args(["bench", verb, "--lab", lab.name(), "--output", "json"]).args(more);
-        // Relative paths are in the mounts, wherever this is run.
+        // Relative paths are relative to the mounts, in any working directory.
         command.current_dir("/");
         let value = finish(&mut command, PATIENCE).expect_success();
         let value: Value = serde_json::from_str(&value).expect("JSON");
         check(&format!("bench-{verb}"), &value);
-        // Others may have work for the processors, too: whether it counts can't be foreseen.
+        // Other programs may load the processors, so the test cannot predict whether the run is
+        // valid.
         assert_eq!(value["is_valid"], !value["cpu"]["is_limit"].as_bool().expect("judged"));
         assert!(value["cpu"]["samples"].as_u64() > Some(0), "{value}");
         let hosts = value["hosts"].list();
@@ -328,7 +331,7 @@ fn benchmarks_run_on_the_hosts_of_a_lab_and_drop_caches() {
         for phase in phases {
             assert_eq!(phase["caches_dropped"], true, "{phase}");
         }
-        // Others may drop caches, too.
+        // Other programs may drop caches, too.
         for (before, after) in before.into_iter().zip(cache_drops()) {
             assert!(after - before >= phases.len() as u64, "{before} {after}: {value}");
         }
@@ -358,7 +361,7 @@ fn benchmarks_run_on_the_hosts_of_a_lab_and_drop_caches() {
     assert_eq!(lab.remains(), NOTHING);
 }
 
-/// A shell's command that leaves no processor idle for some seconds, whatever else runs here.
+/// A shell command that leaves no processor idle for some seconds, even on a busy machine.
 fn hog(seconds: u32) -> String {
     let text = files::read_to_string("/proc/stat");
     let is_processor = |line: &&str| line.starts_with("cpu") && !line.starts_with("cpu ");

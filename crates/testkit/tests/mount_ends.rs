@@ -115,7 +115,7 @@ impl Locker {
         Self(child, lines)
     }
 
-    fn says(&mut self, what: &str) {
+    fn expect_line(&mut self, what: &str) {
         assert_eq!(self.1.next().expect("a line").expect("text"), what);
     }
 }
@@ -134,12 +134,12 @@ fn mount_ends_after_a_program_waiting_for_a_lock_is_killed() {
         let scratch = Scratch::new();
         files::write(cluster.path().join("file"), "");
         let mut holder = Locker::on(&cluster.path().join("file"));
-        holder.says("waits");
-        holder.says("has it");
+        holder.expect_line("waits");
+        holder.expect_line("has it");
         let path = scratch.join("mnt");
         let process = detach(&cluster, transport, &path);
         let mut waiter = Locker::on(&path.join("file"));
-        waiter.says("waits");
+        waiter.expect_line("waits");
         let waits = || {
             let locks = cluster.skep_json(&["lock", "list"]);
             let mut list = locks.as_array()?.iter();
@@ -280,11 +280,11 @@ fn mounts_end_while_the_services_are_stopped() {
         run(Command::new(cluster::program()).arg("umount").arg(used));
         let reader = Reader::of(&busy.join("file"));
         reader.waits();
-        let said = finish(Command::new("umount").arg(busy), SILENT_PATIENCE).expect_failure();
-        assert!(said.contains("busy"), "{said}");
+        let printed = finish(Command::new("umount").arg(busy), SILENT_PATIENCE).expect_failure();
+        assert!(printed.contains("busy"), "{printed}");
         run(Command::new("umount").arg("-l").arg(busy));
         assert!(!is_mounted(busy));
-        assert!(processes[3].runs(), "as long as somebody uses it");
+        assert!(processes[3].runs(), "while a program uses it");
         reader.end();
         for (process, path) in processes.iter().zip(&ways) {
             ends(process, path);

@@ -88,8 +88,8 @@ fn flags_are_the_kernels_and_can_be_changed() {
         ("remount,transport=device", "from uring to device"),
         ("remount,attribute_timeout=7", "from 1 to 7"),
     ] {
-        let said = place.helper(options).expect_failure();
-        assert!(said.contains(words), "{options}: {said}");
+        let printed = place.helper(options).expect_failure();
+        assert!(printed.contains(words), "{options}: {printed}");
     }
     assert!(is_read_only(&mount_point), "nothing was changed");
     // An option that the mount has already changes nothing.
@@ -107,17 +107,17 @@ fn helper_reports_the_cause_of_a_failed_mount() {
     let place = Place::new();
     let refused = place.helper("transprot=uring");
     assert_eq!(refused.status.code(), Some(32), "{}", refused.stderr);
-    let said = refused.expect_failure();
-    assert!(said.contains("no mount option 'transprot=uring'"), "{said}");
+    let printed = refused.expect_failure();
+    assert!(printed.contains("unknown mount option 'transprot=uring'"), "{printed}");
     // mount(8) forwards the message.
-    let said = place
+    let printed = place
         .with_mount("mount -t skep ../data $PWD/mnt -o transprot=uring 2>&1 || echo exit code $?");
-    assert!(said.contains("no mount option 'transprot=uring'"), "{said}");
-    assert!(said.ends_with("exit code 32\n"), "{said}");
-    let said = place.helper("transport=pigeon").expect_failure();
-    assert!(said.contains("pigeon"), "{said}");
-    let said = place.helper("log_limit=many").expect_failure();
-    assert!(said.contains("log_limit=many"), "{said}");
+    assert!(printed.contains("unknown mount option 'transprot=uring'"), "{printed}");
+    assert!(printed.ends_with("exit code 32\n"), "{printed}");
+    let printed = place.helper("transport=pigeon").expect_failure();
+    assert!(printed.contains("pigeon"), "{printed}");
+    let printed = place.helper("log_limit=many").expect_failure();
+    assert!(printed.contains("log_limit=many"), "{printed}");
     let mut command = Command::new(place.path.join("mount.skep"));
     command.arg(place.cluster.data()).arg(place.path.join("absent"));
     let failed = finish(&mut command, PATIENCE);
@@ -140,7 +140,7 @@ fn helper_reports_the_cause_of_a_failed_mount() {
 }
 
 /// The value of an attribute of a mount's root.
-fn root_says(mount_point: &Path, name: &str) -> String {
+fn xattr_as_root(mount_point: &Path, name: &str) -> String {
     let mut bytes = [0_u8; 64];
     let len = rustix::fs::getxattr(mount_point, name, &mut bytes).or_fail("getxattr", mount_point);
     String::from_utf8_lossy(&bytes[..len]).into_owned()
@@ -155,9 +155,9 @@ fn full_log(log: &Path) {
 fn logs_anew(mount_point: &Path, log: &Path) {
     let mount = skep_testkit::process::below(mount_point).pop().expect("it runs");
     mount.signal(Signal::USR1);
-    wait_for("it says what it logs", PATIENCE, || {
+    wait_for("the mount logs", PATIENCE, || {
         let text = fs::read_to_string(log).ok()?;
-        text.contains("the log level is trace now; it was debug").then_some(())
+        text.contains("changes its log level from debug to trace").then_some(())
     });
     let old = files::read_to_string(format!("{}.old", log.display()));
     assert!(old.starts_with("as it was"), "{old}");
@@ -178,8 +178,8 @@ fn each_option_has_its_effect() {
         let mut command = Command::new(place.path.join("mount.skep"));
         finish(command.arg(&address).arg(&mount_point).args(["-o", options]), PATIENCE)
     };
-    let said = by_address("defaults").expect_failure();
-    assert!(said.contains("token"), "{said}");
+    let printed = by_address("defaults").expect_failure();
+    assert!(printed.contains("token"), "{printed}");
     let options = format!(
         "token_file={},transport=device,attribute_timeout=0.25,log=debug,log_file={},\
          log_limit=64KiB,job_patterns",
@@ -191,13 +191,13 @@ fn each_option_has_its_effect() {
     let table = files::read_to_string("/proc/self/mounts");
     let line = format!("{address} {} fuse.skep", mount_point.display());
     assert!(table.contains(&line), "{table}");
-    assert_eq!(root_says(&mount_point, "user.skep.transport"), "device");
-    assert_eq!(root_says(&mount_point, "user.skep.attribute_timeout"), "0.25");
+    assert_eq!(xattr_as_root(&mount_point, "user.skep.transport"), "device");
+    assert_eq!(xattr_as_root(&mount_point, "user.skep.attribute_timeout"), "0.25");
     logs_anew(&mount_point, &log);
     let mut job = Command::new("touch");
     job.arg(mount_point.join("asked")).env("SKEP_PATTERN", "count=1,chunk-size=1MiB");
     finish(&mut job, PATIENCE).expect_success();
-    let pattern = root_says(&mount_point.join("asked"), "user.skep.pattern");
+    let pattern = xattr_as_root(&mount_point.join("asked"), "user.skep.pattern");
     assert!(pattern.contains("chunk-size=1MiB"), "{pattern}");
     place.umount();
     let serves = || skep_testkit::process::below(&mount_point).len();
@@ -247,14 +247,14 @@ fn fstab_and_mount_know_the_type() {
         place.mount_point().display()
     );
     files::write(place.path.join("fstab"), table);
-    let said = place.with_mount(
+    let printed = place.with_mount(
         "mount -T fstab $PWD/mnt; grep $PWD/mnt /proc/mounts; echo hello >mnt/file; \
          mount -o remount,ro $PWD/mnt; echo more 2>&- >>mnt/file || echo refused; cat mnt/file; \
          umount $PWD/mnt; mount -t skep ../data $PWD/mnt; cat mnt/file; umount $PWD/mnt",
     );
-    let lines: Vec<_> = said.lines().collect();
-    assert!(lines[0].contains(" fuse.skep rw,nodev,"), "{said}");
-    assert_eq!(lines[1..], ["refused", "hello", "hello"], "{said}");
+    let lines: Vec<_> = printed.lines().collect();
+    assert!(lines[0].contains(" fuse.skep rw,nodev,"), "{printed}");
+    assert_eq!(lines[1..], ["refused", "hello", "hello"], "{printed}");
     place.cluster.stop();
 }
 
@@ -265,11 +265,11 @@ fn mount_a_does_not_mount_twice() {
     let (data, mount_point) = (place.cluster.data().display(), place.mount_point());
     let table = format!("{data} {} skep _netdev,transport=device 0 0\n", mount_point.display());
     files::write(place.path.join("fstab"), table);
-    let said = place.with_mount(
+    let printed = place.with_mount(
         "mount -a -T fstab; mount -a -T fstab; grep $PWD/mnt /proc/mounts; umount $PWD/mnt",
     );
-    let sources: Vec<_> = said.lines().filter_map(|line| line.split(' ').next()).collect();
-    assert_eq!(sources, [data.to_string()], "{said}");
+    let sources: Vec<_> = printed.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(sources, [data.to_string()], "{printed}");
     place.cluster.stop();
 }
 
@@ -304,8 +304,8 @@ fn a_mount_ends_while_the_cluster_is_away() {
             (place.contains("fuse") || place.contains("request_wait_answer")).then_some(())
         });
         let mut umount = Command::new("umount");
-        let said = finish(umount.arg(busy.path()), PATIENCE).expect_failure();
-        assert!(said.contains("busy"), "{said}");
+        let printed = finish(umount.arg(busy.path()), PATIENCE).expect_failure();
+        assert!(printed.contains("busy"), "{printed}");
         finish(Command::new("umount").args(["-l", "-f"]).arg(busy.path()), PATIENCE)
             .expect_success();
         reader.join().expect("no panic").expect_err("the cluster is dead");

@@ -88,7 +88,7 @@ impl Host {
         command.args(["mount", "--cluster", &self.address, "--token-file", &self.token()]);
         command.args(options).arg(mount_point);
         let mut begun = Begun::new(self, name, command);
-        begun.log.clone_from(&begun.said);
+        begun.log.clone_from(&begun.printed);
         begun
     }
 }
@@ -100,18 +100,18 @@ struct Begun {
     mount_point: PathBuf,
     log: PathBuf,
     /// The mount's standard error so far.
-    said: PathBuf,
+    printed: PathBuf,
 }
 
 impl Begun {
     fn new(host: &Host, name: &str, mut command: Command) -> Self {
-        let said = host.path.join(format!("{name}-said.log"));
+        let printed = host.path.join(format!("{name}-printed.log"));
         let since = Instant::now();
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        command.stderr(files::create(&said));
+        command.stderr(files::create(&printed));
         let child = command.spawn().expect("it can be started");
         let mount_point = host.path.join(name);
-        Self { child, since, mount_point, log: host.log(name), said }
+        Self { child, since, mount_point, log: host.log(name), printed }
     }
 
     fn await_wait(&self) {
@@ -131,9 +131,9 @@ impl Begun {
     /// Waits until the mount has failed; returns its message.
     fn failure(&mut self) -> String {
         let status = self.end();
-        let said = files::read_to_string(&self.said);
-        assert!(status.code().is_some_and(|code| code != 0), "{status}: {said}");
-        said
+        let printed = files::read_to_string(&self.printed);
+        assert!(status.code().is_some_and(|code| code != 0), "{status}: {printed}");
+        printed
     }
 
     /// The processes of the mount: the helper and the background process.
@@ -177,17 +177,17 @@ fn mount_waits_for_management_as_long_as_configured() {
     for begun in [&usual, &patient, &by_mount] {
         begun.await_wait();
     }
-    let said = refusal(host.helper("wrong", &host.token(), "retry=soon"));
-    assert!(said.contains("retry=soon"), "{said}");
-    let said = refusal(host.helper("wrong", "/nowhere", "retry=forever"));
-    assert!(said.contains("/nowhere"), "{said}");
+    let printed = refusal(host.helper("wrong", &host.token(), "retry=soon"));
+    assert!(printed.contains("retry=soon"), "{printed}");
+    let printed = refusal(host.helper("wrong", "/nowhere", "retry=forever"));
+    assert!(printed.contains("/nowhere"), "{printed}");
 
-    let said = usual.failure();
-    assert!(usual.since.elapsed() >= USUAL_RETRY, "{said}");
+    let printed = usual.failure();
+    assert!(usual.since.elapsed() >= USUAL_RETRY, "{printed}");
     for words in [host.address.as_str(), "Connection refused", "retry=SECONDS"] {
-        assert!(said.contains(words), "{words}: {said}");
+        assert!(printed.contains(words), "{words}: {printed}");
     }
-    assert!(said.contains(&format!("log: {}", usual.log.display())), "{said}");
+    assert!(printed.contains(&format!("log: {}", usual.log.display())), "{printed}");
     usual.await_nothing_left();
 
     assert!(patient.is_waiting() && by_mount.is_waiting() && dry.is_waiting());
@@ -217,8 +217,8 @@ fn mount_waits_for_management_as_long_as_configured() {
     let secret = token.split('-').nth(2).expect("a secret").split('@').next().expect("a secret");
     let wrong = host.path.join("wrong-token").display().to_string();
     files::write(&wrong, token.replace(secret, &"0".repeat(secret.len())));
-    let said = refusal(host.helper("wrong", &wrong, "retry=forever"));
-    assert!(said.contains("token is wrong"), "{said}");
+    let printed = refusal(host.helper("wrong", &wrong, "retry=forever"));
+    assert!(printed.contains("token is wrong"), "{printed}");
     host.cluster.stop();
 }
 
@@ -233,7 +233,7 @@ fn ending_a_waiting_mount_leaves_nothing() {
     for begun in all {
         begun.await_wait();
     }
-    // The helper, and what it has started.
+    // The helper, and the processes that it has started.
     assert_eq!(by_mount.processes().len(), 2);
     assert_eq!(by_helper.processes().len(), 2);
 
@@ -244,8 +244,8 @@ fn ending_a_waiting_mount_leaves_nothing() {
     behind.signal(Signal::TERM);
     kill_process(Pid::from_child(&in_front.child), Signal::TERM).expect("our own child");
     for begun in [&mut in_background, &mut in_front] {
-        let said = begun.failure();
-        assert!(said.contains("a signal came before it was mounted"), "{said}");
+        let printed = begun.failure();
+        assert!(printed.contains("a signal came before it was mounted"), "{printed}");
     }
     for begun in [&mut by_mount, &mut by_helper] {
         begun.end();

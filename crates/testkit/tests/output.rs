@@ -18,9 +18,9 @@ fn parse(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Runs a command in a directory, and checks both forms of JSON against its schema; the second run
-/// of a command that changes something says the same. Lists have something in them, or nothing of
-/// it would be checked.
+/// Runs a command in a directory, and checks both forms of JSON against its schema. The second run
+/// of a command that changes something must print the same. Lists must not be empty, because the
+/// test checks the schema by their entries.
 fn check_command(directory: &Path, arguments: &[&str], name: &str) -> Value {
     let run = |format: &str| {
         let mut command = Command::new(cluster::program());
@@ -419,7 +419,12 @@ fn errors_have_a_code_a_way_out_and_an_exit_code() {
     cluster::skep(["mount", "--dry-run", "--cluster", &data, &empty]).expect_success();
     assert!(!files::read_to_string("/proc/mounts").contains(&empty));
     check(&["umount", &data], "InUse", 1, "findmnt");
-    check(&["down", "--data-dir", "/nowhere"], "Configuration", 2, "no cluster at /nowhere");
+    check(
+        &["down", "--data-dir", "/nowhere"],
+        "Configuration",
+        2,
+        "cannot find a cluster at /nowhere",
+    );
     let metadata = cluster.processes("metadata").pop().expect("it runs");
     metadata.signal(Signal::STOP);
     let (_, message, exit_code) = ask(&["session", "list", "--cluster", &data]);
@@ -445,7 +450,7 @@ fn errors_have_a_code_a_way_out_and_an_exit_code() {
 
 /// JSON cannot represent such a name: it is printed with U+FFFD, and the command succeeds.
 #[test]
-fn names_that_are_no_text_are_printed_all_the_same() {
+fn non_utf8_names_are_printed() {
     let cluster = Cluster::start(Shape { storage_services: 1, ..Shape::default() });
     let name = OsStr::from_bytes(b"no-\xff-text");
     let (made, set) = (cluster.path().join("new").join(name), cluster.path().join(name));
@@ -455,9 +460,9 @@ fn names_that_are_no_text_are_printed_all_the_same() {
         let run = |arguments: &[&str], path: &Path| {
             let all = arguments.iter().map(OsStr::new).chain([path.as_os_str()]);
             let output = ["--output", format].map(OsStr::new);
-            let said = cluster::skep(all.chain(output)).expect_success();
-            let names_it = said.contains("no-\u{fffd}-text");
-            assert!(names_it || (arguments[1] == "map" && format == "table"), "{said}");
+            let printed = cluster::skep(all.chain(output)).expect_success();
+            let names_it = printed.contains("no-\u{fffd}-text");
+            assert!(names_it || (arguments[1] == "map" && format == "table"), "{printed}");
         };
         run(&["entry", "create", "--num-targets", "1"], &made);
         run(&["entry", "set", "--num-targets", "1"], &made);

@@ -121,7 +121,7 @@ fn targets_that_are_gone_are_not_chosen_until_they_are_back() {
     let others = found(1, "only the other service's targets are chosen");
     assert!(others.is_subset(&both));
     gone.kill();
-    assert_eq!(found(2, "those of a new process are chosen again"), both);
+    assert_eq!(found(2, "a new process chooses its patterns again"), both);
     let path = cluster.path().join("written");
     files::write(&path, vec![7; 4 << 20]);
     assert_eq!(files::read(&path), vec![7; 4 << 20]);

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Power losses under each setting of `metadata.sync`.
-const CUTS: usize = 5;
+const POWER_LOSSES: usize = 5;
 const WORKERS: u64 = 4;
 /// Upper limit of the operations between two power losses.
 const BETWEEN: usize = 1500;
@@ -43,7 +43,7 @@ fn syncs(directory: &Path, stop: &AtomicBool) -> Vec<(Instant, Instant)> {
 }
 
 /// Copies the disk while the workload runs; then kills all processes and restores the copy.
-fn cut(
+fn lose_power_under_load(
     cluster: &Cluster,
     disk: &mut Disk,
     workers: &mut [Worker],
@@ -53,7 +53,7 @@ fn cut(
     let stop = AtomicBool::new(false);
     let done: Vec<_> = workers.iter().map(Worker::operations).collect();
     let place = disk.path().to_owned();
-    let (copy, cut) = std::thread::scope(|scope| {
+    let (copy, crash) = std::thread::scope(|scope| {
         let running: Vec<_> = workers
             .iter_mut()
             .map(|worker| {
@@ -64,14 +64,14 @@ fn cut(
         let count = || done.iter().map(|it| it.load(Ordering::Relaxed)).sum::<u64>();
         let probe = scope.spawn(|| syncs(&place, &stop));
         let goal = count() + operations as u64;
-        wait_for("the workload goes on", PATIENCE, || (count() >= goal).then_some(()));
+        wait_for("progress of the workload", PATIENCE, || (count() >= goal).then_some(()));
         let begun = Instant::now();
         let copy = disk.freeze_copy();
         let ended = Instant::now();
-        println!("    cut after {} operations, the copy took {:?}", count(), ended - begun);
+        println!("    power loss after {} operations, the copy took {:?}", count(), ended - begun);
         stop.store(true, Ordering::Relaxed);
         for worker in running {
-            worker.join().expect("no panic").expect("no operation fails before the cut");
+            worker.join().expect("no panic").expect("no operation fails before the power loss");
         }
         let before = probe.join().expect("no panic").into_iter().filter(|it| it.0 < begun);
         let slowest = before.map(|it| it.1.min(begun) - it.0).max().unwrap_or_default();
@@ -83,10 +83,10 @@ fn cut(
     workers.iter_mut().for_each(Worker::close);
     cluster.kill_all();
     disk.restore(copy);
-    cut
+    crash
 }
 
-fn cuts(sync: &str, late: Duration, transport: Transport) {
+fn power_losses(sync: &str, late: Duration, transport: Transport) {
     let seed = Random::seed_of_run();
     println!("seed {seed} (SKEP_TEST_SEED={seed} repeats it), metadata.sync = {sync}");
     let mut random = Random::new(seed);
@@ -97,19 +97,19 @@ fn cuts(sync: &str, late: Duration, transport: Transport) {
     let mut cluster = Cluster::start_in(disk.path(), shape.clone());
     let mut workers: Vec<_> =
         (0..WORKERS).map(|number| Worker::new(cluster.path(), number, seed)).collect();
-    for number in 1..=CUTS {
+    for number in 1..=POWER_LOSSES {
         let operations = 1 + random.below(BETWEEN);
-        let cut = cut(&cluster, &mut disk, &mut workers, operations, late);
+        let crash = lose_power_under_load(&cluster, &mut disk, &mut workers, operations, late);
         cluster = Cluster::start_in(disk.path(), shape.clone());
         let problems: Vec<_> = workers
             .iter_mut()
             .flat_map(|worker| {
                 worker.moved_to(cluster.path());
-                worker.check(&cut)
+                worker.check(&crash)
             })
             .collect();
-        assert!(problems.is_empty(), "after cut {number}:\n{}", problems.join("\n"));
-        println!("cut {number}: all there");
+        assert!(problems.is_empty(), "after power loss {number}:\n{}", problems.join("\n"));
+        println!("power loss {number}: nothing is lost");
     }
     workers.clear();
     cluster.stop();
@@ -120,15 +120,15 @@ fn cuts(sync: &str, late: Duration, transport: Transport) {
 /// allows the time of two syncs, which it measures.
 /// Semantics 3.2 and 3.3.
 #[test]
-fn cuts_with_metadata_synced_at_intervals() {
-    cuts("interval", Duration::from_millis(50), Transport::Uring);
+fn power_losses_with_metadata_synced_at_intervals() {
+    power_losses("interval", Duration::from_millis(50), Transport::Uring);
 }
 
 /// Each acknowledged operation is on the disk.
 /// Semantics 3.2 and 3.3.
 #[test]
-fn cuts_with_metadata_synced_always() {
-    cuts("always", Duration::ZERO, Transport::Device);
+fn power_losses_with_metadata_synced_always() {
+    power_losses("always", Duration::ZERO, Transport::Device);
 }
 
 /// The ways in which a program syncs its writes.
@@ -283,8 +283,8 @@ fn sync_reports_lost_sizes_again_after_metadata_power_loss() {
                 path,
             )
         };
-        let [longer, cut] = names.map(open);
-        for file in [&longer, &cut] {
+        let [longer, truncated] = names.map(open);
+        for file in [&longer, &truncated] {
             files::write_all_at(file, &before, 0);
             files::sync_all(file);
         }
@@ -292,18 +292,18 @@ fn sync_reports_lost_sizes_again_after_metadata_power_loss() {
         files::write_all_at(&longer, &more, 1 << 20);
         // Each close reports the size to metadata.
         drop(open(names[0]));
-        files::set_len(&cut, 100);
+        files::set_len(&truncated, 100);
         lose_power(&cluster, "metadata", &mut disk, copy);
 
-        longer.sync_all().expect("metadata is told again");
-        let error = cut.sync_all().expect_err("it isn't cut any more");
+        longer.sync_all().expect("the mount reports the size again");
+        let error = truncated.sync_all().expect_err("the truncation is lost");
         assert_eq!(error.raw_os_error(), Some(5), "{error}");
-        files::sync_all(&cut);
-        files::set_len(&cut, 100);
-        files::sync_all(&cut);
+        files::sync_all(&truncated);
+        files::set_len(&truncated, 100);
+        files::sync_all(&truncated);
         let copy = disk.freeze_copy();
         lose_power(&cluster, "metadata", &mut disk, copy);
-        drop((longer, cut));
+        drop((longer, truncated));
         for mount in [cluster.path(), other.path()] {
             let found = files::read(mount.join(names[0]));
             assert!(found == [&before[..], &more].concat(), "{} bytes", found.len());
@@ -343,11 +343,12 @@ fn unsynced_writer_gets_one_error_after_storage_power_loss() {
 
         lose_power(&cluster, "storage", &mut disk, copy);
         for (which, file) in [&hit, &second].into_iter().enumerate() {
-            let error = file.sync_all().expect_err("what was written may be lost");
+            let error = file.sync_all().expect_err("unsynced writes may be lost");
             assert_eq!(error.raw_os_error(), Some(5), "handle {which}: {error}");
-            file.sync_all().unwrap_or_else(|error| panic!("once, not again: {error}"));
+            file.sync_all()
+                .unwrap_or_else(|error| panic!("a second sync reports the error again: {error}"));
         }
-        untouched.sync_all().expect("all that was written to it is there");
+        untouched.sync_all().expect("its data was synced");
         // Data that is written and synced again survives.
         files::write_all_at(&hit, &lost, 1 << 20);
         files::sync_all(&hit);

@@ -1,4 +1,4 @@
-//! Ordinary programs on a mount; their results must equal those on the local file system.
+//! Ordinary programs on a mount; their results must equal the results on the local file system.
 //!
 //! Runs on a mount over each transport. Needs no network: sources and repositories are made here.
 
@@ -209,7 +209,7 @@ fn find_and_du(places: &Places) {
         .filter(|(path, _)| !path.to_string_lossy().starts_with("hard"))
         .map(|(_, node)| node.len)
         .sum();
-    assert!(kilobytes * 1024 >= bytes, "du says {kilobytes} KiB, there are {bytes} bytes");
+    assert!(kilobytes * 1024 >= bytes, "du reports {kilobytes} KiB, the files have {bytes} bytes");
 }
 
 /// Editors write a new file, sync it, and rename it over the old one, while others read.

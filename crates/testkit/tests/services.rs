@@ -35,16 +35,16 @@ impl Service {
     }
 
     /// Its next notification.
-    fn says(&self) -> String {
+    fn notification(&self) -> String {
         let mut bytes = [0; 64];
-        let len = self.socket.recv(&mut bytes).expect("it says something");
+        let len = self.socket.recv(&mut bytes).expect("a notification arrives");
         String::from_utf8_lossy(&bytes[..len]).into_owned()
     }
 
     fn end(mut self) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::TERM).expect("our own child");
-        assert_eq!(self.says(), "STOPPING=1");
+        assert_eq!(self.notification(), "STOPPING=1");
         let status = wait_for("it ends", PATIENCE, || self.child.try_wait().expect("ours"));
         assert!(status.success(), "{status}");
     }
@@ -63,7 +63,7 @@ fn start_all(scratch: &Scratch, address: &str) -> (Vec<Service>, String) {
     let of_management = [&["management", "--directory", &management][..], &listen].concat();
     run(&[&of_management[..], &["--init"]].concat());
     let mut services = vec![Service::start(scratch.path(), &of_management)];
-    assert_eq!(services[0].says(), "READY=1");
+    assert_eq!(services[0].notification(), "READY=1");
     let token = run(&["cluster", "token", "--cluster", &management]);
     let token = token.trim();
     for kind in ["metadata", "storage"] {
@@ -72,7 +72,7 @@ fn start_all(scratch: &Scratch, address: &str) -> (Vec<Service>, String) {
         let service = [&service[..], &listen].concat();
         run(&[&service[..], &["--init", "--token", token]].concat());
         let service = Service::start(scratch.path(), &service);
-        assert_eq!(service.says(), "READY=1");
+        assert_eq!(service.notification(), "READY=1");
         services.push(service);
     }
     wait_for("the targets are online", PATIENCE, || {
@@ -143,8 +143,8 @@ fn client_disconnected_past_its_lease_overwrites_nothing() {
     let mut writer = Command::new("python3");
     writer.args(["-c", WRITER]).arg(scratch.join("far/file")).stdout(Stdio::piped());
     let mut writer = writer.spawn().expect("python3 is there");
-    let mut says = BufReader::new(writer.stdout.take().expect("a pipe")).lines();
-    assert_eq!(says.next().expect("a line").expect("text"), "ready");
+    let mut notification = BufReader::new(writer.stdout.take().expect("a pipe")).lines();
+    assert_eq!(notification.next().expect("a line").expect("text"), "ready");
     assert_eq!(sessions(), 1);
     host.set_link(false);
     wait_for("its session has ended", PATIENCE, || (sessions() == 0).then_some(()));
@@ -153,7 +153,7 @@ fn client_disconnected_past_its_lease_overwrites_nothing() {
     files::sync_all(&file);
     drop(file);
     host.set_link(true);
-    assert_eq!(says.next().expect("a line").expect("text"), "EIO");
+    assert_eq!(notification.next().expect("a line").expect("text"), "EIO");
     assert!(writer.wait().expect("our own child").success());
     for name in ["near/file", "far/file"] {
         assert!(files::read(scratch.join(name)) == [b'B'; 4096], "{name}");

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// For a whole study.
+/// Time limit for a whole study.
 const STUDY_PATIENCE: Duration = Duration::from_secs(1200);
 
 fn skep(directory: &Path, arguments: &[&str]) -> Finished {
@@ -39,8 +39,8 @@ fn runs_of(study: &Path) -> Vec<Value> {
     records.filter(|record| record["kind"] == "run").collect()
 }
 
-/// Runs a command that succeeds, and checks what it prints as `ndjson` and then as `json`; gives
-/// the value.
+/// Runs a command that must succeed, checks its output as `ndjson` and then as `json` against the
+/// schema, and returns the value.
 fn checked(directory: &Path, arguments: &[&str], name: &str) -> Value {
     let run = |format: &str| {
         skep(directory, &[arguments, &["--output", format]].concat()).expect_success()
@@ -56,7 +56,7 @@ const PLAN: &str = "name = 'x'\ntitle = 'A title'\nrepetitions = 10\n\
     [[experiment]]\nname = 'count'\ntitle = 'Who chooses?'\n\
     factors = { count = [2, 4], chooser = ['roundrobin', 'balanced'] }\n";
 
-/// A journal as a study writes it: files on both servers are twice as fast as those on one.
+/// A study's journal in which files on both servers are twice as fast as files on one server.
 fn journal() -> String {
     let first = json!({
         "kind": "study", "format": 1, "plan": PLAN, "started_at": "2026-01-01T00:00:00Z",
@@ -98,24 +98,30 @@ fn journal() -> String {
 
 /// Command: skep study report.
 #[test]
-fn a_report_is_made_of_a_journal_alone() {
+fn report_needs_only_the_journal() {
     let scratch = Scratch::new();
     let study = scratch.join("study");
     files::create_dir(&study);
-    // The line at the end was cut off while it was written.
+    // The writer was interrupted in the middle of the last line.
     let text = journal() + "{\"kind\":\"run\",\"run\":40,";
     files::write(study.join("journal.ndjson"), &text);
     let value = checked(scratch.path(), &["study", "report", "study"], "study-report");
     assert_eq!(value["report"]["runs_done"], 40);
     let conclusions = value["report"]["conclusions"].list();
-    let said = |about: &str| -> Vec<&str> {
+    let conclusions_about = |about: &str| -> Vec<&str> {
         let about = conclusions.iter().filter(|it| it["about"] == about);
         about.map(|it| it["text"].text()).collect()
     };
-    assert!(said("limit")[0].starts_with("The network is the limit"), "{conclusions:?}");
-    assert!(said("chooser")[0].contains("chooser balanced"), "{conclusions:?}");
-    assert!(said("modes")[0].contains("count 2, chooser roundrobin"), "{conclusions:?}");
-    assert_eq!(said("modes").len(), 1);
+    assert!(
+        conclusions_about("limit")[0].starts_with("The network is the limit"),
+        "{conclusions:?}"
+    );
+    assert!(conclusions_about("chooser")[0].contains("chooser balanced"), "{conclusions:?}");
+    assert!(
+        conclusions_about("modes")[0].contains("count 2, chooser roundrobin"),
+        "{conclusions:?}"
+    );
+    assert_eq!(conclusions_about("modes").len(), 1);
     for file in value["files"].list() {
         let path = study.join("report").join(file.text());
         assert!(files::metadata(&path).len() > 100, "{}", path.display());
@@ -160,23 +166,23 @@ fn ready_plans_are_listed_and_printed() {
         (&json!(60_000), &json!(1_800_000))
     );
     let factors = &site["experiments"][0]["factors"];
-    assert_eq!(factors["data_bytes"], json!([null]), "to be found out");
+    assert_eq!(factors["data_bytes"], json!([null]), "a later step determines it");
     assert_eq!(factors["transfer_bytes"], json!([1 << 20]));
     assert_eq!(factors["count"], json!([1, 2, 4, 8]));
     assert_eq!(factors["chooser"], json!(["balanced", "roundrobin"]));
-    assert_eq!(factors["access"], json!(["shared-file"]), "what isn't said is there too");
+    assert_eq!(factors["access"], json!(["shared-file"]), "the plan shows defaults, too");
     let unknown = skep(scratch.path(), &["study", "plan", "scenario9"]);
     assert_eq!(unknown.status.code(), Some(4));
     assert!(unknown.expect_failure().contains("scenario1, scenario2"));
 }
 
-/// A plan for any file system: many short runs, which write next to nothing.
+/// A plan for any file system: many short runs that write very little.
 const QUICK: &str = "name = 'quick'\ntitle = 'Quick'\nrepetitions = 8\nwait = ['0s', '1ms']\n\
     [factors]\ndata-size = '256KiB'\nhosts = 1\nprocesses = 2\ntransfer = '64KiB'\n\
     [[experiment]]\nname = 'operation'\ntitle = 'Write or read?'\n\
     factors = { operation = ['write', 'read'], access = ['shared-file', 'file-per-process'] }\n";
 
-/// Writes a plan, and makes the directory that it is run on.
+/// Writes a plan, and creates the directory on which it runs.
 fn prepare(plan: &str) -> (Scratch, PathBuf) {
     let scratch = Scratch::new();
     files::write(scratch.join("plan.toml"), plan);
@@ -199,7 +205,7 @@ fn study_measures_each_condition_as_often_as_planned() {
     check("study-run", &ended);
     assert_eq!((&ended["runs_done"], &ended["is_finished"]), (&json!(32), &json!(true)));
     assert!(scratch.join(ended["report"].text()).exists());
-    // Nothing is left to be run.
+    // No run is left.
     let again = [&RUN[..], &["--resume", "--output", "ndjson"]].concat();
     let again = check_lines("study-run", &skep(scratch.path(), &again).expect_success());
     assert_eq!(again, ended);
@@ -211,7 +217,7 @@ fn study_measures_each_condition_as_often_as_planned() {
     for run in &runs {
         let application = &run["applications"][0];
         assert_eq!(application["bytes"], 256 << 10, "{run}");
-        assert_eq!(application["allocation"], Value::Null, "not a file system of ours");
+        assert_eq!(application["allocation"], Value::Null, "not on a Skep mount");
         let processes = application["processes"].list();
         assert_eq!(processes.len(), 2);
         let second = |name: &'static str| move |it: &Value| it[name].float();
@@ -235,7 +241,7 @@ fn a_plan_may_leave_data_size_and_hosts_to_the_first_step() {
     skep(scratch.path(), &RUN).expect_success();
     let kinds: Vec<String> =
         journal_of(&study).iter().map(|line| parse(line)["kind"].text().to_owned()).collect();
-    // Two sizes twice, and the one host that there is, twice.
+    // Two trials for each of two sizes, and two with the only host.
     assert_eq!(
         kinds[..8],
         ["study", "trial", "trial", "trial", "trial", "trial", "trial", "calibrated"]
@@ -266,19 +272,19 @@ fn interrupted_study_ends_after_its_run_and_resumes() {
     kill_process(Pid::from_child(&child), Signal::INT).expect("our own child");
     let status = wait_for("it ends", STUDY_PATIENCE, || child.try_wait().expect("our own child"));
     assert!(status.success(), "{status}");
-    let mut said = String::new();
+    let mut printed = String::new();
     let mut stdout = child.stdout.take().expect("a pipe");
-    std::io::Read::read_to_string(&mut stdout, &mut said).expect("text");
+    std::io::Read::read_to_string(&mut stdout, &mut printed).expect("text");
     assert!(
-        said.contains("Resume: skep study run ./plan.toml --directory study --resume"),
-        "{said}"
+        printed.contains("Resume: skep study run ./plan.toml --directory study --resume"),
+        "{printed}"
     );
     let interrupted = journal_of(&study);
     assert_eq!(interrupted[..before.len()], before);
     let count = runs_of(&study).len();
     assert!(count < 80, "it was interrupted: {count}");
 
-    // Neither begun anew nor mixed with another plan's.
+    // A study can neither start again nor mix with another plan.
     let refused = skep(scratch.path(), &RUN);
     assert_eq!(refused.status.code(), Some(1));
     assert!(refused.expect_failure().contains("--resume"));
@@ -293,7 +299,7 @@ fn interrupted_study_ends_after_its_run_and_resumes() {
     assert!(refused.expect_failure().contains("another plan"));
     assert_eq!(journal_of(&study), interrupted, "untouched");
 
-    // As a power loss in the middle of a line leaves it.
+    // A power loss in the middle of a line leaves such a journal.
     let path = study.join("journal.ndjson");
     let torn = files::read_to_string(&path) + "{\"kind\":\"run\",\"ru";
     files::write(&path, torn);
@@ -304,7 +310,7 @@ fn interrupted_study_ends_after_its_run_and_resumes() {
 }
 
 #[test]
-fn a_full_disk_ends_a_study_with_all_that_was_measured() {
+fn full_disk_ends_a_study_that_keeps_its_results() {
     let (scratch, study) = prepare(QUICK);
     files::create_dir(&study);
     let mount = |options: &str| {
@@ -322,8 +328,8 @@ fn a_full_disk_ends_a_study_with_all_that_was_measured() {
     let count = runs_of(&study).len();
     run("umount", [&study]);
     assert_eq!(full.status.code(), Some(1), "{full:?}");
-    let said = full.expect_failure();
-    assert!(said.contains("--resume") && said.contains("is kept"), "{said}");
+    let printed = full.expect_failure();
+    assert!(printed.contains("--resume") && printed.contains("is kept"), "{printed}");
     assert!(!runs.is_empty() && runs.len() < 32, "{}", runs.len());
     resumed.expect_success();
     assert_eq!(all[..kept.len()], kept);
@@ -331,16 +337,16 @@ fn a_full_disk_ends_a_study_with_all_that_was_measured() {
 }
 
 #[test]
-fn studies_that_cannot_be_are_refused_before_anything_is_run() {
+fn impossible_studies_are_refused_before_the_first_run() {
     let (scratch, study) = prepare(QUICK);
     let refused = |plan: &str, more: &[&str], code: i32, words: &[&str]| {
         files::write(scratch.join("plan.toml"), plan);
         let line = [&RUN[..], more].concat();
         let finished = skep(scratch.path(), &line);
         assert_eq!(finished.status.code(), Some(code), "{finished:?}");
-        let said = finished.expect_failure();
-        assert!(words.iter().all(|word| said.contains(word)), "{words:?}: {said}");
-        assert!(!study.exists(), "{said}");
+        let printed = finished.expect_failure();
+        assert!(words.iter().all(|word| printed.contains(word)), "{words:?}: {printed}");
+        assert!(!study.exists(), "{printed}");
         assert_eq!(files::read_dir(scratch.join("mount")).count(), 0);
     };
     let counted = QUICK.replace("processes = 2", "processes = 2\ncount = 4");
@@ -363,7 +369,7 @@ fn studies_that_cannot_be_are_refused_before_anything_is_run() {
     assert_eq!(run(&["study", "run", "small", "--lab", "none"]).status.code(), Some(4));
 }
 
-/// A plan for a lab of its own: short runs that write next to nothing.
+/// A plan with its own lab: short runs that write very little.
 const OWN: &str = "name = 'own'\ntitle = 'Own'\nrepetitions = 3\nblock = 3\n\
     lab = { shape = 'small', targets = 1, clients = 1 }\n\
     [factors]\ndata-size = '256KiB'\nhosts = 1\nprocesses = 2\ntransfer = '64KiB'\n\
@@ -377,7 +383,7 @@ fn in_own_lab<'a>(lab: &'a Lab, more: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn a_study_makes_a_lab_of_its_own_and_leaves_nothing_of_it() {
+fn study_in_its_own_lab_leaves_nothing_of_the_lab() {
     let (scratch, study) = prepare(OWN);
     let lab = Lab::new();
     let run = |more: &[&str]| skep(scratch.path(), &in_own_lab(&lab, more));
@@ -389,8 +395,8 @@ fn a_study_makes_a_lab_of_its_own_and_leaves_nothing_of_it() {
     // A failed study prints the reason, and its lab is removed too.
     files::remove_dir_all(&study);
     files::write(&study, "a file");
-    let said = run(&[]).expect_failure();
-    assert!(said.contains("study: File exists"), "{said}");
+    let printed = run(&[]).expect_failure();
+    assert!(printed.contains("study: File exists"), "{printed}");
     assert_eq!(lab.remains(), Vec::<String>::new());
 }
 
@@ -409,11 +415,11 @@ fn study_resumes_in_a_new_lab_after_ctrl_c() {
     kill_process(Pid::from_child(&child), Signal::INT).expect("our own child");
     let status = wait_for("it ends", STUDY_PATIENCE, || child.try_wait().expect("our own child"));
     assert!(status.success(), "{status}");
-    let mut said = String::new();
+    let mut printed = String::new();
     let mut stdout = child.stdout.take().expect("a pipe");
-    std::io::Read::read_to_string(&mut stdout, &mut said).expect("text");
+    std::io::Read::read_to_string(&mut stdout, &mut printed).expect("text");
     let go_on = format!("--directory study --lab-name {} --resume", lab.name());
-    assert!(said.contains(&go_on), "{said}");
+    assert!(printed.contains(&go_on), "{printed}");
     assert_eq!(lab.remains(), Vec::<String>::new());
     let interrupted = journal_of(&study);
     assert_eq!(interrupted[..before.len()], before, "kept");
@@ -421,14 +427,14 @@ fn study_resumes_in_a_new_lab_after_ctrl_c() {
 
     skep(scratch.path(), &in_own_lab(&lab, &["--resume"])).expect_success();
     assert_eq!(journal_of(&study)[..interrupted.len()], interrupted, "nothing is lost");
-    // Runs that this machine had no time for are made again, whenever.
+    // The study repeats runs in which this machine was too busy.
     let numbers: BTreeSet<u64> = runs_of(&study).iter().map(|run| run["run"].number()).collect();
     assert_eq!(numbers.len(), 30);
     assert_eq!(lab.remains(), Vec::<String>::new());
 }
 
-/// The short study over a whole emulated cluster: which targets each chooser takes, exactly, and
-/// that bandwidth follows from where they are, by ratio.
+/// The short study over a whole emulated cluster must find the exact targets of each chooser, and
+/// the ratios of bandwidth that follow from the places of the targets.
 #[test]
 fn small_study_finds_the_known_properties_of_its_lab() {
     let scratch = Scratch::new();

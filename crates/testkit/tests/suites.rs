@@ -1,4 +1,4 @@
-//! Test suites of others, on mounts over both transports: `pjdfstest` (what POSIX says of names,
+//! External test suites, on mounts over both transports: `pjdfstest` (POSIX rules for names,
 //! attributes and errors) and `fsx` (random operations on one file, each read compared).
 //!
 //! `cargo xtask ci --only black-box` installs both programs first.
@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Longer than the slowest of these suites takes.
+/// Longer than the slowest of these suites.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// This many operations of `fsx` take at least a second, also on a busy machine.
 const FSX_SLOWEST: u64 = 50;
@@ -33,15 +33,15 @@ allow_remount = REMOUNT
 entries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]
 ";
 
-/// Operations on each mount; the environment variable asks for others.
+/// Default number of operations on each mount.
 const FSX_OPERATIONS: u64 = 6000;
 const FSX_OPERATIONS_VARIABLE: &str = "SKEP_FSX_OPERATIONS";
-/// Most operations of one process: a longer one ended for want of mappings of its own.
+/// Limit of operations of one process: a longer `fsx` process ran out of memory mappings.
 const FSX_LONGEST_RUN: u64 = 20_000;
-/// Operations after which a second mount compares.
+/// Number of operations after which the other mount compares the file.
 const FSX_SEGMENT: u64 = 2000;
-/// The file goes over several chunks on all targets. Without the least size `posix_fallocate` is
-/// called with no bytes at times, which POSIX refuses.
+/// The file extends over several chunks on all targets. Without the minimum size `fsx` sometimes
+/// calls `posix_fallocate` with a length of 0, which POSIX refuses.
 const FSX_FILE_BYTES: usize = 6_000_000;
 const FSX: &str = "
 flen = 6000000
@@ -72,8 +72,8 @@ fn suite(name: &str) -> PathBuf {
     program
 }
 
-/// The tests of read-only file systems run by themselves. `docs/tests/external.md` says what is
-/// skipped and why.
+/// The tests of read-only file systems run in a separate test. `docs/tests/external.md` lists the
+/// skipped tests with the reasons.
 #[test]
 fn pjdfstest_passes() {
     for transport in TRANSPORTS {
@@ -89,8 +89,9 @@ fn pjdfstest_passes() {
     }
 }
 
-/// Runs the suite and returns its last line. `mount -o remount` needs the helper, which mount(8)
-/// finds in `/sbin` alone: a copy of that is put there, in a mount namespace of its own.
+/// Runs the suite and returns its last line. `mount -o remount` needs the helper, and mount(8)
+/// looks for it only in `/sbin`. The suite therefore runs in its own mount namespace with a copy of
+/// `/sbin` that has the helper.
 fn pjdfstest(root: &Path, remounts: bool, only: &str) -> String {
     let scratch = Scratch::new();
     let second = scratch.directory("second");
@@ -107,8 +108,8 @@ fn pjdfstest(root: &Path, remounts: bool, only: &str) -> String {
     command.arg(suite("pjdfstest")).args(["-c", "pjd.toml", "-s"]).arg(&second);
     command.arg("-p").arg(root).args((!only.is_empty()).then_some(only));
     command.env("RUST_BACKTRACE", "0").current_dir(scratch.path());
-    let said = finish(&mut command, PATIENCE).expect_success();
-    said.lines().last().unwrap_or_default().to_owned()
+    let printed = finish(&mut command, PATIENCE).expect_success();
+    printed.lines().last().unwrap_or_default().to_owned()
 }
 
 fn fsx_operations() -> u64 {
@@ -116,7 +117,7 @@ fn fsx_operations() -> u64 {
     wanted.map_or(FSX_OPERATIONS, |it| it.parse().expect("a number of operations"))
 }
 
-/// A seed for `fsx`, which takes only half of the numbers.
+/// A seed for `fsx`, which accepts only half of the numbers.
 fn fsx_seed() -> u64 {
     let seed = Random::seed_of_run() >> 1;
     println!("seed {seed} (SKEP_TEST_SEED={} repeats it)", seed << 1);
@@ -130,8 +131,8 @@ fn fsx(file: &Path, seed: u64, operations: u64) {
     command.args(["-N", &operations.to_string(), "-S", &seed.to_string(), "-f"]);
     command.arg(scratch.join("fsx.toml")).arg("-P").arg(scratch.path());
     let patience = PATIENCE + Duration::from_secs(operations / FSX_SLOWEST);
-    let said = finish(command.arg(file), patience).expect_success();
-    assert!(said.contains("A-OK"), "{said}");
+    let printed = finish(command.arg(file), patience).expect_success();
+    assert!(printed.contains("A-OK"), "{printed}");
 }
 
 /// `SKEP_FSX_OPERATIONS` sets the number of operations on each mount.
@@ -168,9 +169,9 @@ fn read_until(stop: &AtomicBool, path: &Path) {
     }
 }
 
-/// Between segments of `fsx`, which compares with what it remembers, the file is the same on
-/// another mount. The mounts take turns, so each finds in its caches what the other made old; and
-/// in every other pair of segments the other mount reads it all the time.
+/// `fsx` compares the file with its model during a segment; between segments the file must be the
+/// same on another mount. The mounts take turns, so each has cached data that the other has made
+/// outdated. In every other pair of segments the other mount reads the file all the time.
 #[test]
 fn fsx_result_is_seen_by_another_mount() {
     let seed = fsx_seed();

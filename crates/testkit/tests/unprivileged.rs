@@ -1,8 +1,9 @@
-//! `skep up` and `skep mount` as an ordinary user: they mount through `fusermount3`, and say what
-//! is missing where that can't be; they log where that user writes alone.
+//! `skep up` and `skep mount` as an ordinary user: they mount through `fusermount3`, and name the
+//! missing package or permission if they cannot. They log to a directory that only this user can
+//! write to.
 //!
-//! The user is `nobody`. Each test has a mount namespace of its own with its own `/dev/fuse`, so
-//! that neither the rights nor the mounts of the machine are touched.
+//! The user is `nobody`. Each test has its own mount namespace with its own `/dev/fuse`, so the
+//! tests change neither the permissions nor the mounts of the machine.
 
 use skep_testkit::files;
 use skep_testkit::program::{Finished, finish};
@@ -14,14 +15,14 @@ use std::process::Command;
 const NOBODY: u32 = 65_534;
 const SHAPE: &str = "--metadata-targets 1 --storage-services 1 --targets-per-service 2";
 
-/// Runs a script as `nobody` in a directory of its own, with the program beside it. `/dev/fuse` has
-/// the mode `device`.
+/// Runs a script as `nobody` in its own directory, next to the program. `/dev/fuse` has the mode
+/// `device`.
 fn as_nobody(device: &str, script: &str) -> Finished {
     as_root(device, "nobody \"$1\"", &[script])
 }
 
-/// Runs a script as root in a directory that belongs to `nobody`, with the program beside it; in
-/// the script, `nobody` runs another as that user.
+/// Runs a script as root in a directory that belongs to `nobody`, next to the program. In the
+/// script, the shell function `nobody` runs another script as that user.
 fn as_root(device: &str, script: &str, arguments: &[&str]) -> Finished {
     let scratch = Scratch::new();
     files::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755));
@@ -46,17 +47,17 @@ fn an_ordinary_user_starts_a_cluster_uses_it_and_ends_it() {
         "set -e; ../skep up --detach {SHAPE} >up.log; echo hello >skep-mnt/a; \
          cat skep-mnt/a; stat -c %u skep-mnt/a; grep /skep-mnt /proc/mounts; ../skep down"
     );
-    let said = as_nobody("666", &script).expect_success();
-    assert!(said.starts_with("hello\n65534\n"), "{said}");
-    assert!(said.contains("fuse.skep"), "{said}");
-    assert!(said.contains("is down; its data is kept"), "{said}");
+    let printed = as_nobody("666", &script).expect_success();
+    assert!(printed.starts_with("hello\n65534\n"), "{printed}");
+    assert!(printed.contains("fuse.skep"), "{printed}");
+    assert!(printed.contains("is down; its data is kept"), "{printed}");
 }
 
 fn cluster_of_root() -> Cluster {
     Cluster::start(Shape::small())
 }
 
-/// With a directory that is the ordinary user's.
+/// A cluster with a directory that belongs to the ordinary user.
 fn cluster_with_a_home() -> Cluster {
     let cluster = cluster_of_root();
     let home = cluster.path().join("nobody");
@@ -65,7 +66,8 @@ fn cluster_with_a_home() -> Cluster {
     cluster
 }
 
-/// Only the user that mounted sees the files, and may change or end the mount without being root.
+/// Only the user that mounted sees the files. This user needs no root permissions to change or end
+/// the mount.
 ///
 /// Command: skep mount, skep umount.
 #[test]
@@ -82,8 +84,8 @@ fn an_ordinary_user_mounts_a_cluster_of_root() {
     let umount = "cat mnt/nobody/file; ../skep umount mnt && ls mnt | wc -l";
     let script = "cp \"$1\" token; chown nobody: token; nobody \"$2\"; ls mnt 2>&1; \
                   grep \" $PWD/mnt \" /proc/mounts; nobody \"$3\"";
-    let said = as_root("666", script, &[&token, mount, umount]).expect_success();
-    let lines: Vec<_> = said.lines().collect();
+    let printed = as_root("666", script, &[&token, mount, umount]).expect_success();
+    let lines: Vec<_> = printed.lines().collect();
     let mut expected = [
         "is mounted;",
         "65534",
@@ -99,9 +101,9 @@ fn an_ordinary_user_mounts_a_cluster_of_root() {
     .into_iter();
     for line in &lines {
         let words = expected.next().unwrap_or("an end");
-        assert!(line.contains(words), "no '{words}' in '{line}': {said}");
+        assert!(line.contains(words), "no '{words}' in '{line}': {printed}");
     }
-    assert_eq!(expected.next(), None, "{said}");
+    assert_eq!(expected.next(), None, "{printed}");
     assert_eq!(files::read(cluster.path().join("nobody/file")), b"mine\n");
     cluster.stop();
 }
@@ -120,14 +122,15 @@ fn user_mounts_allow_others_if_fuse_conf_does() {
                   echo >../fuse.conf; mount --bind ../fuse.conf /etc/fuse.conf; nobody \"$2\"; \
                   cat mnt/file; echo user_allow_other >../fuse.conf; nobody \"$2\"; \
                   cat mnt/file; nobody \"$3\"";
-    let said = as_root("666", script, &[&token, mount, umount]).expect_success();
-    let (first, second) = said.split_once("refused\n").expect("refused at first");
-    assert!(first.contains("user_allow_other"), "{said}");
-    assert!(second.contains("is mounted;") && second.ends_with("for all\n"), "{said}");
+    let printed = as_root("666", script, &[&token, mount, umount]).expect_success();
+    let (first, second) = printed.split_once("refused\n").expect("refused at first");
+    assert!(first.contains("user_allow_other"), "{printed}");
+    assert!(second.contains("is mounted;") && second.ends_with("for all\n"), "{printed}");
     cluster.stop();
 }
 
-/// Semantics say nothing of it: mount(8) does, with the helper and `fusermount3`.
+/// This test checks no statement of Semantics, but the cooperation of mount(8), the helper and
+/// `fusermount3`.
 #[test]
 fn an_ordinary_user_mounts_a_line_of_fstab_with_user() {
     let cluster = cluster_with_a_home();
@@ -140,19 +143,20 @@ fn an_ordinary_user_mounts_a_line_of_fstab_with_user() {
                   echo \"$(sed 's/.*@//' token) $PWD/mnt skep \
                   noauto,user,token_file=$PWD/token,log_file=$PWD/mount.log 0 0\" \
                   >../fstab; mount --bind ../fstab /etc/fstab; nobody \"$2\"";
-    let said = as_root("666", script, &[&token, use_it]).expect_success();
-    let lines: Vec<_> = said.lines().collect();
-    assert_eq!((lines[0], lines[lines.len() - 1]), ("mine", "0"), "{said}");
-    assert!(lines[1].contains("fuse.skep rw,nosuid,nodev"), "{said}");
+    let printed = as_root("666", script, &[&token, use_it]).expect_success();
+    let lines: Vec<_> = printed.lines().collect();
+    assert_eq!((lines[0], lines[lines.len() - 1]), ("mine", "0"), "{printed}");
+    assert!(lines[1].contains("fuse.skep rw,nosuid,nodev"), "{printed}");
     assert_eq!(files::read(cluster.path().join("nobody/file")), b"mine\n");
     cluster.stop();
 }
 
-/// Tries to mount where no cluster is, which has a log all the same; says where that is.
+/// Tries to mount an unreachable cluster, which creates a log all the same; prints the path of the
+/// log.
 const TRY: &str = "../skep mount --detach --cluster 127.0.0.1:1 --token-file token --retry 0 mnt \
                    2>&1 | sed -n 's/Full log: //p'";
 
-/// In one log for each mount point, in a directory where no other user can create files.
+/// Each mount point has one log, in a directory where no other user can create files.
 #[test]
 fn mounts_in_the_background_log_where_only_their_user_writes() {
     let script = format!(
@@ -166,8 +170,8 @@ fn mounts_in_the_background_log_where_only_their_user_writes() {
          nobody \"$temporary\"; stat -c %a tmp/skep-{NOBODY}; rm -r tmp/skep-{NOBODY}; \
          mkdir -m 777 tmp/skep-{NOBODY}; nobody \"$temporary\"; ls tmp/skep-{NOBODY} | wc -l"
     );
-    let said = as_root("666", &script, &[]).expect_success();
-    let lines: Vec<_> = said.lines().collect();
+    let printed = as_root("666", &script, &[]).expect_success();
+    let lines: Vec<_> = printed.lines().collect();
     let home = lines[0];
     let log = format!("mount{}-mnt.log", home.replace('/', "-"));
     let expected = [
@@ -182,12 +186,12 @@ fn mounts_in_the_background_log_where_only_their_user_writes() {
         format!("{home}/tmp/skep-{NOBODY}/{log}"),
         "700".into(),
     ];
-    assert_eq!(lines.len(), 1 + expected.len() + 2, "{said}");
-    assert_eq!(lines[1..=expected.len()], expected, "{said}");
+    assert_eq!(lines.len(), 1 + expected.len() + 2, "{printed}");
+    assert_eq!(lines[1..=expected.len()], expected, "{printed}");
     // A directory of another user is not used.
     let (other, within) = (lines[lines.len() - 2], lines[lines.len() - 1]);
-    assert!(other.starts_with(&format!("{home}/tmp/skep-{NOBODY}-")), "{said}");
-    assert_eq!(within, "0", "{said}");
+    assert!(other.starts_with(&format!("{home}/tmp/skep-{NOBODY}-")), "{printed}");
+    assert_eq!(within, "0", "{printed}");
 }
 
 #[test]
@@ -196,12 +200,12 @@ fn a_missing_helper_is_named_with_its_package() {
         "mkdir bin; for it in umount mount; do ln -s $(command -v $it) bin/; done; \
          PATH=$PWD/bin ../skep up --detach {SHAPE}"
     );
-    let said = as_nobody("666", &script).expect_failure();
-    assert!(said.contains("fusermount3: install the package fuse3"), "{said}");
+    let printed = as_nobody("666", &script).expect_failure();
+    assert!(printed.contains("fusermount3: install the package fuse3"), "{printed}");
 }
 
 #[test]
-fn a_device_for_root_alone_is_named_with_the_way_out() {
-    let said = as_nobody("600", &format!("../skep up --detach {SHAPE}")).expect_failure();
-    assert!(said.contains("/dev/fuse") && said.contains("chmod 666 /dev/fuse"), "{said}");
+fn device_without_permission_is_named_with_the_way_out() {
+    let printed = as_nobody("600", &format!("../skep up --detach {SHAPE}")).expect_failure();
+    assert!(printed.contains("/dev/fuse") && printed.contains("chmod 666 /dev/fuse"), "{printed}");
 }

@@ -1,5 +1,5 @@
-//! `skep up` and `skep down`: a cluster from one command, found again by the next, supervised,
-//! several beside each other, and what administration shows of it.
+//! `skep up` and `skep down`: one command starts a cluster, later commands find it. The supervisor
+//! restarts services, several clusters run side by side, and administration shows each.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -160,7 +160,7 @@ fn free_space_stays_as_last_reported_without_management() {
         has_moved(before, now).then_some(now)
     });
     management.signal(Signal::CONT);
-    assert_eq!(shown, None, "bytes that nobody has told it, where it had {before}");
+    assert_eq!(shown, None, "bytes are free although no report arrived; before: {before}");
     wait_for("it follows again", PATIENCE, || {
         has_moved(before, free(cluster.path())).then_some(())
     });
@@ -174,7 +174,7 @@ fn entries_say_where_they_lie_and_servers_are_used_evenly() {
     for number in 0..20 {
         let path = cluster.path().join(format!("file-{number}"));
         files::write(&path, vec![7; 3 << 20]);
-        // By the path alone: the mount says which cluster it is.
+        // The command finds the cluster by the path in the mount alone.
         let mut command = Command::new(cluster::program());
         command.args(["entry", "info", "--output", "json"]).arg(&path);
         let info = finish(&mut command, PATIENCE).expect_success();
@@ -294,23 +294,23 @@ fn foreground_up_prints_hints_and_ends_on_ctrl_c() {
         .spawn()
         .expect("skep can be started");
     let mut output = child.stdout.take().expect("a pipe");
-    let mut said = String::new();
-    while !said.contains("Up after") {
+    let mut printed = String::new();
+    while !printed.contains("Up after") {
         let mut bytes = [0; 4096];
         let len = output.read(&mut bytes).expect("the pipe can be read");
-        assert!(len > 0, "it ended: {said}");
-        said.push_str(&String::from_utf8_lossy(&bytes[..len]));
+        assert!(len > 0, "it ended: {printed}");
+        printed.push_str(&String::from_utf8_lossy(&bytes[..len]));
     }
     for words in ["is up", "STORAGE TARGETS", "Try:", "Ctrl-C", "skep down --data-dir"] {
-        assert!(said.contains(words), "{words}: {said}");
+        assert!(printed.contains(words), "{words}: {printed}");
     }
     files::write(mount_point.join("file"), "x");
     let supervisor = process::below(&data).into_iter().find(|process| process.role() == "up");
     supervisor.expect("it runs").signal(Signal::INT);
     let status = wait_for("it ends", PATIENCE, || child.try_wait().expect("our own child"));
     assert!(status.success(), "{status}");
-    output.read_to_string(&mut said).expect("the pipe can be read");
-    assert!(said.trim_end().ends_with("Down."), "{said}");
+    output.read_to_string(&mut printed).expect("the pipe can be read");
+    assert!(printed.trim_end().ends_with("Down."), "{printed}");
     assert_eq!(process::below(&data), []);
 }
 

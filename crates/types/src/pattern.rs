@@ -157,7 +157,7 @@ pub(crate) fn check_inline_end(next_start: Option<u64>) -> Result<()> {
         None => Err(invalid(
             "inline bytes end where another component starts, at most 64 KiB on: inline/from=4KiB",
         )),
-        Some(end) if end % INLINE_UNIT != 0 || end > MAX_INLINE_BYTES => Err(invalid(format!(
+        Some(end) if !end.is_multiple_of(INLINE_UNIT) || end > MAX_INLINE_BYTES => Err(invalid(format!(
             "inline bytes end at {end}, which is no multiple of 4 KiB up to 64 KiB"
         ))),
         Some(_) => Ok(()),
@@ -165,7 +165,7 @@ pub(crate) fn check_inline_end(next_start: Option<u64>) -> Result<()> {
 }
 
 pub(crate) fn check_start(index: usize, start: u64, unit: u64) -> Result<()> {
-    if start % unit != 0 {
+    if !start.is_multiple_of(unit) {
         return Err(invalid(format!(
             "component {index} starts at {start}, which is no multiple of {unit}"
         )));

@@ -170,7 +170,7 @@ fn detach(args: &UpArgs, layout: &Layout, mount_point: Option<&Path>) -> Result<
         command.args(["--set", setting]);
     }
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    readiness.tell(&mut command);
+    readiness.set_variable(&mut command);
     let mut child = skep_env::spawn_detached(&mut command)?;
     let (layout, mount_point) = (layout.clone(), mount_point.map(Path::to_owned));
     super::block_on(async move {

@@ -30,7 +30,7 @@ impl Readiness {
     }
 
     /// Sets the environment variable that names the socket for a child process.
-    pub(crate) fn tell(&self, command: &mut Command) {
+    pub(crate) fn set_variable(&self, command: &mut Command) {
         command.env("NOTIFY_SOCKET", format!("@{}", self.name));
     }
 

@@ -210,9 +210,9 @@ impl Supervisor {
         if output.status.success() {
             return Ok(());
         }
-        let said = String::from_utf8_lossy(&output.stderr);
+        let errors = String::from_utf8_lossy(&output.stderr);
         let what =
-            format!("cannot initialise {name} ({}): {}", describe(output.status), said.trim());
+            format!("cannot initialise {name} ({}): {}", describe(output.status), errors.trim());
         Err(Error::new(ErrorCode::Configuration, what))
     }
 
@@ -225,7 +225,7 @@ impl Supervisor {
     async fn await_ready(&mut self, count: usize) -> Result<()> {
         let readiness = &self.readiness;
         for service in self.services.iter_mut().filter(|service| service.process().is_none()) {
-            service.start(|command| readiness.tell(command))?;
+            service.start(|command| readiness.set_variable(command))?;
         }
         let mut ready = 0;
         while ready < count {

@@ -1,5 +1,5 @@
-//! Trees with everything that a file can have: what `rsync` and `tar` brought to one mount is the
-//! same when they bring it back from the other.
+//! Trees with every kind of file and attribute: `rsync` and `tar` copy them to one mount and back
+//! from the other, and nothing may differ.
 
 use crate::{Places, text};
 use rustix::fs::{XattrFlags, lsetxattr};
@@ -56,14 +56,15 @@ fn make_tree(root: &Path) {
 /// Checks that two trees have the same contents, times, lists, attributes and owners.
 fn assert_same(expected: &Path, found: &Path) {
     tree::assert_same(expected, found, true);
-    let said = |directory: &Path, program: &str, arguments: &[&str]| {
-        let said = run_in(directory, program, arguments);
-        let mut parts: Vec<_> = said.split("\n\n").map(str::to_owned).collect();
+    let printed = |directory: &Path, program: &str, arguments: &[&str]| {
+        let printed = run_in(directory, program, arguments);
+        let mut parts: Vec<_> = printed.split("\n\n").map(str::to_owned).collect();
         parts.sort();
         parts
     };
     let same = |program: &str, arguments: &[&str]| {
-        let (left, right) = (said(expected, program, arguments), said(found, program, arguments));
+        let (left, right) =
+            (printed(expected, program, arguments), printed(found, program, arguments));
         assert_eq!(left, right, "{program} {arguments:?}");
     };
     same("getfacl", &["--recursive", "--physical", "--numeric", "."]);
@@ -72,15 +73,15 @@ fn assert_same(expected: &Path, found: &Path) {
         &["--recursive", "--physical", "--no-dereference", "--dump", "--encoding=hex", "."],
     );
     let owners = [expected, found].map(|directory| {
-        let said = run_in(directory, "find", [".", "-printf", "%p %y %U %G %T@\n"]);
-        let mut lines: Vec<_> = said.lines().map(str::to_owned).collect();
+        let printed = run_in(directory, "find", [".", "-printf", "%p %y %U %G %T@\n"]);
+        let mut lines: Vec<_> = printed.lines().map(str::to_owned).collect();
         lines.sort();
         lines
     });
     assert_eq!(owners[0], owners[1]);
 }
 
-/// A file of 200 MB with 30 KB in it stays one, as far as chunk files allow.
+/// A sparse file of 200 MB with 30 KB of data stays sparse, as far as chunk files allow.
 fn assert_sparse(path: &Path) {
     let found = files::metadata(path);
     assert_eq!(found.len(), 200_000_000);

@@ -1,4 +1,4 @@
-//! SQLite: transfers between accounts by several processes; afterwards the total is what it was,
+//! SQLite: several processes transfer amounts between accounts. Afterwards the total is unchanged,
 //! and every committed transfer is there.
 
 use crate::{Places, text};
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/applications/sqlite.py");
-/// Longer than elsewhere: each commit of the database waits for stable storage.
+/// Longer than for other tests: each commit of the database waits for stable storage.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 fn sqlite(arguments: &[&str]) {
@@ -30,7 +30,7 @@ fn writers(count: &str, of: &[(&str, &Path)]) {
     });
 }
 
-/// With a rollback journal, locks and `fsync` are all that SQLite needs of several hosts.
+/// With a rollback journal, SQLite on several hosts needs only locks and `fsync`.
 pub(crate) fn sqlite_writers_of_both_mounts(places: &Places) {
     sqlite(&["make", &base(&places.one), "delete"]);
     writers("60", &[("a", &places.one), ("b", &places.other), ("c", &places.one)]);
@@ -39,18 +39,20 @@ pub(crate) fn sqlite_writers_of_both_mounts(places: &Places) {
     }
 }
 
-/// The database that it leaves is half-written, with a journal beside it. The next one that opens
-/// it, on whichever mount, finds the lock free and rolls it back.
+/// The killed writer leaves a half-written database with a journal. The next process that opens the
+/// database, on either mount, finds the lock free and rolls back.
 pub(crate) fn sqlite_journal_of_a_killed_writer(places: &Places) {
     sqlite(&["make", &base(&places.one), "delete"]);
     writers("5", &[("a", &places.other)]);
     let mut command = Command::new("python3");
     command.args([PROGRAM, "die", &base(&places.one)]).stdin(Stdio::piped());
     let mut writer = command.stdout(Stdio::piped()).spawn().expect("python3 is installed");
-    let mut said = String::new();
+    let mut printed = String::new();
     let stdout = writer.stdout.take().expect("piped");
-    BufReader::new(stdout).read_line(&mut said).expect("it says when it has begun");
-    assert_eq!(said, "begun\n");
+    BufReader::new(stdout)
+        .read_line(&mut printed)
+        .expect("the program prints a line when it begins");
+    assert_eq!(printed, "begun\n");
     writer.kill().expect("our own child");
     writer.wait().expect("our own child");
     let journal = places.other.join("base.db-journal");
@@ -63,15 +65,15 @@ pub(crate) fn sqlite_journal_of_a_killed_writer(places: &Places) {
     sqlite(&["check", &base(&places.one), "a:5", "b:5"]);
 }
 
-/// In this mode SQLite shares memory by a mapped file: among the processes of one mount, as SQLite
-/// says of file systems of a network. Once it is closed, the other mount has all of it.
+/// In this mode SQLite shares memory through a mapped file, so all processes must use one mount (as
+/// SQLite requires on network file systems). After the last close, the other mount sees all data.
 pub(crate) fn sqlite_wal_of_several_processes(places: &Places) {
     sqlite(&["make", &base(&places.one), "wal"]);
     writers("100", &[("a", &places.one), ("b", &places.one), ("c", &places.one)]);
     sqlite(&["check", &base(&places.one), "a:100", "b:100", "c:100"]);
     writers("20", &[("d", &places.other)]);
     sqlite(&["check", &base(&places.one), "a:100", "b:100", "c:100", "d:20"]);
-    // Readers of the same mount go on while one writes.
+    // Readers on the same mount continue during a write.
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| writers("100", &[("e", &places.one)]));
         let total = "select sum(sum) from account;";
@@ -82,8 +84,8 @@ pub(crate) fn sqlite_wal_of_several_processes(places: &Places) {
                  .execute('{total}').fetchone()[0])",
                 base(&places.one)
             );
-            let said = finish(reader.args(["-c", &script]), PATIENCE).expect_success();
-            assert_eq!(said, "200000\n");
+            let printed = finish(reader.args(["-c", &script]), PATIENCE).expect_success();
+            assert_eq!(printed, "200000\n");
         }
     });
     sqlite(&["check", &base(&places.other), "a:100", "b:100", "c:100", "d:20", "e:100"]);

@@ -1,4 +1,4 @@
-//! Sources and what is made from them: git and make, with two mounts at once.
+//! Source trees and builds: git and make, with two mounts at once.
 
 use crate::{Places, text};
 use skep_testkit::files;
@@ -31,8 +31,8 @@ fn repository(directory: &Path, commits: usize) {
     }
 }
 
-/// `git gc` replaces packs while the other mount reads them. It clones what is there and finds no
-/// damage, whichever pack an object lies in.
+/// `git gc` replaces packs while the other mount clones the repository. The clone must find every
+/// object, in old or new packs.
 pub(crate) fn git_is_read_while_it_is_collected(places: &Places) {
     let (here, there) = (places.one.join("repository"), places.other.join("repository"));
     repository(&here, 10);
@@ -56,7 +56,7 @@ pub(crate) fn git_is_read_while_it_is_collected(places: &Places) {
         is_done.store(true, Ordering::Relaxed);
         reader.join().expect("the reader found everything");
     });
-    // Lists of names may be a second old on the other mount.
+    // Directory listings on the other mount may be a second old.
     wait_for("the other mount sees that all is packed", Duration::from_secs(10), || {
         git(&there, &["count-objects"]).starts_with("0 objects").then_some(())
     });
@@ -64,8 +64,8 @@ pub(crate) fn git_is_read_while_it_is_collected(places: &Places) {
     assert_eq!(git(&there, &["status", "--porcelain"]), "");
 }
 
-/// Two work trees of one repository commit at once, each to its branch; names of references and
-/// packs are made by `link` and `rename` of both.
+/// Two work trees of one repository commit at once, each to its own branch. Both create references
+/// and packs by `link` and `rename`.
 pub(crate) fn git_commits_of_both_mounts(places: &Places) {
     let here = places.one.join("repository");
     repository(&here, 2);
@@ -96,7 +96,7 @@ pub(crate) fn git_commits_of_both_mounts(places: &Places) {
     assert_eq!(git(&places.other.join("repository"), &["ls-files"]).lines().count(), 6 + 24);
 }
 
-/// Writes a C program of several parts with one header that all include.
+/// Writes a C program of several parts and one header that all parts include.
 fn project(directory: &Path) {
     files::create_dir(directory);
     files::write(directory.join("all.h"), "#define ADDED 1\n");
@@ -116,10 +116,10 @@ fn project(directory: &Path) {
     files::write(directory.join("Makefile"), makefile);
 }
 
-/// How many files `make -j` compiles, and what the program says then.
+/// Runs `make -j`; returns the number of compiled files, and the output of the built program.
 fn make(directory: &Path) -> (usize, String) {
-    let said = run_in(directory, "make", ["-j4"]);
-    let compiled = said.lines().filter(|line| line.starts_with("compile")).count();
+    let printed = run_in(directory, "make", ["-j4"]);
+    let compiled = printed.lines().filter(|line| line.starts_with("compile")).count();
     (compiled, run_in(directory, "./program", [""; 0]))
 }
 
@@ -134,8 +134,9 @@ fn same_time(places: &Places, name: &str) {
     });
 }
 
-/// Times are the metadata host's, so what was made on one mount is newer than what another wrote
-/// before, whatever their hosts' clocks say: neither too little nor too much is made again.
+/// The metadata host sets all times. A file made on one mount is therefore newer than a file that
+/// another mount wrote before, independent of the clocks of the client hosts. So make rebuilds
+/// exactly the outdated files.
 pub(crate) fn make_sees_changes_of_the_other_mount(places: &Places) {
     project(&places.one.join("project"));
     let (here, there) = (places.one.join("project"), places.other.join("project"));

@@ -23,7 +23,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
     lists_are_seen_under_a_new_name, lists_are_seen_under_names_that_come_back,
     former_owner_of_a_file_with_a_list_may_not_change_it, lists_have_at_most_511_entries,
     projects_are_handed_down, projects_are_not_mixed, projects_restrict_renames_and_links,
-    capabilities_of_the_other_go_with_writes,
+    writes_remove_capabilities_set_by_the_other_mount,
 ];
 
 /// Semantics 1.11 and 1.16.
@@ -68,11 +68,12 @@ fn access_control_lists_are_seen(mounts: &Mounts) {
     for _ in 0..3 {
         assert!(!may());
         run_in(here, "setfacl", ["-m", "u:23456:r", "file"]);
-        within_a_second("a list", may);
+        within_a_second("the list", may);
         run_in(here, "setfacl", ["-b", "file"]);
-        within_a_second("that it is gone", || !may());
+        within_a_second("the removal of the list", || !may());
     }
-    // Metadata has the inherited attributes of a directory, also if the mount has not seen them.
+    // The metadata target applies the directory's default list to new files, even if the mount has
+    // not read that list.
     files::metadata(there);
     run_in(here, "setfacl", ["-d", "-m", "u:23456:rwx", "."]);
     files::write(there.join("new"), "x");
@@ -80,7 +81,7 @@ fn access_control_lists_are_seen(mounts: &Mounts) {
     assert!(text.contains("user:23456:rwx"), "{text}");
 }
 
-/// The kernel remembers lists with the inode, and comes to it by any of its names.
+/// The kernel caches lists with the inode, and several names may lead to one inode.
 /// Semantics 1.17.
 fn lists_are_seen_under_a_new_name(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.other);
@@ -90,7 +91,7 @@ fn lists_are_seen_under_a_new_name(mounts: &Mounts) {
     assert!(list("old").contains("user:23456:r"));
     files::rename(here.join("old"), here.join("new"));
     run_in(here, "setfacl", ["-m", "u:23456:rwx", "new"]);
-    // Nothing is remembered of the new name.
+    // The kernel has cached nothing for the new name.
     assert!(list("new").contains("user:23456:rwx"), "under a name that was looked up");
     files::rename(here.join("new"), here.join("newer"));
     run_in(here, "setfacl", ["-b", "newer"]);
@@ -98,7 +99,7 @@ fn lists_are_seen_under_a_new_name(mounts: &Mounts) {
     assert!(!list("newer").contains("user:23456"), "under a name that was listed");
 }
 
-/// Also a link to the file, which this mount has removed and the other has made again.
+/// One of the names is a link that this mount removed and the other mount created again.
 /// Semantics 1.17.
 fn lists_are_seen_under_names_that_come_back(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.at_once);
@@ -120,16 +121,16 @@ fn lists_are_seen_under_names_that_come_back(mounts: &Mounts) {
     assert_eq!(list(there), list(here));
 }
 
-/// The kernel checks the owner, and has to take it from its last lookup of the name, also when it
-/// forgets the list at the same time; also of a name that the file didn't have before, and without
-/// dropping what is mounted on it.
+/// The kernel checks the owner itself. It must take the owner from its last lookup of the name,
+/// even if it drops the cached list at the same time, and even if the file has a new name. It must
+/// not detach a mount on the file.
 /// Semantics 1.2 and 1.17.
 fn former_owner_of_a_file_with_a_list_may_not_change_it(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.at_once);
     for place in [here, there] {
         files::set_permissions(place, fs::Permissions::from_mode(0o755));
     }
-    // With nothing before it: chmod(1) looks at the file first.
+    // Calls chmod(2) without a stat before it; chmod(1) would look up the file first.
     let may = |name: &str| {
         let change = || {
             set_thread_res_uid(None, Uid::from_raw(23456), None).expect("root may");
@@ -145,7 +146,7 @@ fn former_owner_of_a_file_with_a_list_may_not_change_it(mounts: &Mounts) {
         }
         run_in(here, "setfacl", ["-m", "u:34567:rx", name]);
         files::chown(&path, Some(23456), None);
-        // The kernel has it, and its list.
+        // The kernel now has cached the inode and its list.
         run_in(there, "getfacl", [name]);
         assert!(may(name));
         run_in(here, "setfacl", ["-m", "u:34567:rwx", name]);
@@ -184,12 +185,13 @@ fn former_owner_of_a_file_with_a_list_may_not_change_it(mounts: &Mounts) {
     }
 }
 
-/// A list for `count` users besides owner, group, mask and the others, in the kernel's layout.
+/// An access control list in the kernel's layout, with `count` named users besides owner, group,
+/// mask and other.
 fn list_for(count: u32) -> Vec<u8> {
-    let none = u32::MAX;
-    let mut entries = vec![(1_u16, 6_u16, none)];
+    let undefined = u32::MAX;
+    let mut entries = vec![(1_u16, 6_u16, undefined)];
     entries.extend((0..count).map(|user| (2, 4, 100_000 + user)));
-    entries.extend([(4, 4, none), (16, 6, none), (32, 0, none)]);
+    entries.extend([(4, 4, undefined), (16, 6, undefined), (32, 0, undefined)]);
     let mut bytes = 2_u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in entries {
         bytes.extend(tag.to_le_bytes());
@@ -218,7 +220,7 @@ fn lists_have_at_most_511_entries(mounts: &Mounts) {
             assert!(found[..len] == longest, "{name} {kind}: {len} bytes");
         }
     }
-    // Handed down as a whole.
+    // A new directory inherits the whole list.
     files::create_dir(mounts.other.join("directory/inner"));
     for kind in ["access", "default"] {
         let path = mounts.one.join("directory/inner");
@@ -227,7 +229,7 @@ fn lists_have_at_most_511_entries(mounts: &Mounts) {
     }
 }
 
-/// Semantics 1.20. In the root directories are made on either metadata target.
+/// Semantics 1.20. Directories created in the root lie on both metadata targets.
 fn projects_are_handed_down(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.other);
     let project = |place: &Path, name: &str| {
@@ -254,21 +256,22 @@ fn projects_are_handed_down(mounts: &Mounts) {
     run_in(here, "chattr", ["-P", "."]);
     files::write(here.join("after"), "x");
     assert_eq!(project(there, "after"), ("0".to_owned(), false));
-    // Other flags there aren't.
+    // Skep supports no other file flags.
     let mut call = std::process::Command::new("chattr");
     let refused = call.args(["+i", "after"]).current_dir(here).output().expect("chattr runs");
     assert!(!refused.status.success());
 }
 
-/// A directory in whose project all lies that gets a name there, if it hands that down.
-struct Place {
+/// A directory with a project. If it hands the project down, it accepts only entries of that
+/// project.
+struct ProjectDirectory {
     path: PathBuf,
     /// The inherited project.
     project: Option<u32>,
 }
 
-impl Place {
-    /// Directories of an even number pass their project on to new files.
+impl ProjectDirectory {
+    /// Creates a directory. Directories with an even number hand their project down.
     fn make(root: &Path, number: u32) -> Self {
         let path = root.join(format!("of-a-project-{number}"));
         let project = 40 + number / 4;
@@ -281,33 +284,36 @@ impl Place {
         Self { path, project: hands_down.then_some(project) }
     }
 
-    /// The project of new files in it.
+    /// The project that new files in it get.
     fn inherited(&self) -> u32 {
         self.project.unwrap_or(0)
     }
 
-    /// Whether something of this project may get a name here.
-    fn takes(&self, project: u32) -> bool {
+    /// Whether an entry of this project may be moved or linked into the directory.
+    fn accepts(&self, project: u32) -> bool {
         self.project.is_none_or(|own| own == project)
     }
 }
 
-/// As on ext4 and XFS. Directories in the root lie on both metadata targets.
+/// A rename or link into a directory that hands down another project fails with EXDEV, as on ext4
+/// and XFS. Directories in the root lie on both metadata targets.
 /// Semantics 1.20.
 fn projects_are_not_mixed(mounts: &Mounts) {
     let root = mounts.one.parent().expect("the mount");
-    let places: Vec<_> = (0..8).map(|number| Place::make(root, number)).collect();
+    let directories: Vec<_> = (0..8).map(|number| ProjectDirectory::make(root, number)).collect();
     let mut refusals = 0;
     let mut check = |what: &str, may: bool, result: rustix::io::Result<()>| {
         refusals += u32::from(!may);
         assert_eq!(result, if may { Ok(()) } else { Err(Errno::XDEV) }, "{what}");
     };
-    for (from, to) in places.iter().flat_map(|from| places.iter().map(move |to| (from, to))) {
+    for (from, to) in
+        directories.iter().flat_map(|from| directories.iter().map(move |to| (from, to)))
+    {
         if from.path == to.path {
             continue;
         }
         let what = format!("{:?} to {:?}", from.path, to.path);
-        let (there, may) = (to.path.join("there"), to.takes(from.inherited()));
+        let (there, may) = (to.path.join("there"), to.accepts(from.inherited()));
         let (file, directory) = (from.path.join("file"), from.path.join("directory"));
         let other = to.path.join("other");
         files::write(&file, "x");
@@ -320,10 +326,10 @@ fn projects_are_not_mixed(mounts: &Mounts) {
         for moved in [&file, &directory] {
             check(&what, may, renameat(CWD, moved, CWD, &there));
             if may {
-                renameat(CWD, &there, CWD, moved).expect("it goes back where it was made");
+                renameat(CWD, &there, CWD, moved).expect("a rename back is allowed");
             }
         }
-        let may = may && from.takes(to.inherited());
+        let may = may && from.accepts(to.inherited());
         for moved in [&file, &directory] {
             let exchange = || renameat_with(CWD, moved, CWD, &other, RenameFlags::EXCHANGE);
             check(&what, may, exchange());
@@ -341,22 +347,22 @@ fn projects_are_not_mixed(mounts: &Mounts) {
 /// Semantics 1.20.
 fn projects_restrict_renames_and_links(mounts: &Mounts) {
     let root = mounts.one.parent().expect("the mount");
-    let (from, to) = (Place::make(root, 100), Place::make(root, 104));
+    let (from, to) = (ProjectDirectory::make(root, 100), ProjectDirectory::make(root, 104));
     let (here, there) = (from.path.join("file"), to.path.join("file"));
     files::write(&here, "x");
-    // Also without a change of directory, and though it was there before.
+    // The check also applies to a rename within the directory that already contains the file.
     run_in(&from.path, "chattr", ["-p", "7", "file"]);
     assert_eq!(renameat(CWD, &here, CWD, from.path.join("new")), Err(Errno::XDEV));
     run_in(&from.path, "chattr", ["-p", &to.inherited().to_string(), "file"]);
-    renameat(CWD, &here, CWD, &there).expect("it is of that project now");
-    // An unnamed file has the project of the directory in which it was made.
+    renameat(CWD, &here, CWD, &there).expect("the file has the new project");
+    // An unnamed file gets the project of the directory in which it is created.
     let flags = OFlags::TMPFILE | OFlags::RDWR;
     let file = openat(CWD, &from.path, flags, Mode::RUSR).expect("made");
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let name = |at: &Path| linkat(CWD, &path, CWD, at, AtFlags::SYMLINK_FOLLOW);
     assert_eq!(name(&to.path.join("named")), Err(Errno::XDEV));
     name(&from.path.join("named")).expect("named");
-    // A program that moves files copies then, as between file systems.
+    // mv(1) then copies the files, as between file systems.
     files::create_dir(from.path.join("tree"));
     files::write(from.path.join("tree/file"), "whole");
     run_in(&from.path, "mv", [Path::new("tree"), &to.path]);
@@ -367,16 +373,18 @@ fn projects_restrict_renames_and_links(mounts: &Mounts) {
 }
 
 /// Semantics 1.16.
-fn capabilities_of_the_other_go_with_writes(mounts: &Mounts) {
+fn writes_remove_capabilities_set_by_the_other_mount(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     files::write(&here, "x");
-    // The mount has cached that there is none.
+    // The mount has cached that the file has no capabilities.
     files::write_all(&files::open_with(OpenOptions::new().append(true), &there), b"y");
     skep_testkit::program::run_in(&mounts.one, "setcap", ["cap_net_raw+ep", "file"]);
     let name = "security.capability";
     let mut bytes = [0; 100];
-    within_a_second("a capability", || getxattr(&there, name, &mut [0; 100]).is_ok());
+    within_a_second("the capability", || getxattr(&there, name, &mut [0; 100]).is_ok());
     files::write_all(&files::open_with(OpenOptions::new().append(true), &there), b"z");
     assert_eq!(getxattr(&there, name, &mut bytes), Err(Errno::NODATA));
-    within_a_second("its end", || getxattr(&here, name, &mut [0; 100]) == Err(Errno::NODATA));
+    within_a_second("the removal of the capability", || {
+        getxattr(&here, name, &mut [0; 100]) == Err(Errno::NODATA)
+    });
 }

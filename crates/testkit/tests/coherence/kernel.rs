@@ -20,7 +20,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![kernel:
 ];
 
 /// All events of a watch, with the names.
-fn told(watch: &OwnedFd) -> Vec<(ReadFlags, String)> {
+fn read_events(watch: &OwnedFd) -> Vec<(ReadFlags, String)> {
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut reader = inotify::Reader::new(watch, &mut buffer);
     let mut events = Vec::new();
@@ -58,22 +58,22 @@ fn inotify_reports_changes_of_its_own_mount_only(mounts: &Mounts) {
         assert!(here.join("moved").exists());
         files::remove_file(there.join("moved"));
         within_a_second("the removal", || !here.join("moved").exists());
-        let foreign = told(&watch);
+        let foreign = read_events(&watch);
         assert!(foreign.is_empty(), "{foreign:?}");
 
         files::write(here.join("ours"), "x");
         files::remove_file(here.join("ours"));
-        let told = told(&watch);
+        let events = read_events(&watch);
         for change in
             [ReadFlags::CREATE, ReadFlags::MODIFY, ReadFlags::CLOSE_WRITE, ReadFlags::DELETE]
         {
-            assert!(told.contains(&(change, "ours".to_owned())), "{change:?}: {told:?}");
+            assert!(events.contains(&(change, "ours".to_owned())), "{change:?}: {events:?}");
         }
     }
 }
 
-/// Watches files of this directory that are closed after writing (`fanotify(7)`), and says after
-/// each line how many there were.
+/// Watches this directory for files that are closed after writing (`fanotify(7)`), and prints their
+/// number after each line of input.
 const WATCHER: &str = "
 import ctypes, os, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -86,13 +86,13 @@ print('watches', flush=True)
 for line in sys.stdin:
     count = 0
     try:
-        told = os.read(group, 4096)
+        events = os.read(group, 4096)
     except BlockingIOError:
-        told = b''
-    while told:
-        length, _, _, _, _, file, _ = struct.unpack_from('=IBBHQii', told)
+        events = b''
+    while events:
+        length, _, _, _, _, file, _ = struct.unpack_from('=IBBHQii', events)
         os.close(file)
-        told = told[length:]
+        events = events[length:]
         count += 1
     print(count, flush=True)
 ";
@@ -112,8 +112,8 @@ fn fanotify_reports_opens_of_its_own_mount_only(mounts: &Mounts) {
     }
 }
 
-/// Has a lease for writing on a file; says whether it still holds after the first line of input,
-/// then waits until it is asked to give it up, and does.
+/// Takes a write lease on a file. Prints whether the lease still holds after the first line of
+/// input. Then it waits for the kernel's request to release the lease, and releases it.
 const LEASER: &str = "
 import fcntl, os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])

@@ -33,15 +33,17 @@ const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
     closed_writes_are_seen_by_a_later_open, length_is_seen_by_a_later_open,
     new_names_are_seen_at_once, a_name_that_was_removed_leads_to_a_new_file,
     known_names_are_stale_for_a_second_at_most, attributes_are_stale_for_a_second_at_most,
-    open_handle_sees_synced_bytes, appends_of_both_in_turns, locks_by_exclusive_creation,
-    removed_under_an_open_handle, renames_over_each_other, truncated_by_the_other,
+    open_handle_sees_synced_bytes, alternating_appends_of_both_mounts_are_kept,
+    exclusive_creation_works_as_a_lock,
+    open_handle_survives_removal_by_the_other_mount, renames_over_each_other,
+    truncation_by_the_other_mount_is_seen,
     size_may_exceed_the_disks,
-    punched_and_copied_by_the_other,
-    writers_of_different_parts, listings_agree,
+    holes_and_copies_of_the_other_mount_are_seen,
+    writers_of_different_parts_keep_all_bytes, listings_agree,
     listings_are_new_though_times_were_set_back, changes_are_seen_at_once_without_caching,
     a_name_that_is_replaced_is_never_missing,
     names_that_are_exchanged_are_never_missing,
-    directories_moved_into_each_other_stay_a_tree, numbers_of_files_are_never_used_again,
+    directories_moved_into_each_other_stay_a_tree, inode_numbers_are_never_reused,
     pages_of_several_writers_are_whole, sizes_are_seen_once_the_writer_reports_them,
 ];
 
@@ -132,7 +134,7 @@ fn a_name_that_was_removed_leads_to_a_new_file(mounts: &Mounts) {
         if let Some(mut kept) = kept {
             let mut text = String::new();
             kept.read_to_string(&mut text).expect("read");
-            assert_eq!(text, "old", "round {round}: what is still open isn't cut");
+            assert_eq!(text, "old", "round {round}: the open part is not truncated");
         }
     }
 }
@@ -193,7 +195,7 @@ fn open_handle_sees_synced_bytes(mounts: &Mounts) {
 }
 
 /// Semantics 2.9.
-fn appends_of_both_in_turns(mounts: &Mounts) {
+fn alternating_appends_of_both_mounts_are_kept(mounts: &Mounts) {
     for round in 0..40 {
         let place = if round % 2 == 0 { &mounts.one } else { &mounts.other };
         let path = place.join("log");
@@ -206,7 +208,7 @@ fn appends_of_both_in_turns(mounts: &Mounts) {
 }
 
 /// Semantics 1.5.
-fn locks_by_exclusive_creation(mounts: &Mounts) {
+fn exclusive_creation_works_as_a_lock(mounts: &Mounts) {
     let counter = mounts.one.join("counter");
     files::write(&counter, "0");
     let work = |place: &Path| {
@@ -228,7 +230,7 @@ fn locks_by_exclusive_creation(mounts: &Mounts) {
 }
 
 /// Semantics 4.9.
-fn removed_under_an_open_handle(mounts: &Mounts) {
+fn open_handle_survives_removal_by_the_other_mount(mounts: &Mounts) {
     let bytes = Random::new(8).bytes(1_000_000);
     files::write(mounts.one.join("file"), &bytes);
     let file = files::open(mounts.other.join("file"));
@@ -260,7 +262,7 @@ fn renames_over_each_other(mounts: &Mounts) {
 }
 
 /// Semantics 2.7.
-fn truncated_by_the_other(mounts: &Mounts) {
+fn truncation_by_the_other_mount_is_seen(mounts: &Mounts) {
     for round in 1..20_u64 {
         files::write(mounts.one.join("file"), vec![7; 1_500_000]);
         let len = round * 71_111;
@@ -276,8 +278,8 @@ fn truncated_by_the_other(mounts: &Mounts) {
     }
 }
 
-/// A size is a number: no disk under it need have space for it. Also while a writer has the file
-/// open, when metadata does not know the length of its chunk files.
+/// Setting a size allocates nothing, so the disks need no space for it. The test also sets sizes
+/// while a writer has the file open, when metadata does not know the length of the chunk files.
 /// Semantics 2.10.
 fn size_may_exceed_the_disks(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
@@ -294,7 +296,7 @@ fn size_may_exceed_the_disks(mounts: &Mounts) {
 }
 
 /// Semantics 2.2, for holes and copies.
-fn punched_and_copied_by_the_other(mounts: &Mounts) {
+fn holes_and_copies_of_the_other_mount_are_seen(mounts: &Mounts) {
     let mut expected = Random::new(8).bytes(3_000_000);
     files::write(mounts.one.join("file"), &expected);
     for round in 0..20_usize {
@@ -302,7 +304,7 @@ fn punched_and_copied_by_the_other(mounts: &Mounts) {
             0 => (&mounts.one, &mounts.other),
             _ => (&mounts.other, &mounts.one),
         };
-        // The other mount has its bytes in the page cache.
+        // The other mount has the file's bytes in its page cache.
         assert!(files::read(there.join("file")) == expected, "round {round}");
         let path = here.join("file");
         let file = files::open_with(OpenOptions::new().read(true).write(true), path);
@@ -323,7 +325,7 @@ fn punched_and_copied_by_the_other(mounts: &Mounts) {
     }
 }
 
-fn writers_of_different_parts(mounts: &Mounts) {
+fn writers_of_different_parts_keep_all_bytes(mounts: &Mounts) {
     const PART: usize = 100_001;
     files::create(mounts.one.join("file"));
     std::thread::scope(|scope| {
@@ -474,7 +476,7 @@ fn directories_moved_into_each_other_stay_a_tree(mounts: &Mounts) {
 }
 
 /// Semantics 1.8.
-fn numbers_of_files_are_never_used_again(mounts: &Mounts) {
+fn inode_numbers_are_never_reused(mounts: &Mounts) {
     let mut seen = HashSet::new();
     for round in 0..100 {
         let place = if round % 2 == 0 { &mounts.one } else { &mounts.other };
@@ -517,7 +519,7 @@ fn pages_of_several_writers_are_whole(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.6: as rsync and tar leave a directory, with the modification time of before.
+/// Semantics 1.6: rsync and tar set a directory's modification time back to the old value.
 fn listings_are_new_though_times_were_set_back(mounts: &Mounts) {
     let time = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let directory = |path: &PathBuf| path.join("directory");

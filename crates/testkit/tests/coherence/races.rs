@@ -1,4 +1,4 @@
-//! The same at once from several mounts, where exactly one may succeed.
+//! Several mounts make the same or conflicting calls at once; exactly one call may succeed.
 
 use crate::{Mounts, within_a_second};
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
@@ -13,11 +13,12 @@ use std::path::Path;
 use std::sync::Barrier;
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![races:
-    one_of_many_creators_of_a_name_succeeds, exchanges_of_both_at_once_stay_a_tree,
-    exchanges_of_three_at_once_stay_a_tree,
+    one_of_many_creators_of_a_name_succeeds, two_concurrent_exchanges_keep_a_tree,
+    three_concurrent_exchanges_keep_a_tree,
 ];
 
-/// The contender that makes the name `new` from its own numbered file.
+/// Creates the name `new` for the contender with this number, from its own numbered file if the
+/// call needs a file.
 type Make = fn(place: &Path, number: usize) -> io::Result<()>;
 
 const WAYS: [(&str, Make); 6] = [
@@ -44,7 +45,7 @@ fn one_of_many_creators_of_a_name_succeeds(mounts: &Mounts) {
     for (way, make) in WAYS {
         for round in 0..ROUNDS {
             let name = format!("{way}-{round}");
-            // Twice the one, so that one mount's requests meet each other as well.
+            // One mount appears twice, so requests of one mount also compete with each other.
             let all = [&mounts.one, &mounts.other, &mounts.at_once, &mounts.other];
             let places: Vec<_> = all.into_iter().map(|it| it.join(&name)).collect();
             files::create_dir(&places[0]);
@@ -74,7 +75,8 @@ fn one_of_many_creators_of_a_name_succeeds(mounts: &Mounts) {
     }
 }
 
-/// The name leads to the winner's file, and the others have kept theirs.
+/// Checks that the name leads to the winner's file, and that the other contenders still have their
+/// own files.
 fn check_winner(way: &str, place: &Path, winner: usize) {
     let new = place.join("new");
     let found = files::symlink_metadata(&new);
@@ -89,26 +91,26 @@ fn check_winner(way: &str, place: &Path, winner: usize) {
             within_a_second("the number of links", || {
                 (0..4).all(|number| {
                     let own = fs::metadata(place.join(format!("own-{number}")));
-                    own.expect("it stays").nlink() == 1 + u64::from(number == winner)
+                    own.expect("the file stays").nlink() == 1 + u64::from(number == winner)
                 })
             });
         }
         _ => assert_eq!(text(), winner.to_string()),
     }
     let moved = usize::from(way == "rename");
-    within_a_second("who has kept his own", || {
+    within_a_second("the remaining files of the contenders", || {
         let own = (0..4).filter(|number| place.join(format!("own-{number}")).exists());
         own.count() == 4 - moved && winners.exists() == (moved == 0)
     });
     if way == "rename" {
         for number in (0..4).filter(|number| *number != winner) {
             let own = fs::read_to_string(place.join(format!("own-{number}")));
-            assert_eq!(own.expect("it stays"), number.to_string());
+            assert_eq!(own.expect("the file stays"), number.to_string());
         }
     }
 }
 
-/// Where each of the files lies that were put into the directories, by what is in it.
+/// Adds the paths of all mark files below `directory` to `found`, by the text of the mark.
 fn places_of_marks(directory: &Path, found: &mut BTreeMap<String, Vec<String>>) {
     for entry in files::read_dir(directory).map(|it| it.expect("an entry")) {
         let path = entry.path();
@@ -125,10 +127,11 @@ fn exchange(top: &Path, first: &str, second: &str) -> rustix::io::Result<()> {
     renameat_with(CWD, top.join(first), CWD, top.join(second), RenameFlags::EXCHANGE)
 }
 
-/// In each round as many mounts as there are names in `ring` exchange at once: the first with what
-/// is below the second, and so on, the last with what is below the first. All of them together
-/// would make a loop that nothing leads to. Which way the one is refused that would close it
-/// depends on whether its mount has heard of the others: then its names lead elsewhere already.
+/// In each round one mount for each name in `ring` exchanges that directory with the directory
+/// below the next one in the ring, all at once. All exchanges together would make a loop that is
+/// not reachable from the root. Metadata must refuse the exchange that would close it. The error
+/// depends on whether that mount has already seen the other exchanges: if so, its names already
+/// lead elsewhere.
 fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
     for round in 0..rounds {
         let name = format!("round-{round}");
@@ -171,11 +174,11 @@ fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
 }
 
 /// Semantics 1.7.
-fn exchanges_of_both_at_once_stay_a_tree(mounts: &Mounts) {
+fn two_concurrent_exchanges_keep_a_tree(mounts: &Mounts) {
     exchange_in_a_ring(mounts, &["a", "b"], 40);
 }
 
-/// Semantics 1.7: each two of them would be right together.
-fn exchanges_of_three_at_once_stay_a_tree(mounts: &Mounts) {
+/// Semantics 1.7: any two of the exchanges would be valid together.
+fn three_concurrent_exchanges_keep_a_tree(mounts: &Mounts) {
     exchange_in_a_ring(mounts, &["a", "b", "c"], 40);
 }

@@ -55,7 +55,7 @@ fn each_write_is_seen_by_the_next_read(mounts: &Mounts) {
         assert!(all(reader) == model, "round {round}: the contents");
         let mut beyond = [0; 9];
         assert_eq!(files::read_at(reader, &mut beyond, len), 0, "the end");
-        // Without a call of stat before.
+        // Without a stat before the read.
         write_some(&mut random, &handles[round % 2], &mut model);
         let mut tail = vec![0; 400_000];
         let start = model.len().saturating_sub(1000);
@@ -76,7 +76,7 @@ fn pages_from_before_are_not_shown_again(mounts: &Mounts) {
         assert!(all(&reader) == model);
         let writer = open(&there);
         for change in 0..60 {
-            // Some of them change neither the size nor the times that metadata has.
+            // Some of the writes change neither the size nor the times in metadata.
             let at = random.below(model.len());
             let len = (model.len() - at).min(1 + random.below(9000));
             let bytes = random.bytes(len);

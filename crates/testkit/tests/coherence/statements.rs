@@ -1,5 +1,4 @@
-//! Statements of docs/semantics.md that have no place among the other tests, each looked at from
-//! both mounts.
+//! Statements of docs/semantics.md that fit none of the other files; each test checks both mounts.
 
 use crate::shared::with_pages;
 use crate::{Mounts, within_a_second};
@@ -24,13 +23,13 @@ use std::time::Duration;
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![statements:
     a_directory_that_is_replaced_is_never_missing, listings_while_the_other_changes_them,
     reading_changes_no_time, an_open_file_stays_usable_without_permission,
-    directories_are_as_large_as_they_have_entries, blocks_of_files_without_holes,
-    a_directory_that_the_other_removed_is_empty, a_device_that_the_other_removed_can_be_looked_at,
+    directory_size_is_its_number_of_entries, blocks_of_files_without_holes,
+    directory_removed_by_the_other_mount_is_empty, device_removed_by_the_other_mount_can_be_stat,
     pieces_of_large_writes_are_of_one_writer,
     times_are_seen_once_the_writer_reports_them, close_writes_mapped_pages,
-    ranges_are_not_taken_out_or_put_in, allocated_space_is_a_hole, holes_stay_holes_in_copies,
-    copies_end_where_the_source_was_seen_to_end,
-    other_flags_are_refused, removed_files_can_be_written,
+    collapse_and_insert_range_are_refused, allocated_space_is_a_hole, holes_stay_holes_in_copies,
+    copies_end_at_the_cached_end_of_the_source,
+    unsupported_flags_are_refused, removed_files_can_be_written,
 ];
 
 fn new(path: &Path, bytes: &[u8]) -> File {
@@ -135,7 +134,8 @@ fn listings_while_the_other_changes_them(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.9: with an access time before that of modification, which others take for a reason.
+/// Semantics 1.9: also if the access time is before the modification time, in which case other file
+/// systems update it.
 fn reading_changes_no_time(mounts: &Mounts) {
     let at = |seconds| Timespec { tv_sec: seconds, tv_nsec: 7 };
     let times = Timestamps { last_access: at(1000), last_modification: at(2000) };
@@ -177,12 +177,12 @@ impl Stepwise {
     }
 
     /// Sends a line to the program.
-    pub(crate) fn tell(&mut self, line: &str) {
+    pub(crate) fn send(&mut self, line: &str) {
         writeln!(self.child.stdin.as_mut().expect("a pipe"), "{line}").expect("it runs");
     }
 
     pub(crate) fn go_on(&mut self) {
-        self.tell("");
+        self.send("");
     }
 
     pub(crate) fn end(mut self) {
@@ -224,7 +224,7 @@ fn an_open_file_stays_usable_without_permission(mounts: &Mounts) {
 }
 
 /// Semantics 1.12.
-fn directories_are_as_large_as_they_have_entries(mounts: &Mounts) {
+fn directory_size_is_its_number_of_entries(mounts: &Mounts) {
     let has = |size, links| {
         for place in [&mounts.one, &mounts.other] {
             within_a_second("size and links", || {
@@ -259,7 +259,7 @@ fn blocks_of_files_without_holes(mounts: &Mounts) {
 }
 
 /// Semantics 1.14.
-fn a_directory_that_the_other_removed_is_empty(mounts: &Mounts) {
+fn directory_removed_by_the_other_mount_is_empty(mounts: &Mounts) {
     files::create_dir(mounts.one.join("directory"));
     files::write(mounts.one.join("directory/file"), "x");
     run_in(&mounts.one, "setfacl", ["-m", "u:34567:rx", "directory"]);
@@ -293,7 +293,7 @@ fn a_directory_that_the_other_removed_is_empty(mounts: &Mounts) {
 }
 
 /// Semantics 1.14.
-fn a_device_that_the_other_removed_can_be_looked_at(mounts: &Mounts) {
+fn device_removed_by_the_other_mount_can_be_stat(mounts: &Mounts) {
     let path = mounts.one.join("null");
     run_in(&mounts.one, "mknod", ["null", "c", "1", "3"]);
     let open = files::open(mounts.other.join("null"));
@@ -349,7 +349,8 @@ fn times_are_seen_once_the_writer_reports_them(mounts: &Mounts) {
     let file = new(&mounts.one.join("file"), b"x");
     let mut before = time(&mounts.one);
     for round in 0..6_u64 {
-        // Another clock tells times than that of this program: wait for a new one.
+        // The times come from another host's clock, not from this program's: wait until it has
+        // advanced.
         wait_for("a write has a new time", Duration::from_secs(10), || {
             files::write_all_at(&file, b"more", 10 * round);
             (time(&mounts.one) > before).then_some(())
@@ -377,7 +378,7 @@ fn close_writes_mapped_pages(mounts: &Mounts) {
 }
 
 /// Semantics 2.11.
-fn ranges_are_not_taken_out_or_put_in(mounts: &Mounts) {
+fn collapse_and_insert_range_are_refused(mounts: &Mounts) {
     let bytes = Random::new(4).bytes(1 << 20);
     let file = new(&mounts.one.join("file"), &bytes);
     for flags in [FallocateFlags::COLLAPSE_RANGE, FallocateFlags::INSERT_RANGE] {
@@ -438,9 +439,9 @@ fn holes_stay_holes_in_copies(mounts: &Mounts) {
     assert_eq!(seek(&copy, SeekFrom::Data(1 << 20)), Ok(20 << 20));
 }
 
-/// The kernel copies up to the end of the source that it knows: that which `fstat` told, also after
-/// it had told another moments before. Semantics 2.13.
-fn copies_end_where_the_source_was_seen_to_end(mounts: &Mounts) {
+/// The kernel copies up to the size of the source that it has cached, which is the size that
+/// `fstat` returned last. Semantics 2.13.
+fn copies_end_at_the_cached_end_of_the_source(mounts: &Mounts) {
     for round in 0..20_u64 {
         let name = format!("source-{round}");
         let source = new(&mounts.one.join(&name), b"");
@@ -466,15 +467,15 @@ fn copies_end_where_the_source_was_seen_to_end(mounts: &Mounts) {
 }
 
 /// Semantics 1.20.
-fn other_flags_are_refused(mounts: &Mounts) {
+fn unsupported_flags_are_refused(mounts: &Mounts) {
     files::write(mounts.one.join("file"), "x");
     for flag in ["+i", "+a", "+d"] {
         let mut call = Command::new("chattr");
         let call = call.args([flag, "file"]).current_dir(&mounts.other).env("LC_ALL", "C");
-        let said = call.output().expect("chattr runs");
-        assert!(!said.status.success());
-        let said = String::from_utf8_lossy(&said.stderr).into_owned();
-        assert!(said.contains("Operation not supported"), "{flag}: {said}");
+        let printed = call.output().expect("chattr runs");
+        assert!(!printed.status.success());
+        let printed = String::from_utf8_lossy(&printed.stderr).into_owned();
+        assert!(printed.contains("Operation not supported"), "{flag}: {printed}");
     }
     files::write(mounts.other.join("file"), "still");
 }

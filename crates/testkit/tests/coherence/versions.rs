@@ -1,9 +1,10 @@
 //! The versions of pages that readers find while a file is written, mapped, punched and truncated.
 //!
-//! One mount changes a file page by page. Every eight bytes of a page say which page it is and
-//! which change wrote them, and changes are counted. Readers on both mounts note how far a page was
-//! before they read it: they must find that change or a later one that has begun, and each page of
-//! one change alone. Nothing is compared with a whole that would have to stand still.
+//! One mount changes a file page by page and counts the changes. Every eight bytes of a page
+//! contain the page's number and the number of the change that wrote them. Readers on both mounts
+//! note the last completed change of a page before they read it. They must find that change or a
+//! later one that has begun, and each page must come from one change alone. So the test needs no
+//! moment at which the file does not change.
 
 use crate::Mounts;
 use crate::statements::Stepwise;
@@ -26,9 +27,10 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![versions:
 
 const PAGE: usize = 4096;
 const PAGES: usize = 64;
-/// Pages from here on are cut off now and then. A program that maps them would get SIGBUS.
+/// The test truncates pages from here on now and then. A program that maps them would get SIGBUS.
 const KEPT: usize = 32;
-/// How long a file is changed, and how often each reader reads at least meanwhile.
+/// How long the writer changes the file, and the minimum number of reads of each reader in this
+/// time.
 const SPAN: Duration = Duration::from_millis(1200);
 const ENOUGH: usize = 10;
 /// The contents of a page after a change.
@@ -45,21 +47,21 @@ fn words(bytes: &[u8]) -> Vec<u64> {
     parts.map(u64::from_le_bytes).collect()
 }
 
-/// Pages that are written through a mapping alone: the kernel may write them out half changed.
+/// Pages that only a mapping writes: the kernel may write them back half changed.
 fn is_mapped(page: usize) -> bool {
     page % 4 == 3
 }
 
-/// Changes of a page, by number.
+/// Numbers of the changes of a page.
 #[derive(Default)]
 struct Page {
-    /// The last that has returned.
+    /// The last change that has returned.
     done: AtomicU64,
-    /// The last that had returned when the writer closed the file.
+    /// The last change that had returned when the writer closed the file.
     closed: AtomicU64,
-    /// The last that has begun.
+    /// The last change that has begun.
     begun: AtomicU64,
-    /// The last that has begun and leaves zeros.
+    /// The last change that has begun and leaves zeros.
     cleared: AtomicU64,
 }
 
@@ -70,7 +72,7 @@ struct Story {
 }
 
 impl Story {
-    /// Of a file of zeros.
+    /// The state of a file of zeros.
     fn new() -> Self {
         let pages = std::array::from_fn(|_| Page::default());
         Self { pages, is_over: AtomicBool::new(false) }
@@ -88,7 +90,7 @@ impl Story {
         self.pages[page].closed.load(Ordering::SeqCst)
     }
 
-    /// Makes a change of some pages.
+    /// Runs one change of some pages.
     fn change(&self, pages: Range<usize>, number: u64, clears: bool, call: impl FnOnce()) {
         for page in &self.pages[pages.clone()] {
             if clears {
@@ -102,8 +104,8 @@ impl Story {
         }
     }
 
-    /// Checks the bytes that a read returned for a page, which had at least the change `least`
-    /// when the read began.
+    /// Checks the bytes that a read returned for a page. Change `least` was complete when the read
+    /// began.
     fn check(&self, page: usize, found: &[u64], least: u64) {
         let Page { begun, cleared, .. } = &self.pages[page];
         let (cleared, most) = (cleared.load(Ordering::SeqCst), begun.load(Ordering::SeqCst));
@@ -130,7 +132,7 @@ impl Story {
     }
 }
 
-/// Ends all others when one ends, also if it fails.
+/// Ends all other threads when one thread ends, also if it fails.
 struct Stops<'a>(&'a Story);
 
 impl Drop for Stops<'_> {
@@ -139,7 +141,7 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// Writes pages of a file as it is told, through a mapping.
+/// Writes pages of a file through a mapping, as its input lines request.
 const MAPPER: &str = "
 import mmap, sys
 PAGE = 4096
@@ -153,7 +155,7 @@ with open(sys.argv[1], 'r+b') as file:
         print('synced', flush=True)
 ";
 
-/// Opens and maps a file for each line; says which words each of its first pages has.
+/// Opens and maps the file for each input line, and prints the words of each of its first pages.
 const LOOKER: &str = "
 import mmap, sys
 PAGE, pages = 4096, int(sys.argv[2])
@@ -169,7 +171,7 @@ for line in sys.stdin:
 struct Writer<'a> {
     story: &'a Story,
     random: Random,
-    /// The change that is under way, or was last.
+    /// The current or last change.
     number: u64,
     path: PathBuf,
     file: File,
@@ -193,11 +195,11 @@ impl Writer<'_> {
         let word = word(self.number, page);
         story.change(page..page + 1, self.number, false, || {
             if is_mapped(page) {
-                self.mapper.tell(&format!("{page} {word}"));
+                self.mapper.send(&format!("{page} {word}"));
                 assert_eq!(self.mapper.line(), "synced");
             } else {
                 let bytes = word.to_le_bytes().repeat(PAGE / 8);
-                // One call: two would be two writes.
+                // A single call, because two calls would be two writes.
                 assert_eq!(self.file.write_at(&bytes, offset(page)).expect("written"), PAGE);
             }
         });
@@ -221,7 +223,7 @@ impl Writer<'_> {
     }
 
     fn reopen(&mut self) {
-        // Opened before the other is closed, or there would be nothing to put in its place.
+        // `mem::replace` needs the new file before the old one is closed.
         let file = open(&self.path);
         drop(std::mem::replace(&mut self.file, file));
         for page in (0..PAGES).filter(|page| !is_mapped(*page)) {
@@ -257,12 +259,13 @@ fn read(story: &Story, looks: &AtomicUsize, file: &File, most: usize, mut random
     }
 }
 
-/// Opens and maps the file again and again: who does finds at least what was closed before.
+/// Opens and maps the file repeatedly: each new mapping must show at least the changes before the
+/// last close.
 fn look(story: &Story, looks: &AtomicUsize, looker: &mut Stepwise) {
     let _stops = Stops(story);
     while !story.is_over() {
         let least: Vec<_> = (0..KEPT).map(|page| story.closed(page)).collect();
-        looker.tell("");
+        looker.send("");
         let line = looker.line();
         let found: Vec<_> = line.split(' ').collect();
         assert_eq!(found.len(), KEPT, "{line}");
@@ -277,8 +280,8 @@ fn look(story: &Story, looks: &AtomicUsize, looker: &mut Stepwise) {
 /// The readers on the other mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Readers {
-    /// A reader that opened the file before it was written, alone on its mount: what other programs
-    /// of that mount do at the same moment may hide a change from them (2.3).
+    /// A reader that opened the file before the writer did. No other program uses its mount:
+    /// concurrent calls on the same mount may hide a change (2.3).
     FromBefore,
     /// A reader that opens and maps the file while it is written.
     New,
@@ -290,7 +293,7 @@ fn run(writer: &Path, reader: &Path, readers: Readers, mut random: Random) {
     files::set_len(&files::create(&here), offset(PAGES));
     let from_before = [(); 2].map(|()| files::open(&there));
     for file in &from_before {
-        // So that the kernel has something to forget.
+        // Reads all pages, so that the kernel has pages to drop.
         files::read_exact_at(file, &mut vec![1; PAGES * PAGE], 0);
     }
     let story = Story::new();

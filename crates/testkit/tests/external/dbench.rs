@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Longer than the whole run of dbench takes.
+/// Longer than a whole run of dbench.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn dbench(directory: &Path) -> String {
@@ -17,7 +17,7 @@ fn dbench(directory: &Path) -> String {
     finish(&mut command, PATIENCE).expect_success()
 }
 
-/// Each mount has clients of its own, in one directory.
+/// Each mount has its own clients; all work in one directory.
 pub(crate) fn runs_on_two_mounts(_: &()) {
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);
@@ -29,9 +29,9 @@ pub(crate) fn runs_on_two_mounts(_: &()) {
         let places = [cluster.path().join(directories[0]), second.path().join(directories[1])];
         let runs = places.map(|place| scope.spawn(move || dbench(&place)));
         for run in runs {
-            let said = run.join().expect("dbench ran");
-            let result = said.lines().find(|line| line.starts_with("Throughput"));
-            println!("{}", result.unwrap_or_else(|| panic!("no result:\n{said}")));
+            let printed = run.join().expect("dbench ran");
+            let result = printed.lines().find(|line| line.starts_with("Throughput"));
+            println!("{}", result.unwrap_or_else(|| panic!("no result:\n{printed}")));
         }
     });
     second.unmount();

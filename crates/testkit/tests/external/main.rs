@@ -1,7 +1,7 @@
-//! Longer runs of other people's programs and suites: `cargo xtask external` says which there are
-//! and what they need, and calls this with their names.
+//! Longer runs of external programs and suites: `cargo xtask external` lists them with their
+//! requirements, and starts this program with their names.
 //!
-//! Not part of CI. `applications` and `programs` are what CI runs of this kind.
+//! Not part of CI. CI runs the tests of this kind in `applications` and `programs`.
 
 mod dbench;
 mod mpi;
@@ -12,7 +12,7 @@ use skep_testkit::suite::{Case, Suite};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Each starts what it needs.
+/// Each test starts its own cluster.
 const CASES: &[Case<()>] = &[
     Case { name: "postgres", body: postgres::runs_and_recovers },
     Case { name: "dbench", body: dbench::runs_on_two_mounts },

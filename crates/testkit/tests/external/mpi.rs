@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/external/collective.c");
 const RANKS: usize = 4;
-/// Longer than the whole program takes with all ranks on one core.
+/// Longer than the whole program runs with all ranks on one core.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The program checks every byte that it reads.
@@ -23,8 +23,8 @@ pub(crate) fn ranks_of_two_mounts_write_one_file(_: &()) {
     let mut command = Command::new("mpirun.mpich");
     command.args(["-n", &RANKS.to_string()]).arg(&program);
     command.arg(cluster.path()).arg(second.path());
-    let said = finish(&mut command, PATIENCE).expect_success();
-    assert_eq!(said, format!("{RANKS} ranks\n"));
+    let printed = finish(&mut command, PATIENCE).expect_success();
+    assert_eq!(printed, format!("{RANKS} ranks\n"));
     let lines = files::read_to_string(cluster.path().join("shared"));
     assert_eq!(lines.lines().count(), RANKS * 40);
     assert_eq!(lines.lines().collect::<BTreeSet<_>>().len(), RANKS * 40, "each line once");

@@ -12,19 +12,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Longer than elsewhere: the database recovers its log after it was killed.
+/// Longer than for other tests: after a kill the database recovers from its log.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// PostgreSQL doesn't run as root.
+/// PostgreSQL refuses to run as root.
 const NOBODY: u32 = 65_534;
 
-/// A server's programs, its data and where its socket and logs are.
+/// The programs, the data directory, and the directory of socket and logs of a server.
 struct Server<'a> {
     programs: PathBuf,
     data: PathBuf,
     local: &'a Path,
 }
 
-/// In the path, or where Debian has them.
+/// Looks in PATH, and in Debian's directory.
 fn programs() -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let packaged = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
@@ -56,10 +56,10 @@ impl Server<'_> {
         )
     }
 
-    /// `at`: the data directory, which may be another mount's path of the same.
+    /// `at` is the data directory; it may be the same directory on another mount.
     fn start(&mut self, at: PathBuf) {
         self.data = at;
-        // These name a process that was killed, but whose number may still be taken.
+        // These files contain the id of a killed process; another process may have that id now.
         fs::remove_file(self.data.join("postmaster.pid")).ok();
         fs::remove_file(self.local.join(".s.PGSQL.5432.lock")).ok();
         let options = format!("-c listen_addresses= -k {}", text(self.local));
@@ -83,7 +83,7 @@ impl Server<'_> {
         self.run("psql", &["--no-psqlrc", "-At", "-c", query]).trim().to_owned()
     }
 
-    /// A benchmark that goes on until it is ended, or its server.
+    /// A benchmark that runs until the test ends it or its server.
     fn benchmark(&self, seconds: &str) -> Child {
         let mut command = self.command("pgbench", &["-n", "-c", "4", "-j", "2", "-T", seconds]);
         command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("pgbench starts")
@@ -93,7 +93,7 @@ impl Server<'_> {
         self.query("select count(*) from pgbench_history").parse().expect("a number")
     }
 
-    /// Sums that every transaction keeps the same, tables and indexes that agree.
+    /// Every transaction keeps the sums equal, and the tables must agree with their indexes.
     fn check(&self) -> u64 {
         let sums = "select (select sum(abalance) from pgbench_accounts), \
                     (select sum(bbalance) from pgbench_branches), \
@@ -108,21 +108,21 @@ impl Server<'_> {
     }
 }
 
-/// How many transactions a benchmark was told to be committed.
+/// The number of transactions that the server acknowledged to a benchmark as committed.
 fn acknowledged(benchmark: Child) -> u64 {
     let output = benchmark.wait_with_output().expect("our own child");
-    let said = String::from_utf8_lossy(&output.stdout);
-    let line = said.lines().find_map(|line| line.split_once("actually processed: "));
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let line = printed.lines().find_map(|line| line.split_once("actually processed: "));
     let number = line.and_then(|(_, it)| it.split(['/', ' ']).next()?.parse().ok());
-    number.unwrap_or_else(|| panic!("no result:\n{said}"))
+    number.unwrap_or_else(|| panic!("no result:\n{printed}"))
 }
 
-/// `kill -9` of a process and of all that it has started.
+/// `kill -9` of a process and all its descendants.
 fn kill_tree(root: u32) {
     let mut found = vec![root];
     for entry in files::read_dir("/proc").flatten() {
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        // After the name, which may hold anything: state and parent.
+        // The name may contain any bytes; state and parent follow it.
         let parent = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1));
         if parent == Some(&root.to_string()) {
             found.extend(entry.file_name().to_str().and_then(|it| it.parse::<u32>().ok()));
@@ -158,7 +158,7 @@ pub(crate) fn runs_and_recovers(_: &()) {
     server.start(here.clone());
     server.run("pgbench", &["-i", "-q", "-s", "2"]);
 
-    // Services that are killed make it wait, nothing more.
+    // Kills of services only make the database wait.
     let benchmark = server.benchmark("15");
     for role in ["storage", "metadata"] {
         let before = server.transactions();
@@ -172,21 +172,27 @@ pub(crate) fn runs_and_recovers(_: &()) {
     let benchmark = server.benchmark("120");
     wait_for("it runs", PATIENCE, || (server.transactions() > done + 300).then_some(()));
     kill_tree(server.postmaster());
-    let told = done + acknowledged(benchmark);
+    let committed = done + acknowledged(benchmark);
     server.start(there.clone());
     let found = server.check();
-    assert!((told..=told + 4).contains(&found), "{told} were committed, {found} are there");
+    assert!(
+        (committed..=committed + 4).contains(&found),
+        "{committed} transactions were acknowledged, the database has {found}"
+    );
 
     // Its mount is killed; the first one takes over.
     let benchmark = server.benchmark("120");
     wait_for("it runs", PATIENCE, || (server.transactions() > found + 300).then_some(()));
     let postmaster = server.postmaster();
     second.kill();
-    let told = found + acknowledged(benchmark);
+    let committed = found + acknowledged(benchmark);
     kill_tree(postmaster);
     server.start(here.clone());
     let found = server.check();
-    assert!((told..=told + 4).contains(&found), "{told} were committed, {found} are there");
+    assert!(
+        (committed..=committed + 4).contains(&found),
+        "{committed} transactions were acknowledged, the database has {found}"
+    );
     server.run("pg_dump", &["--file", text(&local.join("dump"))]);
     server.stop();
     server.run("pg_checksums", &["--check", "-D", text(&here)]);

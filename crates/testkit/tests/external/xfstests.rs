@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 /// Sparse.
 const DISK_BYTES: u64 = 10 << 30;
-/// The tests that are known to fail, with the reasons.
+/// The page with the tests that fail for a known reason.
 const KNOWN: &str = include_str!("../../../../docs/tests/xfstests.md");
 
 /// The environment of a test; `$1` is the test.
@@ -38,10 +38,10 @@ const AROUND: &str = "\
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Ended {
     Passed,
-    /// Says why.
+    /// The test printed the reason.
     NotRun(String),
     Failed,
-    /// It was still running when its time was over.
+    /// The test was still running at its time limit.
     TimedOut,
 }
 
@@ -66,7 +66,7 @@ impl Side {
         Self { cluster, disk }
     }
 
-    /// Where management is.
+    /// The address of management.
     fn address(&self) -> String {
         self.cluster.nodes("management")[0]["addresses"][0].text().to_owned()
     }
@@ -77,7 +77,7 @@ impl Side {
     }
 }
 
-/// Everything in a directory that the namespaces of tests need.
+/// Creates the files that the namespaces of tests need in a directory.
 fn prepare(scratch: &Scratch, addresses: [String; 2]) {
     let sbin = scratch.directory("sbin");
     run("cp", ["-a", "/sbin/.", text(&sbin)]);
@@ -109,7 +109,7 @@ fn prepare(scratch: &Scratch, addresses: [String; 2]) {
     scratch.directory("results");
 }
 
-/// Runs one test; what it says goes to a file of its number.
+/// Runs one test and writes its output to a file named by its number.
 fn run_test(scratch: &Scratch, tree: &Path, test: &str, patience: Duration) -> Ended {
     let log = scratch.join(&format!("results/{test}.log"));
     let output = files::create(&log);
@@ -121,19 +121,19 @@ fn run_test(scratch: &Scratch, tree: &Path, test: &str, patience: Duration) -> E
     let mut child = command.spawn().expect("unshare is installed");
     let ended = eventually(patience, || child.try_wait().expect("our own child"));
     if ended.is_none() {
-        // The first process of the namespace gets the same, and with it all others.
+        // The first process of the namespace gets the signal too, and its end ends all others.
         child.kill().expect("our own child");
         child.wait().expect("our own child");
         return Ended::TimedOut;
     }
-    let said = fs::read(&log).unwrap_or_default();
-    let said = String::from_utf8_lossy(&said);
-    if said.contains("\nNot run: ") {
+    let printed = fs::read(&log).unwrap_or_default();
+    let printed = String::from_utf8_lossy(&printed);
+    if printed.contains("\nNot run: ") {
         let reason = scratch.join(&format!("results/generic/{test}.notrun"));
         let reason = fs::read_to_string(reason).unwrap_or_default();
         return Ended::NotRun(reason.lines().next().unwrap_or_default().to_owned());
     }
-    if said.contains("\nPassed all 1 tests") { Ended::Passed } else { Ended::Failed }
+    if printed.contains("\nPassed all 1 tests") { Ended::Passed } else { Ended::Failed }
 }
 
 /// The numbers in the first column of the page's table of failures.
@@ -144,7 +144,7 @@ fn known_failures() -> BTreeSet<String> {
     numbers.filter(|it| it.len() == 3 && it.parse::<u32>().is_ok()).map(str::to_owned).collect()
 }
 
-/// Numbers with what follows one another drawn together: `001-005, 007`.
+/// A list of numbers in which consecutive numbers form a range: `001-005, 007`.
 fn ranges(numbers: &[&str]) -> String {
     let mut parts: Vec<(u32, u32)> = Vec::new();
     for number in numbers.iter().filter_map(|it| it.parse().ok()) {
@@ -160,7 +160,7 @@ fn ranges(numbers: &[&str]) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-/// Reasons that name a test's own file or a device are one reason.
+/// Reasons that differ only in a test's own file or device count as one reason.
 fn kind_of_reason(reason: &str) -> String {
     let words = reason.split_whitespace().map(|word| match word {
         word if word.contains("127.0.0.1") => "the device",
@@ -170,7 +170,7 @@ fn kind_of_reason(reason: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The tables of the page, from a run.
+/// The tables of the page, generated from a run.
 fn report(results: &BTreeMap<String, Ended>) -> String {
     let of = |wanted: &dyn Fn(&Ended) -> bool| {
         let found = results.iter().filter(|(_, ended)| wanted(ended));
@@ -207,7 +207,7 @@ fn tests_of(tree: &Path) -> Vec<String> {
     let names = names.flatten().filter_map(|it| it.file_name().into_string().ok());
     let mut tests: Vec<_> = names.filter(|it| it.parse::<u32>().is_ok()).collect();
     tests.sort();
-    // Those that do harm when they fail, and those for more time than a run has.
+    // Tests that do damage when they fail, and tests that need more time than a run has.
     tests.retain(|test| {
         let script = fs::read_to_string(place.join(test)).unwrap_or_default();
         let groups = script.lines().find(|line| line.starts_with("_begin_fstest"));
@@ -252,7 +252,7 @@ pub(crate) fn fails_only_where_it_is_known_to(_: &()) {
     let better = results.iter().filter(|(_, ended)| **ended == Ended::Passed);
     let better: Vec<_> = better.filter(|(test, _)| known.contains(*test)).collect();
     if !better.is_empty() {
-        println!("known to fail, but these pass here: {better:?}");
+        println!("these tests are in the table of failures, but pass here: {better:?}");
     }
     assert!(new.is_empty(), "these fail, and are not in docs/tests/xfstests.md: {new:?}");
 }

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![locks:
-    a_lock_excludes_on_all_mounts, kinds_do_not_see_each_other, a_wait_ends_when_the_lock_is_free,
-    a_signal_ends_a_wait, ranges_split_merge_and_change, closing_gives_posix_locks_back,
+    a_lock_excludes_on_all_mounts, lock_kinds_are_independent, a_wait_ends_when_the_lock_is_free,
+    a_signal_ends_a_wait, ranges_split_merge_and_change, closing_releases_posix_locks,
     other_locks_last_until_the_last_close, deadlocks_are_refused, counters_lose_no_update,
-    many_wait_and_all_get_their_turn, an_owner_has_at_most_1024_ranges,
+    all_of_many_waiters_get_the_lock, an_owner_has_at_most_1024_ranges,
     holders_of_the_same_mount_are_named, waiters_get_the_lock_in_order_of_arrival,
     readers_overtake_a_waiting_writer_64_times, grantable_lock_is_not_blocked_by_queued_waiters,
     on_each_processor_256_wait,
@@ -80,7 +80,7 @@ fn locks_on_special_files_are_local_to_the_mount(mounts: &Mounts) {
 }
 
 /// Semantics 6.1.
-fn kinds_do_not_see_each_other(mounts: &Mounts) {
+fn lock_kinds_are_independent(mounts: &Mounts) {
     let (mut one, mut other) = (Program::on(&mounts.one), Program::on(&mounts.other));
     assert_eq!(one.try_lock("posix", "exclusive"), "ok");
     assert_eq!(other.try_lock("flock", "exclusive"), "ok");
@@ -163,7 +163,7 @@ fn holder_of(program: &mut Program) -> String {
 }
 
 /// Semantics 6.2 and 6.3.
-fn closing_gives_posix_locks_back(mounts: &Mounts) {
+fn closing_releases_posix_locks(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         let (mut holder, mut other) = (Program::on(here), Program::on(there));
         let mut neighbour = Program::on(here);
@@ -259,7 +259,7 @@ fn counters_lose_no_update(mounts: &Mounts) {
 }
 
 /// Semantics 6.4.
-fn many_wait_and_all_get_their_turn(mounts: &Mounts) {
+fn all_of_many_waiters_get_the_lock(mounts: &Mounts) {
     let mut holder = Program::on(&mounts.one);
     assert_eq!(holder.try_lock("flock", "exclusive"), "ok");
     // More waits on each mount than one worker can have requests.
@@ -466,11 +466,11 @@ fn deadlocks_across_targets_are_found(mounts: &Mounts) {
         one.begin("lock b posix exclusive 0 1 wait");
         other.begin("lock a posix exclusive 0 1 wait");
         // Either of them, not both.
-        let (is_one, said) = wait_for("one of both gives way", PATIENCE, || {
-            let by_one = one.said().map(|it| (true, it));
-            by_one.or_else(|| other.said().map(|it| (false, it)))
+        let (is_one, printed) = wait_for("one of both gives way", PATIENCE, || {
+            let by_one = one.try_answer().map(|it| (true, it));
+            by_one.or_else(|| other.try_answer().map(|it| (false, it)))
         });
-        assert_eq!(said, "EDEADLK");
+        assert_eq!(printed, "EDEADLK");
         let (gave_way, left) = if is_one { (&mut one, &mut other) } else { (&mut other, &mut one) };
         gave_way.ok(&format!("lock {} posix unlock 0 1 try", if is_one { "a" } else { "b" }));
         assert_eq!(left.answer(), "ok");

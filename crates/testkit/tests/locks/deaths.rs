@@ -130,10 +130,10 @@ fn client_stopped_past_its_lease_loses_its_locks((): &()) {
     second.signal(Signal::CONT);
     for (kind, there, sleeper, other, reader) in &mut programs {
         assert_eq!(sleeper.run("write f wrong"), "EIO", "{kind}");
-        assert_eq!(sleeper.try_lock(kind, "unlock"), "EIO", "{kind}: until it closes the file");
-        // A program that only reads there has lost nothing.
+        assert_eq!(sleeper.try_lock(kind, "unlock"), "EIO", "{kind}: the error lasts until close");
+        // A program that only reads the file gets no error.
         assert_eq!(reader.run("read f 5"), "other", "{kind}");
-        assert_eq!(sleeper.run("close f"), "EIO", "{kind}: so that nobody misses it");
+        assert_eq!(sleeper.run("close f"), "EIO", "{kind}: close reports the lost lock again");
         sleeper.open("f", there, "write");
         assert_eq!(sleeper.try_lock(kind, "shared"), "EAGAIN", "{kind}");
         other.unlock(kind);

@@ -1,4 +1,4 @@
-//! A program that locks files as it is told.
+//! A Python program that locks files on command.
 
 use skep_testkit::PATIENCE;
 use std::io::{BufRead, BufReader, Write};
@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 const PROGRAM: &str = include_str!("program.py");
+
 /// A program with at most one command under way.
 pub(crate) struct Program {
     child: Child,
@@ -16,7 +17,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts one that has a file open under the name `f`.
+    /// Starts a program and opens the file in it under the key `f`.
     pub(crate) fn on(path: &Path) -> Self {
         let mut program = Self::start();
         program.open("f", path, "write");
@@ -30,8 +31,8 @@ impl Program {
             .stdout(Stdio::piped())
             .spawn()
             .expect("python3 can be started");
-        let commands = child.stdin.take().expect("it was asked for");
-        let output = BufReader::new(child.stdout.take().expect("it was asked for"));
+        let commands = child.stdin.take().expect("it is piped");
+        let output = BufReader::new(child.stdout.take().expect("it is piped"));
         let (sender, answers) = channel();
         std::thread::spawn(move || {
             output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)).ok();
@@ -39,45 +40,45 @@ impl Program {
         Self { child, commands, answers }
     }
 
-    /// Its process.
+    /// The process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Tells it to do something, without waiting for the end of that.
+    /// Sends a command without waiting for its answer.
     pub(crate) fn begin(&mut self, command: &str) {
         writeln!(self.commands, "{command}").expect("the program runs");
     }
 
-    /// The answer to what it was told to begin.
+    /// Waits for the answer to the last command.
     #[track_caller]
     pub(crate) fn answer(&self) -> String {
         self.answers.recv_timeout(PATIENCE).expect("the program answers")
     }
 
-    /// The answer to what it was told to begin, if it is there.
-    pub(crate) fn said(&self) -> Option<String> {
+    /// The answer to the last command if it has arrived.
+    pub(crate) fn try_answer(&self) -> Option<String> {
         self.answers.try_recv().ok()
     }
 
-    /// Whether what it was told to begin isn't done after a while.
+    /// Whether the last command still has no answer after 300 ms.
     #[track_caller]
     pub(crate) fn is_waiting(&self) -> bool {
         match self.answers.recv_timeout(Duration::from_millis(300)) {
             Err(RecvTimeoutError::Timeout) => true,
             Err(error) => panic!("the program ended: {error}"),
-            Ok(answer) => panic!("it should wait, but said {answer}"),
+            Ok(answer) => panic!("it should wait, but it answered {answer}"),
         }
     }
 
-    /// Does something.
+    /// Runs a command and returns its answer.
     #[track_caller]
     pub(crate) fn run(&mut self, command: &str) -> String {
         self.begin(command);
         self.answer()
     }
 
-    /// Does something that must succeed.
+    /// Runs a command that must succeed.
     #[track_caller]
     pub(crate) fn ok(&mut self, command: &str) {
         assert_eq!(self.run(command), "ok", "{command}");
@@ -100,7 +101,7 @@ impl Program {
         assert_eq!(self.try_lock(kind, "unlock"), "ok");
     }
 
-    /// Begins to wait for a lock of all bytes, and does wait.
+    /// Requests a lock of all bytes, and checks that the program waits for it.
     #[track_caller]
     pub(crate) fn wait(&mut self, kind: &str, mode: &str) {
         self.begin(&format!("lock f {kind} {mode} 0 0 wait"));

@@ -2,10 +2,10 @@
 //! them, against one reference tree: the same calls on the local file system. Each call must end
 //! the same way, and the trees must be the same.
 //!
-//! Two tests. In one, each call is any mount's: the mounts remember nothing of names and attributes
-//! (`attribute_timeout=0`), so what is expected is exact. In the other the mounts have their caches
-//! and take turns; between two turns the test waits until the caches have run out. The coherence
-//! tests cover the time within that second; the simulator covers concurrent operations.
+//! Two tests. In one, each call uses a random mount: the mounts cache no names and attributes
+//! (`attribute_timeout=0`), so each result must be exact. In the other the mounts use their caches
+//! and take turns; between two turns the test waits until the cached entries have expired. The
+//! coherence tests cover the time within that second; the simulator covers concurrent operations.
 //!
 //! A failing seed is printed with the command that repeats it. The test then removes steps while
 //! the rest still fails, and prints the shortest sequence.
@@ -34,10 +34,10 @@ const STALENESS: Duration = Duration::from_millis(1050);
 /// Time within which the cluster must remove the chunk files of removed files.
 const CLEAN_UP: Duration = Duration::from_secs(60);
 
-fn calls(unless_said: usize) -> usize {
+fn calls(unless_set: usize) -> usize {
     match std::env::var("SKEP_TEST_OPERATIONS") {
         Ok(text) => text.parse().expect("SKEP_TEST_OPERATIONS is a number"),
-        Err(_) => unless_said,
+        Err(_) => unless_set,
     }
 }
 

@@ -11,7 +11,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) fn shrink(trial: &mut Trial, steps: &[Step]) -> Option<(Vec<Step>, String)> {
     let deadline = Instant::now() + PATIENCE;
     let mut best = fails(trial, steps)?;
-    // In one go, what is seldom needed: kills, comparisons before the last, calls that failed.
+    // Removes all rarely needed operations at once: kills, comparisons before the last one, calls
+    // that failed.
     let has_effect = trial.effective().to_vec();
     let last = best.0.len() - 1;
     let is_call = |step: &Step| matches!(step, Step::Call(..));

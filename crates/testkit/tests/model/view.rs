@@ -16,21 +16,21 @@ use std::time::{Duration, SystemTime};
 
 /// Files and directories that may be open at once.
 pub(crate) const SLOTS: usize = 6;
-/// Times that are no older weren't set, but came about.
+/// Times that are older were set by a call; newer ones come from the clock.
 const RECENT: Duration = Duration::from_secs(3 * 3600);
-/// So that pipes don't block.
+/// `NONBLOCK`, so that opening a pipe does not block.
 const ALWAYS: OFlags = OFlags::NONBLOCK.union(OFlags::CLOEXEC);
 
 type Outcome = io::Result<String>;
 
-/// A tree, and what is open on it.
+/// A tree, and the files and directories that the test has open in it.
 #[derive(Debug)]
 pub(crate) struct View {
     root: PathBuf,
     open: [Option<File>; SLOTS],
 }
 
-/// Makes the calls of this thread another user's until it is dropped.
+/// Makes the calls of this thread as another user until it is dropped.
 struct Acting;
 
 impl Acting {
@@ -48,7 +48,7 @@ impl Drop for Acting {
     }
 }
 
-/// Does something as a user.
+/// Runs `act` as a user.
 pub(crate) fn acting_as<T>(user: User, act: impl FnOnce() -> T) -> T {
     let _acting = Acting::as_user(user);
     act()
@@ -58,7 +58,7 @@ fn nothing<T, E: Into<io::Error>>(result: Result<T, E>) -> Outcome {
     result.map(|_| String::new()).map_err(Into::into)
 }
 
-/// The seconds, if they were set and didn't come about.
+/// The time if a call set it; `None` for a time from the clock.
 pub(crate) fn set_time(seconds: i64) -> Option<i64> {
     let now = SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_secs() as i64;
     let age = now.saturating_sub(seconds).unsigned_abs();
@@ -118,7 +118,7 @@ impl View {
     }
 
     pub(crate) fn make_node(&self, place: &Place, kind: FileType, bits: u32) -> Outcome {
-        // The null device, if it is one.
+        // The null device, if `kind` is a device.
         let device = rustix::fs::makedev(1, 3);
         nothing(rustix::fs::mknodat(CWD, self.at(place)?, kind, mode(bits), device))
     }
@@ -136,8 +136,8 @@ impl View {
         let rename = || rustix::fs::renameat_with(CWD, &from, CWD, &to, flags);
         let mut result = rename();
         if result == Err(rustix::io::Errno::STALE) {
-            // The kernel knows a directory elsewhere that another mount has moved, and can't learn
-            // better while it renames (semantics 1.4).
+            // Another mount has moved a directory, and the kernel still has its old place cached.
+            // The kernel cannot refresh it during a rename (semantics 1.4).
             for path in [&from, &to] {
                 std::fs::symlink_metadata(path).ok();
             }
@@ -198,8 +198,8 @@ impl View {
         nothing(rustix::fs::lsetxattr(self.at(place)?, name, value, flags))
     }
 
-    /// Looks at it first: before that, the kernel may have an older access control list (semantics
-    /// 1.17).
+    /// Calls `stat` first: before that, the kernel may have cached an older access control list
+    /// (semantics 1.17).
     pub(crate) fn get_attribute(&self, place: &Place, name: &str) -> Outcome {
         rustix::fs::statat(CWD, self.at(place)?, AtFlags::SYMLINK_NOFOLLOW).ok();
         let mut value = [0; 1000];
@@ -239,18 +239,18 @@ impl View {
         Ok(shown(&rustix::fs::statat(CWD, self.at(place)?, flags)?))
     }
 
-    /// The number must be free.
+    /// Slot `slot` must be free.
     pub(crate) fn open(&mut self, slot: usize, place: &Place, flags: OFlags, bits: u32) -> Outcome {
         let file = self.open_at(place, flags, bits)?;
         let kind = file.metadata()?.file_type();
-        // A pipe that is open here counts on this mount only.
+        // A pipe connects only the programs of one mount, so the test does not keep it open.
         if !kind.is_fifo() {
             self.open[slot] = Some(file);
         }
         Ok(format!("{kind:?}"))
     }
 
-    /// Without what was locked: that the last close unlocks is seen a moment later elsewhere.
+    /// Unlocks before closing: other mounts see the unlock by the last close only a moment later.
     pub(crate) fn close(&mut self, slot: usize) -> Outcome {
         self.lock_open(slot, Lock::Unlock)?;
         self.open[slot] = None;
@@ -273,8 +273,8 @@ impl View {
         Ok(hash(&bytes[..done]))
     }
 
-    /// Looks at it afterwards: then other mounts are told of what was written, and that isn't taken
-    /// for newer than a time which another mount sets next (semantics 2.4).
+    /// Calls `stat` afterwards, so that the mount reports the write's time. Otherwise a later
+    /// report could replace a time that another mount sets next (semantics 2.4).
     pub(crate) fn write_open(&self, slot: usize, at: u64, bytes: &[u8]) -> Outcome {
         let file = self.file(slot)?;
         file.metadata()?;
@@ -287,7 +287,7 @@ impl View {
         nothing(self.file(slot)?.set_len(len))
     }
 
-    /// Looks at it afterwards, as after writing.
+    /// Calls `stat` afterwards, as `write_open` does.
     pub(crate) fn allocate_open(
         &self,
         slot: usize,
@@ -301,8 +301,8 @@ impl View {
         result
     }
 
-    /// Looks at it first: the kernel copies up to the end that it knows (semantics 2.13). And
-    /// afterwards, as after writing.
+    /// Calls `stat` first: the kernel copies only up to the file size that it has cached (semantics
+    /// 2.13). Calls `stat` afterwards, as `write_open` does.
     pub(crate) fn copy_open(
         &self,
         slot: usize,
@@ -312,7 +312,7 @@ impl View {
         let file = self.file(slot)?;
         file.metadata()?;
         let mut copied = 0;
-        // At once as much as the file system likes.
+        // The file system decides how much one call copies.
         while copied < len {
             let (source, place) = (Some(&mut from), Some(&mut to));
             match rustix::fs::copy_file_range(file, source, file, place, len - copied)? {
@@ -324,8 +324,8 @@ impl View {
         Ok(copied.to_string())
     }
 
-    /// Whether a directory or a device is open that is gone: the kernel doesn't tell FUSE of its
-    /// open, so what is left is what the mount remembers of it.
+    /// Whether the slot has a removed directory or device open. The kernel does not notify FUSE of
+    /// opens of devices, so the result depends on what the mount has cached.
     fn is_left_over(&self, slot: usize) -> io::Result<bool> {
         let found = self.file(slot)?.metadata()?;
         Ok(!found.is_file() && found.nlink() == 0)
@@ -349,7 +349,7 @@ impl View {
         nothing(self.file(slot)?.sync_all())
     }
 
-    /// Files only: the kernel doesn't ask FUSE for locks on others.
+    /// Regular files only: for other kinds the kernel does not send lock requests to FUSE.
     pub(crate) fn lock_open(&self, slot: usize, lock: Lock) -> Outcome {
         let file = self.file(slot)?;
         if !file.metadata()?.is_file() {

@@ -50,10 +50,10 @@ impl Watch {
         Self { begins, step, has_bitten }
     }
 
-    /// A step begins.
+    /// Notes the step that begins, for the watching thread.
     pub(crate) fn begins(&self, step: &Step) {
         *self.step.lock().unwrap_or_else(PoisonError::into_inner) = format!("{step:?}");
-        self.begins.send(()).expect("somebody watches");
+        self.begins.send(()).expect("the watching thread runs");
     }
 
     /// The last step has ended.

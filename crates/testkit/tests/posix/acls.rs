@@ -1,4 +1,5 @@
-//! Access control lists: set by `setfacl`, looked at by `getfacl`, enforced for another user.
+//! Access control lists: `setfacl` sets them, `getfacl` shows them, the kernel enforces them for
+//! another user.
 
 use crate::{Test, ok, refused};
 use rustix::fs::{XattrFlags, getxattr, listxattr, lsetxattr, removexattr, setxattr};
@@ -11,9 +12,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![acls:
-    lists_grant_and_deny_access, follow_the_mode, are_handed_down,
-    are_handed_down_without_the_umask, the_umask_counts_without_them,
-    that_say_no_more_than_the_mode, are_removed, malformed_ones_are_refused, clear_set_group_id,
+    lists_grant_and_deny_access, follow_the_mode, are_inherited,
+    are_inherited_without_the_umask, umask_applies_without_default_lists,
+    that_equal_the_mode_are_not_stored, are_removed, malformed_ones_are_refused, clear_set_group_id,
     of_directories_are_for_searching, move_with_renames, with_many_entries,
 ];
 
@@ -22,7 +23,7 @@ const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";
 const ANY: XattrFlags = XattrFlags::empty();
 
-/// Whether a command of the shell succeeds as another user, in no group but its own.
+/// Whether a shell command succeeds as another user that is only in its own group.
 fn may(directory: &Path, command: &str) -> bool {
     let mut call = Command::new("setpriv");
     call.args(["--reuid", USER, "--regid", USER, "--clear-groups", "sh", "-c", command]);
@@ -98,7 +99,7 @@ fn follow_the_mode(root: &Path) {
 }
 
 /// Semantics 1.17. Sixteen directories: some are made on the other metadata target.
-fn are_handed_down(root: &Path) {
+fn are_inherited(root: &Path) {
     set(root, &["-d", "-m", "u:23456:rwx,g::r-x,o::-", "."]);
     let handed_down = "default:user::rwx,default:user:23456:rwx,default:group::r-x,\
                        default:mask::rwx,default:other::---";
@@ -120,11 +121,11 @@ fn are_handed_down(root: &Path) {
         files::symlink("file", root.join(format!("{inner}/link")));
         assert_eq!(mode(&root.join(format!("{inner}/link"))), 0o777);
     }
-    // Less is asked for than is handed down.
+    // The call requests fewer permissions than the default list grants.
     run_in(root, "mkdir", ["-m", "0700", "narrow"]);
     assert_eq!(mode(&root.join("narrow")), 0o700);
     assert!(list(root, "narrow").starts_with("user::rwx,user:23456:rwx,group::r-x,mask::---,"));
-    // Three entries are no list, but they count.
+    // Three entries equal the mode, so no list is stored, but the entries take effect.
     files::create_dir(root.join("plain"));
     set(root, &["-b", "plain"]);
     set(root, &["-d", "-m", "u::rwx,g::r,o::r", "plain"]);
@@ -133,7 +134,7 @@ fn are_handed_down(root: &Path) {
     refused(getxattr(root.join("plain/file"), ACCESS, &mut [0; 100]), Errno::NODATA);
 }
 
-fn are_handed_down_without_the_umask(root: &Path) {
+fn are_inherited_without_the_umask(root: &Path) {
     set(root, &["-d", "-m", "u::rwx,g::rwx,o::rwx", "."]);
     run_in(root, "sh", ["-c", "umask 077; touch file; mkdir directory; mkfifo pipe"]);
     assert_eq!(mode(&root.join("file")), 0o666);
@@ -141,7 +142,7 @@ fn are_handed_down_without_the_umask(root: &Path) {
     assert_eq!(mode(&root.join("pipe")), 0o666);
 }
 
-fn the_umask_counts_without_them(root: &Path) {
+fn umask_applies_without_default_lists(root: &Path) {
     run_in(root, "sh", ["-c", "umask 027; touch file; mkdir directory; mkfifo pipe"]);
     assert_eq!(mode(&root.join("file")), 0o640);
     assert_eq!(mode(&root.join("directory")), 0o750);
@@ -151,8 +152,8 @@ fn the_umask_counts_without_them(root: &Path) {
     assert_eq!(mode(&root.join("special")), 0o3777);
 }
 
-/// Such a list changes the mode and isn't kept.
-fn that_say_no_more_than_the_mode(root: &Path) {
+/// A list with only the three basic entries changes the mode and is not stored.
+fn that_equal_the_mode_are_not_stored(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
     let undefined = u32::MAX;
@@ -164,7 +165,7 @@ fn that_say_no_more_than_the_mode(root: &Path) {
     getxattr(&path, ACCESS, &mut [0; 100]).or_fail("getxattr", &path);
     setxattr(&path, ACCESS, &small, ANY).or_fail("setxattr", &path);
     refused(getxattr(&path, ACCESS, &mut [0; 100]), Errno::NODATA);
-    // One to hand down is kept.
+    // As a default list it is stored.
     setxattr(root, DEFAULT, &small, ANY).or_fail("setxattr", root);
     assert_eq!(getxattr(root, DEFAULT, &mut [0; 100]).or_fail("getxattr", root), small.len());
 }
@@ -222,7 +223,7 @@ fn malformed_ones_are_refused(root: &Path) {
     assert_eq!(found[..len], good);
 }
 
-/// A list that is set by a user outside of the file's group clears the set-group-id bit.
+/// A user outside of the file's group who sets a list clears the set-group-id bit.
 fn clear_set_group_id(root: &Path) {
     chmod(root, 0o777);
     for (name, group, expected) in [("theirs", 0, 0o755), ("own", 23456, 0o2755)] {

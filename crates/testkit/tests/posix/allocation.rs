@@ -12,7 +12,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![allocation:
-    allocating_makes_longer_or_keeps_the_size, more_than_there_is_is_refused,
+    allocating_extends_or_keeps_the_size, allocation_beyond_free_space_is_refused,
     a_punched_range_is_zero_and_a_hole, zeroed_ranges, mapped_data_is_not_a_hole,
     copies_within_and_between_files, copies_keep_the_bytes_around_them, privileges_go,
 ];
@@ -29,7 +29,7 @@ fn new(root: &Path, name: &str, bytes: &[u8]) -> File {
 }
 
 /// Semantics 2.11.
-fn allocating_makes_longer_or_keeps_the_size(root: &Path) {
+fn allocating_extends_or_keeps_the_size(root: &Path) {
     let file = new(root, "file", b"abc");
     let before = files::metadata_of(&file);
     files::fallocate(&file, KEEP, 0, 3_000_000);
@@ -48,13 +48,13 @@ fn allocating_makes_longer_or_keeps_the_size(root: &Path) {
     refused(fallocate(&file, FallocateFlags::empty(), 0, 0), Errno::INVAL);
 }
 
-/// As `statfs` has it.
+/// The free space that `statfs` reports.
 pub(crate) const FUSE: i64 = 0x6573_5546;
 
 /// Semantics 2.11.
-fn more_than_there_is_is_refused(root: &Path) {
+fn allocation_beyond_free_space_is_refused(root: &Path) {
     let file = new(root, "file", b"abc");
-    // A local ext4 would take all the space that there is before it says no.
+    // A local ext4 would allocate all free space before it fails.
     if ok(rustix::fs::fstatfs(&file)).f_type != FUSE {
         return;
     }
@@ -73,7 +73,7 @@ fn a_punched_range_is_zero_and_a_hole(root: &Path) {
     let at = |what| ok(seek(&file, what));
     assert_eq!((at(SeekFrom::Data(7)), at(SeekFrom::Hole(7))), (7, 5_000_000));
     for (start, length) in [(100, 5), (4000, 200), (1_000_000, 2_000_000), (4_999_000, 9000)] {
-        // In the page cache too.
+        // Also for pages in the page cache.
         assert!(files::read(root.join("file")) == expected);
         punch(&file, start as u64, length as u64);
         let end = expected.len().min(start + length);
@@ -90,7 +90,7 @@ fn a_punched_range_is_zero_and_a_hole(root: &Path) {
     refused(seek(&file, SeekFrom::Data(5_000_000)), Errno::NXIO);
     refused(seek(&file, SeekFrom::Hole(5_000_000)), Errno::NXIO);
     files::set_len(&file, 9_000_000);
-    // At the end of what was written, or of its block.
+    // At the end of the written data, or at the end of its block.
     let hole = at(SeekFrom::Hole(3_000_000));
     assert!((5_000_000..=5_000_000_u64.next_multiple_of(4096)).contains(&hole), "{hole}");
     refused(seek(&file, SeekFrom::Data(6_000_000)), Errno::NXIO);
@@ -151,7 +151,7 @@ fn copies_within_and_between_files(root: &Path) {
     assert_eq!(copy(&from, 6_000_000, &to, 0, 5_000_000), 1_000_000, "to the end of the source");
     assert!(files::read(root.join("to"))[..1_000_000] == bytes[6_000_000..]);
     assert_eq!(copy(&from, 7_000_000, &to, 0, 10), 0);
-    // Within one file, side by side, but not over each other.
+    // Within one file: adjacent ranges work, overlapping ranges fail.
     assert_eq!(copy(&from, 0, &from, 3_000_000, 3_000_000), 3_000_000);
     assert!(files::read(root.join("from"))[3_000_000..6_000_000] == bytes[..3_000_000]);
     let overlapping = copy_file_range(&from, Some(&mut 0), &from, Some(&mut 5), 10);
@@ -161,7 +161,7 @@ fn copies_within_and_between_files(root: &Path) {
 fn copies_keep_the_bytes_around_them(root: &Path) {
     let from = new(root, "from", &[1; 2_000_000]);
     let to = new(root, "to", &[2; 2_000_000]);
-    // Both in the page cache, and a part of the source is a hole.
+    // The data of both is in the page cache, and a part of the source is a hole.
     punch(&from, 500_000, 500_000);
     assert_eq!(files::read(root.join("to")).len(), 2_000_000);
     assert_eq!(copy(&from, 400_001, &to, 300_007, 1_000_001), 1_000_001);

@@ -14,9 +14,9 @@ use std::time::{Duration, SystemTime};
 pub(crate) const CASES: &[Test] = skep_testkit::cases![attributes:
     permissions_change, owners_change, times_are_kept_to_the_nanosecond,
     times_can_be_left_alone, of_symbolic_links, writes_change_times,
-    times_to_come_are_changed_too, names_change_times_of_directories,
-    changes_change_the_change_time, blocks_are_counted, of_open_files, setuid_goes_with_owners,
-    setuid_goes_with_writes_of_users,
+    future_times_are_changed_too, names_change_times_of_directories,
+    changes_update_the_change_time, blocks_are_counted, of_open_files, chown_clears_setuid,
+    writes_of_users_clear_setuid,
 ];
 
 fn permissions_change(root: &Path) {
@@ -96,7 +96,7 @@ fn of_symbolic_links(root: &Path) {
     assert_ne!(files::metadata(root.join("file")).uid(), 7);
 }
 
-/// Sets both times to a moment long ago, and gives the change time that this left.
+/// Sets both times to a moment long ago; returns the resulting change time.
 fn age(path: &Path) -> (i64, i64) {
     utimensat(CWD, path, &times(1000, 0), AtFlags::empty()).or_fail("utimensat", path);
     let found = files::metadata(path);
@@ -120,8 +120,8 @@ fn writes_change_times(root: &Path) {
     assert!((found.ctime(), found.ctime_nsec()) >= before);
 }
 
-/// Semantics 1.9. Kernels see by the time whether what they know of a file is right.
-fn times_to_come_are_changed_too(root: &Path) {
+/// Semantics 1.9. Kernels decide by the times whether their cached data of a file is valid.
+fn future_times_are_changed_too(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
     let later = SystemTime::now() + Duration::from_secs(1_000_000);
@@ -159,7 +159,7 @@ fn names_change_times_of_directories(root: &Path) {
     }
 }
 
-fn changes_change_the_change_time(root: &Path) {
+fn changes_update_the_change_time(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
     let changed = || {
@@ -179,13 +179,13 @@ fn changes_change_the_change_time(root: &Path) {
     ];
     for (number, step) in steps.iter().enumerate() {
         let before = changed();
-        // The local file system's clock ticks with the kernel's timer only.
+        // The local file system's clock advances only with the kernel's timer.
         skep_testkit::wait_for("the clock goes on", Duration::from_secs(5), || {
             step();
             if changed() > before {
                 return Some(());
             }
-            // The step can be done once only if it makes or removes a name.
+            // Steps that create or remove a name can run only once.
             (2..5).contains(&number).then(|| assert!(changed() >= before, "step {number}"))
         });
     }
@@ -219,9 +219,9 @@ fn of_open_files(root: &Path) {
     assert_eq!(text, "12345");
 }
 
-/// Also where neither user nor group changes.
+/// A `chown` that changes neither user nor group also clears them.
 /// Semantics 1.10.
-fn setuid_goes_with_owners(root: &Path) {
+fn chown_clears_setuid(root: &Path) {
     let (file, directory) = (root.join("file"), root.join("directory"));
     files::write(&file, "x");
     files::create_dir(&directory);
@@ -237,8 +237,9 @@ fn setuid_goes_with_owners(root: &Path) {
     }
 }
 
-/// For each kind of change; and a stat right afterwards shows it. Semantics 1.1 and 1.10.
-fn setuid_goes_with_writes_of_users(root: &Path) {
+/// Each kind of change updates the time, and a stat right afterwards shows it. Semantics 1.1 and
+/// 1.10.
+fn writes_of_users_clear_setuid(root: &Path) {
     let path = root.join("file");
     for write in [
         "dd if=/dev/zero of=file bs=4096 count=1 conv=notrunc",
@@ -261,7 +262,8 @@ fn setuid_goes_with_writes_of_users(root: &Path) {
             files::set_permissions(&path, fs::Permissions::from_mode(before));
             assert_eq!(files::metadata(&path).mode() & 0o7777, before);
             run_in(root, "setpriv", user.into_iter().chain(write.split(' ')));
-            // This asks the kernel for the mode alone; with times it would look for all anew.
+            // This call makes the kernel request the mode alone; a request for times would refresh
+            // all attributes.
             let found = run_in(root, "stat", ["-c", "%a", "file"]);
             assert_eq!(found, after, "{write}, {before:o}, {user:?}");
         }

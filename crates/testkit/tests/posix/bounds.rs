@@ -1,5 +1,5 @@
-//! Names, paths, numbers and times at the ends of what there is, and beyond: the same answers as
-//! those of the local file system.
+//! Names, paths, numbers and times at their limits and beyond: Skep must return the same results as
+//! the local file system.
 
 use crate::allocation::FUSE;
 use crate::{Test, names, ok, refused};
@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![bounds:
-    names_of_255_and_256_bytes, paths_of_4096_bytes, names_that_are_no_text,
-    trees_deeper_than_paths, targets_and_attributes_that_are_no_text, many_directories,
+    names_of_255_and_256_bytes, paths_of_4096_bytes, names_that_are_not_utf8,
+    trees_deeper_than_paths, targets_and_attributes_that_are_not_utf8, many_directories,
     loops_of_links,
     times_before_1970_and_after_2106, the_largest_owners, large_device_numbers, many_links,
     the_time_of_creation_stays, set_group_id_directories,
@@ -65,7 +65,7 @@ fn paths_of_4096_bytes(root: &Path) {
     refused(fs::read(path(4096)), Errno::NAMETOOLONG);
 }
 
-fn names_that_are_no_text(root: &Path) {
+fn names_that_are_not_utf8(root: &Path) {
     let mut all: Vec<Vec<u8>> = (1..=255_u8)
         .filter(|byte| *byte != b'/')
         .map(|byte| vec![b'a', byte, 0xff, byte])
@@ -83,8 +83,8 @@ fn names_that_are_no_text(root: &Path) {
     }
 }
 
-/// A path has at most 4,095 bytes; a tree may be deeper for a program that changes its directory
-/// step by step.
+/// A path has at most 4,095 bytes. A program that changes its working directory step by step can
+/// make a deeper tree.
 fn trees_deeper_than_paths(root: &Path) {
     let name = "d".repeat(250);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -104,13 +104,13 @@ fn trees_deeper_than_paths(root: &Path) {
     let mut bytes = [0; 4];
     files::read_exact_at(&again, &mut bytes, 0);
     assert_eq!(&bytes, b"deep");
-    // The standard library goes down step by step too.
+    // The standard library also descends step by step.
     files::remove_dir_all(root.join(&name));
     assert_eq!(names(root), Vec::<String>::new());
 }
 
 /// Semantics 1.11.
-fn targets_and_attributes_that_are_no_text(root: &Path) {
+fn targets_and_attributes_that_are_not_utf8(root: &Path) {
     let target = OsStr::from_bytes(b"\xff/\xfe \n\x80");
     files::symlink(target, root.join("link"));
     assert_eq!(files::read_link(root.join("link")).as_os_str(), target);
@@ -124,8 +124,9 @@ fn targets_and_attributes_that_are_no_text(root: &Path) {
     assert_eq!(&bytes[..len], [name, &b"\0"[..]].concat());
 }
 
-/// Each is a link of the directory that it lies in. (2,000, not the 65,000 at which ext4 stops to
-/// count, which take a minute; a metadata target by itself has them in its own tests.)
+/// Each subdirectory is one link of its parent. The test creates 2,000: ext4 stops counting at
+/// 65,000, but creating that number takes a minute. The tests of the metadata crate check larger
+/// numbers.
 fn many_directories(root: &Path) {
     for number in 0..2000 {
         files::create_dir(root.join(number.to_string()));
@@ -179,7 +180,7 @@ fn the_largest_owners(root: &Path) {
     files::chown(&path, Some(largest), Some(largest));
     let owners = |path: &Path| (files::metadata(path).uid(), files::metadata(path).gid());
     assert_eq!(owners(&path), (largest, largest));
-    // The number after it stands for "as it is".
+    // The next number means "leave unchanged".
     files::chown(&path, Some(u32::MAX), Some(7));
     assert_eq!(owners(&path), (largest, 7));
 }
@@ -193,8 +194,8 @@ fn large_device_numbers(root: &Path) {
     }
 }
 
-/// ext4 has space for 65,000 links of a file, XFS and Skep for two thousand million. The limit of
-/// another file system, on which these tests run too, is not one of Skep.
+/// ext4 allows 65,000 links of a file, XFS and Skep two thousand million. These tests also run on
+/// other file systems, whose limits do not apply to Skep.
 fn many_links(root: &Path) {
     let file = root.join("file");
     files::write(&file, "x");
@@ -238,8 +239,8 @@ fn the_time_of_creation_stays(root: &Path) {
     assert_eq!(born(), first);
 }
 
-/// New files in them get their group, and new directories the bit too; a file of another group than
-/// its maker's loses it.
+/// New files in such directories get the directory's group, and new directories also get the bit. A
+/// file whose group is not a group of its creator loses the bit.
 fn set_group_id_directories(root: &Path) {
     files::chown(root, None, Some(77));
     files::set_permissions(root, fs::Permissions::from_mode(0o2777));

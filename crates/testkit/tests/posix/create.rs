@@ -1,4 +1,4 @@
-//! Making files.
+//! Creating files.
 
 use crate::{Test, names, ok, refused};
 use rustix::io::Errno;
@@ -10,12 +10,12 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![create:
-    gives_an_empty_file_of_the_caller, is_exclusive_if_asked, truncates_an_existing_file,
-    needs_its_parent, takes_any_bytes_as_names, bounds_names, many_in_one_directory,
+    makes_an_empty_file_of_the_caller, is_exclusive_on_request, truncates_an_existing_file,
+    needs_its_parent, takes_any_bytes_as_names, limits_name_lengths, many_in_one_directory,
     at_the_same_time_by_two_threads,
 ];
 
-fn gives_an_empty_file_of_the_caller(root: &Path) {
+fn makes_an_empty_file_of_the_caller(root: &Path) {
     let path = root.join("file");
     let file = files::open_with(OpenOptions::new().write(true).create_new(true).mode(0o641), &path);
     let found = files::metadata_of(&file);
@@ -29,7 +29,7 @@ fn gives_an_empty_file_of_the_caller(root: &Path) {
     assert_eq!(names(root), ["file"]);
 }
 
-fn is_exclusive_if_asked(root: &Path) {
+fn is_exclusive_on_request(root: &Path) {
     let path = root.join("file");
     files::create_new(&path);
     refused(File::create_new(&path), Errno::EXIST);
@@ -75,7 +75,7 @@ fn takes_any_bytes_as_names(root: &Path) {
 }
 
 /// Semantics 1.11.
-fn bounds_names(root: &Path) {
+fn limits_name_lengths(root: &Path) {
     let longest = "n".repeat(255);
     files::create(root.join(&longest));
     assert_eq!(names(root), [longest]);

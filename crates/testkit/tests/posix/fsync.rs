@@ -1,4 +1,5 @@
-//! Syncing. That it reaches the disk, tests of power losses show; here, that all forms of it work.
+//! Syncing. Tests of power losses show that the data reaches the disk; these tests show that all
+//! forms of the call work.
 
 use crate::{Test, ok};
 use rustix::fs::{Mode, OFlags};
@@ -27,7 +28,7 @@ fn of_directories(root: &Path) {
     files::sync_all(&files::open(root));
 }
 
-/// More can't be asked: the kernel doesn't tell FUSE file systems of it.
+/// The test cannot check more: the kernel does not forward the call to FUSE file systems.
 /// Semantics 5.4.
 fn of_the_file_system_is_no_error(root: &Path) {
     for index in 0..20 {

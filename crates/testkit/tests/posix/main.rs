@@ -66,7 +66,7 @@ const TABLES: &[&[Test]] = &[
     xattrs::CASES,
 ];
 
-/// Unwraps a result that has an error number, with the call in the message.
+/// Unwraps a result with an error number; the panic message names the call.
 #[track_caller]
 pub(crate) fn ok<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
     match result {
@@ -122,7 +122,7 @@ fn main() -> ExitCode {
             suite.check("the cluster stops", || cluster.stop());
         }
     }
-    // As they are where the first bytes of files lie in metadata.
+    // Only where the first bytes of files lie in metadata.
     if suite.starts("inline", TABLES) {
         let cluster = Cluster::start(Shape::default());
         cluster.hand_down(cluster.path(), "inline/from=4KiB,count=1/from=4MiB,count=all");

@@ -1,4 +1,4 @@
-//! Making directories.
+//! Creating directories.
 
 use crate::{Test, names, ok, refused};
 use rustix::io::Errno;
@@ -8,11 +8,11 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![mkdir:
-    gives_an_empty_directory, counts_links, refuses_an_existing_name, goes_deep, inherits_the_group,
+    makes_an_empty_directory, counts_links, refuses_an_existing_name, goes_deep, inherits_the_group,
     fills_many_directories,
 ];
 
-fn gives_an_empty_directory(root: &Path) {
+fn makes_an_empty_directory(root: &Path) {
     let path = root.join("directory");
     ok(DirBuilder::new().mode(0o751).create(&path));
     let found = files::metadata(&path);

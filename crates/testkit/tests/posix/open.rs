@@ -1,4 +1,4 @@
-//! Opening, and the flags that it takes.
+//! Opening files, with each flag.
 
 use crate::{Test, ok, refused};
 use rustix::fs::{Mode, OFlags};

@@ -1,4 +1,4 @@
-//! Permissions of other users. Tests run as root; `setpriv` makes another user of a child.
+//! Permissions of other users. Tests run as root; `setpriv` starts a child as another user.
 
 use crate::{Test, ok};
 use skep_testkit::files;

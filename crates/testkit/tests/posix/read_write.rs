@@ -38,7 +38,7 @@ fn holes_are_zeros(root: &Path) {
     assert_eq!(&bytes[10_000_000..], b"end");
 }
 
-/// A file takes what was written to it, and a little for what the file system keeps of it.
+/// A file allocates space for the written data, plus a little for the file system's own records.
 /// Semantics 1.13.
 fn holes_take_no_space(root: &Path) {
     const LEN: u64 = 100 << 20;
@@ -85,7 +85,7 @@ fn appending(root: &Path) {
     assert!(files::read(&path) == expected);
 }
 
-/// Records of several threads of one mount come whole and none is lost.
+/// Records that several threads of one mount append stay whole, and none is lost.
 fn appending_by_many_at_once(root: &Path) {
     let path = root.join("file");
     files::create(&path);
@@ -207,7 +207,7 @@ fn growing_byte_by_byte(root: &Path) {
 fn copying_within_the_kernel(root: &Path) {
     let bytes = Random::new(5).bytes(2_345_678);
     files::write(root.join("from"), &bytes);
-    // Uses copy_file_range or sendfile.
+    // `cp` uses copy_file_range or sendfile.
     assert_eq!(files::copy(root.join("from"), root.join("to")), 2_345_678);
     assert!(files::read(root.join("to")) == bytes);
 }

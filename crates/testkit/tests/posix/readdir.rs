@@ -11,7 +11,7 @@ use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![readdir:
     has_itself_and_its_parent, reports_types_and_inodes, while_entries_come_and_go,
-    while_all_is_removed, can_begin_again, of_a_file_is_refused, of_long_names,
+    while_all_entries_are_removed, can_begin_again, of_a_file_is_refused, of_long_names,
 ];
 
 fn fill(root: &Path, count: usize) {
@@ -54,7 +54,7 @@ fn while_entries_come_and_go(root: &Path) {
         for (number, entry) in files::read_dir(root).enumerate() {
             let name = ok(entry).file_name().to_string_lossy().into_owned();
             *seen.entry(name).or_default() += 1;
-            // Passing files come and go before and behind the place of reading.
+            // Temporary files appear and disappear before and behind the position of the listing.
             let passing = root.join(format!("passing-{}", number % 7));
             match number % 3 {
                 0 => files::write(&passing, "x"),
@@ -69,8 +69,8 @@ fn while_entries_come_and_go(root: &Path) {
     }
 }
 
-/// `rm -r` removes what it lists, while it lists.
-fn while_all_is_removed(root: &Path) {
+/// `rm -r` removes entries while it lists them.
+fn while_all_entries_are_removed(root: &Path) {
     fill(root, 2500);
     for entry in files::read_dir(root) {
         files::remove_file(ok(entry).path());

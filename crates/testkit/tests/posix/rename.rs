@@ -110,7 +110,7 @@ fn into_itself(root: &Path) {
     assert!(root.join("a/b/c").is_dir());
 }
 
-/// POSIX: both names stay.
+/// POSIX: if both names are links of one file, both stay.
 fn between_links_of_one_file(root: &Path) {
     files::write(root.join("a"), "x");
     files::hard_link(root.join("a"), root.join("b"));
@@ -211,7 +211,7 @@ fn of_a_symbolic_link(root: &Path) {
     assert!(files::symlink_metadata(root.join("moved")).is_file());
 }
 
-/// Two moves that would make a loop together: one of them must lose.
+/// Two moves that would make a loop together: one of them must fail.
 fn into_its_own_subtree_is_refused(root: &Path) {
     for round in 0..20 {
         let (a, b) = (root.join(format!("a{round}")), root.join(format!("b{round}")));
@@ -268,7 +268,7 @@ fn exchanging_directories(root: &Path) {
             assert_eq!(parent, files::metadata(place).ino());
             assert_eq!(files::metadata(place).nlink(), 3);
         }
-        // The two themselves, which lie in the root.
+        // The two directories themselves, which lie in the root.
         ok(exchange(&a, &b));
         assert_eq!(names(&a.join("in")), ["one"]);
     }
@@ -325,7 +325,7 @@ fn exchanging_links_of_one_file(root: &Path) {
     assert_eq!(files::metadata(root.join("a")).nlink(), 2);
 }
 
-/// Four threads swap eight files, directories among them: each is always in one place.
+/// Four threads exchange eight files, directories among them: each is always in exactly one place.
 fn exchanging_by_many_at_once_loses_nothing(root: &Path) {
     for index in 0..8 {
         let directory = root.join(format!("d{index}"));
@@ -369,7 +369,7 @@ fn exchanging_by_many_at_once_loses_nothing(root: &Path) {
     assert_eq!(found, (0..8).map(|index| index.to_string()).collect::<Vec<_>>());
 }
 
-/// Two exchanges that would make a loop together: one of them must lose.
+/// Two exchanges that would make a loop together: one of them must fail.
 fn exchanging_with_its_own_subtree_is_refused(root: &Path) {
     for round in 0..20 {
         let (a, b) = (root.join(format!("a{round}")), root.join(format!("b{round}")));
@@ -382,13 +382,13 @@ fn exchanging_with_its_own_subtree_is_refused(root: &Path) {
             let second = scope.spawn(|| usize::from(exchange(&b, &a.join("in")).is_ok()));
             first.join().expect("no panic") + second.join().expect("no panic")
         });
-        // The one that comes second may find what it names swapped already, and then swaps it back.
+        // The second exchange may find its names already exchanged, and then exchanges them back.
         assert!(swapped >= 1, "round {round}");
         assert_eq!(usize::from(a.is_dir()) + usize::from(b.is_dir()), 1, "round {round}");
     }
 }
 
-/// Overlay file systems may give one whiteout several names, and permissions.
+/// Overlay file systems may link a whiteout under several names, and change its permissions.
 fn is_whiteout_of_overlay(path: &Path) -> bool {
     let found = files::symlink_metadata(path);
     found.file_type().is_char_device() && found.rdev() == 0
@@ -415,11 +415,11 @@ fn leaving_a_whiteout(root: &Path) {
         assert!(is_whiteout(&inside));
         assert_eq!(files::read(&outside), b"text");
         refused(leave(&outside, &inside, RenameFlags::NOREPLACE), Errno::EXIST);
-        // The other way, over what marks the name.
+        // Back, over the whiteout of the name.
         ok(leave(&outside, &inside, none));
         assert!(is_whiteout(&outside));
         assert_eq!(files::read(&inside), b"text");
-        // In one directory, and of a directory, which then counts no longer as one.
+        // Within one directory; and for a directory, which then no longer counts as a subdirectory.
         ok(leave(&inside, &directory.join("other"), none));
         assert!(is_whiteout(&inside));
         files::create_dir(directory.join("below"));
@@ -444,7 +444,7 @@ fn a_whiteout_excludes_an_exchange(root: &Path) {
     assert_eq!(names(root), ["a", "b"]);
 }
 
-/// As the upper directory of an overlay, as containers have it.
+/// The tree is the upper directory of an overlay, as container runtimes use it.
 fn below_an_overlay(root: &Path) {
     let scratch = Scratch::new();
     let (lower, merged) = (scratch.directory("lower"), scratch.directory("merged"));

@@ -10,7 +10,7 @@ use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![rmdir:
     only_of_empty_ones, of_a_file_is_refused, leaves_nothing_to_create_in,
-    leaves_open_ones_without_a_name, again_and_again, while_somebody_creates_in_it,
+    leaves_open_directories_without_a_name, again_and_again, while_another_thread_creates_files,
 ];
 
 fn only_of_empty_ones(root: &Path) {
@@ -47,15 +47,16 @@ fn leaves_nothing_to_create_in(root: &Path) {
     refused(made, Errno::NOENT);
 }
 
-/// Semantics 1.14: who has it open, or is in it, finds it as it was, but for its names.
-fn leaves_open_ones_without_a_name(root: &Path) {
+/// Semantics 1.14: programs that have the directory open, or as working directory, still see it,
+/// but without names.
+fn leaves_open_directories_without_a_name(root: &Path) {
     let path = root.join("directory");
     files::create_dir(&path);
     files::set_permissions(&path, fs::Permissions::from_mode(0o710));
     let open = files::open(&path);
     let before = files::metadata_of(&open);
     files::remove_dir(&path);
-    // Also when nothing that the kernel remembers is used.
+    // Also if the kernel uses nothing from its caches.
     for flags in [AtFlags::EMPTY_PATH, AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC] {
         let found = ok(rustix::fs::statx(&open, "", flags, StatxFlags::BASIC_STATS));
         assert_eq!((found.stx_nlink, found.stx_ino), (0, before.ino()));
@@ -77,8 +78,9 @@ fn again_and_again(root: &Path) {
     }
 }
 
-/// Either the file comes first and the directory stays, or it goes and there is no file.
-fn while_somebody_creates_in_it(root: &Path) {
+/// Either the file is created first and the directory stays, or the directory is removed and no
+/// file is created.
+fn while_another_thread_creates_files(root: &Path) {
     for round in 0..50 {
         let path = root.join(format!("directory-{round}"));
         files::create_dir(&path);

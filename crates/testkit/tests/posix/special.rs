@@ -1,4 +1,4 @@
-//! Pipes, sockets and devices: their names live here, the kernel does the rest.
+//! Pipes, sockets and devices: Skep stores their names, the kernel does the rest.
 
 use crate::{Test, ok};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
@@ -27,7 +27,7 @@ fn pipes_carry_bytes(root: &Path) {
 }
 
 fn sockets_connect(root: &Path) {
-    // A socket's path may have 107 bytes only.
+    // The path of a socket is limited to 107 bytes.
     let path = root.join("s");
     let here = std::env::current_dir().expect("a directory");
     std::env::set_current_dir(root).expect("we can go there");

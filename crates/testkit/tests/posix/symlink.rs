@@ -8,10 +8,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![symlink:
-    keeps_its_target_as_it_is, is_followed, may_point_nowhere, in_a_loop, refuses_an_existing_name,
+    stores_its_target_unchanged, is_followed, may_dangle, in_a_loop, refuses_an_existing_name,
 ];
 
-fn keeps_its_target_as_it_is(root: &Path) {
+fn stores_its_target_unchanged(root: &Path) {
     let longest = format!("/{}", "x/".repeat(2047));
     for (index, target) in ["a", "../b//c/", "/", " ", &longest].iter().enumerate() {
         let link = root.join(format!("link-{index}"));
@@ -37,7 +37,7 @@ fn is_followed(root: &Path) {
     refused(fs::read_link(root.join("directory")), Errno::INVAL);
 }
 
-fn may_point_nowhere(root: &Path) {
+fn may_dangle(root: &Path) {
     let link = root.join("link");
     files::symlink("nowhere", &link);
     refused(fs::metadata(&link), Errno::NOENT);

@@ -109,7 +109,7 @@ fn through_two_handles(root: &Path) {
 fn to_huge_lengths(root: &Path) {
     let path = root.join("file");
     let file = open(&path);
-    // The local file system that runs the same test ends at 16 TiB.
+    // The maximum file size of the local file system in this test is 16 TiB.
     let len = 1_u64 << 43;
     files::set_len(&file, len);
     assert_eq!(files::metadata(&path).len(), len);
@@ -118,13 +118,13 @@ fn to_huge_lengths(root: &Path) {
     files::read_exact_at(&file, &mut bytes, len - 5);
     assert_eq!(&bytes, b"\0\0end");
     assert!(file.write_all_at(b"x", u64::MAX / 2).is_err());
-    // Far beyond what the disks under it take is an error of this write alone.
+    // A write far beyond the capacity of the targets' disks fails, and only this write.
     for shift in 44..62 {
         if let Err(error) = file.write_all_at(b"x", 1 << shift) {
             assert_eq!(error.raw_os_error(), Some(Errno::FBIG.raw_os_error()), "2^{shift}");
         }
     }
-    // A size is a number: every one is taken that a local file system could take.
+    // Setting a size allocates nothing: every size works that a local file system could have.
     files::write_all_at(&file, b"x", 0);
     for size in [1 << 43, (1 << 43) + 1, 1 << 42, 700_000, 1 << 43] {
         files::set_len(&file, size);

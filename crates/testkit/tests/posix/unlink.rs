@@ -9,11 +9,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![unlink:
-    takes_the_name_away, of_directories_is_refused, leaves_open_files_alive,
+    removes_the_name, of_directories_is_refused, leaves_open_files_alive,
     open_files_can_be_extended, a_new_file_of_the_same_name_is_another,
 ];
 
-fn takes_the_name_away(root: &Path) {
+fn removes_the_name(root: &Path) {
     files::write(root.join("file"), "x");
     files::remove_file(root.join("file"));
     refused(fs::metadata(root.join("file")), Errno::NOENT);

@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![unnamed:
-    are_nowhere, are_given_a_name, are_named_once_only, exclusive_ones_stay_unnamed,
+    have_no_name, are_given_a_name, are_named_once_only, exclusive_ones_stay_unnamed,
     are_for_writing, inherit_like_others, of_many_directories,
 ];
 
@@ -26,7 +26,7 @@ fn give_name(file: &File, path: &Path) -> rustix::io::Result<()> {
 }
 
 /// Semantics 1.18.
-fn are_nowhere(root: &Path) {
+fn have_no_name(root: &Path) {
     let mut file = ok(unnamed(root, OFlags::empty()));
     assert_eq!(names(root), Vec::<String>::new());
     let found = files::metadata_of(&file);
@@ -62,7 +62,7 @@ fn are_given_a_name(root: &Path) {
     assert_eq!(files::read_to_string(root.join("name")), "before and after");
     files::hard_link(root.join("name"), root.join("second"));
     assert_eq!(files::metadata(root.join("name")).nlink(), 2);
-    // As root also by the descriptor alone.
+    // Root can also link by the descriptor alone.
     let file = ok(unnamed(root, OFlags::empty()));
     ok(linkat(&file, "", CWD, root.join("third"), AtFlags::EMPTY_PATH));
     refused(give_name(&file, &root.join("third")), Errno::EXIST);
@@ -107,7 +107,7 @@ fn inherit_like_others(root: &Path) {
     assert!(text.contains("user:5:rwx"), "{text}");
 }
 
-/// Some names lie on the other metadata target than the file.
+/// Some names lie on another metadata target than the file.
 fn of_many_directories(root: &Path) {
     for index in 0..16 {
         let directory = root.join(format!("directory-{index}"));

@@ -9,10 +9,10 @@ use std::fs;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![xattrs:
-    are_kept, are_listed, creating_and_replacing, are_removed, tell_their_size, of_directories,
-    of_links_are_refused, bounded, go_with_renames,
+    are_kept, are_listed, creating_and_replacing, are_removed, report_their_size, of_directories,
+    of_links_are_refused, bounded, are_kept_by_renames,
     of_root_and_of_the_system, of_no_namespace_are_refused, too_long_for_the_kernel,
-    capabilities_go_with_changes,
+    changes_remove_capabilities,
 ];
 
 fn file(root: &Path) -> std::path::PathBuf {
@@ -30,7 +30,7 @@ fn get(path: &Path, name: &str) -> Vec<u8> {
 
 fn are_kept(root: &Path) {
     let path = file(root);
-    // The local file system has one block for all attributes of a file.
+    // The local file system stores all attributes of a file in one block.
     for value in [&b""[..], b"x", &[0, 255, 10], &[7; 2000]] {
         setxattr(&path, "user.key", value, XattrFlags::empty()).or_fail("setxattr", &path);
         assert_eq!(get(&path, "user.key"), value);
@@ -71,12 +71,12 @@ fn are_removed(root: &Path) {
     refused(removexattr(&path, "user.key"), Errno::NODATA);
 }
 
-fn tell_their_size(root: &Path) {
+fn report_their_size(root: &Path) {
     let path = file(root);
     setxattr(&path, "user.key", b"12345", XattrFlags::empty()).or_fail("setxattr", &path);
     assert_eq!(getxattr(&path, "user.key", &mut [0; 5]).or_fail("getxattr", &path), 5);
     refused(getxattr(&path, "user.key", &mut [0; 4]), Errno::RANGE);
-    // Sizes are asked for with an empty buffer, which `getfattr` does.
+    // `getfattr` calls with an empty buffer to get the size.
     let text = skep_testkit::program::run_in(root, "getfattr", ["-d", "file"]);
     assert!(text.contains("user.key=\"12345\""), "{text}");
     refused(listxattr(&path, &mut [0_u8; 3]), Errno::RANGE);
@@ -106,7 +106,7 @@ fn bounded(root: &Path) {
     assert!(setxattr(&path, "user.big", &[0; 65_537], XattrFlags::empty()).is_err());
 }
 
-fn go_with_renames(root: &Path) {
+fn are_kept_by_renames(root: &Path) {
     let path = file(root);
     setxattr(&path, "user.key", b"value", XattrFlags::empty()).or_fail("setxattr", &path);
     files::create_dir(root.join("directory"));
@@ -117,7 +117,7 @@ fn go_with_renames(root: &Path) {
     refused(getxattr(&path, "user.key", &mut [0; 10]), Errno::NODATA);
 }
 
-/// Whether a command of the shell succeeds as another user.
+/// Whether a shell command succeeds as another user.
 fn user_may(command: &str) -> bool {
     let mut call = std::process::Command::new("setpriv");
     call.args(["--reuid", "23456", "--regid", "23456", "--clear-groups", "sh", "-c", command]);
@@ -176,11 +176,11 @@ fn too_long_for_the_kernel(root: &Path) {
     refused(removexattr(&path, name.as_str()), Errno::RANGE);
 }
 
-/// A change of a file, and its name.
+/// A change of a file, with its name for messages.
 type Change = (&'static str, fn(&Path));
 
 /// A change of a program's bytes or owner removes its capabilities.
-fn capabilities_go_with_changes(root: &Path) {
+fn changes_remove_capabilities(root: &Path) {
     let path = file(root);
     let changes: [Change; 4] = [
         ("a write", |path| {
@@ -202,7 +202,7 @@ fn capabilities_go_with_changes(root: &Path) {
         let left = getxattr(&path, "security.capability", &mut bytes);
         assert_eq!(left.err(), Some(Errno::NODATA), "after {what}");
     }
-    // A change of permissions leaves it.
+    // A change of permissions keeps them.
     skep_testkit::program::run_in(root, "setcap", ["cap_net_raw+ep", "file"]);
     files::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o700));
     getxattr(&path, "security.capability", &mut [0; 100]).or_fail("getxattr", &path);

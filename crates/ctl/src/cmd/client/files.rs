@@ -34,7 +34,7 @@ struct OpenFile {
     entry_id: String,
     readers: u32,
     writers: u32,
-    /// What its programs have locked in the file.
+    /// Locks that its programs hold in the file.
     locks: u32,
 }
 

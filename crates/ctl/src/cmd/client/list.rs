@@ -22,21 +22,21 @@ pub(crate) struct ListArgs {
     query: ClusterArgs,
 }
 
-/// A client and what it uses.
+/// A client, with its sessions and open files.
 #[derive(Debug, Serialize)]
 struct ClientReport {
     id: u32,
     name: String,
     host: String,
     mount_point: String,
-    /// As its host numbers it.
+    /// The process id on its host.
     pid: u32,
     version: String,
     reachability: &'static str,
     /// By management's clock, UTC.
     mounted_at: String,
     silent_ms: Option<u64>,
-    /// Metadata targets at which it has a session.
+    /// Number of metadata targets at which it has a session.
     sessions: usize,
     open_files: u64,
 }

@@ -68,7 +68,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     };
     let mut kept: BTreeMap<String, [Vec<u8>; 2]> = BTreeMap::new();
     let is_one = hosts.len() == 1;
-    let mut tell = |host: &str, stream: Stream, line: &[u8]| {
+    let mut on_line = |host: &str, stream: Stream, line: &[u8]| {
         if is_for_people() {
             pass_on(host, stream, line, is_one);
             return;
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         kept.extend_from_slice(&line[..free]);
     };
     let timeout = args.timeout.map(|timeout| timeout.0);
-    let run = skep_lab::run(&state, &hosts, &args.command, timeout, &mut tell)?;
+    let run = skep_lab::run(&state, &hosts, &args.command, timeout, &mut on_line)?;
     let is_success = run.is_success();
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     let report = |run: HostRun| {

@@ -86,21 +86,21 @@ pub(crate) struct UpArgs {
 
 pub(crate) fn run(args: &UpArgs) -> Result<()> {
     let description = description(args)?;
-    let mut tell = |step: &str| {
+    let mut report = |step: &str| {
         if is_for_people() {
             // The reader of standard error may be gone: that must not stop the start of the lab.
             let _ = writeln!(std::io::stderr(), "{step}");
         }
     };
     if args.is_dry_run {
-        let plan = skep_lab::plan(&args.name, &description, args.is_forced, &mut tell)?;
+        let plan = skep_lab::plan(&args.name, &description, args.is_forced, &mut report)?;
         return print(&skep_lab::status(&plan)?, |it| {
             format!("{}\nNothing was started.", as_text(it))
         });
     }
     // The path of the program itself: other processes start it again.
     let program = std::env::current_exe()?;
-    let state = skep_lab::up(&args.name, &description, &program, args.is_forced, &mut tell)?;
+    let state = skep_lab::up(&args.name, &description, &program, args.is_forced, &mut report)?;
     print(&skep_lab::status(&state)?, |it| format!("{}\n{}", as_text(it), hints(it)))
 }
 

@@ -1,4 +1,4 @@
-//! `skep lock list`: the locks that applications hold, and those that they wait for.
+//! `skep lock list`: the locks that applications hold or wait for.
 
 use crate::access::{ClusterArgs, entry_at};
 use crate::help::{Example, examples};

@@ -35,11 +35,11 @@ const LOGS_OF_ROOT: &str = "/var/log/skep";
 /// # Errors
 /// The error of the system for the last file that was tried.
 pub(super) fn open(
-    told: Option<&Path>,
+    requested: Option<&Path>,
     access: &Access,
     mount_point: &Path,
 ) -> Result<(PathBuf, File)> {
-    if let Some(path) = told {
+    if let Some(path) = requested {
         return Ok((absolute(path)?, open_log(path)?));
     }
     let name = file_name(mount_point);

@@ -119,7 +119,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
     let options = options::read(&args.options, args.is_sloppy, &mut with_options)?;
     let args = &with_options;
     if options.is_remount {
-        refuse_what_stays(args, options)?;
+        refuse_fixed_options(args, options)?;
         return match args.is_dry_run || args.is_fake {
             true => Ok(()),
             false => skep_fuse::remount(&args.directory, options.flags),
@@ -194,13 +194,13 @@ fn with_retry_hint(error: Error) -> Error {
     if !skep_client::has_given_up(&error) {
         return error;
     }
-    let hint = "the mount option retry=SECONDS, or retry=forever, says how long";
+    let hint = "the mount option retry=SECONDS, or retry=forever, sets the time to keep trying";
     Error::new(error.code(), format!("{}: {hint}", error.context()))
 }
 
 /// Refuses to change options that are fixed when a mount starts. Equal values are accepted, since
 /// mount(8) passes the whole line of `/etc/fstab` again.
-fn refuse_what_stays(args: &MountArgs, asked: Options) -> Result<()> {
+fn refuse_fixed_options(args: &MountArgs, asked: Options) -> Result<()> {
     let found = |name: &str| {
         let mut bytes = [0_u8; 64];
         let len = rustix::fs::getxattr(&args.directory, name, &mut bytes).map_err(|error| {
@@ -254,7 +254,7 @@ fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
         command.arg("--job-patterns");
     }
     command.arg(&directory).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    readiness.tell(&mut command);
+    readiness.set_variable(&mut command);
     let mut child = skep_env::spawn_detaching(&mut command)?;
     let patience = retry.patience().map(|span| span + BACKGROUND_PATIENCE);
     let caller = args.caller;

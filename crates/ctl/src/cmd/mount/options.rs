@@ -261,7 +261,7 @@ mod tests {
 
     /// The table in docs/operations/mounting.md has all options, and no others; so has the help.
     #[test]
-    fn the_manual_has_all_options() {
+    fn manual_and_help_have_all_options() {
         let page = include_str!("../../../../../docs/operations/mounting.md");
         let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once(" | "));
         let mut described = Vec::new();
@@ -286,7 +286,7 @@ mod tests {
         for name in OWN.iter().map(|option| option.name).filter(|name| *name != "remount") {
             assert!(described.iter().any(|it| it == name), "{name} is not in the manual");
         }
-        assert!(page.contains("`mount -o remount,...`"), "remount is");
+        assert!(page.contains("`mount -o remount,...`"), "the manual has no remount");
         let helps = [
             include_str!("../../../../../docs/commands/skep-mount.md").to_owned(),
             crate::cmd::man::manual::page_of_the_helper().1,
@@ -302,9 +302,9 @@ mod tests {
         }
     }
 
-    /// Each option of the table is one that is taken.
+    /// The parser accepts each option of the table.
     #[test]
-    fn own_options_are_taken() {
+    fn own_options_are_accepted() {
         for OwnOption { name, value, .. } in OWN {
             let typed = match *value {
                 None => (*name).to_owned(),

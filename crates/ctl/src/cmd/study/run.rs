@@ -253,15 +253,15 @@ fn place(args: &RunArgs, plan: &Plan) -> Result<(Place, Option<String>)> {
     let description = lab::description(wanted)?;
     plan.check_system(&shape(&description))?;
     let program = std::env::current_exe()?;
-    let mut tell = |step: &str| print_progress(step);
-    let state = skep_lab::up(&args.lab_name, &description, &program, args.is_forced, &mut tell)
+    let mut report = |step: &str| print_progress(step);
+    let state = skep_lab::up(&args.lab_name, &description, &program, args.is_forced, &mut report)
         .map_err(|error| match error.code() {
-            ErrorCode::Exists => error.within(
-                "cannot start the lab of the study (--lab NAME uses \
+        ErrorCode::Exists => error.within(
+            "cannot start the lab of the study (--lab NAME uses \
                                                a running lab)",
-            ),
-            _ => error,
-        })?;
+        ),
+        _ => error,
+    })?;
     match lab::place(&state) {
         Ok(place) => Ok((place, Some(state.name))),
         Err(error) => match remove(&state.name) {
