@@ -1,6 +1,7 @@
-//! The version of each file that the kernel's page cache may hold (of a directory, the listing),
-//! and the version of the attributes that it was shown last. So an open can return whether both are
-//! still right, and whether the kernel may remember an older access control list.
+//! The version of each file that the kernel's page cache may hold (of a directory: the listing),
+//! and the version of the attributes that the mount sent to the kernel last. From these an open can
+//! return whether both are still right, and whether the kernel may cache an older access control
+//! list.
 //!
 //! A version is the inode's change counter. Each change of data or attributes raises it by one, so
 //! if the reply to this mount's own change is exactly one higher, no other client changed the file
@@ -17,7 +18,7 @@ pub(crate) struct CachedVersions {
     attributes: Recent<Shown>,
 }
 
-/// Attributes that the kernel was shown.
+/// The version of the attributes that the mount sent to the kernel last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shown {
     pub(crate) version: u64,
@@ -40,8 +41,8 @@ impl CachedVersions {
         self.pages.note(inode, version) == Some(version)
     }
 
-    /// Notes that the kernel is shown these attributes. Says whether it may remember an access
-    /// control list of another version, or that there was none.
+    /// Notes that the mount sends these attributes to the kernel. Returns whether the kernel may
+    /// cache an access control list of another version, or the absence of one.
     pub(crate) fn shown(&self, inode: InodeId, now: Shown) -> bool {
         match self.attributes.note(inode, now) {
             Some(before) => before.version != now.version && (before.has_acl || now.has_acl),
@@ -49,12 +50,12 @@ impl CachedVersions {
         }
     }
 
-    /// Whether the attributes that the kernel was shown last are those of this version.
+    /// Returns whether the attributes sent to the kernel last are those of this version.
     pub(crate) fn is_shown(&self, inode: InodeId, version: u64) -> bool {
         self.attributes.get(inode).is_some_and(|shown| shown.version == version)
     }
 
-    /// Notes the version after a change of our own.
+    /// Notes the version after a change by this mount.
     pub(crate) fn changed_by_us(&self, inode: InodeId, version: u64) {
         self.pages.update_if(inode, |held| (held + 1 == version).then_some(version));
         self.attributes.update_if(inode, |held| {

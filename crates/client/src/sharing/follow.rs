@@ -1,8 +1,8 @@
-//! Waiting for notifications of metadata, and acting on them. What follows from one is in
-//! `docs/design/0008-shared-files.md`.
+//! Waiting for notifications from metadata, and acting on them. `docs/design/0008-shared-files.md`
+//! describes the effect of a notification.
 //!
-//! One task for each session waits, on the thread of the mount's background work. So no worker has
-//! a request outstanding without end.
+//! One task for each session waits, on the thread of the mount's background work, so no worker
+//! thread has a request that stays open without end.
 
 use crate::client::Client;
 use crate::inode_state::InodeState;
@@ -19,7 +19,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Sessions that wait to be followed: more than a mount has.
+/// Limit of sessions that wait in the mailbox: more than a mount has.
 const MAX_FOLLOWED: usize = 1 << 16;
 
 /// Follows each session of the mount. Never ends.
@@ -31,7 +31,7 @@ pub(crate) async fn follow_sessions(client: Client) {
     client.mount().notifications.set_follower(sender);
     let followed = Rc::new(RefCell::new(HashSet::new()));
     while let Ok((group, session)) = mailbox.receive().await {
-        // Two threads may have opened it at once.
+        // Two threads may have opened the session at once.
         if !followed.borrow_mut().insert(session) {
             continue;
         }
@@ -91,7 +91,8 @@ impl Client {
         if let Some(state) = mount.inodes.get(notification.inode)
             && let Err(error) = self.begin_to_share(&state).await
         {
-            // Its size is found out when this client has closed it or has gone.
+            // Metadata requests the size from storage after this client has closed the file or has
+            // left.
             tracing::debug!("file {}: {error}", notification.inode);
         }
         let request = AcknowledgeNotifications { numbers: vec![notification.number] };
@@ -102,18 +103,18 @@ impl Client {
     }
 
     async fn begin_to_share(&self, state: &Arc<InodeState>) -> Result<()> {
-        // Metadata gets the close in a moment; then the file is not shared.
+        // Metadata receives the close soon; then the file is not shared any more.
         let life = state.life();
         let patience = skep_env::now() + KERNEL_CLOSE_WAIT;
         while state.is_being_closed() && skep_env::now() < patience {
             skep_env::sleep(CONTENTION_PAUSE).await;
         }
-        // Opened again it is as the answer to that open says.
+        // If the file was opened again, the reply to that open has the right answer.
         if state.life().is_none() || state.life() != life {
             return Ok(());
         }
         self.mount().share(state);
-        // Appends under way go to an end that no other client has yet.
+        // Appends in progress go to an end that no other client has changed yet.
         while state.has_lone_appends() {
             skep_env::sleep(CONTENTION_PAUSE).await;
         }
