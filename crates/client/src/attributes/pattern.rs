@@ -74,7 +74,7 @@ impl Patterns for Client {
                 &component.groups[..]
             };
             for (index, group) in groups.iter().enumerate() {
-                let (target, node, host) = self.place_of(*group);
+                let (target, node, host) = self.location_of(*group);
                 let (start, chunk) = (component.start, component.chunk_bytes);
                 let width = component.groups.len();
                 let _ = writeln!(
@@ -88,7 +88,7 @@ impl Patterns for Client {
     }
 
     fn read_pattern(&self, text: &[u8]) -> Result<PatternRequest> {
-        let what = "a stripe pattern is text";
+        let what = "cannot read a stripe pattern: it is not UTF-8 text";
         let text = std::str::from_utf8(text)
             .map_err(|_| skep_types::Error::new(ErrorCode::InvalidArgument, what))?;
         pattern_text::parse(text, &self.mount().map())
@@ -96,7 +96,7 @@ impl Patterns for Client {
 
     async fn set_pattern(&self, inode: InodeId, text: Option<&[u8]>, uid: u32) -> Result<()> {
         let pattern = text.map(|text| self.read_pattern(text)).transpose()?;
-        self.closes_told(inode).await;
+        self.closes_acknowledged(inode).await;
         let request = SetPattern { inode, pattern, uid };
         self.modify(inode, request, ModifyOptions::default(), |_, _| ()).await.map(|_| ())
     }
@@ -105,7 +105,7 @@ impl Patterns for Client {
 impl Client {
     /// The target that serves a group, its node, and the node's first address; "-" if the map has
     /// none.
-    fn place_of(&self, group: GroupId) -> (String, String, String) {
+    fn location_of(&self, group: GroupId) -> (String, String, String) {
         let map = self.mount().map();
         let target = map.primary(group);
         let node = target.and_then(|target| map.node(target.node));
@@ -120,13 +120,13 @@ impl Client {
     /// Waits until metadata has acknowledged all closes of a file by this mount, since for the
     /// program the file is closed already. Waits for a shorter time while the file is open here:
     /// `close(2)` returns before the kernel has sent the release to this mount.
-    async fn closes_told(&self, inode: InodeId) {
-        let begun = skep_env::now();
+    async fn closes_acknowledged(&self, inode: InodeId) {
+        let started = skep_env::now();
         loop {
             let open = self.mount().handles.select(|file| file.inode.id == inode);
             let are_closing = open.iter().all(|file| file.is_closing());
             let patience = if are_closing { DEFERRED_CLOSE_WAIT } else { KERNEL_CLOSE_WAIT };
-            if open.is_empty() || skep_env::now() >= begun + patience {
+            if open.is_empty() || skep_env::now() >= started + patience {
                 return;
             }
             skep_env::sleep(CLOSE_DELAY).await;

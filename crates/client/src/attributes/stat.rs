@@ -1,7 +1,7 @@
 //! Attributes: reading them for `stat`, and changing them for `chmod`, `chown`, `utimens` and
 //! `truncate`.
 
-use crate::cache::versions::Shown;
+use crate::cache::versions::ShownVersion;
 use crate::client::Client;
 use crate::driven::drive;
 use crate::files::handles::HandleId;
@@ -80,11 +80,11 @@ impl InodeAttributes for Client {
     }
 
     async fn stat(&self, inode: InodeId) -> Result<Stat> {
-        let answer = match inode {
+        let result = match inode {
             InodeId::ROOT => self.attributes_of_root().await,
             _ => self.attributes(inode).await,
         };
-        let attributes = match answer {
+        let attributes = match result {
             Err(error) if matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale) => {
                 let seen = self.mount().seen.special(inode);
                 Attributes { links: 0, size: 0, ..seen.ok_or(error)? }
@@ -94,7 +94,7 @@ impl InodeAttributes for Client {
         let size = attributes.size;
         let allocated =
             if attributes.is_sparse { self.allocated(inode, size).await? } else { None };
-        Ok(Stat { attributes, allocated_bytes: allocated.map_or(size, |it| it.min(size)) })
+        Ok(Stat { attributes, allocated_bytes: allocated.map_or(size, |bytes| bytes.min(size)) })
     }
 
     async fn set_attributes(&self, change: SetAttributes) -> Result<Attributes> {
@@ -130,7 +130,8 @@ impl InodeAttributes for Client {
     }
 
     fn note_shown(&self, attributes: &Attributes) -> bool {
-        let shown = Shown { version: attributes.change_counter, has_acl: attributes.has_acl };
+        let shown =
+            ShownVersion { version: attributes.change_counter, has_acl: attributes.has_acl };
         self.mount().caches.shown(attributes.inode, shown)
     }
 
@@ -149,11 +150,13 @@ impl Client {
     /// does not reply. Gives up after `FIRST_LOOK_PATIENCE`: a mount may start before metadata
     /// does.
     pub async fn look_at_root(&self) {
-        let looked = skep_env::timeout(FIRST_LOOK_PATIENCE, self.attributes(InodeId::ROOT)).await;
-        match looked {
+        let result = skep_env::timeout(FIRST_LOOK_PATIENCE, self.attributes(InodeId::ROOT)).await;
+        match result {
             Some(Ok(_)) => {}
-            Some(Err(error)) => tracing::warn!("the root directory can't be looked at: {error}"),
-            None => tracing::warn!("metadata doesn't answer yet: what is asked of it waits"),
+            Some(Err(error)) => {
+                tracing::warn!("cannot read the attributes of the root directory: {error}")
+            }
+            None => tracing::warn!("metadata does not reply yet: operations wait until it does"),
         }
     }
 

@@ -84,7 +84,7 @@ mod tests {
 
     /// Semantics 1.14: of directories, pipes and devices.
     #[test]
-    fn the_last_eight_thousand_are_remembered_and_not_all() {
+    fn newest_eight_thousand_inodes_are_remembered() {
         let (recent, count) = (Recent::new(MAX_REMEMBERED_SPECIAL), 40_000);
         for number in 1..=count {
             recent.note(InodeId::new(number), ());
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_noted_long_ago_is_forgotten() {
+    fn oldest_values_are_forgotten_when_the_table_is_full() {
         let most = 16 * TABLE_PARTS;
         let recent = Recent::new(most);
         let first = InodeId::new(1);

@@ -33,7 +33,7 @@ pub enum Allocation {
 
 /// The kind of byte that `lseek` searches for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sought {
+pub enum SeekTarget {
     /// A byte that a program has written.
     Data,
     /// A byte in a hole, or beyond the end of the file.
@@ -74,7 +74,7 @@ pub trait Allocates {
         &self,
         handle: HandleId,
         offset: u64,
-        what: Sought,
+        what: SeekTarget,
     ) -> impl Future<Output = Result<Option<u64>>>;
 }
 
@@ -100,10 +100,10 @@ impl Allocates for Client {
         let work = async move {
             if what != Allocation::Reserve {
                 change(&worker, &file, &writing, &range, ChunkFileChange::Clear).await?;
-                writing.made_holes();
+                writing.note_holes();
             }
             if what != Allocation::Punch {
-                writing.reached(range.end);
+                writing.note_reach(range.end);
                 let reserved =
                     change(&worker, &file, &writing, &range, ChunkFileChange::Reserve).await;
                 if let Err(error) = reserved {
@@ -115,7 +115,7 @@ impl Allocates for Client {
             }
             let is_longer = grows && range.end > file.inode.size();
             if is_longer {
-                writing.wrote(range);
+                writing.note_write(range);
             }
             Ok(is_longer)
         };
@@ -127,33 +127,40 @@ impl Allocates for Client {
         Ok(())
     }
 
-    async fn seek(&self, handle: HandleId, offset: u64, what: Sought) -> Result<Option<u64>> {
+    async fn seek(&self, handle: HandleId, offset: u64, what: SeekTarget) -> Result<Option<u64>> {
         let file = self.mount().handles.get_live(handle)?;
         self.confirm_locks(&file).await?;
         let size = self.size_for_read(&file, MAX_FILE_BYTES).await?;
         if offset >= size {
             return Ok(None);
         }
-        let found = self.sought(&file, offset..size, what).await?;
+        let found = self.first_in_range(&file, offset..size, what).await?;
         // A hole may also mean that the file was removed after this client's lease ran out.
         self.confirm_lease(file.inode.id).await?;
         file.check_live()?;
-        Ok(Some(found).filter(|found| what == Sought::Hole || *found < size))
+        Ok(Some(found).filter(|found| what == SeekTarget::Hole || *found < size))
     }
 }
 
 impl Client {
     /// Returns the first offset of the range at which `what` begins; the range's end if there is
     /// none.
-    async fn sought(&self, file: &Arc<OpenFile>, range: Range<u64>, what: Sought) -> Result<u64> {
+    async fn first_in_range(
+        &self,
+        file: &Arc<OpenFile>,
+        range: Range<u64>,
+        what: SeekTarget,
+    ) -> Result<u64> {
         let inline = file.pattern.inline_bytes();
         let mut start = range.start;
         if start < inline {
             let data_end = inline::data_end(&self.0, file, start).await?;
             match what {
-                Sought::Data if start < data_end => return Ok(start),
-                Sought::Hole if data_end < inline => return Ok(data_end.max(start).min(range.end)),
-                Sought::Data | Sought::Hole => start = inline.min(range.end),
+                SeekTarget::Data if start < data_end => return Ok(start),
+                SeekTarget::Hole if data_end < inline => {
+                    return Ok(data_end.max(start).min(range.end));
+                }
+                SeekTarget::Data | SeekTarget::Hole => start = inline.min(range.end),
             }
         }
         let tasks: Vec<_> = chunk_ranges(&file.pattern, start..range.end)
@@ -269,7 +276,10 @@ pub(crate) async fn clear_behind(
         return;
     }
     if let Err(error) = change(worker, file, writing, &behind, ChunkFileChange::Clear).await {
-        tracing::debug!("what a failed operation left behind the end stays: {error}");
+        tracing::debug!(
+            "file {}: cannot clear the bytes of a failed operation: {error}",
+            file.inode.id
+        );
     }
 }
 
@@ -277,17 +287,17 @@ async fn seek_chunk(
     worker: Rc<Worker>,
     file: &OpenFile,
     part: ChunkFileRange,
-    what: Sought,
+    what: SeekTarget,
 ) -> Result<Option<u64>> {
     let _place = worker.pieces.acquire().await;
     let key = key_of(file, &part);
-    let wants_data = what == Sought::Data;
+    let wants_data = what == SeekTarget::Data;
     let request = SeekChunk { key, offset: part.range.start, wants_data };
     let options = CallOptions { trace: worker.next_trace(), ..CallOptions::default() };
-    let answer = worker.call_storage(part.group, &request, options).await;
-    let (sought, _) = answer.map_err(|error| error.within(format_args!("chunk file {key}")))?;
-    let place = |at| position_in_file(&file.pattern, part.component, part.index, at);
-    Ok(sought.at.and_then(place))
+    let reply = worker.call_storage(part.group, &request, options).await;
+    let (found, _) = reply.map_err(|error| error.within(format_args!("chunk file {key}")))?;
+    let position = |at| position_in_file(&file.pattern, part.component, part.index, at);
+    Ok(found.at.and_then(position))
 }
 
 fn key_of(file: &OpenFile, part: &ChunkFileRange) -> ChunkFileKey {

@@ -55,7 +55,8 @@ impl Copies for Client {
         let length = wanted.min(size).saturating_sub(from_offset);
         let is_one = source.inode.id == file.inode.id;
         if is_one && from_offset.abs_diff(to_offset) < length {
-            let text = format!("file {}: a copy overlaps its source", file.inode.id);
+            let text =
+                format!("file {}: cannot copy: the range overlaps its source", file.inode.id);
             return Err(Error::new(ErrorCode::InvalidArgument, text));
         }
         let length = length.min(MAX_COPIED_BYTES);
@@ -77,18 +78,18 @@ impl Copies for Client {
             if let Ok(true) = result {
                 // Either the source has holes, or it was removed after this client's lease ran out.
                 result = client.confirm_lease(copy.source.inode.id).await.map(|()| true);
-                result = result.and_then(|it| copy.source.check_live().map(|()| it));
+                result = result.and_then(|has_holes| copy.source.check_live().map(|()| has_holes));
             }
             match result {
                 Ok(has_holes) => {
                     if has_holes {
-                        copy.writing.made_holes();
+                        copy.writing.note_holes();
                     }
-                    copy.writing.wrote(to_offset..end);
+                    copy.writing.note_write(to_offset..end);
                     Ok(length)
                 }
                 Err(error) => {
-                    copy.writing.reached(end);
+                    copy.writing.note_reach(end);
                     // Programs would read these bytes when the file grows.
                     clear_behind(&client.0, &copy.file, &copy.writing, &(to_offset..end)).await;
                     Err(error)
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_lie_alike_are_copied_chunk_by_chunk_on_their_targets() {
+    fn files_with_equal_stripes_are_copied_on_their_targets() {
         let (from, to) = (pattern(64, 1..4), pattern(64, 1..4));
         let runs = runs((&from, 100..300_000), (&to, 100), 1 << 20).unwrap();
         assert_eq!(runs.len(), 5);

@@ -104,7 +104,7 @@ impl Client {
         &self,
         state: &Arc<InodeState>,
     ) -> Result<Option<(ReportedExtent, Attributes)>> {
-        let (written, told) = (state.unsynced_inline(), state.reported_extent());
+        let (written, reported) = (state.unsynced_inline(), state.reported_extent());
         if written.is_empty() {
             return Ok(None);
         }
@@ -112,6 +112,6 @@ impl Client {
         let how = CallOptions { durable: true, ..CallOptions::default() };
         let synced = self.ask_with(state.id, &request, how).await?;
         state.inline_synced(&request.written, synced.is_lost);
-        Ok(synced.attributes.map(|durable| (told, durable)))
+        Ok(synced.attributes.map(|durable| (reported, durable)))
     }
 }

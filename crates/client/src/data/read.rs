@@ -46,10 +46,10 @@ impl Reads for Client {
     async fn read(&self, handle: HandleId, offset: u64, into: Buf) -> Result<usize> {
         let file = self.mount().handles.get_live(handle)?;
         self.confirm_locks(&file).await?;
-        let wanted = into.len() as u64;
-        let end = offset.saturating_add(wanted);
+        let length = into.len() as u64;
+        let end = offset.saturating_add(length);
         let size = self.size_for_read(&file, end).await?;
-        if offset >= size || wanted == 0 {
+        if offset >= size || length == 0 {
             return Ok(0);
         }
         let length = (end.min(size) - offset) as usize;
@@ -191,5 +191,5 @@ async fn read_once(
     if granules::matches(offset, &into.bytes()[..read], &reply.checksums) {
         return Ok(read);
     }
-    Err(Error::new(ErrorCode::Corrupt, "data doesn't match its checksums"))
+    Err(Error::new(ErrorCode::Corrupt, "the data does not match its checksums"))
 }

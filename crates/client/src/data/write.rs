@@ -13,7 +13,7 @@ use crate::files::open_file::OpenFile;
 use crate::inode_state::InodeState;
 use crate::inode_state::guards::WriteGuard;
 use crate::limits::{CONTENTION_PAUSE, MAX_PIECE_BYTES, WRITE_GRACE};
-use crate::locks::file_locks::{FileLock, Locked, Locks};
+use crate::locks::file_locks::{FileLock, LockOutcome, Locks};
 use skep_cluster::striping::Piece;
 use skep_env::Buf;
 use skep_rpc::CallOptions;
@@ -65,16 +65,16 @@ impl Writes for Client {
         let worker = Rc::clone(&self.0);
         let work = async move {
             let is_inline = matches!(&plan[..], [Piece { group: None, .. }]);
-            let what = Write { file: &file, offset, data: &data, writing: &writing, is_inline };
-            let (written, result) = what.pieces(&worker, &plan).await;
+            let write = Write { file: &file, offset, data: &data, writing: &writing, is_inline };
+            let (written, result) = write.pieces(&worker, &plan).await;
             match result {
                 // Metadata executed the whole write or nothing of it, including the change of the
                 // size.
                 _ if is_inline => {}
-                Ok(()) => writing.wrote(offset..end),
+                Ok(()) => writing.note_write(offset..end),
                 Err(_) => {
-                    writing.reached(end);
-                    what.blank(&worker, written).await;
+                    writing.note_reach(end);
+                    write.clear_beyond_end(&worker, written).await;
                 }
             }
             drop(writing);
@@ -87,7 +87,7 @@ impl Writes for Client {
     async fn append(&self, handle: HandleId, data: Buf) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
         let Some(alone) = file.inode.try_append_alone() else {
-            return self.append_in_turn(file, handle, data).await;
+            return self.append_under_lock(file, handle, data).await;
         };
         let client = self.clone();
         // This future is never dropped: the write must not arrive after another client has moved
@@ -102,14 +102,19 @@ impl Writes for Client {
 
 impl Client {
     /// Appends to a file to which other clients may append, under a lock that programs do not see.
-    async fn append_in_turn(&self, file: Arc<OpenFile>, handle: HandleId, data: Buf) -> Result<()> {
+    async fn append_under_lock(
+        &self,
+        file: Arc<OpenFile>,
+        handle: HandleId,
+        data: Buf,
+    ) -> Result<()> {
         // Each append is a lock owner of its own, like a process.
         let wait = self.new_lock_wait();
         let (kind, mode) = (LockKind::Append, Some(LockMode::Exclusive));
         let lock = FileLock { kind, owner: wait, mode, range: 0..LOCK_END, pid: 0 };
         let unlocked = FileLock { mode: None, ..lock.clone() };
-        let turn = AppendTurn { client: self.clone(), handle, unlocked: Some(unlocked) };
-        while self.set_lock(handle, lock.clone(), wait).await? == Locked::Refused {
+        let held = AppendLock { client: self.clone(), handle, unlocked: Some(unlocked) };
+        while self.set_lock(handle, lock.clone(), wait).await? == LockOutcome::Refused {
             self.wait_for_lock(handle, &lock, wait).await?;
         }
         let client = self.clone();
@@ -117,27 +122,27 @@ impl Client {
             // The reply to the lock request has the size of the file. It stays right until this
             // client releases the lock.
             let result = client.write(handle, file.inode.size(), data).await;
-            result.and(turn.give_back().await)
+            result.and(held.release().await)
         };
         drive(work, |_| ()).await
     }
 }
 
 /// The lock that permits an append, or the wait for it. Dropping this releases the lock.
-struct AppendTurn {
+struct AppendLock {
     client: Client,
     handle: HandleId,
     unlocked: Option<FileLock>,
 }
 
-impl AppendTurn {
-    async fn give_back(mut self) -> Result<()> {
+impl AppendLock {
+    async fn release(mut self) -> Result<()> {
         let Some(unlocked) = self.unlocked.take() else { return Ok(()) };
         self.client.set_lock(self.handle, unlocked, 0).await.map(|_| ())
     }
 }
 
-impl Drop for AppendTurn {
+impl Drop for AppendLock {
     fn drop(&mut self) {
         let Some(unlocked) = self.unlocked.take().filter(|_| skep_env::is_running()) else {
             return;
@@ -146,7 +151,7 @@ impl Drop for AppendTurn {
         skep_env::spawn(async move {
             // If this request fails, metadata releases the lock when the handle is closed.
             if let Err(error) = client.set_lock(handle, unlocked, 0).await {
-                tracing::debug!("the right to append was not given back: {error}");
+                tracing::debug!("handle {}: cannot release the append lock: {error}", handle.raw());
             }
         })
         .detach();
@@ -212,7 +217,7 @@ impl Write<'_> {
     /// would read them when the file grows. Storage needs no more space for this, since the bytes
     /// are allocated already. If this write fails too, the bytes stay: storage does not reply then,
     /// and programs get that error from their own operations.
-    async fn blank(&self, worker: &Rc<Worker>, written: Vec<Piece>) {
+    async fn clear_beyond_end(&self, worker: &Rc<Worker>, written: Vec<Piece>) {
         let size = newest_size(worker, self.file).await;
         for piece in written {
             let start = self.offset + piece.offset_in_range;
@@ -229,7 +234,10 @@ impl Write<'_> {
             zeros.zero(0..zeros.len());
             match write_piece(Rc::clone(worker), self.piece(beyond, zeros)).await {
                 Ok(acknowledged) => acknowledged.note(self.writing),
-                Err(error) => tracing::debug!("a failed write was not blanked: {error}"),
+                Err(error) => tracing::debug!(
+                    "file {}: cannot clear the bytes of a failed write: {error}",
+                    self.file.inode.id
+                ),
             }
         }
     }
@@ -255,11 +263,11 @@ impl OpenFile {
     pub(crate) fn check_writable(&self, end: Option<u64>) -> Result<u64> {
         let id = self.inode.id;
         if self.mode != OpenMode::Write {
-            let text = format!("file {id}: the handle isn't open for writing");
+            let text = format!("file {id}: cannot write: the handle is not open for writing");
             return Err(Error::new(ErrorCode::InvalidArgument, text));
         }
         end.filter(|end| *end <= MAX_FILE_BYTES).ok_or_else(|| {
-            let text = format!("file {id}: the range ends beyond the longest file");
+            let text = format!("file {id}: cannot write: the range ends beyond the longest file");
             Error::new(ErrorCode::FileTooLarge, text)
         })
     }
@@ -294,7 +302,7 @@ impl Acknowledged {
             Self::Inline(mark) => writing.inline_written(mark),
             Self::Extended(end, written) => {
                 let WriteInlineReply { mark, attributes } = &*written;
-                writing.wrote_inline(end, *mark, attributes, skep_env::now());
+                writing.note_inline_write(end, *mark, attributes, skep_env::now());
             }
         }
     }

@@ -116,17 +116,17 @@ impl Client {
         state: &Arc<InodeState>,
         synced: Option<(ReportedExtent, Attributes)>,
     ) -> Result<()> {
-        let told = state.reported_extent();
+        let reported = state.reported_extent();
         let durable = match synced {
-            Some((before, durable)) if before == told => durable,
+            Some((before, durable)) if before == reported => durable,
             _ => {
                 let how = CallOptions { durable: true, ..CallOptions::default() };
                 let request = GetAttributes { inode: state.id };
                 self.ask_with(state.id, &request, how).await?.attributes
             }
         };
-        let kept = state.compare(&told, &durable);
-        if kept == ReportLoss::Nothing {
+        let loss = state.compare(&reported, &durable);
+        if loss == ReportLoss::Nothing {
             return Ok(());
         }
         tracing::warn!(
@@ -136,11 +136,11 @@ impl Client {
         );
         let durable = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
         self.report_written(state, durable).await?;
-        match kept {
+        match loss {
             ReportLoss::Truncation => {
                 let text = format!(
-                    "file {}: a metadata host lost its power after it had acknowledged a \
-                     truncation and before that was synced: do it again",
+                    "file {}: cannot sync a truncation: a metadata host lost power before the \
+                     truncation was durable; truncate the file again",
                     state.id
                 );
                 Err(Error::new(ErrorCode::Io, text))
@@ -184,8 +184,8 @@ impl Client {
         match self.sync_data(state).await {
             Ok(_) if state.losses() == losses => {}
             Ok(_) => tracing::error!(
-                "file {}: a host lost its power before what was written was synced, and nobody had \
-                 the file open to be told",
+                "file {}: a host lost power before acknowledged writes were durable, and no program \
+                 has the file open to get the error",
                 state.id
             ),
             Err(error) => tracing::error!("{error}"),
@@ -235,8 +235,8 @@ async fn sync_chunk(
 
 fn loss_of(state: &InodeState) -> Error {
     let text = format!(
-        "file {}: a host lost its power after it had acknowledged writes and before they were \
-         synced: write them again",
+        "file {}: a host lost power before acknowledged writes were durable; write the data \
+         again",
         state.id
     );
     Error::new(ErrorCode::Io, text)

@@ -67,7 +67,7 @@ impl Client {
 }
 
 fn no_answer() -> Error {
-    Error::new(ErrorCode::TimedOut, "some metadata target doesn't answer")
+    Error::new(ErrorCode::TimedOut, "a metadata target does not reply")
 }
 
 fn party(it: LockParty) -> LockOwner {

@@ -39,11 +39,11 @@ pub struct FileLock {
 
 /// The result of a lock request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Locked {
+pub enum LockOutcome {
     /// Another owner has a lock that conflicts.
     Refused,
     /// Metadata granted the lock, or released the range.
-    Done {
+    Granted {
         /// Whether the kernel's page cache of the file is still right: no other client has changed
         /// the file since this mount last opened or locked it.
         keep_cache: bool,
@@ -63,7 +63,10 @@ impl Drop for LockWaitGuard {
         skep_env::spawn(async move {
             // If this request is lost, metadata wakes the next waiter some seconds later.
             if let Err(error) = client.ask(request.inode, &request).await {
-                tracing::debug!("file {}: a wait was not ended: {error}", request.inode);
+                tracing::debug!(
+                    "file {}: cannot notify metadata of the end of a lock wait: {error}",
+                    request.inode
+                );
             }
         })
         .detach();
@@ -88,7 +91,7 @@ pub trait Locks {
         handle: HandleId,
         lock: FileLock,
         wait: u64,
-    ) -> impl Future<Output = Result<Locked>>;
+    ) -> impl Future<Output = Result<LockOutcome>>;
 
     /// Waits until the lock may be free, or for a few seconds. The caller then retries
     /// [`Self::set_lock`]. The caller may drop the future. Meanwhile the client searches for a
@@ -132,13 +135,13 @@ impl Locks for Client {
         self.mount().locks.new_wait()
     }
 
-    async fn set_lock(&self, handle: HandleId, lock: FileLock, wait: u64) -> Result<Locked> {
+    async fn set_lock(&self, handle: HandleId, lock: FileLock, wait: u64) -> Result<LockOutcome> {
         let file = self.mount().handles.get_live(handle)?;
         let client = self.clone();
         let setting = async move {
             let owner = owner_of(&file, handle, &lock);
             let turn = client.mount().locks.turn(owner, false).await;
-            let Some(turn) = turn else { return Ok(Locked::Done { keep_cache: true }) };
+            let Some(turn) = turn else { return Ok(LockOutcome::Granted { keep_cache: true }) };
             if lock.kind == LockKind::Posix {
                 client.mount().locks.note_posix();
             }
@@ -207,7 +210,7 @@ impl Client {
         turn: &OwnerTurn,
         lock: &FileLock,
         wait: u64,
-    ) -> Result<Locked> {
+    ) -> Result<LockOutcome> {
         let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };
         // The next owner of the lock must see all bytes that were written under it.
         let reported = match lock.mode {
@@ -220,7 +223,7 @@ impl Client {
             // The file was removed, and its locks with it.
             Err(error) if lock.mode.is_none() && error.code() == ErrorCode::Stale => {
                 turn.with(|ranges| *ranges = LockRanges::default());
-                return Ok(Locked::Done { keep_cache: true });
+                return Ok(LockOutcome::Granted { keep_cache: true });
             }
             result => result?,
         };
@@ -229,16 +232,16 @@ impl Client {
                 // Metadata released the old lock before it tried to grant the other mode.
                 turn.with(|ranges| *ranges = LockRanges::default());
             }
-            return Ok(Locked::Refused);
+            return Ok(LockOutcome::Refused);
         }
         turn.with(|ranges| ranges.set(lock.range.clone(), lock.mode.map(|_| handle)));
         reported?;
         if lock.mode.is_none() {
-            return Ok(Locked::Done { keep_cache: true });
+            return Ok(LockOutcome::Granted { keep_cache: true });
         }
         file.inode.observe(&set.attributes, skep_env::now());
         let keep_cache = self.mount().caches.opened(inode, set.attributes.change_counter);
-        Ok(Locked::Done { keep_cache })
+        Ok(LockOutcome::Granted { keep_cache })
     }
 
     /// Releases all locks that were set through a handle. The handle is being closed.
@@ -247,7 +250,7 @@ impl Client {
             // If this fails, metadata releases the lock when the session closes its last open of
             // the file.
             if let Err(error) = self.unlock(file, handle, owner, true).await {
-                tracing::warn!("file {} stays locked until its close: {error}", file.inode.id);
+                tracing::warn!("file {}: cannot unlock before the close: {error}", file.inode.id);
             }
         }
     }

@@ -72,7 +72,7 @@ impl<'a> ManagementLink<'a> {
     fn lost(&mut self, error: &skep_types::Error) {
         self.connection = None;
         if !std::mem::replace(&mut self.is_lost, true) && !self.is_quiet {
-            tracing::warn!("management can't be reached; files stay usable: {error}");
+            tracing::warn!("cannot reach management; files stay usable: {error}");
         }
     }
 }
@@ -188,6 +188,6 @@ async fn keep_session(client: &Client, group: GroupId, id: SessionId, patience: 
         Err(error) if is_lost(&error) => {
             client.renew_session(group, id, &error).await;
         }
-        Err(error) => tracing::debug!("session {id} at group {group} was not renewed: {error}"),
+        Err(error) => tracing::debug!("cannot renew session {id} at group {group}: {error}"),
     }
 }

@@ -24,7 +24,7 @@ impl Client {
             self.close_waiting_everywhere().await;
         };
         if skep_env::timeout(SHUTDOWN_PATIENCE, report).await.is_none() {
-            tracing::error!("cannot report the last writes: metadata doesn't reply");
+            tracing::error!("cannot report the last writes: metadata does not reply");
         }
         let sessions = self.mount().sessions.open_sessions();
         let tasks: Vec<_> = sessions
@@ -36,7 +36,7 @@ impl Client {
                     let options = CallOptions { session, time_left, ..CallOptions::default() };
                     let closed = worker.router.call(group, &CloseSession {}, options).await;
                     if let Err(error) = closed {
-                        tracing::debug!("session {session} at group {group}: {error}");
+                        tracing::debug!("cannot close session {session} at group {group}: {error}");
                     }
                 })
             })

@@ -210,8 +210,8 @@ impl Client {
         &self,
         inode: InodeId,
         request: R,
-        tell_tale: ErrorCode,
+        ambiguous: ErrorCode,
     ) -> Result<R::Reply> {
-        self.modify(inode, request, ModifyOptions::ambiguous_on(tell_tale), |_, _| ()).await
+        self.modify(inode, request, ModifyOptions::ambiguous_on(ambiguous), |_, _| ()).await
     }
 }

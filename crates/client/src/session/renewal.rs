@@ -143,7 +143,9 @@ impl Client {
                 let generation = opened.pattern.as_ref().map(|pattern| pattern.generation);
                 if generation != Some(file.pattern.generation) {
                     let inode = file.inode.id;
-                    tracing::warn!("file {inode} has another stripe pattern now: open it anew");
+                    tracing::warn!(
+                        "file {inode}: its stripe pattern has changed; open the file again"
+                    );
                     self.close_orphan(Ok(opened), file.mode);
                     file.set_stale();
                 } else if opened.is_shared {

@@ -162,8 +162,8 @@ impl Client {
 
 fn unknown_outcome(error: &Error) -> Error {
     let text = format!(
-        "the session was lost while this operation was under way, so it may have been done before \
-         it was answered '{}': look before you repeat it",
+        "cannot find out whether the operation was executed: the session was lost and a repetition \
+         returned '{}'; look before you repeat it",
         error.code()
     );
     Error::new(ErrorCode::Io, text)

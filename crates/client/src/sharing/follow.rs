@@ -46,9 +46,9 @@ pub(crate) async fn follow_sessions(client: Client) {
 
 impl Client {
     async fn follow_session(&self, group: GroupId, session: SessionId) {
-        let at_work = Rc::new(RefCell::new(BTreeSet::new()));
+        let in_progress = Rc::new(RefCell::new(BTreeSet::new()));
         while self.mount().sessions.is_current(group, session) && !self.mount().is_ending() {
-            let known: Vec<_> = at_work.borrow().iter().copied().collect();
+            let known: Vec<_> = in_progress.borrow().iter().copied().collect();
             if known.len() >= MAX_NOTIFICATIONS {
                 skep_env::sleep(CONTENTION_PAUSE).await;
                 continue;
@@ -56,7 +56,7 @@ impl Client {
             let options = CallOptions { session, ..CallOptions::default() };
             let notifications =
                 match self.router().call(group, &WaitNotifications { known }, options).await {
-                    Ok((answer, _)) => answer.notifications,
+                    Ok((reply, _)) => reply.notifications,
                     Err(error) if is_lost(&error) && !self.mount().is_ending() => {
                         return self.renew_session(group, session, &error).await;
                     }
@@ -69,11 +69,11 @@ impl Client {
                     }
                 };
             for notification in notifications {
-                at_work.borrow_mut().insert(notification.number);
-                let (client, at_work) = (self.clone(), Rc::clone(&at_work));
+                in_progress.borrow_mut().insert(notification.number);
+                let (client, in_progress) = (self.clone(), Rc::clone(&in_progress));
                 skep_env::spawn(async move {
                     client.handle_notification((group, session), notification).await;
-                    at_work.borrow_mut().remove(&notification.number);
+                    in_progress.borrow_mut().remove(&notification.number);
                 })
                 .detach();
             }
@@ -93,12 +93,12 @@ impl Client {
         {
             // Metadata requests the size from storage after this client has closed the file or has
             // left.
-            tracing::debug!("file {}: {error}", notification.inode);
+            tracing::debug!("file {}: cannot begin to share it: {error}", notification.inode);
         }
         let request = AcknowledgeNotifications { numbers: vec![notification.number] };
         let options = CallOptions { session, ..CallOptions::default() };
         if let Err(error) = self.router().call(group, &request, options).await {
-            tracing::debug!("notification {}: {error}", notification.number);
+            tracing::debug!("cannot acknowledge notification {}: {error}", notification.number);
         }
     }
 

@@ -119,7 +119,10 @@ mod tests {
         for _ in 0..MAX_NOTED_NOTIFICATIONS {
             notifications.note(b);
         }
-        assert!(notifications.has_come_since(before, a), "so many have come that nobody knows");
+        assert!(
+            notifications.has_come_since(before, a),
+            "the log no longer has notifications that old"
+        );
         assert!(!notifications.has_come_since(notifications.position(), a));
     }
 }
