@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_given_up_is_given_up() {
+    fn dropped_work_is_cancelled_after_its_grace() {
         skep_env::block_on(async {
             let held = Rc::new(());
             let holding = Rc::clone(&held);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_started_is_dropped_and_what_is_awaited_is_returned() {
+    fn unstarted_work_is_dropped_and_awaited_work_returns() {
         skep_env::block_on(async {
             let done = Rc::new(Cell::new(false));
             drop(drive(operation(&done), |_| unreachable!("it never ran")));

@@ -1,4 +1,4 @@
-//! Stripe patterns as programs see and set them through a mount, as text (`user.skep.pattern`).
+//! Stripe patterns as text, which programs read and set through a mount (`user.skep.pattern`).
 
 use crate::client::Client;
 use crate::limits::{CLOSE_DELAY, DEFERRED_CLOSE_WAIT, KERNEL_CLOSE_WAIT};
@@ -8,35 +8,36 @@ use skep_types::{ErrorCode, FileKind, GroupId, InodeId, MAX_FILE_BYTES, PatternR
 use skep_wire::metadata::{EntryInfo, GetEntryInfo, SetPattern};
 use std::fmt::Write;
 
-/// Stripe patterns of files and directories, as text.
+/// Reads and sets the stripe patterns of files and directories, as text.
 pub trait Patterns {
-    /// The stripe pattern of a file with its groups, or what a directory hands down, as
-    /// [`pattern_text`] writes it.
+    /// Returns the stripe pattern of a file with its groups, or the pattern that a directory passes
+    /// on to new entries, in the form that [`pattern_text`] writes.
     ///
     /// # Errors
-    /// `NoAttribute` for a directory that hands nothing down, and for what has no pattern.
+    /// `NoAttribute` if a directory has no pattern of its own, and for inodes that have no pattern.
     fn pattern(&self, inode: InodeId) -> impl Future<Output = Result<Vec<u8>>>;
 
-    /// Where the bytes of a file lie: a line for each group of each component, as
-    /// docs/operations/patterns.md explains.
+    /// Returns the location of a file's bytes: a line for each group of each component, in the form
+    /// that docs/operations/patterns.md explains.
     ///
     /// # Errors
-    /// `NoAttribute` for what isn't a regular file.
+    /// `NoAttribute` if the inode is not a regular file.
     fn pattern_map(&self, inode: InodeId) -> impl Future<Output = Result<Vec<u8>>>;
 
-    /// Reads a pattern that a program asks for.
+    /// Parses the text of a pattern.
     ///
     /// # Errors
-    /// `InvalidArgument`, and `NotFound` for targets that aren't there.
+    /// `InvalidArgument`; `NotFound` if the cluster does not have a target that the text names.
     fn read_pattern(&self, text: &[u8]) -> Result<PatternRequest>;
 
-    /// Sets what a directory hands down (nothing: what the cluster's settings say), or the pattern
-    /// of a file that was never written. `uid` is who asks.
+    /// Sets the pattern that a directory passes on to new entries, or the pattern of a file that
+    /// was never written. `None` for `text` means the cluster's default. `uid` is the user of the
+    /// calling program.
     ///
     /// # Errors
-    /// `InvalidArgument` and `NotFound` as the text has it, `NotPermitted` for who doesn't own it,
-    /// `PermissionDenied` beyond the limits for users, `InUse` for a file that is open or was
-    /// written.
+    /// `InvalidArgument` and `NotFound` as [`Self::read_pattern`]; `NotPermitted` if the user does
+    /// not own the inode; `PermissionDenied` if the pattern exceeds the limits for users; `InUse`
+    /// if the file is open or was written.
     fn set_pattern(
         &self,
         inode: InodeId,
@@ -73,7 +74,7 @@ impl Patterns for Client {
                 &component.groups[..]
             };
             for (index, group) in groups.iter().enumerate() {
-                let (target, node, host) = self.place_of(*group);
+                let (target, node, host) = self.location_of(*group);
                 let (start, chunk) = (component.start, component.chunk_bytes);
                 let width = component.groups.len();
                 let _ = writeln!(
@@ -87,7 +88,7 @@ impl Patterns for Client {
     }
 
     fn read_pattern(&self, text: &[u8]) -> Result<PatternRequest> {
-        let what = "a stripe pattern is text";
+        let what = "cannot read a stripe pattern: it is not UTF-8 text";
         let text = std::str::from_utf8(text)
             .map_err(|_| skep_types::Error::new(ErrorCode::InvalidArgument, what))?;
         pattern_text::parse(text, &self.mount().map())
@@ -95,15 +96,16 @@ impl Patterns for Client {
 
     async fn set_pattern(&self, inode: InodeId, text: Option<&[u8]>, uid: u32) -> Result<()> {
         let pattern = text.map(|text| self.read_pattern(text)).transpose()?;
-        self.closes_told(inode).await;
+        self.closes_acknowledged(inode).await;
         let request = SetPattern { inode, pattern, uid };
         self.modify(inode, request, ModifyOptions::default(), |_, _| ()).await.map(|_| ())
     }
 }
 
 impl Client {
-    /// The target that serves a group, its node, and where that listens.
-    fn place_of(&self, group: GroupId) -> (String, String, String) {
+    /// The target that serves a group, its node, and the node's first address; "-" if the map has
+    /// none.
+    fn location_of(&self, group: GroupId) -> (String, String, String) {
         let map = self.mount().map();
         let target = map.primary(group);
         let node = target.and_then(|target| map.node(target.node));
@@ -115,16 +117,16 @@ impl Client {
         )
     }
 
-    /// Waits until metadata has been told of all closes of a file by this mount: for a program, it
-    /// is closed already. For a moment also while it is open here: close(2) doesn't wait until the
-    /// kernel has told us of it.
-    async fn closes_told(&self, inode: InodeId) {
-        let begun = skep_env::now();
+    /// Waits until metadata has acknowledged all closes of a file by this mount, since for the
+    /// program the file is closed already. Waits for a shorter time while the file is open here:
+    /// `close(2)` returns before the kernel has sent the release to this mount.
+    async fn closes_acknowledged(&self, inode: InodeId) {
+        let started = skep_env::now();
         loop {
             let open = self.mount().handles.select(|file| file.inode.id == inode);
             let are_closing = open.iter().all(|file| file.is_closing());
             let patience = if are_closing { DEFERRED_CLOSE_WAIT } else { KERNEL_CLOSE_WAIT };
-            if open.is_empty() || skep_env::now() >= begun + patience {
+            if open.is_empty() || skep_env::now() >= started + patience {
                 return;
             }
             skep_env::sleep(CLOSE_DELAY).await;

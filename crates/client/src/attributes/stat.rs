@@ -1,6 +1,7 @@
-//! Attributes: what `stat` shows and `chmod`, `chown`, `utimens` and `truncate` change.
+//! Attributes: reading them for `stat`, and changing them for `chmod`, `chown`, `utimens` and
+//! `truncate`.
 
-use crate::cache::versions::Shown;
+use crate::cache::versions::ShownVersion;
 use crate::client::Client;
 use crate::driven::drive;
 use crate::files::handles::HandleId;
@@ -13,61 +14,64 @@ use skep_types::{Attributes, ErrorCode, FileKind, InodeId, Result, Timestamp};
 use skep_wire::metadata::{GetAttributes, SetAttributes};
 use std::sync::Arc;
 
-/// What `stat` shows.
+/// The attributes of an inode and its allocated space, as `stat(2)` returns them.
 #[derive(Debug, Clone)]
 pub struct Stat {
     /// The attributes.
     pub attributes: Attributes,
-    /// Bytes that it takes: less than its size if it has holes, never more.
+    /// Allocated space in bytes: less than the size if the file has holes, never more.
     pub allocated_bytes: u64,
 }
 
-/// Attributes of inodes.
+/// Reads and changes the attributes of inodes.
 pub trait InodeAttributes {
-    /// The attributes of an inode, with all that this mount has written.
+    /// Returns the attributes of an inode, including the effect of all writes of this mount.
     ///
     /// # Errors
     /// `NotFound`.
     fn attributes(&self, inode: InodeId) -> impl Future<Output = Result<Attributes>>;
 
-    /// The attributes of an inode, with all that this mount has written, and how much it takes. A
-    /// directory, pipe, socket or device that was removed (a program may still have it open) is
-    /// shown as it was last seen, without a name. The root is shown as it was last seen if metadata
-    /// doesn't answer soon: `df`, `umount` and all that looks at every mount of a host would hang
-    /// otherwise.
+    /// Returns the attributes of an inode, including the effect of all writes of this mount, and
+    /// its allocated space. A program may still have a removed directory, pipe, socket or device
+    /// open: for these the mount returns the attributes that it saw last, with no links. For the
+    /// root it returns the attributes seen last if metadata does not reply soon. Otherwise `df`,
+    /// `umount` and all programs that look at every mount of a host would hang.
     ///
     /// # Errors
     /// `NotFound`, `Stale`; those of storage for a file that may have holes.
     fn stat(&self, inode: InodeId) -> impl Future<Output = Result<Stat>>;
 
-    /// Changes attributes.
+    /// Changes attributes, and returns all attributes after the change.
     ///
     /// # Errors
-    /// `NotFound`, `FileTooLarge`, `IsDirectory` for a size.
+    /// `NotFound`, `FileTooLarge`; `IsDirectory` if the change sets the size of a directory.
     fn set_attributes(&self, change: SetAttributes) -> impl Future<Output = Result<Attributes>>;
 
-    /// Checks that a handle through which a file is to be cut is still good for that.
+    /// Checks that a program may still truncate a file through a handle.
     ///
     /// # Errors
-    /// `Stale` if it isn't open or its file is gone; `Evicted` if others may have the file since.
+    /// `Stale` if the handle is not open or its file was removed; `Evicted` if this client was
+    /// evicted, so that other clients may have changed the file since.
     fn check_handle(&self, handle: HandleId) -> Result<()>;
 
-    /// Notes that the kernel is shown these attributes. Says whether it may remember an access
-    /// control list from before another mount changed the inode.
+    /// Notes that the mount sends these attributes to the kernel. Returns whether the kernel may
+    /// still cache an access control list from before another mount changed the inode.
     fn note_shown(&self, attributes: &Attributes) -> bool;
 
-    /// Sets how the kernel is made to forget attributes of a file that begins to be shared.
+    /// Sets the function that makes the kernel forget the attributes of a file that begins to be
+    /// shared.
     fn set_forget(&self, forget: Forget);
 }
 
 impl InodeAttributes for Client {
     async fn attributes(&self, inode: InodeId) -> Result<Attributes> {
         if let Some(state) = self.mount().inodes.get(inode) {
-            // What metadata wasn't told yet changes the times too, so it is told first.
+            // An unreported write changes the times too, so the client reports it first.
             match self.report_written(&state, ModifyOptions::default()).await {
                 Ok(Some(attributes)) => return Ok(attributes),
                 Ok(None) => {}
-                // The file may be gone under a lost session; what is left of it can still be asked.
+                // The report fails if the session was lost and the file removed. Metadata may still
+                // have the inode under another name.
                 Err(error) if matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale) => {}
                 Err(error) => return Err(error),
             }
@@ -76,11 +80,11 @@ impl InodeAttributes for Client {
     }
 
     async fn stat(&self, inode: InodeId) -> Result<Stat> {
-        let answer = match inode {
+        let result = match inode {
             InodeId::ROOT => self.attributes_of_root().await,
             _ => self.attributes(inode).await,
         };
-        let attributes = match answer {
+        let attributes = match result {
             Err(error) if matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale) => {
                 let seen = self.mount().seen.special(inode);
                 Attributes { links: 0, size: 0, ..seen.ok_or(error)? }
@@ -90,7 +94,7 @@ impl InodeAttributes for Client {
         let size = attributes.size;
         let allocated =
             if attributes.is_sparse { self.allocated(inode, size).await? } else { None };
-        Ok(Stat { attributes, allocated_bytes: allocated.map_or(size, |it| it.min(size)) })
+        Ok(Stat { attributes, allocated_bytes: allocated.map_or(size, |bytes| bytes.min(size)) })
     }
 
     async fn set_attributes(&self, change: SetAttributes) -> Result<Attributes> {
@@ -100,7 +104,7 @@ impl InodeAttributes for Client {
                 ModifyOptions { truncates: change.size.is_some(), ..ModifyOptions::default() };
             return self.send_attributes(change, how).await;
         };
-        // A report that came later would move the time that is set here, or the size.
+        // A later report of earlier writes would change the time or the size that is set here.
         if change.size.is_none() {
             if change.modified.is_some() || change.accessed.is_some() {
                 self.report_written(&state, ModifyOptions::default()).await?;
@@ -112,7 +116,7 @@ impl InodeAttributes for Client {
         let truncation = async move {
             let how =
                 ModifyOptions { is_driven: true, truncates: true, ..ModifyOptions::default() };
-            // Metadata cuts the chunk files that it knows to be written.
+            // Metadata truncates only those chunk files that clients have reported as written.
             client.report_written(&state, how).await?;
             let attributes = client.send_attributes(change, how).await?;
             truncating.done(&attributes, skep_env::now());
@@ -126,7 +130,8 @@ impl InodeAttributes for Client {
     }
 
     fn note_shown(&self, attributes: &Attributes) -> bool {
-        let shown = Shown { version: attributes.change_counter, has_acl: attributes.has_acl };
+        let shown =
+            ShownVersion { version: attributes.change_counter, has_acl: attributes.has_acl };
         self.mount().caches.shown(attributes.inode, shown)
     }
 
@@ -141,25 +146,28 @@ impl Client {
         answer.unwrap_or_else(|| Ok(self.mount().seen.root().unwrap_or_else(root_never_seen)))
     }
 
-    /// Looks at the root, so that it can be shown when metadata doesn't answer later. Gives up
-    /// after a while: a mount may begin before metadata does.
+    /// Requests the attributes of the root, so that the mount can return them later while metadata
+    /// does not reply. Gives up after `FIRST_LOOK_PATIENCE`: a mount may start before metadata
+    /// does.
     pub async fn look_at_root(&self) {
-        let looked = skep_env::timeout(FIRST_LOOK_PATIENCE, self.attributes(InodeId::ROOT)).await;
-        match looked {
+        let result = skep_env::timeout(FIRST_LOOK_PATIENCE, self.attributes(InodeId::ROOT)).await;
+        match result {
             Some(Ok(_)) => {}
-            Some(Err(error)) => tracing::warn!("the root directory can't be looked at: {error}"),
-            None => tracing::warn!("metadata doesn't answer yet: what is asked of it waits"),
+            Some(Err(error)) => {
+                tracing::warn!("cannot read the attributes of the root directory: {error}")
+            }
+            None => tracing::warn!("metadata does not reply yet: operations wait until it does"),
         }
     }
 
-    /// Asks metadata for attributes.
+    /// Requests attributes from metadata.
     pub(crate) async fn fetch_attributes(&self, inode: InodeId) -> Result<Attributes> {
         let mut attributes = self.ask(inode, &GetAttributes { inode }).await?.attributes;
         self.note_attributes(&mut attributes);
         Ok(attributes)
     }
 
-    /// Takes attributes that metadata gave, and raises their size to what this mount wrote.
+    /// Notes attributes from metadata, and raises their size to the end of this mount's writes.
     pub(crate) fn note_attributes(&self, attributes: &mut Attributes) {
         self.note_xattrs(attributes);
         if !matches!(attributes.kind, FileKind::Regular | FileKind::Symlink) {
@@ -183,7 +191,7 @@ impl Client {
         Ok(attributes)
     }
 
-    /// Waits until no write of this mount is under way, and holds off later ones.
+    /// Waits until no write of this mount is in progress, and blocks later ones.
     pub(crate) async fn claim_truncation(&self, state: &Arc<InodeState>) -> TruncationClaim {
         let truncating = loop {
             match state.try_truncate() {
@@ -198,7 +206,7 @@ impl Client {
     }
 }
 
-/// What is shown of the root while metadata has never answered this mount.
+/// The attributes that the mount returns for the root before metadata has ever replied.
 fn root_never_seen() -> Attributes {
     let kind = FileKind::Directory;
     Attributes { links: 2, ..Attributes::new(InodeId::ROOT, kind, 0o755, Timestamp::default()) }

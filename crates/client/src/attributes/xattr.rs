@@ -1,4 +1,4 @@
-//! Extended attributes.
+//! Extended attributes: reading, setting, listing and removing them.
 
 use crate::cache::xattr_absence::is_asked_by_kernel;
 use crate::client::Client;
@@ -8,19 +8,19 @@ use skep_types::codec::Bytes;
 use skep_types::{Attributes, ErrorCode, InodeId, Result};
 use skep_wire::metadata::{BytesReply, GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrMode};
 
-/// Extended attributes of inodes.
+/// Reads and changes the extended attributes of inodes.
 pub trait Xattrs {
-    /// Reads an extended attribute. Of a directory, pipe, socket or device that was removed (a
-    /// program may still have it open) none is left.
+    /// Returns the value of an extended attribute. A directory, pipe, socket or device that was
+    /// removed (a program may still have it open) has no extended attributes.
     ///
     /// # Errors
     /// `NoAttribute`, `NotFound`.
     fn get_xattr(&self, inode: InodeId, name: &[u8]) -> impl Future<Output = Result<Vec<u8>>>;
 
-    /// Sets an extended attribute; with an access control list perhaps clears the set-group-id bit.
+    /// Sets an extended attribute. Setting an access control list may clear the set-group-id bit.
     ///
     /// # Errors
-    /// `Exists` or `NoAttribute` as `mode` asks, `TooLarge`, `NotFound`.
+    /// `Exists` or `NoAttribute` according to `mode`, `TooLarge`, `NotFound`.
     fn set_xattr(
         &self,
         inode: InodeId,
@@ -50,7 +50,8 @@ impl Xattrs for Client {
         }
         let request = GetXattr { inode, name: name.into() };
         let answer = match self.is_plain_root(inode) && is_asked_by_kernel(name) {
-            // `df` of any user comes here, and mustn't hang while metadata doesn't answer.
+            // A `df` of any user leads to this request. It must not hang while metadata does not
+            // reply.
             true => skep_env::timeout(ROOT_PATIENCE, self.ask(inode, &request))
                 .await
                 .unwrap_or_else(|| Err(ErrorCode::NoAttribute.into())),
@@ -58,7 +59,8 @@ impl Xattrs for Client {
         };
         match answer {
             Ok(BytesReply { bytes: Bytes(value) }) => Ok(value),
-            // The kernel asks for a list before each step from a directory, and goes by the mode.
+            // The kernel requests the access control list before each lookup in a directory.
+            // Without one it uses the mode.
             Err(error)
                 if error.code() == ErrorCode::Stale
                     && self.mount().seen.special(inode).is_some() =>
@@ -86,7 +88,7 @@ impl Xattrs for Client {
         if name == b"security.capability"
             && let Some(state) = self.mount().inodes.get(inode)
         {
-            // A report of what was written before would take it away again.
+            // A later report of earlier writes would remove the attribute again.
             self.report_written(&state, ModifyOptions::default()).await?;
         }
         self.mount().xattr_absence.forget(inode, name, skep_env::now());
@@ -108,12 +110,12 @@ impl Xattrs for Client {
 }
 
 impl Client {
-    /// Notes whether an inode has extended attributes that the kernel asks for.
+    /// Notes whether an inode has extended attributes that the kernel requests by itself.
     pub(crate) fn note_xattrs(&self, attributes: &Attributes) {
         self.mount().xattr_absence.note(attributes, skep_env::now());
     }
 
-    /// Whether this is the root, and it had no such attribute when it was last seen.
+    /// Whether `inode` is the root, and the root had no such attribute when this mount last saw it.
     fn is_plain_root(&self, inode: InodeId) -> bool {
         let lacks_all = |seen: Attributes| !seen.has_capability && !seen.has_acl;
         inode == InodeId::ROOT && self.mount().seen.root().is_some_and(lacks_all)

@@ -10,9 +10,9 @@ use std::sync::{Mutex, PoisonError};
 /// least recently.
 #[derive(Debug)]
 pub(crate) struct Recent<V> {
-    /// Each mutex protects its part alone; none is taken while another is held.
+    /// Each mutex protects its part alone; no task locks two of them at once.
     parts: Vec<Mutex<TablePart<V>>>,
-    /// Inodes in the younger half of a part.
+    /// Limit of inodes in the younger half of a part.
     most: usize,
 }
 
@@ -40,7 +40,7 @@ impl<V: Clone> Recent<V> {
         self.with(inode, |part| part.note(inode, value, self.most))
     }
 
-    /// Puts a value that is made of the one noted before.
+    /// Notes a value that `f` computes from the one noted before.
     pub(crate) fn update(&self, inode: InodeId, f: impl FnOnce(Option<&V>) -> V) {
         self.with(inode, |part| {
             let value = f(part.get(inode));
@@ -48,7 +48,7 @@ impl<V: Clone> Recent<V> {
         });
     }
 
-    /// Puts another value in the place of the one noted, if `f` gives one.
+    /// Replaces the noted value if `f` returns another.
     pub(crate) fn update_if(&self, inode: InodeId, f: impl FnOnce(&V) -> Option<V>) {
         self.with(inode, |part| {
             if let Some(value) = part.get(inode).and_then(f) {
@@ -84,7 +84,7 @@ mod tests {
 
     /// Semantics 1.14: of directories, pipes and devices.
     #[test]
-    fn the_last_eight_thousand_are_remembered_and_not_all() {
+    fn newest_eight_thousand_inodes_are_remembered() {
         let (recent, count) = (Recent::new(MAX_REMEMBERED_SPECIAL), 40_000);
         for number in 1..=count {
             recent.note(InodeId::new(number), ());
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_noted_long_ago_is_forgotten() {
+    fn oldest_values_are_forgotten_when_the_table_is_full() {
         let most = 16 * TABLE_PARTS;
         let recent = Recent::new(most);
         let first = InodeId::new(1);

@@ -1,16 +1,16 @@
-//! Attributes as this mount last saw them, of inodes whose removal the kernel does not report.
+//! Attributes as this mount saw them last, of inodes whose removal the kernel does not report.
 
 use crate::cache::recent::Recent;
 use crate::limits::MAX_REMEMBERED_SPECIAL;
 use skep_types::{Attributes, InodeId};
 use std::sync::{Mutex, PoisonError};
 
-/// Attributes of directories, pipes, sockets and devices. A program may have one open that was
-/// removed, and the kernel does not pass on its opens.
+/// Attributes of directories, pipes, sockets and devices. A program may still have one open after
+/// its removal, and the kernel does not send its opens to this mount.
 #[derive(Debug)]
 pub(crate) struct SeenAttributes {
     special: Recent<Attributes>,
-    /// The root, which is never forgotten. Protects the value alone.
+    /// The root, which stays in the table forever. The mutex protects the value alone.
     root: Mutex<Option<Attributes>>,
 }
 
@@ -27,12 +27,12 @@ impl SeenAttributes {
         self.special.note(attributes.inode, attributes.clone());
     }
 
-    /// A special file, as it was last seen.
+    /// Returns the attributes of a special file as the mount saw them last.
     pub(crate) fn special(&self, inode: InodeId) -> Option<Attributes> {
         self.special.get(inode)
     }
 
-    /// The root, as it was last seen.
+    /// Returns the attributes of the root as the mount saw them last.
     pub(crate) fn root(&self) -> Option<Attributes> {
         self.root.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,6 +1,7 @@
-//! The version of each file that the kernel's page cache may hold (of a directory, the listing),
-//! and the version of the attributes that it was shown last. So an open can return whether both are
-//! still right, and whether the kernel may remember an older access control list.
+//! The version of each file that the kernel's page cache may hold (of a directory: the listing),
+//! and the version of the attributes that the mount sent to the kernel last. From these an open can
+//! return whether both are still right, and whether the kernel may cache an older access control
+//! list.
 //!
 //! A version is the inode's change counter. Each change of data or attributes raises it by one, so
 //! if the reply to this mount's own change is exactly one higher, no other client changed the file
@@ -14,12 +15,12 @@ use skep_types::InodeId;
 #[derive(Debug)]
 pub(crate) struct CachedVersions {
     pages: Recent<u64>,
-    attributes: Recent<Shown>,
+    attributes: Recent<ShownVersion>,
 }
 
-/// Attributes that the kernel was shown.
+/// The version of the attributes that the mount sent to the kernel last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shown {
+pub(crate) struct ShownVersion {
     pub(crate) version: u64,
     pub(crate) has_acl: bool,
 }
@@ -40,25 +41,25 @@ impl CachedVersions {
         self.pages.note(inode, version) == Some(version)
     }
 
-    /// Notes that the kernel is shown these attributes. Says whether it may remember an access
-    /// control list of another version, or that there was none.
-    pub(crate) fn shown(&self, inode: InodeId, now: Shown) -> bool {
+    /// Notes that the mount sends these attributes to the kernel. Returns whether the kernel may
+    /// cache an access control list of another version, or the absence of one.
+    pub(crate) fn shown(&self, inode: InodeId, now: ShownVersion) -> bool {
         match self.attributes.note(inode, now) {
             Some(before) => before.version != now.version && (before.has_acl || now.has_acl),
             None => now.has_acl,
         }
     }
 
-    /// Whether the attributes that the kernel was shown last are those of this version.
+    /// Returns whether the attributes sent to the kernel last are those of this version.
     pub(crate) fn is_shown(&self, inode: InodeId, version: u64) -> bool {
         self.attributes.get(inode).is_some_and(|shown| shown.version == version)
     }
 
-    /// Notes the version after a change of our own.
+    /// Notes the version after a change by this mount.
     pub(crate) fn changed_by_us(&self, inode: InodeId, version: u64) {
         self.pages.update_if(inode, |held| (held + 1 == version).then_some(version));
         self.attributes.update_if(inode, |held| {
-            (held.version + 1 == version).then_some(Shown { version, ..*held })
+            (held.version + 1 == version).then_some(ShownVersion { version, ..*held })
         });
     }
 }
@@ -68,22 +69,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_old_when_others_changed_a_file_that_has_or_had_one() {
+    fn acl_is_old_after_another_client_changed_the_file() {
         let caches = CachedVersions::new();
-        let is_old = |version, has_acl| caches.shown(InodeId::new(9), Shown { version, has_acl });
+        let is_old =
+            |version, has_acl| caches.shown(InodeId::new(9), ShownVersion { version, has_acl });
         assert!(!is_old(5, false));
         assert!(!is_old(6, false));
-        assert!(is_old(7, true), "it got one");
+        assert!(is_old(7, true), "another client set a list");
         assert!(!is_old(7, true));
         assert!(is_old(8, true));
         caches.changed_by_us(InodeId::new(9), 9);
-        assert!(!is_old(9, true), "the kernel knows what it changed");
-        assert!(is_old(10, false), "it lost it");
+        assert!(!is_old(9, true), "the mount sent the kernel this version");
+        assert!(is_old(10, false), "another client removed the list");
         assert!(!is_old(11, false));
     }
 
     #[test]
-    fn a_cache_is_kept_over_own_changes_and_dropped_after_those_of_others() {
+    fn cache_survives_own_changes_and_not_those_of_others() {
         let caches = CachedVersions::new();
         let inode = InodeId::new(9);
         assert!(!caches.opened(inode, 5), "never seen");
@@ -97,14 +99,14 @@ mod tests {
     }
 
     #[test]
-    fn attributes_that_were_shown_are_right_until_others_change_the_file() {
+    fn shown_attributes_are_right_until_others_change_the_file() {
         let caches = CachedVersions::new();
         let inode = InodeId::new(9);
         assert!(!caches.is_shown(inode, 5));
-        caches.shown(inode, Shown { version: 5, has_acl: false });
+        caches.shown(inode, ShownVersion { version: 5, has_acl: false });
         assert!(caches.is_shown(inode, 5));
         caches.changed_by_us(inode, 6);
-        assert!(caches.is_shown(inode, 6), "the kernel knows what it wrote");
+        assert!(caches.is_shown(inode, 6), "the kernel has the version of its own write");
         assert!(!caches.is_shown(inode, 7));
     }
 }

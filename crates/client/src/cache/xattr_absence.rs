@@ -1,13 +1,13 @@
-//! Which inodes have none of the extended attributes that the kernel asks for by itself: when it
-//! checks permissions, before a program runs and before writes. Without this, each such question
-//! costs a request that almost always finds nothing.
+//! The inodes without any of the extended attributes that the kernel requests by itself: when it
+//! checks permissions, before a program runs and before writes. Without this table each of these
+//! requests would go to metadata, which almost never finds such an attribute.
 
 use crate::cache::recent::Recent;
 use crate::limits::{MAX_REMEMBERED_XATTR_ABSENCE, XATTR_ABSENCE_VALID};
 use skep_types::{ACCESS_ACL, Attributes, DEFAULT_ACL, InodeId};
 use std::time::Duration;
 
-/// Whether the kernel asks for an attribute by itself.
+/// Whether the kernel requests an attribute by itself.
 pub(crate) fn is_asked_by_kernel(name: &[u8]) -> bool {
     [b"security.capability", ACCESS_ACL, DEFAULT_ACL].contains(&name)
 }
@@ -15,9 +15,9 @@ pub(crate) fn is_asked_by_kernel(name: &[u8]) -> bool {
 /// The last note about an inode.
 #[derive(Debug, Clone, Copy)]
 enum Absence {
-    /// It had none of them, by attributes that arrived at this time.
+    /// The inode had none of these attributes, by attributes that arrived at this time.
     Since(Duration),
-    /// One was set through this mount: attributes that arrive before this time may be older.
+    /// A program set one through this mount: attributes that arrive before this time may be older.
     NotUntil(Duration),
 }
 
@@ -40,14 +40,14 @@ impl XattrAbsence {
         });
     }
 
-    /// Whether the inode lacks this attribute, by attributes that the kernel may still keep.
+    /// Whether the inode lacks this attribute, by attributes that the kernel may still cache.
     pub(crate) fn is_absent(&self, inode: InodeId, name: &[u8], now: Duration) -> bool {
         is_asked_by_kernel(name)
             && matches!(self.0.get(inode),
                 Some(Absence::Since(at)) if now < at + XATTR_ABSENCE_VALID)
     }
 
-    /// Notes that this attribute is being set.
+    /// Notes that a program sets this attribute.
     pub(crate) fn forget(&self, inode: InodeId, name: &[u8], now: Duration) {
         if is_asked_by_kernel(name) {
             self.0.note(inode, Absence::NotUntil(now + XATTR_ABSENCE_VALID));

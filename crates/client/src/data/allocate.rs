@@ -1,5 +1,5 @@
-//! Allocation and holes: `fallocate` and `lseek` on chunk files. A range of a file is one range
-//! in each of its chunk files, so each is asked once, all at the same time.
+//! Allocation and holes: `fallocate` and `lseek` on chunk files. A range of a file is one range in
+//! each of its chunk files, so the client sends one request for each chunk file, all in parallel.
 
 use crate::client::{Client, Worker};
 use crate::data::inline;
@@ -23,38 +23,39 @@ use std::sync::Arc;
 /// How `fallocate` changes a range of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allocation {
-    /// Space is allocated for it; its bytes stay.
+    /// Allocates space for the range; its bytes stay.
     Reserve,
-    /// It becomes zeros and has space.
+    /// Turns the range into zeros and allocates space for it.
     Zero,
-    /// It becomes a hole, as far as it can.
+    /// Turns the range into a hole, in whole blocks of the targets' file systems.
     Punch,
 }
 
-/// What `lseek` searches for in a file.
+/// The kind of byte that `lseek` searches for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sought {
-    /// A byte that was written.
+pub enum SeekTarget {
+    /// A byte that a program has written.
     Data,
-    /// A byte that was not, or that lies beyond the end.
+    /// A byte in a hole, or beyond the end of the file.
     Hole,
 }
 
-/// What a chunk file is asked for.
+/// The change that a request makes to a range of a chunk file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ChunkFileChange {
     Reserve,
     Clear,
 }
 
-/// Allocating space in files, and finding their holes.
+/// Allocates space in files, and finds their holes.
 pub trait Allocates {
-    /// Reserves room for a range of a file, makes it zeros or a hole. With `keeps_size` (and for a
-    /// hole, always) the file doesn't become longer. After an error a part of it may be done, but
-    /// the file's end hasn't moved.
+    /// Allocates space for a range of a file, or turns it into zeros or a hole, as `what` requests.
+    /// `range` is half-open, in bytes. The file grows to the end of the range unless `keeps_size`
+    /// is set or `what` is a hole. After an error a part of the range may be changed, and the size
+    /// is unchanged.
     ///
     /// # Errors
-    /// As `Writes::write`; `Unsupported` where storage can't reserve room.
+    /// As `Writes::write`; `Unsupported` if storage cannot allocate space in advance.
     fn allocate(
         &self,
         handle: HandleId,
@@ -63,17 +64,17 @@ pub trait Allocates {
         keeps_size: bool,
     ) -> impl Future<Output = Result<()>>;
 
-    /// The first byte from `offset` on that holds data or lies in a hole. The end of the file
-    /// counts as a hole; none: there is no data, or the file ends before `offset`. What is a hole
-    /// is known in blocks of the targets' file systems.
+    /// Returns the offset of the first byte at or after `offset` that holds data, or that lies in a
+    /// hole. The end of the file counts as a hole. `None` means that there is no data, or that the
+    /// file ends at or before `offset`. Targets report holes in blocks of their file systems.
     ///
     /// # Errors
-    /// `Stale` for a handle that isn't open or whose file is gone.
+    /// `Stale` if the handle is not open or its file was removed.
     fn seek(
         &self,
         handle: HandleId,
         offset: u64,
-        what: Sought,
+        what: SeekTarget,
     ) -> impl Future<Output = Result<Option<u64>>>;
 }
 
@@ -91,7 +92,7 @@ impl Allocates for Client {
             return Ok(());
         }
         self.confirm_locks(&file).await?;
-        // The groups that it reaches are there.
+        // Returns an error now if the file has no groups for a part of the range.
         pieces(&file.pattern, range.clone())?;
         let grows = !keeps_size && what != Allocation::Punch;
         let writing = begin_write(&file.inode).await;
@@ -99,57 +100,67 @@ impl Allocates for Client {
         let work = async move {
             if what != Allocation::Reserve {
                 change(&worker, &file, &writing, &range, ChunkFileChange::Clear).await?;
-                writing.made_holes();
+                writing.note_holes();
             }
             if what != Allocation::Punch {
-                writing.reached(range.end);
+                writing.note_reach(range.end);
                 let reserved =
                     change(&worker, &file, &writing, &range, ChunkFileChange::Reserve).await;
                 if let Err(error) = reserved {
-                    // Otherwise one that is too large would leave no space to others.
+                    // Otherwise a request that is too large would keep all space that it has
+                    // allocated.
                     clear_behind(&worker, &file, &writing, &range).await;
                     return Err(error);
                 }
             }
             let is_longer = grows && range.end > file.inode.size();
             if is_longer {
-                writing.wrote(range);
+                writing.note_write(range);
             }
             Ok(is_longer)
         };
         if drive_for(WRITE_GRACE, work).await? {
-            // Unlike a write, it leaves nothing in the chunk files that tells how far it went.
+            // An allocation does not record its end in the chunk files, as a write does. So
+            // metadata must get the size from this client.
             self.report_written(&inode, ModifyOptions::default()).await?;
         }
         Ok(())
     }
 
-    async fn seek(&self, handle: HandleId, offset: u64, what: Sought) -> Result<Option<u64>> {
+    async fn seek(&self, handle: HandleId, offset: u64, what: SeekTarget) -> Result<Option<u64>> {
         let file = self.mount().handles.get_live(handle)?;
         self.confirm_locks(&file).await?;
         let size = self.size_for_read(&file, MAX_FILE_BYTES).await?;
         if offset >= size {
             return Ok(None);
         }
-        let found = self.sought(&file, offset..size, what).await?;
-        // Or the file is gone, because this client was out of touch for longer than its lease.
+        let found = self.first_in_range(&file, offset..size, what).await?;
+        // A hole may also mean that the file was removed after this client's lease ran out.
         self.confirm_lease(file.inode.id).await?;
         file.check_live()?;
-        Ok(Some(found).filter(|found| what == Sought::Hole || *found < size))
+        Ok(Some(found).filter(|found| what == SeekTarget::Hole || *found < size))
     }
 }
 
 impl Client {
-    /// Where the range first has what is sought; its end if nowhere.
-    async fn sought(&self, file: &Arc<OpenFile>, range: Range<u64>, what: Sought) -> Result<u64> {
+    /// Returns the first offset of the range at which `what` begins; the range's end if there is
+    /// none.
+    async fn first_in_range(
+        &self,
+        file: &Arc<OpenFile>,
+        range: Range<u64>,
+        what: SeekTarget,
+    ) -> Result<u64> {
         let inline = file.pattern.inline_bytes();
         let mut start = range.start;
         if start < inline {
             let data_end = inline::data_end(&self.0, file, start).await?;
             match what {
-                Sought::Data if start < data_end => return Ok(start),
-                Sought::Hole if data_end < inline => return Ok(data_end.max(start).min(range.end)),
-                Sought::Data | Sought::Hole => start = inline.min(range.end),
+                SeekTarget::Data if start < data_end => return Ok(start),
+                SeekTarget::Hole if data_end < inline => {
+                    return Ok(data_end.max(start).min(range.end));
+                }
+                SeekTarget::Data | SeekTarget::Hole => start = inline.min(range.end),
             }
         }
         let tasks: Vec<_> = chunk_ranges(&file.pattern, start..range.end)
@@ -166,7 +177,8 @@ impl Client {
     }
 }
 
-/// Changes a range in all chunk files that hold it; gives the first error when all are done.
+/// Changes a range in all chunk files that hold it. Waits for all of them, and returns the first
+/// error.
 async fn change(
     worker: &Rc<Worker>,
     file: &Arc<OpenFile>,
@@ -195,8 +207,8 @@ async fn change(
     result.map_err(|error| error.within(format_args!("file {}", file.inode.id)))
 }
 
-/// Puts zeros over what lies of a range in metadata. They take no space there; nor is room
-/// reserved.
+/// Puts zeros over the part of a range that metadata stores. Metadata allocates no space in
+/// advance, and zeros take no space there.
 async fn clear_inline(
     worker: &Rc<Worker>,
     file: &Arc<OpenFile>,
@@ -214,7 +226,8 @@ async fn clear_inline(
     Ok(())
 }
 
-/// Changes a range of a chunk file step by step; gives the incarnation of the host that has it.
+/// Changes a range of a chunk file in steps. Returns the incarnation of the host that made the
+/// first step.
 async fn change_chunk(
     worker: Rc<Worker>,
     file: &OpenFile,
@@ -239,7 +252,8 @@ async fn change_chunk(
             }
         };
         let advanced = advanced.map_err(|error| error.within(format_args!("chunk file {key}")))?;
-        // The first answer counts: what was done then is lost if a later one is of another host.
+        // If a later reply comes from another incarnation, the first steps may be lost. So the
+        // first incarnation is the one to compare with that of the next sync.
         let incarnation = *first.get_or_insert(advanced.incarnation);
         if advanced.end >= part.range.end {
             return Ok(incarnation);
@@ -248,8 +262,9 @@ async fn change_chunk(
     }
 }
 
-/// Clears what something that failed has left of a range behind the end of the file, room too. If
-/// this fails as well, it stays: whoever keeps storage from answering has worse to tell.
+/// Clears the bytes and the space that a failed operation left of a range beyond the end of the
+/// file. If this fails too, they stay: storage does not reply then, and programs get that error
+/// from their own operations.
 pub(crate) async fn clear_behind(
     worker: &Rc<Worker>,
     file: &Arc<OpenFile>,
@@ -261,7 +276,10 @@ pub(crate) async fn clear_behind(
         return;
     }
     if let Err(error) = change(worker, file, writing, &behind, ChunkFileChange::Clear).await {
-        tracing::debug!("what a failed operation left behind the end stays: {error}");
+        tracing::debug!(
+            "file {}: cannot clear the bytes of a failed operation: {error}",
+            file.inode.id
+        );
     }
 }
 
@@ -269,17 +287,17 @@ async fn seek_chunk(
     worker: Rc<Worker>,
     file: &OpenFile,
     part: ChunkFileRange,
-    what: Sought,
+    what: SeekTarget,
 ) -> Result<Option<u64>> {
     let _place = worker.pieces.acquire().await;
     let key = key_of(file, &part);
-    let wants_data = what == Sought::Data;
+    let wants_data = what == SeekTarget::Data;
     let request = SeekChunk { key, offset: part.range.start, wants_data };
     let options = CallOptions { trace: worker.next_trace(), ..CallOptions::default() };
-    let answer = worker.call_storage(part.group, &request, options).await;
-    let (sought, _) = answer.map_err(|error| error.within(format_args!("chunk file {key}")))?;
-    let place = |at| position_in_file(&file.pattern, part.component, part.index, at);
-    Ok(sought.at.and_then(place))
+    let reply = worker.call_storage(part.group, &request, options).await;
+    let (found, _) = reply.map_err(|error| error.within(format_args!("chunk file {key}")))?;
+    let position = |at| position_in_file(&file.pattern, part.component, part.index, at);
+    Ok(found.at.and_then(position))
 }
 
 fn key_of(file: &OpenFile, part: &ChunkFileRange) -> ChunkFileKey {

@@ -1,5 +1,5 @@
-//! Copying a range of one file to another, or within one: what lies on the same target in both is
-//! copied there, the rest goes through this client.
+//! Copying a range of one file to another, or within one file. Where source and copy lie on the
+//! same target, that target copies the bytes; this client reads and writes the rest.
 
 use crate::client::{Client, Worker};
 use crate::data::allocate::clear_behind;
@@ -20,15 +20,16 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Copying bytes between files.
+/// Copies bytes between files.
 pub trait Copies {
-    /// Copies up to `length` bytes from one open file to another, or to another place of the same;
-    /// gives how many: fewer than asked for at the end of the source, or of what is done at once.
-    /// Holes may become zeros, or stay holes. After an error any part of the range that lies
-    /// within the file as it was may have been copied, and the file's end hasn't moved.
+    /// Copies up to `length` bytes from one open file to another, or to another offset of the same
+    /// file. Offsets are in bytes. Returns the number of bytes copied: less than `length` at the
+    /// end of the source, and at most `MAX_COPIED_BYTES`. Holes may become zeros or stay holes.
+    /// After an error any part of the range that lies within the old size of the file may have been
+    /// copied, and the size is unchanged.
     ///
     /// # Errors
-    /// `InvalidArgument` if the ranges overlap in one file; else as `Reads::read` and
+    /// `InvalidArgument` if the ranges overlap in one file; otherwise as `Reads::read` and
     /// `Writes::write`.
     fn copy(
         &self,
@@ -54,7 +55,8 @@ impl Copies for Client {
         let length = wanted.min(size).saturating_sub(from_offset);
         let is_one = source.inode.id == file.inode.id;
         if is_one && from_offset.abs_diff(to_offset) < length {
-            let text = format!("file {}: a copy overlaps its source", file.inode.id);
+            let text =
+                format!("file {}: cannot copy: the range overlaps its source", file.inode.id);
             return Err(Error::new(ErrorCode::InvalidArgument, text));
         }
         let length = length.min(MAX_COPIED_BYTES);
@@ -74,21 +76,21 @@ impl Copies for Client {
             let copy = Copy { source, file, writing };
             let mut result = copy.run_all(&client.0, runs).await;
             if let Ok(true) = result {
-                // Or the source is gone, because this client was out of touch for too long.
+                // Either the source has holes, or it was removed after this client's lease ran out.
                 result = client.confirm_lease(copy.source.inode.id).await.map(|()| true);
-                result = result.and_then(|it| copy.source.check_live().map(|()| it));
+                result = result.and_then(|has_holes| copy.source.check_live().map(|()| has_holes));
             }
             match result {
                 Ok(has_holes) => {
                     if has_holes {
-                        copy.writing.made_holes();
+                        copy.writing.note_holes();
                     }
-                    copy.writing.wrote(to_offset..end);
+                    copy.writing.note_write(to_offset..end);
                     Ok(length)
                 }
                 Err(error) => {
-                    copy.writing.reached(end);
-                    // It would show when the file grows.
+                    copy.writing.note_reach(end);
+                    // Programs would read these bytes when the file grows.
                     clear_behind(&client.0, &copy.file, &copy.writing, &(to_offset..end)).await;
                     Err(error)
                 }
@@ -96,7 +98,8 @@ impl Copies for Client {
         };
         let copied = drive_for(WRITE_GRACE, work).await?;
         if end <= inline {
-            // Unlike a chunk file, metadata doesn't tell by itself how far it was written.
+            // A chunk file's length records the end of the last write; metadata's inline bytes do
+            // not.
             self.report_written(&inode, ModifyOptions::default()).await?;
         }
         self.report_size(&inode).await?;
@@ -104,11 +107,11 @@ impl Copies for Client {
     }
 }
 
-/// A part of a copy that lies in one chunk file of each side.
+/// The part of a copy that lies in one chunk file of the source and one of the copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Run {
     from: Piece,
-    /// As long as `from`.
+    /// Has the same length as `from`.
     to: Piece,
 }
 
@@ -135,7 +138,7 @@ fn runs(
     Ok(runs)
 }
 
-/// What is left of a piece behind its first `length` bytes.
+/// The rest of a piece after its first `length` bytes. `None` if there is no rest.
 fn behind(piece: Piece, length: u64) -> Option<Piece> {
     (piece.length > length).then(|| Piece {
         offset_in_chunk_file: piece.offset_in_chunk_file + length,
@@ -145,7 +148,7 @@ fn behind(piece: Piece, length: u64) -> Option<Piece> {
     })
 }
 
-/// A copy under way.
+/// A copy in progress.
 struct Copy {
     source: Arc<OpenFile>,
     file: Arc<OpenFile>,
@@ -153,7 +156,8 @@ struct Copy {
 }
 
 impl Copy {
-    /// Does all runs and waits for all; gives whether there were holes, or the first error.
+    /// Copies all runs and waits for all of them. Returns whether the source had holes, or the
+    /// first error.
     async fn run_all(&self, worker: &Rc<Worker>, runs: Vec<Run>) -> Result<bool> {
         let tasks: Vec<_> = runs
             .iter()
@@ -177,7 +181,7 @@ impl Copy {
     }
 }
 
-/// Copies one run; gives how the copy was acknowledged, and whether there are holes in it.
+/// Copies one run. Returns the acknowledgement of the written piece, and whether the run has holes.
 async fn copy_run(
     worker: Rc<Worker>,
     source: &OpenFile,
@@ -233,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_lie_alike_are_copied_chunk_by_chunk_on_their_targets() {
+    fn files_with_equal_stripes_are_copied_on_their_targets() {
         let (from, to) = (pattern(64, 1..4), pattern(64, 1..4));
         let runs = runs((&from, 100..300_000), (&to, 100), 1 << 20).unwrap();
         assert_eq!(runs.len(), 5);

@@ -1,6 +1,6 @@
-//! The first bytes of files whose pattern has them in metadata: reading, writing and syncing them
-//! there (docs/design/0009-first-bytes-in-metadata.md). What a file range is in pieces, and what a
-//! write of several pieces promises, `data_read` and `data_write` know.
+//! The inline bytes of files, the first bytes of a file that metadata stores: reading, writing and
+//! syncing them (docs/design/0009-first-bytes-in-metadata.md). `data::read` and `data::write`
+//! divide a range into pieces and define what a write of several pieces guarantees.
 
 use crate::client::{Client, Worker};
 use crate::files::open_file::OpenFile;
@@ -14,7 +14,7 @@ use skep_wire::inline::{ReadInline, SyncInline, WriteInline, WriteInlineReply};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Reads into all of `into`, with zeros where nothing was written.
+/// Reads into all of `into`; bytes that were never written are zeros.
 pub(crate) async fn read(
     worker: Rc<Worker>,
     (inode, generation): (InodeId, u32),
@@ -33,7 +33,7 @@ pub(crate) async fn read(
             into.zero(read.bytes.len()..into.len());
             return Ok(());
         }
-        // Once more: it may have been damaged on its way.
+        // Read once more: the data may have been damaged on its way.
         if std::mem::replace(&mut has_failed, true) {
             let text = format!(
                 "file {inode}, {length} bytes at {offset} from metadata: data doesn't match its \
@@ -45,8 +45,9 @@ pub(crate) async fn read(
     }
 }
 
-/// Where the data ends that `offset` lies in, or begins at; at or below `offset` if that lies in a
-/// hole. Known in blocks, and what follows in metadata is one hole.
+/// Returns the end of the data in which `offset` lies or at which data begins. The result is at
+/// most `offset` if `offset` lies in a hole. Metadata reports blocks, and the rest of the inline
+/// bytes after this data is one hole.
 pub(crate) async fn data_end(worker: &Rc<Worker>, file: &OpenFile, offset: u64) -> Result<u64> {
     let (inode, most) = (file.inode.id, file.pattern.inline_bytes());
     let start = offset - offset % INLINE_UNIT;
@@ -59,8 +60,8 @@ pub(crate) async fn data_end(worker: &Rc<Worker>, file: &OpenFile, offset: u64) 
     Ok(end.next_multiple_of(INLINE_UNIT).min(most))
 }
 
-/// Writes bytes at an offset of the file. `extends`: they are all of a write, and the file reaches
-/// to their end when they are written.
+/// Writes bytes at an offset of the file. `extends` means that these bytes are a whole write, so
+/// metadata also raises the size of the file to their end.
 pub(crate) async fn write(
     worker: &Rc<Worker>,
     file: &Arc<OpenFile>,
@@ -80,7 +81,7 @@ pub(crate) async fn write(
     let mut has_failed = false;
     loop {
         match client.modify_through(file, &request).await {
-            // Damaged on its way (`Protocol`): once more.
+            // The data was damaged on its way (`Protocol`): send it once more.
             Err(error) if error.code() == ErrorCode::Protocol && !has_failed => has_failed = true,
             Ok(written) => {
                 let attributes = &written.attributes;
@@ -96,14 +97,14 @@ pub(crate) async fn write(
 }
 
 impl Client {
-    /// Waits until what this mount has written of a file's inline bytes is on metadata's device, or
-    /// is known to be lost; gives what metadata had been told of the file before, and what of that
-    /// is on its device. `None` if there is nothing to wait for, or the file is gone.
+    /// Waits until the inline bytes that this mount has written are durable, or metadata reports
+    /// their loss. Returns the extent that this mount had reported before, and the attributes that
+    /// are durable now. `None` means that there is nothing to sync, or that the file was removed.
     pub(crate) async fn sync_inline(
         &self,
         state: &Arc<InodeState>,
     ) -> Result<Option<(ReportedExtent, Attributes)>> {
-        let (written, told) = (state.unsynced_inline(), state.reported_extent());
+        let (written, reported) = (state.unsynced_inline(), state.reported_extent());
         if written.is_empty() {
             return Ok(None);
         }
@@ -111,6 +112,6 @@ impl Client {
         let how = CallOptions { durable: true, ..CallOptions::default() };
         let synced = self.ask_with(state.id, &request, how).await?;
         state.inline_synced(&request.written, synced.is_lost);
-        Ok(synced.attributes.map(|durable| (told, durable)))
+        Ok(synced.attributes.map(|durable| (reported, durable)))
     }
 }

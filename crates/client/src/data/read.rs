@@ -1,4 +1,5 @@
-//! Reading: pieces from all groups in parallel, straight into the caller's buffer, each checked.
+//! Reading file data: the client requests pieces from all groups in parallel, straight into the
+//! caller's buffer, and checks each against its checksums.
 
 use crate::client::{Client, Worker};
 use crate::data::granules;
@@ -14,28 +15,30 @@ use skep_types::{ChunkFileKey, Error, ErrorCode, GroupId, InodeId, Result};
 use skep_wire::storage::ReadChunk;
 use std::rc::Rc;
 
-/// Reading the bytes of files, and which of them the kernel may cache.
+/// Reads the bytes of files, and records which of them the kernel may cache.
 pub trait Reads {
-    /// Reads into all of `into`; gives how many bytes, fewer only at the end of the file. May be
-    /// dropped; the buffer's contents are arbitrary then.
+    /// Reads into all of `into`, from `offset` in bytes. Returns the number of bytes read, which is
+    /// less than `into.len()` only at the end of the file. The caller may drop the future; the
+    /// contents of the buffer are arbitrary then.
     ///
     /// # Errors
-    /// `Stale` for a handle that isn't open or whose file is gone, `Corrupt` for data that doesn't
-    /// match its checksum.
+    /// `Stale` if the handle is not open or its file was removed; `Corrupt` if the data does not
+    /// match its checksums.
     fn read(&self, handle: HandleId, offset: u64, into: Buf)
     -> impl Future<Output = Result<usize>>;
 
-    /// Notes that the bytes of a read that is about to begin may be kept by the caller, as the
-    /// kernel keeps them in its page cache.
+    /// Notes that the caller may keep the bytes of a read that is about to begin, as the kernel
+    /// keeps them in its page cache.
     fn note_cached(&self, _handle: HandleId) {}
 
-    /// Whether the kernel may have pages of a file from such reads since it was opened.
+    /// Returns whether the kernel may have pages of a file from such reads since the file was
+    /// opened.
     fn is_cached(&self, _inode: InodeId) -> bool {
         true
     }
 
-    /// Whether other mounts have a file open that this mount has open, and at least one of all may
-    /// write.
+    /// Returns whether other mounts have a file open that this mount has open, and at least one of
+    /// all these mounts may write.
     fn is_shared(&self, inode: InodeId) -> bool;
 }
 
@@ -43,21 +46,21 @@ impl Reads for Client {
     async fn read(&self, handle: HandleId, offset: u64, into: Buf) -> Result<usize> {
         let file = self.mount().handles.get_live(handle)?;
         self.confirm_locks(&file).await?;
-        let wanted = into.len() as u64;
-        let end = offset.saturating_add(wanted);
+        let length = into.len() as u64;
+        let end = offset.saturating_add(length);
         let size = self.size_for_read(&file, end).await?;
-        if offset >= size || wanted == 0 {
+        if offset >= size || length == 0 {
             return Ok(0);
         }
         let length = (end.min(size) - offset) as usize;
         self.read_range(&file, offset, into.slice(0..length)).await?;
-        // The file may have been found removed while the bytes were on their way.
+        // This mount may have learned of the file's removal while the bytes were on their way.
         file.check_live()?;
         Ok(length)
     }
 
     fn note_cached(&self, handle: HandleId) {
-        // A handle that is gone: the read will say so.
+        // For a handle that is not open the read itself returns the error.
         if let Ok(file) = self.mount().handles.get_live(handle) {
             file.inode.set_cached();
         }
@@ -68,7 +71,8 @@ impl Reads for Client {
     }
 
     fn is_shared(&self, inode: InodeId) -> bool {
-        // Almost no mount ever finds a shared file, so most calls look into no table.
+        // Almost no mount ever has a shared file, so most calls need no look into the table of
+        // inodes.
         self.mount().notifications.has_shared()
             && self.mount().inodes.get(inode).is_some_and(|state| state.is_shared())
     }
@@ -100,7 +104,8 @@ impl Client {
             }
         }
         if has_holes {
-            // Or the file is gone, because this client was out of touch for longer than its lease.
+            // Either the file has holes, or it was removed after this client's lease ran out.
+            // Metadata can decide between the two.
             self.confirm_lease(file.inode.id).await?;
         }
         Ok(())
@@ -122,15 +127,16 @@ impl OpenFile {
 /// A piece to read.
 pub(crate) struct PieceRead {
     pub(crate) key: ChunkFileKey,
-    /// None: from metadata.
+    /// `None` means that the piece is stored in metadata.
     pub(crate) group: Option<GroupId>,
-    /// First byte in the chunk file, or of the file in metadata.
+    /// Offset of the first byte in the chunk file, or in the file if the piece is stored in
+    /// metadata.
     pub(crate) offset: u64,
     pub(crate) into: Buf,
 }
 
-/// Reads one piece; says whether bytes were missing that may be so because the file is gone: they
-/// are zeros then. Metadata knows whether a file is gone.
+/// Reads one piece. Returns whether storage had fewer bytes than requested; the missing bytes are
+/// set to zero. They are a hole, or the file was removed: only metadata can decide.
 pub(crate) async fn read_piece(worker: Rc<Worker>, what: PieceRead) -> Result<bool> {
     let _place = worker.pieces.acquire().await;
     let PieceRead { key, group, offset, into } = what;
@@ -150,7 +156,8 @@ pub(crate) async fn read_piece(worker: Rc<Worker>, what: PieceRead) -> Result<bo
         if error.code() != ErrorCode::Corrupt {
             return Err(error.within(format_args!("file {}", key.inode)));
         }
-        // Once more: it may have been damaged on its way, or read while it was being written.
+        // Read once more: the data may have been damaged on its way, or read while a write was
+        // changing it.
         if std::mem::replace(&mut has_failed, true) {
             let map = worker.router.map();
             let target = map.primary(group).map(|target| target.id.to_string());
@@ -184,5 +191,5 @@ async fn read_once(
     if granules::matches(offset, &into.bytes()[..read], &reply.checksums) {
         return Ok(read);
     }
-    Err(Error::new(ErrorCode::Corrupt, "data doesn't match its checksums"))
+    Err(Error::new(ErrorCode::Corrupt, "the data does not match its checksums"))
 }

@@ -1,5 +1,6 @@
-//! Writing: pieces to all groups in parallel, straight from the caller's buffer, with checksums. A
-//! write is done when all its pieces are acknowledged; there is no write-behind.
+//! Writing file data: the client sends pieces to all groups in parallel, straight from the caller's
+//! buffer, with checksums. A write is complete when all its pieces are acknowledged; there is no
+//! write-behind.
 
 use crate::client::{Client, Worker};
 use crate::data::granules;
@@ -12,7 +13,7 @@ use crate::files::open_file::OpenFile;
 use crate::inode_state::InodeState;
 use crate::inode_state::guards::WriteGuard;
 use crate::limits::{CONTENTION_PAUSE, MAX_PIECE_BYTES, WRITE_GRACE};
-use crate::locks::file_locks::{FileLock, Locked, Locks};
+use crate::locks::file_locks::{FileLock, LockOutcome, Locks};
 use skep_cluster::striping::Piece;
 use skep_env::Buf;
 use skep_rpc::CallOptions;
@@ -27,22 +28,24 @@ use skep_wire::storage::{StripeHint, WriteChunk};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Writing the bytes of files.
+/// Writes the bytes of files.
 pub trait Writes {
-    /// Writes all of `data`, or gives an error; after an error any part of it that lies within the
-    /// file as it was may have been written, and the file's end hasn't moved.
+    /// Writes all of `data` at `offset`, in bytes, or returns an error. After an error any part of
+    /// `data` that lies within the old size of the file may have been written, and the size is
+    /// unchanged.
     ///
-    /// The bytes must not change until this is done. A write whose future is dropped goes on for a
-    /// moment, so that a truncation which comes next doesn't overtake it, and reads the buffer
-    /// still; it is given up when servers don't answer.
+    /// The caller must not change the bytes before this returns. If the caller drops the future,
+    /// the write goes on for up to `WRITE_GRACE` and still reads the buffer, so that a later
+    /// truncation does not overtake it. The write ends without a result if servers do not reply in
+    /// that time.
     ///
     /// # Errors
-    /// `Stale` for a handle that isn't open or whose file is gone, `InvalidArgument` for one that
-    /// isn't open for writing, `FileTooLarge`, `NoSpace`, `DeviceFailed`.
+    /// `Stale` if the handle is not open or its file was removed; `InvalidArgument` if it is not
+    /// open for writing; `FileTooLarge`, `NoSpace`, `DeviceFailed`.
     fn write(&self, handle: HandleId, offset: u64, data: Buf) -> impl Future<Output = Result<()>>;
 
-    /// Writes all of `data` at the end of the file. Callers of one mount take turns (the kernel
-    /// does); those of several do by a lock, while they have the file open at once.
+    /// Writes all of `data` at the end of the file. The kernel serializes the appends of one mount.
+    /// Several mounts that have the file open at once take turns by a lock at metadata.
     ///
     /// # Errors
     /// As [`Self::write`].
@@ -62,15 +65,16 @@ impl Writes for Client {
         let worker = Rc::clone(&self.0);
         let work = async move {
             let is_inline = matches!(&plan[..], [Piece { group: None, .. }]);
-            let what = Write { file: &file, offset, data: &data, writing: &writing, is_inline };
-            let (written, result) = what.pieces(&worker, &plan).await;
+            let write = Write { file: &file, offset, data: &data, writing: &writing, is_inline };
+            let (written, result) = write.pieces(&worker, &plan).await;
             match result {
-                // Metadata has done all or nothing of it, its end included.
+                // Metadata executed the whole write or nothing of it, including the change of the
+                // size.
                 _ if is_inline => {}
-                Ok(()) => writing.wrote(offset..end),
+                Ok(()) => writing.note_write(offset..end),
                 Err(_) => {
-                    writing.reached(end);
-                    what.blank(&worker, written).await;
+                    writing.note_reach(end);
+                    write.clear_beyond_end(&worker, written).await;
                 }
             }
             drop(writing);
@@ -83,10 +87,11 @@ impl Writes for Client {
     async fn append(&self, handle: HandleId, data: Buf) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
         let Some(alone) = file.inode.try_append_alone() else {
-            return self.append_in_turn(file, handle, data).await;
+            return self.append_under_lock(file, handle, data).await;
         };
         let client = self.clone();
-        // Never given up: it must not arrive after others have moved the end.
+        // This future is never dropped: the write must not arrive after another client has moved
+        // the end.
         let work = async move {
             let _alone = alone;
             client.write(handle, file.inode.size(), data).await
@@ -96,58 +101,64 @@ impl Writes for Client {
 }
 
 impl Client {
-    /// Appends to a file that others may append to, under a lock that no program sees.
-    async fn append_in_turn(&self, file: Arc<OpenFile>, handle: HandleId, data: Buf) -> Result<()> {
-        // As if each append were a process.
+    /// Appends to a file to which other clients may append, under a lock that programs do not see.
+    async fn append_under_lock(
+        &self,
+        file: Arc<OpenFile>,
+        handle: HandleId,
+        data: Buf,
+    ) -> Result<()> {
+        // Each append is a lock owner of its own, like a process.
         let wait = self.new_lock_wait();
         let (kind, mode) = (LockKind::Append, Some(LockMode::Exclusive));
         let lock = FileLock { kind, owner: wait, mode, range: 0..LOCK_END, pid: 0 };
         let unlocked = FileLock { mode: None, ..lock.clone() };
-        let turn = AppendTurn { client: self.clone(), handle, unlocked: Some(unlocked) };
-        while self.set_lock(handle, lock.clone(), wait).await? == Locked::Refused {
+        let held = AppendLock { client: self.clone(), handle, unlocked: Some(unlocked) };
+        while self.set_lock(handle, lock.clone(), wait).await? == LockOutcome::Refused {
             self.wait_for_lock(handle, &lock, wait).await?;
         }
         let client = self.clone();
         let work = async move {
-            // What the lock's answer told of the end is right until it is given back.
+            // The reply to the lock request has the size of the file. It stays right until this
+            // client releases the lock.
             let result = client.write(handle, file.inode.size(), data).await;
-            result.and(turn.give_back().await)
+            result.and(held.release().await)
         };
         drive(work, |_| ()).await
     }
 }
 
-/// The right to append, or the wait for it; given back when it is dropped.
-struct AppendTurn {
+/// The lock that permits an append, or the wait for it. Dropping this releases the lock.
+struct AppendLock {
     client: Client,
     handle: HandleId,
     unlocked: Option<FileLock>,
 }
 
-impl AppendTurn {
-    async fn give_back(mut self) -> Result<()> {
+impl AppendLock {
+    async fn release(mut self) -> Result<()> {
         let Some(unlocked) = self.unlocked.take() else { return Ok(()) };
         self.client.set_lock(self.handle, unlocked, 0).await.map(|_| ())
     }
 }
 
-impl Drop for AppendTurn {
+impl Drop for AppendLock {
     fn drop(&mut self) {
         let Some(unlocked) = self.unlocked.take().filter(|_| skep_env::is_running()) else {
             return;
         };
         let (client, handle) = (self.client.clone(), self.handle);
         skep_env::spawn(async move {
-            // Otherwise it ends with the handle.
+            // If this request fails, metadata releases the lock when the handle is closed.
             if let Err(error) = client.set_lock(handle, unlocked, 0).await {
-                tracing::debug!("the right to append was not given back: {error}");
+                tracing::debug!("handle {}: cannot release the append lock: {error}", handle.raw());
             }
         })
         .detach();
     }
 }
 
-/// Begins a write as soon as no truncation is under way.
+/// Begins a write as soon as no truncation is in progress.
 pub(crate) async fn begin_write(inode: &Arc<InodeState>) -> WriteGuard {
     loop {
         match inode.try_write() {
@@ -157,19 +168,19 @@ pub(crate) async fn begin_write(inode: &Arc<InodeState>) -> WriteGuard {
     }
 }
 
-/// A write under way.
+/// A write in progress.
 struct Write<'a> {
     file: &'a Arc<OpenFile>,
     offset: u64,
     data: &'a Buf,
     writing: &'a WriteGuard,
-    /// All of it lies in metadata.
+    /// The whole write goes to metadata.
     is_inline: bool,
 }
 
 impl Write<'_> {
-    /// Writes all pieces and waits for all, also after one has failed: the buffer is the caller's
-    /// again afterwards. Gives those that were written, and the first error.
+    /// Writes all pieces. Waits for all of them, also after one failed, since the buffer is the
+    /// caller's again afterwards. Returns the pieces that were written, and the first error.
     async fn pieces(&self, worker: &Rc<Worker>, plan: &[Piece]) -> (Vec<Piece>, Result<()>) {
         let data_of = |piece: &Piece| {
             let start = piece.offset_in_range as usize;
@@ -202,10 +213,11 @@ impl Write<'_> {
         (written, result)
     }
 
-    /// Puts zeros over what a failed write left beyond the end of the file: it would show when the
-    /// file grows. Room is there, since it was just written. If this fails too, it stays: whoever
-    /// keeps storage from answering has worse to tell.
-    async fn blank(&self, worker: &Rc<Worker>, written: Vec<Piece>) {
+    /// Puts zeros over the bytes that a failed write left beyond the end of the file: a program
+    /// would read them when the file grows. Storage needs no more space for this, since the bytes
+    /// are allocated already. If this write fails too, the bytes stay: storage does not reply then,
+    /// and programs get that error from their own operations.
+    async fn clear_beyond_end(&self, worker: &Rc<Worker>, written: Vec<Piece>) {
         let size = newest_size(worker, self.file).await;
         for piece in written {
             let start = self.offset + piece.offset_in_range;
@@ -222,7 +234,10 @@ impl Write<'_> {
             zeros.zero(0..zeros.len());
             match write_piece(Rc::clone(worker), self.piece(beyond, zeros)).await {
                 Ok(acknowledged) => acknowledged.note(self.writing),
-                Err(error) => tracing::debug!("a failed write was not blanked: {error}"),
+                Err(error) => tracing::debug!(
+                    "file {}: cannot clear the bytes of a failed write: {error}",
+                    self.file.inode.id
+                ),
             }
         }
     }
@@ -233,7 +248,7 @@ impl Write<'_> {
 }
 
 impl OpenFile {
-    /// What the chunk file of a piece is told of its stripe.
+    /// The hint about the stripe that a write request carries for the chunk file of a piece.
     pub(crate) fn stripe_of(&self, piece: &Piece) -> StripeHint {
         let component = &self.pattern.components[usize::from(piece.component)];
         StripeHint {
@@ -243,16 +258,16 @@ impl OpenFile {
         }
     }
 
-    /// Checks that bytes may be written through it, up to `end`; none: that is more than there can
-    /// be.
+    /// Checks that the handle may write bytes up to `end`, and returns `end`. `None` means an end
+    /// beyond the range of `u64`.
     pub(crate) fn check_writable(&self, end: Option<u64>) -> Result<u64> {
         let id = self.inode.id;
         if self.mode != OpenMode::Write {
-            let text = format!("file {id}: the handle isn't open for writing");
+            let text = format!("file {id}: cannot write: the handle is not open for writing");
             return Err(Error::new(ErrorCode::InvalidArgument, text));
         }
         end.filter(|end| *end <= MAX_FILE_BYTES).ok_or_else(|| {
-            let text = format!("file {id}: the range ends beyond the longest file");
+            let text = format!("file {id}: cannot write: the range ends beyond the longest file");
             Error::new(ErrorCode::FileTooLarge, text)
         })
     }
@@ -263,30 +278,31 @@ pub(crate) struct PieceWrite {
     pub(crate) file: Arc<OpenFile>,
     pub(crate) piece: Piece,
     pub(crate) data: Buf,
-    /// In metadata: it is all of a write.
+    /// For a piece in metadata: the piece is a whole write, so metadata moves the end of the file
+    /// too.
     pub(crate) extends: bool,
 }
 
-/// How a piece was acknowledged.
+/// The acknowledgement of one written piece.
 #[derive(Debug)]
 pub(crate) enum Acknowledged {
-    /// By storage, on a host of this incarnation.
+    /// From storage, on a host of this incarnation.
     Chunk(ChunkFileKey, GroupId, HostIncarnation),
-    /// By metadata, as a part of a write.
+    /// From metadata, for a part of a write.
     Inline(InlineMark),
-    /// By metadata, as all of a write, which has this end.
+    /// From metadata, for a whole write that ends at this offset of the file.
     Extended(u64, Box<WriteInlineReply>),
 }
 
 impl Acknowledged {
-    /// Notes it.
+    /// Records the acknowledgement in the state of the inode.
     pub(crate) fn note(self, writing: &WriteGuard) {
         match self {
             Self::Chunk(key, group, incarnation) => writing.piece_written(key, group, incarnation),
             Self::Inline(mark) => writing.inline_written(mark),
             Self::Extended(end, written) => {
                 let WriteInlineReply { mark, attributes } = &*written;
-                writing.wrote_inline(end, *mark, attributes, skep_env::now());
+                writing.note_inline_write(end, *mark, attributes, skep_env::now());
             }
         }
     }
@@ -316,7 +332,7 @@ pub(crate) async fn write_piece(worker: Rc<Worker>, what: PieceWrite) -> Result<
         };
         match worker.change_storage(&file, group, &request, options).await {
             Ok(written) => return Ok(Acknowledged::Chunk(key, group, written.incarnation)),
-            // Damaged on its way (`Protocol`): once more.
+            // The data was damaged on its way (`Protocol`): send it once more.
             Err(error) if error.code() == ErrorCode::Protocol && !has_failed => has_failed = true,
             Err(error) => return Err(error.within(format_args!("chunk file {key}"))),
         }

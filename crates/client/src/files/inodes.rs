@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_told_once_per_handle() {
+    fn each_handle_reports_a_loss_once() {
         let inodes = Inodes::new();
         let state = dirty(&inodes, 1);
         let pattern = StripePattern {

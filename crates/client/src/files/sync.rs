@@ -14,37 +14,37 @@ use skep_wire::storage::SyncChunk;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Waiting until changes are on the devices.
+/// Waits until changes are durable.
 pub trait Syncs {
-    /// Waits until everything that was written to the file, through whichever handle of this mount,
-    /// is on the devices, and the size and times with it. `fdatasync(2)` does the same: the size is
-    /// needed to read the data.
+    /// Waits until all bytes that this mount has written to the file, through any handle, are
+    /// durable, with the size and the times. `fdatasync(2)` does the same, since the size is needed
+    /// to read the data.
     ///
     /// # Errors
-    /// `Io`, once for each handle, when acknowledged writes may have been lost by a host that lost
-    /// its power; `DeviceFailed`; `Stale`.
+    /// `Io`, once for each handle, if a host lost power and with it acknowledged writes;
+    /// `DeviceFailed`; `Stale`.
     fn fsync(&self, handle: HandleId) -> impl Future<Output = Result<()>>;
 
-    /// Notes that the caller wants what he changes through a handle to be on the devices when the
-    /// call returns (`O_SYNC`, `O_DSYNC`). He has to ask for it ([`Self::fsync`]); this only
-    /// remembers it for him.
+    /// Notes that a program opened a handle with `O_SYNC` or `O_DSYNC`, so each write has to be
+    /// durable when it returns. This only records the flag: the caller has to call [`Self::fsync`]
+    /// after each write.
     fn set_synced(&self, handle: HandleId);
 
-    /// Whether that was noted of a handle.
+    /// Returns whether [`Self::set_synced`] was called for a handle.
     fn is_synced(&self, handle: HandleId) -> bool;
 
-    /// Waits until everything that this mount has done is on the devices (`syncfs`).
+    /// Waits until all changes of this mount are durable (`syncfs`).
     ///
     /// # Errors
-    /// The first error met; all else is synced nevertheless.
+    /// The first error; everything else is synced nevertheless.
     fn sync_all(&self) -> impl Future<Output = Result<()>>;
 
-    /// Waits until all changes of names and attributes that were acknowledged are on the devices:
-    /// for `fsync` of a directory. All metadata targets, since a directory's entries may lead to
-    /// any.
+    /// Waits until all acknowledged changes of names and attributes are durable, for `fsync` of a
+    /// directory. The client syncs all metadata targets, since any of them may have inodes of a
+    /// directory's entries.
     ///
     /// # Errors
-    /// The first error met.
+    /// The first error; all other targets are synced nevertheless.
     fn sync_names(&self) -> impl Future<Output = Result<()>>;
 }
 
@@ -56,13 +56,13 @@ impl Syncs for Client {
         if self.report_written(&file.inode, durable).await?.is_none() {
             self.sync_reported(&file.inode, synced).await?;
         }
-        // Others may have had the file meanwhile.
+        // This client may have been evicted meanwhile, and other clients may have changed the file.
         file.check_live()?;
         check_losses(&file)
     }
 
     fn set_synced(&self, handle: HandleId) {
-        // A handle that is gone: its next use will say so.
+        // For a handle that is not open the next operation returns the error.
         if let Ok(file) = self.mount().handles.get_live(handle) {
             file.set_synced();
         }
@@ -105,28 +105,28 @@ impl Syncs for Client {
 }
 
 impl Client {
-    /// Waits until what metadata was told of a file is on its device, and tells it again what its
-    /// host has lost with its power since. `synced`: what it had been told when it was asked last,
-    /// and what was on its device then.
+    /// Waits until everything that this mount has reported about a file is durable, and reports
+    /// again what the metadata host lost in a power loss. `synced`: the extent reported before the
+    /// last sync, and the attributes that were durable after it.
     ///
     /// # Errors
-    /// `Io` if that was a truncation: others may have relied on the file as it is again.
+    /// `Io` if a truncation was lost: other clients may have used the bytes that came back.
     async fn sync_reported(
         &self,
         state: &Arc<InodeState>,
         synced: Option<(ReportedExtent, Attributes)>,
     ) -> Result<()> {
-        let told = state.reported_extent();
+        let reported = state.reported_extent();
         let durable = match synced {
-            Some((before, durable)) if before == told => durable,
+            Some((before, durable)) if before == reported => durable,
             _ => {
                 let how = CallOptions { durable: true, ..CallOptions::default() };
                 let request = GetAttributes { inode: state.id };
                 self.ask_with(state.id, &request, how).await?.attributes
             }
         };
-        let kept = state.compare(&told, &durable);
-        if kept == ReportLoss::Nothing {
+        let loss = state.compare(&reported, &durable);
+        if loss == ReportLoss::Nothing {
             return Ok(());
         }
         tracing::warn!(
@@ -136,11 +136,11 @@ impl Client {
         );
         let durable = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
         self.report_written(state, durable).await?;
-        match kept {
+        match loss {
             ReportLoss::Truncation => {
                 let text = format!(
-                    "file {}: a metadata host lost its power after it had acknowledged a \
-                     truncation and before that was synced: do it again",
+                    "file {}: cannot sync a truncation: a metadata host lost power before the \
+                     truncation was durable; truncate the file again",
                     state.id
                 );
                 Err(Error::new(ErrorCode::Io, text))
@@ -149,8 +149,8 @@ impl Client {
         }
     }
 
-    /// Syncs all chunk files of an inode that have unsynced writes of this mount, and its bytes in
-    /// metadata; gives what that told of metadata's device ([`Self::sync_inline`]).
+    /// Syncs all chunk files of an inode to which this mount has unsynced writes, and its inline
+    /// bytes. Returns the result of [`Self::sync_inline`].
     async fn sync_data(
         &self,
         state: &Arc<InodeState>,
@@ -178,14 +178,14 @@ impl Client {
         result.map_err(|error: Error| error.within(format_args!("file {}", state.id)))
     }
 
-    /// Syncs an inode that nobody has open any more, because too many wait for that.
+    /// Syncs an inode that no program has open any more, because too many such inodes are unsynced.
     pub(crate) async fn sync_closed(&self, state: &Arc<InodeState>) {
         let losses = state.losses();
         match self.sync_data(state).await {
             Ok(_) if state.losses() == losses => {}
             Ok(_) => tracing::error!(
-                "file {}: a host lost its power before what was written was synced, and nobody had \
-                 the file open to be told",
+                "file {}: a host lost power before acknowledged writes were durable, and no program \
+                 has the file open to get the error",
                 state.id
             ),
             Err(error) => tracing::error!("{error}"),
@@ -198,8 +198,7 @@ impl Client {
         match self.router().call(group, &SyncAll {}, options).await {
             Ok(_) => Ok(()),
             Err(error) if is_lost(&error) => {
-                // All that was done under the lost session is as durable as a sync of the new one
-                // makes it.
+                // A sync in the new session also covers all changes made in the lost one.
                 self.renew_session(group, session, &error).await;
                 let session = self.session(group).await?.id;
                 let options = CallOptions { session, durable: true, ..CallOptions::default() };
@@ -236,8 +235,8 @@ async fn sync_chunk(
 
 fn loss_of(state: &InodeState) -> Error {
     let text = format!(
-        "file {}: a host lost its power after it had acknowledged writes and before they were \
-         synced: write them again",
+        "file {}: a host lost power before acknowledged writes were durable; write the data \
+         again",
         state.id
     );
     Error::new(ErrorCode::Io, text)

@@ -72,7 +72,7 @@ impl WriteGuard {
     }
 
     /// Metadata acknowledged a write that lies there as a whole: it has the new end and times.
-    pub(crate) fn wrote_inline(
+    pub(crate) fn note_inline_write(
         &self,
         end: u64,
         mark: InlineMark,
@@ -81,24 +81,24 @@ impl WriteGuard {
     ) {
         self.0.with(|parts| {
             parts.unsynced.inline_written(mark);
-            parts.size.wrote_inline(end, attributes, now);
+            parts.size.note_inline_write(end, attributes, now);
         });
     }
 
     /// All pieces of a range are written: the file reaches at least to its end. Not called when a
     /// piece failed: then the size doesn't move.
-    pub(crate) fn wrote(&self, range: Range<u64>) {
-        self.0.with(|parts| parts.size.wrote(&range));
+    pub(crate) fn note_write(&self, range: Range<u64>) {
+        self.0.with(|parts| parts.size.note_write(&range));
     }
 
     /// Chunk files may reach up to `end` now, even if the file does not.
-    pub(crate) fn reached(&self, end: u64) {
-        self.0.with(|parts| parts.size.reached(end));
+    pub(crate) fn note_reach(&self, end: u64) {
+        self.0.with(|parts| parts.size.note_reach(end));
     }
 
     /// A part of the file may be a hole now; its size stays.
-    pub(crate) fn made_holes(&self) {
-        self.0.with(|parts| parts.size.made_holes());
+    pub(crate) fn note_holes(&self) {
+        self.0.with(|parts| parts.size.note_holes());
     }
 }
 

@@ -126,7 +126,7 @@ impl FileSize {
     }
 
     /// A write of `range` was acknowledged as a whole.
-    pub(super) fn wrote(&mut self, range: &Range<u64>) {
+    pub(super) fn note_write(&mut self, range: &Range<u64>) {
         self.writes += 1;
         self.may_leave_holes |= range.start > self.size.max(self.written_end);
         self.written_end = self.written_end.max(range.end);
@@ -134,7 +134,7 @@ impl FileSize {
 
     /// Metadata acknowledged a write up to `end` of bytes that it stores itself: it has the new end
     /// and times already.
-    pub(super) fn wrote_inline(&mut self, end: u64, attributes: &Attributes, now: Duration) {
+    pub(super) fn note_inline_write(&mut self, end: u64, attributes: &Attributes, now: Duration) {
         let is_all_reported = self.reported == self.writes;
         self.observe(attributes, now);
         if attributes.truncate_generation == self.truncate_generation {
@@ -150,13 +150,13 @@ impl FileSize {
     }
 
     /// Chunk files may reach up to `end` now, even if the file does not.
-    pub(super) fn reached(&mut self, end: u64) {
+    pub(super) fn note_reach(&mut self, end: u64) {
         self.writes += 1;
         self.reach = self.reach.max(end);
     }
 
     /// A part of the file may be a hole now; its size stays.
-    pub(super) fn made_holes(&mut self) {
+    pub(super) fn note_holes(&mut self) {
         self.writes += 1;
         self.may_leave_holes = true;
     }

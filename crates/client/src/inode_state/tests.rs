@@ -30,11 +30,11 @@ fn extent(end: u64, truncate_generation: u64) -> WrittenExtent {
 fn write(state: &Arc<InodeState>, end: u64, index: u16, incarnation: u64) {
     let writing = state.try_write().unwrap();
     writing.piece_written(key(index), GroupId::new(1), HostIncarnation::new(incarnation));
-    writing.wrote(0..end);
+    writing.note_write(0..end);
 }
 
 #[test]
-fn the_size_includes_what_was_written_and_not_yet_reported() {
+fn size_includes_unreported_writes() {
     let state = opened(100);
     write(&state, 50, 0, 1);
     assert_eq!(state.size(), 100);
@@ -62,7 +62,7 @@ fn a_write_during_a_report_is_reported_again() {
 }
 
 #[test]
-fn a_write_with_a_failed_piece_does_not_move_the_size_but_is_reported() {
+fn failed_piece_keeps_the_size_and_is_reported() {
     let state = opened(5);
     let writing = state.try_write().unwrap();
     writing.piece_written(key(0), GroupId::new(1), HostIncarnation::new(1));
@@ -72,10 +72,10 @@ fn a_write_with_a_failed_piece_does_not_move_the_size_but_is_reported() {
 }
 
 #[test]
-fn a_truncation_waits_for_writes_and_forgets_what_they_reached() {
+fn truncation_waits_for_writes_and_resets_their_reach() {
     let state = opened(0);
     let writing = state.try_write().unwrap();
-    writing.wrote(0..1000);
+    writing.note_write(0..1000);
     let truncating = state.try_truncate().unwrap();
     assert!(!truncating.is_alone());
     assert!(state.try_write().is_none(), "later writes wait");
@@ -91,7 +91,7 @@ fn a_truncation_waits_for_writes_and_forgets_what_they_reached() {
 }
 
 #[test]
-fn a_truncation_by_another_client_makes_unreported_writes_be_measured() {
+fn truncation_elsewhere_makes_unreported_writes_measured() {
     let state = opened(0);
     write(&state, 1000, 0, 1);
     let report = state.unreported().unwrap();
@@ -111,20 +111,20 @@ fn a_truncation_by_another_client_makes_unreported_writes_be_measured() {
 fn a_write_that_begins_beyond_the_end_may_leave_a_hole() {
     let may_leave_holes = |state: &InodeState| state.unreported().unwrap().extent.may_leave_holes;
     let state = opened(100);
-    state.try_write().unwrap().wrote(100..200);
-    state.try_write().unwrap().wrote(200..300);
-    state.try_write().unwrap().wrote(50..150);
+    state.try_write().unwrap().note_write(100..200);
+    state.try_write().unwrap().note_write(200..300);
+    state.try_write().unwrap().note_write(50..150);
     assert!(!may_leave_holes(&state), "each begins within the file or at its end");
-    state.try_write().unwrap().wrote(301..302);
+    state.try_write().unwrap().note_write(301..302);
     assert!(may_leave_holes(&state));
     state.try_truncate().unwrap().done(&attributes(0, 1, 2), NOW);
-    state.try_write().unwrap().wrote(0..10);
+    state.try_write().unwrap().note_write(0..10);
     assert!(!may_leave_holes(&state), "a truncation takes the holes with it");
-    state.try_write().unwrap().wrote(20..30);
+    state.try_write().unwrap().note_write(20..30);
     let report = state.unreported().unwrap();
     state.reported(&report, &attributes(30, 1, 3), false, NOW);
     state.observe(&attributes(0, 2, 4), NOW);
-    state.try_write().unwrap().wrote(0..10);
+    state.try_write().unwrap().note_write(0..10);
     assert!(!may_leave_holes(&state), "and so does one by another client");
 }
 
@@ -169,7 +169,7 @@ fn another_incarnation_at_sync_or_at_the_next_write_is_a_loss() {
 }
 
 #[test]
-fn what_is_open_or_unsynced_is_not_idle() {
+fn open_or_unsynced_inode_is_not_idle() {
     let state = opened(0);
     state.opened();
     state.opened();
@@ -185,9 +185,9 @@ fn what_is_open_or_unsynced_is_not_idle() {
 }
 
 #[test]
-fn what_is_left_beyond_the_end_is_reported_until_the_end_comes_to_it() {
+fn bytes_beyond_the_end_are_reported_until_the_end_passes() {
     let state = opened(100);
-    state.try_write().unwrap().reached(5000);
+    state.try_write().unwrap().note_reach(5000);
     let report = state.unreported().unwrap();
     assert_eq!(report.extent, WrittenExtent { reach: 5000, ..extent(0, 0) });
     state.reported(&report, &attributes(100, 0, 2), false, NOW);
@@ -197,7 +197,7 @@ fn what_is_left_beyond_the_end_is_reported_until_the_end_comes_to_it() {
 }
 
 #[test]
-fn what_metadata_has_lost_with_its_power_is_told_again() {
+fn reports_lost_in_a_power_loss_are_repeated() {
     let state = opened(10);
     write(&state, 500, 0, 1);
     let report = state.unreported().unwrap();
@@ -239,10 +239,10 @@ fn mark(epoch: u64, record: u64) -> InlineMark {
 }
 
 #[test]
-fn a_write_that_metadata_has_as_a_whole_need_not_be_reported() {
+fn inline_write_needs_no_report() {
     let state = opened(10);
     let writing = state.try_write().unwrap();
-    writing.wrote_inline(300, mark(1, 5), &attributes(300, 0, 2), NOW);
+    writing.note_inline_write(300, mark(1, 5), &attributes(300, 0, 2), NOW);
     assert_eq!((state.size(), state.unreported(), state.must_report_size()), (300, None, false));
     assert!(state.is_reported_undurably() && !state.is_idle());
     // Metadata has lost it with its power: the size is told again.
@@ -251,11 +251,11 @@ fn a_write_that_metadata_has_as_a_whole_need_not_be_reported() {
     assert_eq!(state.unreported().unwrap().extent.end, 300);
     // What others are yet to be told stays so.
     write(&state, 9000, 0, 1);
-    writing.wrote_inline(400, mark(1, 6), &attributes(400, 0, 3), NOW);
+    writing.note_inline_write(400, mark(1, 6), &attributes(400, 0, 3), NOW);
     assert_eq!(state.unreported().unwrap().extent.end, 9000);
     // Somebody has cut the file since it was done, which was seen already.
     state.observe(&attributes(0, 1, 9), NOW);
-    writing.wrote_inline(500, mark(1, 7), &attributes(500, 0, 8), NOW);
+    writing.note_inline_write(500, mark(1, 7), &attributes(500, 0, 8), NOW);
     assert_eq!(state.size(), 0);
 }
 

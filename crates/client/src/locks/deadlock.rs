@@ -1,6 +1,7 @@
-//! Looking for cycles of waiters that span metadata targets, while a program waits for a POSIX lock
-//! (docs/design/0005-locks.md). `skep_cluster::deadlock` defines a cycle. One waiter of a mount
-//! asks all metadata targets twice, for all waiters of the mount.
+//! The search for deadlock cycles of lock waiters that span several metadata targets, while a
+//! program waits for a POSIX lock (docs/design/0005-locks.md). `skep_cluster::deadlock` defines a
+//! cycle. One task of a mount searches for all its waiters: it requests the waits of all metadata
+//! targets twice.
 
 use crate::client::Client;
 use crate::limits::{DEADLOCK_SEARCH_TIMEOUT, MAX_DEADLOCK_WAITS};
@@ -11,11 +12,11 @@ use skep_types::{Error, ErrorCode, GroupId, Result};
 use skep_wire::file_locks::{ListWaits, LockParty};
 
 impl Client {
-    /// Whether a wait must end to break a deadlock cycle over several metadata targets. Returns
-    /// `false` if the search is not possible now: the waiter asks again.
+    /// Returns whether a wait must end to break a deadlock cycle over several metadata targets.
+    /// Returns `false` if the search is not possible now: the waiter then searches again later.
     pub(crate) async fn must_give_way(&self, owner: u64, wait: u64) -> bool {
         let groups = self.metadata_groups();
-        // One target finds all cycles by itself.
+        // A single metadata target finds all deadlock cycles by itself.
         if groups.len() < 2 {
             return false;
         }
@@ -47,7 +48,7 @@ impl Client {
         Ok(first.steady(&self.lock_waits(groups).await?))
     }
 
-    /// The waits for POSIX locks at all metadata targets, up to a limit.
+    /// Requests the waits for POSIX locks from all metadata targets, up to `MAX_DEADLOCK_WAITS`.
     async fn lock_waits(&self, groups: &[GroupId]) -> Result<LockWaits> {
         let mut waits = LockWaits::default();
         for group in groups {
@@ -66,7 +67,7 @@ impl Client {
 }
 
 fn no_answer() -> Error {
-    Error::new(ErrorCode::TimedOut, "some metadata target doesn't answer")
+    Error::new(ErrorCode::TimedOut, "a metadata target does not reply")
 }
 
 fn party(it: LockParty) -> LockOwner {

@@ -10,8 +10,8 @@ use std::time::Duration;
 /// The last search of this mount.
 #[derive(Debug, Default)]
 pub(crate) struct DeadlockSearch {
-    /// When the search began, and the waits that lasted while all targets were asked twice.
-    /// Protects the value alone.
+    /// The time at which the search began, and the waits that both replies of each target
+    /// contained. The mutex protects the value alone.
     result: Mutex<Option<(Duration, Arc<LockWaits>)>>,
     is_running: AtomicBool,
 }

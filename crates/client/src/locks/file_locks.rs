@@ -1,10 +1,10 @@
 //! Locks of applications: `flock`, and the byte ranges of `fcntl`.
 //!
-//! Metadata decides who has what. ReportLoss here is what is needed to give locks back: which
-//! ranges each owner has, and through which handle it got them. A `flock` lock belongs to its
-//! handle; a POSIX lock to a process, which the kernel names with each `close(2)`; that of an open
-//! file description looks like a POSIX lock, but its owner is never named again: its ranges go when
-//! the handle does through which they were set.
+//! Metadata decides which owner gets a lock. This module records what the client needs to release
+//! locks: the ranges of each owner, and the handle through which the owner locked them. A `flock`
+//! lock belongs to its handle. A POSIX lock belongs to a process, which the kernel names with each
+//! `close(2)`. A lock of an open file description looks like a POSIX lock, but the kernel never
+//! names its owner again: its ranges are released with the handle through which they were locked.
 
 use crate::client::Client;
 use crate::driven::drive;
@@ -21,35 +21,36 @@ use skep_wire::file_locks::{
 use skep_wire::limits::LOCK_END;
 use std::ops::Range;
 
-/// A lock that a program wants to set, test or give back.
+/// A lock that a program sets, tests or releases.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileLock {
-    /// Which locks it sees.
+    /// The kind of locks with which it can conflict.
     pub kind: LockKind,
-    /// Who: a number that the caller gives out. A `flock` lock is its handle's, whatever this says.
+    /// The owner, a number that the caller chooses. For a `flock` lock the owner is the handle, and
+    /// this field is not used.
     pub owner: u64,
-    /// How; none: it is to be unlocked.
+    /// Shared or exclusive; `None` unlocks the range.
     pub mode: Option<LockMode>,
-    /// Bytes, half-open, up to 2^63 at most.
+    /// The locked bytes, half-open, at most up to 2^63.
     pub range: Range<u64>,
-    /// The process, for others who ask.
+    /// The process id that `F_GETLK` of another program returns.
     pub pid: u32,
 }
 
-/// What became of a lock that was to be set.
+/// The result of a lock request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Locked {
-    /// Somebody else has what is in its way.
+pub enum LockOutcome {
+    /// Another owner has a lock that conflicts.
     Refused,
-    /// It is set (or unlocked).
-    Done {
-        /// Whether the kernel's page cache of the file is still right: nobody else changed it since
-        /// this mount last opened or locked it.
+    /// Metadata granted the lock, or released the range.
+    Granted {
+        /// Whether the kernel's page cache of the file is still right: no other client has changed
+        /// the file since this mount last opened or locked it.
         keep_cache: bool,
     },
 }
 
-/// Notifies metadata of the end of a lock wait, if it is dropped before the wait has ended.
+/// A lock wait. If it is dropped before the wait has ended, it notifies metadata of the end.
 struct LockWaitGuard {
     client: Client,
     request: Option<EndWait>,
@@ -60,39 +61,45 @@ impl Drop for LockWaitGuard {
         let Some(request) = self.request.take().filter(|_| skep_env::is_running()) else { return };
         let client = self.client.clone();
         skep_env::spawn(async move {
-            // If the request is lost, metadata passes over this waiter seconds after waking it.
+            // If this request is lost, metadata wakes the next waiter some seconds later.
             if let Err(error) = client.ask(request.inode, &request).await {
-                tracing::debug!("file {}: a wait was not ended: {error}", request.inode);
+                tracing::debug!(
+                    "file {}: cannot notify metadata of the end of a lock wait: {error}",
+                    request.inode
+                );
             }
         })
         .detach();
     }
 }
 
-/// Locks of applications.
+/// Sets, tests and releases the locks of programs.
 pub trait Locks {
-    /// A number for an attempt to get a lock, for [`Self::set_lock`] and [`Self::wait_for_lock`].
+    /// Returns a new number for one attempt to get a lock, for [`Self::set_lock`] and
+    /// [`Self::wait_for_lock`].
     fn new_lock_wait(&self) -> u64;
 
-    /// Locks or unlocks a range, as `F_SETLK` does: never waits for others. What was written under
-    /// the lock is known to metadata before it is given back. Runs to its end even if it is
-    /// dropped.
+    /// Locks or unlocks a range, as `F_SETLK` does, without waiting for other owners. Before it
+    /// releases a lock, the client reports all writes under that lock to metadata. The request runs
+    /// to its end even if the caller drops the future.
     ///
     /// # Errors
-    /// `Stale` for a handle that isn't open; `Io` for one whose locks were lost; `TooManyLocks`;
-    /// `InvalidArgument` for an impossible range.
+    /// `Stale` if the handle is not open; `Io` if the locks of the handle were lost;
+    /// `TooManyLocks`; `InvalidArgument` for an invalid range.
     fn set_lock(
         &self,
         handle: HandleId,
         lock: FileLock,
         wait: u64,
-    ) -> impl Future<Output = Result<Locked>>;
+    ) -> impl Future<Output = Result<LockOutcome>>;
 
-    /// Waits until the lock may be free, or a few seconds; the caller then retries `set_lock`. May
-    /// be dropped. Meanwhile checks for a deadlock cycle over several metadata targets.
+    /// Waits until the lock may be free, or for a few seconds. The caller then retries
+    /// [`Self::set_lock`]. The caller may drop the future. Meanwhile the client searches for a
+    /// deadlock cycle over several metadata targets.
     ///
     /// # Errors
-    /// `Deadlock` if whoever is in the way waits for this owner; as [`Self::set_lock`].
+    /// `Deadlock` if an owner of a conflicting lock waits for this owner; otherwise as
+    /// [`Self::set_lock`].
     fn wait_for_lock(
         &self,
         handle: HandleId,
@@ -100,8 +107,8 @@ pub trait Locks {
         wait: u64,
     ) -> impl Future<Output = Result<()>>;
 
-    /// A lock that is in the way of another, as `F_GETLK` asks for it. The process is zero if it is
-    /// one of another client.
+    /// Returns a lock that conflicts with `lock`, as `F_GETLK` does. Its process id is zero if
+    /// another client has it.
     ///
     /// # Errors
     /// As [`Self::set_lock`].
@@ -111,14 +118,15 @@ pub trait Locks {
         lock: &FileLock,
     ) -> impl Future<Output = Result<Option<HeldLock>>>;
 
-    /// Unlocks all POSIX locks of a process on a file: it has closed a descriptor of it.
+    /// Releases all POSIX locks of a process on a file, since the process has closed a descriptor
+    /// of the file.
     ///
     /// # Errors
-    /// What kept metadata from being told.
+    /// Those of the requests to metadata.
     fn unlock_process(&self, handle: HandleId, owner: u64) -> impl Future<Output = Result<()>>;
 
-    /// Whether a process of this mount has ever locked bytes of a file. Then every `close(2)` may
-    /// unlock some, and must be passed on ([`Self::unlock_process`]).
+    /// Returns whether a process of this mount has ever locked bytes of a file. From then on every
+    /// `close(2)` may unlock some, so the caller must call [`Self::unlock_process`] for each.
     fn has_process_locks(&self) -> bool;
 }
 
@@ -127,19 +135,19 @@ impl Locks for Client {
         self.mount().locks.new_wait()
     }
 
-    async fn set_lock(&self, handle: HandleId, lock: FileLock, wait: u64) -> Result<Locked> {
+    async fn set_lock(&self, handle: HandleId, lock: FileLock, wait: u64) -> Result<LockOutcome> {
         let file = self.mount().handles.get_live(handle)?;
         let client = self.clone();
         let setting = async move {
             let owner = owner_of(&file, handle, &lock);
             let turn = client.mount().locks.turn(owner, false).await;
-            let Some(turn) = turn else { return Ok(Locked::Done { keep_cache: true }) };
+            let Some(turn) = turn else { return Ok(LockOutcome::Granted { keep_cache: true }) };
             if lock.kind == LockKind::Posix {
                 client.mount().locks.note_posix();
             }
             file.inode.set_locked();
             let locked = client.set_in_turn(&file, handle, &turn, &lock, wait).await?;
-            // It may have been set in another session than what was locked before.
+            // The new lock may belong to another session than the earlier locks of this handle.
             file.check_live()?;
             Ok(locked)
         };
@@ -202,9 +210,9 @@ impl Client {
         turn: &OwnerTurn,
         lock: &FileLock,
         wait: u64,
-    ) -> Result<Locked> {
+    ) -> Result<LockOutcome> {
         let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };
-        // The next owner of the lock must see what was written under it.
+        // The next owner of the lock must see all bytes that were written under it.
         let reported = match lock.mode {
             Some(LockMode::Exclusive) => Ok(None),
             _ => self.report_written(&file.inode, how).await,
@@ -212,41 +220,42 @@ impl Client {
         let inode = file.inode.id;
         let request = SetLock { lock: request_of(turn.owner, lock), wait };
         let set = match self.modify(inode, request, how, |_, _| ()).await {
-            // The file is gone, and the lock with it.
+            // The file was removed, and its locks with it.
             Err(error) if lock.mode.is_none() && error.code() == ErrorCode::Stale => {
                 turn.with(|ranges| *ranges = LockRanges::default());
-                return Ok(Locked::Done { keep_cache: true });
+                return Ok(LockOutcome::Granted { keep_cache: true });
             }
             result => result?,
         };
         if set.conflict.is_some() {
             if lock.kind == LockKind::Flock {
-                // It was given up for the other mode.
+                // Metadata released the old lock before it tried to grant the other mode.
                 turn.with(|ranges| *ranges = LockRanges::default());
             }
-            return Ok(Locked::Refused);
+            return Ok(LockOutcome::Refused);
         }
         turn.with(|ranges| ranges.set(lock.range.clone(), lock.mode.map(|_| handle)));
         reported?;
         if lock.mode.is_none() {
-            return Ok(Locked::Done { keep_cache: true });
+            return Ok(LockOutcome::Granted { keep_cache: true });
         }
         file.inode.observe(&set.attributes, skep_env::now());
         let keep_cache = self.mount().caches.opened(inode, set.attributes.change_counter);
-        Ok(Locked::Done { keep_cache })
+        Ok(LockOutcome::Granted { keep_cache })
     }
 
-    /// Unlocks what was locked through a handle, which is being closed.
+    /// Releases all locks that were set through a handle. The handle is being closed.
     pub(crate) async fn unlock_handle(&self, file: &OpenFile, handle: HandleId) {
         for owner in self.mount().locks.owners_through(file.inode.id, handle) {
-            // What stays locked is freed with the session's last open of the file.
+            // If this fails, metadata releases the lock when the session closes its last open of
+            // the file.
             if let Err(error) = self.unlock(file, handle, owner, true).await {
-                tracing::warn!("file {} stays locked until its close: {error}", file.inode.id);
+                tracing::warn!("file {}: cannot unlock before the close: {error}", file.inode.id);
             }
         }
     }
 
-    /// Unlocks what an owner has on a file: all, or what it got through one handle.
+    /// Releases the locks of an owner on a file: all of them, or those set through one handle.
     async fn unlock(
         &self,
         file: &OpenFile,
@@ -295,8 +304,9 @@ impl Client {
     }
 }
 
-/// The owner at metadata. A handle's number is never used again; the kernel's of an open file may
-/// be, while the unlock of the old one is still under way.
+/// The owner as metadata gets it. For `flock` this is the number of the handle, which is never used
+/// again. The kernel may reuse its number of an open file while the unlock of the old one is still
+/// in progress.
 fn owner_of(file: &OpenFile, handle: HandleId, lock: &FileLock) -> Owner {
     let owner = match lock.kind {
         LockKind::Posix | LockKind::Append => lock.owner,

@@ -1,10 +1,11 @@
-//! The table of lock owners on this mount: which ranges each has locked, and through which handle.
-//! It is needed to give locks back. Metadata decides which locks are granted.
+//! The table of lock owners on this mount: the ranges that each owner has locked, and through which
+//! handle. The client needs it to release locks. Metadata decides which locks are granted.
 //!
 //! # Hazard: requests of one owner that overtake each other
-//! The kernel sends the release of a file without waiting for the answer, and a killed caller
-//! doesn't wait for its own. The owner's number may then come again, or its lock be granted after
-//! the unlock that should have ended it. So one request of an owner is under way at a time.
+//! The kernel sends the release of a file without waiting for the reply, and a killed program does
+//! not wait for its own requests. Then the kernel may reuse the owner's number, or metadata may
+//! grant a lock after the unlock that should have ended it. So only one request of an owner is in
+//! progress at a time.
 
 use crate::files::handles::HandleId;
 use crate::limits::CONTENTION_PAUSE;
@@ -25,25 +26,25 @@ pub(crate) struct Owner {
 
 #[derive(Debug, Default)]
 struct OwnedRanges {
-    /// What is locked, and through which handle.
+    /// The locked ranges, each with the handle through which it was locked.
     ranges: LockRanges<HandleId>,
-    /// A request is under way.
+    /// Whether a request of this owner is in progress.
     is_busy: bool,
 }
 
-/// By file, kind and number of the owner.
+/// Owners by file, kind and number.
 type Table = HashMap<InodeId, HashMap<(LockKind, u64), OwnedRanges>>;
 
-/// The locks of a mount.
+/// The lock owners of a mount.
 #[derive(Debug, Default)]
 pub(crate) struct FileLocks {
-    /// Protects the table alone; nothing is awaited under it.
+    /// The mutex protects the table alone; no task awaits anything under it.
     owners: Mutex<Table>,
     waits: AtomicU64,
     has_posix: AtomicBool,
 }
 
-/// The right of one request to an owner's locks; given back when dropped.
+/// The turn of one request to change an owner's locks. Dropping it ends the turn.
 pub(crate) struct OwnerTurn {
     locks: Arc<FileLocks>,
     pub(crate) owner: Owner,
@@ -54,8 +55,8 @@ impl FileLocks {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until no other request of the owner is under way; `None` if it has nothing locked and
-    /// `must_exist`.
+    /// Waits until no other request of the owner is in progress. Returns `None` if `must_exist` is
+    /// set and the owner has no locks.
     pub(crate) async fn turn(
         self: &Arc<Self>,
         owner: Owner,
@@ -79,7 +80,7 @@ impl FileLocks {
         }
     }
 
-    /// Owners of a file that have ranges which they got through a handle.
+    /// Returns the owners that have locked ranges of a file through a handle.
     pub(crate) fn owners_through(&self, inode: InodeId, handle: HandleId) -> Vec<(LockKind, u64)> {
         let table = self.table();
         let of_handle =
@@ -88,7 +89,8 @@ impl FileLocks {
         owners.filter(|(_, owned)| of_handle(owned)).map(|(key, _)| *key).collect()
     }
 
-    /// Forgets what was locked in some files; gives the handles through which that was.
+    /// Removes the owners of all files for which `is_lost` is true. Returns the handles through
+    /// which they had locked ranges.
     pub(crate) fn lose(&self, is_lost: impl Fn(InodeId) -> bool) -> Vec<HandleId> {
         let mut handles = Vec::new();
         for (_, owners) in self.table().iter_mut().filter(|(inode, _)| is_lost(**inode)) {
@@ -101,7 +103,7 @@ impl FileLocks {
         handles
     }
 
-    /// A number for an attempt to get a lock.
+    /// Returns a new number for one attempt to get a lock.
     pub(crate) fn new_wait(&self) -> u64 {
         self.waits.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -111,7 +113,8 @@ impl FileLocks {
         self.has_posix.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a program ever set a POSIX lock: then the kernel must pass on each `close(2)`.
+    /// Whether a program ever set a POSIX lock. From then on the kernel must send each `close(2)`
+    /// to this mount.
     pub(crate) fn has_posix(&self) -> bool {
         self.has_posix.load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! The background work of a mount: heartbeats to management, map updates, keeping its sessions
-//! alive. None of it is on the path of an operation; while management is down, operations go on.
+//! The background work of a mount: heartbeats to management, map updates, and renewal of its
+//! sessions' leases. No operation waits for it; while management is down, operations go on.
 
 use crate::client::Client;
 use crate::limits::{MANAGEMENT_PAUSE, MAP_POLL};
@@ -18,9 +18,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Mount {
-    /// Sends heartbeats, takes map updates and keeps sessions alive, until the mount ends
-    /// ([`Client::shutdown`]). Spawn it on one thread's loop: without it the mount's lease runs
-    /// out.
+    /// Sends heartbeats, applies map updates and renews the leases of sessions, until the mount
+    /// ends ([`Client::shutdown`]). Spawn it on one thread's event loop. Without it the mount's
+    /// lease runs out.
     pub async fn run_background(self: Arc<Self>) {
         let client = match Client::new(Arc::clone(&self), self.options.workers) {
             Ok(client) => client,
@@ -72,12 +72,12 @@ impl<'a> ManagementLink<'a> {
     fn lost(&mut self, error: &skep_types::Error) {
         self.connection = None;
         if !std::mem::replace(&mut self.is_lost, true) && !self.is_quiet {
-            tracing::warn!("management can't be reached; files stay usable: {error}");
+            tracing::warn!("cannot reach management; files stay usable: {error}");
         }
     }
 }
 
-/// Takes a newer map. Notifies `changed` if the cluster's settings changed with it: a task that
+/// Applies a newer map. Notifies `changed` if the cluster's settings changed with it: a task that
 /// sleeps for a time from the settings may have to wake earlier.
 fn take_map(mount: &Mount, map: Option<ClusterMap>, changed: &Notify) {
     let Some(map) = map else { return };
@@ -159,9 +159,9 @@ async fn poll_map(mount: &Mount, link: &mut ManagementLink<'_>, changed: &Notify
     Ok(())
 }
 
-/// Renews the lease of each session at a third of it. Each group on its own, so that one that
-/// doesn't answer delays no other. When the cluster's lease changes, all are renewed at once: the
-/// groups send the new one in their replies.
+/// Renews the lease of each session when a third of it has passed. Each group has a task of its
+/// own, so a group that does not reply delays no other. When the cluster's lease changes, all
+/// sessions are renewed at once: the groups send the new lease in their replies.
 async fn keep_sessions(client: Client, changed: Rc<Notify>) {
     let under_way = Rc::new(RefCell::new(HashSet::new()));
     loop {
@@ -188,6 +188,6 @@ async fn keep_session(client: &Client, group: GroupId, id: SessionId, patience: 
         Err(error) if is_lost(&error) => {
             client.renew_session(group, id, &error).await;
         }
-        Err(error) => tracing::debug!("session {id} at group {group} was not renewed: {error}"),
+        Err(error) => tracing::debug!("cannot renew session {id} at group {group}: {error}"),
     }
 }

@@ -6,12 +6,12 @@ use std::sync::{Mutex, PoisonError};
 /// The newest capacity of the cluster.
 #[derive(Debug, Default)]
 pub(crate) struct ClusterCapacity {
-    /// Protects the value alone.
+    /// The mutex protects the value alone.
     newest: Mutex<Option<Capacity>>,
 }
 
 impl ClusterCapacity {
-    /// Notes what a heartbeat's reply has; `None` changes nothing.
+    /// Notes the capacity from the reply to a heartbeat; `None` changes nothing.
     pub(crate) fn note(&self, capacity: Option<Capacity>) {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         *newest = capacity.or(*newest);

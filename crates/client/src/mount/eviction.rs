@@ -26,7 +26,7 @@ impl Client {
         }
     }
 
-    /// As [`Self::rejoin`], and doesn't wait for the end. Handles for writing are lost when this
+    /// As [`Self::rejoin`], but does not wait for the end. Handles for writing are lost when this
     /// returns.
     pub(crate) fn begin_to_rejoin(&self, evicted: NodeId) {
         let mount = self.mount();
@@ -44,7 +44,7 @@ impl Client {
             lost.len()
         );
         let client = self.clone();
-        // As a task of its own, since all threads wait for it.
+        // This runs as a task of its own, since all threads wait for it.
         skep_env::spawn(async move {
             while let Err(error) = client.mount().register_again().await {
                 tracing::warn!("cannot join the cluster anew yet: {error}");
@@ -59,7 +59,8 @@ impl Client {
 }
 
 impl Worker {
-    /// Sends a request that modifies nothing to a storage group; again, if this client was evicted.
+    /// Sends a request that modifies nothing to a storage group. Sends it again if this client was
+    /// evicted.
     pub(crate) async fn call_storage<R: Request>(
         self: &Rc<Self>,
         group: GroupId,
@@ -77,9 +78,9 @@ impl Worker {
         }
     }
 
-    /// Asks storage to change something of an open file. Not once this client was evicted, however
-    /// long the request has waited before, and under whichever id the client has joined anew:
-    /// others may have the file since.
+    /// Sends storage a request that changes an open file. Returns an error if this client was
+    /// evicted since the file was opened, even if it has joined under another id: other clients may
+    /// have changed the file since.
     pub(crate) async fn change_storage<R: Request>(
         self: &Rc<Self>,
         file: &OpenFile,
@@ -87,7 +88,8 @@ impl Worker {
         request: &R,
         options: CallOptions,
     ) -> Result<R::Reply> {
-        // In this order: a handle that is live now was not opened under an older id than this.
+        // The order matters: a handle that is live after this line was opened under this client id
+        // or a newer one.
         let node = self.mount.node();
         file.check_live()?;
         let options = CallOptions { only_as: Some(node), ..options };

@@ -32,7 +32,7 @@ pub(crate) async fn connect_to_management(
     Err(last)
 }
 
-/// Asks management, for a bounded time.
+/// Sends a request to management, and waits at most `MANAGEMENT_PATIENCE` for the reply.
 pub(crate) async fn ask<R: Request>(connection: &Rc<Connection>, request: &R) -> Result<R::Reply> {
     let options = CallOptions { time_left: Some(MANAGEMENT_PATIENCE), ..CallOptions::default() };
     let result = connection.call(request, &options).await;

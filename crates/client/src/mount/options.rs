@@ -6,55 +6,55 @@ use skep_wire::node::LogLevel;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How to reach a cluster, and the proof that we may.
+/// The addresses of a cluster's management, and the secret that admits this mount.
 #[derive(Debug, Clone)]
 pub struct ClusterAccess {
-    /// Which cluster, and its secret.
+    /// The identity of the cluster, and its secret.
     pub token: JoinToken,
-    /// Where management listens, `host:port`, tried in order.
+    /// Addresses of management as `host:port`, tried in this order.
     pub addresses: Vec<String>,
 }
 
 impl From<JoinToken> for ClusterAccess {
-    /// With the addresses that stand in the token.
+    /// Takes the addresses from the token.
     fn from(token: JoinToken) -> Self {
         Self { addresses: token.addresses.clone(), token }
     }
 }
 
-/// Stands in the context of the error of a mount that gave up after [`MountOptions::patience`],
-/// before the time that it tried: a caller that lets users set that time can add how.
+/// Text in the context of an error after which a mount gave up ([`MountOptions::patience`]); the
+/// time follows it. A caller whose users can set that time can add how.
 pub const GAVE_UP: &str = "; tried for ";
 
-/// Whether an error says that a mount gave up after [`MountOptions::patience`].
+/// Returns whether a mount gave up after [`MountOptions::patience`], by the text of its error.
 pub fn has_given_up(error: &Error) -> bool {
     error.context().contains(GAVE_UP)
 }
 
-/// How to mount.
+/// The options of one mount.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
-    /// Which cluster.
+    /// The cluster to mount.
     pub cluster: ClusterAccess,
-    /// Where it is mounted, for people.
+    /// The mount point, as administrators see it.
     pub mount_point: String,
-    /// Name of this host, for people.
+    /// The name of this host, as administrators see it.
     pub host: String,
-    /// Version of the program, for people.
+    /// The version of the program, as administrators see it.
     pub version: String,
-    /// Threads that will have a [`crate::Client`] each.
+    /// The number of threads that will have a [`crate::Client`] each.
     pub workers: usize,
-    /// How long to try while management can't be reached or the cluster isn't formatted yet; `None`
-    /// means without end. An error after that ends as [`GAVE_UP`] describes.
+    /// The time to keep trying while management cannot be reached or the cluster is not formatted
+    /// yet; `None` means without limit. The error after that contains [`GAVE_UP`].
     pub patience: Option<Duration>,
-    /// The log of this process, for management.
+    /// The access of management to the log level of this process.
     pub log: LogControl,
 }
 
 /// Changes the log level of this process, or only returns it, as `SetLogLevel` requests.
 type ChangeLog = dyn Fn(Option<&str>) -> Result<LogLevel> + Send + Sync;
 
-/// A process's log, as the mount knows it; none by default.
+/// Changes the log level of the process; by default the process has no log.
 #[derive(Clone, Default)]
 pub struct LogControl(pub Option<Arc<ChangeLog>>);
 
@@ -62,7 +62,7 @@ impl LogControl {
     /// Changes the log level, or only returns it.
     ///
     /// # Errors
-    /// `InvalidArgument` for what isn't a level; `Unsupported` if there is no log.
+    /// `InvalidArgument` if `level` is not a level; `Unsupported` if there is no log.
     pub(crate) fn change(&self, level: Option<&str>) -> Result<LogLevel> {
         let none = || Error::new(ErrorCode::Unsupported, "this client has no log");
         self.0.as_ref().ok_or_else(none)?(level)
@@ -75,7 +75,7 @@ impl std::fmt::Debug for LogControl {
     }
 }
 
-/// Makes the kernel forget the attributes that it has of an inode. Never blocks.
+/// Makes the kernel forget its cached attributes of an inode. Never blocks.
 pub struct Forget(pub Box<dyn Fn(InodeId) + Send + Sync>);
 
 impl std::fmt::Debug for Forget {

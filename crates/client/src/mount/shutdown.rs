@@ -1,4 +1,4 @@
-//! The end of a mount: last reports, the end of its sessions, and its leave from the cluster.
+//! The end of a mount: its last reports, the end of its sessions, and its leave from the cluster.
 
 use crate::client::Client;
 use crate::limits::SHUTDOWN_PATIENCE;
@@ -8,9 +8,9 @@ use skep_wire::metadata::CloseSession;
 use std::rc::Rc;
 
 impl Client {
-    /// Ends the mount: tells metadata what was written, closes the sessions, and with them what is
-    /// still open, and takes leave of management. Servers that don't answer soon are left to find
-    /// out by the lease.
+    /// Ends the mount: reports all writes to metadata, closes the sessions and with them all open
+    /// files, and leaves the cluster. A server that does not reply soon ends the session or
+    /// registration when the lease runs out.
     pub async fn shutdown(&self) {
         if !self.mount().begin_end() {
             return;
@@ -24,7 +24,7 @@ impl Client {
             self.close_waiting_everywhere().await;
         };
         if skep_env::timeout(SHUTDOWN_PATIENCE, report).await.is_none() {
-            tracing::error!("cannot report the last writes: metadata doesn't reply");
+            tracing::error!("cannot report the last writes: metadata does not reply");
         }
         let sessions = self.mount().sessions.open_sessions();
         let tasks: Vec<_> = sessions
@@ -36,7 +36,7 @@ impl Client {
                     let options = CallOptions { session, time_left, ..CallOptions::default() };
                     let closed = worker.router.call(group, &CloseSession {}, options).await;
                     if let Err(error) = closed {
-                        tracing::debug!("session {session} at group {group}: {error}");
+                        tracing::debug!("cannot close session {session} at group {group}: {error}");
                     }
                 })
             })
@@ -44,7 +44,7 @@ impl Client {
         for task in tasks {
             task.await;
         }
-        // Its own time limit covers the question, not the connecting.
+        // The request has a time limit of its own; this one also covers the connection.
         skep_env::timeout(SHUTDOWN_PATIENCE, self.mount().leave_cluster()).await;
     }
 }

@@ -1,4 +1,5 @@
-//! Directories as lists, and what is known of the whole file system and of one entry.
+//! Listing directories, the capacity of the file system, and all that metadata stores about one
+//! entry.
 
 use crate::attributes::stat::InodeAttributes;
 use crate::client::Client;
@@ -7,38 +8,39 @@ use skep_types::{Attributes, ErrorCode, InodeId, MAX_NAME_BYTES, Result};
 use skep_wire::limits::MAX_DIRECTORY_BYTES;
 use skep_wire::metadata::{DirectoryEntries, EntryInfo, GetEntryInfo, ReadDirectory};
 
-/// What `statfs` shows.
+/// The capacity of the file system, as `statfs(2)` returns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatFs {
     /// Size of all storage targets, in bytes.
     pub total_bytes: u64,
-    /// Free on them, in bytes.
+    /// Free space on them, in bytes.
     pub free_bytes: u64,
-    /// Inodes of all storage targets.
+    /// Number of inodes of all storage targets.
     pub files: u64,
-    /// Free inodes on them.
+    /// Number of free inodes on them.
     pub free_files: u64,
-    /// Longest name of an entry.
+    /// Length of the longest name of an entry, in bytes.
     pub name_max: u32,
 }
 
-/// Directories as lists, and the capacity of the file system.
+/// Lists directories, and returns the capacity of the file system.
 pub trait Directories {
-    /// The attributes of a directory's parent; the root's is the root.
+    /// Returns the attributes of a directory's parent. The root is its own parent.
     ///
     /// # Errors
-    /// `Stale` if either was removed.
+    /// `Stale` if the directory or its parent was removed.
     fn parent(&self, directory: InodeId) -> impl Future<Output = Result<Attributes>>;
 
-    /// Begins to list a directory. Says whether a listing that was made since it was opened before
-    /// is still right: nothing changed in between. The root is opened also while metadata doesn't
-    /// answer: `df` opens what it is asked about.
+    /// Begins to list a directory. Returns whether a listing from an earlier open is still right,
+    /// since nothing has changed in between. The root can be opened also while metadata does not
+    /// reply, since `df` opens the directory that it reports on.
     ///
     /// # Errors
-    /// Those of asking metadata; a directory that was removed can be opened.
+    /// Those of a request to metadata. A directory that was removed can be opened.
     fn open_directory(&self, directory: InodeId) -> impl Future<Output = Result<bool>>;
 
-    /// Reads entries after a cursor (zero: from the start), in at most about `max_bytes`.
+    /// Returns the entries after `cursor` (zero means from the start), in at most about `max_bytes`
+    /// bytes.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`.
@@ -50,10 +52,10 @@ pub trait Directories {
         with_attributes: bool,
     ) -> impl Future<Output = Result<DirectoryEntries>>;
 
-    /// Room on the file system, as storage targets last reported it.
+    /// Returns the capacity of the file system, as storage targets last reported it.
     ///
     /// # Errors
-    /// None now; other sources may have some.
+    /// The client returns none; other implementations of this trait may.
     fn statfs(&self) -> impl Future<Output = Result<StatFs>>;
 }
 
@@ -66,8 +68,9 @@ impl Directories for Client {
     async fn open_directory(&self, directory: InodeId) -> Result<bool> {
         let (caches, seen) = (&self.mount().caches, &self.mount().seen);
         if !caches.is_known(directory) {
-            // Nothing was kept of it, so nothing need be asked: who listed it then saw at least
-            // what is known of it now.
+            // The kernel has no listing of this directory, so the mount needs no request to
+            // validate it. A listing made from now on is at least as new as the attributes seen
+            // last.
             if let Some(seen) = seen.special(directory) {
                 caches.opened(directory, seen.change_counter);
             }
@@ -83,7 +86,8 @@ impl Directories for Client {
                 Ok(false)
             }
             Some(Err(error)) => Err(error),
-            // Whoever lists it asks, and waits.
+            // Metadata did not reply in time. The program's read of the directory sends a request
+            // and waits.
             None => Ok(false),
         }
     }
@@ -117,7 +121,7 @@ impl Directories for Client {
 }
 
 impl Client {
-    /// Everything that metadata knows of an inode.
+    /// Returns all that metadata stores about an inode.
     ///
     /// # Errors
     /// `NotFound`.

@@ -1,4 +1,4 @@
-//! Names: lookup, directories, links, rename.
+//! The entries of directories: lookup, creation and removal of directories and links, rename.
 
 use crate::client::Client;
 use crate::session::request::ModifyOptions;
@@ -10,15 +10,15 @@ use skep_wire::metadata::{
     RemoveDirectory, Rename, Unlink,
 };
 
-/// The entries of directories.
+/// Reads and changes the entries of directories.
 pub trait Names {
-    /// Finds an entry.
+    /// Finds an entry and returns its attributes.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NameTooLong`.
     fn lookup(&self, directory: InodeId, name: &[u8]) -> impl Future<Output = Result<Attributes>>;
 
-    /// Makes a directory.
+    /// Creates a directory.
     ///
     /// # Errors
     /// `Exists`, `NotFound`, `NotDirectory`, `NameTooLong`, `NoSpace`.
@@ -29,7 +29,7 @@ pub trait Names {
         new: NewInode,
     ) -> impl Future<Output = Result<Attributes>>;
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     ///
     /// # Errors
     /// As [`Self::make_directory`], and `InvalidArgument` for a target that is empty or too long.
@@ -41,13 +41,13 @@ pub trait Names {
         new: NewInode,
     ) -> impl Future<Output = Result<Attributes>>;
 
-    /// Reads what a symbolic link points to.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
-    /// `InvalidArgument` if it isn't one, `NotFound`.
+    /// `InvalidArgument` if the inode is not a symbolic link; `NotFound`.
     fn read_link(&self, inode: InodeId) -> impl Future<Output = Result<Vec<u8>>>;
 
-    /// Gives an inode another name.
+    /// Creates another name for an inode.
     ///
     /// # Errors
     /// `Exists`, `NotFound`, `NotPermitted` for a directory, `TooManyLinks`, `NameTooLong`.
@@ -58,7 +58,7 @@ pub trait Names {
         name: &[u8],
     ) -> impl Future<Output = Result<Attributes>>;
 
-    /// Removes a name that is not a directory's.
+    /// Removes a name of anything but a directory.
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`.
@@ -71,11 +71,11 @@ pub trait Names {
     fn remove_directory(&self, directory: InodeId, name: &[u8])
     -> impl Future<Output = Result<()>>;
 
-    /// Renames an entry, and replaces what has the new name unless `no_replace`.
+    /// Renames an entry, and replaces an entry that has the new name, unless `no_replace` is set.
     ///
     /// # Errors
-    /// `NotFound`, `Exists` with `no_replace`, `NotEmpty`, `IsDirectory`, `NotDirectory`, `InUse`
-    /// when a directory would become its own descendant.
+    /// `NotFound`, `NotEmpty`, `IsDirectory`, `NotDirectory`; `Exists` with `no_replace`; `InUse`
+    /// if a directory would become its own descendant.
     fn rename(
         &self,
         from_directory: InodeId,
@@ -86,11 +86,11 @@ pub trait Names {
         whiteout: Option<NewInode>,
     ) -> impl Future<Output = Result<()>>;
 
-    /// Swaps what two names point to; both must exist.
+    /// Swaps the inodes of two names; both names must exist.
     ///
     /// # Errors
-    /// `NotFound`, `NotDirectory`, `InvalidArgument` when a directory would become its own
-    /// descendant, `Io` if it isn't known whether it was done.
+    /// `NotFound`, `NotDirectory`; `InvalidArgument` if a directory would become its own
+    /// descendant; `Io` if metadata may or may not have executed the exchange.
     fn exchange(
         &self,
         from_directory: InodeId,
@@ -184,14 +184,15 @@ impl Names for Client {
             to_directory,
             to_name: to_name.into(),
         };
-        // A repetition would undo it.
+        // A second exchange would undo the first.
         let how = ModifyOptions { is_undone_by_repetition: true, ..ModifyOptions::default() };
         self.modify(to_directory, request, how, |_, _| ()).await.map(|_| ())
     }
 }
 
 impl Client {
-    /// The attributes in a reply; asked for where they live if the reply has none.
+    /// Returns the attributes in a reply. If the reply has none, requests them from the group that
+    /// serves the inode.
     async fn attributes_of(&self, reply: EntryReply) -> Result<Attributes> {
         match reply.attributes {
             Some(mut attributes) => {
@@ -202,13 +203,15 @@ impl Client {
         }
     }
 
-    /// A change of the namespace whose reply needs no care if nobody waits for it.
+    /// Sends a change of the namespace. The reply needs no action if the caller has dropped the
+    /// future. `ambiguous` is the error that a repetition may get because the first attempt
+    /// succeeded.
     async fn change<R: Request + 'static>(
         &self,
         inode: InodeId,
         request: R,
-        tell_tale: ErrorCode,
+        ambiguous: ErrorCode,
     ) -> Result<R::Reply> {
-        self.modify(inode, request, ModifyOptions::ambiguous_on(tell_tale), |_, _| ()).await
+        self.modify(inode, request, ModifyOptions::ambiguous_on(ambiguous), |_, _| ()).await
     }
 }

@@ -15,7 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Client {
-    /// This thread's part in the session at a group; opens the session if no thread has.
+    /// Returns this thread's part of the session at a group. Opens the session if no thread has
+    /// opened it.
     pub(crate) async fn session(&self, group: GroupId) -> Result<Rc<ThreadSession>> {
         if let Some(session) = self.0.sessions.borrow().get(&group) {
             return Ok(Rc::clone(session));
@@ -48,8 +49,8 @@ impl Client {
         Ok(granted.slots)
     }
 
-    /// Puts a new session in the place of one that a group refuses, and opens all files again that
-    /// were open there. Returns when that is done, whichever thread does it.
+    /// Replaces a session that a group refuses by a new one, and opens all files of the lost
+    /// session again. Returns when that is done, by this thread or by another.
     pub(crate) async fn renew_session(&self, group: GroupId, lost: SessionId, why: &Error) {
         if why.code() == ErrorCode::Evicted {
             self.rejoin(client_of(lost)).await;
@@ -60,7 +61,7 @@ impl Client {
             tracing::warn!("session {lost} at group {group} was lost; {id} takes its place");
             self.lose_locks(group);
             let client = self.clone();
-            // As a task of its own, since all threads wait for it.
+            // This runs as a task of its own, since all threads wait for it.
             skep_env::spawn(async move {
                 client.run_renewal(group, id, client_of(lost)).await;
                 client.mount().sessions.renewed(group);
@@ -96,8 +97,8 @@ impl Client {
         }
     }
 
-    /// Opens the session and all files again. `lost` is the client id under which the files are
-    /// open.
+    /// Opens the session, and all files of the lost session again. `lost` is the client id under
+    /// which these files are open.
     async fn try_renewal(&self, group: GroupId, id: SessionId, lost: NodeId) -> Result<()> {
         let slots = self.open_session(group, id).await?;
         let mount = self.mount();
@@ -137,12 +138,14 @@ impl Client {
         match send_attempt(Rc::clone(&self.0), slot, Rc::new(request), options, None).await {
             Ok(opened) => {
                 file.inode.observe(&opened.attributes, skep_env::now());
-                // The file was empty, and a program set its pattern meanwhile: other clients use
+                // The file was empty, and a program set its pattern meanwhile, so other clients use
                 // other chunk files.
                 let generation = opened.pattern.as_ref().map(|pattern| pattern.generation);
                 if generation != Some(file.pattern.generation) {
                     let inode = file.inode.id;
-                    tracing::warn!("file {inode} has another stripe pattern now: open it anew");
+                    tracing::warn!(
+                        "file {inode}: its stripe pattern has changed; open the file again"
+                    );
                     self.close_orphan(Ok(opened), file.mode);
                     file.set_stale();
                 } else if opened.is_shared {
@@ -159,7 +162,7 @@ impl Client {
         }
     }
 
-    /// Renews a session's lease once. `time_left`: how long the group may take to reply; `None`
+    /// Renews a session's lease once. `time_left` is the time that the group has to reply; `None`
     /// means without limit.
     pub(crate) async fn confirm_session(
         &self,
@@ -177,7 +180,7 @@ impl Client {
     }
 
     /// Confirms with the metadata group of an inode that the session is still alive, if its lease
-    /// may have run out. If it was lost, opens again what was open under it.
+    /// may have run out. If the session was lost, this opens its files again in a new one.
     pub(crate) async fn confirm_lease(&self, inode: InodeId) -> Result<()> {
         let group = self.group_of(inode)?;
         let doubtful = self.mount().sessions.doubtful(group, skep_env::now());
@@ -202,8 +205,8 @@ impl Worker {
         ThreadSession::new(group, id, slots, self.index as u32, self.mount.slot_ranges())
     }
 
-    /// Takes this thread's range of slots. The range of a session is taken once: another task of
-    /// this thread may have come first.
+    /// Takes this thread's range of slots. The thread takes it only once for each session: another
+    /// task of this thread may have done so already.
     fn join_session(&self, group: GroupId, id: SessionId, slots: u32) -> Result<Rc<ThreadSession>> {
         let mut sessions = self.sessions.borrow_mut();
         if let Some(session) = sessions.get(&group).filter(|session| session.id == id) {

@@ -1,5 +1,5 @@
-//! Sending requests to metadata groups under the mount's sessions. One loop sends a request again
-//! when its session was lost; what differs between kinds of requests is passed to that loop.
+//! Sending requests to metadata groups in the mount's sessions. One loop sends a request again when
+//! its session was lost; callers pass it the differences between kinds of requests.
 
 use crate::client::{Client, Worker};
 use crate::driven::drive;
@@ -17,21 +17,21 @@ use std::rc::Rc;
 pub(crate) struct ModifyOptions {
     /// The group replies only when the effect is on its device.
     pub(crate) is_durable: bool,
-    /// The error that a repetition gets if the group executed the first attempt and lost its memory
+    /// The error that a repetition gets if the group executed the first attempt and lost its record
     /// of it.
     pub(crate) ambiguous_reply: Option<ErrorCode>,
-    /// Executed twice, the request undoes itself. It is not sent again where the group may have
-    /// executed the first attempt and lost its memory of it.
+    /// A second execution undoes the first. The client does not repeat the request if the group may
+    /// have executed the first attempt and lost its record of it.
     pub(crate) is_undone_by_repetition: bool,
-    /// The request truncates a file. It is not sent again after an eviction of this client: another
-    /// client may have the file since.
+    /// The request truncates a file. The client does not repeat it after an eviction: another
+    /// client may have changed the file since.
     pub(crate) truncates: bool,
     /// The caller already runs as a task that is never dropped.
     pub(crate) is_driven: bool,
 }
 
 impl ModifyOptions {
-    /// For a request whose repetition may get `code` as a reply that then means nothing.
+    /// For a request whose repetition may get `code` because the first attempt succeeded.
     pub(crate) fn ambiguous_on(code: ErrorCode) -> Self {
         Self { ambiguous_reply: Some(code), ..Self::default() }
     }
@@ -43,8 +43,8 @@ impl Client {
         self.ask_with(inode, request, CallOptions::default()).await
     }
 
-    /// Sends a request that modifies nothing, with options. With `durable` the reply comes when all
-    /// that the group has acknowledged before is on its device.
+    /// Sends a request that modifies nothing, with options. With `durable` the group replies when
+    /// everything that it acknowledged before is durable.
     pub(crate) async fn ask_with<R: Request>(
         &self,
         inode: InodeId,
@@ -106,9 +106,10 @@ impl Client {
         self.in_session(inode, attempt, on_loss).await
     }
 
-    /// Sends a request that changes something through an open file. It is not sent once this client
-    /// was evicted, under any session: another client may have the file since. If this future is
-    /// dropped, the group may yet execute the request: the next request in its slot waits for it.
+    /// Sends a request that changes something through an open file. The client does not send it
+    /// after an eviction, in any session: another client may have changed the file since. If the
+    /// caller drops this future, the group may still execute the request: the next request in its
+    /// slot waits for it.
     pub(crate) async fn modify_through<R: Request>(
         &self,
         file: &OpenFile,
@@ -116,8 +117,8 @@ impl Client {
     ) -> Result<R::Reply> {
         let attempt = async |session: &Rc<ThreadSession>| {
             let slot = session.take_slot().await;
-            // Checked after the session was found: a handle that is live now was opened under the
-            // client id of this session.
+            // This check comes after the session was found: a handle that is live now was opened
+            // under the client id of this session.
             file.check_live()?;
             let (worker, options) = (Rc::clone(&self.0), ModifyOptions::default());
             send_attempt(worker, slot, Rc::clone(request), options, None).await
@@ -125,8 +126,8 @@ impl Client {
         self.in_session(file.inode.id, attempt, |_| Ok(())).await
     }
 
-    /// Runs `attempt` in the session at the group that serves an inode; again in the next session
-    /// if the group refuses this one, unless `on_loss` returns an error.
+    /// Runs `attempt` in the session at the group that serves an inode. Runs it again in the next
+    /// session if the group refuses this one, unless `on_loss` returns an error.
     async fn in_session<T>(
         &self,
         inode: InodeId,
@@ -161,8 +162,8 @@ impl Client {
 
 fn unknown_outcome(error: &Error) -> Error {
     let text = format!(
-        "the session was lost while this operation was under way, so it may have been done before \
-         it was answered '{}': look before you repeat it",
+        "cannot find out whether the operation was executed: the session was lost and a repetition \
+         returned '{}'; look before you repeat it",
         error.code()
     );
     Error::new(ErrorCode::Io, text)

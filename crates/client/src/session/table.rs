@@ -50,6 +50,8 @@ pub(crate) struct Granted {
     pub(crate) lease: Duration,
 }
 
+/// The sessions of a mount, without the mutex.
+///
 /// # Invariants
 /// The counter in the id of each session is at most `next_counter`, and no two sessions have the
 /// same id.
@@ -84,7 +86,7 @@ impl Sessions {
 /// The sessions of a mount, one at each metadata group.
 #[derive(Debug, Default)]
 pub(crate) struct GroupSessions {
-    /// Protects the table alone; threads look here only when they meet a group for the first time,
+    /// The mutex protects the table alone. Threads lock it only at their first request to a group,
     /// or when a session was lost.
     inner: Mutex<Sessions>,
 }
@@ -94,7 +96,7 @@ impl GroupSessions {
         f(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Changes the session `id` of a group, if it is still the group's.
+    /// Changes the session `id` of a group, if the group still has it.
     fn update(&self, group: GroupId, id: SessionId, f: impl FnOnce(&mut GroupSession)) {
         self.with(|table| {
             // Another thread may have replaced the session while the reply was on its way.
@@ -104,7 +106,8 @@ impl GroupSessions {
         });
     }
 
-    /// The state of a group's session; adds an unopened one of the client `node` if there is none.
+    /// Returns the state of a group's session. Adds an unopened session of the client `node` if
+    /// there is none.
     pub(crate) fn find_or_add(&self, group: GroupId, node: NodeId) -> SessionState {
         self.with(|table| {
             let session = match table.groups.get(&group) {
@@ -172,7 +175,7 @@ impl GroupSessions {
         })
     }
 
-    /// Puts another session in the place of a lost one; `None` if another thread did.
+    /// Replaces a lost session by another; returns `None` if another thread did.
     pub(crate) fn replace(
         &self,
         group: GroupId,

@@ -1,8 +1,8 @@
-//! Waiting for notifications of metadata, and acting on them. What follows from one is in
-//! `docs/design/0008-shared-files.md`.
+//! Waiting for notifications from metadata, and acting on them. `docs/design/0008-shared-files.md`
+//! describes the effect of a notification.
 //!
-//! One task for each session waits, on the thread of the mount's background work. So no worker has
-//! a request outstanding without end.
+//! One task for each session waits, on the thread of the mount's background work, so no worker
+//! thread has a request that stays open without end.
 
 use crate::client::Client;
 use crate::inode_state::InodeState;
@@ -19,7 +19,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Sessions that wait to be followed: more than a mount has.
+/// Limit of sessions that wait in the mailbox: more than a mount has.
 const MAX_FOLLOWED: usize = 1 << 16;
 
 /// Follows each session of the mount. Never ends.
@@ -31,7 +31,7 @@ pub(crate) async fn follow_sessions(client: Client) {
     client.mount().notifications.set_follower(sender);
     let followed = Rc::new(RefCell::new(HashSet::new()));
     while let Ok((group, session)) = mailbox.receive().await {
-        // Two threads may have opened it at once.
+        // Two threads may have opened the session at once.
         if !followed.borrow_mut().insert(session) {
             continue;
         }
@@ -46,9 +46,9 @@ pub(crate) async fn follow_sessions(client: Client) {
 
 impl Client {
     async fn follow_session(&self, group: GroupId, session: SessionId) {
-        let at_work = Rc::new(RefCell::new(BTreeSet::new()));
+        let in_progress = Rc::new(RefCell::new(BTreeSet::new()));
         while self.mount().sessions.is_current(group, session) && !self.mount().is_ending() {
-            let known: Vec<_> = at_work.borrow().iter().copied().collect();
+            let known: Vec<_> = in_progress.borrow().iter().copied().collect();
             if known.len() >= MAX_NOTIFICATIONS {
                 skep_env::sleep(CONTENTION_PAUSE).await;
                 continue;
@@ -56,7 +56,7 @@ impl Client {
             let options = CallOptions { session, ..CallOptions::default() };
             let notifications =
                 match self.router().call(group, &WaitNotifications { known }, options).await {
-                    Ok((answer, _)) => answer.notifications,
+                    Ok((reply, _)) => reply.notifications,
                     Err(error) if is_lost(&error) && !self.mount().is_ending() => {
                         return self.renew_session(group, session, &error).await;
                     }
@@ -69,11 +69,11 @@ impl Client {
                     }
                 };
             for notification in notifications {
-                at_work.borrow_mut().insert(notification.number);
-                let (client, at_work) = (self.clone(), Rc::clone(&at_work));
+                in_progress.borrow_mut().insert(notification.number);
+                let (client, in_progress) = (self.clone(), Rc::clone(&in_progress));
                 skep_env::spawn(async move {
                     client.handle_notification((group, session), notification).await;
-                    at_work.borrow_mut().remove(&notification.number);
+                    in_progress.borrow_mut().remove(&notification.number);
                 })
                 .detach();
             }
@@ -91,29 +91,30 @@ impl Client {
         if let Some(state) = mount.inodes.get(notification.inode)
             && let Err(error) = self.begin_to_share(&state).await
         {
-            // Its size is found out when this client has closed it or has gone.
-            tracing::debug!("file {}: {error}", notification.inode);
+            // Metadata requests the size from storage after this client has closed the file or has
+            // left.
+            tracing::debug!("file {}: cannot begin to share it: {error}", notification.inode);
         }
         let request = AcknowledgeNotifications { numbers: vec![notification.number] };
         let options = CallOptions { session, ..CallOptions::default() };
         if let Err(error) = self.router().call(group, &request, options).await {
-            tracing::debug!("notification {}: {error}", notification.number);
+            tracing::debug!("cannot acknowledge notification {}: {error}", notification.number);
         }
     }
 
     async fn begin_to_share(&self, state: &Arc<InodeState>) -> Result<()> {
-        // Metadata gets the close in a moment; then the file is not shared.
+        // Metadata receives the close soon; then the file is not shared any more.
         let life = state.life();
         let patience = skep_env::now() + KERNEL_CLOSE_WAIT;
         while state.is_being_closed() && skep_env::now() < patience {
             skep_env::sleep(CONTENTION_PAUSE).await;
         }
-        // Opened again it is as the answer to that open says.
+        // If the file was opened again, the reply to that open has the right answer.
         if state.life().is_none() || state.life() != life {
             return Ok(());
         }
         self.mount().share(state);
-        // Appends under way go to an end that no other client has yet.
+        // Appends in progress go to an end that no other client has changed yet.
         while state.has_lone_appends() {
             skep_env::sleep(CONTENTION_PAUSE).await;
         }

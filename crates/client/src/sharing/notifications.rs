@@ -3,8 +3,9 @@
 //!
 //! # Hazard: a notification that overtakes the reply to an open
 //! Metadata may send the notification that a file is shared before this mount gets the reply to its
-//! open of that file, and that reply says that the file is not shared. So the mount notes the files
-//! of recent notifications. An open checks whether one for its file came since it was sent.
+//! Metadata may send the notification that a file is shared before this mount gets the reply to its
+//! own open of that file. That reply reports the file as not shared. So the mount notes the files
+//! of recent notifications, and each open checks for a notification since its request was sent.
 
 use crate::limits::MAX_NOTED_NOTIFICATIONS;
 use skep_env::MailboxSender;
@@ -13,28 +14,28 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How many notifications had come at some moment.
+/// The number of notifications that had arrived at some moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Position(u64);
 
 #[derive(Debug, Default)]
 struct NotificationLog {
-    /// The newest, each with its number, oldest first.
+    /// The newest notifications, each with its number, oldest first.
     noted: VecDeque<(u64, InodeId)>,
-    /// Where the thread takes them from that follows sessions.
+    /// The mailbox of the thread that follows sessions.
     follower: Option<MailboxSender<(GroupId, SessionId)>>,
-    /// Sessions that were opened before that thread ran.
+    /// Sessions that were opened before that thread started.
     waiting: Vec<(GroupId, SessionId)>,
 }
 
-/// Notifications of a mount.
+/// The notifications of a mount.
 #[derive(Debug, Default)]
 pub(crate) struct Notifications {
-    /// Protects the fields alone; nothing is awaited under it.
+    /// The mutex protects the fields alone; no task awaits anything under it.
     inner: Mutex<NotificationLog>,
-    /// How many have come.
+    /// Number of notifications that have arrived.
     count: AtomicU64,
-    /// Files that were found shared, ever.
+    /// Number of files that were ever shared.
     shared: AtomicU64,
 }
 
@@ -43,12 +44,12 @@ impl Notifications {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many have come by now.
+    /// Returns the number of notifications that have arrived by now.
     pub(crate) fn position(&self) -> Position {
         Position(self.count.load(Ordering::Acquire))
     }
 
-    /// Notes that a file was notified.
+    /// Notes a notification for a file.
     pub(crate) fn note(&self, inode: InodeId) {
         let mut inner = self.inner();
         let number = self.count.fetch_add(1, Ordering::AcqRel) + 1;
@@ -58,8 +59,8 @@ impl Notifications {
         }
     }
 
-    /// Whether a file was notified after some moment; also if so many others were that nobody knows
-    /// any more.
+    /// Returns whether a notification for a file arrived after `position`. Also returns `true` if
+    /// more notifications arrived since than the log holds, so that the answer is not certain.
     pub(crate) fn has_come_since(&self, position: Position, inode: InodeId) -> bool {
         if self.position() == position {
             return false;
@@ -69,22 +70,22 @@ impl Notifications {
         is_forgotten || inner.noted.iter().any(|it| it.0 > position.0 && it.1 == inode)
     }
 
-    /// Notes that a file was found shared.
+    /// Notes that a file is shared.
     pub(crate) fn note_shared(&self) {
         self.shared.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether any file was ever found shared: almost never one is.
+    /// Returns whether any file was ever shared; on almost all mounts none was.
     pub(crate) fn has_shared(&self) -> bool {
         self.shared.load(Ordering::Relaxed) > 0
     }
 
-    /// Has a session followed, on the thread of the background work.
+    /// Lets the thread of the background work follow a session.
     pub(crate) fn follow(&self, group: GroupId, session: SessionId) {
         let mut inner = self.inner();
         let inner = &mut *inner;
         match &inner.follower {
-            // It has space for more sessions than there are groups.
+            // The mailbox has space for more sessions than there are groups.
             Some(follower) => {
                 let _ = follower.send((group, session));
             }
@@ -118,7 +119,10 @@ mod tests {
         for _ in 0..MAX_NOTED_NOTIFICATIONS {
             notifications.note(b);
         }
-        assert!(notifications.has_come_since(before, a), "so many have come that nobody knows");
+        assert!(
+            notifications.has_come_since(before, a),
+            "the log no longer has notifications that old"
+        );
         assert!(!notifications.has_come_since(notifications.position(), a));
     }
 }

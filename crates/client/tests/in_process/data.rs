@@ -10,7 +10,7 @@ use skep_wire::storage::{ReadChunk, SyncChunk, WriteChunk};
 use std::time::Duration;
 
 #[test]
-fn a_large_file_lies_on_all_groups_and_comes_back_from_another_mount() {
+fn large_file_is_striped_and_another_mount_reads_it() {
     with_client(|fake, client| async move {
         let data = bytes(3_000_001);
         let (inode, handle) = create(&client, "a").await;
@@ -70,7 +70,7 @@ fn unaligned_overwrites_of_random_ranges_read_back() {
 }
 
 #[test]
-fn damage_on_the_way_is_repaired_by_asking_again_and_lasting_damage_is_an_error() {
+fn damaged_transfer_is_retried_and_lasting_damage_is_an_error() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         fake.each_storage(|storage| storage.refused_writes = 1);
@@ -90,7 +90,7 @@ fn damage_on_the_way_is_repaired_by_asking_again_and_lasting_damage_is_an_error(
 }
 
 #[test]
-fn a_full_target_is_told_and_does_not_move_the_size() {
+fn full_target_returns_an_error_and_keeps_the_size() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, b"begin").await;
@@ -109,7 +109,7 @@ fn a_full_target_is_told_and_does_not_move_the_size() {
 
 /// Semantics 3.6.
 #[test]
-fn nothing_of_a_failed_write_shows_when_the_file_grows() {
+fn failed_write_leaves_no_bytes_beyond_the_end() {
     with_client(|fake, client| async move {
         let (_, handle) = create(&client, "a").await;
         write(&client, handle, 0, &[1; 70_000]).await;
@@ -125,12 +125,15 @@ fn nothing_of_a_failed_write_shows_when_the_file_grows() {
         let found = read(&client, handle, 0, 700_000).await;
         assert_eq!(found.len(), 600_001);
         assert!(found[70_000..600_000].iter().all(|byte| *byte == 0));
-        assert!(found[..70_000].iter().all(|byte| *byte == 2), "within the file it may show");
+        assert!(
+            found[..70_000].iter().all(|byte| *byte == 2),
+            "bytes within the old size may be changed"
+        );
     });
 }
 
 #[test]
-fn fsync_syncs_what_was_written_and_only_that_and_then_reports_durably() {
+fn fsync_syncs_only_written_chunks_then_reports_durably() {
     with_client(|fake, client| async move {
         let (_, handle) = create(&client, "a").await;
         write(&client, handle, 0, &bytes(100_000)).await;
@@ -147,7 +150,7 @@ fn fsync_syncs_what_was_written_and_only_that_and_then_reports_durably() {
 
 /// Semantics 3.3.
 #[test]
-fn what_metadata_forgot_with_its_power_is_told_again_by_fsync() {
+fn fsync_repeats_reports_lost_in_a_power_loss() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, &bytes(5000)).await;
@@ -166,7 +169,7 @@ fn what_metadata_forgot_with_its_power_is_told_again_by_fsync() {
 
 /// Semantics 3.4.
 #[test]
-fn fsync_covers_what_was_written_through_another_handle_that_is_closed() {
+fn fsync_covers_writes_of_another_closed_handle() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, b"x").await;
@@ -179,7 +182,7 @@ fn fsync_covers_what_was_written_through_another_handle_that_is_closed() {
 
 /// Semantics 3.5.
 #[test]
-fn a_storage_host_that_lost_its_power_makes_fsync_fail_once_for_each_handle() {
+fn storage_power_loss_fails_fsync_once_for_each_handle() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         let second = client.open(inode, OpenMode::Read, false).await.unwrap().handle;
@@ -187,7 +190,7 @@ fn a_storage_host_that_lost_its_power_makes_fsync_fail_once_for_each_handle() {
         fake.each_storage(|storage| storage.incarnation += 1);
         let error = client.fsync(handle).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Io);
-        assert!(error.context().contains("lost its power"), "{error}");
+        assert!(error.context().contains("lost power"), "{error}");
         assert_eq!(client.fsync(second).await.unwrap_err().code(), ErrorCode::Io);
         client.fsync(handle).await.unwrap();
         write(&client, handle, 0, b"kept").await;
@@ -197,7 +200,7 @@ fn a_storage_host_that_lost_its_power_makes_fsync_fail_once_for_each_handle() {
 }
 
 #[test]
-fn syncfs_syncs_files_that_are_closed() {
+fn syncfs_syncs_closed_files() {
     with_client(|fake, client| async move {
         for name in ["a", "b", "c"] {
             let (_, handle) = create(&client, name).await;
@@ -215,7 +218,7 @@ fn syncfs_syncs_files_that_are_closed() {
 }
 
 #[test]
-fn operations_wait_for_a_server_that_is_down_and_go_on() {
+fn operations_wait_for_a_stopped_server_and_go_on() {
     with_client(|fake, client| async move {
         let (_, handle) = create(&client, "a").await;
         write(&client, handle, 0, &bytes(200_000)).await;
@@ -226,7 +229,7 @@ fn operations_wait_for_a_server_that_is_down_and_go_on() {
         let task = skep_env::spawn(async move { write(&writer, handle, 0, &data).await });
         let reader = client.clone();
         let reading = skep_env::spawn(async move { read(&reader, handle, 0, 10).await });
-        // Each came at least twice: the first attempt and a repetition.
+        // Each request arrived at least twice: the first attempt and a repetition.
         let before = (fake.count::<WriteChunk>(), fake.count::<ReadChunk>());
         until(|| fake.count::<WriteChunk>() > before.0 + 8).await;
         until(|| fake.count::<ReadChunk>() > before.1 + 2).await;
@@ -239,7 +242,7 @@ fn operations_wait_for_a_server_that_is_down_and_go_on() {
 }
 
 #[test]
-fn replies_that_are_lost_do_no_harm() {
+fn reads_and_writes_survive_lost_replies() {
     with_client(|fake, client| async move {
         let (_, handle) = create(&client, "a").await;
         for message in [WriteChunk::ID, ReadChunk::ID] {
@@ -252,7 +255,7 @@ fn replies_that_are_lost_do_no_harm() {
 }
 
 #[test]
-fn appends_go_to_the_end_as_the_client_knows_it() {
+fn appends_of_two_mounts_go_to_the_end() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         client.append(handle, Buf::copy_of(b"one ")).await.unwrap();
@@ -266,7 +269,7 @@ fn appends_go_to_the_end_as_the_client_knows_it() {
 }
 
 #[test]
-fn a_read_that_nobody_waits_for_lets_go_of_its_buffer() {
+fn dropped_read_leaves_its_buffer_unchanged() {
     with_client(|fake, client| async move {
         let (_, handle) = create(&client, "a").await;
         write(&client, handle, 0, &[1; 1000]).await;
@@ -277,14 +280,14 @@ fn a_read_that_nobody_waits_for_lets_go_of_its_buffer() {
         let replies = fake.state.borrow().replies;
         fake.state.borrow_mut().hold = None;
         until(|| fake.state.borrow().replies > replies).await;
-        // On the same connection, so the late reply has come before this one.
+        // The late reply uses the same connection, so it has arrived before this one.
         assert_eq!(read(&client, handle, 0, 1000).await, [1; 1000]);
         assert_eq!(into.bytes(), [7; 1000]);
     });
 }
 
 #[test]
-fn a_write_that_nobody_waits_for_goes_on_and_a_truncation_waits_for_it() {
+fn truncation_waits_for_a_dropped_write() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         fake.state.borrow_mut().hold = Some(WriteChunk::ID);
@@ -294,7 +297,7 @@ fn a_write_that_nobody_waits_for_goes_on_and_a_truncation_waits_for_it() {
         let task = skep_env::spawn(async move {
             truncating.set_attributes(crate::set_size(inode, 3)).await.unwrap()
         });
-        // Other operations of this thread have come and gone meanwhile.
+        // Other operations of this thread run to their end meanwhile.
         for _ in 0..20 {
             client.lookup(InodeId::ROOT, b"a").await.unwrap();
         }

@@ -1,5 +1,5 @@
 //! The client against a tiny cluster in this process, behind real sockets, with faults on demand.
-//! What real services answer is tested by `skep-testkit`.
+//! The tests of `skep-testkit` run the client against real services.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets what can't be fails")]
 
@@ -21,7 +21,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a test waits for what has to happen.
+/// The time that a test waits for an expected event.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Runs a test against a new fake cluster with one client.
@@ -40,7 +40,7 @@ fn with_fake<F: Future<Output = ()> + 'static>(test: impl FnOnce(FakeCluster) ->
     assert_eq!(done.unwrap(), Some(()), "the test didn't end within {DEADLINE:?}");
 }
 
-/// Another mount of the cluster, with its background work running.
+/// Starts another mount of the cluster, with its background work.
 async fn mount(fake: &FakeCluster) -> Client {
     let mount = Mount::new(options(fake)).await.unwrap();
     skep_env::spawn(Arc::clone(&mount).run_background()).detach();
@@ -59,7 +59,7 @@ fn options(fake: &FakeCluster) -> MountOptions {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition is true.
 async fn until(is_so: impl Fn() -> bool) {
     while !is_so() {
         skep_env::sleep(Duration::from_millis(1)).await;
@@ -113,7 +113,7 @@ fn set_size(inode: InodeId, size: u64) -> SetAttributes {
     }
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that differ from offset to offset.
 fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at / 7 + at % 251) as u8).collect()
 }

@@ -1,4 +1,4 @@
-//! What the mount and management tell each other.
+//! The messages between a mount and management: registration, heartbeats and map updates.
 
 use crate::{create, options, until, with_client};
 use skep_client::{Mount, MountOptions, has_given_up};
@@ -6,7 +6,7 @@ use skep_types::{ErrorCode, MapVersion};
 use skep_wire::management::{Heartbeat, Leave};
 
 #[test]
-fn a_new_map_arrives_by_itself() {
+fn new_map_arrives_without_an_operation() {
     with_client(|fake, client| async move {
         fake.state.borrow_mut().map.as_mut().unwrap().version = MapVersion::new(9);
         until(|| client.map().version == MapVersion::new(9)).await;
@@ -14,7 +14,7 @@ fn a_new_map_arrives_by_itself() {
 }
 
 #[test]
-fn a_client_that_management_forgot_registers_anew_and_goes_on() {
+fn client_removed_by_management_registers_again() {
     with_client(|fake, client| async move {
         let _ = create(&client, "a").await;
         let before = client.mount().node();
@@ -27,7 +27,7 @@ fn a_client_that_management_forgot_registers_anew_and_goes_on() {
 }
 
 #[test]
-fn an_unformatted_cluster_is_refused_and_the_way_out_named() {
+fn mount_of_an_unformatted_cluster_names_the_command() {
     with_client(|fake, _| async move {
         fake.state.borrow_mut().map.as_mut().unwrap().formatted = false;
         let clients = fake.state.borrow().clients.len();
@@ -39,7 +39,7 @@ fn an_unformatted_cluster_is_refused_and_the_way_out_named() {
 }
 
 #[test]
-fn a_mount_that_has_all_time_waits_until_the_cluster_is_there() {
+fn mount_without_limit_waits_until_the_cluster_is_formatted() {
     with_client(|fake, _| async move {
         fake.state.borrow_mut().map.as_mut().unwrap().formatted = false;
         let patient = MountOptions { patience: None, ..options(&fake) };
@@ -51,9 +51,9 @@ fn a_mount_that_has_all_time_waits_until_the_cluster_is_there() {
 }
 
 #[test]
-fn management_that_does_not_answer_and_a_wrong_secret_are_told_apart() {
+fn silent_management_and_wrong_secret_give_different_errors() {
     with_client(|fake, _| async move {
-        // No patience mends it.
+        // A wrong secret is a lasting error, so the mount does not retry it.
         let mut wrong = MountOptions { patience: None, ..options(&fake) };
         wrong.cluster.token.secret = skep_rpc::Secret::generate();
         let error = Mount::new(wrong).await.unwrap_err();

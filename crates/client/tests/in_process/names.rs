@@ -1,4 +1,4 @@
-//! Names and attributes.
+//! Names, attributes and the capacity that `statfs` returns.
 
 use crate::fakes::METADATA_GROUPS;
 use crate::{NEW, create, create_request, mount, until, with_client, with_fake};
@@ -10,7 +10,7 @@ use skep_wire::metadata::{GetAttributes, Lookup, OpenSession};
 use std::time::Duration;
 
 #[test]
-fn a_lookup_is_one_message() {
+fn lookup_is_one_message() {
     with_client(|fake, client| async move {
         let (inode, _) = create(&client, "a").await;
         let before = fake.count::<Lookup>();
@@ -24,7 +24,7 @@ fn a_lookup_is_one_message() {
 }
 
 #[test]
-fn attributes_of_another_shard_are_asked_for_where_they_live() {
+fn attributes_of_another_shard_come_from_its_group() {
     with_client(|fake, client| async move {
         let elsewhere =
             fake.with_metadata(METADATA_GROUPS[1], |it| *it.inodes.keys().next().unwrap());
@@ -38,7 +38,7 @@ fn attributes_of_another_shard_are_asked_for_where_they_live() {
 }
 
 #[test]
-fn a_directory_that_was_removed_is_shown_as_it_was_seen() {
+fn stat_of_a_removed_directory_returns_attributes_seen_last() {
     with_client(|fake, client| async move {
         let made = client.make_directory(InodeId::ROOT, b"d", NEW).await.unwrap();
         let (file, _) = create(&client, "a").await;
@@ -51,7 +51,7 @@ fn a_directory_that_was_removed_is_shown_as_it_was_seen() {
 }
 
 #[test]
-fn the_root_is_shown_while_metadata_is_away() {
+fn stat_of_the_root_works_while_metadata_is_down() {
     with_client(|fake, client| async move {
         let seen = client.stat(InodeId::ROOT).await.unwrap().attributes;
         fake.state.borrow_mut().is_down = true;
@@ -60,10 +60,10 @@ fn the_root_is_shown_while_metadata_is_away() {
 }
 
 #[test]
-fn the_root_is_opened_while_metadata_is_away_but_nothing_kept_of_it_is_right() {
+fn root_opens_without_cached_listing_while_metadata_is_down() {
     with_client(|fake, client| async move {
         client.stat(InodeId::ROOT).await.unwrap();
-        assert!(!client.open_directory(InodeId::ROOT).await.unwrap(), "nothing is kept yet");
+        assert!(!client.open_directory(InodeId::ROOT).await.unwrap(), "no listing is cached yet");
         assert!(client.open_directory(InodeId::ROOT).await.unwrap());
         fake.state.borrow_mut().is_down = true;
         assert!(!client.open_directory(InodeId::ROOT).await.unwrap());
@@ -71,7 +71,7 @@ fn the_root_is_opened_while_metadata_is_away_but_nothing_kept_of_it_is_right() {
 }
 
 #[test]
-fn a_create_opens_a_file_that_exists_unless_exclusive() {
+fn create_opens_an_existing_file_unless_exclusive() {
     with_client(|_, client| async move {
         let (inode, _) = create(&client, "a").await;
         let found = client.create(create_request("a", false)).await.unwrap();
@@ -83,9 +83,9 @@ fn a_create_opens_a_file_that_exists_unless_exclusive() {
 }
 
 #[test]
-fn a_create_opens_a_file_whose_inode_lives_in_another_shard() {
+fn create_opens_a_file_with_its_inode_in_another_shard() {
     with_client(|fake, client| async move {
-        // A file of the second shard under a name in the first, as a rename leaves it.
+        // A file whose inode is in the second shard and whose name is in the first, as after a rename.
         let group = METADATA_GROUPS[1];
         let mut request = create_request("there", true);
         request.directory = fake.with_metadata(group, |it| *it.inodes.keys().next().unwrap());
@@ -103,38 +103,39 @@ fn a_create_opens_a_file_whose_inode_lives_in_another_shard() {
 }
 
 #[test]
-fn room_is_shown_when_all_targets_were_heard_or_after_a_lease() {
-    for is_told in [true, false] {
+fn statfs_waits_for_all_targets_or_one_lease() {
+    for is_reported in [true, false] {
         with_fake(move |fake| async move {
-            let lease = Duration::from_millis(if is_told { 60_000 } else { 300 });
+            let lease = Duration::from_millis(if is_reported { 60_000 } else { 300 });
             if let Some(map) = &mut fake.state.borrow_mut().map {
                 map.policy.lease_ms = lease.as_millis() as u32;
-                let storage = map.targets.iter_mut().find(|it| it.kind == TargetKind::Storage);
+                let storage =
+                    map.targets.iter_mut().find(|target| target.kind == TargetKind::Storage);
                 storage.expect("a target").capacity = Capacity::default();
             }
-            let begun = skep_env::now();
+            let started = skep_env::now();
             let client = mount(&fake).await;
-            let asking = {
+            let pending = {
                 let client = client.clone();
                 skep_env::spawn(async move { client.statfs().await.unwrap().total_bytes })
             };
             let before = fake.count::<Heartbeat>();
             until(|| fake.count::<Heartbeat>() > before + 3).await;
-            if is_told {
-                assert!(!asking.is_finished(), "one target was not heard");
-                let told = Capacity { total_bytes: 9, ..Capacity::default() };
-                fake.state.borrow_mut().capacity = Some(told);
-                assert_eq!(asking.await, 9);
+            if is_reported {
+                assert!(!pending.is_finished(), "one target has not reported");
+                let reported = Capacity { total_bytes: 9, ..Capacity::default() };
+                fake.state.borrow_mut().capacity = Some(reported);
+                assert_eq!(pending.await, 9);
             } else {
-                assert_eq!(asking.await, 3 << 40, "what is known of the others");
-                assert!(skep_env::now() >= begun + lease);
+                assert_eq!(pending.await, 3 << 40, "the sum of the other targets");
+                assert!(skep_env::now() >= started + lease);
             }
         });
     }
 }
 
 #[test]
-fn room_is_the_sum_over_storage_groups() {
+fn statfs_is_the_sum_over_storage_groups() {
     with_client(|fake, client| async move {
         let expected = StatFs {
             total_bytes: 4 << 40,
@@ -144,9 +145,10 @@ fn room_is_the_sum_over_storage_groups() {
             name_max: 255,
         };
         assert_eq!(client.statfs().await.unwrap(), expected);
-        // What a heartbeat's answer says is newer than the map, until one says something else.
-        let told = Capacity { total_bytes: 9, free_bytes: 5, ..Capacity::default() };
-        for capacity in [Some(told), None] {
+        // The capacity in a heartbeat's reply is newer than the map's. It stays when a later reply
+        // has none.
+        let reported = Capacity { total_bytes: 9, free_bytes: 5, ..Capacity::default() };
+        for capacity in [Some(reported), None] {
             fake.state.borrow_mut().capacity = capacity;
             let before = fake.count::<Heartbeat>();
             until(|| fake.count::<Heartbeat>() > before + 1).await;

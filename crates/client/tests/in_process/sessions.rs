@@ -1,4 +1,4 @@
-//! Sessions: exactly once, lost replies, lost sessions, interrupted callers, many at a time.
+//! Sessions: exactly once, lost replies, lost sessions, interrupted callers, many operations in parallel.
 
 use crate::fakes::LEASE_MS;
 use crate::{
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Semantics 4.3.
 #[test]
-fn a_request_whose_reply_was_lost_is_answered_and_not_run_again() {
+fn repetition_gets_the_lost_reply_without_a_second_run() {
     with_client(|fake, client| async move {
         for (number, message) in [Create::ID, MakeDirectory::ID, Unlink::ID].iter().enumerate() {
             fake.state.borrow_mut().lose_reply_of = Some(*message);
@@ -32,7 +32,7 @@ fn a_request_whose_reply_was_lost_is_answered_and_not_run_again() {
 }
 
 #[test]
-fn many_operations_at_a_time_share_the_slots() {
+fn many_parallel_operations_share_the_slots() {
     with_client(|fake, client| async move {
         let tasks: Vec<_> = (0..500)
             .map(|number| {
@@ -53,10 +53,10 @@ fn many_operations_at_a_time_share_the_slots() {
 
 /// Semantics 4.6.
 #[test]
-fn after_a_lost_session_files_are_open_again_and_removed_ones_are_stale() {
+fn new_session_reopens_files_and_removed_ones_are_stale() {
     with_client(|fake, client| async move {
-        let (_, kept) = create(&client, "kept").await;
-        write(&client, kept, 0, b"data").await;
+        let (_, reopened) = create(&client, "kept").await;
+        write(&client, reopened, 0, b"data").await;
         let (_, removed) = create(&client, "removed").await;
         write(&client, removed, 0, b"data").await;
         client.unlink(InodeId::ROOT, b"removed").await.unwrap();
@@ -69,9 +69,9 @@ fn after_a_lost_session_files_are_open_again_and_removed_ones_are_stale() {
         });
         client.lookup(InodeId::ROOT, b"kept").await.unwrap();
         assert_eq!(fake.with_metadata(1, |it| it.open_count()), 1);
-        assert_eq!(read(&client, kept, 0, 10).await, b"data");
-        write(&client, kept, 4, b"!").await;
-        client.close(kept).await.unwrap();
+        assert_eq!(read(&client, reopened, 0, 10).await, b"data");
+        write(&client, reopened, 4, b"!").await;
+        client.close(reopened).await.unwrap();
         assert_eq!(client.lookup(InodeId::ROOT, b"kept").await.unwrap().size, 5);
         let error = client.read(removed, 0, skep_env::Buf::new(10)).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Stale);
@@ -81,9 +81,10 @@ fn after_a_lost_session_files_are_open_again_and_removed_ones_are_stale() {
     });
 }
 
-/// Somebody may set the stripe pattern of an empty file that nobody has open.
+/// Metadata closes the file with the lost session, so another client may set the stripe pattern of
+/// the empty file.
 #[test]
-fn a_file_that_got_another_pattern_while_its_session_was_lost_is_stale() {
+fn pattern_change_during_a_lost_session_makes_file_stale() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "file").await;
         fake.with_metadata(1, |it| {
@@ -103,7 +104,7 @@ fn a_file_that_got_another_pattern_while_its_session_was_lost_is_stale() {
 }
 
 #[test]
-fn a_close_that_meets_a_lost_session_closes_what_was_opened_again() {
+fn close_in_a_lost_session_closes_the_reopened_file() {
     with_client(|fake, client| async move {
         let (_, handle) = create(&client, "a").await;
         fake.forget_sessions(1);
@@ -120,7 +121,7 @@ fn a_close_that_meets_a_lost_session_closes_what_was_opened_again() {
 }
 
 #[test]
-fn closes_with_nothing_to_tell_go_together_and_no_handle_outlives_its_close() {
+fn closes_without_reports_are_batched_and_end_their_handles() {
     with_client(|fake, client| async move {
         for number in 0..50 {
             let (_, handle) = create(&client, &format!("f{number}")).await;
@@ -134,27 +135,27 @@ fn closes_with_nothing_to_tell_go_together_and_no_handle_outlives_its_close() {
     });
 }
 
-/// The kernel tells of a close after the program has gone on.
+/// The kernel sends the release of a file after `close(2)` has returned to the program.
 #[test]
-fn a_pattern_is_set_by_who_has_just_closed_the_file() {
+fn set_pattern_waits_for_a_close_of_the_same_mount() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         let error = client.set_pattern(inode, None, 0).await.unwrap_err();
-        assert_eq!(error.code(), ErrorCode::InUse, "it stays open");
+        assert_eq!(error.code(), ErrorCode::InUse, "the file stays open");
         let setting = {
             let client = client.clone();
             skep_env::spawn(async move { client.set_pattern(inode, None, 0).await })
         };
-        // It begins while the file is open.
+        // The request begins while the file is open.
         skep_env::yield_now().await;
         client.close(handle).await.unwrap();
         setting.await.unwrap();
-        assert_eq!(fake.count::<SetPattern>(), 2, "each was asked once");
+        assert_eq!(fake.count::<SetPattern>(), 2, "one request for each call");
     });
 }
 
 #[test]
-fn a_lost_session_is_noticed_without_any_operation() {
+fn lost_session_is_renewed_without_an_operation() {
     with_client(|fake, client| async move {
         let _ = create(&client, "a").await;
         fake.forget_sessions(1);
@@ -164,7 +165,7 @@ fn a_lost_session_is_noticed_without_any_operation() {
 }
 
 #[test]
-fn a_session_that_is_used_is_kept_alive() {
+fn background_work_keeps_the_session_alive() {
     with_client(|fake, client| async move {
         let _ = create(&client, "a").await;
         until(|| fake.count::<KeepAlive>() >= 2).await;
@@ -172,12 +173,12 @@ fn a_session_that_is_used_is_kept_alive() {
 }
 
 #[test]
-fn what_was_never_executed_is_repeated_under_the_new_session() {
+fn unexecuted_request_is_repeated_in_the_new_session() {
     with_client(|fake, client| async move {
         let _ = create(&client, "a").await;
         fake.forget_sessions(1);
         let error = client.make_directory(InodeId::ROOT, b"a", NEW).await.unwrap_err();
-        assert_eq!(error.code(), ErrorCode::Exists, "that is the truth");
+        assert_eq!(error.code(), ErrorCode::Exists, "the first reply is right");
         fake.forget_sessions(1);
         client.make_directory(InodeId::ROOT, b"b", NEW).await.unwrap();
     });
@@ -185,10 +186,10 @@ fn what_was_never_executed_is_repeated_under_the_new_session() {
 
 /// Semantics 4.3.
 #[test]
-fn an_outcome_that_went_with_the_session_is_not_made_up() {
+fn outcome_lost_with_the_session_is_an_error() {
     with_client(|fake, client| async move {
         let _ = create(&client, "a").await;
-        // Executed; the reply is lost, and before the repetition the session is.
+        // Metadata executes the request. The reply is lost, and then the session.
         let lose = async |message| {
             let before = fake.with_metadata(1, |it| it.executed.len());
             fake.state.borrow_mut().lose_reply_of = Some(message);
@@ -202,7 +203,7 @@ fn an_outcome_that_went_with_the_session_is_not_made_up() {
         let error = task.await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Io);
         assert!(error.context().contains("look before you repeat it"), "{error}");
-        // Where a repetition can't lie, it is made.
+        // A create that is not exclusive can be repeated: its reply is right in both cases.
         let creating = client.clone();
         let task =
             skep_env::spawn(async move { creating.create(create_request("other", false)).await });
@@ -211,9 +212,9 @@ fn an_outcome_that_went_with_the_session_is_not_made_up() {
     });
 }
 
-/// Semantics 4.3: a service that was killed and is back has its sessions still.
+/// Semantics 4.3: a service that was killed and has restarted still has its sessions.
 #[test]
-fn what_a_repetition_is_answered_in_the_same_session_is_true() {
+fn repetition_in_the_same_session_gets_the_true_reply() {
     with_client(|fake, client| async move {
         let root = InodeId::ROOT;
         create(&client, "a").await;
@@ -227,14 +228,14 @@ fn what_a_repetition_is_answered_in_the_same_session_is_true() {
 
 /// Semantics 4.3.
 #[test]
-fn an_exchange_that_may_have_been_done_is_not_done_again() {
+fn exchange_with_unknown_outcome_is_not_repeated() {
     with_client(|fake, client| async move {
         let (a, _) = create(&client, "a").await;
         let (b, _) = create(&client, "b").await;
         let root = InodeId::ROOT;
         client.exchange(root, b"a", root, b"b").await.unwrap();
         assert_eq!(client.lookup(root, b"a").await.unwrap().inode, b);
-        // Executed; the reply is lost, and before the repetition the session is.
+        // Metadata executes the request. The reply is lost, and then the session.
         fake.state.borrow_mut().lose_reply_of = Some(Exchange::ID);
         let before = fake.with_metadata(1, |it| it.executed.len());
         let exchanging = client.clone();
@@ -246,14 +247,14 @@ fn an_exchange_that_may_have_been_done_is_not_done_again() {
         assert_eq!(error.code(), ErrorCode::Io);
         assert!(error.context().contains("look before you repeat it"), "{error}");
         assert_eq!(client.lookup(root, b"a").await.unwrap().inode, a, "done once");
-        // What was never executed is repeated under the new session.
+        // Metadata refuses this request before it executes it, so the client repeats it.
         fake.forget_sessions(1);
         client.exchange(root, b"a", root, b"b").await.unwrap();
     });
 }
 
 #[test]
-fn a_create_that_nobody_waits_for_leaves_nothing_open() {
+fn dropped_create_leaves_no_open_file() {
     with_client(|fake, client| async move {
         let _ = create(&client, "before").await;
         fake.state.borrow_mut().hold = Some(Create::ID);
@@ -262,19 +263,19 @@ fn a_create_that_nobody_waits_for_leaves_nothing_open() {
         fake.state.borrow_mut().hold = None;
         until(|| fake.count::<Close>() == 1).await;
         until(|| fake.with_metadata(1, |it| it.open_count()) == 1).await;
-        // Its slot is in order.
+        // The slot of the dropped request can be used again.
         let (_, handle) = create(&client, "b").await;
         client.close(handle).await.unwrap();
     });
 }
 
 #[test]
-fn bytes_missing_while_the_lease_is_doubtful_are_asked_about() {
+fn missing_bytes_under_a_doubtful_lease_are_not_read_as_zeros() {
     with_client(|fake, _| async move {
-        // Without background work nothing keeps the session alive.
-        let lonely = Client::new(Mount::new(options(&fake)).await.unwrap(), 0).unwrap();
-        let (inode, handle) = create(&lonely, "a").await;
-        write(&lonely, handle, 0, &bytes(100)).await;
+        // This mount has no background work, so no task renews the session.
+        let unrenewed = Client::new(Mount::new(options(&fake)).await.unwrap(), 0).unwrap();
+        let (inode, handle) = create(&unrenewed, "a").await;
+        write(&unrenewed, handle, 0, &bytes(100)).await;
         fake.with_metadata(1, |it| {
             it.forget_sessions();
             it.entries.clear();
@@ -283,13 +284,13 @@ fn bytes_missing_while_the_lease_is_doubtful_are_asked_about() {
         fake.each_storage(|storage| storage.files.clear());
         let end = skep_env::now() + Duration::from_millis(u64::from(LEASE_MS));
         until(|| skep_env::now() > end).await;
-        let error = lonely.read(handle, 0, skep_env::Buf::new(100)).await.unwrap_err();
+        let error = unrenewed.read(handle, 0, skep_env::Buf::new(100)).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Stale, "not a hundred zeros");
     });
 }
 
 #[test]
-fn handles_are_shared_by_the_workers_and_ranges_of_slots_are_not() {
+fn workers_share_handles_and_have_own_slot_ranges() {
     with_client(|fake, first| async move {
         let second = Client::new(Arc::clone(first.mount()), 1).unwrap();
         assert!(Client::new(Arc::clone(first.mount()), 1).is_err());
@@ -315,8 +316,8 @@ fn handles_are_shared_by_the_workers_and_ranges_of_slots_are_not() {
 }
 
 #[test]
-fn threads_of_one_mount_work_side_by_side() {
-    // The fake cluster runs on a thread of its own; two workers on theirs.
+fn two_threads_of_one_mount_work_in_parallel() {
+    // The fake cluster runs on one thread, and each of the two workers on another.
     let (tokens, token) = std::sync::mpsc::channel();
     let (stop, stopped) = skep_env::Mailbox::new(1).unwrap();
     let servers = std::thread::spawn(move || {
@@ -364,7 +365,7 @@ fn threads_of_one_mount_work_side_by_side() {
 }
 
 #[test]
-fn shutdown_reports_closes_the_sessions_and_leaves() {
+fn shutdown_reports_writes_closes_sessions_and_leaves() {
     with_client(|fake, other| async move {
         let ending = Mount::new(options(&fake)).await.unwrap();
         let background = skep_env::spawn(Arc::clone(&ending).run_background());

@@ -1,4 +1,4 @@
-//! Sizes and times of files that are being written, and what the kernel may keep.
+//! Sizes and times of files that are being written, and what the kernel may cache.
 
 use crate::{create, mount, read, set_size, with_client, write};
 use skep_client::{Closes, InodeAttributes, Names, OpenMode, Opens};
@@ -6,7 +6,7 @@ use skep_types::InodeId;
 use skep_wire::metadata::{Close, GetAttributes, ReportWritten};
 
 #[test]
-fn the_writer_sees_its_size_at_once_and_others_after_flush() {
+fn writer_sees_its_size_at_once_and_others_after_flush() {
     with_client(|fake, client| async move {
         let other = mount(&fake).await;
         let (inode, handle) = create(&client, "a").await;
@@ -22,7 +22,7 @@ fn the_writer_sees_its_size_at_once_and_others_after_flush() {
 }
 
 #[test]
-fn flush_and_close_say_only_what_is_new() {
+fn flush_and_close_report_only_new_writes() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         client.flush(handle).await.unwrap();
@@ -40,7 +40,7 @@ fn flush_and_close_say_only_what_is_new() {
 }
 
 #[test]
-fn a_read_at_the_end_asks_for_the_size_when_it_is_old() {
+fn read_at_the_end_refreshes_an_old_size() {
     with_client(|fake, client| async move {
         let (inode, writer) = create(&client, "a").await;
         let other = mount(&fake).await;
@@ -56,7 +56,7 @@ fn a_read_at_the_end_asks_for_the_size_when_it_is_old() {
 }
 
 #[test]
-fn a_truncation_by_the_writer_counts_at_once() {
+fn truncation_by_the_writer_takes_effect_at_once() {
     with_client(|_, client| async move {
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, b"0123456789").await;
@@ -71,7 +71,7 @@ fn a_truncation_by_the_writer_counts_at_once() {
 }
 
 #[test]
-fn a_truncation_by_another_client_between_writes_keeps_what_came_after_it() {
+fn truncation_elsewhere_keeps_only_later_writes() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "log").await;
         write(&client, handle, 0, &[1; 1000]).await;
@@ -82,7 +82,7 @@ fn a_truncation_by_another_client_between_writes_keeps_what_came_after_it() {
         client.flush(handle).await.unwrap();
         assert_eq!(other.attributes(inode).await.unwrap().size, 1010);
         client.close(handle).await.unwrap();
-        // And the other way round: nothing was written after it.
+        // The other case: no write follows the truncation.
         let (inode, handle) = create(&client, "gone").await;
         write(&client, handle, 0, &[1; 1000]).await;
         other.set_attributes(set_size(inode, 7)).await.unwrap();
@@ -99,7 +99,7 @@ fn a_truncation_by_another_client_between_writes_keeps_what_came_after_it() {
 }
 
 #[test]
-fn the_page_cache_is_kept_until_somebody_else_changes_the_file() {
+fn page_cache_is_kept_until_another_mount_changes_the_file() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, b"x").await;
@@ -113,7 +113,7 @@ fn the_page_cache_is_kept_until_somebody_else_changes_the_file() {
         client.close(handle).await.unwrap();
         let other = mount(&fake).await;
         let (handle, kept) = open(&other).await;
-        assert!(!kept, "it never saw the file");
+        assert!(!kept, "this mount has never opened the file");
         write(&other, handle, 0, b"y").await;
         other.close(handle).await.unwrap();
         assert!(!open(&client).await.1);

@@ -10,7 +10,7 @@ use crate::limits;
 use crate::reply::{Outcome, ReplyBody};
 use crate::request::data::{Allocate, Copy, Seek};
 use crate::waits::Caller;
-use skep_client::Sought;
+use skep_client::SeekTarget;
 use skep_types::{Error, Result};
 use std::ops::Range;
 
@@ -54,11 +54,11 @@ pub(super) async fn seek<F: FileSystem>(
     seek: Seek,
     caller: Caller,
 ) -> Outcome {
-    let Seek { offset, sought, .. } = seek;
+    let Seek { offset, target, .. } = seek;
     let search = HoleSearch { context, seek, caller };
-    let found = match sought {
-        Sought::Data => search.next_data(offset).await?,
-        Sought::Hole => search.next_hole(offset).await?,
+    let found = match target {
+        SeekTarget::Data => search.next_data(offset).await?,
+        SeekTarget::Hole => search.next_hole(offset).await?,
     };
     Ok(ReplyBody::Number(found.ok_or(libc::ENXIO)?))
 }
@@ -72,18 +72,18 @@ struct HoleSearch<'a, F> {
 
 impl<F: FileSystem> HoleSearch<'_, F> {
     /// The next data or hole that storage has.
-    async fn stored(&self, offset: u64, sought: Sought) -> Result<Option<u64>> {
-        self.context.file_system.seek(self.seek.handle, offset, sought).await
+    async fn stored(&self, offset: u64, target: SeekTarget) -> Result<Option<u64>> {
+        self.context.file_system.seek(self.seek.handle, offset, target).await
     }
 
     async fn next_data(&self, offset: u64) -> Result<Option<u64>> {
-        let data = self.stored(offset, Sought::Data).await?;
+        let data = self.stored(offset, SeekTarget::Data).await?;
         if data == Some(offset) {
             return Ok(data);
         }
         let Some(end) = self.end_of_hole(offset, data).await? else { return Ok(data) };
         if self.write_back(offset..end).await? {
-            self.stored(offset, Sought::Data).await
+            self.stored(offset, SeekTarget::Data).await
         } else {
             Ok(Some(offset))
         }
@@ -91,8 +91,8 @@ impl<F: FileSystem> HoleSearch<'_, F> {
 
     async fn next_hole(&self, mut offset: u64) -> Result<Option<u64>> {
         loop {
-            let Some(hole) = self.stored(offset, Sought::Hole).await? else { return Ok(None) };
-            let data = self.stored(hole, Sought::Data).await?;
+            let Some(hole) = self.stored(offset, SeekTarget::Hole).await? else { return Ok(None) };
+            let data = self.stored(hole, SeekTarget::Data).await?;
             let Some(end) = self.end_of_hole(hole, data).await? else { return Ok(Some(hole)) };
             if !self.write_back(hole..end).await? {
                 // A later hole is a valid result too, and the end of the file is one.
@@ -102,7 +102,7 @@ impl<F: FileSystem> HoleSearch<'_, F> {
                 offset = end;
                 continue;
             }
-            if self.stored(hole, Sought::Hole).await? == Some(hole) {
+            if self.stored(hole, SeekTarget::Hole).await? == Some(hole) {
                 return Ok(Some(hole));
             }
             offset = hole;

@@ -6,7 +6,7 @@ use crate::invalidation::ALL_PAGES;
 use crate::reply::{Outcome, ReplyBody};
 use crate::request::locks::{Lock, LockRequest};
 use crate::waits::Caller;
-use skep_client::Locked;
+use skep_client::LockOutcome;
 use skep_types::InodeId;
 
 pub(crate) async fn perform<F: FileSystem>(
@@ -33,7 +33,7 @@ async fn set<F: FileSystem>(
     let Lock { inode, handle, lock } = lock;
     let fs = &context.file_system;
     let number = fs.new_lock_wait();
-    if let Locked::Done { keep_cache } = fs.set_lock(handle, lock.clone(), number).await? {
+    if let LockOutcome::Granted { keep_cache } = fs.set_lock(handle, lock.clone(), number).await? {
         return granted(context, inode, lock.mode.is_some(), keep_cache).await;
     }
     if !waits {
@@ -44,7 +44,9 @@ async fn set<F: FileSystem>(
         // A signal interrupts the wait, never an attempt. So an interrupted caller has no lock.
         let waited = waiting.unless_interrupted(fs.wait_for_lock(handle, &lock, number)).await;
         waited.ok_or(libc::EINTR)??;
-        if let Locked::Done { keep_cache } = fs.set_lock(handle, lock.clone(), number).await? {
+        if let LockOutcome::Granted { keep_cache } =
+            fs.set_lock(handle, lock.clone(), number).await?
+        {
             return granted(context, inode, true, keep_cache).await;
         }
     }

@@ -6,7 +6,7 @@
 use super::{RawRequest, has_flag, inode};
 use crate::abi::Opcode;
 use crate::limits;
-use skep_client::{Allocation, HandleId, Sought};
+use skep_client::{Allocation, HandleId, SeekTarget};
 use skep_env::Buf;
 use skep_types::InodeId;
 use skep_types::codec::record;
@@ -133,7 +133,7 @@ pub(crate) struct Seek {
     pub(crate) inode: InodeId,
     pub(crate) handle: HandleId,
     pub(crate) offset: u64,
-    pub(crate) sought: Sought,
+    pub(crate) target: SeekTarget,
 }
 
 /// The arguments of `copy_file_range`.
@@ -235,13 +235,13 @@ fn parse_allocate(raw: &RawRequest) -> Result<DataRequest, i32> {
 
 fn parse_seek(raw: &RawRequest) -> Result<DataRequest, i32> {
     let arguments: SeekIn = raw.arguments()?;
-    let sought = match arguments.whence as i32 {
-        libc::SEEK_DATA => Sought::Data,
-        libc::SEEK_HOLE => Sought::Hole,
+    let target = match arguments.whence as i32 {
+        libc::SEEK_DATA => SeekTarget::Data,
+        libc::SEEK_HOLE => SeekTarget::Hole,
         _ => return Err(libc::EINVAL),
     };
     let (handle, offset) = (HandleId::new(arguments.handle), arguments.offset);
-    Ok(DataRequest::Seek(Seek { inode: raw.node(), handle, offset, sought }))
+    Ok(DataRequest::Seek(Seek { inode: raw.node(), handle, offset, target }))
 }
 
 fn parse_copy(raw: &RawRequest, is_long: bool) -> Result<DataRequest, i32> {

@@ -5,8 +5,8 @@
 use skep_client::{
     Allocates, Allocation, Closes, Copies, CreateRequest, Created, Directories, DirectoryEntries,
     DirectoryEntry, EntryReply, FileLock, HandleId, HeldLock, InodeAttributes, LockKind, LockMode,
-    Locked, Locks, Names, NewInode, OpenMode, OpenedFile, Opens, Patterns, Reads, SetAttributes,
-    SetTime, Sought, Stat, StatFs, Syncs, Writes, XattrMode, Xattrs,
+    LockOutcome, Locks, Names, NewInode, OpenMode, OpenedFile, Opens, Patterns, Reads, SeekTarget,
+    SetAttributes, SetTime, Stat, StatFs, Syncs, Writes, XattrMode, Xattrs,
 };
 use skep_env::Buf;
 use skep_types::{
@@ -648,15 +648,15 @@ impl Allocates for Memory {
     }
 
     /// Pages of zeros count as holes.
-    async fn seek(&self, handle: HandleId, offset: u64, what: Sought) -> Result<Option<u64>> {
+    async fn seek(&self, handle: HandleId, offset: u64, what: SeekTarget) -> Result<Option<u64>> {
         self.with(|tree| {
             let data = &tree.opened(handle)?.data;
             let found = (offset as usize..data.len()).find(|at| {
                 let page = at / 4096 * 4096;
                 let is_hole = data[page..data.len().min(page + 4096)].iter().all(|it| *it == 0);
-                is_hole == (what == Sought::Hole)
+                is_hole == (what == SeekTarget::Hole)
             });
-            let end = what == Sought::Hole && offset < data.len() as u64;
+            let end = what == SeekTarget::Hole && offset < data.len() as u64;
             Ok(found.or(end.then_some(data.len())).map(|at| at as u64))
         })
     }
@@ -682,18 +682,18 @@ impl Locks for Memory {
     }
 
     /// Of whole files only.
-    async fn set_lock(&self, handle: HandleId, lock: FileLock, _: u64) -> Result<Locked> {
+    async fn set_lock(&self, handle: HandleId, lock: FileLock, _: u64) -> Result<LockOutcome> {
         let owner = owner_of(handle, &lock);
         self.with(|tree| {
             let locks = &mut tree.opened(handle)?.locks;
             if lock.mode.is_some() && locks.iter().any(|held| conflicts(held, owner, &lock)) {
-                return Ok(Locked::Refused);
+                return Ok(LockOutcome::Refused);
             }
             locks.retain(|(held, _)| *held != owner);
             if lock.mode.is_some() {
                 locks.push((owner, lock));
             }
-            Ok(Locked::Done { keep_cache: false })
+            Ok(LockOutcome::Granted { keep_cache: false })
         })
     }
 

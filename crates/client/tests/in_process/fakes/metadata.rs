@@ -26,7 +26,7 @@ pub(crate) struct FakeInode {
 #[derive(Debug, Default)]
 struct FakeSession {
     granted: u32,
-    /// By slot: last sequence and its answer.
+    /// By slot: the sequence of the last request, and the reply to it.
     slots: HashMap<u32, (u64, Result<Vec<u8>>)>,
 }
 
@@ -37,13 +37,13 @@ pub(crate) struct FakeMetadata {
     pub(crate) entries: HashMap<(InodeId, Bytes), InodeId>,
     sessions: HashMap<SessionId, FakeSession>,
     ended: Vec<SessionId>,
-    /// Messages that were executed, with the durable flag.
+    /// Messages of executed requests, with the durable flag.
     pub(crate) executed: Vec<(u16, bool)>,
-    /// Messages that only ask, and were to be answered when all before them was on the device.
+    /// Messages of read requests that were sent with the durable flag.
     pub(crate) asked_durably: Vec<u16>,
-    /// Which layout all files have.
+    /// The stripe pattern of all files.
     pub(crate) generation: u32,
-    /// Where the next directory is made.
+    /// The inode of the next new directory, if it is in another shard.
     pub(crate) directory_elsewhere: Option<InodeId>,
 }
 
@@ -101,7 +101,7 @@ impl FakeMetadata {
         self.sessions.len()
     }
 
-    /// How often all files are open.
+    /// The number of opens of all files.
     pub(crate) fn open_count(&self) -> usize {
         self.inodes.values().flat_map(|inode| inode.opens.values()).sum()
     }
@@ -294,7 +294,7 @@ impl FakeMetadata {
         Ok(AttributesReply { attributes: attributes.clone() })
     }
 
-    /// Doesn't cut chunk files: tests that need it do that themselves.
+    /// Does not truncate chunk files: tests that need this do so themselves.
     pub(crate) fn set_attributes(&mut self, request: &SetAttributes) -> Result<AttributesReply> {
         let attributes = &mut self.inode(request.inode)?.attributes;
         if let Some(size) = request.size {

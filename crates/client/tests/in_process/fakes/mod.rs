@@ -1,6 +1,6 @@
 //! A tiny cluster in this process, behind real sockets: enough of management, metadata and storage
-//! for the client's tests, with faults on demand. Checks slots and sequences strictly; stores what
-//! it is given; knows nothing of permissions.
+//! for the client's tests, with faults on demand. It checks slots and sequences strictly. It does
+//! not check permissions.
 
 mod metadata;
 mod storage;
@@ -30,7 +30,7 @@ pub(crate) const METADATA_GROUPS: [u32; 2] = [1, 2];
 pub(crate) const STORAGE_GROUPS: [u32; 4] = [11, 12, 13, 14];
 pub(crate) const LEASE_MS: u32 = 300;
 
-/// What a handler does besides answering.
+/// The action of a handler besides its reply.
 pub(crate) enum Answer {
     Body(Vec<u8>),
     Data(Vec<u8>, Buf),
@@ -45,7 +45,7 @@ impl Answer {
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) map: Option<ClusterMap>,
-    /// What management answers to heartbeats.
+    /// The capacity in management's replies to heartbeats.
     pub(crate) capacity: Option<Capacity>,
     pub(crate) next_node: u32,
     pub(crate) clients: HashSet<NodeId>,
@@ -55,11 +55,12 @@ pub(crate) struct State {
     pub(crate) counts: HashMap<u16, usize>,
     /// Number of replies.
     pub(crate) replies: usize,
-    /// The next request of this message is carried out, and the connection cut before its reply.
+    /// The fake executes the next request of this message, and closes the connection before its
+    /// reply.
     pub(crate) lose_reply_of: Option<u16>,
-    /// Requests of this message wait until it is taken away.
+    /// Requests of this message wait until this is `None`.
     pub(crate) hold: Option<u16>,
-    /// Connections are refused, and the ones that are there cut.
+    /// The fake refuses new connections, and closes the open ones.
     pub(crate) is_down: bool,
 }
 
@@ -70,7 +71,7 @@ pub(crate) struct FakeCluster {
 }
 
 impl FakeCluster {
-    /// Starts it on this thread's loop.
+    /// Starts the cluster on this thread's event loop.
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_address().unwrap().to_string();
@@ -197,12 +198,12 @@ impl FakeCluster {
         }
     }
 
-    /// How often a message arrived.
+    /// The number of requests of a message that have arrived.
     pub(crate) fn count<R: Request>(&self) -> usize {
         self.state.borrow().counts.get(&R::ID).copied().unwrap_or(0)
     }
 
-    /// Makes all sessions unknown at a metadata group.
+    /// Makes a metadata group forget all its sessions.
     pub(crate) fn forget_sessions(&self, group: u32) {
         self.with_metadata(group, FakeMetadata::forget_sessions);
     }
@@ -216,7 +217,7 @@ impl FakeCluster {
     }
 }
 
-/// A body that is bytes already.
+/// A body that is encoded already.
 #[derive(Debug)]
 struct Raw(Vec<u8>);
 

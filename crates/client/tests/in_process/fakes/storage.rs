@@ -20,9 +20,9 @@ pub(crate) struct FakeStorage {
     pub(crate) files: HashMap<ChunkFileKey, Vec<u8>>,
     pub(crate) incarnation: u64,
     pub(crate) is_full: bool,
-    /// So many reads give damaged data, unnoticed by the server.
+    /// The number of coming reads that return damaged data without an error.
     pub(crate) flipped_reads: usize,
-    /// So many writes are refused as damaged on their way.
+    /// The number of coming writes that are refused as damaged on their way.
     pub(crate) refused_writes: usize,
 }
 
