@@ -195,10 +195,9 @@ impl StoredState {
         }
     }
 
-    /// Verifies that nothing leaks: no work is left, `alive` has
-    /// every remaining session and slot, the open counts are the sum over the sessions, and each chunk file has an inode.
-    /// Targets remember ended transactions and sessions for ten minutes: these records are not
-    /// counted.
+    /// Verifies that nothing leaks: no work is left, `alive` has every remaining session and slot,
+    /// the open counts are the sum over the sessions, and each chunk file has an inode. Targets
+    /// remember ended transactions and sessions for ten minutes: these records are not counted.
     pub(crate) fn check_leaks(
         &self,
         alive: &BTreeSet<SessionId>,

@@ -123,7 +123,7 @@ impl World {
         md::NewInode { permissions: permissions[self.random.index(3)], umask, uid: 1, gid: 1 }
     }
 
-    /// A random pattern in a request. An unset field means the value of the directory or the cluster.
+    /// A random pattern in a request. An unset field means the value of the directory or cluster.
     fn any_pattern(&mut self) -> PatternRequest {
         let is_listed = self.random.percent(30);
         let first = self.knobs.targets as u32 + 1;

@@ -157,9 +157,9 @@ pub(crate) fn check_inline_end(next_start: Option<u64>) -> Result<()> {
         None => Err(invalid(
             "inline bytes end where another component starts, at most 64 KiB on: inline/from=4KiB",
         )),
-        Some(end) if !end.is_multiple_of(INLINE_UNIT) || end > MAX_INLINE_BYTES => Err(invalid(format!(
-            "inline bytes end at {end}, which is no multiple of 4 KiB up to 64 KiB"
-        ))),
+        Some(end) if !end.is_multiple_of(INLINE_UNIT) || end > MAX_INLINE_BYTES => Err(invalid(
+            format!("inline bytes end at {end}, which is no multiple of 4 KiB up to 64 KiB"),
+        )),
         Some(_) => Ok(()),
     }
 }

@@ -85,7 +85,8 @@ fn create_opens_an_existing_file_unless_exclusive() {
 #[test]
 fn create_opens_a_file_with_its_inode_in_another_shard() {
     with_client(|fake, client| async move {
-        // A file whose inode is in the second shard and whose name is in the first, as after a rename.
+        // As after a rename: the inode of the file is in the second shard, and its name in the
+        // first.
         let group = METADATA_GROUPS[1];
         let mut request = create_request("there", true);
         request.directory = fake.with_metadata(group, |it| *it.inodes.keys().next().unwrap());

@@ -1,4 +1,4 @@
-//! Sessions: exactly once, lost replies, lost sessions, interrupted callers, many operations in parallel.
+//! Sessions: exactly once, lost replies, lost sessions, interrupted callers, parallel operations.
 
 use crate::fakes::LEASE_MS;
 use crate::{

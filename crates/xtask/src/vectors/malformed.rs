@@ -61,8 +61,8 @@ fn cases() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("magic", with_header(|h| h[0] = b's')),
         ("header checksum", with_flipped_bit(HEADER_BYTES - 1)),
-        ("with_flipped_bit bit in the header", with_flipped_bit(30)),
-        ("with_flipped_bit bit in the body", with_flipped_bit(HEADER_BYTES + 2)),
+        ("flipped bit in the header", with_flipped_bit(30)),
+        ("flipped bit in the body", with_flipped_bit(HEADER_BYTES + 2)),
         ("header length", with_header(|h| h[4] = 64)),
         ("reserved bytes 6 and 7 not zero", with_header(|h| h[7] = 1)),
         ("reserved byte 47 not zero", with_header(|h| h[47] = 1)),

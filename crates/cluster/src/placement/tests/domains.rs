@@ -107,7 +107,7 @@ fn targets_of_equal_domains_are_used_equally_often() {
 }
 
 #[test]
-fn room_weighs_between_domains_and_within_them() {
+fn free_space_weighs_between_and_within_domains() {
     let shape = [(1, 1), (1, 1), (2, 1), (2, 1)];
     let mut map = with_domains(&shape);
     map.targets[0].capacity.free_bytes = 50 << 30;
