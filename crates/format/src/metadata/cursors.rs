@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cursors_are_positive_and_leave_room_for_dots_and_ordinals() {
+    fn cursors_are_positive_and_reserve_dots_and_ordinals() {
         for i in 0..10_000_u32 {
             let cursor = name_cursor(ClusterId::default(), InodeId::ROOT, &i.to_le_bytes());
             assert!((256..=i64::MAX as u64).contains(&cursor) && cursor.is_multiple_of(ORDINALS));
