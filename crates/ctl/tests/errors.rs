@@ -98,6 +98,7 @@ fn check_row(commands: &Commands, directory: &Path, row: &Row) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one table")]
 fn errors_without_a_cluster_name_object_and_way_out() {
     let scratch = tempfile::tempdir().expect("a temporary directory");
     let path = |name: &str| scratch.path().join(name).display().to_string();

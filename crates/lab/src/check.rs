@@ -150,7 +150,7 @@ mod tests {
             Description { servers: 2, targets: 4, in_memory: true, ..Description::default() };
         assert!(check_memory(&lab, 512 << 20).is_ok());
         let refused = check_memory(&lab, 511 << 20).unwrap_err();
-        assert!(refused.context().contains("need 512 MiB"), "{refused}");
+        assert!(refused.context().contains("need at least 512 MiB"), "{refused}");
         lab.in_memory = false;
         assert!(check_memory(&lab, 0).is_ok());
         assert!(free_memory() > 0);

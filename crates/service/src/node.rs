@@ -148,6 +148,6 @@ mod tests {
             assert_eq!(node.problems(), Vec::<String>::new());
         }
         node.domain = "rack 2".into();
-        assert!(node.problems()[0].starts_with("`node.domain`: 'rack 2' can't"));
+        assert!(node.problems()[0].starts_with("`node.domain`: 'rack 2' cannot"));
     }
 }

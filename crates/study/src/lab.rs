@@ -85,7 +85,7 @@ mod tests {
         for (keys, words) in [
             ("shape = 'huge'", &["`lab.shape`", "huge", "scenario1"][..]),
             ("shape = 'small', link = 'fast'", &["`lab.link`", "fast"]),
-            ("shape = 'small', clients = 0", &["`lab`", "0 clients"]),
+            ("shape = 'small', clients = 0", &["`lab`", "clients 0"]),
         ] {
             let error = of(keys).expect_err("refused");
             assert_eq!(error.code(), ErrorCode::Configuration);
