@@ -15,7 +15,7 @@
 //! | `placement: Policy` | [`Component::chooser`] | [`Chooser::Cluster`] |
 //! | `placement: Groups` | [`Component::groups`], their count in `wanted`, [`Chooser::Listed`] | |
 //!
-//! The `generation` is 0, and decoders ignore it.
+//! The `generation` is 0. Each request has one encoding, and decoders refuse any other.
 
 use crate::GroupId;
 use crate::codec::{Codec, Described, FieldDoc, Reader, Writer};
@@ -295,7 +295,13 @@ impl Codec for PatternRequest {
 
     fn decode(r: &mut Reader<'_>) -> Result<Self> {
         let record = StripePattern::decode(r)?;
-        Self::from_record(&record).map_err(|error| r.corrupt(error.context()))
+        let request = Self::from_record(&record).map_err(|error| r.corrupt(error.context()))?;
+        // Each request has one encoding, so that a reserved field cannot carry anything.
+        if request.to_record() == record {
+            Ok(request)
+        } else {
+            Err(r.corrupt("the generation of a pattern request is 0, and unused fields are unset"))
+        }
     }
 }
 
@@ -311,7 +317,7 @@ impl Described for PatternRequest {
             name: "generation",
             kind: "u32",
             layout: <u32 as Codec>::LAYOUT,
-            doc: " Zero; receivers ignore it.\n",
+            doc: " Zero.\n",
         },
         FieldDoc {
             name: "origin",
