@@ -1,9 +1,9 @@
 //! Measures the cost of choosing the targets of a file, in isolation.
 //!
-//! `choose [FILES]` prints a line for each chooser, cluster shape and target count. A line has the
-//! nanoseconds for one choice, and for preparing a map, which happens whenever the map changes. The
-//! default chooser has a second line, with the servers in failure domains. This is not a test: it
-//! asserts nothing.
+//! `choose [FILES]` prints the time for preparing each cluster map, which happens whenever the map
+//! changes. For each chooser, a further line has the nanoseconds for one choice, by target count.
+//! The default chooser has a second line, with the servers in failure domains. This is not a test:
+//! it asserts nothing.
 
 use skep_cluster::placement::{Candidates, Cursor};
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability};
