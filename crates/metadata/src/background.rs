@@ -51,7 +51,7 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Tells the jobs that a transaction has written a key.
+    /// Notifies the jobs that a transaction has written a key.
     pub(crate) fn on_write(&mut self, key: &[u8]) {
         self.items.on_write(key);
     }

@@ -1,7 +1,7 @@
 //! The ordered key-value store below a metadata target: a small trait with two engines, fjall for
 //! services and an in-memory engine for simulation and tests.
 //!
-//! The engine does not sync by itself: the log of the target is the truth. The target applies a
+//! The engine need not sync, because the target's log is the source of truth. The target applies a
 //! batch only after the log records of the batch are synced, and passes the number of the last
 //! record. Applied batches become durable together, at a checkpoint.
 

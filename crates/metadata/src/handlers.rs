@@ -105,7 +105,8 @@ pub(crate) fn dispatch<E: Engine>(
 /// means that any group can serve it.
 pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
     let at = match message {
-        // The directory of the new name determines the group. It is not the first field of the
+        // The directory of the new name determines the group. In these messages it is not the first
+        // field.
         // body.
         md::Link::ID => {
             let link = md::Link::from_bytes(body).ok()?;

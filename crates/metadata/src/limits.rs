@@ -6,11 +6,11 @@ use std::time::Duration;
 /// the device takes at most [`SYNC_AFTER`].
 pub const SYNC_INTERVAL: Duration = Duration::from_millis(10);
 /// Age of the oldest unsynced change at which the target begins a sync. If another sync has just
-/// begun, the change waits for that sync and for one more, so each of the two may take half of
-/// [`SYNC_INTERVAL`]. On a slower device, a change may become as old as two syncs take.
+/// begun, the change waits for that sync and for one more. So each of the two syncs may take half
+/// of [`SYNC_INTERVAL`]. On a slower device, a change may become as old as two syncs take.
 pub const SYNC_AFTER: Duration = Duration::from_millis(5);
-/// Count of numbers (for inodes and transactions) that one reservation covers. A reservation costs
-/// one log record; a crash wastes at most this many of the 2^48 numbers.
+/// How many numbers (for inodes and transactions) one reservation covers. A reservation costs one
+/// log record; a crash wastes at most this many of the 2^48 numbers.
 pub const NUMBER_RANGE: u64 = 65_536;
 /// Maximum number of chunk files that one message asks a storage target to remove.
 pub const REMOVALS_PER_MESSAGE: usize = 256;
@@ -35,17 +35,17 @@ pub const MAX_REVALIDATIONS: u32 = 16;
 pub const LONGEST_WAIT: Duration = Duration::from_millis(250);
 /// Age of a prepared transaction at which the participant asks the coordinator for its decision.
 pub const ASK_AFTER: Duration = Duration::from_secs(1);
-/// Pause before a target repeats a call that another group has refused: a removal of chunk files, a
-/// request for the size of a chunk file, or a decision.
+/// Pause before a target repeats a call that another group has refused. The call is a removal of
+/// chunk files, a request for the size of a chunk file, or a decision.
 pub const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Seconds for which a target remembers that a session, or a transaction of another group, has
-/// ended. This is longer than any message can be in flight.
+/// ended. No message can be in flight for that long.
 pub const END_KEPT_SECONDS: i64 = 600;
 /// Interval between two searches for records of ended sessions and transactions that are old enough
 /// to be deleted.
 pub const FORGET_EVERY: Duration = Duration::from_secs(60);
-/// Maximum number of records that such a search reads in one batch. A target may have hundreds of
-/// thousands of them.
+/// Maximum number of records of ended sessions or transactions that the search reads in one batch.
+/// A target may have hundreds of thousands of these records.
 pub const ENDS_PER_BATCH: usize = 1000;
 /// Number of waiting operations at which the target refuses changes with `LimitReached`.
 pub const MAX_PARKED: usize = 100_000;
@@ -59,14 +59,14 @@ pub const PARKED_RESERVE: usize = 100_000;
 pub const MAX_REPETITIONS: usize = 8;
 /// Maximum number of slots of a session.
 pub const MAX_SLOTS: u32 = skep_wire::limits::MAX_SLOTS;
-/// Bytes at which a log record ends and the next operation of the batch begins another record. This
-/// is far below the record length that a reader takes for damage, and enough for hundreds of
+/// Bytes at which a log record ends and the next operation of the batch begins another record. The
+/// limit is far below the record length that a reader takes for damage, and enough for hundreds of
 /// operations.
 pub const RECORD_BYTES: usize = 4 << 20;
-/// Maximum number of bytes that one operation may change. All of them must fit into one log record,
-/// so that the operation is atomic; the target refuses a larger operation before it changes
-/// anything. The limit is ten times the changes of removing the largest possible file (chunk files
-/// and extended attributes).
+/// Maximum number of bytes that one operation may change. All changes of an operation must fit into
+/// one log record, so that the operation is atomic. The target refuses a larger operation before it
+/// changes anything. The limit is ten times the changes of removing the largest possible file
+/// (chunk files and extended attributes).
 pub const OPERATION_BYTES: usize = 32 << 20;
 const _: () = assert!(OPERATION_BYTES < skep_format::log::MAX_PAYLOAD_BYTES);
 /// Maximum number of steps of one prepared transaction. A rename needs three steps at one group.
@@ -78,9 +78,11 @@ pub const CHECKPOINT_LOG_BYTES: u64 = 64 << 20;
 /// journal holds the records of one in-memory table.
 pub const JOURNAL_BYTES: u64 = 64 << 20;
 /// Free bytes that a target reserves on its disk for requests that free or end something. Below
-/// this value it refuses requests that add something. The reserve holds the log between up to two
-/// checkpoints ([`CHECKPOINT_LOG_BYTES`] each) with the segments in use, two journals and two
-/// tables of the key-value store, and the tables that the store rewrites to drop removed keys.
+/// this value, the target refuses requests that add something.
+///
+/// The reserve holds the log of up to two checkpoints ([`CHECKPOINT_LOG_BYTES`]) with the segments
+/// in use. It also holds two journals and two tables of the key-value store, and the tables that
+/// the store rewrites to drop removed keys.
 pub const RESERVE_BYTES: u64 = 512 << 20;
 /// The reserve is at most the size of the file system divided by this number.
 pub const RESERVE_DIVISOR: u64 = 8;
@@ -100,11 +102,11 @@ pub const MAX_FILE_LOCKS: usize = 1 << 20;
 /// Maximum number of requests that wait for locks on a target.
 pub const MAX_LOCK_WAITS: usize = 100_000;
 /// Maximum time for which the target parks a request that waits (for a lock, for notifications).
-/// Then the target asks the client to poll again, so that no wait outlives a connection whose loss
-/// nobody noticed.
+/// Then the target asks the client to poll again. So no wait outlives a connection that was lost
+/// without an error.
 pub const WAIT_ANSWER: Duration = Duration::from_secs(5);
 /// Time for which a lock stays reserved for a woken waiter, and for which a waiter that must poll
-/// again keeps its queue position. It is many times the latency of a message.
+/// again keeps its queue position. The value is many times the latency of a message.
 pub const WAKE_RESERVATION: Duration = Duration::from_secs(1);
 /// Number of later conflicting requests that may be granted ahead of a waiter before the waiter
 /// gets a starvation barrier.

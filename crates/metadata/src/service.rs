@@ -1,5 +1,5 @@
-//! The service around the pure state machine of a metadata target. It connects the target to
-//! sockets, log file, key-value store and clock, on one thread.
+//! The service around the pure state machine of a metadata target. The service connects the target
+//! to sockets, log file, key-value store and clock, on one thread.
 //!
 //! Connections put requests into one inbox. When no other future can run, the service passes the
 //! inbox to the target as one batch, and performs the returned actions in order. Then the thread

@@ -1,9 +1,9 @@
 //! A metadata target as a pure state machine: it takes events and returns actions, and uses no
 //! clock, socket or file. The real service and the simulator run the same code.
 //!
-//! A target handles all events that have arrived as one batch. It runs their transactions one after
-//! the other, logs the changes, and then sends the replies. The changes of one transaction are
-//! always in one log record; a batch has as many records as it needs.
+//! A target handles all events that have arrived as one batch. For each batch it runs the
+//! transactions one after the other, logs the changes, and then sends the replies. The changes of
+//! one transaction are always in one log record; a batch has as many records as it needs.
 //!
 //! # Invariants
 //! - The target sends the reply to a modifying request only after it has appended the log record of

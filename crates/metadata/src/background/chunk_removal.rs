@@ -75,8 +75,8 @@ impl ChunkRemovals {
         Ok(())
     }
 
-    /// Sends the next removals to a group. All of them are synced, because the engine holds only
-    /// synced changes.
+    /// Sends the next removals to a group. All these removals are synced, because the engine holds
+    /// only synced changes.
     fn remove_chunks<E: Engine>(
         &mut self,
         group: GroupId,

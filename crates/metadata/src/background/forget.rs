@@ -8,8 +8,8 @@ use skep_format::metadata::{Key, decode_value, last_u64};
 use skep_types::{Result, SessionId, Timestamp};
 use std::time::Duration;
 
-/// The search for such records that are old enough to be deleted. Each batch reads one page, until
-/// the search has read all records.
+/// The search for records of ended sessions and transactions that are old enough to be deleted.
+/// Each batch reads one page, until the search has read all records.
 #[derive(Debug, Default)]
 pub(crate) struct ForgetJob {
     /// Time at which the next search begins or the current one continues.

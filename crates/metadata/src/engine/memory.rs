@@ -1,6 +1,6 @@
 //! The in-memory engine, for simulation and tests. A power loss takes the engine back to its last
-//! checkpoint, or to any batch applied since then: an engine without syncs may still have written
-//! some of these batches to the device by itself.
+//! checkpoint, or to any batch applied since then. The latter simulates an engine without syncs,
+//! some of whose batches have reached the device nevertheless.
 
 use super::{Engine, Mutations};
 use skep_format::metadata::Key;

@@ -1,6 +1,6 @@
-//! `CreateUnnamed`: creates a regular file without a name and opens it (`O_TMPFILE`). Unless a
-//! `Link` has given the file a name, the target removes it at its last close, or at the end of the
-//! session that has it open.
+//! `CreateUnnamed`: creates a regular file without a name and opens it (`O_TMPFILE`). The target
+//! removes the file at its last close, or at the end of the session that has it open. A file that a
+//! `Link` has named stays.
 
 use crate::engine::Engine;
 use crate::handlers::create::new_file;

@@ -1,4 +1,4 @@
-//! `SetLock` and `TestLock`: file locks of applications. These requests never wait for a lock; for
+//! `SetLock` and `TestLock`: file locks of applications. Neither request ever waits for a lock; for
 //! `WaitLock`, see `locks::waits`.
 
 use crate::engine::Engine;

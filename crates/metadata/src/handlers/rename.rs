@@ -1,12 +1,12 @@
 //! `Rename`: moves an entry to a new name. The group that serves the new directory runs the
 //! request.
 //!
-//! Other targets may serve the entries, the inodes and the old directory. This target asks their
-//! groups to prepare their steps in one transaction.
+//! Other targets may serve the entries, the inodes and the old directory. This target asks the
+//! groups of these targets to prepare their steps in one transaction.
 //!
-//! A rename that moves a directory to another parent holds the rename lock (one for the whole
-//! namespace, at the root's group) while the target walks the ancestors of the new directory. So
-//! two concurrent moves cannot create a loop.
+//! A rename that moves a directory to another parent holds the rename lock while the target walks
+//! the ancestors of the new directory. The lock exists once for the whole namespace, at the root's
+//! group. So two concurrent moves cannot create a loop.
 
 use crate::engine::Engine;
 use crate::limits::MAX_DEPTH;

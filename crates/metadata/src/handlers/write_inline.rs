@@ -30,7 +30,7 @@ pub(crate) fn run<E: Engine>(
     let mut record = context.inline_file(inode, generation, end)?;
     let Some(epoch) = context.shared.epochs.current() else { return Err(Stop::Unsynced) };
     let before = context.inline_bytes(inode)?;
-    // Both values fit into `usize`, because a pattern has only few bytes in metadata.
+    // Both values fit into `usize`, because a pattern keeps only few bytes in metadata.
     let (start, end) = (offset as usize, offset as usize + bytes.len());
     let mut after = before.clone();
     after.resize(before.len().max(end), 0);

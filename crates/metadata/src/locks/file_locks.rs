@@ -1,10 +1,11 @@
 //! The table of file locks (`flock`, `fcntl`): the locks that sessions hold, and the queues of
 //! waiters.
 //!
-//! The store has one record for each owner. This table is a copy of these records that finds
-//! conflicts by range. It is loaded at the start, and updated with each key that a transaction
-//! writes ([`FileLocks::on_write`]). Waits are in memory only: clients poll again after a restart.
-//! `docs/design/0005-locks.md` describes the whole design; `queue` describes the states of a wait.
+//! The store has one record for each owner. This table is a copy of the records in which the target
+//! finds conflicts by range. The table is loaded at the start, and updated with each key that a
+//! transaction writes ([`FileLocks::on_write`]). Waits are in memory only: clients poll again after
+//! a restart. `docs/design/0005-locks.md` describes the whole design; `queue` describes the states
+//! of a wait.
 //!
 //! # Invariants
 //! - The table holds exactly the locks of the `FileLocks` records, including those of the current
@@ -177,7 +178,7 @@ impl FileLocks {
         file.held_against(claim).next().map(|it| it.to_held_lock())
     }
 
-    /// Returns the obstacle that prevents the grant of a claim: a held lock, a lock that is
+    /// Returns the lock or claim that prevents the grant of a claim. This is a held lock, a lock
     /// reserved for a woken waiter, or the claim of a waiter ahead that has a barrier. `wait` is
     /// the number of the wait to which the claim belongs, or zero if it belongs to none.
     pub(crate) fn obstacle(
@@ -264,7 +265,8 @@ impl FileLocks {
         reply
     }
 
-    /// Removes a wait, if it is in the queue. Its client has got the lock, or gives up.
+    /// Removes a wait, if it is in the queue. The client has got the lock, or no longer wants to
+    /// wait.
     pub(crate) fn end_wait(&mut self, file_key: FileKey, wait: (SessionId, u64)) {
         // The wait is missing if it has ended already, or if it is for a lock of the other kind.
         let Some(file) = self.files.get_mut(&file_key) else { return };

@@ -100,7 +100,7 @@ impl Wait {
         }
     }
 
-    /// Changes the state. If a request is parked, adds the reply to it to `replies`.
+    /// Changes the state. If a request is parked, adds its reply to `replies`.
     fn reply(&mut self, next: WaitState, replies: &mut Vec<WaitAnswer>) {
         let is_woken = matches!(next, WaitState::Woken { .. });
         let before = std::mem::replace(&mut self.state, next);
@@ -155,9 +155,10 @@ impl Queue {
 
     /// Adds a wait at the end of the queue, or changes the state of a wait that is already in the
     /// queue. Returns whether the wait is new, and the reply to the request that was parked before.
-    /// That reply asks the client to poll again: two requests on different connections may arrive
-    /// in the wrong order, so the client may still wait for the reply to the request that arrived
-    /// first.
+    ///
+    /// The reply asks the client to poll again. Two requests on different connections may arrive in
+    /// the wrong order, so the client may still be waiting for the reply to the request that
+    /// arrived first.
     pub(super) fn put(
         &mut self,
         number: u64,

@@ -1,4 +1,4 @@
-//! `WaitLock` and `EndWait`, and the replies to waits. These requests use no slot and are no
+//! `WaitLock` and `EndWait`, and the replies to waits. Both requests use no slot and are no
 //! operations, so that a thousand waiters cannot delay the one request that unlocks.
 
 use crate::engine::Engine;

@@ -1,8 +1,8 @@
 //! Access control lists: extended attributes in the kernel's layout, kept consistent with the mode.
 //!
-//! The kernel checks permissions against these lists. Besides `setxattr`, two requests change them:
-//! `chmod` changes the mask (or the group's entry), and a new inode inherits the default list of
-//! its directory in the transaction that creates the inode. The target does not store a list that
+//! The kernel checks permissions against these lists. Besides `setxattr`, two requests change a
+//! list. `chmod` changes the mask (or the group's entry). A new inode inherits the default list of
+//! its directory, in the transaction that creates the inode. The target does not store a list that
 //! is equivalent to the mode.
 
 use crate::engine::Engine;

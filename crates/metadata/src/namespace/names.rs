@@ -95,8 +95,8 @@ impl<E: Engine> Context<'_, E> {
 
     /// Removes the entry at a cursor. The last entry with the same hash moves to the free ordinal,
     /// so that the ordinals have no gaps. A reader of the directory that is between the two
-    /// ordinals at that moment may miss the moved entry. This takes a 55-bit hash collision within
-    /// one directory.
+    /// ordinals at that moment may miss the moved entry. Such a miss requires a 55-bit hash
+    /// collision within one directory.
     pub(crate) fn remove_dentry(&mut self, directory: InodeId, cursor: u64) -> Result<(), Stop> {
         let first = cursor / ORDINALS * ORDINALS;
         let mut last = None;

@@ -9,9 +9,9 @@ use skep_types::{Error, ErrorCode, InodeId, Result, SessionId};
 use skep_wire::metadata::OpenMode;
 
 impl<E: Engine> Context<'_, E> {
-    /// Returns whether the session's new open makes the file shared, or finds it shared: at least
-    /// one other session has the file open, and at least one of the sessions may write. Stops until
-    /// the sessions that must acknowledge the sharing have done so.
+    /// Returns whether the session's open makes the file shared, or finds it shared already. A file
+    /// is shared if several sessions have it open and at least one of them may write. Returns
+    /// [`Stop::Held`] until the sessions that must acknowledge the sharing have done so.
     pub(crate) fn check_shared(&mut self, inode: InodeId, mode: OpenMode) -> Result<bool, Stop> {
         let session = self.session()?;
         let holders = self.shared.sharing.holders(inode);
@@ -25,9 +25,9 @@ impl<E: Engine> Context<'_, E> {
         if mode != OpenMode::Write && !has_writers {
             let is_being_shared = self.shared.sharing.is_being_shared(inode);
             // An open for writing that waits for acknowledgements need not wait for this session,
-            // because the reply to this request marks the file as shared. If this session has the
-            // file open already, the other open must wait for the acknowledgement: the reply to the
-            // earlier open may lack the mark, and may arrive after this reply.
+            // because the reply to this request marks the file as shared. But if this session has
+            // the file open already, that open must wait for its acknowledgement. The reply to the
+            // earlier open of this session may lack the mark, and may arrive after this reply.
             if !holders.contains(&session) {
                 self.shared.sharing.acknowledged_by_open(inode, session);
             }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub(crate) struct Truncation {
     /// New size of the file.
     pub(crate) size: u64,
-    /// Operation that began the truncation; `None` means that the operation has failed since.
+    /// Operation that began the truncation. `None` means that the operation has failed since.
     pub(crate) operation: Option<u64>,
     /// Number of replies of storage that have not arrived yet.
     pub(crate) missing_replies: usize,
@@ -22,8 +22,8 @@ pub(crate) struct Truncation {
 pub(crate) enum Progress {
     /// Other replies have not arrived yet.
     Pending,
-    /// All replies have arrived. `operation` began the truncation; `None` means that it has failed
-    /// since.
+    /// All replies have arrived. `operation` began the truncation; `None` means that the operation
+    /// has failed since.
     Complete { operation: Option<u64> },
 }
 

@@ -1,21 +1,21 @@
 //! Truncations: storage truncates the chunk files first, then the target logs the new size.
 //!
-//! If the target dies between these two steps, the client repeats the request. Until then, bytes
-//! beyond the new size may be gone although the file still has the old size. In the opposite order,
-//! truncated bytes could reappear when the file grows later.
+//! If the target is killed between these two steps, the client repeats the request. Until then,
+//! bytes beyond the new size may be gone although the file still has the old size. In the opposite
+//! order, truncated bytes could reappear when the file grows later.
 //!
 //! # Invariants
 //! - A truncation waits for the replies about all its chunk files. Then the file gets the size to
-//!   which the chunk files were truncated. If the operation has failed meanwhile, the target
-//!   finishes the truncation by itself.
+//!   which the chunk files were truncated. If the operation has failed meanwhile, internal work of
+//!   the target finishes the truncation.
 //! - Each file has at most one truncation in progress. Further truncations, and the recovery of the
-//!   file's size, wait until it has ended.
+//!   file's size, wait until that truncation has ended.
 //!
 //! # The hazard
 //! The service repeats a `TruncateChunk` until its storage target replies, perhaps long after the
-//! client that requested it has died. If the target abandoned the truncation meanwhile, storage
-//! would still truncate the chunk file. That would destroy acknowledged bytes that other clients
-//! have written since.
+//! client that requested the truncation has died. If the target abandoned the truncation meanwhile,
+//! storage would still truncate the chunk file. The late truncation would destroy acknowledged
+//! bytes that other clients have written since.
 //!
 //! So only a restart of this process abandons truncations, together with the connections on which
 //! the calls were sent. If the client is alive, it repeats its request. If the client died too,
@@ -90,8 +90,8 @@ pub(crate) fn set_size<E: Engine>(
 
 impl<E: Engine> Context<'_, E> {
     /// Returns `true` if storage has truncated all chunk files for this operation, and `false` if
-    /// the file has no truncation in progress. Stops while storage is truncating the chunk files,
-    /// for this operation or for another one.
+    /// the file has no truncation in progress. While storage is truncating the chunk files, returns
+    /// a [`Stop`] that makes the operation wait.
     ///
     /// # Errors
     /// The first refusal of storage.

@@ -36,7 +36,7 @@ impl<E: Engine> MetadataTarget<E> {
         Duration::from_millis(u64::from(self.shared.map.policy.lease_ms))
     }
 
-    /// Renews a session. The reply has the lease that the client has to use from now on.
+    /// Renews a session. The reply has the lease that the client must use from now on.
     pub(crate) fn keep_alive(
         &mut self,
         session: SessionId,
@@ -47,7 +47,7 @@ impl<E: Engine> MetadataTarget<E> {
         KeepAliveReply { lease_ms }
     }
 
-    /// Restarts all leases if the target itself was suspended (its process or its host was
+    /// Restarts all leases after the target itself was suspended (its process or its host was
     /// stopped), because it reads the renewals of that time only now. Short pauses do not matter,
     /// since clients renew several times per lease.
     pub(crate) fn restart_leases_after_pause(&mut self, now: Duration) {

@@ -232,9 +232,9 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(false)
     }
 
-    /// Whether a session has ended. A request to open an ended session is a late repetition. It
-    /// must not reopen the session, because the stored replies that detect other late repetitions
-    /// were deleted with the session.
+    /// Whether a session has ended. A request to open an ended session is a late repetition. Such a
+    /// request must not reopen the session, because the stored replies that detect other late
+    /// repetitions were deleted with the session.
     fn has_ended(&self, session: SessionId) -> Result<bool> {
         Ok(self.table.get(&Key::SessionEnd(session).to_bytes())?.is_some())
     }

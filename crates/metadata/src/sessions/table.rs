@@ -1,9 +1,9 @@
 //! The table of sessions: their leases, and the slots that have a request in progress.
 //!
 //! The store has the state that must survive a restart: the session, the last replies of its slots,
-//! and its open files. This table may be lost: leases restart after a restart of the target. The
-//! target logs the end of a session before it releases anything of the session. It remembers the
-//! end for a while, so that neither a restart nor a late request reopens the session.
+//! and its open files. The table itself may be lost: all leases restart when the target starts. The
+//! target logs the end of a session before it releases anything of the session. The record of the
+//! end stays for a while, so that neither a restart nor a late request reopens the session.
 //!
 //! # States of a session
 //! ```text

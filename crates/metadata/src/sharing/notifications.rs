@@ -1,4 +1,4 @@
-//! `WaitNotifications` and `AcknowledgeNotifications`, and the replies to polls. These requests use
+//! `WaitNotifications` and `AcknowledgeNotifications`, and the replies to polls. Both requests use
 //! no slot and are no operations, because a client must receive notifications even while all its
 //! slots have a request in progress.
 

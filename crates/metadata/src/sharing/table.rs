@@ -4,9 +4,10 @@
 //! client may neither append at a locally cached end of file nor keep cached pages.
 //! `docs/design/0008-shared-files.md` describes the whole design.
 //!
-//! The store has the opens. This table is a copy of them by file. It is loaded at the start, and
-//! updated with each key that a transaction writes ([`Sharing::on_write`]). Notifications are in
-//! memory only: after a restart, the client repeats the open that requires them.
+//! The store has the opens. This table is a copy of the opens by file. The table is loaded at the
+//! start, and updated with each key that a transaction writes ([`Sharing::on_write`]).
+//! Notifications are in memory only: after a restart, the client repeats the open that requires
+//! them.
 //!
 //! # States of a file
 //! ```text
@@ -16,14 +17,15 @@
 //!       +--------------------------------------------------------------------------+
 //!              one session is left, or none that writes: nothing is sent
 //! ```
-//! In `notifying`, the target gives each session's notification a number (`pending`), and sends it
-//! in the reply to the session's next `WaitNotifications`. The target stops waiting for a session
-//! when the client acknowledges the number or closes the file, or when the session ends.
+//! In `notifying`, the target assigns a number to the notification of each session (`pending`), and
+//! sends the notification in the reply to the session's next `WaitNotifications`. The target stops
+//! waiting for a session when the client acknowledges the number or closes the file, or when the
+//! session ends.
 //!
 //! # Invariants
-//! - Each session that has a shared file open was informed that the file is shared: by the reply to
-//!   its open, or by a notification that it acknowledged. (Only the simulator can check this
-//!   invariant.)
+//! - Each session that has a shared file open was informed that the file is shared, either by the
+//!   reply to its open or by a notification that it acknowledged. (Only the simulator can check
+//!   this invariant.)
 //! - A notification is complete when each awaited session has acknowledged it or closed the file.
 //!   So each awaited session has the file open.
 //! - `pending` holds exactly the notifications that `notifications` awaits, by session.
@@ -69,8 +71,8 @@ pub(crate) struct PollReply {
 /// The sessions that have files open, and the notifications about files that become shared.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
-    /// Sessions that have a file open. Code must not iterate over this map: the order of a hash map
-    /// would make simulations irreproducible.
+    /// Sessions that have a file open. Code must not iterate over this map, because the order of a
+    /// hash map would make simulations irreproducible.
     holders: HashMap<InodeId, Vec<SessionId>>,
     notifications: BTreeMap<InodeId, ShareNotification>,
     /// Notifications that each session has not acknowledged, by number.
@@ -120,7 +122,7 @@ impl Sharing {
 
     // ---- notifications
 
-    /// Whether an open waits for the acknowledgements that the file becomes shared.
+    /// Whether an open of this file waits for acknowledgements of other sessions.
     pub(crate) fn is_being_shared(&self, inode: InodeId) -> bool {
         self.notifications.contains_key(&inode)
     }

@@ -79,18 +79,18 @@ impl Operations {
         None
     }
 
-    /// Adds an operation back that has run and now waits.
+    /// Puts an operation back that has run and now waits.
     pub(crate) fn park(&mut self, op: Operation) {
         self.waiting.insert(op.id, op);
     }
 
-    /// Adds an operation back that runs again at `due`.
+    /// Puts an operation back that runs again at `due`.
     pub(crate) fn park_until(&mut self, due: Duration, op: Operation) {
         self.paused.insert((due, op.id));
         self.park(op);
     }
 
-    /// Adds an operation back that runs again after the next sync.
+    /// Puts an operation back that runs again after the next sync.
     pub(crate) fn park_until_sync(&mut self, op: Operation) {
         self.unsynced.push(op.id);
         self.park(op);

@@ -160,7 +160,7 @@ impl<E: Engine> MetadataTarget<E> {
                 && op.header().is_some_and(|header| header.message == Decide::ID);
         if is_fatal {
             // The target cannot read its state, do its internal work, or commit a prepared
-            // transaction. It stops, because further changes would add to the damage.
+            // transaction. The target stops, because further changes would add to the damage.
             return Err(error.within("metadata target"));
         }
         self.abandon(&mut op);

@@ -139,7 +139,7 @@ impl<'a, E: Engine> Context<'a, E> {
 
     // ---- locks of undecided transactions
 
-    /// Stops while another transaction holds a resource.
+    /// Returns [`Stop::Held`] while another transaction holds a resource.
     pub(crate) fn check_free(&self, resource: Resource) -> Result<(), Stop> {
         if self.applies_prepared || self.shared.locks.is_free(&resource, Some(self.owner)) {
             Ok(())
@@ -148,8 +148,8 @@ impl<'a, E: Engine> Context<'a, E> {
         }
     }
 
-    /// Takes the rename lock, which this target's group grants. Stops while another transaction
-    /// holds it.
+    /// Takes the rename lock, which this target's group grants. Returns [`Stop::Held`] while
+    /// another transaction holds the lock.
     pub(crate) fn take_rename_lock(&mut self) -> Result<(), Stop> {
         if self.shared.locks.try_take(&Resource::Rename, self.owner) {
             Ok(())
@@ -160,8 +160,8 @@ impl<'a, E: Engine> Context<'a, E> {
 
     // ---- inodes
 
-    /// Returns the inode; `None` means that it does not exist. Stops while an undecided transaction
-    /// holds the inode.
+    /// Returns the inode; `None` means that it does not exist. Returns [`Stop::Held`] while an
+    /// undecided transaction holds the inode.
     pub(crate) fn find_inode(&self, inode: InodeId) -> Result<Option<InodeRecord>, Stop> {
         self.check_free(Resource::Inode(inode))?;
         Ok(self.get(&Key::Inode(inode))?)
@@ -183,8 +183,8 @@ impl<'a, E: Engine> Context<'a, E> {
         Ok(self.get(&Key::Opens(inode))?.unwrap_or_default())
     }
 
-    /// Takes the next number. If all reserved numbers are used up, stops until the next reservation
-    /// is synced.
+    /// Takes the next number. If all reserved numbers are used up, returns [`Stop::Unsynced`] until
+    /// the next reservation is synced.
     pub(crate) fn next_number(&mut self) -> Result<u64, Stop> {
         // A number is used up even if the transaction fails; there are plenty of numbers.
         self.shared.numbers.take().ok_or(Stop::Unsynced)
@@ -215,8 +215,8 @@ impl<'a, E: Engine> Context<'a, E> {
         Ok(self.group_of(inode)? == self.shared.group)
     }
 
-    /// Calls another group. Returns the reply if it has arrived since an earlier run; otherwise
-    /// stops.
+    /// Calls another group. Returns the reply if it has arrived since an earlier run, otherwise
+    /// [`Stop::AwaitsReplies`].
     pub(crate) fn ask<R: Request>(
         &mut self,
         group: GroupId,
@@ -226,7 +226,7 @@ impl<'a, E: Engine> Context<'a, E> {
     }
 
     /// Calls several groups at once. Returns their replies if all have arrived since earlier runs,
-    /// or the first refusal; otherwise stops.
+    /// the first refusal if there is one, and otherwise [`Stop::AwaitsReplies`].
     pub(crate) fn ask_all<R: Request>(
         &mut self,
         requests: Vec<(GroupId, &R)>,

@@ -1,10 +1,10 @@
-//! The starts of a target (*epochs*), by number. They show whether a change that was acknowledged,
-//! but never synced, is still in the log.
+//! The starts of a target (*epochs*), by number. The target detects with them whether a change that
+//! was acknowledged, but never synced, is still in the log.
 //!
-//! An acknowledgement names the epoch and the log record. The host has lost power, and the record
-//! with it, if a later epoch began with this record number or a lower one: the log had ended before
-//! the record. If only the process was killed, no record is lost. The first record of the next
-//! epoch then follows all acknowledged ones.
+//! An acknowledgement names the epoch and the log record. If a later epoch began with the same
+//! record number or a lower one, the log had ended before the acknowledged record. So the host had
+//! lost power, and the record is lost. If only the process was killed, no record is lost, and the
+//! first record of the next epoch follows all acknowledged records.
 //!
 //! Invariant: an epoch is synced before the target acknowledges anything under it. Otherwise the
 //! next start could use the same number.

@@ -29,7 +29,7 @@ pub(crate) enum Resource {
 pub(crate) enum Owner {
     /// A prepared transaction.
     Prepared(TransactionId),
-    /// An operation of this target. It can own only the rename lock.
+    /// An operation of this target. Operations can own only the rename lock.
     Operation(u64),
     /// The truncation of a file.
     Truncation(InodeId),

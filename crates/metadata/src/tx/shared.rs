@@ -25,8 +25,8 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// Creates the numbers of a target that starts. Its last reservation, if any, ends at
-    /// `reserved`; `last` is the last record of the log.
+    /// Creates the numbers of a target that starts. `reserved` is the end of the target's last
+    /// reservation, if any, and `last` is the last record of the log.
     fn new(reserved: Option<u64>, last: Lsn) -> Self {
         // Numbers below the reservation may have been used. Zero is never used, and one is the
         // root's number.
@@ -110,7 +110,7 @@ pub(crate) struct Shared {
     pub(crate) shortage: Option<String>,
     /// Time on a monotonic clock, for leases and pauses.
     pub(crate) now: Duration,
-    /// Time of day. It never goes back.
+    /// Time of day, which never goes back.
     pub(crate) wall: Timestamp,
 }
 

@@ -213,7 +213,7 @@ pub(crate) fn do_anywhere<E: Engine>(
             None => elsewhere.push((group, vec![step])),
         }
     }
-    // The local steps are checked first: if one fails, no other group has to prepare.
+    // The local steps are checked first. If one fails, no other group needs to prepare.
     for step in &here {
         check(context, step).map_err(|stop| revalidate(context, stop))?;
     }

@@ -58,7 +58,7 @@ fn unlock(locks: &mut FileLocks, owner: u64, range: Range<u64>) {
     assert!(set(locks, &request(FILE, owner, None, range), 0));
 }
 
-/// Parks a wait. Its number is that of the owner.
+/// Parks a wait of an owner. The owner's number also serves as the wait number.
 fn wait(locks: &mut FileLocks, owner: u64, mode: LockMode, range: Range<u64>, now: Duration) {
     let state = (owner, Header::default(), now + WAIT_ANSWER);
     locks.wait(FILE, claim(owner, mode, range), owner, state);
@@ -185,7 +185,8 @@ fn readers_overtake_a_writer_a_limited_number_of_times() {
     assert_eq!(readers(&mut locks, 2000, later + 2 * BARRIER), MAX_OVERTAKEN);
 }
 
-/// The kernel of one host lets such readers pass, and other processes may wait for their locks.
+/// On one host the kernel does not let a waiting writer block such readers, and other processes may
+/// wait for locks of these readers.
 #[test]
 fn a_barrier_ends_and_lets_blocked_readers_pass() {
     let mut locks = FileLocks::default();

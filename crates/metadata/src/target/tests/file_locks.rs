@@ -65,7 +65,8 @@ fn a_lock_and_the_reply_to_its_request_survive_a_restart() {
     assert!(!story.locks(2, (0, 1), exclusive(inode, 5)), "owners of two sessions are two");
     assert!(story.locks(1, (0, 3), unlocked(exclusive(inode, 5))));
     assert!(story.locks(2, (0, 2), exclusive(inode, 5)));
-    // A late copy of the unlock arrives. It must not run again and release the lock of another
+    // A late copy of the unlock arrives. The copy must not run again and release the lock of
+    // another owner.
     // owner.
     assert!(story.locks(1, (0, 3), unlocked(exclusive(inode, 5))));
     story.restart();

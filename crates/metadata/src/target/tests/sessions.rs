@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// An operation waited for another group while its session ended. It committed afterwards, and left
-/// a slot and opens that no job would ever remove.
+/// An operation waited for another group while its session ended. The operation committed
+/// afterwards, and left a slot and opens that no job would ever remove.
 #[test]
 fn an_operation_is_refused_if_its_session_ended_meanwhile() {
     let mut story = Story::begin();
@@ -46,7 +46,8 @@ fn limits_of_one() -> Limits {
 }
 
 /// The target died while it cleaned up an ended session. After the next start the session was open
-/// again, with half of its files closed, so its client continued to use files that the target had
+/// again, with half of its files closed. Its client continued to use files that the target had
+/// disposed of.
 /// disposed of.
 #[test]
 fn an_ended_session_stays_ended_after_a_restart() {
