@@ -107,7 +107,6 @@ pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
     let at = match message {
         // The directory of the new name determines the group. In these messages it is not the first
         // field.
-        // body.
         md::Link::ID => {
             let link = md::Link::from_bytes(body).ok()?;
             return Some(link.directory);

@@ -67,7 +67,6 @@ fn a_lock_and_the_reply_to_its_request_survive_a_restart() {
     assert!(story.locks(2, (0, 2), exclusive(inode, 5)));
     // A late copy of the unlock arrives. The copy must not run again and release the lock of
     // another owner.
-    // owner.
     assert!(story.locks(1, (0, 3), unlocked(exclusive(inode, 5))));
     story.restart();
     let test = TestLock { lock: exclusive(inode, 5) };
@@ -239,7 +238,7 @@ fn lists_show_opens_locks_and_waits_of_sessions() {
     assert_eq!((waiting.len(), waiting[0].owner, all.next), (1, 6, None));
     let of_b = story.list(b);
     assert_eq!((of_b.uses.len(), of_b.uses[0].session.raw()), (1, 2));
-    // The list continues after its first entry.
+    // The list is continued after its first entry.
     let rest = ListLocks {
         inode: InodeId::default(),
         after_session: SessionId::new(1),

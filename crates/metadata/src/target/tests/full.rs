@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// When too many operations waited, the target refused all further requests, including the decision
-/// for which some of these operations waited. So they waited forever.
+/// Before the fix, a target with too many waiting operations refused all further requests,
+/// including the decision for which some of these operations waited. So they waited forever.
 #[test]
 fn requests_that_let_others_go_on_are_never_refused() {
     let limits = Limits { parked: 1, ..Limits::default() };

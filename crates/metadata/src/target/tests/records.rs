@@ -14,9 +14,9 @@ fn set_xattr(inode: InodeId, name: &str, bytes: usize) -> md::SetXattr {
     }
 }
 
-/// A batch was one log record, however large. The reader took a record of more than 64 MiB for the
-/// torn end of the log. So the next start dropped all changes of that batch and all later ones,
-/// although they were acknowledged.
+/// Before the fix, a batch was one log record, however large. The reader took a record of more than
+/// 64 MiB for the torn end of the log. So the next start dropped all changes of that batch and all
+/// later ones, although they were acknowledged.
 #[test]
 fn a_large_batch_becomes_several_records_that_can_be_read() {
     let mut story = Story::begin();

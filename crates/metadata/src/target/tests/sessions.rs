@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// An operation waited for another group while its session ended. The operation committed
-/// afterwards, and left a slot and opens that no job would ever remove.
+/// Before the fix, an operation that waited for another group while its session ended committed
+/// afterwards. It left a slot and opens that no job would ever remove.
 #[test]
 fn an_operation_is_refused_if_its_session_ended_meanwhile() {
     let mut story = Story::begin();
@@ -45,10 +45,9 @@ fn limits_of_one() -> Limits {
     Limits { closes_per_batch: 1, ..Limits::default() }
 }
 
-/// The target died while it cleaned up an ended session. After the next start the session was open
-/// again, with half of its files closed. Its client continued to use files that the target had
-/// disposed of.
-/// disposed of.
+/// Before the fix, if the target died while it cleaned up an ended session, the session was open
+/// again after the next start, with half of its files closed. Its client continued to use files
+/// that the target had disposed of.
 #[test]
 fn an_ended_session_stays_ended_after_a_restart() {
     let mut story = Story::begin_with(limits_of_one());
@@ -74,7 +73,8 @@ fn an_ended_session_stays_ended_after_a_restart() {
     assert!(is_alive(&mut story, 2));
 }
 
-/// The target closed all files of a session in one batch, and served no request meanwhile.
+/// Before the fix, the target closed all files of an ended session in one batch, and served no
+/// request meanwhile.
 #[test]
 fn other_requests_run_while_a_large_session_is_cleaned_up() {
     let mut story = Story::begin_with(limits_of_one());
@@ -92,7 +92,7 @@ fn other_requests_run_while_a_large_session_is_cleaned_up() {
     }
 }
 
-/// If the close of a file deletes many other keys, the clean-up uses smaller pieces.
+/// If the close of a file deletes many other keys, a piece of the clean-up closes fewer files.
 #[test]
 fn a_piece_of_a_clean_up_is_limited_in_bytes() {
     let mut story = Story::begin();
@@ -128,8 +128,8 @@ fn a_piece_of_a_clean_up_is_limited_in_bytes() {
     assert!(!is_stored(&story, 1));
 }
 
-/// A late `OpenSession` reopened a session that had ended, but without the remembered replies of
-/// its slots. Requests that the client still repeated then ran a second time.
+/// Before the fix, a late `OpenSession` reopened a session that had ended, but without the
+/// remembered replies of its slots. Requests that the client still repeated then ran a second time.
 #[test]
 fn a_session_that_has_ended_is_not_opened_again() {
     let limits = Limits { ends_per_batch: 1, ..Limits::default() };
@@ -144,7 +144,7 @@ fn a_session_that_has_ended_is_not_opened_again() {
     }
     story.ask(1, 3, (0, 0), &md::OpenSession { client: NodeId::new(9), slots: 4 }).unwrap();
     story.ask(1, 3, (0, 0), &md::CloseSession {}).unwrap();
-    // The target deletes records of ends after the longest time that a message can be in flight.
+    // The target deletes the records of ended sessions as soon as no late message can be in flight.
     // Each batch reads a part of these records.
     story.wall.seconds += crate::limits::END_KEPT_SECONDS + 1;
     story.now += crate::limits::FORGET_EVERY;
@@ -163,8 +163,8 @@ fn a_session_that_has_ended_is_not_opened_again() {
     assert_eq!(ends(&story), 0);
 }
 
-/// After a target was suspended for longer than a lease, it ended all sessions before it read the
-/// renewals that their clients had sent meanwhile.
+/// Before the fix, a target that had been suspended for longer than a lease ended all sessions
+/// before it read the renewals that their clients had sent meanwhile.
 #[test]
 fn leases_begin_anew_after_the_target_was_paused() {
     let mut story = Story::begin();
@@ -183,8 +183,8 @@ fn leases_begin_anew_after_the_target_was_paused() {
     assert!(!is_open(&story, 2), "and no longer");
 }
 
-/// After the cluster's lease had become shorter, the target ended sessions whose clients still
-/// renewed by the longer lease that they had received.
+/// Before the fix, if the cluster's lease became shorter, the target ended sessions whose clients
+/// still renewed by the longer lease that they had received.
 #[test]
 fn a_shorter_lease_applies_once_the_client_acknowledges_it() {
     let mut story = Story::begin();
@@ -235,8 +235,8 @@ fn map_without_clients(version: u64) -> ClusterMap {
     map
 }
 
-/// The target released the locks of a silent client while storage still accepted writes of that
-/// client.
+/// Before the fix, the target released the locks of a silent client while storage still accepted
+/// writes of that client.
 #[test]
 fn locks_of_a_silent_client_stay_until_the_map_removes_it() {
     let mut story = Story::begin();

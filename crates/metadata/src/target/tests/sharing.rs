@@ -132,9 +132,9 @@ fn readers_alone_share_nothing_until_one_writes() {
     assert_eq!(story.opened(), Some(true));
 }
 
-/// A session that had a file open for reading opened it for writing too. The target replied to the
-/// open of a third session before the first session had the reply to its second open. So the third
-/// session wrote while the first handle still used cached pages.
+/// A session that had a file open for reading opened it for writing too. Before the fix, the target
+/// replied to the open of a third session before the first session had the reply to its second
+/// open. So the third session wrote while the first handle still used cached pages.
 #[test]
 fn a_session_that_shares_a_file_is_notified_for_its_first_open() {
     let mut story = Story::begin();
@@ -151,8 +151,8 @@ fn a_session_that_shares_a_file_is_notified_for_its_first_open() {
 }
 
 /// Four opens wait for a writer that closes the file. The reply to the first open of session 2 does
-/// not mark the file as shared, but the reply to its second open does. The target replied to the
-/// next writer as if session 2 had acknowledged for both opens.
+/// not mark the file as shared, but the reply to its second open does. Before the fix, the target
+/// replied to the next writer as if session 2 had acknowledged for both opens.
 #[test]
 fn an_earlier_open_of_the_same_session_is_notified() {
     let mut story = Story::begin();
@@ -187,8 +187,8 @@ fn an_open_does_not_wait_for_sessions_that_close_or_end() {
 }
 
 /// A session that had acknowledged closed the file, and later opened it again when no other session
-/// had it open. Meanwhile another open waited for a third session. The target replied to that open
-/// as if the earlier acknowledgement were still valid.
+/// had it open. Meanwhile another open waited for a third session. Before the fix, the target
+/// replied to that open as if the earlier acknowledgement were still valid.
 #[test]
 fn a_session_that_reopens_a_file_is_notified_again() {
     let mut story = Story::begin();

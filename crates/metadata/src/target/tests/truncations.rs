@@ -12,9 +12,9 @@ fn written(story: &mut Story) -> InodeId {
     inode
 }
 
-/// The target abandoned a truncation when its client died, but the service still repeated the call
-/// to a storage target that was unreachable. The call arrived late, and truncated bytes that other
-/// clients had written since.
+/// Before the fix, the target abandoned a truncation when its client died, but the service still
+/// repeated the call to a storage target that was unreachable. The call arrived late, and truncated
+/// bytes that other clients had written since.
 #[test]
 fn a_truncation_is_finished_after_its_client_died() {
     let mut story = Story::begin();
@@ -30,9 +30,9 @@ fn a_truncation_is_finished_after_its_client_died() {
     assert!(story.calls.is_empty());
 }
 
-/// When a reply arrived, the target determined again which chunk files to truncate. A writer had
-/// closed the file meanwhile, so there were fewer of them, and the target no longer waited for the
-/// replies about the others.
+/// Before the fix, the target determined again, when a reply arrived, which chunk files to
+/// truncate. A writer had closed the file meanwhile, so there were fewer of them, and the target no
+/// longer waited for the replies about the others.
 #[test]
 fn the_size_of_a_truncation_is_decided_once() {
     let mut story = Story::begin();
