@@ -66,7 +66,7 @@ impl FreeSpaceGauge {
         )
     }
 
-    /// Adds a hint how to fix it to an error of the log or the store, if the disk is full. The
+    /// Adds a hint how to free space to an error of the log or the store, if the disk is full. The
     /// error itself may not name the cause: fjall reports only its first failure, and only to its
     /// own threads.
     pub(crate) fn explain(&self, error: Error) -> Error {

@@ -33,8 +33,8 @@ const MAX_INBOX: usize = 10_000;
 /// Time for which the thread polls for more work before it sleeps
 /// (docs/design/0001-threads-and-store.md).
 const SPIN: Duration = Duration::from_micros(50);
-/// Time that management may take to remove a client before the service gives up this call. The
-/// target asks again.
+/// Time that management may take to remove a client before the service gives up the request. The
+/// target asks again later.
 const EVICTION_PATIENCE: Duration = Duration::from_secs(5);
 
 fn host(settings: &MetadataSettings) -> Host {
@@ -83,7 +83,7 @@ struct Shell {
     next_connection: Cell<ConnectionId>,
     router: Rc<Router>,
     management: Rc<Management>,
-    /// Clients whose removal the service has requested from management, without a reply so far.
+    /// Clients for whose removal a request to management is in flight.
     evicting: RefCell<BTreeSet<NodeId>>,
     failure: RefCell<Option<Error>>,
     is_stopping: Cell<bool>,

@@ -58,8 +58,8 @@ pub(super) fn record_end<E: Engine>(
     let record = context.get::<SessionRecord>(&Key::Session(session))?;
     let map = &context.shared.map;
     if record.is_some_and(|record| map.has_removed(record.client)) {
-        // A client that gets a lock or an open that conflicted with this session relies on this
-        // map.
+        // Clients that get locks or opens which this session has released rely on this map, so its
+        // version becomes the fence.
         let version = map.version;
         context.put(&Key::Fence, &version);
     }

@@ -47,7 +47,7 @@ pub(crate) enum BackgroundCall {
     StatChunk(StatCall),
 }
 
-/// A task that a job asks the target to do.
+/// A task that a job asks the target to perform.
 #[derive(Debug)]
 pub(crate) enum JobTask {
     /// Run this work as a transaction.

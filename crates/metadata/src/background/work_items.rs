@@ -44,8 +44,8 @@ impl WorkItems {
         std::mem::take(&mut self.look)
     }
 
-    /// Moves the written items to the sync that begins. Items written during the sync belong to the
-    /// next one, because the engine will not have them after this sync.
+    /// Moves the written items to the sync that begins. Items written during this sync belong to
+    /// the next sync, because the engine will not have them after this one.
     pub(crate) fn before_sync(&mut self) {
         self.syncing = std::mem::take(&mut self.written);
     }

@@ -1,6 +1,6 @@
 //! `ReadDirectory`: returns entries after a cursor. Cursors are hashes of names, so they stay valid
 //! while the directory changes. An entry that exists during the whole listing is returned exactly
-//! once.
+//! once, except after a hash collision (see `remove_dentry`).
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

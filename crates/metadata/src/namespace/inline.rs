@@ -31,7 +31,8 @@ pub(crate) fn stamp(header: &Header, lsn: Lsn, reply: &mut Vec<u8>) -> Result<()
 }
 
 impl<E: Engine> Context<'_, E> {
-    /// Returns the inode for a request about a range of a file's first bytes that ends at `end`.
+    /// Returns the inode of a file, for a request about a range of its first bytes. `end` is the
+    /// end of that range; `None` means that the end overflows.
     ///
     /// # Errors
     /// - `Stale` if the file was removed or has a different stripe pattern now.

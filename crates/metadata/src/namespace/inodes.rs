@@ -16,8 +16,8 @@ pub(crate) const SET_GROUP_ID: u32 = 0o2000;
 /// The mode bits that metadata stores.
 pub(crate) const PERMISSION_BITS: u32 = 0o7777;
 
-/// Checks the extent that a client reports as written. Fails if it ends beyond the largest file
-/// size.
+/// Checks the extent that a client reports as written. Fails with `FileTooLarge` if the extent ends
+/// beyond the largest file size.
 pub(crate) fn check_written(written: &WrittenExtent) -> Result<()> {
     let end = written.end.max(written.reach);
     if end > MAX_FILE_BYTES {
@@ -111,7 +111,7 @@ impl<E: Engine> Context<'_, E> {
     ///
     /// # Errors
     /// - `NoSpace` if no storage target can be chosen.
-    /// - Like [`patterns::check_request`] if the user may not set what the request asks for.
+    /// - An error of [`patterns::check_request`] if the user may not set the requested values.
     pub(crate) fn new_pattern(
         &mut self,
         directory: &InodeRecord,

@@ -46,7 +46,7 @@ pub(crate) struct SyncGates {
     next_lsn: Lsn,
     synced: Lsn,
     syncing: Option<Lsn>,
-    /// Time at which the oldest record that no sync covers was appended.
+    /// Append time of the oldest record that no sync covers.
     first_unsynced_at: Option<Duration>,
     /// Whether a reply, call or operation waits for a sync, so that the next sync begins at once.
     is_requested: bool,
