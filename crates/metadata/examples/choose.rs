@@ -1,8 +1,9 @@
-//! What it costs to choose the targets of a file, in isolation.
+//! Measures the cost of choosing the targets of a file, in isolation.
 //!
-//! `choose [FILES]` prints a line for each chooser, shape of cluster and count: nanoseconds for one
-//! choice, and for preparing a map, which happens when the map changes. The default chooser has a
-//! second line, with the servers in failure domains. Not a test: it asserts nothing.
+//! `choose [FILES]` prints the time for preparing each cluster map, which happens whenever the map
+//! changes. For each chooser, a further line has the nanoseconds for one choice, by target count.
+//! The default chooser has a second line, with the servers in failure domains. This is not a test:
+//! it asserts nothing.
 
 use skep_cluster::placement::{Candidates, Cursor};
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability};
@@ -13,8 +14,8 @@ use skep_types::{
 use std::hint::black_box;
 use std::time::Duration;
 
-/// So many servers with so many targets each, all alike, and in so many failure domains; zero: in
-/// none.
+/// Returns a cluster map with `servers` equal storage servers of `targets` targets each, spread
+/// over `domains` failure domains. Zero means no failure domains.
 fn map(servers: u32, targets: u32, domains: u32) -> ClusterMap {
     let mut map = ClusterMap::empty(ClusterId::new([1; 16]));
     map.nodes.extend((1..=servers).map(|number| Node {
@@ -52,7 +53,7 @@ fn nanoseconds(taken: Duration, times: u64) -> u64 {
     taken.as_nanos() as u64 / times.max(1)
 }
 
-/// What choices of one chooser cost.
+/// Returns the cost of one choice of a chooser, for each target count.
 fn measured(candidates: &Candidates, chooser: Chooser, files: u64) -> String {
     let per_count = [1, 4, 8, 64].map(|count| {
         let mut cursor = Cursor::default();

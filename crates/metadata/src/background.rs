@@ -1,13 +1,13 @@
 //! The work that a target does without a request, as independent jobs. Each job is a struct with
-//! its own state, which a restart rebuilds from the store.
+//! its own state. A restart rebuilds this state from the store.
 //!
 //! | job | module |
 //! |---|---|
 //! | reserves numbers for inodes and transactions | `numbers` |
-//! | closes what ended sessions had open | `session_end` |
-//! | has storage delete the chunk files of removed files | `chunk_removal` |
-//! | finds out the size of files whose writer died | `size_recovery` |
-//! | ends prepared transactions, and has participants confirm commits | `prepared` |
+//! | closes the open files of ended sessions | `session_end` |
+//! | asks storage to delete the chunk files of removed files | `chunk_removal` |
+//! | recovers the size of files whose writer died | `size_recovery` |
+//! | ends prepared transactions, and asks participants to confirm commits | `prepared` |
 //! | deletes the records of sessions and transactions that ended long ago | `forget` |
 //!
 //! Does not own the target: a job gets a [`JobContext`], and returns [`JobTask`]s.
@@ -51,44 +51,45 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Notes that a transaction has written a key.
+    /// Notifies the jobs that a transaction has written a key.
     pub(crate) fn on_write(&mut self, key: &[u8]) {
         self.items.on_write(key);
     }
 
-    /// A job may be able to go on with work that it has left alone.
+    /// Lets the jobs search the engine for work items again, because a job may now continue with
+    /// items that it had skipped.
     pub(crate) fn look_again(&mut self) {
         self.items.look_again();
     }
 
-    /// A sync begins.
+    /// Updates the work items when a sync begins.
     pub(crate) fn before_sync(&mut self) {
         self.items.before_sync();
     }
 
-    /// The sync has ended.
+    /// Updates the work items when a sync has ended.
     pub(crate) fn after_sync(&mut self) {
         self.removals.add_groups(self.items.after_sync());
     }
 
-    /// Adds a session whose end the store has recorded before the target's start.
+    /// Adds a session that, according to the store, ended before the target started.
     pub(crate) fn add_ended_session(&mut self, session: SessionId) {
         self.session_ends.add(session);
     }
 
-    /// Whether ended sessions have something open.
+    /// Whether an ended session may still have open files or locks.
     pub(crate) fn is_ending_sessions(&self) -> bool {
         !self.session_ends.is_empty()
     }
 
-    /// Loads the jobs at the target's start.
+    /// Loads the state of the jobs when the target starts.
     pub(crate) fn load<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
         self.items.look_again();
         self.removals.load(context)?;
         self.prepared.load(context)
     }
 
-    /// Starts whatever there is to do.
+    /// Starts all work of the jobs that is due.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
         self.numbers.start(context);
         self.prepared.ask(context);
@@ -106,7 +107,7 @@ impl Background {
         Ok(())
     }
 
-    /// Takes in the reply to a call of a job.
+    /// Passes the reply to a background call to the job that made the call.
     pub(crate) fn on_reply<E: Engine>(
         &mut self,
         call: BackgroundCall,
@@ -124,12 +125,12 @@ impl Background {
                 }
             }
             BackgroundCall::StatChunk(call) => self.sizes.on_reply(&call, result, context),
-            // The target's, see `target/truncations.rs`.
+            // The target handles these replies itself, see `target/truncations.rs`.
             BackgroundCall::Truncate(_) => {}
         }
     }
 
-    /// A piece of own work is committed in record `lsn`.
+    /// Updates the jobs after internal work was committed in record `lsn`.
     pub(crate) fn after_commit<E: Engine>(
         &mut self,
         work: InternalWork,
@@ -158,7 +159,7 @@ impl Background {
         Ok(())
     }
 
-    /// The coordinator's decision is committed here.
+    /// Updates the jobs after a `Decide` request has ended a prepared transaction on this target.
     pub(crate) fn after_decide<E: Engine>(
         &mut self,
         transaction: TransactionId,
@@ -167,10 +168,10 @@ impl Background {
         self.prepared.after_end(transaction, context);
     }
 
-    /// Notes a prepared transaction, if the request has made one.
+    /// Adds a prepared transaction to the jobs, if the request has created one.
     ///
     /// # Errors
-    /// The engine's.
+    /// An error of the engine.
     pub(crate) fn after_prepare<E: Engine>(
         &mut self,
         transaction: TransactionId,
@@ -179,14 +180,14 @@ impl Background {
         self.prepared.after_prepare(transaction, context)
     }
 
-    /// Panics if an invariant of a job is broken.
+    /// Panics if an invariant of a job is violated.
     pub(crate) fn check_invariants(&self) {
         self.removals.check_invariants();
         self.sizes.check_invariants();
     }
 }
 
-/// Runs a piece of the target's own work as a transaction.
+/// Runs a piece of the target's internal work as a transaction.
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     work: &InternalWork,

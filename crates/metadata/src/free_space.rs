@@ -1,5 +1,5 @@
-//! Measures the free space of a target's disk from time to time, and reports it to the target as an
-//! event.
+//! Measures the free space of a target's disk at intervals, and reports the result to the target as
+//! an event.
 
 use crate::limits::{
     FREE_SPACE_LOG_BYTES, FREE_SPACE_VALID, FULL_BYTES, RESERVE_BYTES, RESERVE_DIVISOR,
@@ -11,7 +11,7 @@ use skep_types::{Error, ErrorCode, TargetId};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Measures the file system that holds a target.
+/// Measures the free space of the file system that holds a target.
 #[derive(Debug)]
 pub(crate) struct FreeSpaceGauge {
     target: TargetId,
@@ -22,18 +22,20 @@ pub(crate) struct FreeSpaceGauge {
 }
 
 impl FreeSpaceGauge {
-    /// A gauge without a measurement.
+    /// Creates a gauge that has not measured yet.
     pub(crate) fn new(target: TargetId, directory: &Path) -> Self {
         let directory = directory.to_owned();
         Self { target, directory, looked_at: None, logged_since: 0, is_short: false }
     }
 
-    /// Notes that `bytes` were logged: the last measurement ages.
+    /// Counts `bytes` that the target has logged since the last measurement. Many logged bytes
+    /// bring the next measurement forward.
     pub(crate) fn logged(&mut self, bytes: u64) {
         self.logged_since += bytes;
     }
 
-    /// Measures if it is time, and returns the event for the target.
+    /// Measures the free space if a measurement is due. Returns the event for the target; `None`
+    /// means that the last measurement stays valid.
     pub(crate) fn look(&mut self, now: Duration) -> Option<Event> {
         let is_fresh = self.looked_at.is_some_and(|at| now < at + FREE_SPACE_VALID);
         if is_fresh && self.logged_since < FREE_SPACE_LOG_BYTES {
@@ -64,8 +66,9 @@ impl FreeSpaceGauge {
         )
     }
 
-    /// Adds the way out to a failure of the log or the store if the disk is full. The error itself
-    /// may not name the cause: fjall reports its first failure only, and to its own threads.
+    /// Adds a hint how to free space to an error of the log or the store, if the disk is full. The
+    /// error itself may not name the cause: fjall reports only its first failure, and only to its
+    /// own threads.
     pub(crate) fn explain(&self, error: Error) -> Error {
         let is_of_disk = matches!(
             error.code(),
@@ -90,7 +93,8 @@ fn is_short(found: &Space) -> bool {
     found.free_bytes < reserve(found.total_bytes) || few_inodes
 }
 
-/// The free bytes that a file system of this size reserves for requests that free or end something.
+/// Returns the number of bytes to keep free, on a file system of this size, for requests that free
+/// or end something.
 pub(crate) fn reserve(total_bytes: u64) -> u64 {
     (total_bytes / RESERVE_DIVISOR).min(RESERVE_BYTES)
 }

@@ -1,4 +1,4 @@
-//! The handlers: one file for each request, and the table that maps messages to them.
+//! The request handlers, one file for each request, and the table that maps messages to handlers.
 
 mod close;
 mod close_many;
@@ -51,7 +51,7 @@ fn with<E: Engine, R: Request>(
     handler(context, request).map(|reply| reply.to_bytes())
 }
 
-/// Runs the handler of a message. Returns the body of its reply.
+/// Runs the handler of a message. Returns the encoded reply.
 pub(crate) fn dispatch<E: Engine>(
     context: &mut Context<'_, E>,
     message: u16,
@@ -101,11 +101,12 @@ pub(crate) fn dispatch<E: Engine>(
     }
 }
 
-/// The inode in a request's body that decides which group serves the request. `None` means that any
-/// group can serve it.
+/// Returns the inode in a request's body that determines which group serves the request. `None`
+/// means that any group can serve it.
 pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
     let at = match message {
-        // The directory of the new name decides; it is not the first field.
+        // The directory of the new name determines the group. This field is not the first in the
+        // body.
         md::Link::ID => {
             let link = md::Link::from_bytes(body).ok()?;
             return Some(link.directory);
@@ -114,7 +115,7 @@ pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
             let rename = md::Rename::from_bytes(body).ok()?;
             return Some(rename.to_directory);
         }
-        // Inode zero means the locks of all files of the target.
+        // Inode zero stands for the locks of all files of the target.
         fl::ListLocks::ID if body.get(..8) == Some(&[0; 8]) => return None,
         md::Exchange::ID => {
             let exchange = md::Exchange::from_bytes(body).ok()?;

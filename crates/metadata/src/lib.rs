@@ -1,11 +1,17 @@
-//! The namespace: entries, inodes, sessions, and transactions between targets.
+//! Metadata targets: directory entries, inodes, sessions, and transactions between targets.
 //!
-//! Owns the state of metadata targets. [`target::MetadataTarget`] is the pure state machine;
-//! [`service`] connects it to sockets, log and clock. [`engine`] is the store below. `handlers` has
-//! one file for each request, `tx` the transactions, `namespace` the rules for names, inodes and
-//! opens, `locks` the file locks of applications, `sharing` the notifications about shared files,
-//! `sessions` the clients' sessions, and `background` the work that a target does without a
-//! request. Of chunk files it has only the names.
+//! Owns the state of metadata targets, including the names of chunk files but not their contents.
+//! [`target::MetadataTarget`] is the pure state machine; [`service`] connects it to sockets, log
+//! and clock. [`engine`] is the key-value store below. The private modules own these parts of the
+//! state machine:
+//!
+//! - `handlers`: the requests, one file for each.
+//! - `tx`: transactions.
+//! - `namespace`: the rules for names, inodes and opens.
+//! - `locks`: the file locks of applications.
+//! - `sharing`: the notifications about shared files.
+//! - `sessions`: the clients' sessions.
+//! - `background`: the work that a target does without a request.
 
 mod background;
 pub mod engine;

@@ -2,122 +2,138 @@
 
 use std::time::Duration;
 
-/// Age at which a change is on the device at the latest, under `metadata.sync = interval` and on a
-/// device that syncs within [`SYNC_AFTER`].
+/// Maximum time until a change is on the device, under `metadata.sync = interval`, if each sync of
+/// the device takes at most [`SYNC_AFTER`].
 pub const SYNC_INTERVAL: Duration = Duration::from_millis(10);
-/// Age of the oldest unsynced change at which a sync begins. If another sync has just begun, the
-/// change waits for it and for one more: half of [`SYNC_INTERVAL`] for each. On a slower device,
-/// changes get as old as two syncs take.
+/// Age of the oldest unsynced change at which the target begins a sync. If another sync has just
+/// begun, the change waits for that sync and for one more. So each of the two syncs may take half
+/// of [`SYNC_INTERVAL`]. On a slower device, a change may become as old as two syncs take.
 pub const SYNC_AFTER: Duration = Duration::from_millis(5);
-/// Numbers (for inodes and transactions) reserved at once. A reservation costs one log record, and
-/// a crash wastes at most this many of 2^48 numbers.
+/// How many numbers (for inodes and transactions) one reservation covers. A reservation costs one
+/// log record; a crash wastes at most this many of the 2^48 numbers.
 pub const NUMBER_RANGE: u64 = 65_536;
-/// Chunk files that one message asks a storage target to remove.
+/// Maximum number of chunk files that one message asks a storage target to remove.
 pub const REMOVALS_PER_MESSAGE: usize = 256;
-/// Open files closed in one transaction when a session ends, so that the batch stays small.
+/// Maximum number of open files that one transaction closes when a session ends, so that the
+/// transaction stays small.
 pub const CLOSES_PER_BATCH: usize = 256;
-/// Bytes of changes at which such a transaction ends early: one removed file can bring a thousand
-/// work items for chunk files and thousands of extended attributes.
+/// Bytes of changes at which a transaction that closes files of an ended session stops early. One
+/// removed file can add a thousand work items for chunk files and delete thousands of extended
+/// attributes.
 pub const CLOSE_BYTES: usize = 256 << 10;
-/// Files whose size is recovered at the same time.
+/// Maximum number of files whose size the target recovers at the same time.
 pub const SIZE_RECOVERIES_AT_ONCE: usize = 16;
-/// First pause of an operation that found a participant busy.
+/// First pause of the exponential back-off of an operation that found a participant busy.
 pub const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// Longest such pause.
+/// Maximum pause of the exponential back-off of an operation that found a participant busy.
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(64);
-/// How often an operation starts over because the inode that a name led to is gone. Each time
-/// another request must have changed the name in between, so a few times are enough unless the
-/// store is damaged.
+/// Maximum number of times that an operation restarts because the inode that a name pointed to no
+/// longer exists. Each restart means that another request has changed the name since the operation
+/// read it. So a few restarts are enough, unless the store is damaged.
 pub const MAX_REVALIDATIONS: u32 = 16;
-/// Longest time that a target waits without an event.
+/// Maximum time that a target waits for an event.
 pub const LONGEST_WAIT: Duration = Duration::from_millis(250);
-/// Age of a prepared transaction at which the participant asks the coordinator how it ended.
+/// Age of a prepared transaction at which the participant asks the coordinator for its decision.
 pub const ASK_AFTER: Duration = Duration::from_secs(1);
-/// Pause before a target repeats a call that another group has refused (a removal, a question for a
-/// size, a decision).
+/// Pause before a target repeats a call that another group has refused. The call is a removal of
+/// chunk files, a request for the size of a chunk file, or a decision.
 pub const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// How long a target remembers that a session or another group's transaction has ended: longer than
-/// any message can be under way.
+/// Seconds for which a target remembers that a session, or a transaction of another group, has
+/// ended. No message can be in flight for that long.
 pub const END_KEPT_SECONDS: i64 = 600;
-/// Time between two searches for ends that are old enough to be deleted.
+/// Interval between two searches for records of ended sessions and transactions that are old enough
+/// to be deleted.
 pub const FORGET_EVERY: Duration = Duration::from_secs(60);
-/// Ends that such a search reads in one batch: a target may remember hundreds of thousands.
+/// Maximum number of records of ended sessions or transactions that the search reads in one batch.
+/// A target may have hundreds of thousands of these records.
 pub const ENDS_PER_BATCH: usize = 1000;
-/// Operations that can wait on a target; above it the target refuses changes with `LimitReached`.
+/// Number of waiting operations at which the target refuses changes with `LimitReached`.
 pub const MAX_PARKED: usize = 100_000;
-/// Operations that can wait in addition before the target refuses other requests too. Transactions
-/// between targets need this reserve: waiting operations may wait for them.
+/// Number of waiting operations, in addition to [`MAX_PARKED`], at which the target refuses other
+/// requests too. Waiting operations may wait for transactions between targets, so the requests of
+/// these transactions need this reserve.
 pub const PARKED_RESERVE: usize = 100_000;
-/// Connections that get the reply to one request. A client gives a connection up before it repeats
-/// a request on the next one, so only the last few can still be in use.
+/// Maximum number of connections on which the target sends the reply to one request. A client
+/// abandons a connection before it repeats a request on the next one, so only the last few can
+/// still be in use.
 pub const MAX_REPETITIONS: usize = 8;
-/// Largest number of slots of a session.
+/// Maximum number of slots of a session.
 pub const MAX_SLOTS: u32 = skep_wire::limits::MAX_SLOTS;
-/// Bytes at which a log record ends and the next operation of the batch begins another. Far below
-/// what a reader takes for damage, and enough for hundreds of operations.
+/// Bytes at which a log record ends and the next operation of the batch begins another record. The
+/// limit is far below the record length that a reader takes for damage, and enough for hundreds of
+/// operations.
 pub const RECORD_BYTES: usize = 4 << 20;
-/// Bytes that one operation may change. They are all in one log record, so that the operation
-/// happens as a whole or not at all; a larger one is refused before it changes anything. Ten times
-/// the changes of removing the largest possible file (chunk files and extended attributes).
+/// Maximum number of bytes that one operation may change. All changes of an operation must fit into
+/// one log record, so that the operation is atomic. The target refuses a larger operation before it
+/// changes anything. The limit is ten times the changes of removing the largest possible file
+/// (chunk files and extended attributes).
 pub const OPERATION_BYTES: usize = 32 << 20;
 const _: () = assert!(OPERATION_BYTES < skep_format::log::MAX_PAYLOAD_BYTES);
-/// Steps of one prepared transaction: a rename needs three at one group. The commit must fit into
-/// one log record, because the participant can no longer refuse it.
+/// Maximum number of steps of one prepared transaction. A rename needs three steps at one group.
+/// The commit must fit into one log record, because the participant can no longer refuse it.
 pub const MAX_STEPS: usize = 8;
-/// Bytes of log after which a checkpoint begins.
+/// Bytes of log after which the target begins a checkpoint.
 pub const CHECKPOINT_LOG_BYTES: u64 = 64 << 20;
-/// Bytes of the key-value store's journal before it begins another: the records of one table in
-/// memory.
+/// Bytes of a journal of the key-value store after which the store begins another journal. A
+/// journal holds the records of one in-memory table.
 pub const JOURNAL_BYTES: u64 = 64 << 20;
-/// Free bytes that a target reserves on its disk for requests that free or end something: with
-/// less, it refuses requests that add something. The reserve holds the log of up to two checkpoints
-/// ([`CHECKPOINT_LOG_BYTES`]) with the segments begun, two journals and two tables of the key-value
-/// store, and the tables that it rewrites to drop removed keys.
+/// Free bytes that a target reserves on its disk for requests that free or end something. Below
+/// this value, the target refuses requests that add something.
+///
+/// The reserve holds the log of up to two checkpoints ([`CHECKPOINT_LOG_BYTES`]) with the segments
+/// in use. It also holds two journals and two tables of the key-value store, and the tables that
+/// the store rewrites to drop removed keys.
 pub const RESERVE_BYTES: u64 = 512 << 20;
-/// The reserve is at most the size of the file system divided by this.
+/// The reserve is at most the size of the file system divided by this number.
 pub const RESERVE_DIVISOR: u64 = 8;
-/// Free inodes below which a target refuses to add something: it needs them for segments and
-/// tables.
+/// Number of free inodes below which a target refuses to add something, because log segments and
+/// tables of the store need inodes.
 pub const RESERVE_INODES: u64 = 256;
-/// How long a measurement of the free space is valid.
+/// Time for which a measurement of the free space is valid.
 pub const FREE_SPACE_VALID: Duration = LONGEST_WAIT;
-/// Bytes of log after which the measurement is repeated earlier.
+/// Bytes of log after which the target measures the free space again before [`FREE_SPACE_VALID`]
+/// has passed.
 pub const FREE_SPACE_LOG_BYTES: u64 = 4 << 20;
-/// With fewer free bytes, the target attributes a failure of the log or the store to the full disk.
+/// Number of free bytes below which the target attributes a failure of the log or the store to a
+/// full disk.
 pub const FULL_BYTES: u64 = 64 << 20;
-/// Locked ranges that a target keeps: about 100 bytes each in memory.
+/// Maximum number of locked ranges on a target. Each takes about 100 bytes of memory.
 pub const MAX_FILE_LOCKS: usize = 1 << 20;
-/// Requests that wait for locks on a target.
+/// Maximum number of requests that wait for locks on a target.
 pub const MAX_LOCK_WAITS: usize = 100_000;
-/// How long the target parks a request that waits (for a lock, for notifications) before it asks
-/// the client to poll again, so that no wait outlives a connection that was lost unnoticed.
+/// Maximum time for which the target parks a request that waits (for a lock, for notifications).
+/// Then the target asks the client to poll again. So no wait outlives a connection that was lost
+/// without an error.
 pub const WAIT_ANSWER: Duration = Duration::from_secs(5);
-/// How long a lock stays reserved for the waiter that was woken, and how long a waiter that must
-/// poll again keeps its queue position: many times the latency of a message.
+/// Time for which a lock stays reserved for a woken waiter, and for which a waiter that must poll
+/// again keeps its queue position. The value is many times the latency of a message.
 pub const WAKE_RESERVATION: Duration = Duration::from_secs(1);
-/// Later claims that may be granted ahead of a waiter with which they conflict, before the waiter
+/// Number of later conflicting requests that may be granted ahead of a waiter before the waiter
 /// gets a starvation barrier.
 pub const MAX_OVERTAKEN: u32 = 64;
-/// Length of the first starvation barrier; each further one doubles. When it expires, the waiters
-/// that it blocked are woken, because the lock holder may itself wait for one of them.
+/// Length of the first starvation barrier of a waiter. Each further barrier is twice as long. When
+/// a barrier expires, the target wakes the waiters that it blocked, because the lock holder may
+/// itself wait for one of them.
 pub const BARRIER: Duration = Duration::from_secs(1);
-/// Upper bound of a starvation barrier, which doubles each time.
+/// Maximum length of a starvation barrier.
 pub const LONGEST_BARRIER: Duration = Duration::from_secs(600);
-/// Waiters of a file that the target examines when a lock is released; those behind them poll again
-/// by themselves.
+/// Maximum number of waiters of a file that the target examines when a lock is released. Waiters
+/// behind them find the free lock when they poll again.
 pub const WAITERS_EXAMINED: usize = 1000;
-/// Lock holders that a search for a deadlock cycle examines.
+/// Maximum number of lock holders that a search for a deadlock cycle examines.
 pub const MAX_DEADLOCK_STEPS: usize = 10_000;
-/// Opens that one `ListLocks` examines.
+/// Maximum number of opens that one `ListLocks` examines.
 pub const USES_EXAMINED: usize = 10_000;
-/// Open files counted for one page of sessions: it must not delay requests.
+/// Number of open files after which a page of the session list ends, because counting must not
+/// delay requests.
 pub const OPENS_COUNTED: usize = 8192;
-/// Depth of the deepest directory that a rename may move a directory into.
+/// Maximum depth of a directory into which a rename may move another directory.
 pub const MAX_DEPTH: usize = 4096;
-/// Subdirectories above which a directory spreads new ones over all metadata groups.
+/// Number of subdirectories above which a directory spreads new subdirectories over all metadata
+/// groups.
 pub const SPREAD_SUBDIRECTORIES: u32 = 1000;
 
-/// The limits that a simulation draws small, so that it crosses them often.
+/// The limits to which a simulation gives small values, so that it reaches them often.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// [`NUMBER_RANGE`].
@@ -142,7 +158,7 @@ pub struct Limits {
     pub file_locks: usize,
     /// [`MAX_LOCK_WAITS`].
     pub lock_waits: usize,
-    /// Entries read from the store at once in a scan.
+    /// Number of pairs that a scan reads from the store at once.
     pub scan_page: usize,
 }
 

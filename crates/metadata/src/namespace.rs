@@ -1,7 +1,7 @@
-//! The rules of the namespace, as functions of one transaction: names, inodes, opens, disposal,
+//! The rules of the namespace, as functions within one transaction: names, inodes, opens, disposal,
 //! access control lists, first bytes in metadata and truncations.
 //!
-//! Does not own how a transaction runs (`tx`) or the requests of clients (`handlers`).
+//! Does not own how transactions run (`tx`) or the handlers of requests (`handlers`).
 
 pub(crate) mod acls;
 pub(crate) mod directories;

@@ -1,9 +1,9 @@
-//! The service around the pure state machine of a metadata target: sockets, log file, key-value
-//! store and clock, on one thread.
+//! The service around the pure state machine of a metadata target. The service connects the target
+//! to sockets, log file, key-value store and clock, on one thread.
 //!
-//! Connections put requests into one inbox. When no other future can run, the inbox goes to the
-//! target as one batch, and the service performs its actions in order. The thread then waits for
-//! the next event: a request, the end of a sync, a reply of another group, or time.
+//! Connections put requests into one inbox. When no other future can run, the service passes the
+//! inbox to the target as one batch, and performs the returned actions in order. Then the thread
+//! waits for the next event: a request, the end of a sync, a reply of another group, or a timer.
 
 use crate::engine::Engine;
 use crate::engine::fjall_engine::FjallEngine;
@@ -27,12 +27,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Events that can wait for the target; above it the service reads no connection.
+/// Maximum number of events in the inbox. While the inbox is full, the service reads from no
+/// connection.
 const MAX_INBOX: usize = 10_000;
-/// How long the thread looks for more work before it sleeps
+/// Time for which the thread polls for more work before it sleeps
 /// (docs/design/0001-threads-and-store.md).
 const SPIN: Duration = Duration::from_micros(50);
-/// How long management may take to remove a client before the service asks again.
+/// Time that management may take to remove a client before the service gives up the request. The
+/// target asks again later.
 const EVICTION_PATIENCE: Duration = Duration::from_secs(5);
 
 fn host(settings: &MetadataSettings) -> Host {
@@ -44,19 +46,20 @@ fn host(settings: &MetadataSettings) -> Host {
     }
 }
 
-/// Makes the directories of a new metadata service and its targets.
+/// Creates the directories of a new metadata service and of its targets.
 ///
 /// # Errors
-/// `Configuration` naming a directory that isn't blank.
+/// `Configuration` if a directory is not blank; the error names the directory.
 pub fn initialise(settings: &MetadataSettings, token: JoinToken) -> Result<()> {
     host(settings).initialise(token)
 }
 
-/// Serves until the process is asked to end. Takes over its signals: call it before other threads
-/// are started.
+/// Serves until a signal asks the process to end. Takes over the signals of the process, so the
+/// caller must not have started other threads before.
 ///
 /// # Errors
-/// The reason why the service cannot start, with a way out; `DeviceFailed` later.
+/// - An error with a hint how to fix it if the service cannot start.
+/// - `DeviceFailed` if a device fails later.
 pub fn run(settings: &MetadataSettings) -> Result<()> {
     let policy = SyncPolicy::from(settings.metadata.sync);
     let cache_bytes = settings.metadata.cache.0;
@@ -80,7 +83,7 @@ struct Shell {
     next_connection: Cell<ConnectionId>,
     router: Rc<Router>,
     management: Rc<Management>,
-    /// Clients for which a request to management is under way.
+    /// Clients for whose removal a request to management is in flight.
     evicting: RefCell<BTreeSet<NodeId>>,
     failure: RefCell<Option<Error>>,
     is_stopping: Cell<bool>,
@@ -146,7 +149,8 @@ impl Shell {
             }
             let now = skep_env::now();
             if let Some(event) = free_space.look(now) {
-                // First, so that the target refuses the requests for which there is no space.
+                // The measurement comes first, so that the target refuses requests for which the
+                // disk has no space.
                 events.insert(0, event);
             }
             events.push(Event::Tick);
@@ -159,14 +163,14 @@ impl Shell {
         target.engine().checkpoint()
     }
 
-    /// Waits for an event, at most until `until`.
+    /// Waits for an event until `until` at the latest.
     async fn wait_for_events(&self, until: Duration) {
         let arrived = self.arrived.wait();
         if self.inbox.borrow().is_empty() && !self.is_stopping.get() {
             let left = until.saturating_sub(skep_env::now());
             skep_env::timeout(left, arrived).await;
         }
-        // Other futures that can run now add to the same batch.
+        // Other futures that can run now add their events to the same batch.
         skep_env::yield_now().await;
     }
 
@@ -237,7 +241,7 @@ impl Shell {
                 Action::Reply { connection, mut request, result } => {
                     request.lowest_map = request.lowest_map.max(target.fence());
                     let connections = self.connections.borrow();
-                    // The connection is closed: the client repeats the request on another one.
+                    // If the connection is closed, the client repeats the request on another one.
                     let Some(outbox) = connections.get(&connection) else { continue };
                     match result {
                         Ok(body) => outbox.reply_raw(&request, &body),
@@ -275,7 +279,7 @@ impl Shell {
         .detach();
     }
 
-    /// Asks management to remove a client, once; the target asks again.
+    /// Asks management once to remove a client. If that fails, the target asks again.
     fn start_eviction(self: &Rc<Self>, client: NodeId) {
         if !self.evicting.borrow_mut().insert(client) {
             return;
@@ -314,7 +318,7 @@ impl Shell {
     }
 }
 
-/// The group of the target. Waits until the cluster map has one.
+/// Returns the group of the target. Waits until the cluster map assigns one.
 async fn own_group(router: &Router, target: skep_types::TargetId) -> GroupId {
     loop {
         if let Some(group) = router.map().group_of(target) {
@@ -324,7 +328,7 @@ async fn own_group(router: &Router, target: skep_types::TargetId) -> GroupId {
     }
 }
 
-/// Sends a request to another group until there is a final reply.
+/// Sends a request to another group, and returns its final reply.
 async fn send(router: &Router, call: &OutgoingCall) -> Result<Vec<u8>> {
     match call.message {
         md::Lookup::ID => send_as::<md::Lookup>(router, call).await,

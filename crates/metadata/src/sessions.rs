@@ -1,5 +1,5 @@
-//! Sessions of clients: their table, leases and slots, the admission of requests, and the list for
-//! administrators.
+//! Sessions of clients: their table, leases and slots, the admission of requests, and the session
+//! list for administrators.
 
 mod lifetime;
 mod list;

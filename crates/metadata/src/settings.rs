@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use skep_service::{ByteSize, NodeSettings, Settings, node};
 use std::path::PathBuf;
 
-/// The port of a metadata service by default.
+/// Default port of a metadata service.
 pub const DEFAULT_PORT: u16 = 7410;
 
 /// When the log is synced to the device.

@@ -1,17 +1,19 @@
-//! A metadata target as a pure state machine: events in, actions out; no clock, no socket, no file.
-//! The real service and the simulator run the same code.
+//! A metadata target as a pure state machine: it takes events and returns actions, and uses no
+//! clock, socket or file. The real service and the simulator run the same code.
 //!
-//! A target handles all events that have arrived as one batch: it runs their transactions one after
-//! the other, logs the changes, and then sends the replies. The changes of one transaction are
-//! always in one log record; a batch has as many records as it needs.
+//! A target handles all events that have arrived as one batch. For each batch it runs the
+//! transactions one after the other, logs the changes, and then sends the replies. The changes of
+//! one transaction are always in one log record; a batch has as many records as it needs.
 //!
 //! # Invariants
-//! - A reply to a modifying request leaves after its log record was appended.
+//! - The target sends the reply to a modifying request only after it has appended the log record of
+//!   that request.
 //! - No log record is longer than its reader accepts: see [`Limits::operation_bytes`].
-//! - A message on which another process builds (a prepared transaction, a commit, a removal of
-//!   chunk files, a reply about which inodes exist) leaves after its record was synced.
-//! - After an error of the engine [`MetadataTarget::handle`] fails, and the target must not be used
-//!   again.
+//! - Some messages make another process depend on a change: a prepared transaction, a commit, a
+//!   removal of chunk files, a reply about which inodes exist. The target sends such a message only
+//!   after the log record of that change is synced.
+//! - After an error of the engine, [`MetadataTarget::handle`] fails, and the caller must not use
+//!   the target again.
 //!
 //! [`Limits::operation_bytes`]: crate::limits::Limits::operation_bytes
 
@@ -49,7 +51,7 @@ use skep_wire::file_locks::HeldLock;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A metadata target: all of its state, and the batch that it runs.
+/// A metadata target: its whole state, and the batch that is running.
 pub struct MetadataTarget<E> {
     pub(crate) table: Table<E>,
     pub(crate) shared: Shared,
@@ -60,7 +62,7 @@ pub struct MetadataTarget<E> {
     gates: SyncGates,
     batch: BatchOutput,
     checkpoints: CheckpointTrigger,
-    /// The newest cluster map because of which sessions of a removed client were ended.
+    /// Newest cluster map because of which the target ended sessions of a removed client.
     fence: MapVersion,
 }
 
@@ -72,10 +74,10 @@ impl<E> std::fmt::Debug for MetadataTarget<E> {
 }
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Handles events as one batch. Returns the actions that the caller has to perform, in order.
+    /// Handles events as one batch. Returns the actions, which the caller must perform in order.
     ///
     /// # Errors
-    /// The engine's. The target must not be used again.
+    /// An error of the engine. The caller must not use the target again.
     pub fn handle(
         &mut self,
         events: impl IntoIterator<Item = Event>,
@@ -107,7 +109,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.send_notifications();
         let actions = self.end_batch();
         if cfg!(debug_assertions) {
-            // The cheap ones: these structures are small or nearly always empty.
+            // Only the cheap checks run here: these structures are small or nearly always empty.
             self.gates.check_invariants();
             self.shared.numbers.check_invariants();
             self.shared.locks.check_invariants();
@@ -115,7 +117,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(actions)
     }
 
-    /// When [`Event::Tick`] is due at the latest.
+    /// Returns the time at which the caller must send [`Event::Tick`] at the latest.
     pub fn next_tick(&self) -> Duration {
         if self.background.is_ending_sessions() {
             return self.shared.now;
@@ -124,7 +126,7 @@ impl<E: Engine> MetadataTarget<E> {
         due.fold(self.shared.now + LONGEST_WAIT, Duration::min)
     }
 
-    /// Whether nothing is under way: no operation, no call, nothing unsynced.
+    /// Whether the target has no operation, no call in flight and no unsynced change.
     pub fn is_idle(&self) -> bool {
         self.operations.is_empty()
             && self.calls.is_empty()
@@ -132,22 +134,22 @@ impl<E: Engine> MetadataTarget<E> {
             && !self.background.is_ending_sessions()
     }
 
-    /// The engine, for checkpoints and checkers.
+    /// Returns the engine, for checkpoints and checkers.
     pub fn engine(&self) -> &E {
         self.table.engine()
     }
 
-    /// The engine, for checkpoints.
+    /// Returns the engine, for checkpoints.
     pub fn engine_mut(&mut self) -> &mut E {
         self.table.engine_mut()
     }
 
-    /// All file locks that applications hold, for checkers.
+    /// Iterates over all file locks that applications hold. For checkers.
     pub fn file_locks(&self) -> impl Iterator<Item = (InodeId, HeldLock)> + '_ {
         self.shared.file_locks.all()
     }
 
-    /// The number of waits for file locks, for checkers.
+    /// Returns the number of waits for file locks. For checkers.
     pub fn lock_waits(&self) -> usize {
         self.shared.file_locks.wait_count()
     }
@@ -165,19 +167,20 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// The newest cluster map because of which sessions of a removed client were ended. Each reply
-    /// of this target carries it: a client that got the reply must not be served by a target with
-    /// an older map.
+    /// Returns the version of the newest cluster map because of which the target ended sessions of
+    /// a removed client. Each reply of this target carries this version: a target with an older map
+    /// must not serve a client that got such a reply.
     pub fn fence(&self) -> MapVersion {
         self.fence
     }
 
-    /// Raises the fence to a cluster map that has removed a client whose sessions end now.
+    /// Raises the fence to the version of a cluster map that has removed a client whose sessions
+    /// end now.
     pub(crate) fn raise_fence(&mut self, version: MapVersion) {
         self.fence = self.fence.max(version);
     }
 
-    /// Adds a session whose end the store has recorded before the target's start.
+    /// Adds a session that, according to the store, ended before the target started.
     pub(crate) fn add_ended_session(&mut self, session: SessionId) {
         self.background.add_ended_session(session);
     }

@@ -1,8 +1,8 @@
-//! Transactions: the state they change, the context a handler runs in, and the locks and steps of
-//! transactions between metadata groups.
+//! Transactions: the state that they change, the context in which handlers run, and the locks and
+//! steps of transactions between metadata groups.
 //!
-//! Does not own the requests that start transactions (`handlers`) or the order in which they run
-//! (`target`).
+//! Does not own the requests that start transactions (`handlers`) or the order in which
+//! transactions run (`target`).
 
 pub(crate) mod context;
 pub(crate) mod epochs;

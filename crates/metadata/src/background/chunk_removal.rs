@@ -1,4 +1,5 @@
-//! Has storage remove the chunk files of removed files, one message at a time for each group.
+//! Asks storage to remove the chunk files of removed files. Each group has at most one such message
+//! in flight.
 
 use super::task::{BackgroundCall, JobContext, RemovalCall};
 use crate::engine::Engine;
@@ -11,26 +12,28 @@ use skep_wire::storage::RemoveChunks;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// The groups that have chunk files to remove.
+/// The storage groups that have chunk files to remove.
 ///
 /// # Invariants
-/// - Each group that removes chunk files may have something to remove.
-/// - A group that has refused does not remove anything.
+/// - Each group in `removing` is in `groups`.
+/// - No group in `paused` is in `removing`.
 #[derive(Debug, Default)]
 pub(crate) struct ChunkRemovals {
-    /// Groups that may have something to remove.
+    /// Groups that may have chunk files to remove.
     groups: BTreeSet<GroupId>,
-    /// The groups among `groups` that have a request without a reply.
+    /// Groups among `groups` that have a request in flight.
     removing: BTreeSet<GroupId>,
-    /// Groups that have refused a removal, and until when they are left alone.
+    /// Groups that have refused a removal, each with the time until which the job sends them no
+    /// request.
     paused: BTreeMap<GroupId, Duration>,
-    /// The key after which the search for a group's removals goes on: before it lie only the
-    /// tombstones of removals that are done.
+    /// Key after which the search for a group's removals continues. Before this key there are only
+    /// the tombstones of completed removals.
     cursors: BTreeMap<GroupId, Vec<u8>>,
 }
 
 impl ChunkRemovals {
-    /// Finds the groups that have something to remove, by skipping from one to the next.
+    /// Finds the groups that have chunk files to remove. The search skips from one group to the
+    /// next.
     pub(crate) fn load<E: Engine>(&mut self, context: &JobContext<'_, E>) -> Result<()> {
         let mut after = Vec::new();
         loop {
@@ -44,19 +47,20 @@ impl ChunkRemovals {
         }
     }
 
-    /// Adds groups that have something to remove.
+    /// Adds groups that have chunk files to remove.
     pub(crate) fn add_groups(&mut self, mut groups: BTreeSet<GroupId>) {
         self.groups.append(&mut groups);
     }
 
-    /// Ends pauses that are over. Returns whether there were any.
+    /// Ends pauses that have expired. Returns whether any pause has ended.
     pub(crate) fn end_pauses(&mut self, now: Duration) -> bool {
         let before = self.paused.len();
         self.paused.retain(|_, until| *until > now);
         self.paused.len() < before
     }
 
-    /// Sends a request to each group that has something to remove, and no request yet.
+    /// Sends a request to each group that has chunk files to remove, no request in flight and no
+    /// pause.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
         let idle: Vec<_> = self
             .groups
@@ -71,7 +75,8 @@ impl ChunkRemovals {
         Ok(())
     }
 
-    /// Sends the next removals to a group. All of them are synced, since the engine has no others.
+    /// Sends the next removals to a group. All these removals are synced, because the engine holds
+    /// only synced changes.
     fn remove_chunks<E: Engine>(
         &mut self,
         group: GroupId,
@@ -95,7 +100,7 @@ impl ChunkRemovals {
             };
             cursor.clone_from(last);
             for (key, _) in found {
-                // Skips items that are done, and whose deletion is not synced yet.
+                // Skips completed items whose deletion is not synced yet.
                 if context.table.get(&key)?.is_some()
                     && let Some((_, chunk)) = removal(&key)
                 {
@@ -115,7 +120,7 @@ impl ChunkRemovals {
         Ok(())
     }
 
-    /// Takes in a group's reply. Returns whether the group may have more to remove now.
+    /// Handles a group's reply. Returns whether the group may have more chunk files to remove now.
     pub(crate) fn on_reply<E: Engine>(
         &mut self,
         call: RemovalCall,
@@ -141,7 +146,7 @@ impl ChunkRemovals {
         }
     }
 
-    /// Panics if an invariant of the type is broken.
+    /// Panics if an invariant of the type is violated.
     pub(crate) fn check_invariants(&self) {
         assert!(
             self.removing.is_subset(&self.groups),

@@ -8,20 +8,20 @@ use skep_format::metadata::{Key, decode_value, last_u64};
 use skep_types::{Result, SessionId, Timestamp};
 use std::time::Duration;
 
-/// The search for records of ends that are old enough: some in each batch, until all were looked
-/// at.
+/// The search for records of ended sessions and transactions that are old enough to be deleted.
+/// Each batch reads one page, until the search has read all records.
 #[derive(Debug, Default)]
 pub(crate) struct ForgetJob {
-    /// When the next search begins, or goes on.
+    /// Time at which the next search begins or the current one continues.
     due: Duration,
-    /// The kind of record with which the search goes on.
+    /// Index of the kind of record with which the search continues.
     kind: usize,
-    /// The key after which the search goes on.
+    /// Key after which the search continues.
     after: Vec<u8>,
 }
 
 impl ForgetJob {
-    /// Looks at the next records, if it is time.
+    /// Reads the next page of records, if it is due, and deletes the old ones.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
         if context.shared.now < self.due {
             return Ok(());
@@ -41,8 +41,8 @@ impl ForgetJob {
         let mut old = Vec::new();
         for (key, value) in page {
             let is_old = decode_value::<Timestamp>(&key, &value)?.seconds < before;
-            // The record of the end must outlive the session's record, or a restart would take the
-            // session for alive.
+            // The record of a session's end must outlive the record of the session. Otherwise a
+            // restart would treat the session as open.
             let session = last_u64(&key).filter(|_| key.starts_with(&Key::session_ends()));
             let record = session.map(|it| Key::Session(SessionId::new(it)).to_bytes());
             let is_left =

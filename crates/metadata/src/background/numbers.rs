@@ -8,14 +8,14 @@ use crate::tx::work::InternalWork;
 use skep_format::metadata::Key;
 use skep_types::{Lsn, Result};
 
-/// The reservation that is under way.
+/// The state of the reservation job.
 #[derive(Debug, Default)]
 pub(crate) struct NumberReservation {
     is_reserving: bool,
 }
 
 impl NumberReservation {
-    /// Starts a reservation when half of a range is used up.
+    /// Starts a reservation as soon as half of a range is used up.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) {
         let left = context.shared.numbers.left();
         if left <= context.shared.limits.number_range / 2 && !self.is_reserving {
@@ -24,7 +24,7 @@ impl NumberReservation {
         }
     }
 
-    /// The reservation is committed in record `lsn`.
+    /// Updates the numbers after a reservation was committed in record `lsn`.
     pub(crate) fn after_commit<E: Engine>(&mut self, lsn: Lsn, context: &mut JobContext<'_, E>) {
         let shared = &mut *context.shared;
         let end = shared.numbers.reserved_end() + shared.limits.number_range;

@@ -1,5 +1,5 @@
-//! Ends transactions with other groups: asks coordinators about prepared transactions that have
-//! waited for long, and has each participant confirm a commit.
+//! Ends transactions with other groups: asks coordinators for the decision on old prepared
+//! transactions, and asks participants to confirm commits.
 
 use super::task::{BackgroundCall, DecideCall, JobContext};
 use crate::engine::Engine;
@@ -21,15 +21,16 @@ use std::time::Duration;
 /// Transactions that wait for another group.
 #[derive(Debug, Default)]
 pub(crate) struct PreparedTransactions {
-    /// Prepared transactions, and when to ask the coordinator (again).
+    /// Prepared transactions, each with the time at which the job asks the coordinator (again).
     prepared: BTreeMap<TransactionId, Duration>,
-    /// Commits that a participant has refused to confirm, and when they are sent again.
+    /// Commits that a participant has refused to confirm, each with the time at which the target
+    /// sends it again.
     unconfirmed: Vec<(Duration, GroupId, u64)>,
 }
 
 impl PreparedTransactions {
-    /// Takes the locks of prepared transactions again, and sends the commits that participants have
-    /// not confirmed.
+    /// Restores the locks of prepared transactions, and sends the commits that participants have
+    /// not confirmed yet.
     pub(crate) fn load<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
         let now = context.shared.now;
         for (key, value) in context.table.scan(&Key::prepared(), &[], usize::MAX)? {
@@ -50,7 +51,7 @@ impl PreparedTransactions {
         Ok(())
     }
 
-    /// Asks the coordinators of transactions that were prepared long ago.
+    /// Asks the coordinators for the decision on transactions that were prepared long ago.
     pub(crate) fn ask<E: Engine>(&mut self, context: &mut JobContext<'_, E>) {
         let now = context.shared.now;
         for (transaction, at) in self.prepared.iter_mut().filter(|(_, at)| **at <= now) {
@@ -61,7 +62,7 @@ impl PreparedTransactions {
         }
     }
 
-    /// Sends commits again, after a pause, that participants have refused to confirm.
+    /// Sends refused commits again after their pause.
     pub(crate) fn send_again<E: Engine>(&mut self, context: &mut JobContext<'_, E>) {
         let now = context.shared.now;
         for (_, group, number) in self.unconfirmed.extract_if(.., |(at, ..)| *at <= now) {
@@ -69,7 +70,7 @@ impl PreparedTransactions {
         }
     }
 
-    /// Takes in a participant's reply to a decision.
+    /// Handles a participant's reply to a decision.
     pub(crate) fn on_decide_reply<E: Engine>(
         &mut self,
         call: &DecideCall,
@@ -78,7 +79,8 @@ impl PreparedTransactions {
     ) {
         let DecideCall { number, group, commit } = *call;
         match result {
-            // A participant need not confirm an abort: if it missed the abort, it asks.
+            // A participant need not confirm an abort: if it missed the abort, it asks for the
+            // decision.
             _ if !commit => {}
             Ok(_) => context.start(InternalWork::RecordConfirmation { number, participant: group }),
             Err(error) => {
@@ -91,7 +93,7 @@ impl PreparedTransactions {
         }
     }
 
-    /// Takes in a coordinator's reply about a prepared transaction.
+    /// Handles a coordinator's reply about a prepared transaction.
     pub(crate) fn on_decision<E: Engine>(
         &mut self,
         transaction: TransactionId,
@@ -108,7 +110,7 @@ impl PreparedTransactions {
         }
     }
 
-    /// The end of a prepared transaction is committed.
+    /// Releases the locks of a prepared transaction whose end was committed.
     pub(crate) fn after_end<E: Engine>(
         &mut self,
         transaction: TransactionId,
@@ -118,7 +120,7 @@ impl PreparedTransactions {
         context.release(Owner::Prepared(transaction));
     }
 
-    /// Notes a prepared transaction, if the request has made one.
+    /// Adds a prepared transaction, if the request has created one.
     pub(crate) fn after_prepare<E: Engine>(
         &mut self,
         transaction: TransactionId,

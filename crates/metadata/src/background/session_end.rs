@@ -11,14 +11,14 @@ use skep_types::{InodeId, Result, SessionId};
 use std::collections::VecDeque;
 
 /// Ended sessions that still have open files or locks. Each batch cleans up one piece of one
-/// session, so that requests do not wait for the end of a large session.
+/// session, so that requests do not wait for the clean-up of a large session.
 #[derive(Debug, Default)]
 pub(crate) struct SessionCleanUp {
     ended: VecDeque<SessionId>,
 }
 
 impl SessionCleanUp {
-    /// Adds a session whose end is committed.
+    /// Adds a session whose end was committed.
     pub(crate) fn add(&mut self, session: SessionId) {
         self.ended.push_back(session);
     }
@@ -27,20 +27,20 @@ impl SessionCleanUp {
         self.ended.is_empty()
     }
 
-    /// Starts the next piece.
+    /// Starts the next piece of the clean-up.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) {
         if let Some(session) = self.ended.pop_front() {
             context.start(InternalWork::CleanUpSession(session));
         }
     }
 
-    /// A piece is committed.
+    /// Adds the session again, if a committed piece was not its last.
     pub(crate) fn after_clean_up<E: Engine>(
         &mut self,
         session: SessionId,
         context: &JobContext<'_, E>,
     ) {
-        // The last piece removes the record; before it there is more to close.
+        // The last piece deletes the record of the session.
         let key = Key::Session(session).to_bytes();
         if !matches!(context.table.get(&key), Ok(None)) {
             self.add(session);
@@ -58,15 +58,16 @@ pub(super) fn record_end<E: Engine>(
     let record = context.get::<SessionRecord>(&Key::Session(session))?;
     let map = &context.shared.map;
     if record.is_some_and(|record| map.has_removed(record.client)) {
-        // A client that gets a lock or an open of this session relies on this map.
+        // Clients that get locks or opens which this session has released rely on this map, so its
+        // version becomes the fence.
         let version = map.version;
         context.put(&Key::Fence, &version);
     }
     Ok(())
 }
 
-/// Closes some of a session's open files, then releases its locks. The last piece deletes the
-/// session.
+/// Closes some of a session's open files, and releases its locks as soon as all its files are
+/// closed. The last piece deletes the session.
 pub(super) fn clean_up<E: Engine>(
     context: &mut Context<'_, E>,
     session: SessionId,
@@ -84,7 +85,8 @@ pub(super) fn clean_up<E: Engine>(
         close_after_death(context, session, inode, counts)?;
     }
     if is_last {
-        // After the opens: the next holder of a lock then finds a size recovery pending.
+        // Locks are released after the opens, so that the next holder of a lock finds the size
+        // recovery pending.
         let locks = context.scan(&Key::file_locks_of(session), &[], limit)?;
         is_last = locks.len() < limit;
         locks.into_iter().for_each(|(key, _)| context.delete_raw(key));
@@ -98,7 +100,7 @@ pub(super) fn clean_up<E: Engine>(
     Ok(())
 }
 
-/// Takes back the opens that an ended session had of one file.
+/// Subtracts the opens that an ended session had of one file.
 fn close_after_death<E: Engine>(
     context: &mut Context<'_, E>,
     session: SessionId,
@@ -109,16 +111,16 @@ fn close_after_death<E: Engine>(
     context.uncount_opens(session, inode, counts)?;
     let Some(record) = record else { return Ok(()) };
     if record.attributes.links == 0 && context.opens(inode)?.is_zero() {
-        // The dead writer has not reported how far it has written, so the target removes all
-        // possible chunk files.
+        // The dead writer has not reported the end of its writes, so the target removes every chunk
+        // file that may exist.
         let high_water = match counts.writers {
             0 => record.high_water,
             _ => skep_types::MAX_FILE_BYTES,
         };
         context.dispose(&InodeRecord { high_water, ..record })?;
     } else if counts.writers > 0 {
-        // A new number for each death: a recovery that is under way may have missed this writer's
-        // last bytes.
+        // Each death gets a new number, because a size recovery in progress may have missed this
+        // writer's last bytes.
         let death = context.next_number()?;
         context.put(&Key::SizeRecovery(inode), &death);
     }

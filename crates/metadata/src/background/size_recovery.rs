@@ -21,32 +21,32 @@ struct SizeRecovery {
     pattern: StripePattern,
     question: RecoveryQuestion,
     missing_replies: usize,
-    /// The largest size that a chunk file has proved.
+    /// Largest file size that a chunk file has proved so far.
     size: u64,
     has_failed: bool,
 }
 
-/// The files whose size is being recovered.
+/// The files whose size the target is recovering.
 ///
 /// # Invariants
-/// - At most [`SIZE_RECOVERIES_AT_ONCE`] files are recovered at a time.
-/// - A file that is left alone is not being recovered.
+/// - At most [`SIZE_RECOVERIES_AT_ONCE`] files are in `recovering`.
+/// - No file in `paused` is in `recovering`.
 #[derive(Debug, Default)]
 pub(crate) struct SizeRecoveries {
     recovering: BTreeMap<InodeId, SizeRecovery>,
-    /// Files whose recovery has failed, and until when they are left alone.
+    /// Files whose recovery has failed, each with the time until which the job skips the file.
     paused: BTreeMap<InodeId, Duration>,
 }
 
 impl SizeRecoveries {
-    /// Ends pauses that are over. Returns whether there were any.
+    /// Ends pauses that have expired. Returns whether any pause has ended.
     pub(crate) fn end_pauses(&mut self, now: Duration) -> bool {
         let before = self.paused.len();
         self.paused.retain(|_, until| *until > now);
         self.paused.len() < before
     }
 
-    /// Starts recoveries up to the limit.
+    /// Starts size recoveries up to the limit.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
         if self.recovering.len() >= SIZE_RECOVERIES_AT_ONCE {
             return Ok(());
@@ -56,8 +56,8 @@ impl SizeRecoveries {
         let limit = 2 * SIZE_RECOVERIES_AT_ONCE + skipped;
         for (key, _) in context.table.engine().scan(&prefix, &[], limit)? {
             let Some(inode) = last_u64(&key).map(InodeId::new) else { continue };
-            // Skips files whose size is logged, and whose work item is not deleted in the engine
-            // yet.
+            // Skips files whose recovered size is logged, but whose work item is still in the
+            // engine.
             let Some(death) = context.table.get(&key)? else { continue };
             let is_new = !self.recovering.contains_key(&inode)
                 && !self.paused.contains_key(&inode)
@@ -104,7 +104,7 @@ impl SizeRecoveries {
         Ok(())
     }
 
-    /// Takes in the size of a chunk file.
+    /// Handles the size of a chunk file.
     pub(crate) fn on_reply<E: Engine>(
         &mut self,
         call: &StatCall,
@@ -138,7 +138,7 @@ impl SizeRecoveries {
         }
         let (size, question) = (recovery.size, recovery.question);
         if recovery.has_failed {
-            // A size computed without that chunk file would truncate the file.
+            // A size computed without this chunk file would cut off bytes of the file.
             self.recovering.remove(&inode);
             self.paused.insert(inode, context.shared.now + RETRY_PAUSE);
         } else {
@@ -146,12 +146,12 @@ impl SizeRecoveries {
         }
     }
 
-    /// The size of a file was logged, or the question was outdated.
+    /// Ends a recovery after its size was logged, or found to be outdated.
     pub(crate) fn after_commit(&mut self, inode: InodeId) {
         self.recovering.remove(&inode);
     }
 
-    /// Panics if an invariant of the type is broken.
+    /// Panics if an invariant of the type is violated.
     pub(crate) fn check_invariants(&self) {
         assert!(
             self.recovering.len() <= SIZE_RECOVERIES_AT_ONCE,
@@ -165,7 +165,7 @@ impl SizeRecoveries {
     }
 }
 
-/// Logs the size of a file as its chunk files have proved it.
+/// Logs the size of a file that its chunk files have proved.
 pub(super) fn record_size<E: Engine>(
     context: &mut Context<'_, E>,
     inode: InodeId,
@@ -174,14 +174,15 @@ pub(super) fn record_size<E: Engine>(
 ) -> Result<(), Stop> {
     let Some(death) = context.get::<u64>(&Key::SizeRecovery(inode))? else { return Ok(()) };
     if context.shared.truncations.contains(inode) {
-        // The chunk files from which the size was recovered are being truncated.
+        // Storage is truncating the chunk files from which the size was recovered.
         return Err(Stop::Held(Resource::Truncation(inode)));
     }
     let record = context.find_inode(inode)?;
     let truncate_generation =
         record.as_ref().map_or(0, |record| record.attributes.truncate_generation);
     if question != (RecoveryQuestion { death, truncate_generation }) {
-        // Another writer has died since, or the file was truncated: the job starts over.
+        // Another writer has died since, or the file was truncated. The job starts the recovery
+        // again.
         return Ok(());
     }
     context.delete(&Key::SizeRecovery(inode));
@@ -189,7 +190,8 @@ pub(super) fn record_size<E: Engine>(
         let size = size.max(context.inline_reach(&record)?);
         if size > record.attributes.size {
             let truncate_generation = record.attributes.truncate_generation;
-            // The chunk files do not show in which order the bytes were written.
+            // The chunk files do not show the order in which the bytes were written, so the file
+            // may have holes.
             let written =
                 WrittenExtent { end: size, truncate_generation, may_leave_holes: true, reach: 0 };
             context.merge_written(&mut record, &written);

@@ -1,4 +1,4 @@
-//! The first transactions of a target: they log its epoch, and make the root directory.
+//! The first transactions of a target: they log its epoch, and create the root directory.
 
 use crate::engine::Engine;
 use crate::namespace::directories;
@@ -8,7 +8,7 @@ use skep_format::metadata::Key;
 use skep_types::{FileKind, InodeId, Result};
 use skep_wire::metadata::NewInode;
 
-/// Makes the root directory, if it doesn't exist.
+/// Creates the root directory, if it does not exist.
 pub(super) fn make_root<E: Engine>(context: &mut Context<'_, E>) -> Result<(), Stop> {
     if context.find_inode(InodeId::ROOT)?.is_some() {
         return Ok(());
@@ -19,7 +19,7 @@ pub(super) fn make_root<E: Engine>(context: &mut Context<'_, E>) -> Result<(), S
     Ok(())
 }
 
-/// Logs the epoch that has begun, and deletes the oldest ones.
+/// Logs the epoch that has begun, and deletes the oldest surplus epochs.
 pub(super) fn record_epoch<E: Engine>(context: &mut Context<'_, E>) -> Result<(), Stop> {
     let surplus = context.shared.epochs.surplus();
     if let Some((number, first)) = context.shared.epochs.last() {

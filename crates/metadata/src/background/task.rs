@@ -8,7 +8,7 @@ use crate::tx::work::InternalWork;
 use skep_types::{GroupId, InodeId};
 use skep_wire::metadata::TransactionId;
 
-/// A participant was sent the decision of a transaction.
+/// A message that sends a participant the decision of a transaction.
 #[derive(Debug)]
 pub(crate) struct DecideCall {
     pub(crate) number: u64,
@@ -20,7 +20,7 @@ pub(crate) struct DecideCall {
 #[derive(Debug)]
 pub(crate) struct RemovalCall {
     pub(super) group: GroupId,
-    /// The keys of the work items.
+    /// Keys of the work items that the request covers.
     pub(super) items: Vec<Vec<u8>>,
 }
 
@@ -32,22 +32,22 @@ pub(crate) struct StatCall {
     pub(super) index: u16,
 }
 
-/// A request to another group whose reply no operation waits for.
+/// A request to another group for whose reply no operation waits.
 #[derive(Debug)]
 pub(crate) enum BackgroundCall {
     /// Sends a participant the decision of a transaction.
     Decide(DecideCall),
-    /// Asks a coordinator how a transaction ended.
+    /// Asks a coordinator for the decision of a transaction.
     AskDecision(TransactionId),
-    /// Has storage remove chunk files.
+    /// Asks storage to remove chunk files.
     RemoveChunks(RemovalCall),
-    /// Has storage truncate a chunk file of this file.
+    /// Asks storage to truncate a chunk file of this file.
     Truncate(InodeId),
-    /// Asks for the size of a chunk file.
+    /// Asks storage for the size of a chunk file.
     StatChunk(StatCall),
 }
 
-/// Something that a job asks the target to do.
+/// A task that a job asks the target to perform.
 #[derive(Debug)]
 pub(crate) enum JobTask {
     /// Run this work as a transaction.
@@ -60,7 +60,7 @@ pub(crate) enum JobTask {
     Release(Owner),
 }
 
-/// The target's state, as a job may use it, and the tasks that the job has asked for.
+/// The part of the target's state that a job may use, and the tasks that the job has requested.
 pub(crate) struct JobContext<'a, E> {
     pub(crate) table: &'a Table<E>,
     pub(crate) shared: &'a mut Shared,
@@ -72,7 +72,7 @@ impl<'a, E> JobContext<'a, E> {
         Self { table, shared, tasks: Vec::new() }
     }
 
-    /// The tasks that the jobs have asked for, in order.
+    /// Returns the requested tasks, in order.
     pub(crate) fn into_tasks(self) -> Vec<JobTask> {
         self.tasks
     }

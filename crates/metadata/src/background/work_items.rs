@@ -1,29 +1,31 @@
-//! When the engine has new work items (chunk files to remove, sizes to recover) for the jobs.
+//! Tracks when the engine has new work items (chunk files to remove, sizes to recover) for the
+//! jobs.
 
 use skep_format::metadata::{is_work_item, removal};
 use skep_types::GroupId;
 use std::collections::BTreeSet;
 
-/// Work items that the engine does not have yet: whether there are any, and the groups of removals.
+/// Work items that the engine does not have yet: whether there are any, and the groups that have
+/// removals among them.
 #[derive(Debug, Default)]
 struct NewItems {
     any: bool,
     removals: BTreeSet<GroupId>,
 }
 
-/// Follows work items from the transaction that writes them into the engine.
+/// Follows work items from the transaction that writes them until they are in the engine.
 #[derive(Debug, Default)]
 pub(crate) struct WorkItems {
-    /// Whether the engine may have work items that no job has looked at.
+    /// Whether the engine may have work items that no job has read.
     look: bool,
-    /// Items that were written since the last sync began.
+    /// Items written since the last sync began.
     written: NewItems,
-    /// Items that are being synced.
+    /// Items that the current sync covers.
     syncing: NewItems,
 }
 
 impl WorkItems {
-    /// Notes that a transaction has written a key.
+    /// Records that a transaction has written a key.
     pub(crate) fn on_write(&mut self, key: &[u8]) {
         if is_work_item(key) {
             self.written.any = true;
@@ -31,23 +33,24 @@ impl WorkItems {
         }
     }
 
-    /// Lets the jobs look at the engine again.
+    /// Lets the jobs search the engine again.
     pub(crate) fn look_again(&mut self) {
         self.look = true;
     }
 
-    /// Whether the jobs have to look at the engine now, which the caller then makes them do.
+    /// Returns whether the jobs must search the engine now, and resets that flag. The caller must
+    /// start the search.
     pub(crate) fn take_look(&mut self) -> bool {
         std::mem::take(&mut self.look)
     }
 
-    /// A sync begins. Items that are written while it runs belong to the next one: after this sync
-    /// the engine would not have them, and the jobs would not look again.
+    /// Moves the written items to the sync that begins. Items written during this sync belong to
+    /// the next sync, because the engine will not have them after this one.
     pub(crate) fn before_sync(&mut self) {
         self.syncing = std::mem::take(&mut self.written);
     }
 
-    /// The sync has ended. Returns the groups that have new removals.
+    /// Marks the synced items as present in the engine. Returns the groups that have new removals.
     pub(crate) fn after_sync(&mut self) -> BTreeSet<GroupId> {
         let items = std::mem::take(&mut self.syncing);
         self.look |= items.any;

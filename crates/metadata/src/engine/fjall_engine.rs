@@ -1,4 +1,4 @@
-//! The engine of services: fjall, an LSM tree in Rust.
+//! The engine of services: fjall, an LSM-tree store in Rust.
 
 use super::{Engine, Mutations};
 use crate::limits::JOURNAL_BYTES;
@@ -23,7 +23,8 @@ impl std::fmt::Debug for FjallEngine {
     }
 }
 
-/// The first key beyond all that start with `prefix`; `None` means that there is no such key.
+/// Returns the smallest key that is greater than all keys with this prefix. `None` means that no
+/// such key exists.
 fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
     let mut end = prefix[..=last].to_vec();
@@ -36,10 +37,10 @@ fn failed(what: &str, error: &fjall::Error) -> Error {
 }
 
 impl FjallEngine {
-    /// Opens the store in a directory, or makes it.
+    /// Opens the store in a directory. Creates the store if the directory has none.
     ///
     /// # Errors
-    /// `DeviceFailed` naming the directory.
+    /// `DeviceFailed`, which names the directory, if fjall cannot open or create the store.
     pub fn open(path: &Path, cache_bytes: u64) -> Result<Self> {
         let open = || {
             let database = Database::builder(path).cache_size(cache_bytes).open()?;
@@ -52,9 +53,9 @@ impl FjallEngine {
         Ok(engine)
     }
 
-    /// Allocates the space that the journal grows into: fjall gives it a length only, and would
-    /// find out too late that others have filled the disk. Where it can't be had, nothing is lost
-    /// yet.
+    /// Allocates disk space for the newest journal file. Fjall only sets the length of the file, so
+    /// it would notice too late that other programs have filled the disk. A failed allocation is
+    /// only logged, because nothing is lost at that time.
     fn allocate_journal(&self) {
         let number = |path: &PathBuf| {
             let name = path.file_name()?.to_str()?;
@@ -70,10 +71,10 @@ impl FjallEngine {
         }
     }
 
-    /// Makes everything that was applied durable. May be called on a clone, from another thread.
+    /// Makes all applied batches durable. Another thread may call this on a clone of the engine.
     ///
     /// # Errors
-    /// `DeviceFailed`.
+    /// `DeviceFailed` if fjall cannot sync its journal.
     pub fn checkpoint(&self) -> Result<()> {
         let made = self.database.persist(PersistMode::SyncAll);
         made.map_err(|error| failed("checkpoint", &error))?;
@@ -92,8 +93,8 @@ impl Engine for FjallEngine {
         use std::ops::Bound;
         let from = if after > prefix { Bound::Excluded(after) } else { Bound::Included(prefix) };
         let mut found = Vec::new();
-        // The end matters: beyond it may lie thousands of tombstones, which a search for the next
-        // key would walk through.
+        // The range needs an upper bound. Without it, the iterator would search for the next key
+        // behind the prefix, and could walk through thousands of tombstones.
         let beyond = prefix_end(prefix);
         let to = beyond.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         for guard in self.keyspace.range::<&[u8], _>((from, to)).take(limit) {

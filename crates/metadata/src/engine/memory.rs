@@ -1,6 +1,6 @@
-//! The engine in memory, for simulation and tests. A power loss takes it back to its last
-//! checkpoint or to any batch since, as an engine without sync may have written some of them by
-//! itself.
+//! The in-memory engine, for simulation and tests. A power loss takes the engine back to its last
+//! checkpoint, or to any batch applied since then. The latter simulates an engine without syncs,
+//! some of whose batches have reached the device nevertheless.
 
 use super::{Engine, Mutations};
 use skep_format::metadata::Key;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// An ordered map that can be taken back to a checkpoint.
+/// An ordered map that a simulated power loss can take back to a checkpoint.
 #[derive(Debug, Default, Clone)]
 pub struct MemoryEngine {
     live: Pairs,
@@ -28,13 +28,14 @@ fn change(pairs: &mut Pairs, batch: &Mutations) {
 }
 
 impl MemoryEngine {
-    /// Makes everything durable.
+    /// Makes all applied batches durable.
     pub fn checkpoint(&mut self) {
         self.durable = self.live.clone();
         self.since.clear();
     }
 
-    /// The state after a power loss, if the device has `survivors` batches since the checkpoint.
+    /// Returns the engine after a power loss, if the device has kept the first `survivors` batches
+    /// since the last checkpoint.
     #[must_use]
     pub fn after_power_loss(&self, survivors: usize) -> Self {
         let mut live = self.durable.clone();
@@ -42,12 +43,12 @@ impl MemoryEngine {
         Self { durable: live.clone(), live, since: Vec::new() }
     }
 
-    /// Batches since the last checkpoint.
+    /// Returns the number of batches applied since the last checkpoint.
     pub fn batches_since_checkpoint(&self) -> usize {
         self.since.len()
     }
 
-    /// All pairs, by key.
+    /// Iterates over all pairs in ascending key order.
     pub fn pairs(&self) -> impl Iterator<Item = (&Vec<u8>, &Vec<u8>)> {
         self.live.iter()
     }

@@ -1,4 +1,4 @@
-//! `Close`: subtracts an open; the last close of a file without a name disposes of the file.
+//! `Close`: subtracts an open. The last close of a file without a name disposes of the file.
 
 use crate::engine::Engine;
 use crate::namespace::inodes::check_written;
@@ -22,8 +22,8 @@ pub(crate) fn run<E: Engine>(
         writers: u32::from(request.open == OpenMode::Write),
     };
     let session = context.session()?;
-    // A power loss may have lost the open as one of the last changes. The bytes that were written
-    // since count all the same.
+    // The result is ignored: a power loss may have lost the open as one of the last changes. The
+    // bytes that the client has reported as written count nevertheless.
     context.uncount_opens(session, request.inode, closed)?;
     if record.attributes.links == 0 && context.opens(request.inode)?.is_zero() {
         context.dispose(&record)?;

@@ -1,4 +1,4 @@
-//! `Create`: makes a file and opens it, or opens the existing one.
+//! `Create`: creates a file and opens it, or opens the existing file.
 
 use crate::engine::Engine;
 use crate::handlers::open;
@@ -35,7 +35,8 @@ pub(crate) fn run<E: Engine>(
                 };
                 open::run(context, open)
             }
-            // The client looks the file up, and opens it at its own group.
+            // The client looks the entry up. If another group serves the file, the client sends the
+            // open to that group.
             _ => Err(ErrorCode::Exists.into()),
         };
     }
@@ -51,7 +52,8 @@ pub(crate) fn run<E: Engine>(
     Ok(OpenReply { created: true, attributes, pattern, is_shared: false })
 }
 
-/// A new file in a directory, with inherited permissions and pattern. The caller stores it.
+/// Returns the inode of a new file in a directory, with inherited permissions and stripe pattern.
+/// The caller stores the inode.
 pub(super) fn new_file<E: Engine>(
     context: &mut Context<'_, E>,
     directory: &InodeRecord,

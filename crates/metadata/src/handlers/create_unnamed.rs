@@ -1,6 +1,6 @@
-//! `CreateUnnamed`: makes a regular file that has no name and opens it (`O_TMPFILE`). The target
-//! removes it at its last close, or at the end of the session that has it open, unless a `Link` has
-//! given it a name.
+//! `CreateUnnamed`: creates a regular file without a name and opens it (`O_TMPFILE`). The target
+//! removes the file at its last close, or at the end of the session that has it open. A file that a
+//! `Link` has named stays.
 
 use crate::engine::Engine;
 use crate::handlers::create::new_file;

@@ -1,5 +1,5 @@
-//! `Decide`: the coordinator has decided a transaction; this target applies or drops its prepared
-//! steps. The reply leaves when that is synced.
+//! `Decide`: receives the coordinator's decision on a transaction, and applies or drops the
+//! prepared steps. The target replies only after this change is synced.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

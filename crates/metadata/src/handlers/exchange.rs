@@ -1,6 +1,6 @@
-//! `Exchange`: swaps the inodes of two names. The group that serves the second directory runs it;
-//! the first directory and the inodes may live elsewhere. The rules of `rename` for directories
-//! that change their parent hold in both directions.
+//! `Exchange`: swaps the inodes of two names. The group that serves the second directory runs the
+//! request; other groups may serve the first directory and the inodes. For directories that change
+//! their parent, the rules of `rename` apply in both directions.
 
 use crate::engine::Engine;
 use crate::handlers::rename::{check_no_loop, confirm_source, source};
@@ -23,7 +23,8 @@ pub(crate) fn run<E: Engine>(
     let (first, first_kind) = source(context, from_directory, &request.from_name)?;
     let (_, second) = context.dentry(to_directory, &request.to_name)?.ok_or(ErrorCode::NotFound)?;
     if second.inode == first {
-        // Two names of one file, or one name twice: as in a rename, nothing happens.
+        // Two names of one file, or the same name twice: as in a rename, the request changes
+        // nothing.
         confirm_source(context, from_directory, &request.from_name, first)?;
         return Ok(EmptyReply {});
     }
@@ -64,16 +65,16 @@ pub(crate) fn run<E: Engine>(
         }
     }
     steps::do_anywhere(context, wanted)?;
-    // Read again: the steps may have changed the same directory.
+    // The directory is read again, because the steps may have changed it.
     let mut to = context.directory(to_directory)?;
     let found = context.dentry(to_directory, &request.to_name)?.ok_or(ErrorCode::NotFound)?;
     context.point_entry(&mut to, found, first, first_kind);
     Ok(EmptyReply {})
 }
 
-/// The project that a directory hands down, whichever group serves it. At another group only the
-/// name is locked until the exchange is decided: a concurrent change of the directory's project may
-/// apply or not.
+/// Returns the project that a directory hands down, whichever group serves the directory. If
+/// another group serves it, only the name is locked until the exchange is decided. So a concurrent
+/// change of the directory's project may or may not take effect.
 fn handed_down_by<E: Engine>(
     context: &mut Context<'_, E>,
     directory: InodeId,
@@ -87,8 +88,9 @@ fn handed_down_by<E: Engine>(
     Ok(attributes.handed_down_project())
 }
 
-/// Whether the exchange has a step for an inode, by the rules of `rename`: a directory's parent
-/// must be right; the change time of another inode is raised if that needs no other group.
+/// Whether the exchange has a step for an inode, as in `rename`. A directory that changes its
+/// parent always has one, which sets the parent. Any other inode has one, which raises its change
+/// time, only if this group serves the inode.
 fn must_know<E: Engine>(
     context: &Context<'_, E>,
     inode: InodeId,

@@ -1,5 +1,5 @@
-//! `SetLock` and `TestLock`: locks of applications. These requests never wait; `WaitLock` is in
-//! `locks::waits`.
+//! `SetLock` and `TestLock`: file locks of applications. Neither request ever waits for a lock; for
+//! `WaitLock`, see `locks::waits`.
 
 use crate::engine::Engine;
 use crate::locks::request::{LockClaim, check};
@@ -26,8 +26,8 @@ pub(crate) fn set<E: Engine>(
     let conflict = claim.and_then(|claim| locks.obstacle(lock.inode, &claim, request.wait, now));
     if conflict.is_some() {
         if lock.kind == LockKind::Flock && holds {
-            // As on Linux: two owners that both upgrade a shared lock would wait for each other for
-            // ever.
+            // As on Linux, an upgrade that conflicts releases the lock. Otherwise two owners that
+            // both upgrade a shared lock would wait for each other forever.
             context.delete(&Key::FileLocks(of));
         }
         return Ok(SetLockReply { conflict, attributes });

@@ -1,4 +1,4 @@
-//! `GetAttributes`.
+//! `GetAttributes`: returns the attributes of an inode.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

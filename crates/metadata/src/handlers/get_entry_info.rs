@@ -1,4 +1,5 @@
-//! `GetEntryInfo`: all that metadata has stored about an inode.
+//! `GetEntryInfo`: returns the attributes, parent and stripe pattern of an inode, and the number of
+//! sessions that have it open.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

@@ -1,4 +1,4 @@
-//! `Link`: another name for an inode, which may live on another target.
+//! `Link`: adds a name (hard link) to an inode, which another target may serve.
 
 use crate::engine::Engine;
 use crate::namespace::names::check_name;
@@ -30,7 +30,7 @@ pub(crate) fn run<E: Engine>(
     };
     let attributes = attributes
         .ok_or_else(|| Error::new(ErrorCode::Protocol, "prepare reply without attributes"))?;
-    // If this fails, the target aborts the prepared transaction.
+    // If this check fails, the target aborts the prepared transaction.
     steps::check_project(directory.attributes.handed_down_project(), &attributes)?;
     let (inode, kind) = (request.inode, attributes.kind);
     context.insert_dentry(request.directory, &request.name, inode, kind)?;

@@ -1,4 +1,4 @@
-//! `ListLocks`: the sessions that have files open, with the locks that they hold or wait for.
+//! `ListLocks`: lists the sessions that have files open, with the locks that they hold or wait for.
 
 use crate::engine::Engine;
 use crate::limits::USES_EXAMINED;

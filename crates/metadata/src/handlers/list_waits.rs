@@ -1,4 +1,4 @@
-//! `ListWaits`: the owners that wait for POSIX locks, and the owners for which they wait.
+//! `ListWaits`: lists the owners that wait for POSIX locks, and the owners for which they wait.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

@@ -1,4 +1,4 @@
-//! `Lookup`: finds an entry.
+//! `Lookup`: finds the entry of a name in a directory.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

@@ -1,8 +1,9 @@
-//! `MakeDirectory`: on this target, or on another one by a transaction between the two.
+//! `MakeDirectory`: creates a directory on this target, or on another target by a transaction
+//! between the two.
 //!
-//! A directory stays on its parent's target: one local transaction makes it, and its entries are
-//! near. Directories in the root, and in a directory that already has many, are spread evenly over
-//! all metadata groups by their name.
+//! By default a directory stays on the target of its parent, so that one local transaction creates
+//! it. Directories in the root, and in a directory that already has many subdirectories, are spread
+//! evenly over all metadata groups by a hash of their name.
 
 use crate::engine::Engine;
 use crate::namespace::names::check_name;
@@ -24,7 +25,7 @@ pub(crate) fn run<E: Engine>(
     }
     context.check_free_space()?;
     let group = choose_group(context, &directory, &request.name);
-    // Another group does not have the parent: this target computes the inherited attributes.
+    // Another group does not have the parent, so this target computes the inherited attributes.
     let kind = FileKind::Directory;
     let inherited = context.inherited(&directory, kind, &request.new)?;
     let mut new = NewInode { permissions: inherited.permissions, umask: 0, ..request.new };

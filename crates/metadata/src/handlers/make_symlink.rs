@@ -1,4 +1,4 @@
-//! `MakeSymlink`.
+//! `MakeSymlink`: creates a symbolic link.
 
 use crate::engine::Engine;
 use crate::namespace::names::check_name;

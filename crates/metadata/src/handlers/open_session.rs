@@ -1,4 +1,4 @@
-//! `OpenSession`: opens the session in the header, or confirms it.
+//! `OpenSession`: opens the session that the header names, or confirms that it is open.
 
 use crate::engine::Engine;
 use crate::limits::MAX_SLOTS;
@@ -19,7 +19,7 @@ pub(crate) fn run<E: Engine>(
     }
     let slots = request.slots.clamp(1, MAX_SLOTS);
     let record = match context.get::<SessionRecord>(&Key::Session(session))? {
-        // A repetition must not take slots away that are in use.
+        // A repetition must not remove slots that are in use.
         Some(record) => SessionRecord { slots: record.slots.max(slots), ..record },
         None => SessionRecord { client: request.client, slots },
     };

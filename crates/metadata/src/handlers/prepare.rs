@@ -1,6 +1,6 @@
-//! `Prepare`: checks, locks and logs steps for a transaction of another group. Never waits: if
-//! another transaction holds a resource, the reply is "busy". The reply leaves when the record is
-//! synced.
+//! `Prepare`: checks, locks and logs steps for a transaction of another group. The request never
+//! waits: if another transaction holds a resource, the target replies "busy". Any other reply is
+//! sent only after the record is synced.
 
 use crate::engine::Engine;
 use crate::limits::MAX_STEPS;
@@ -40,7 +40,7 @@ pub(crate) fn run<E: Engine>(
             Err(stop) => return Err(stop),
         }
     }
-    // All resources are still free, since one operation runs at a time.
+    // All resources are still free, because operations run one at a time.
     for resource in steps::resources(&request.steps, &attributes) {
         let taken = context.shared.locks.try_take(&resource, Owner::Prepared(transaction));
         assert!(taken, "a resource that was free stays free within one operation");

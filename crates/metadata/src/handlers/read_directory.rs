@@ -1,5 +1,6 @@
-//! `ReadDirectory`: entries after a cursor. Cursors are hashes of names, so they stay valid while
-//! the directory changes: an entry that exists all the time is returned exactly once.
+//! `ReadDirectory`: returns entries after a cursor. Cursors are hashes of names, so they stay valid
+//! while the directory changes. An entry that exists during the whole listing is returned exactly
+//! once, except after a hash collision (see `remove_dentry`).
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -9,7 +10,8 @@ use skep_types::ErrorCode;
 use skep_wire::limits::MAX_DIRECTORY_BYTES;
 use skep_wire::metadata::{DirectoryEntries, DirectoryEntry, EntryReply, ReadDirectory};
 
-/// About the bytes of an entry in the reply besides its name, without and with attributes.
+/// Approximate bytes of an entry in the reply, without its name. The attributes, if requested, add
+/// `ATTRIBUTES_BYTES`.
 const ENTRY_BYTES: usize = 32;
 const ATTRIBUTES_BYTES: usize = 140;
 
@@ -26,7 +28,7 @@ pub(crate) fn run<E: Engine>(
     let prefix = Key::dentries_of(request.directory);
     let after = Key::Dentry(request.directory, request.cursor).to_bytes();
     let mut reply = DirectoryEntries { parent: directory.parent, entries: Vec::new(), end: false };
-    // With the shortest names, this many entries fit.
+    // The maximum number of entries that fit, reached with the shortest names.
     let limit = max_bytes / each + 1;
     let found = context.scan(&prefix, &after, limit)?;
     let is_all = found.len() < limit;
@@ -39,8 +41,8 @@ pub(crate) fn run<E: Engine>(
         }
         let (inode, kind) = (dentry.inode, dentry.kind);
         let attributes = match request.with_attributes && context.is_local(inode)? {
-            // Without the attributes of an inode that a transaction has locked: the client looks it
-            // up separately.
+            // If a transaction has locked the inode, the reply lacks its attributes, and the client
+            // looks it up separately.
             true => match context.find_inode(inode) {
                 Ok(record) => record.map(|record| record.attributes),
                 Err(Stop::Held(_)) => None,

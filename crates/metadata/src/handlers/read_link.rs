@@ -1,4 +1,4 @@
-//! `ReadLink`.
+//! `ReadLink`: returns the target of a symbolic link.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

@@ -1,4 +1,4 @@
-//! `RemoveDirectory`: removes an empty directory, which may live on another target.
+//! `RemoveDirectory`: removes an empty directory, which another target may serve.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

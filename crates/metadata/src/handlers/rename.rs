@@ -1,9 +1,12 @@
-//! `Rename`, run by the group that serves the new directory.
+//! `Rename`: moves an entry to a new name. The group that serves the new directory runs the
+//! request.
 //!
-//! Entries, inodes and the old directory may each live on another target; this target prepares the
-//! steps of other groups in one transaction. Moving a directory to another parent holds the rename
-//! lock (one for the whole namespace, at the root's group) while the target walks the ancestors of
-//! the new directory, so that no two moves can make a loop together.
+//! Other targets may serve the entries, the inodes and the old directory. This target asks the
+//! groups of these targets to prepare their steps in one transaction.
+//!
+//! A rename that moves a directory to another parent holds the rename lock while the target walks
+//! the ancestors of the new directory. The lock exists once for the whole namespace, at the root's
+//! group. So two concurrent moves cannot create a loop.
 
 use crate::engine::Engine;
 use crate::limits::MAX_DEPTH;
@@ -17,7 +20,7 @@ use skep_types::{Error, ErrorCode, FileKind, InodeId};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{GetEntryInfo, Lookup, NewInode, Rename, Step};
 
-/// The device number of whiteouts, with which overlay file systems mark a removed name.
+/// Kind of whiteouts: character devices with which overlay file systems mark a removed name.
 const WHITEOUT: FileKind = FileKind::CharDevice;
 
 pub(crate) fn run<E: Engine>(
@@ -34,7 +37,7 @@ pub(crate) fn run<E: Engine>(
             return Err(ErrorCode::Exists.into());
         }
         if existing.inode == inode {
-            // Two names of one file: POSIX requires that nothing happens.
+            // Two names of one file: POSIX requires that a rename changes nothing.
             confirm_source(context, request.from_directory, &request.from_name, inode)?;
             return Ok(EmptyReply {});
         }
@@ -45,7 +48,7 @@ pub(crate) fn run<E: Engine>(
             _ => {}
         }
     }
-    // Within one group a rename adds nothing to the store.
+    // A rename within one group adds nothing to the store.
     let is_new_here = existing.is_none() && !context.is_local(request.from_directory)?;
     if is_new_here || request.whiteout.is_some() {
         context.check_free_space()?;
@@ -73,8 +76,9 @@ pub(crate) fn run<E: Engine>(
         }
     };
     let mut wanted = vec![(request.from_directory, leave)];
-    // A file's change time is raised if that needs no other group. A directory's parent must always
-    // be set, and the project is always checked if the new directory hands one down.
+    // The change time of a file is raised only if this group serves its inode. The parent of a
+    // moved directory must always be set. The project must always be checked if the new directory
+    // hands one down.
     if (is_directory && changes_parent) || project.is_some() || context.is_local(inode)? {
         let step = Step::SetParent { inode, parent: request.to_directory, project };
         wanted.push((inode, step));
@@ -83,9 +87,10 @@ pub(crate) fn run<E: Engine>(
         wanted.push((existing.inode, replaced(existing)));
     }
     steps::do_anywhere(context, wanted)?;
-    // Read again: the steps may have changed the same directory.
+    // The directory is read again, because the steps may have changed it.
     let mut to = context.directory(request.to_directory)?;
-    // Removing the old name may have moved ordinals in the same directory.
+    // The entry is read again too: removing the old name from the same directory may have moved it
+    // to another ordinal.
     match context.dentry(request.to_directory, &request.to_name)? {
         Some(found) => context.point_entry(&mut to, found, inode, kind),
         None => {
@@ -96,7 +101,7 @@ pub(crate) fn run<E: Engine>(
     Ok(EmptyReply {})
 }
 
-/// Makes the whiteout for the old name, at this group.
+/// Creates the whiteout for the old name, at this group.
 fn make_whiteout<E: Engine>(
     context: &mut Context<'_, E>,
     request: &Rename,
@@ -116,7 +121,7 @@ fn make_whiteout<E: Engine>(
     Ok(inode)
 }
 
-/// The entry of a name, in a directory that another group may serve.
+/// Returns the inode and the kind of an entry, in a directory that another group may serve.
 pub(super) fn source<E: Engine>(
     context: &mut Context<'_, E>,
     directory: InodeId,
@@ -133,8 +138,8 @@ pub(super) fn source<E: Engine>(
     Ok((entry.inode, entry.kind))
 }
 
-/// Reads a name again on which a refusal depends (two names of one file, a directory above the new
-/// one): another request may have changed the name since it was read.
+/// Reads the source name again, because a refusal depends on it (two names of one file, or a move
+/// below itself). Another request may have changed the name since the operation read it.
 pub(super) fn confirm_source<E: Engine>(
     context: &mut Context<'_, E>,
     directory: InodeId,
@@ -147,7 +152,7 @@ pub(super) fn confirm_source<E: Engine>(
     Ok(())
 }
 
-/// The step that removes the replaced inode.
+/// Returns the step that removes the replaced inode.
 fn replaced(existing: &DentryRecord) -> Step {
     let inode = existing.inode;
     match existing.kind {
@@ -156,7 +161,7 @@ fn replaced(existing: &DentryRecord) -> Step {
     }
 }
 
-/// Checks that a directory is not moved below itself: walks from the new parent up to the root.
+/// Checks that a directory is not moved below itself, by a walk from the new parent to the root.
 pub(super) fn check_no_loop<E: Engine>(
     context: &mut Context<'_, E>,
     moved: InodeId,

@@ -1,4 +1,4 @@
-//! `ReportWritten`: a writer reports how far it has written.
+//! `ReportWritten`: a writer reports the extent that it has written.
 
 use crate::engine::Engine;
 use crate::namespace::inodes::check_written;

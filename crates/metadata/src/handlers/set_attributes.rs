@@ -1,4 +1,4 @@
-//! `SetAttributes`: `chmod`, `chown`, `utimes`, `truncate`.
+//! `SetAttributes`: `chmod`, `chown`, `utimes` and `truncate`.
 
 use crate::engine::Engine;
 use crate::namespace::inodes::PERMISSION_BITS;

@@ -1,9 +1,9 @@
 //! `SetPattern`: sets the stripe pattern that new files and directories in a directory inherit, or
 //! the pattern of a file that has never held a byte.
 //!
-//! A file's pattern changes only while no session has the file open, since a client uses the
-//! pattern from the reply to its open. The new pattern gets a new generation: a late write of a
-//! dead client may still make chunk files of the old generation, which do not belong to the file.
+//! The pattern of a file can change only while no session has the file open, because a client uses
+//! the pattern from the reply to its open. The new pattern gets a new generation. A late write of a
+//! dead client may still create chunk files of the old generation; these do not belong to the file.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -61,11 +61,12 @@ fn set_of_file<E: Engine>(
                     is: write a new file with another one";
         return Err(Error::new(ErrorCode::InUse, what).into());
     }
-    // A power loss may have lost the open of a client that has just written.
+    // The file may still have inline bytes: a power loss may have lost the open of a client that
+    // has just written.
     context.remove_inline(record)?;
     let old = record.pattern.take();
     let generation = old.as_ref().map_or(0, |old| old.generation) + 1;
-    // Unset fields keep their values. Groups that a policy chose are chosen anew.
+    // Unset fields keep their values. If a policy chose the groups, the target chooses them again.
     let base = old.as_ref().map(PatternRequest::with_policies_of);
     let merged = patterns::merge(request.pattern.as_ref(), base.as_ref());
     let shared = &mut *context.shared;

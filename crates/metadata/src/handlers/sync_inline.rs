@@ -1,5 +1,5 @@
-//! `SyncInline`: whether inline writes are still there. The reply leaves when all earlier records
-//! are synced.
+//! `SyncInline`: checks whether inline writes have survived. The target replies only after all
+//! earlier records are synced.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

@@ -1,5 +1,5 @@
-//! `Unlink`: removes a name of an inode that is not a directory. The inode may live on another
-//! target.
+//! `Unlink`: removes a name of an inode that is not a directory. Another target may serve the
+//! inode.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

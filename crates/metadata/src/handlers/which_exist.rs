@@ -1,5 +1,6 @@
-//! `WhichExist`: storage asks which inodes exist, to find chunk files without an inode. The reply
-//! waits until the state that it shows is synced, since storage removes chunk files because of it.
+//! `WhichExist`: storage asks which inodes exist, to find chunk files without an inode. The target
+//! replies only after the state in the reply is synced, because storage removes chunk files on the
+//! basis of this reply.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

@@ -1,5 +1,5 @@
-//! `WriteInline`: writes bytes that are stored with the inode. The size moves with them if they are
-//! the whole write.
+//! `WriteInline`: writes bytes that are stored with the inode. If the bytes are the whole write
+//! (`extends`), the request also updates the file's size and times.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -30,7 +30,7 @@ pub(crate) fn run<E: Engine>(
     let mut record = context.inline_file(inode, generation, end)?;
     let Some(epoch) = context.shared.epochs.current() else { return Err(Stop::Unsynced) };
     let before = context.inline_bytes(inode)?;
-    // Both fit: a pattern has few bytes in metadata.
+    // Both values fit into `usize`, because a pattern keeps only few bytes in metadata.
     let (start, end) = (offset as usize, offset as usize + bytes.len());
     let mut after = before.clone();
     after.resize(before.len().max(end), 0);
@@ -48,7 +48,7 @@ pub(crate) fn run<E: Engine>(
         context.merge_written(&mut record, &written);
         context.put_inode(&record);
     }
-    // The log record is not chosen yet: see `inline::stamp`.
+    // The log record is not chosen yet; `inline::stamp` fills it in.
     let mark = InlineMark { epoch, record: Lsn::default() };
     Ok(WriteInlineReply { mark, attributes: record.attributes })
 }

@@ -1,5 +1,5 @@
-//! Extended attributes: `GetXattr`, `SetXattr`, `ListXattrs`, `RemoveXattr`. One file for the four,
-//! since they share the rules for names and sizes.
+//! Extended attributes: `GetXattr`, `SetXattr`, `ListXattrs` and `RemoveXattr`. The four share one
+//! file because they share the rules for names and sizes.
 
 use crate::engine::Engine;
 use crate::namespace::acls::is_acl;
@@ -14,7 +14,8 @@ use skep_wire::metadata::{
     BytesReply, GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrMode, XattrNames,
 };
 
-/// The file capabilities of a program. A change of the file's owner or bytes removes them.
+/// The extended attribute with the capabilities of a program file. A change of the file's owner or
+/// bytes removes it.
 const CAPABILITY: &[u8] = b"security.capability";
 
 impl<E: Engine> Context<'_, E> {

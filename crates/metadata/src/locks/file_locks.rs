@@ -1,15 +1,17 @@
 //! The table of file locks (`flock`, `fcntl`): the locks that sessions hold, and the queues of
 //! waiters.
 //!
-//! The store has one record for each owner; this table is a copy that finds conflicts by range. It
-//! follows each key that a transaction writes ([`FileLocks::on_write`]) and is loaded at the start.
-//! Waits are in memory only: clients poll again after a restart. `docs/design/0005-locks.md`
-//! describes the whole; `queue` has the states of a wait.
+//! The store has one record for each owner. This table is a copy of the records in which the target
+//! finds conflicts by range. The table is loaded at the start, and updated with each key that a
+//! transaction writes ([`FileLocks::on_write`]). Waits are in memory only: clients poll again after
+//! a restart. `docs/design/0005-locks.md` describes the whole design; `queue` describes the states
+//! of a wait.
 //!
 //! # Invariants
-//! - The table holds exactly what the `FileLocks` records hold, those of the batch included.
+//! - The table holds exactly the locks of the `FileLocks` records, including those of the current
+//!   batch.
 //! - Ranges that different owners hold never conflict.
-//! - A file stands in the table only while a session holds or waits for a lock on it.
+//! - A file is in the table only while a session holds or waits for a lock on it.
 //! - `waiting` holds exactly the waits of all queues, by owner.
 
 mod deadlock;
@@ -32,19 +34,19 @@ struct OwnerLocks {
     ranges: LockRanges<LockMode>,
 }
 
-/// Locks of one kind on one file.
+/// The locks of one kind on one file.
 #[derive(Debug, Default)]
 struct File {
     held: BTreeMap<LockOwnerId, OwnerLocks>,
-    /// The number of ranges that are held exclusively.
+    /// Number of ranges that are locked exclusively.
     exclusive: usize,
     queue: Queue,
 }
 
 impl File {
-    /// The claims of other owners that are held and conflict.
+    /// Iterates over the held locks of other owners that conflict with a claim.
     fn held_against<'a>(&'a self, claim: &'a LockClaim) -> impl Iterator<Item = LockClaim> + 'a {
-        // Shortcut for a file with ten thousand shared locks and one more request for one.
+        // Shortcut for a shared claim on a file that has ten thousand shared locks.
         let may_conflict = claim.mode == LockMode::Exclusive || self.exclusive > 0;
         let held = may_conflict.then(|| self.held.iter()).into_iter().flatten();
         held.filter(|(owner, _)| **owner != claim.owner).flat_map(move |(owner, held)| {
@@ -67,13 +69,14 @@ type FileKey = (InodeId, LockKind);
 #[derive(Debug, Default)]
 pub(crate) struct FileLocks {
     files: BTreeMap<FileKey, File>,
-    /// The number of ranges that are held, in all files.
+    /// Number of locked ranges in all files.
     ranges: usize,
-    /// The number of waits, in all queues.
+    /// Number of waits in all queues.
     waits: usize,
-    /// The waits of each owner, by file and wait number.
+    /// Waits of each owner, by file and wait number.
     waiting: BTreeMap<LockOwnerId, BTreeSet<(FileKey, u64)>>,
-    /// Files on which a lock was released or is no longer reserved: waiters may have to be woken.
+    /// Files on which a lock was released or is no longer reserved, so that the target may have to
+    /// wake waiters.
     released: BTreeSet<FileKey>,
 }
 
@@ -85,7 +88,8 @@ fn to_locked_ranges(ranges: &LockRanges<LockMode>) -> Vec<LockedRange> {
 impl FileLocks {
     // ---- locks that are held
 
-    /// Takes in a key that a transaction has written, if it is a record of locks.
+    /// Updates the table with a key that a transaction has written, if the key is a record of file
+    /// locks.
     pub(crate) fn on_write(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         let Some(of) = lock_owner_of(key) else { return Ok(()) };
         let record = value.map(|value| decode_value::<FileLocksRecord>(key, value)).transpose()?;
@@ -116,7 +120,8 @@ impl FileLocks {
         }
     }
 
-    /// The record of an owner after a request was granted; `None` means that nothing is left.
+    /// Returns the record of an owner as it will be after a request is granted. `None` means that
+    /// the owner will hold no lock.
     pub(crate) fn after(&self, of: &LockOwner, request: &LockRequest) -> Option<FileLocksRecord> {
         let held = self.held_by(of);
         let mut ranges = held.map_or_else(LockRanges::default, |held| held.ranges.clone());
@@ -126,7 +131,8 @@ impl FileLocks {
         (!ranges.is_empty()).then_some(FileLocksRecord { pid, ranges })
     }
 
-    /// The record of what an owner holds; `None` means nothing.
+    /// Returns the record of the locks that an owner holds. `None` means that the owner holds no
+    /// lock.
     pub(crate) fn record(&self, of: &LockOwner) -> Option<FileLocksRecord> {
         let held = self.held_by(of)?;
         Some(FileLocksRecord { pid: held.pid, ranges: to_locked_ranges(&held.ranges) })
@@ -141,15 +147,15 @@ impl FileLocks {
         self.held_by(of).is_some()
     }
 
-    /// The number of ranges that are held, in all files.
+    /// Returns the number of locked ranges in all files.
     pub(crate) fn range_count(&self) -> usize {
         self.ranges
     }
 
-    /// The owners of a session that hold a lock on a file.
+    /// Returns the owners of a session that hold a lock on a file.
     pub(crate) fn owners(&self, session: SessionId, inode: InodeId) -> Vec<LockOwner> {
         let mut owners = Vec::new();
-        // Nearly always nothing at all is locked.
+        // Nearly always, no file has a lock.
         if self.files.is_empty() {
             return owners;
         }
@@ -166,15 +172,15 @@ impl FileLocks {
         owners
     }
 
-    /// A lock that is held and conflicts with a claim.
+    /// Returns a held lock that conflicts with a claim.
     pub(crate) fn conflict(&self, inode: InodeId, claim: &LockClaim) -> Option<HeldLock> {
         let file = self.files.get(&(inode, claim.kind))?;
         file.held_against(claim).next().map(|it| it.to_held_lock())
     }
 
-    /// The lock or the claim that keeps a claim from being granted: a lock that is held, a lock
-    /// that is reserved for a woken waiter, or a waiter ahead that has a barrier. `wait` is the
-    /// number of the claim's own wait, or zero.
+    /// Returns the lock or claim that prevents the grant of a claim. This is a held lock, a lock
+    /// reserved for a woken waiter, or the claim of a waiter ahead that has a barrier. `wait` is
+    /// the number of the wait to which the claim belongs, or zero if it belongs to none.
     pub(crate) fn obstacle(
         &self,
         inode: InodeId,
@@ -191,8 +197,8 @@ impl FileLocks {
         held.or_else(firm).map(|it| it.to_held_lock())
     }
 
-    /// The locks that a session holds on a file, by range, and those that it waits for, in the
-    /// order of the queue.
+    /// Returns the locks that a session holds on a file, by range, and those for which the session
+    /// waits, in queue order.
     pub(crate) fn of_session(
         &self,
         session: SessionId,
@@ -213,7 +219,7 @@ impl FileLocks {
         (held, waiting)
     }
 
-    /// Every lock that is held, for checkers.
+    /// Iterates over all held locks, for checkers.
     pub(crate) fn all(&self) -> impl Iterator<Item = (InodeId, HeldLock)> + '_ {
         self.files.iter().flat_map(|((inode, kind), file)| {
             file.held.iter().flat_map(move |(owner, held)| {
@@ -228,7 +234,7 @@ impl FileLocks {
 
     // ---- waits
 
-    /// The number of waits, in all queues.
+    /// Returns the number of waits in all queues.
     pub(crate) fn wait_count(&self) -> usize {
         self.waits
     }
@@ -238,8 +244,9 @@ impl FileLocks {
         self.files.get(&file_key).is_some_and(|file| file.queue.has(wait))
     }
 
-    /// Parks a request in the queue; a wait that is there keeps its position. [`Self::wake`]
-    /// returns the reply. Returns the reply to the request that was parked for the same wait.
+    /// Parks a request in the queue; [`Self::wake`] returns the reply later. A wait that is already
+    /// in the queue keeps its position. In that case, returns the reply to the earlier parked
+    /// request of the same wait.
     pub(crate) fn wait(
         &mut self,
         inode: InodeId,
@@ -258,9 +265,10 @@ impl FileLocks {
         reply
     }
 
-    /// Removes a wait, if it is in the queue: its client has the lock or gives up.
+    /// Removes a wait, if it is in the queue. The client has got the lock, or no longer wants to
+    /// wait.
     pub(crate) fn end_wait(&mut self, file_key: FileKey, wait: (SessionId, u64)) {
-        // Missing if the wait has ended already, or is for the other kind of lock.
+        // The wait is missing if it has ended already, or if it is for a lock of the other kind.
         let Some(file) = self.files.get_mut(&file_key) else { return };
         if let Some(ended) = file.queue.remove(wait) {
             self.after_wait(file_key, &ended);
@@ -280,7 +288,8 @@ impl FileLocks {
         self.forget_if_empty(file_key);
     }
 
-    /// A claim was granted: its wait ends, and waits ahead that conflict were overtaken.
+    /// Updates the queue after a claim was granted: removes the wait of this claim, and counts the
+    /// grant for each conflicting wait ahead, which was overtaken.
     pub(crate) fn granted(&mut self, inode: InodeId, claim: &LockClaim, wait: u64, now: Duration) {
         let file_key = (inode, claim.kind);
         let file = self.files.get_mut(&file_key).expect("a granted lock stands in the table");
@@ -296,7 +305,7 @@ impl FileLocks {
         let mut parked = Vec::new();
         for (file_key, wait) in all {
             let Some(file) = self.files.get_mut(&file_key) else { continue };
-            // Missing if the client has used the number of a wait for another owner.
+            // The wait is missing if the client has reused its number for a different owner.
             let Some(ended) = file.queue.remove((session, wait)) else { continue };
             self.after_wait(file_key, &ended);
             if let WaitState::Parked { connection, header, .. } = ended.state {
@@ -306,7 +315,7 @@ impl FileLocks {
         parked
     }
 
-    /// Wakes the waiters whose locks are free now, and expires waits. Returns the replies.
+    /// Wakes the waiters whose locks are free now, and expires waits. Returns the replies to send.
     pub(crate) fn wake(&mut self, now: Duration) -> Vec<WaitAnswer> {
         let mut replies = Vec::new();
         if self.waits == 0 {
@@ -323,8 +332,8 @@ impl FileLocks {
         replies
     }
 
-    /// Replies to requests that were parked for long, and removes waits whose clients have not
-    /// polled again.
+    /// Replies to requests that were parked for the maximum time, and removes waits whose clients
+    /// have not polled again in time.
     fn expire(&mut self, now: Duration, replies: &mut Vec<WaitAnswer>) {
         let waits: Vec<_> = self
             .files
@@ -341,8 +350,8 @@ impl FileLocks {
         }
     }
 
-    /// Panics if an invariant of the module is broken. The records of the store are the caller's
-    /// to compare.
+    /// Panics if an invariant of the module is violated. Does not compare the table with the
+    /// records in the store; the caller does that.
     pub(crate) fn check_invariants(&self) {
         let (mut ranges, mut waits) = (0, BTreeSet::new());
         for ((inode, kind), file) in &self.files {

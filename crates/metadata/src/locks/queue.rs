@@ -1,7 +1,7 @@
-//! The queue of the waiters for locks of one kind on one file, in the order in which they came.
+//! The queue of the waiters for locks of one kind on one file, in order of arrival.
 //!
-//! Owns the state of each wait, and decides which waiters are woken. Does not own the locks that
-//! are held (`file_locks`): callers pass a closure that checks them.
+//! Owns the state of each wait, and decides which waiters are woken. Does not own the held locks
+//! (`file_locks`): callers pass a closure that checks them.
 //!
 //! # States of a wait
 //! ```text
@@ -16,13 +16,15 @@
 //!                         |   (no wait)                      |
 //!                         +----------------------------------+
 //! ```
-//! In `Parked` the target has a request to reply to; in the other two it has replied. `EndWait` and
-//! the end of the session remove a wait in each state. Besides, a wait that many others have
-//! overtaken gets a *barrier* for a time: no later waiter may then take a lock that conflicts.
+//! In `Parked`, the target has a request to which it must reply. In `Woken` and `Away`, it has
+//! replied. In every state, `EndWait` or the end of the session removes the wait.
+//!
+//! A wait that many later claims have overtaken gets a *barrier* for some time: meanwhile no later
+//! waiter may take a lock that conflicts.
 //!
 //! # Invariants
 //! - A session's wait numbers are unique in the queue.
-//! - A wait that [`MAX_OVERTAKEN`] others have overtaken has a barrier.
+//! - A wait that [`MAX_OVERTAKEN`] later claims have overtaken has a barrier.
 
 use super::request::LockClaim;
 use crate::limits::{BARRIER, LONGEST_BARRIER, MAX_OVERTAKEN, WAITERS_EXAMINED, WAKE_RESERVATION};
@@ -35,11 +37,12 @@ use std::time::Duration;
 /// The state of a wait.
 #[derive(Debug)]
 pub(super) enum WaitState {
-    /// The client's request is here; the target replies to it at `until` at the latest.
+    /// The client's request is parked. The target replies at `until` at the latest.
     Parked { connection: ConnectionId, header: Box<Header>, until: Duration },
-    /// The target has replied that the client can set its lock, and reserves the lock until then.
+    /// The target has replied that the client can set its lock, and reserves the lock until
+    /// `until`.
     Woken { until: Duration },
-    /// The target has asked the client to poll again, and keeps its queue position until then.
+    /// The target has asked the client to poll again, and keeps its queue position until `until`.
     Away { until: Duration },
 }
 
@@ -49,11 +52,11 @@ pub(super) struct Wait {
     pub(super) number: u64,
     pub(super) claim: LockClaim,
     pub(super) state: WaitState,
-    /// How many later claims that conflict were granted since the last barrier.
+    /// Number of later conflicting claims that were granted since the last barrier.
     overtaken: u32,
-    /// When the barrier ends, if there is one.
+    /// Time at which the barrier ends; `None` means that the wait has no barrier.
     barrier: Option<Duration>,
-    /// How many barriers of this wait have ended.
+    /// Number of barriers of this wait that have ended.
     barriers: u32,
 }
 
@@ -70,10 +73,11 @@ impl Wait {
         self.barrier.is_some_and(|until| now < until)
     }
 
-    /// Counts a grant to a later claim. Each barrier is twice as long as the one before.
+    /// Counts a grant to a later claim. Begins a barrier at [`MAX_OVERTAKEN`] grants; each barrier
+    /// is twice as long as the one before.
     fn overtake(&mut self, now: Duration) {
         self.end_barrier(now);
-        // Saturates: above `MAX_OVERTAKEN` the count has no meaning.
+        // Saturates: above `MAX_OVERTAKEN` the exact count does not matter.
         self.overtaken = self.overtaken.saturating_add(1);
         if self.overtaken >= MAX_OVERTAKEN && self.barrier.is_none() {
             let factor = 1_u32.checked_shl(self.barriers).unwrap_or(u32::MAX);
@@ -96,7 +100,7 @@ impl Wait {
         }
     }
 
-    /// Changes the state, and adds the reply to the request if one is parked.
+    /// Changes the state. If a request is parked, adds its reply to `replies`.
     fn reply(&mut self, next: WaitState, replies: &mut Vec<WaitAnswer>) {
         let is_woken = matches!(next, WaitState::Woken { .. });
         let before = std::mem::replace(&mut self.state, next);
@@ -111,7 +115,7 @@ impl Wait {
 pub(crate) struct WaitAnswer {
     pub(crate) connection: ConnectionId,
     pub(crate) header: Header,
-    /// Whether the client can set its lock now; otherwise it has to poll again.
+    /// Whether the client can set its lock now. Otherwise it must poll again.
     pub(crate) is_woken: bool,
 }
 
@@ -136,9 +140,9 @@ impl Queue {
         self.get(wait).is_some()
     }
 
-    /// The waiters ahead of `wait` (all of them if it is not in the queue) that must not be
-    /// overtaken: those that are woken and those that have a barrier. A barrier does not block a
-    /// waiter that was woken before the barrier began.
+    /// Iterates over the waiters ahead of `wait` that must not be overtaken: woken waiters, and
+    /// waiters that have a barrier. If `wait` is not in the queue, all waiters count as ahead. If
+    /// `wait` is woken, barriers do not count, because it was woken before they began.
     pub(super) fn firm_before(
         &self,
         wait: (SessionId, u64),
@@ -149,10 +153,12 @@ impl Queue {
         before.filter(move |it| it.is_woken() || !is_woken && it.has_barrier(now))
     }
 
-    /// Adds a wait at the end of the queue, or gives the wait that is there another state. Returns
-    /// whether the wait is new, and the reply to the request that was parked before. That reply
-    /// asks the client to poll again: two requests over different connections may arrive in the
-    /// wrong order, so the client may listen to the earlier one.
+    /// Adds a wait at the end of the queue, or changes the state of a wait that is already in the
+    /// queue. Returns whether the wait is new, and the reply to the request that was parked before.
+    ///
+    /// The reply asks the client to poll again. Two requests on different connections may arrive in
+    /// the wrong order, so the client may still be waiting for the reply to the request that
+    /// arrived first.
     pub(super) fn put(
         &mut self,
         number: u64,
@@ -180,7 +186,7 @@ impl Queue {
         Some(self.0.remove(index))
     }
 
-    /// Counts a grant to `own` in the waits ahead of it whose claims conflict.
+    /// Counts a grant to the claim of wait `own` for each wait ahead of it whose claim conflicts.
     pub(super) fn overtake(
         &mut self,
         own: (SessionId, u64),
@@ -191,8 +197,8 @@ impl Queue {
         before.filter(|it| conflicts(&it.claim)).for_each(|it| it.overtake(now));
     }
 
-    /// Wakes the waiters whose claims conflict with no lock that is held. A waiter ahead blocks
-    /// those behind it if its own lock is free, if it is woken, or if it has a barrier.
+    /// Wakes the waiters whose claims conflict with no held lock. A waiter blocks conflicting
+    /// waiters behind it if its own lock is free, if it is woken, or if it has a barrier.
     pub(super) fn wake(
         &mut self,
         now: Duration,
@@ -217,8 +223,9 @@ impl Queue {
         self.0.iter().any(|it| it.until() <= now || it.barrier.is_some_and(|until| until <= now))
     }
 
-    /// Ends barriers, asks clients to poll again whose requests were parked for long, and returns
-    /// the waits whose clients have not come back in time.
+    /// Ends expired barriers, and asks clients to poll again if their requests were parked for the
+    /// maximum time. Removes and returns the waits whose clients have not set the lock or polled
+    /// again in time.
     pub(super) fn expire(&mut self, now: Duration, replies: &mut Vec<WaitAnswer>) -> Vec<Wait> {
         self.0.iter_mut().for_each(|it| it.end_barrier(now));
         for wait in self.0.iter_mut().filter(|it| it.until() <= now) {
@@ -229,7 +236,7 @@ impl Queue {
         self.0.extract_if(.., |it| it.until() <= now).collect()
     }
 
-    /// Panics if an invariant of the module is broken.
+    /// Panics if an invariant of the module is violated.
     pub(super) fn check_invariants(&self) {
         let mut seen = BTreeSet::new();
         for wait in &self.0 {

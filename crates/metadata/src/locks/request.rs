@@ -1,14 +1,14 @@
-//! Claims: locks that an owner holds or waits for.
+//! Claims: locks that an owner holds or requests.
 
 use skep_types::{Error, ErrorCode, Result, SessionId};
 use skep_wire::file_locks::{HeldLock, LockKind, LockMode, LockRequest};
 use skep_wire::limits::LOCK_END;
 use std::ops::Range;
 
-/// An owner of POSIX or `flock` locks: the session, and its number there.
+/// An owner of POSIX or `flock` locks: the session, and the owner's number within the session.
 pub(crate) type LockOwnerId = (SessionId, u64);
 
-/// A lock that an owner holds or waits for.
+/// A lock that an owner holds or requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LockClaim {
     pub(crate) owner: LockOwnerId,
@@ -19,7 +19,7 @@ pub(crate) struct LockClaim {
 }
 
 impl LockClaim {
-    /// The claim of a session's request; `None` means that the request unlocks.
+    /// Returns the claim of a session's lock request. `None` means that the request is an unlock.
     pub(crate) fn of(session: SessionId, request: &LockRequest) -> Option<Self> {
         Some(Self {
             owner: (session, request.owner),
@@ -30,7 +30,7 @@ impl LockClaim {
         })
     }
 
-    /// Whether two claims cannot be held at the same time.
+    /// Whether the two claims cannot be granted at the same time.
     pub(super) fn conflicts(&self, other: &Self) -> bool {
         self.owner != other.owner
             && (self.mode == LockMode::Exclusive || other.mode == LockMode::Exclusive)
@@ -51,7 +51,7 @@ impl LockClaim {
     }
 }
 
-/// Checks the range of a request.
+/// Checks that the range of a lock request is not empty and ends at [`LOCK_END`] at the latest.
 pub(crate) fn check(request: &LockRequest) -> Result<()> {
     if request.start < request.end && request.end <= LOCK_END {
         return Ok(());

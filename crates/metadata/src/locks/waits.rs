@@ -1,5 +1,5 @@
-//! `WaitLock` and `EndWait`, and the replies to waits. These requests take no slot and are no
-//! operations: a thousand waiters must not delay the one request that unlocks.
+//! `WaitLock` and `EndWait`, and the replies to waits. Both requests use no slot and are no
+//! operations, so that a thousand waiters cannot delay the one request that unlocks.
 
 use crate::engine::Engine;
 use crate::limits::WAIT_ANSWER;
@@ -14,7 +14,7 @@ use skep_wire::file_locks::{EndWait, LockKind, WaitLock, WaitLockReply};
 use skep_wire::frame::Header;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Loads the locks at the target's start.
+    /// Loads the file locks when the target starts.
     pub(crate) fn load_file_locks(&mut self) -> Result<()> {
         for (key, value) in self.table.scan(&Key::all_file_locks(), &[], usize::MAX)? {
             self.shared.file_locks.on_write(&key, Some(&value))?;
@@ -22,7 +22,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Handles a `WaitLock`: replies now or later.
+    /// Handles a `WaitLock`: refuses it at once, or parks it and replies later.
     pub(crate) fn wait_for_lock(&mut self, connection: ConnectionId, header: Header, body: &[u8]) {
         if let Err(error) = self.park_wait(connection, &header, body) {
             self.refuse(connection, header, error);
@@ -76,7 +76,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Replies to the waiters whose locks are free now, and to those that have to poll again.
+    /// Replies to the waiters whose locks are free now, and to those that must poll again.
     pub(crate) fn wake_lock_waits(&mut self) {
         for answer in self.shared.file_locks.wake(self.shared.now) {
             self.answer_wait(answer);

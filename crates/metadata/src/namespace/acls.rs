@@ -1,8 +1,9 @@
-//! Access control lists: extended attributes in the kernel's layout, in step with the mode.
+//! Access control lists: extended attributes in the kernel's layout, kept consistent with the mode.
 //!
-//! The kernel checks permissions by them. Besides `setxattr`, two requests change them: `chmod`
-//! changes the mask (or the group's entry), and a new inode inherits the default list of its
-//! directory in the transaction that makes it. A list that is equivalent to the mode is not stored.
+//! The kernel checks permissions against these lists. Besides `setxattr`, two requests change a
+//! list. `chmod` changes the mask (or the group's entry). A new inode inherits the default list of
+//! its directory, in the transaction that creates the inode. The target does not store a list that
+//! is equivalent to the mode.
 
 use crate::engine::Engine;
 use crate::namespace::inodes::{PERMISSION_BITS, SET_GROUP_ID};
@@ -12,28 +13,28 @@ use skep_format::metadata::{InodeRecord, Key};
 use skep_types::{ACCESS_ACL, Acl, DEFAULT_ACL, Error, ErrorCode, FileKind, InodeId, Result};
 use skep_wire::metadata::NewInode;
 
-/// The nine permission bits that a list replaces.
+/// The nine permission bits that an access list replaces.
 const CLASS_BITS: u32 = 0o777;
 
 /// The permissions of a new inode.
 #[derive(Debug, Default)]
 pub(crate) struct Inherited {
-    /// Its permission bits.
+    /// Permission bits of the new inode.
     pub(crate) permissions: u32,
-    /// Its access list; empty means no list.
+    /// Access list of the new inode. Empty means no list.
     pub(crate) access: Vec<u8>,
-    /// Its default list, for inodes in it; empty means no list.
+    /// Default list, which inodes created in the new directory inherit. Empty means no list.
     pub(crate) default: Vec<u8>,
 }
 
 impl Inherited {
-    /// Whether one of the lists exists.
+    /// Whether the inode gets an access list or a default list.
     pub(crate) fn has_acl(&self) -> bool {
         !self.access.is_empty() || !self.default.is_empty()
     }
 }
 
-/// Whether an extended attribute is a list.
+/// Whether the name of an extended attribute is that of an access control list.
 pub(crate) fn is_acl(name: &[u8]) -> bool {
     name == ACCESS_ACL || name == DEFAULT_ACL
 }
@@ -47,8 +48,8 @@ impl<E: Engine> Context<'_, E> {
         bytes.map(|bytes| Acl::from_xattr(&bytes).map_err(stored)).transpose()
     }
 
-    /// The permissions of a new inode in a directory. The umask applies only if the directory has
-    /// no default list.
+    /// Returns the permissions of a new inode in a directory. The umask applies only if the
+    /// directory has no default list.
     pub(crate) fn inherited(
         &self,
         directory: &InodeRecord,
@@ -74,7 +75,7 @@ impl<E: Engine> Context<'_, E> {
         })
     }
 
-    /// Stores the lists of a new inode.
+    /// Stores the access control lists of a new inode.
     pub(crate) fn put_acls(&mut self, inode: InodeId, access: &[u8], default: &[u8]) {
         for (name, bytes) in [(ACCESS_ACL, access), (DEFAULT_ACL, default)] {
             if !bytes.is_empty() {
@@ -83,11 +84,12 @@ impl<E: Engine> Context<'_, E> {
         }
     }
 
-    /// Sets a list, and the mode that goes with it.
+    /// Sets an access control list. An access list also sets the permission bits of the mode.
     ///
     /// # Errors
-    /// `InvalidArgument` or `TooLarge` for a malformed list, `PermissionDenied` for a default list
-    /// of an inode that is not a directory, `Unsupported` for symbolic links.
+    /// - `InvalidArgument` or `TooLarge` if the list is malformed.
+    /// - `PermissionDenied` if `name` is the default list and the inode is not a directory.
+    /// - `Unsupported` if the inode is a symbolic link.
     pub(crate) fn set_acl(
         &mut self,
         record: &mut InodeRecord,
@@ -119,7 +121,7 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Removes a list, if it is there.
+    /// Removes an access control list, if the inode has it.
     pub(crate) fn remove_acl(&mut self, record: &mut InodeRecord, name: &[u8]) -> Result<(), Stop> {
         let inode = record.attributes.inode;
         if record.attributes.has_acl {
@@ -130,7 +132,7 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Brings the list in step with permission bits that were set.
+    /// Updates the stored access list after a request has set the permission bits.
     pub(crate) fn acl_follows_mode(&mut self, record: &InodeRecord) -> Result<(), Stop> {
         let attributes = &record.attributes;
         if attributes.has_acl

@@ -8,7 +8,7 @@ use skep_types::codec::Bytes;
 use skep_types::{Attributes, Error, ErrorCode, FileKind, InodeId, ShardId, StripePattern};
 use skep_wire::metadata::NewInode;
 
-/// Attributes with a new id for a directory here.
+/// Returns the attributes, with a new inode id, of a directory that this group serves.
 pub(crate) fn new_inode<E: Engine>(
     context: &mut Context<'_, E>,
     new: &NewInode,
@@ -18,13 +18,13 @@ pub(crate) fn new_inode<E: Engine>(
     if shards.is_empty() {
         return Err(Error::new(ErrorCode::StaleMap, "this group serves no shard").into());
     }
-    // An odd multiplier walks through all shards before it comes back to one.
+    // An odd multiplier visits every shard before it repeats one.
     let shard: ShardId = shards[(number.wrapping_mul(40_503) % shards.len() as u64) as usize];
     let inode = InodeId::from_parts(shard, number);
     Ok(context.new_attributes(inode, FileKind::Directory, new, None))
 }
 
-/// Stores a directory's inode.
+/// Stores the inode of a new directory.
 pub(crate) fn put_inode<E: Engine>(
     context: &mut Context<'_, E>,
     parent: InodeId,

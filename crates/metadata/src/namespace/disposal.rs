@@ -1,4 +1,4 @@
-//! Disposal: the removal of inodes that have lost their last name and their last open.
+//! Disposal: the removal of inodes that have no name and no open any longer.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -8,11 +8,11 @@ use skep_format::metadata::{InodeRecord, Key};
 use skep_types::{ChunkFileKey, FileKind, Result};
 
 impl<E: Engine> Context<'_, E> {
-    /// Takes a name from an inode. Disposes of the inode if that was the last name and no session
-    /// has it open.
+    /// Removes one hard link of an inode. Disposes of the inode if that was the last name and no
+    /// session has the inode open.
     pub(crate) fn drop_link(&mut self, mut record: InodeRecord) -> Result<(), Stop> {
         let inode = record.attributes.inode;
-        // Saturates: a damaged count in the store must not stop the target.
+        // Saturates, because a damaged count in the store must not stop the target.
         record.attributes.links = record.attributes.links.saturating_sub(1);
         if record.attributes.links == 0 && self.opens(inode)?.is_zero() {
             return self.dispose(&record);
@@ -22,7 +22,7 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Removes an inode for good, and logs which chunk files storage has to remove.
+    /// Removes an inode, and logs one work item for each chunk file that storage has to remove.
     pub(crate) fn dispose(&mut self, record: &InodeRecord) -> Result<(), Stop> {
         let inode = record.attributes.inode;
         let reach = self.reach(record)?;

@@ -1,13 +1,13 @@
-//! The first bytes of files whose stripe pattern has them in metadata: how writes, truncations and
-//! removals change the stored bytes (docs/design/0009-first-bytes-in-metadata.md). `tx::epochs`
-//! decides whether acknowledged writes are still there.
+//! The first bytes of files whose stripe pattern keeps them in metadata: how writes, truncations
+//! and removals change the stored bytes (docs/design/0009-first-bytes-in-metadata.md). `tx::epochs`
+//! decides whether acknowledged writes have survived.
 //!
 //! # Invariants
-//! - Zeros at the end are not stored; so cleared bytes take no space, and no byte counts as written
-//!   that no client wrote.
-//! - Bytes beyond the size belong to a write that is under way, or to a failed write that the
-//!   client is about to clear. When the writer dies, the recovered size covers them, as with chunk
-//!   files.
+//! - Zeros at the end are not stored. So cleared bytes take no space, and no byte counts as written
+//!   unless a client wrote it.
+//! - Bytes beyond the file size belong to a write in flight, or to a failed write that the client
+//!   is about to clear. If the writer dies, the recovered size includes these bytes, as it does for
+//!   chunk files.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -19,8 +19,8 @@ use skep_wire::Request;
 use skep_wire::frame::Header;
 use skep_wire::inline::{WriteInline, WriteInlineReply};
 
-/// Puts the number of the log record into the reply to an inline write. The handler does not have
-/// it: the target chooses the record after the handler has run.
+/// Puts the number of the log record into the reply to an inline write. The handler cannot do this,
+/// because the target chooses the record after the handler has run.
 pub(crate) fn stamp(header: &Header, lsn: Lsn, reply: &mut Vec<u8>) -> Result<()> {
     if header.message == WriteInline::ID {
         let mut written = WriteInlineReply::from_bytes(reply)?;
@@ -31,11 +31,13 @@ pub(crate) fn stamp(header: &Header, lsn: Lsn, reply: &mut Vec<u8>) -> Result<()
 }
 
 impl<E: Engine> Context<'_, E> {
-    /// The file of a request about a range of inline bytes.
+    /// Returns the inode of a file, for a request about a range of its first bytes. `end` is the
+    /// end of that range; `None` means that the end overflows.
     ///
     /// # Errors
-    /// `Stale` if the file was removed or has another pattern now, `InvalidArgument` for bytes that
-    /// are not in metadata.
+    /// - `Stale` if the file was removed or has a different stripe pattern now.
+    /// - `InvalidArgument` if the inode is not a regular file, or if the range is not within the
+    ///   bytes that metadata keeps.
     pub(crate) fn inline_file(
         &self,
         inode: InodeId,
@@ -61,7 +63,7 @@ impl<E: Engine> Context<'_, E> {
         Ok(record)
     }
 
-    /// The stored part of a file's first bytes.
+    /// Returns the stored part of a file's first bytes.
     ///
     /// # Errors
     /// `Corrupt` if the checksum does not match.
@@ -76,7 +78,8 @@ impl<E: Engine> Context<'_, E> {
         })
     }
 
-    /// Replaces the stored bytes `before` of a file. Returns whether the new ones take more space.
+    /// Replaces the stored bytes of a file, which were `before`. Returns whether the new bytes take
+    /// more space.
     pub(crate) fn put_inline(&mut self, inode: InodeId, before: &[u8], bytes: Vec<u8>) -> bool {
         let key = Key::Inline(inode);
         match InlineRecord::new(bytes) {
@@ -90,10 +93,10 @@ impl<E: Engine> Context<'_, E> {
         false
     }
 
-    /// Truncates the stored bytes to a size of the file.
+    /// Truncates the stored bytes of a file to the new file size.
     ///
     /// # Errors
-    /// `Corrupt` if the checksum does not match and some bytes would stay.
+    /// `Corrupt` if the checksum does not match and some of the bytes would stay.
     pub(crate) fn truncate_inline(&mut self, record: &InodeRecord, size: u64) -> Result<()> {
         let inode = record.attributes.inode;
         if size == 0 {
@@ -107,7 +110,7 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Removes the stored bytes.
+    /// Removes the stored bytes of a file.
     pub(crate) fn remove_inline(&mut self, record: &InodeRecord) -> Result<()> {
         if self.inline_reach(record)? > 0 {
             self.delete(&Key::Inline(record.attributes.inode));
@@ -115,7 +118,7 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// The end of the stored bytes.
+    /// Returns the end offset of the stored bytes of a file.
     pub(crate) fn inline_reach(&self, record: &InodeRecord) -> Result<u64> {
         if pattern_of(record).is_none_or(|pattern| pattern.inline_bytes() == 0) {
             return Ok(0);
@@ -125,7 +128,8 @@ impl<E: Engine> Context<'_, E> {
     }
 }
 
-/// The pattern of a regular file. (The pattern of a directory is for new files in it.)
+/// Returns the stripe pattern of a regular file. (The pattern of a directory applies to new files
+/// in it.)
 fn pattern_of(record: &InodeRecord) -> Option<&StripePattern> {
     record.pattern.as_ref().filter(|_| record.attributes.kind == FileKind::Regular)
 }

@@ -11,12 +11,13 @@ use skep_types::{
 };
 use skep_wire::metadata::{NewInode, WrittenExtent};
 
-/// Set-group-id bit.
+/// Set-group-ID bit of the mode.
 pub(crate) const SET_GROUP_ID: u32 = 0o2000;
-/// The bits of a mode that metadata stores.
+/// The mode bits that metadata stores.
 pub(crate) const PERMISSION_BITS: u32 = 0o7777;
 
-/// Checks the extent that a client reports as written.
+/// Checks the extent that a client reports as written. Fails with `FileTooLarge` if the extent ends
+/// beyond the largest file size.
 pub(crate) fn check_written(written: &WrittenExtent) -> Result<()> {
     let end = written.end.max(written.reach);
     if end > MAX_FILE_BYTES {
@@ -27,7 +28,8 @@ pub(crate) fn check_written(written: &WrittenExtent) -> Result<()> {
 }
 
 impl<E: Engine> Context<'_, E> {
-    /// The inode of a directory; an error if it does not exist or is not a directory.
+    /// Returns the inode of a directory. Fails with `NotFound` if the inode does not exist, and
+    /// with `NotDirectory` if it is not a directory.
     pub(crate) fn directory(&self, inode: InodeId) -> Result<InodeRecord, Stop> {
         let record = self.find_inode(inode)?.ok_or(ErrorCode::NotFound)?;
         match record.attributes.kind {
@@ -36,11 +38,11 @@ impl<E: Engine> Context<'_, E> {
         }
     }
 
-    /// Notes in a directory that an entry came (`entries` 1) or went (-1), and a subdirectory with
-    /// it or not (`links`).
+    /// Updates a directory after an entry was added or removed. `entries` is the change of the
+    /// number of entries, and `links` that of the number of subdirectories.
     pub(crate) fn change_directory(&mut self, record: &mut InodeRecord, entries: i64, links: i32) {
         let attributes = &mut record.attributes;
-        // Saturates: a damaged count in the store must not stop the target.
+        // Saturates, because a damaged count in the store must not stop the target.
         attributes.size = attributes.size.saturating_add_signed(entries);
         attributes.links = attributes.links.saturating_add_signed(links);
         self.touch_modified(attributes);
@@ -48,20 +50,22 @@ impl<E: Engine> Context<'_, E> {
     }
 
     /// Sets the modification time and the change time to now. A program may have set the
-    /// modification time to a later one; that must not stay, since kernels drop their pages of a
-    /// file when they see it change. Only metadata sets the change time, and it never goes back.
+    /// modification time to a later time. That value must not stay, because a kernel drops its
+    /// cached pages of a file when it sees a changed modification time. Only metadata sets the
+    /// change time, and the change time never goes back.
     pub(crate) fn touch_modified(&self, attributes: &mut Attributes) {
         self.touch_changed(attributes);
         attributes.modified = attributes.changed;
     }
 
-    /// Raises the change time.
+    /// Raises the change time to now, and counts a change.
     pub(crate) fn touch_changed(&self, attributes: &mut Attributes) {
         attributes.changed = attributes.changed.max(self.wall());
         attributes.change_counter += 1;
     }
 
-    /// Attributes of a new inode in a directory.
+    /// Returns the attributes of a new inode. `directory` has the attributes of the parent
+    /// directory.
     pub(crate) fn new_attributes(
         &self,
         inode: InodeId,
@@ -102,11 +106,12 @@ impl<E: Engine> Context<'_, E> {
         }
     }
 
-    /// The stripe pattern of a new file in a directory. Chooses its groups.
+    /// Returns the stripe pattern of a new file in a directory, with the groups chosen for the
+    /// file.
     ///
     /// # Errors
-    /// `NoSpace` if there is no storage target to choose; as [`patterns::check_request`] if the
-    /// user may not set what the request asks for.
+    /// - `NoSpace` if no storage target can be chosen.
+    /// - An error of [`patterns::check_request`] if the user may not set the requested values.
     pub(crate) fn new_pattern(
         &mut self,
         directory: &InodeRecord,
@@ -125,7 +130,7 @@ impl<E: Engine> Context<'_, E> {
         patterns::place(pattern, &placement.candidates, file.raw(), &mut placement.cursor)
     }
 
-    /// The end of the bytes that chunk files may hold.
+    /// Returns an offset beyond which no chunk file of the inode has bytes.
     pub(crate) fn reach(&self, record: &InodeRecord) -> Result<u64> {
         let inode = record.attributes.inode;
         let unknown =
@@ -133,7 +138,7 @@ impl<E: Engine> Context<'_, E> {
         Ok(if unknown { skep_types::MAX_FILE_BYTES } else { record.high_water })
     }
 
-    /// Records the extent that a writer reports.
+    /// Records an extent that a writer reports as written.
     pub(crate) fn merge_written(&mut self, record: &mut InodeRecord, written: &WrittenExtent) {
         record.high_water = record.high_water.max(written.end).max(written.reach);
         let attributes = &mut record.attributes;
@@ -142,7 +147,8 @@ impl<E: Engine> Context<'_, E> {
         }
         attributes.is_sparse |= written.may_leave_holes;
         self.touch_modified(attributes);
-        // The kernel removes it before it writes through its pages, but not before direct I/O.
+        // The kernel removes the capability before it writes through the page cache, but not before
+        // direct I/O.
         self.drop_capability(record);
     }
 }

@@ -10,7 +10,7 @@ use skep_format::metadata::{
 use skep_types::{Error, ErrorCode, FileKind, InodeId, MAX_NAME_BYTES, Result};
 use skep_wire::metadata::EntryReply;
 
-/// Checks a name that a client gives.
+/// Checks a name in a client's request.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > MAX_NAME_BYTES {
         return Err(ErrorCode::NameTooLong.into());
@@ -24,7 +24,8 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
 }
 
 impl<E: Engine> Context<'_, E> {
-    /// The entry of a name, with its cursor.
+    /// Returns the entry of a name and the cursor of that entry; `None` means that the directory
+    /// has no such name.
     pub(crate) fn dentry(
         &self,
         directory: InodeId,
@@ -32,14 +33,15 @@ impl<E: Engine> Context<'_, E> {
     ) -> Result<Option<(u64, DentryRecord)>, Stop> {
         self.check_free(Resource::Dentry(directory, name.to_vec()))?;
         let first = name_cursor(self.shared.map.cluster, directory, name);
-        // Nearly always the first ordinal is the name or free with nothing behind it. When an entry
-        // with the same hash was removed, later ordinals may be taken though this one is free.
+        // Nearly always the first ordinal holds the name, or is free and so is the next one. If an
+        // entry with the same hash was removed, later ordinals may be taken although the first one
+        // is free.
         if let Some(dentry) = self.get::<DentryRecord>(&Key::Dentry(directory, first))? {
             if dentry.name.0 == name {
                 return Ok(Some((first, dentry)));
             }
         } else if self.get::<DentryRecord>(&Key::Dentry(directory, first + 1))?.is_none() {
-            // Ordinals are kept dense (see `remove_dentry`).
+            // Ordinals have no gaps (see `remove_dentry`).
             return Ok(None);
         }
         for ordinal in 1..ORDINALS {
@@ -54,7 +56,7 @@ impl<E: Engine> Context<'_, E> {
         Ok(None)
     }
 
-    /// Adds an entry for a name that has none.
+    /// Adds an entry. The caller has checked that the directory does not have the name.
     pub(crate) fn insert_dentry(
         &mut self,
         directory: InodeId,
@@ -76,7 +78,7 @@ impl<E: Engine> Context<'_, E> {
         Err(Error::new(ErrorCode::NoSpace, context).into())
     }
 
-    /// Points the entry at a cursor to another inode.
+    /// Changes the inode to which the entry at a cursor points.
     pub(crate) fn point_entry(
         &mut self,
         directory: &mut InodeRecord,
@@ -91,9 +93,10 @@ impl<E: Engine> Context<'_, E> {
         self.change_directory(directory, 0, links);
     }
 
-    /// Removes the entry at a cursor. The last of the names with the same hash takes its ordinal,
-    /// so that ordinals stay dense; a reader of the directory may then miss that name only if it
-    /// was between the two, which takes a collision of 55 bits within one directory at that moment.
+    /// Removes the entry at a cursor. The last entry with the same hash moves to the free ordinal,
+    /// so that the ordinals have no gaps. A reader of the directory that is between the two
+    /// ordinals at that moment may miss the moved entry. Such a miss requires a 55-bit hash
+    /// collision within one directory.
     pub(crate) fn remove_dentry(&mut self, directory: InodeId, cursor: u64) -> Result<(), Stop> {
         let first = cursor / ORDINALS * ORDINALS;
         let mut last = None;
@@ -117,13 +120,14 @@ impl<E: Engine> Context<'_, E> {
         Ok(self.scan(&Key::dentries_of(directory), &[], 1)?.is_empty())
     }
 
-    /// Decodes an entry found by a scan.
+    /// Decodes an entry that a scan has found. Returns the cursor and the entry.
     pub(crate) fn scanned_dentry(key: &[u8], value: &[u8]) -> Result<(u64, DentryRecord)> {
         let cursor = last_u64(key).ok_or(ErrorCode::Corrupt)?;
         Ok((cursor, decode_value(key, value)?))
     }
 
-    /// The reply of a lookup or a create about an inode.
+    /// Returns the reply to a lookup or create. The reply has the attributes if this group serves
+    /// the inode.
     pub(crate) fn entry_reply(&self, inode: InodeId, kind: FileKind) -> Result<EntryReply, Stop> {
         let attributes = match self.is_local(inode)? {
             true => Some(self.inode(inode)?.attributes),

@@ -1,4 +1,4 @@
-//! Opens of files: counted for each session and each inode, in the transaction of the request.
+//! Opens of files, counted for each session and each inode in the transaction of the request.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -9,9 +9,9 @@ use skep_types::{Error, ErrorCode, InodeId, Result, SessionId};
 use skep_wire::metadata::OpenMode;
 
 impl<E: Engine> Context<'_, E> {
-    /// Whether the file that the session is about to open is shared: other sessions have it open
-    /// too, and at least one of all may write. Stops until the sessions that must acknowledge this
-    /// have done so.
+    /// Returns whether the session's open makes the file shared, or finds it shared already. A file
+    /// is shared if several sessions have it open and at least one of them may write. Returns
+    /// [`Stop::Held`] until the sessions that must acknowledge the sharing have done so.
     pub(crate) fn check_shared(&mut self, inode: InodeId, mode: OpenMode) -> Result<bool, Stop> {
         let session = self.session()?;
         let holders = self.shared.sharing.holders(inode);
@@ -24,17 +24,18 @@ impl<E: Engine> Context<'_, E> {
         }
         if mode != OpenMode::Write && !has_writers {
             let is_being_shared = self.shared.sharing.is_being_shared(inode);
-            // A writer that waits for acknowledgements need not wait for this session, whose reply
-            // marks the file as shared. If the session has the file open already, the writer waits:
-            // the earlier reply may not have that mark, and may arrive after this one.
+            // An open for writing that waits for acknowledgements need not wait for this session,
+            // because the reply to this request marks the file as shared. But if this session has
+            // the file open already, that open must wait for its acknowledgement. The reply to the
+            // earlier open of this session may lack the mark, and may arrive after this reply.
             if !holders.contains(&session) {
                 self.shared.sharing.acknowledged_by_open(inode, session);
             }
             return Ok(is_being_shared);
         }
-        // Also this session, if it has the file open already: its earlier open must no longer rely
-        // on being alone once other sessions get their replies, perhaps before the reply to this
-        // request arrives.
+        // The notified holders include this session, if it has the file open already. Other
+        // sessions may get their replies before the reply to this request arrives. From then on
+        // this session's earlier open must no longer rely on being the only one.
         let holders = holders.to_vec();
         let number = self.next_number()?;
         if self.shared.sharing.notify(inode, &holders, number) {
@@ -44,7 +45,7 @@ impl<E: Engine> Context<'_, E> {
         Err(Stop::Held(Resource::Sharing(inode)))
     }
 
-    /// Counts an open of a session.
+    /// Counts an open for the session of the request and for the inode.
     pub(crate) fn count_open(&mut self, inode: InodeId, mode: OpenMode) -> Result<(), Stop> {
         let session = self.session()?;
         for key in [Key::SessionOpen(session, inode), Key::Opens(inode)] {
@@ -59,8 +60,8 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Releases the locks of a session on a file that it no longer has open. Clients do that before
-    /// they close; this makes sure of it.
+    /// Releases the locks of a session on a file that the session no longer has open. Clients
+    /// release their locks before they close a file; this makes sure that no lock remains.
     fn unlock_closed(&mut self, closed: &Key<'_>) {
         if let Key::SessionOpen(session, inode) = closed {
             for owner in self.shared.file_locks.owners(*session, *inode) {
@@ -69,7 +70,7 @@ impl<E: Engine> Context<'_, E> {
         }
     }
 
-    /// Subtracts opens of a session. Returns `false` if the session does not have them.
+    /// Subtracts opens of a session. Returns `false` if the session does not have that many opens.
     pub(crate) fn uncount_opens(
         &mut self,
         session: SessionId,
@@ -94,7 +95,7 @@ impl<E: Engine> Context<'_, E> {
         Ok(true)
     }
 
-    /// The session of the request.
+    /// Returns the session of the request. Fails with `Protocol` if the request has none.
     pub(crate) fn session(&self) -> Result<SessionId, Stop> {
         match self.op.header() {
             Some(header) if header.session.raw() != 0 => Ok(header.session),

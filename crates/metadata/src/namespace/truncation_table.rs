@@ -1,27 +1,29 @@
-//! The truncations whose chunk files are being truncated, by file. In memory only.
+//! The table of truncations whose chunk files storage is truncating, by file. The table is in
+//! memory only.
 
 use skep_types::{Error, InodeId, Result};
 use std::collections::BTreeMap;
 
-/// A truncation whose chunk files are being truncated.
+/// A truncation whose chunk files storage is truncating.
 #[derive(Debug)]
 pub(crate) struct Truncation {
-    /// The size that the file gets.
+    /// New size of the file.
     pub(crate) size: u64,
-    /// The operation that has begun it; `None` means that it has failed since.
+    /// Operation that began the truncation. `None` means that the operation has failed since.
     pub(crate) operation: Option<u64>,
-    /// Replies of storage that are missing.
+    /// Number of replies of storage that have not arrived yet.
     pub(crate) missing_replies: usize,
-    /// The first refusal.
+    /// First refusal of storage.
     pub(crate) failure: Option<Error>,
 }
 
-/// How far a truncation is after a reply of storage.
+/// State of a truncation after a reply of storage.
 #[derive(Debug)]
 pub(crate) enum Progress {
-    /// Other replies are missing.
+    /// Other replies have not arrived yet.
     Pending,
-    /// All replies are there, for the operation if it still exists.
+    /// All replies have arrived. `operation` began the truncation; `None` means that the operation
+    /// has failed since.
     Complete { operation: Option<u64> },
 }
 
@@ -32,16 +34,16 @@ pub(crate) struct LeftTruncation {
     pub(crate) has_failed: bool,
 }
 
-/// Truncations under way, by file.
+/// Truncations in progress, by file.
 ///
 /// # Invariants
-/// - Each file has at most one truncation under way (the map's key).
-/// - Each operation has begun at most one of them.
+/// - Each file has at most one truncation in progress (the map's key).
+/// - Each operation has begun at most one truncation in progress.
 #[derive(Debug, Default)]
 pub(crate) struct TruncationTable(BTreeMap<InodeId, Truncation>);
 
 impl TruncationTable {
-    /// Whether chunk files of this file are being truncated.
+    /// Whether the file has a truncation in progress.
     pub(crate) fn contains(&self, inode: InodeId) -> bool {
         self.0.contains_key(&inode)
     }
@@ -54,7 +56,7 @@ impl TruncationTable {
         self.0.get(&inode)
     }
 
-    /// Begins a truncation for an operation that waits for `missing_replies`.
+    /// Adds a truncation. `operation` waits for `missing_replies` replies of storage.
     pub(crate) fn begin(
         &mut self,
         inode: InodeId,
@@ -71,7 +73,7 @@ impl TruncationTable {
         );
     }
 
-    /// Takes in the reply about one chunk file.
+    /// Records the reply about one chunk file.
     pub(crate) fn on_reply(&mut self, inode: InodeId, result: Result<Vec<u8>>) -> Progress {
         // An entry leaves the table only after its last reply.
         let truncation =
@@ -84,7 +86,8 @@ impl TruncationTable {
         Progress::Complete { operation: truncation.operation }
     }
 
-    /// The operation that has begun a truncation fails. `None` means that it has begun none.
+    /// Detaches a truncation from its operation, which has failed. Returns `None` if the operation
+    /// has begun no truncation of this file.
     pub(crate) fn leave(&mut self, inode: InodeId, operation: u64) -> Option<LeftTruncation> {
         let truncation = self.0.get_mut(&inode).filter(|it| it.operation == Some(operation))?;
         truncation.operation = None;
@@ -92,18 +95,19 @@ impl TruncationTable {
         Some(LeftTruncation { is_complete, has_failed: truncation.failure.is_some() })
     }
 
-    /// Ends a truncation.
+    /// Removes a truncation from the table.
     pub(crate) fn remove(&mut self, inode: InodeId) {
         self.0.remove(&inode);
     }
 
-    /// The number of replies that each truncation waits for, where it waits.
+    /// Iterates over the truncations that still wait for replies, each with the number of these
+    /// replies.
     pub(crate) fn missing_replies(&self) -> impl Iterator<Item = (InodeId, usize)> + '_ {
         let all = self.0.iter().map(|(inode, it)| (*inode, it.missing_replies));
         all.filter(|(_, missing)| *missing > 0)
     }
 
-    /// Panics if an invariant of the type is broken.
+    /// Panics if an invariant of the type is violated.
     pub(crate) fn check_invariants(&self) {
         let mut operations: Vec<_> = self.0.values().filter_map(|it| it.operation).collect();
         let count = operations.len();

@@ -1,25 +1,25 @@
-//! Truncations: first storage truncates the chunk files, then the target logs the new size.
+//! Truncations: storage truncates the chunk files first, then the target logs the new size.
 //!
-//! If the target dies between, the client repeats the request. Until then bytes beyond the new size
-//! may be gone although the size is still the old one. In the other order, truncated bytes could
-//! come back when the file grows later.
+//! If the target is killed between these two steps, the client repeats the request. Until then,
+//! bytes beyond the new size may be gone although the file still has the old size. In the opposite
+//! order, truncated bytes could reappear when the file grows later.
 //!
 //! # Invariants
-//! - A truncation waits for the replies about all its chunk files, and then the file gets the size
-//!   to which they were truncated. If the operation has failed meanwhile, the target finishes the
-//!   truncation by itself.
-//! - Each file has at most one truncation under way; further ones wait for it, and so does the
-//!   recovery of the file's size.
+//! - A truncation waits for the replies about all its chunk files. Then the file gets the size to
+//!   which the chunk files were truncated. If the operation has failed meanwhile, internal work of
+//!   the target finishes the truncation.
+//! - Each file has at most one truncation in progress. Further truncations, and the recovery of the
+//!   file's size, wait until that truncation has ended.
 //!
 //! # The hazard
 //! The service repeats a `TruncateChunk` until its storage target replies, perhaps long after the
-//! client that asked for it has died. If the target gave up the truncation meanwhile, storage would
-//! still truncate, and destroy bytes that other clients have written since and that were
-//! acknowledged.
+//! client that requested the truncation has died. If the target abandoned the truncation meanwhile,
+//! storage would still truncate the chunk file. The late truncation would destroy acknowledged
+//! bytes that other clients have written since.
 //!
-//! Only a restart of this process gives up truncations, together with the connections on which they
-//! were sent. If the client is alive it repeats its request; if it died too, bytes beyond the
-//! requested size may read as zeros.
+//! So only a restart of this process abandons truncations, together with the connections on which
+//! the calls were sent. If the client is alive, it repeats its request. If the client died too,
+//! bytes beyond the requested size may read as zeros.
 
 use crate::engine::Engine;
 use crate::tx::context::{Context, of_another};
@@ -72,8 +72,8 @@ pub(crate) fn truncate<E: Engine>(
     Ok(())
 }
 
-/// Sets the size of a file, and truncates its first bytes in metadata. No chunk file may reach
-/// beyond the size.
+/// Sets the size of a file, and truncates the first bytes that metadata keeps. No chunk file may
+/// have bytes beyond `size`.
 pub(crate) fn set_size<E: Engine>(
     context: &mut Context<'_, E>,
     record: &mut InodeRecord,
@@ -89,12 +89,12 @@ pub(crate) fn set_size<E: Engine>(
 }
 
 impl<E: Engine> Context<'_, E> {
-    /// Whether storage has truncated the chunk files for this operation. `false` means that no
-    /// truncation of the file is under way.
+    /// Returns `true` if storage has truncated all chunk files for this operation, and `false` if
+    /// the file has no truncation in progress. While storage is truncating the chunk files, returns
+    /// a [`Stop`] that makes the operation wait.
     ///
     /// # Errors
-    /// A refusal of storage. Stops while the chunk files are being truncated, for this operation or
-    /// another.
+    /// The first refusal of storage.
     pub(crate) fn has_truncation(&self, inode: InodeId) -> Result<bool, Stop> {
         let Some(truncation) = self.shared.truncations.get(inode) else { return Ok(false) };
         if truncation.operation != Some(self.op.id) {
@@ -110,7 +110,7 @@ impl<E: Engine> Context<'_, E> {
         }
     }
 
-    /// Begins to truncate chunk files, so that the file can get `size`.
+    /// Begins to truncate chunk files, so that the file can get the size `size`.
     pub(crate) fn begin_truncation(
         &mut self,
         inode: InodeId,
@@ -126,7 +126,8 @@ impl<E: Engine> Context<'_, E> {
     }
 }
 
-/// Logs the size of a file whose chunk files were truncated for an operation that has failed.
+/// Sets the size of a file after storage has truncated its chunk files for an operation that has
+/// failed.
 pub(crate) fn finish<E: Engine>(context: &mut Context<'_, E>, inode: InodeId) -> Result<(), Stop> {
     let found = context.find_inode(inode)?;
     let Some(truncation) = context.shared.truncations.get(inode) else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! The life of sessions: the target loads them at its start, clients renew them, and they expire
-//! and end.
+//! The lifetime of sessions: the target loads them when it starts, clients renew them, and they
+//! expire and end.
 
 use crate::engine::Engine;
 use crate::limits::LONGEST_WAIT;
@@ -36,7 +36,7 @@ impl<E: Engine> MetadataTarget<E> {
         Duration::from_millis(u64::from(self.shared.map.policy.lease_ms))
     }
 
-    /// Renews a session. The reply has the lease by which the client renews from now on.
+    /// Renews a session. The reply has the lease that the client must use from now on.
     pub(crate) fn keep_alive(
         &mut self,
         session: SessionId,
@@ -47,11 +47,11 @@ impl<E: Engine> MetadataTarget<E> {
         KeepAliveReply { lease_ms }
     }
 
-    /// Lets all leases begin anew if the target itself was paused (its process or its host was
-    /// stopped): it reads the renewals of that time only now. Short pauses do not matter, since
-    /// clients renew several times in a lease.
+    /// Restarts all leases after the target itself was suspended (its process or its host was
+    /// stopped), because it reads the renewals of that time only now. Short pauses do not matter,
+    /// since clients renew several times per lease.
     pub(crate) fn restart_leases_after_pause(&mut self, now: Duration) {
-        // The clock never goes back, but the first batch may have the time of the start.
+        // The clock never goes back, but the first batch may have the same time as the start.
         let pause = now.saturating_sub(self.shared.now);
         if pause > (self.lease() / 4).max(2 * LONGEST_WAIT) {
             tracing::warn!(
@@ -61,9 +61,10 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Expires sessions that were not renewed for a lease, and asks management, again and again, to
-    /// remove their clients from the cluster map. Before that the target releases none of their
-    /// locks and opens (docs/design/0006-fencing.md).
+    /// Expires the sessions that were not renewed for a lease, and asks management to remove their
+    /// clients from the cluster map. The target repeats this request until a map without the client
+    /// arrives. Before that it releases none of the client's locks and opens
+    /// (docs/design/0006-fencing.md).
     pub(crate) fn expire_sessions(&mut self) {
         let lease = self.lease();
         for client in self.sessions.expire(self.shared.now, lease) {
@@ -71,7 +72,7 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Ends the sessions of clients that were removed from the cluster map.
+    /// Ends the sessions of clients that management has removed from the cluster map.
     pub(crate) fn end_sessions_of_removed(&mut self) {
         let map = Arc::clone(&self.shared.map);
         let removed = self.sessions.of_removed(&map);
@@ -83,8 +84,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Ends a session: the target refuses its requests from now on, and closes its files step by
-    /// step.
+    /// Ends a session. From now on the target refuses requests of the session, and closes its files
+    /// in pieces.
     pub(crate) fn end_session(&mut self, session: SessionId) {
         if !self.sessions.remove(session) {
             return;

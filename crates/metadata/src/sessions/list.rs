@@ -9,7 +9,7 @@ use skep_wire::limits::{MAX_COUNTED_OPENS, MAX_LISTED_SESSIONS};
 use skep_wire::metadata::{ListSessions, SessionEntry, SessionList};
 
 impl<E: Engine> MetadataTarget<E> {
-    /// A page of the sessions that are alive.
+    /// Returns a page of the sessions that have not ended.
     pub(crate) fn list_sessions(&self, request: ListSessions) -> Result<SessionList> {
         let mut list = SessionList { sessions: Vec::new(), next: None };
         let mut counted = 0;

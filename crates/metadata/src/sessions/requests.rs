@@ -1,12 +1,13 @@
 //! Admits requests: decides whether a request may run, and whether it is a repetition.
 //!
 //! # Exactly once
-//! A slot carries one request at a time, and its sequence rises with each. A repetition of the last
-//! request gets the same reply. The store remembers the reply of a change, in the transaction of
-//! that change; a refusal is remembered in memory, since no repetition outlives the connections of
-//! a process. So a request that was long under way on an abandoned connection never runs after its
-//! repetition. If a newer request arrives in the slot while an older one waits, the target drops
-//! the older one.
+//! A slot has at most one request in progress, and the sequence number increases with each request.
+//! A repetition of the last request gets the same reply. The store keeps the reply of a change,
+//! written in the transaction of that change. A refusal is kept in memory only, because no
+//! repetition outlives the connections of a process.
+//!
+//! So a request that was delayed on an abandoned connection never runs after its repetition. If a
+//! newer request arrives in the slot while an older one waits, the target drops the older one.
 
 use crate::engine::Engine;
 use crate::handlers;
@@ -24,7 +25,7 @@ use skep_wire::metadata::{
 use skep_wire::sharing::{AcknowledgeNotifications, WaitNotifications};
 use skep_wire::{Request, catalog};
 
-/// Requests that modify nothing and yet need a session.
+/// Requests that modify nothing but need a session.
 const NEED_SESSION: [u16; 6] = [
     KeepAlive::ID,
     CloseSession::ID,
@@ -95,7 +96,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Checks the conditions that hold for every request.
+    /// Checks the conditions that every request must meet.
     fn admit(&mut self, header: &Header, body: &[u8]) -> Result<()> {
         let known = catalog::message(header.message).filter(|line| line.service == "metadata");
         let line = known.ok_or_else(|| {
@@ -135,7 +136,7 @@ impl<E: Engine> MetadataTarget<E> {
             return Err(Error::new(ErrorCode::StaleMap, what));
         }
         let most = match header.message {
-            // These requests let others go on, and never wait themselves.
+            // These requests let waiting operations continue, and never wait themselves.
             Decide::ID
             | AskDecision::ID
             | KeepAlive::ID
@@ -171,8 +172,9 @@ impl<E: Engine> MetadataTarget<E> {
         }
         if modifies {
             let slot = (header.session, header.slot);
-            // The client has given up the older request that waits here. If that one ran later, it
-            // could undo the newer one, and its reply would replace the newer reply in the slot.
+            // The client has abandoned the older request that waits here. If the older request ran
+            // later, it could undo the newer one, and its reply would replace the newer reply in
+            // the slot.
             if let Some((older, _)) = self.sessions.running(slot)
                 && let Some(op) = self.operations.take(older)
             {
@@ -192,7 +194,7 @@ impl<E: Engine> MetadataTarget<E> {
         let mut newest = 0;
         if let Some(record) = self.slot_record(slot)? {
             if record.sequence == header.sequence {
-                // The request has run: its reply was lost.
+                // The request has run before, and its reply was lost.
                 let after = header.is_durable().then_some(record.lsn);
                 let (request, result) = (header.clone(), Ok(record.reply.0));
                 self.queue_reply(PendingReply { connection, request, result }, after);
@@ -210,8 +212,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
         if let Some((id, sequence)) = self.sessions.running(slot) {
             if sequence == header.sequence {
-                // The request is still at work. The client may read only one of the connections, so
-                // the target replies on all of them.
+                // The request is still running. The client may read only one of the connections, so
+                // the target will reply on all of them.
                 if let Some(op) = self.operations.get_mut(id) {
                     op.repetitions.push((connection, header.clone()));
                     if op.repetitions.len() > MAX_REPETITIONS {
@@ -230,9 +232,9 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(false)
     }
 
-    /// Whether a session has ended. A request to open it is then a late repetition. It must not
-    /// bring the session back, since the replies that detect other late repetitions were deleted
-    /// with the session.
+    /// Whether a session has ended. A request to open an ended session is a late repetition. Such a
+    /// request must not reopen the session, because the stored replies that detect other late
+    /// repetitions were deleted with the session.
     fn has_ended(&self, session: SessionId) -> Result<bool> {
         Ok(self.table.get(&Key::SessionEnd(session).to_bytes())?.is_some())
     }

@@ -1,9 +1,9 @@
-//! The table of sessions: their leases, and the slots that have a request at work.
+//! The table of sessions: their leases, and the slots that have a request in progress.
 //!
 //! The store has the state that must survive a restart: the session, the last replies of its slots,
-//! its open files. This table may be lost: leases begin anew after a restart. The target logs the
-//! end of a session before anything follows from it, and remembers it for a while, so that neither
-//! a restart nor a late request brings the session back.
+//! and its open files. The table itself may be lost: all leases restart when the target starts. The
+//! target logs the end of a session before it releases anything of the session. The record of the
+//! end stays for a while, so that neither a restart nor a late request reopens the session.
 //!
 //! # States of a session
 //! ```text
@@ -18,11 +18,11 @@
 //!                          locks in pieces (`background/session_end.rs`), and forgets it
 //! ```
 //! The target refuses requests of an expired session with `Evicted`, and asks management to remove
-//! the client. An expired session keeps its opens and locks until it has ended.
+//! the client. An expired session keeps its opens and locks until the session has ended.
 //!
 //! # Invariants
-//! - A slot at work has an operation that exists.
-//! - Only slots of sessions that have not ended have a remembered refusal.
+//! - Each slot in `running` has an operation that exists.
+//! - `refused` has only slots of sessions that have not ended.
 
 use skep_format::metadata::SessionRecord;
 use skep_types::codec::Codec;
@@ -37,10 +37,11 @@ pub(crate) struct Session {
     client: NodeId,
     pub(crate) slots: u32,
     pub(crate) renewed_at: Duration,
-    /// Its lease has run out. The session ends when a cluster map has removed its client.
+    /// Whether the lease has run out. An expired session ends when a cluster map without its client
+    /// arrives.
     is_expired: bool,
-    /// The lease by which the client renews. A longer lease in the cluster's settings replaces it
-    /// at once, a shorter one when the client has acknowledged it.
+    /// Lease by which the client renews. A longer lease in the cluster's settings applies at once;
+    /// a shorter one applies as soon as the client has acknowledged it.
     pub(crate) lease: Duration,
 }
 
@@ -48,9 +49,10 @@ pub(crate) struct Session {
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     all: BTreeMap<SessionId, Session>,
-    /// Requests at work, by slot: the operation and its sequence.
+    /// Requests in progress, by slot: the operation, and the sequence number of the request.
     running: HashMap<(SessionId, u32), (u64, u64)>,
-    /// Slots whose last request was refused for good: the request's sequence, and the error.
+    /// Slots whose last request got a final refusal: the sequence number of the request, and the
+    /// error.
     refused: BTreeMap<Slot, (u64, Error)>,
     checked_at: Duration,
 }
@@ -62,7 +64,7 @@ fn milliseconds(number: u32) -> Duration {
 }
 
 impl Sessions {
-    /// Adds a session as the store has it, at the target's start.
+    /// Adds a session that the store has when the target starts.
     pub(crate) fn load(
         &mut self,
         id: SessionId,
@@ -75,20 +77,20 @@ impl Sessions {
         self.all.insert(id, session);
     }
 
-    /// Sets the lease of a session, which its client has acknowledged.
+    /// Sets the lease of a session. The client has acknowledged this lease.
     pub(crate) fn set_lease(&mut self, session: SessionId, lease_ms: u32) {
         if let Some(session) = self.all.get_mut(&session) {
             session.lease = milliseconds(lease_ms);
         }
     }
 
-    /// Lets all leases begin anew.
+    /// Restarts all leases.
     pub(crate) fn restart_leases(&mut self, now: Duration) {
         self.all.values_mut().for_each(|session| session.renewed_at = now);
     }
 
-    /// Expires the sessions whose lease has run out; a lease is at least `lease`. Returns the
-    /// clients of all expired sessions; the result is empty if it is not time to look.
+    /// Expires the sessions whose lease has run out. `lease` is the minimum for every session.
+    /// Returns the clients of all expired sessions, or nothing if the next check is not due yet.
     pub(crate) fn expire(&mut self, now: Duration, lease: Duration) -> BTreeSet<NodeId> {
         let mut expired = BTreeSet::new();
         if now < self.checked_at + lease / 8 {
@@ -111,13 +113,13 @@ impl Sessions {
         expired
     }
 
-    /// The sessions of clients that the cluster map has removed.
+    /// Returns the sessions of clients that the cluster map has removed.
     pub(crate) fn of_removed(&self, map: &ClusterMap) -> Vec<SessionId> {
         let removed = self.all.iter().filter(|(_, session)| map.has_removed(session.client));
         removed.map(|(id, _)| *id).collect()
     }
 
-    /// Removes a session. Returns `false` if it doesn't exist.
+    /// Removes a session. Returns `false` if the session does not exist.
     pub(crate) fn remove(&mut self, session: SessionId) -> bool {
         let slots = (session, 0)..=(session, u32::MAX);
         let refused: Vec<Slot> = self.refused.range(slots).map(|(slot, _)| *slot).collect();
@@ -131,7 +133,7 @@ impl Sessions {
         }
     }
 
-    /// Checks that a request's session exists and that it has the slot.
+    /// Checks that the session of a request exists, has not expired, and has the slot.
     pub(crate) fn check(&self, header: &Header) -> Result<()> {
         let session = self.all.get(&header.session).ok_or_else(|| {
             let what = format!("session {} has ended or was never opened here", header.session);
@@ -150,18 +152,18 @@ impl Sessions {
         Ok(())
     }
 
-    /// The sessions above one, by id.
+    /// Iterates over the sessions with ids above `id`, in ascending order.
     pub(crate) fn after(&self, id: SessionId) -> impl Iterator<Item = (SessionId, &Session)> {
         self.all.iter().filter(move |(session, _)| **session > id).map(|(id, it)| (*id, it))
     }
 
-    /// Whether a session exists and hasn't ended.
+    /// Whether a session exists and has not ended.
     pub(crate) fn exists(&self, session: SessionId) -> bool {
         self.all.contains_key(&session)
     }
 
-    /// The error with which the target refuses requests of a session; `None` means that it accepts
-    /// them.
+    /// Returns the error with which the target refuses requests of a session. `None` means that the
+    /// target accepts them.
     pub(crate) fn refusal(&self, session: SessionId) -> Option<Error> {
         match self.all.get(&session) {
             Some(Session { is_expired: false, .. }) => None,
@@ -173,12 +175,12 @@ impl Sessions {
         }
     }
 
-    /// The last refusal of a slot.
+    /// Returns the refusal of the slot's last request, with its sequence number.
     pub(crate) fn refused(&self, slot: Slot) -> Option<&(u64, Error)> {
         self.refused.get(&slot)
     }
 
-    /// Remembers the refusal of a slot's last request, if it is final.
+    /// Remembers the refusal of the slot's last request, if a retry cannot succeed.
     pub(crate) fn refuse(&mut self, slot: Slot, sequence: u64, error: &Error) {
         if self.exists(slot.0) && error.code().retry_class() == RetryClass::Never {
             self.refused.insert(slot, (sequence, error.clone()));
@@ -204,12 +206,12 @@ impl Sessions {
         self.refused.remove(&slot);
     }
 
-    /// The slots at work, each with its operation.
+    /// Iterates over the slots that have a request in progress, each with its operation.
     pub(crate) fn all_running(&self) -> impl Iterator<Item = (Slot, u64)> + '_ {
         self.running.iter().map(|(slot, (operation, _))| (*slot, *operation))
     }
 
-    /// Panics if an invariant of the module is broken.
+    /// Panics if an invariant of the module is violated.
     pub(crate) fn check_invariants(&self) {
         for (session, slot) in self.refused.keys() {
             let open = self.all.get(session);
@@ -220,7 +222,8 @@ impl Sessions {
         }
     }
 
-    /// Notes that a session is open, by the request and its reply.
+    /// Adds or updates a session after an `OpenSession` has succeeded, from the request and its
+    /// reply.
     pub(crate) fn opened(&mut self, session: SessionId, body: &[u8], reply: &[u8], now: Duration) {
         let (asked, reply) = (OpenSession::from_bytes(body), OpenSessionReply::from_bytes(reply));
         if let (Ok(OpenSession { client, .. }), Ok(reply)) = (asked, reply) {

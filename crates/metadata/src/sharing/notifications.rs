@@ -1,6 +1,6 @@
-//! `WaitNotifications` and `AcknowledgeNotifications`, and the replies to polls. These requests
-//! take no slot and are no operations: a client must receive notifications even while all its slots
-//! are at work.
+//! `WaitNotifications` and `AcknowledgeNotifications`, and the replies to polls. Both requests use
+//! no slot and are no operations, because a client must receive notifications even while all its
+//! slots have a request in progress.
 
 use crate::engine::Engine;
 use crate::sharing::table::PollReply;
@@ -58,14 +58,14 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Lets the opens run again that waited for notifications which are complete.
+    /// Lets the opens run again whose notifications are complete.
     pub(crate) fn end_notifications(&mut self) {
         for inode in self.shared.sharing.take_completed() {
             self.release(Owner::Holders(inode));
         }
     }
 
-    /// Replies to the polls that have notifications, and to those that have to poll again.
+    /// Replies to the polls that have notifications, and to those whose clients must poll again.
     pub(crate) fn send_notifications(&mut self) {
         self.shared.sharing.end_batch();
         for reply in self.shared.sharing.due_replies(self.shared.now) {
@@ -73,7 +73,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// The sessions that have a shared file open, for checkers; empty if the file is not shared.
+    /// Returns the sessions that have a shared file open, or nothing if the file is not shared. For
+    /// checkers.
     pub fn holders_of_shared(&self, inode: InodeId) -> Vec<SessionId> {
         let holders = self.shared.sharing.holders(inode);
         let opens = self.table.get(&Key::Opens(inode).to_bytes()).ok().flatten();

@@ -1,11 +1,13 @@
-//! Tracks which sessions have a file open. Before an open makes a file *shared* (several sessions,
-//! at least one writer), the target notifies every session that has it open, and each must
-//! acknowledge: from then on its client may neither append at a locally cached end nor keep cached
-//! pages. `docs/design/0008-shared-files.md` describes the whole.
+//! Tracks which sessions have a file open. A file is *shared* if several sessions have it open and
+//! at least one of them may write. Before an open makes a file shared, the target notifies every
+//! session that has the file open, and each of them must acknowledge. After its acknowledgement, a
+//! client may neither append at a locally cached end of file nor keep cached pages.
+//! `docs/design/0008-shared-files.md` describes the whole design.
 //!
-//! The store has the opens; this table is a copy by file, which follows each key that a transaction
-//! writes ([`Sharing::on_write`]) and is loaded at the start. Notifications are in memory only:
-//! after a restart the client sends again the open that needs them.
+//! The store has the opens. This table is a copy of the opens by file. The table is loaded at the
+//! start, and updated with each key that a transaction writes ([`Sharing::on_write`]).
+//! Notifications are in memory only: after a restart, the client repeats the open that requires
+//! them.
 //!
 //! # States of a file
 //! ```text
@@ -15,15 +17,17 @@
 //!       +--------------------------------------------------------------------------+
 //!              one session is left, or none that writes: nothing is sent
 //! ```
-//! For each session in `notifying`: the target numbers a notification (`pending`), replies with it
-//! to the session's next `WaitNotifications`, and takes the session off the list when the client
-//! acknowledges the number, closes the file, or ends.
+//! In `notifying`, the target assigns a number to the notification of each session (`pending`), and
+//! sends the notification in the reply to the session's next `WaitNotifications`. The target stops
+//! waiting for a session when the client acknowledges the number or closes the file, or when the
+//! session ends.
 //!
 //! # Invariants
-//! - Each session that has a shared file open was informed of that: by the reply to its open, or by
-//!   a notification that it acknowledged. (Only the simulator can check this one.)
-//! - A notification is complete when each awaited session has acknowledged or closed the file; so
-//!   each awaited session has the file open.
+//! - Each session that has a shared file open was informed that the file is shared, either by the
+//!   reply to its open or by a notification that it acknowledged. (Only the simulator can check
+//!   this invariant.)
+//! - A notification is complete when each awaited session has acknowledged it or closed the file.
+//!   So each awaited session has the file open.
 //! - `pending` holds exactly the notifications that `notifications` awaits, by session.
 //! - Each poll has one entry in `due`.
 
@@ -37,26 +41,26 @@ use skep_wire::sharing::Notification;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-/// A file about to be shared.
+/// The notification that a file is about to be shared.
 #[derive(Debug, Default)]
 struct ShareNotification {
-    /// Sessions that have acknowledged, or learned it by the reply to their open.
+    /// Sessions that have acknowledged, or that were informed by the reply to their open.
     acknowledged: BTreeSet<SessionId>,
     /// Sessions that have not acknowledged yet, each with the number of its notification.
     awaited: BTreeMap<SessionId, u64>,
 }
 
-/// A session's request for notifications.
+/// A parked `WaitNotifications` of a session.
 #[derive(Debug)]
 struct Poll {
     connection: ConnectionId,
     header: Header,
     until: Duration,
-    /// The numbers of notifications that the client has received and not acknowledged.
+    /// Numbers of notifications that the client has received but not acknowledged.
     received: BTreeSet<u64>,
 }
 
-/// A reply to such a request.
+/// A reply to a `WaitNotifications`.
 #[derive(Debug)]
 pub(crate) struct PollReply {
     pub(crate) connection: ConnectionId,
@@ -67,15 +71,16 @@ pub(crate) struct PollReply {
 /// The sessions that have files open, and the notifications about files that become shared.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
-    /// Looked into, never walked through: its order is not that of a simulation.
+    /// Sessions that have a file open. Code must not iterate over this map, because the order of a
+    /// hash map would make simulations irreproducible.
     holders: HashMap<InodeId, Vec<SessionId>>,
     notifications: BTreeMap<InodeId, ShareNotification>,
     /// Notifications that each session has not acknowledged, by number.
     pending: BTreeMap<SessionId, BTreeMap<u64, InodeId>>,
     polls: BTreeMap<SessionId, Poll>,
-    /// Polls by the time at which the target replies in any case.
+    /// Polls by the time at which the target replies at the latest.
     due: BTreeSet<(Duration, SessionId)>,
-    /// Sessions for which a poll may have something to reply.
+    /// Sessions whose poll may have notifications to return.
     to_notify: BTreeSet<SessionId>,
     /// Files whose notification has completed in this batch.
     completed: Vec<InodeId>,
@@ -84,9 +89,10 @@ pub(crate) struct Sharing {
 impl Sharing {
     // ---- opens
 
-    /// Takes in a key that a transaction has written, if it is an open file of a session.
+    /// Updates the table with a key that a transaction has written, if the key is an open of a
+    /// session.
     pub(crate) fn on_write(&mut self, key: &[u8], is_open: bool) {
-        // Every key that is written passes here; most are of another kind.
+        // Every written key passes here; most of them are of other kinds.
         let Some((session, inode)) = session_open_of(key) else { return };
         if is_open {
             let holders = self.holders.entry(inode).or_default();
@@ -102,33 +108,35 @@ impl Sharing {
             }
         }
         self.acknowledge(session, inode);
-        // The session may open the file again, with a reply that does not mark it as shared.
+        // The session may open the file again, and get a reply that does not mark the file as
+        // shared.
         if let Some(notification) = self.notifications.get_mut(&inode) {
             notification.acknowledged.remove(&session);
         }
     }
 
-    /// Sessions that have a file open.
+    /// Returns the sessions that have a file open.
     pub(crate) fn holders(&self, inode: InodeId) -> &[SessionId] {
         self.holders.get(&inode).map_or(&[], Vec::as_slice)
     }
 
     // ---- notifications
 
-    /// Whether an open waits until this file may be shared.
+    /// Whether an open of this file waits for acknowledgements of other sessions.
     pub(crate) fn is_being_shared(&self, inode: InodeId) -> bool {
         self.notifications.contains_key(&inode)
     }
 
-    /// The reply to a session's open marks the file as shared.
+    /// Counts a session as having acknowledged, because the reply to its open marks the file as
+    /// shared.
     pub(crate) fn acknowledged_by_open(&mut self, inode: InodeId, session: SessionId) {
         if let Some(notification) = self.notifications.get_mut(&inode) {
             notification.acknowledged.insert(session);
         }
     }
 
-    /// Notifies sessions that a file becomes shared, under a number that was never used. Returns
-    /// whether all of them have acknowledged already.
+    /// Notifies sessions that a file becomes shared. `number` must never have been used for a
+    /// notification before. Returns whether all of the sessions have acknowledged already.
     pub(crate) fn notify(&mut self, inode: InodeId, others: &[SessionId], number: u64) -> bool {
         let notification = self.notifications.entry(inode).or_default();
         for session in others {
@@ -144,10 +152,11 @@ impl Sharing {
         notification.awaited.is_empty()
     }
 
-    /// A session acknowledges the notifications with these numbers.
+    /// Handles a session's acknowledgement of the notifications with these numbers.
     pub(crate) fn acknowledged(&mut self, session: SessionId, numbers: &[u64]) {
         for number in numbers {
-            // Unknown: the client repeats an acknowledgement, or the target has restarted.
+            // A number is unknown if the client repeats an acknowledgement, or if the target has
+            // restarted.
             let inode = self.pending.get(&session).and_then(|pending| pending.get(number));
             if let Some(inode) = inode.copied() {
                 self.acknowledge(session, inode);
@@ -155,9 +164,9 @@ impl Sharing {
         }
     }
 
-    /// Stops waiting for a session, if the file awaits it.
+    /// Stops waiting for a session's acknowledgement about a file, if the target awaits one.
     fn acknowledge(&mut self, session: SessionId, inode: InodeId) {
-        // Nearly every close is of a file that awaits nothing.
+        // Nearly every close is of a file without a notification.
         let Some(notification) = self.notifications.get_mut(&inode) else { return };
         let Some(number) = notification.awaited.remove(&session) else { return };
         notification.acknowledged.insert(session);
@@ -172,13 +181,13 @@ impl Sharing {
         }
     }
 
-    /// Takes out the files whose notification has completed. The opens that waited run again in the
-    /// same batch; acknowledgements are remembered until [`Self::end_batch`].
+    /// Removes and returns the files whose notification has completed. The opens that waited run
+    /// again in the same batch; the table remembers the acknowledgements until [`Self::end_batch`].
     pub(crate) fn take_completed(&mut self) -> Vec<InodeId> {
         std::mem::take(&mut self.completed)
     }
 
-    /// Forgets notifications that are complete.
+    /// Removes the notifications that are complete.
     pub(crate) fn end_batch(&mut self) {
         if !self.notifications.is_empty() {
             self.notifications.retain(|_, notification| !notification.awaited.is_empty());
@@ -187,8 +196,8 @@ impl Sharing {
 
     // ---- polls
 
-    /// Parks a session's request for notifications other than `received`. Returns the reply to the
-    /// request before, without notifications.
+    /// Parks a session's request for notifications, except those in `received`. Returns the reply,
+    /// without notifications, to the session's earlier parked request.
     pub(crate) fn poll(
         &mut self,
         connection: ConnectionId,
@@ -206,14 +215,14 @@ impl Sharing {
         before
     }
 
-    /// Takes out a session's request, with a reply without notifications.
+    /// Removes a session's parked request. Returns its reply, which has no notifications.
     pub(crate) fn end_poll(&mut self, session: SessionId) -> Option<PollReply> {
         let Poll { connection, header, until, .. } = self.polls.remove(&session)?;
         self.due.remove(&(until, session));
         Some(PollReply { connection, header, notifications: Vec::new() })
     }
 
-    /// Takes out the requests that have a reply now.
+    /// Removes the parked requests that have notifications or are due. Returns their replies.
     pub(crate) fn due_replies(&mut self, now: Duration) -> Vec<PollReply> {
         let mut replies = Vec::new();
         for session in std::mem::take(&mut self.to_notify) {
@@ -236,7 +245,7 @@ impl Sharing {
         replies
     }
 
-    /// Panics if an invariant of the module is broken at the end of a batch.
+    /// Panics if an invariant of the module is violated at the end of a batch.
     pub(crate) fn check_invariants(&self) {
         let mut awaited = BTreeSet::new();
         for (inode, notification) in &self.notifications {
@@ -269,7 +278,7 @@ impl Sharing {
         assert!(self.completed.is_empty(), "the opens that waited for a notification have run");
     }
 
-    /// The number of open files of sessions, for checks against the store.
+    /// Returns the number of open files over all sessions, for checks against the store.
     pub(crate) fn open_count(&self) -> usize {
         self.holders.values().map(Vec::len).sum()
     }

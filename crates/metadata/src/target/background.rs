@@ -1,4 +1,4 @@
-//! Connects the background jobs with the target: runs them, and performs their tasks.
+//! Connects the background jobs to the target: runs the jobs, and performs their tasks.
 
 use super::calls::CallPurpose;
 use crate::background::{BackgroundCall, JobContext, JobTask};
@@ -11,7 +11,8 @@ use skep_wire::metadata::TransactionId;
 use crate::background::Background;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Runs a part of the background jobs, then does the tasks that it has returned, in order.
+    /// Runs a function of the background jobs, then performs the tasks that the jobs have
+    /// requested, in order.
     fn with_jobs(
         &mut self,
         run: impl FnOnce(&mut Background, &mut JobContext<'_, E>) -> Result<()>,
@@ -58,7 +59,7 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Work of the target itself is committed in record `lsn`.
+    /// Updates the target after internal work was committed in record `lsn`.
     pub(super) fn after_internal(&mut self, work: InternalWork, lsn: Lsn) -> Result<()> {
         match work {
             InternalWork::RecordEpoch => self.shared.epochs.logged(lsn),
@@ -71,7 +72,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// The end of a prepared transaction is committed here.
+    /// Updates the jobs after a `Decide` request has ended a prepared transaction on this target.
     pub(super) fn after_decide(&mut self, transaction: TransactionId) -> Result<()> {
         self.with_jobs(|background, context| {
             background.after_decide(transaction, context);
@@ -79,7 +80,7 @@ impl<E: Engine> MetadataTarget<E> {
         })
     }
 
-    /// Notes a prepared transaction, if the request has made one.
+    /// Adds a prepared transaction to the jobs, if the request has created one.
     pub(super) fn after_prepare(&mut self, transaction: TransactionId) -> Result<()> {
         self.with_jobs(|background, context| background.after_prepare(transaction, context))
     }

@@ -11,12 +11,12 @@ pub(crate) enum CallPurpose {
     Operation { id: u64, index: usize },
     /// A background job.
     Background(BackgroundCall),
-    /// The operation has started over or failed: the reply is dropped.
+    /// No receiver: the operation has started over or failed, so the target drops the reply.
     Abandoned,
 }
 
 impl CallPurpose {
-    /// Whether the call sends the decision of this transaction of the target's group.
+    /// Whether the call sends the decision on this transaction of the target's group.
     pub(crate) fn sends_decision_of(&self, transaction: u64) -> bool {
         matches!(self, Self::Background(BackgroundCall::Decide(it)) if it.number == transaction)
     }
@@ -37,7 +37,7 @@ impl Calls {
         self.last_id
     }
 
-    /// Takes out a call that got its reply.
+    /// Removes and returns a call that got its reply.
     pub(crate) fn take(&mut self, call: CallId) -> Option<CallPurpose> {
         self.pending.remove(&call)
     }
@@ -50,7 +50,7 @@ impl Calls {
         self.pending.values()
     }
 
-    /// Drops the replies that an operation still waits for.
+    /// Marks the calls of an operation as abandoned, so that the target drops their replies.
     pub(crate) fn abandon(&mut self, operation: u64) {
         for purpose in self.pending.values_mut() {
             if matches!(purpose, CallPurpose::Operation { id, .. } if *id == operation) {
@@ -59,7 +59,7 @@ impl Calls {
         }
     }
 
-    /// Panics if an invariant of the type is broken.
+    /// Panics if an invariant of the type is violated.
     pub(crate) fn check_invariants(&self) {
         assert!(
             self.pending.keys().all(|id| (1..=self.last_id).contains(id)),

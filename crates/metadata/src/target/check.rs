@@ -1,4 +1,4 @@
-//! Checks the invariants of a target after a batch. The simulator calls this after each one.
+//! Checks the invariants of a target. The simulator does this after each batch.
 
 use super::calls::CallPurpose;
 use crate::background::BackgroundCall;
@@ -9,20 +9,20 @@ use skep_types::{InodeId, Result};
 use std::collections::BTreeMap;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Checks every invariant of the target's state that its types do not enforce. It reads the
-    /// store, so it is for tests and simulations.
+    /// Checks every invariant of the target's state that the types do not enforce. The check reads
+    /// the store, so it is only for tests and simulations.
     ///
     /// # Errors
-    /// The engine's.
+    /// An error of the engine.
     ///
     /// # Panics
-    /// If an invariant is broken, with the statement that should hold.
+    /// Panics if an invariant is violated. The message is the statement that should hold.
     pub fn check_invariants(&self) -> Result<()> {
         self.check_memory();
         self.check_against_store()
     }
 
-    /// The part of [`Self::check_invariants`] that reads memory only.
+    /// Runs the checks of [`Self::check_invariants`] that read memory only.
     fn check_memory(&self) {
         self.operations.check_invariants();
         self.calls.check_invariants();
@@ -60,7 +60,7 @@ impl<E: Engine> MetadataTarget<E> {
         assert_eq!(truncating, missing, "each missing reply of a truncation has its call");
     }
 
-    /// Compares the tables in memory with the records that they copy.
+    /// Compares the tables in memory with the stored records of which they are copies.
     fn check_against_store(&self) -> Result<()> {
         let sharing = &self.shared.sharing;
         let opens = self.table.scan(&Key::session_opens(), &[], usize::MAX)?;

@@ -1,4 +1,4 @@
-//! Begins an epoch at the target's start.
+//! Begins an epoch when the target starts.
 
 use crate::engine::Engine;
 use crate::target::MetadataTarget;
@@ -7,7 +7,7 @@ use skep_format::metadata::{Key, decode_value, last_u64};
 use skep_types::Result;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Loads the epochs that the store remembers, and begins the next one.
+    /// Loads the epochs that the store has, and begins the next one.
     pub(super) fn load_epochs(&mut self) -> Result<()> {
         for (key, value) in self.table.scan(&Key::epochs(), &[], usize::MAX)? {
             let Some(number) = last_u64(&key) else { continue };

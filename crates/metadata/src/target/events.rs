@@ -8,92 +8,95 @@ use std::sync::Arc;
 /// An input of the state machine.
 #[derive(Debug)]
 pub enum Event {
-    /// A request arrived.
+    /// A request has arrived.
     Request {
-        /// The connection on which it arrived; the reply names it.
+        /// Connection on which the request arrived. The target replies on it.
         connection: ConnectionId,
-        /// Its header.
+        /// Header of the request.
         header: Header,
-        /// Its body.
+        /// Body of the request.
         body: Vec<u8>,
     },
-    /// The final reply of another group to a call.
+    /// A call to another group has got its final reply.
     Answer {
-        /// The number of the call.
+        /// Number of the call.
         call: CallId,
-        /// Body of the reply, or its final refusal.
+        /// Body of the reply, or the final refusal.
         result: Result<Vec<u8>>,
     },
-    /// The log is synced.
+    /// A sync of the log has ended.
     Synced {
-        /// The last record that is synced.
+        /// Last record that is synced.
         lsn: Lsn,
     },
-    /// There is a new cluster map.
+    /// A new cluster map has arrived.
     Map(Arc<ClusterMap>),
     /// A checkpoint is complete.
     Checkpointed {
-        /// The last record that is in the engine's checkpoint.
+        /// Last record that is in the checkpoint of the engine.
         lsn: Lsn,
     },
-    /// The free space on the disk of the log and the engine was measured.
+    /// The caller has measured the free space on the disk of the log and the engine.
     FreeSpace {
-        /// `None` means that there is enough. Otherwise the error message, with the way out, with
-        /// which the target refuses requests that add something, until the next event of this kind.
+        /// `None` means that there is enough free space. Otherwise the target refuses requests that
+        /// add something, with this error message, until the next event of this kind. The message
+        /// has a hint how to fix the shortage.
         shortage: Option<String>,
     },
     /// Time has passed.
     Tick,
 }
 
-/// An output of the state machine. The caller performs actions in order.
+/// An output of the state machine. The caller must perform actions in order.
 #[derive(Debug)]
 pub enum Action {
-    /// Append a record to the log. Later actions of the same batch rely on it.
+    /// Append a record to the log. Later actions of the same batch rely on this record.
     Append {
         /// Number of the record.
         lsn: Lsn,
-        /// The last record that is synced.
+        /// Last record that is synced.
         synced: Lsn,
-        /// Its contents.
+        /// Contents of the record.
         payload: Vec<u8>,
     },
     /// Sync the log, then report [`Event::Synced`].
     Sync {
-        /// The last record to sync.
+        /// Last record to sync.
         lsn: Lsn,
     },
     /// Send a reply.
     Reply {
-        /// The connection of the request.
+        /// Connection of the request.
         connection: ConnectionId,
         /// Header of the request.
         request: Header,
         /// Body of the reply, or the refusal.
         result: Result<Vec<u8>>,
     },
-    /// Send a request to a group until there is a final reply, then report [`Event::Answer`].
+    /// Send a request to a group, and repeat it until there is a final reply. Then report
+    /// [`Event::Answer`].
     Call {
-        /// Its number.
+        /// Number of the call.
         call: CallId,
         /// The request.
         request: OutgoingCall,
     },
-    /// Ask management to remove a client from the cluster map, because it has not renewed its
-    /// lease. The target repeats this action until [`Event::Map`] brings a map without the client.
+    /// Ask management to remove a client from the cluster map, because the client has not renewed
+    /// its lease. The target repeats this action until [`Event::Map`] brings a map without the
+    /// client.
     Evict {
-        /// The client.
+        /// The client to remove.
         client: NodeId,
     },
-    /// Make the engine durable as it is, then report [`Event::Checkpointed`].
+    /// Make the present state of the engine durable, then report [`Event::Checkpointed`].
     Checkpoint {
-        /// The last record that is in the engine.
+        /// Last record that is in the engine.
         lsn: Lsn,
     },
 }
 
 impl Action {
-    /// About the number of bytes that the action adds to the log.
+    /// Returns the approximate number of bytes that the action adds to the log.
     pub(crate) fn logged_bytes(&self) -> u64 {
         match self {
             Self::Append { payload, .. } => payload.len() as u64,

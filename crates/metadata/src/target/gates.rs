@@ -1,7 +1,7 @@
-//! The output of a batch, and the replies and calls that wait until the log is synced.
+//! The output of a batch, and the replies and calls that wait for a sync of the log.
 //!
-//! Owns the numbers of log records, the syncs, and the replies and calls that a sync releases. Does
-//! not own the contents of records (`tx::table`).
+//! Owns the numbers of log records, the state of syncs, and the replies and calls that a sync
+//! releases. Does not own the contents of records (`tx::table`).
 
 use super::calls::CallPurpose;
 use super::events::Action;
@@ -13,7 +13,7 @@ use skep_wire::frame::Header;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A reply that has not left yet.
+/// A reply that is not sent yet.
 #[derive(Debug)]
 pub(crate) struct PendingReply {
     pub(crate) connection: ConnectionId,
@@ -21,15 +21,15 @@ pub(crate) struct PendingReply {
     pub(crate) result: Result<Vec<u8>>,
 }
 
-/// A call that has not left yet.
+/// A call that is not sent yet.
 type PendingCall = (OutgoingCall, CallPurpose);
 
-/// The output of the batch that runs.
+/// The output of the batch that is running.
 #[derive(Debug, Default)]
 pub(crate) struct BatchOutput {
     pub(crate) replies: Vec<PendingReply>,
     pub(crate) actions: Vec<Action>,
-    /// Complete log records, as [`Action::Append`].
+    /// Complete log records, each as an [`Action::Append`].
     pub(crate) records: Vec<Action>,
 }
 
@@ -38,24 +38,24 @@ pub(crate) struct BatchOutput {
 ///
 /// # Invariants
 /// - `synced <= syncing < next_lsn`.
-/// - Each reply and call here waits for a record that is not synced.
+/// - Each reply in `replies` and each call in `calls` waits for a record that is not synced.
 #[derive(Debug)]
 pub(crate) struct SyncGates {
     policy: SyncPolicy,
-    /// The record in which the next transaction will be.
+    /// Number of the record that will hold the next transaction.
     next_lsn: Lsn,
     synced: Lsn,
     syncing: Option<Lsn>,
-    /// When the oldest record was appended that no sync covers yet.
+    /// Append time of the oldest record that no sync covers.
     first_unsynced_at: Option<Duration>,
-    /// Whether something waits for a sync, so that the next one begins at once.
+    /// Whether a reply, call or operation waits for a sync, so that the next sync begins at once.
     is_requested: bool,
     replies: BTreeMap<Lsn, Vec<PendingReply>>,
     calls: BTreeMap<Lsn, Vec<PendingCall>>,
 }
 
 impl SyncGates {
-    /// The gates of a target whose log is synced up to `last` and ends there.
+    /// Creates the gates of a target whose log ends with the synced record `last`.
     pub(crate) fn new(policy: SyncPolicy, last: Lsn) -> Self {
         Self {
             policy,
@@ -69,7 +69,7 @@ impl SyncGates {
         }
     }
 
-    /// The record in which the next transaction will be.
+    /// Returns the number of the record that will hold the next transaction.
     pub(crate) fn next_lsn(&self) -> Lsn {
         self.next_lsn
     }
@@ -87,46 +87,48 @@ impl SyncGates {
         self.policy == SyncPolicy::Always
     }
 
-    /// Whether a record was appended that no sync covers yet.
+    /// Whether the log has a record that no sync covers.
     pub(crate) fn has_unsynced(&self) -> bool {
         self.first_unsynced_at.is_some()
     }
 
-    /// When a sync is due that has not begun.
+    /// Returns the time at which the next sync is due. `None` means that a sync is running, or that
+    /// there is nothing to sync.
     pub(crate) fn next_due(&self) -> Option<Duration> {
         let first = self.first_unsynced_at.filter(|_| self.syncing.is_none());
         first.map(|at| at + SYNC_AFTER)
     }
 
-    /// Lets the next sync begin at once.
+    /// Makes the next sync begin at once.
     pub(crate) fn request_sync(&mut self) {
         self.is_requested = true;
     }
 
-    /// Ends the log record that was being filled.
+    /// Ends the current log record.
     pub(crate) fn end_record(&mut self, now: Duration) {
         self.next_lsn = Lsn::new(self.next_lsn.raw() + 1);
         self.first_unsynced_at.get_or_insert(now);
     }
 
-    /// Keeps replies until record `after` is synced.
+    /// Holds replies back until record `after` is synced.
     pub(crate) fn gate_replies(&mut self, after: Lsn, replies: Vec<PendingReply>) {
         self.replies.entry(after).or_default().extend(replies);
         self.is_requested = true;
     }
 
-    /// Keeps a call until record `after` is synced.
+    /// Holds a call back until record `after` is synced.
     pub(crate) fn gate_call(&mut self, after: Lsn, call: PendingCall) {
         self.calls.entry(after).or_default().push(call);
         self.is_requested = true;
     }
 
-    /// Whether a call waits that sends the decision of this transaction.
+    /// Whether a call that sends the decision on this transaction is held back.
     pub(crate) fn holds_decision_of(&self, transaction: u64) -> bool {
         self.calls.values().flatten().any(|(_, purpose)| purpose.sends_decision_of(transaction))
     }
 
-    /// Begins a sync if one is due or requested, and returns the last record that it covers.
+    /// Begins a sync if one is due or requested. Returns the last record that the sync covers;
+    /// `None` means that no sync begins.
     pub(crate) fn begin_sync(&mut self, now: Duration) -> Option<Lsn> {
         let last = self.last_logged();
         if self.syncing.is_some() || last == self.synced {
@@ -142,7 +144,7 @@ impl SyncGates {
         self.syncing
     }
 
-    /// Ends the sync up to `lsn`. Returns `false` if that sync is not the one under way.
+    /// Ends the sync up to `lsn`. Returns `false` if a different sync, or none, is running.
     pub(crate) fn end_sync(&mut self, lsn: Lsn) -> bool {
         if self.syncing != Some(lsn) {
             return false;
@@ -152,7 +154,7 @@ impl SyncGates {
         true
     }
 
-    /// Takes out the replies and calls whose records are synced.
+    /// Removes and returns the replies and calls whose records are synced.
     pub(crate) fn take_released(&mut self) -> (Vec<PendingReply>, Vec<PendingCall>) {
         let next = Lsn::new(self.synced.raw() + 1);
         let still_gated = self.replies.split_off(&next);
@@ -162,7 +164,7 @@ impl SyncGates {
         (replies.into_values().flatten().collect(), calls.into_values().flatten().collect())
     }
 
-    /// Panics if an invariant of the type is broken.
+    /// Panics if an invariant of the type is violated.
     pub(crate) fn check_invariants(&self) {
         let last_covered = self.syncing.unwrap_or(self.synced);
         assert!(
@@ -190,7 +192,8 @@ impl CheckpointTrigger {
         self.logged_bytes += bytes as u64;
     }
 
-    /// Whether a checkpoint has to begin, which the caller then does.
+    /// Returns whether a checkpoint is due, and counts it as running. The caller must begin the
+    /// checkpoint.
     pub(crate) fn begin(&mut self, after_bytes: u64) -> bool {
         let is_due = self.logged_bytes >= after_bytes && !self.is_running;
         if is_due {

@@ -1,5 +1,5 @@
-//! Group commit: the order in which log records, calls and replies leave the target, and when a
-//! sync begins.
+//! Group commit: the order in which log records, calls and replies leave the target, and the time
+//! at which a sync begins.
 
 use super::events::Action;
 use super::gates::PendingReply;
@@ -10,7 +10,7 @@ use skep_types::{Error, Lsn, Result};
 use skep_wire::frame::Header;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// The log is synced up to `lsn`: releases the replies and calls that waited for it.
+    /// Handles the end of the sync up to `lsn`: releases the replies and calls that waited for it.
     pub(super) fn on_synced(&mut self, lsn: Lsn) -> Result<()> {
         if !self.gates.end_sync(lsn) {
             return Ok(());
@@ -31,7 +31,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Ends the log record of the operations that have run since the last one.
+    /// Ends the log record of the operations that have run since the previous record.
     pub(super) fn end_record(&mut self) {
         if self.table.has_batch() {
             let payload = self.table.log_batch();
@@ -42,12 +42,14 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Ends a batch, and returns its log records, then its other actions, then the replies.
+    /// Ends a batch. Returns its log records, then its other actions, then the replies, then a sync
+    /// if one begins.
     pub(super) fn end_batch(&mut self) -> Vec<Action> {
         self.end_record();
         let last = self.last_logged();
         if self.gates.syncs_each_reply() && last > self.gates.synced() {
-            // Also replies to reads: they show changes that must not be lost either.
+            // Replies to reads wait too, because they may show changes that a power loss must not
+            // remove.
             self.gates.gate_replies(last, std::mem::take(&mut self.batch.replies));
         }
         let batch = std::mem::take(&mut self.batch);
@@ -69,7 +71,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.gates.last_logged()
     }
 
-    /// Refuses a request.
+    /// Refuses a request at the end of the batch.
     pub(crate) fn refuse(&mut self, connection: ConnectionId, request: Header, error: Error) {
         self.queue_reply(PendingReply { connection, request, result: Err(error) }, None);
     }
@@ -79,7 +81,8 @@ impl<E: Engine> MetadataTarget<E> {
         self.queue_reply(PendingReply { connection, request, result: Ok(body) }, None);
     }
 
-    /// Sends a reply after the batch; or, with `after`, when that record is synced.
+    /// Sends a reply at the end of the batch. With `after`, sends it only after that record is
+    /// synced.
     pub(crate) fn queue_reply(&mut self, reply: PendingReply, after: Option<Lsn>) {
         match after {
             Some(lsn) if lsn > self.gates.synced() => self.gates.gate_replies(lsn, vec![reply]),

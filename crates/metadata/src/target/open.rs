@@ -14,11 +14,12 @@ use skep_format::metadata::Key;
 use skep_types::{Error, ErrorCode, Lsn, MapVersion, Result};
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Starts from an engine and the log records since its last checkpoint; records that the engine
-    /// has already are skipped. All of `records` must be on the device.
+    /// Starts from an engine and the log records since its last checkpoint. Skips records that the
+    /// engine already has. All of `records` must be on the device.
     ///
     /// # Errors
-    /// `Corrupt` if a record is missing or malformed; the engine's errors.
+    /// - `Corrupt` if a record is missing or malformed.
+    /// - An error of the engine.
     pub fn open(
         engine: E,
         records: impl IntoIterator<Item = (Lsn, Vec<u8>)>,
@@ -50,7 +51,7 @@ impl<E: Engine> MetadataTarget<E> {
     }
 }
 
-/// Brings the engine up to date from the log. Returns the last record.
+/// Applies the log records that the engine does not have. Returns the number of the last record.
 fn replay<E: Engine>(
     table: &mut Table<E>,
     records: impl IntoIterator<Item = (Lsn, Vec<u8>)>,
@@ -68,7 +69,7 @@ fn replay<E: Engine>(
                 format!("log record {lsn} found where record {expected} was expected"),
             ));
         }
-        // A restart on a full disk must not write records again that the engine has.
+        // A restart on a full disk must not write records again that the engine already has.
         if lsn > applied {
             table.replay(lsn, &payload)?;
         }

@@ -1,24 +1,24 @@
-//! The operations of a target: which can run now, and which wait for a time or for a sync.
+//! The operations of a target: those that can run now, and those that wait for a time or a sync.
 //!
 //! Owns the order in which operations run. Does not run them (`run`), and does not own the locks
-//! that they wait for (`tx::locks`).
+//! for which they wait (`tx::locks`).
 
 use crate::tx::operation::{Operation, Source};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-/// All operations that have not ended, by id, except the one that runs.
+/// All operations that have not ended, by id, except the one that is running.
 ///
 /// # Invariants
-/// - Ids are never used twice.
-/// - The queues hold ids, and may hold ids of operations that have ended: those are skipped.
+/// - An id is never used twice.
+/// - The queues hold ids. Ids of operations that have ended may remain in a queue, and are skipped.
 #[derive(Debug)]
 pub(crate) struct Operations {
     waiting: HashMap<u64, Operation>,
     next_id: u64,
     /// Operations that can run now, in order.
     ready: VecDeque<u64>,
-    /// Operations that run again after a pause, by the time at which it ends.
+    /// Operations that run again after a pause, by the time at which the pause ends.
     paused: BTreeSet<(Duration, u64)>,
     /// Operations that wait for the next sync.
     unsynced: Vec<u64>,
@@ -43,7 +43,7 @@ impl Operations {
         self.ready.push_back(id);
     }
 
-    /// The id that the next operation gets.
+    /// Returns the id that the next operation will get.
     pub(crate) fn next_id(&self) -> u64 {
         self.next_id
     }
@@ -64,12 +64,12 @@ impl Operations {
         self.waiting.get_mut(&id)
     }
 
-    /// Takes an operation out, to run it or to end it.
+    /// Removes and returns an operation, to run or end it.
     pub(crate) fn take(&mut self, id: u64) -> Option<Operation> {
         self.waiting.remove(&id)
     }
 
-    /// Takes out the next operation that can run.
+    /// Removes and returns the next operation that can run.
     pub(crate) fn take_ready(&mut self) -> Option<Operation> {
         while let Some(id) = self.ready.pop_front() {
             if let Some(op) = self.waiting.remove(&id) {
@@ -79,7 +79,7 @@ impl Operations {
         None
     }
 
-    /// Puts an operation back that ran and waits for something.
+    /// Puts an operation back that has run and now waits.
     pub(crate) fn park(&mut self, op: Operation) {
         self.waiting.insert(op.id, op);
     }
@@ -96,17 +96,17 @@ impl Operations {
         self.park(op);
     }
 
-    /// Lets operations run.
+    /// Makes operations ready to run.
     pub(crate) fn wake(&mut self, ids: impl IntoIterator<Item = u64>) {
         self.ready.extend(ids);
     }
 
-    /// A sync has ended.
+    /// Makes the operations ready that waited for a sync.
     pub(crate) fn wake_unsynced(&mut self) {
         self.ready.extend(std::mem::take(&mut self.unsynced));
     }
 
-    /// Lets the operations run whose pause is over.
+    /// Makes the operations ready whose pause is over.
     pub(crate) fn wake_paused(&mut self, now: Duration) {
         while let Some((_, id)) = self.paused.first().copied().filter(|(due, _)| *due <= now) {
             self.paused.pop_first();
@@ -114,7 +114,7 @@ impl Operations {
         }
     }
 
-    /// When the next pause is over.
+    /// Returns the time at which the next pause ends.
     pub(crate) fn next_due(&self) -> Option<Duration> {
         self.paused.first().map(|(due, _)| *due)
     }
@@ -127,7 +127,7 @@ impl Operations {
         })
     }
 
-    /// Panics if an invariant of the type is broken.
+    /// Panics if an invariant of the type is violated.
     pub(crate) fn check_invariants(&self) {
         for (id, op) in &self.waiting {
             assert!(*id == op.id && *id < self.next_id, "operation {id} stands under its own id");

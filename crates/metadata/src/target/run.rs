@@ -1,4 +1,5 @@
-//! Runs operations, and ends them: by a commit, by a refusal, or to run again later.
+//! Runs operations, and ends each run: by a commit, by a refusal, or by parking the operation to
+//! run again later.
 
 use super::calls::CallPurpose;
 use super::gates::PendingReply;
@@ -25,10 +26,10 @@ use skep_wire::metadata::{Decide, OpenSession, Prepare, SyncAll};
 use skep_wire::storage::WhichExist;
 use skep_wire::{Request, catalog};
 
-/// A key and its new value; `None` removes the key.
+/// A key with its new value. `None` removes the key.
 type Change = (Vec<u8>, Option<Vec<u8>>);
 
-/// The change that stores a request's reply in its slot.
+/// Returns the change that stores the reply to a request in the request's slot.
 fn slot_change(header: &Header, lsn: Lsn, reply: &mut Vec<u8>) -> Result<Change> {
     inline::stamp(header, lsn, reply)?;
     let record = SlotRecord { sequence: header.sequence, lsn, reply: Bytes(reply.to_vec()) };
@@ -36,7 +37,7 @@ fn slot_change(header: &Header, lsn: Lsn, reply: &mut Vec<u8>) -> Result<Change>
 }
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Starts work of the target itself.
+    /// Starts internal work of the target as an operation.
     pub(crate) fn start_internal(&mut self, work: InternalWork) {
         self.operations.start(Source::Internal(work), Vec::new());
     }
@@ -53,8 +54,8 @@ impl<E: Engine> MetadataTarget<E> {
         if let Some(session) = op.session_needed()
             && let Some(refusal) = self.sessions.refusal(session)
         {
-            // The session ended while the operation waited. A file that it opened now would stay
-            // open for ever.
+            // The session ended while the operation waited. If the operation opened a file now, the
+            // file would stay open forever.
             return self.fail(op, refusal);
         }
         let mut context = Context::new(&self.table, &mut self.shared, &mut op);
@@ -63,8 +64,8 @@ impl<E: Engine> MetadataTarget<E> {
             Source::Peer { header, .. } => handlers::dispatch(&mut context, header.message),
             Source::Internal(work) => background::run(&mut context, work).map(|()| Vec::new()),
         };
-        // Otherwise this run would commit prepared transactions that only an earlier run has asked
-        // for.
+        // A run must make all calls that earlier runs made. Otherwise it would commit transactions
+        // for which only an earlier run has sent a `Prepare`.
         let result = if context.has_unused_replies() && result.is_ok() {
             Err(Stop::Changed)
         } else {
@@ -93,7 +94,8 @@ impl<E: Engine> MetadataTarget<E> {
             }
             Err(Stop::Held(resource)) => {
                 self.start_over(&mut op);
-                // Releasing the rename lock may have freed this resource.
+                // `start_over` has released this operation's own locks, which may have freed the
+                // resource.
                 if self.shared.locks.is_free(&resource, None) {
                     self.operations.wake([op.id]);
                 } else {
@@ -115,8 +117,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Aborts an operation's prepared transactions, releases its locks and drops the replies it has
-    /// got, so that it can run again from the start.
+    /// Aborts an operation's prepared transactions, releases its locks and drops the replies that
+    /// it has received, so that it can run again from the start.
     fn start_over(&mut self, op: &mut Operation) {
         op.restarts += 1;
         self.abandon(op);
@@ -142,7 +144,7 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Releases all that an owner holds, and lets the operations run that waited for it.
+    /// Releases all locks of an owner, and makes the operations ready that waited for one of them.
     pub(crate) fn release(&mut self, owner: Owner) {
         if !self.shared.locks.is_empty() {
             let woken = self.shared.locks.release(owner);
@@ -157,8 +159,8 @@ impl<E: Engine> MetadataTarget<E> {
             || error.code() != ErrorCode::Protocol
                 && op.header().is_some_and(|header| header.message == Decide::ID);
         if is_fatal {
-            // The target cannot commit a prepared transaction, or cannot read its state. It stops,
-            // since further changes would add to the damage.
+            // The target cannot read its state, do its internal work, or commit a prepared
+            // transaction. The target stops, because further changes would add to the damage.
             return Err(error.within("metadata target"));
         }
         self.abandon(&mut op);
@@ -188,8 +190,8 @@ impl<E: Engine> MetadataTarget<E> {
             }
             self.gates.request_sync();
         }
-        // After this record is synced: the next holder of the lock walks the tree with this change,
-        // and other groups build on that.
+        // The rename lock is released only after this record is synced. The next holder of the lock
+        // walks the directory tree with this change, and other groups rely on the result.
         self.give_back_rename_lock(&mut op, Some(lsn));
         self.release(Owner::Operation(op.id));
         if let Some(inode) = op.truncation {
@@ -218,11 +220,12 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Takes all that an operation changes into the batch, with its decision and its reply, so
-    /// that it is in one log record. Returns the number of that record.
+    /// Moves all changes of an operation into the batch, together with its decision and its reply,
+    /// so that they are in one log record. Returns the number of that record.
     ///
     /// # Errors
-    /// `TooLarge` if no log record can hold the changes: nothing was changed.
+    /// `TooLarge` if the changes exceed the limit of one operation. In this case nothing was
+    /// changed.
     fn take_changes(
         &mut self,
         op: &Operation,
@@ -260,7 +263,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(self.gates.next_lsn())
     }
 
-    /// Ends the wait of a lock that was set.
+    /// Ends the wait for a lock that was granted.
     fn after_set_lock(&mut self, header: &Header, body: &[u8], reply: &[u8]) -> Result<()> {
         let SetLock { lock, wait } = SetLock::from_bytes(body)?;
         let is_set = SetLockReply::from_bytes(reply)?.conflict.is_none();
@@ -271,8 +274,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Notes that a request is committed. Returns the record that must be synced before the reply
-    /// leaves, if one must.
+    /// Updates the sessions after a request was committed. Returns the record that must be synced
+    /// before the reply is sent; `None` means that the reply need not wait.
     fn after_request(&mut self, header: &Header, body: &[u8], reply: &[u8]) -> Option<Lsn> {
         let lsn = self.gates.next_lsn();
         let slot = (header.session, header.slot);
@@ -288,7 +291,7 @@ impl<E: Engine> MetadataTarget<E> {
             SyncAll::ID | WhichExist::ID | SyncInline::ID => is_durable = true,
             _ => {}
         }
-        // With nothing new to log, the reply depends on earlier records only.
+        // If the batch has no changes, the reply depends only on earlier records.
         let newest = if self.table.has_batch() { lsn } else { self.last_logged() };
         is_durable.then_some(newest)
     }

@@ -1,4 +1,4 @@
-//! How a target starts.
+//! The parameters with which a target starts.
 
 use crate::limits::Limits;
 use skep_types::{ClusterMap, GroupId, Timestamp};
@@ -8,8 +8,8 @@ use std::time::Duration;
 /// When the log is synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// At most [`crate::limits::SYNC_INTERVAL`] after an append, and at once where a request asks
-    /// for it.
+    /// At most [`crate::limits::SYNC_INTERVAL`] after an append, and at once if a request asks for
+    /// a sync.
     Interval,
     /// Before each reply.
     Always,
@@ -18,15 +18,16 @@ pub enum SyncPolicy {
 /// The parameters of a target's start.
 #[derive(Debug)]
 pub struct Start {
-    /// The group that the target serves.
+    /// Group that the target serves.
     pub group: GroupId,
     /// When the log is synced.
     pub policy: SyncPolicy,
-    /// The target's limits.
+    /// Limits of the target.
     pub limits: Limits,
-    /// The newest cluster map.
+    /// Newest cluster map.
     pub map: Arc<ClusterMap>,
-    /// Time on the clock that [`super::MetadataTarget::handle`] is given.
+    /// Time on the clock from which the caller also takes `now` of
+    /// [`super::MetadataTarget::handle`].
     pub now: Duration,
     /// Time of day.
     pub wall: Timestamp,

@@ -1,5 +1,6 @@
-//! Bugs that were found, by the simulator or by thought, each as the shortest story that shows it.
-//! One target, one storage group; the test plays clients, storage and the disk.
+//! Regression tests for bugs that the simulator or a review has found, each as the shortest
+//! sequence of events that shows the bug. There is one target and one storage group; the test plays
+//! the clients, the storage group and the disk.
 
 mod background_calls;
 mod closes;
@@ -38,7 +39,7 @@ struct Story {
     wall: Timestamp,
     calls: Vec<(CallId, OutgoingCall)>,
     replies: Vec<(ConnectionId, Result<Vec<u8>>)>,
-    /// The log on its disk.
+    /// Bytes of the log on the simulated disk.
     log: Vec<u8>,
     limits: Limits,
     /// Clients that the target has asked management to remove.
@@ -87,7 +88,7 @@ fn open(
     MetadataTarget::open(engine, records.to_vec(), start).unwrap()
 }
 
-/// A request arrives.
+/// Returns the event that a request has arrived. `at` has the slot and the sequence number.
 fn arrival<R: Request>(on: ConnectionId, session: u64, at: (u32, u64), request: &R) -> Event {
     let header = Header {
         message: R::ID,
@@ -126,13 +127,13 @@ impl Story {
         story
     }
 
-    /// The process is killed and started again, with the whole log and an empty engine.
+    /// Kills the process and starts it again, with the whole log and an empty engine.
     fn restart(&mut self) {
         self.kill();
         self.happens(Event::Tick);
     }
 
-    /// As [`Self::restart`], before anything happens to the new process.
+    /// Like [`Self::restart`], but sends no event to the new process yet.
     fn kill(&mut self) {
         let scanned = skep_format::log::scan(LOG, Lsn::new(1), &self.log).unwrap();
         assert_eq!(scanned.end, self.log.len(), "a record can't be read back");
@@ -142,12 +143,12 @@ impl Story {
         self.replies.clear();
     }
 
-    /// Something happens, and every sync that follows from it ends at once.
+    /// Runs an event and its consequences. Every sync that follows ends at once.
     fn happens(&mut self, event: Event) {
         self.happen_together(vec![event]);
     }
 
-    /// Several things happen in one batch.
+    /// Like [`Self::happens`], for several events in one batch.
     fn happen_together(&mut self, events: Vec<Event>) {
         let mut next = events;
         while !next.is_empty() {
@@ -199,7 +200,7 @@ impl Story {
         result.map(|body| R::Reply::from_bytes(&body).expect("a reply of its kind"))
     }
 
-    /// Answers the oldest call of the target.
+    /// Replies to the oldest call of the target.
     fn answer<R: Request>(&mut self, reply: &R::Reply) {
         let (call, request) = self.calls.remove(0);
         assert_eq!(request.message, R::ID);
@@ -210,7 +211,7 @@ impl Story {
         self.create_as("a", session, at)
     }
 
-    /// Makes a file and opens it for writing.
+    /// Creates a file and opens it for writing.
     fn create_as(&mut self, name: &str, session: u64, at: (u32, u64)) -> InodeId {
         let create = md::Create {
             directory: InodeId::ROOT,

@@ -1,4 +1,4 @@
-//! Transactions with other groups, as the target's group coordinates them or takes part in them.
+//! Transactions with other groups, in which the target's group is the coordinator or a participant.
 
 use super::calls::CallPurpose;
 use super::events::Action;
@@ -20,7 +20,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.batch.actions.push(Action::Call { call, request });
     }
 
-    /// Another group has replied.
+    /// Handles the reply of another group.
     pub(super) fn on_answer(&mut self, call: CallId, result: Result<Vec<u8>>) -> Result<()> {
         match self.calls.take(call) {
             Some(CallPurpose::Operation { id, index }) => {
@@ -37,8 +37,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Sends a participant the decision of a transaction, a commit once its record `after` is
-    /// synced.
+    /// Sends a participant the decision on a transaction. With `after`, sends it only after that
+    /// record is synced.
     pub(super) fn send_decision(
         &mut self,
         group: GroupId,
@@ -61,7 +61,8 @@ impl<E: Engine> MetadataTarget<E> {
         self.operations.is_coordinating(number) || self.gates.holds_decision_of(number)
     }
 
-    /// How a transaction of this group ended, as far as a power loss cannot change it.
+    /// Returns the decision on a transaction of this group. The decision is pending as long as a
+    /// power loss could still change it.
     pub(crate) fn decision(&self, transaction: TransactionId) -> Result<DecisionReply> {
         let key = Key::Decision(transaction.number).to_bytes();
         let decision = if self.table.get_synced::<DecisionRecord>(&key)?.is_some() {
@@ -75,7 +76,7 @@ impl<E: Engine> MetadataTarget<E> {
     }
 }
 
-/// The transaction that a request to decide or prepare is about.
+/// Returns the transaction of a `Decide` or `Prepare` request.
 pub(super) fn transaction_in(header: &Header, body: &[u8]) -> Option<TransactionId> {
     match header.message {
         Decide::ID => Decide::from_bytes(body).ok().map(|it| it.transaction),

@@ -1,4 +1,4 @@
-//! Continues truncations when storage has truncated the chunk files.
+//! Continues truncations after storage has truncated the chunk files.
 
 use crate::engine::Engine;
 use crate::namespace::truncation_table::Progress;
@@ -9,7 +9,7 @@ use crate::tx::work::InternalWork;
 use skep_types::{InodeId, Result};
 
 impl<E: Engine> MetadataTarget<E> {
-    /// A storage group has truncated a chunk file, or refused to.
+    /// Handles the reply of a storage group that has truncated a chunk file, or refused to.
     pub(super) fn on_truncated(&mut self, inode: InodeId, result: Result<Vec<u8>>) {
         match self.shared.truncations.on_reply(inode, result) {
             Progress::Complete { operation: Some(operation) } => self.operations.wake([operation]),
@@ -20,7 +20,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// An operation that began a truncation fails: the target finishes the truncation by itself.
+    /// Detaches the truncation of an operation that fails. The target finishes the truncation by
+    /// itself.
     pub(super) fn leave_truncation(&mut self, op: &Operation) {
         // Most operations truncate nothing.
         let Some(inode) = op.truncation else { return };
@@ -32,11 +33,11 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// A truncation was logged, or given up.
+    /// Ends a truncation that was logged, or that storage has refused.
     pub(super) fn end_truncation(&mut self, inode: InodeId) {
         self.shared.truncations.remove(inode);
         self.release(Owner::Truncation(inode));
-        // A size recovery of the file may have waited for this.
+        // A size recovery of the file may have waited for the end of the truncation.
         self.background.look_again();
     }
 }

@@ -1,9 +1,9 @@
 //! The context in which a handler runs: one transaction over the target's state, the time, the
-//! cluster map, and a way to call other groups.
+//! cluster map, and the calls to other groups.
 //!
-//! A handler is a plain function that runs from start to end. When it must wait it returns a
+//! A handler is a plain function that runs from start to end. When it must wait, it returns a
 //! [`Stop`], and the target drops its writes. Later the handler runs again from the start, with the
-//! replies that it has got so far. So its last run decides and writes everything in one
+//! replies that it has received so far. So the last run makes all decisions and all writes in one
 //! transaction.
 
 use crate::engine::Engine;
@@ -17,8 +17,8 @@ use skep_types::{Error, ErrorCode, GroupId, InodeId, Result, ShardId, Timestamp}
 use skep_wire::Request;
 use skep_wire::metadata::{Prepare, PrepareReply, Step, TransactionId};
 
-/// Translates an error of another target: a device that has failed there must not be taken for this
-/// target's.
+/// Translates an error of another target. The failure of a device on another target must not be
+/// taken for a failure of this target's device.
 pub(crate) fn of_another(error: Error) -> Error {
     match error.code() {
         ErrorCode::DeviceFailed => Error::new(ErrorCode::Io, error.context()),
@@ -56,13 +56,13 @@ impl<'a, E: Engine> Context<'a, E> {
         }
     }
 
-    /// Makes the context act for a prepared transaction, and own its locks.
+    /// Makes the context act for a prepared transaction, and own the locks of that transaction.
     pub(crate) fn act_for(&mut self, transaction: TransactionId) {
         self.owner = Owner::Prepared(transaction);
     }
 
     /// Makes the context apply a prepared transaction. Locks of other prepared transactions do not
-    /// stop it, since its steps were checked against them when it was prepared.
+    /// stop it, because its steps were checked against them in the prepare phase.
     pub(crate) fn apply_prepared(&mut self, transaction: TransactionId) {
         self.act_for(transaction);
         self.applies_prepared = true;
@@ -74,7 +74,7 @@ impl<'a, E: Engine> Context<'a, E> {
 
     // ---- the store
 
-    /// The value of a key, with this transaction's own writes.
+    /// Returns the value of a key. Sees this transaction's own writes.
     pub(crate) fn get<T: Codec>(&self, key: &Key<'_>) -> Result<Option<T>> {
         let key = key.to_bytes();
         let own = self.writes.iter().rev().find(|(written, _)| *written == key);
@@ -85,7 +85,7 @@ impl<'a, E: Engine> Context<'a, E> {
         value.map(|value| decode_value(&key, &value)).transpose()
     }
 
-    /// Pairs by rising key, without this transaction's own writes.
+    /// Returns pairs in ascending key order. Does not see this transaction's own writes.
     pub(crate) fn scan(
         &self,
         prefix: &[u8],
@@ -100,7 +100,7 @@ impl<'a, E: Engine> Context<'a, E> {
         self.writes.push((key, value));
     }
 
-    /// Bytes that this transaction's writes take in the log at most.
+    /// Returns the maximum number of bytes that this transaction's writes take in the log.
     pub(crate) fn written_bytes(&self) -> usize {
         self.written_bytes
     }
@@ -129,7 +129,7 @@ impl<'a, E: Engine> Context<'a, E> {
     /// free or end something do not call this.
     ///
     /// # Errors
-    /// `NoSpace` naming the target and the way out.
+    /// `NoSpace`, which names the target and has a hint how to fix it, if the disk is almost full.
     pub(crate) fn check_free_space(&self) -> Result<()> {
         match &self.shared.shortage {
             None => Ok(()),
@@ -139,7 +139,7 @@ impl<'a, E: Engine> Context<'a, E> {
 
     // ---- locks of undecided transactions
 
-    /// Stops while another transaction holds a resource.
+    /// Returns [`Stop::Held`] while another transaction holds a resource.
     pub(crate) fn check_free(&self, resource: Resource) -> Result<(), Stop> {
         if self.applies_prepared || self.shared.locks.is_free(&resource, Some(self.owner)) {
             Ok(())
@@ -148,7 +148,8 @@ impl<'a, E: Engine> Context<'a, E> {
         }
     }
 
-    /// Takes the rename lock, which this target's group grants.
+    /// Takes the rename lock, which this target's group grants. Returns [`Stop::Held`] while
+    /// another transaction holds the lock.
     pub(crate) fn take_rename_lock(&mut self) -> Result<(), Stop> {
         if self.shared.locks.try_take(&Resource::Rename, self.owner) {
             Ok(())
@@ -159,13 +160,14 @@ impl<'a, E: Engine> Context<'a, E> {
 
     // ---- inodes
 
-    /// The inode, if it exists and no undecided transaction holds it.
+    /// Returns the inode; `None` means that it does not exist. Returns [`Stop::Held`] while an
+    /// undecided transaction holds the inode.
     pub(crate) fn find_inode(&self, inode: InodeId) -> Result<Option<InodeRecord>, Stop> {
         self.check_free(Resource::Inode(inode))?;
         Ok(self.get(&Key::Inode(inode))?)
     }
 
-    /// The inode; `Stale` if it doesn't exist.
+    /// Returns the inode. Fails with `Stale` if it does not exist.
     pub(crate) fn inode(&self, inode: InodeId) -> Result<InodeRecord, Stop> {
         self.find_inode(inode)?.ok_or_else(|| {
             Error::new(ErrorCode::Stale, format!("inode {inode} was removed")).into()
@@ -176,30 +178,31 @@ impl<'a, E: Engine> Context<'a, E> {
         self.put(&Key::Inode(record.attributes.inode), record);
     }
 
-    /// Open counts of an inode, over all sessions.
+    /// Returns the open counts of an inode over all sessions.
     pub(crate) fn opens(&self, inode: InodeId) -> Result<OpenCounts> {
         Ok(self.get(&Key::Opens(inode))?.unwrap_or_default())
     }
 
-    /// The next number; waits for a reservation to be synced if all are used up.
+    /// Takes the next number. If all reserved numbers are used up, returns [`Stop::Unsynced`] until
+    /// the next reservation is synced.
     pub(crate) fn next_number(&mut self) -> Result<u64, Stop> {
-        // A number is used up even if the transaction fails: numbers are plenty.
+        // A number is used up even if the transaction fails; there are plenty of numbers.
         self.shared.numbers.take().ok_or(Stop::Unsynced)
     }
 
-    /// An id in a shard that was never used before.
+    /// Returns an inode id in a shard that was never used before.
     pub(crate) fn new_inode_id(&mut self, shard: ShardId) -> Result<InodeId, Stop> {
         Ok(InodeId::from_parts(shard, self.next_number()?))
     }
 
-    /// Time of day.
+    /// Returns the time of day.
     pub(crate) fn wall(&self) -> Timestamp {
         self.shared.wall
     }
 
     // ---- other groups
 
-    /// The metadata group that serves an inode.
+    /// Returns the metadata group that serves an inode.
     pub(crate) fn group_of(&self, inode: InodeId) -> Result<GroupId> {
         let shard = inode.shard();
         self.shared.map.shard_group(shard).ok_or_else(|| {
@@ -207,12 +210,13 @@ impl<'a, E: Engine> Context<'a, E> {
         })
     }
 
-    /// Whether an inode is served here.
+    /// Whether this target's group serves an inode.
     pub(crate) fn is_local(&self, inode: InodeId) -> Result<bool> {
         Ok(self.group_of(inode)? == self.shared.group)
     }
 
-    /// Calls another group. Returns its reply if an earlier run has got it.
+    /// Calls another group. Returns the reply if it has arrived since an earlier run, otherwise
+    /// [`Stop::AwaitsReplies`].
     pub(crate) fn ask<R: Request>(
         &mut self,
         group: GroupId,
@@ -221,8 +225,8 @@ impl<'a, E: Engine> Context<'a, E> {
         self.ask_all(vec![(group, request)])?.pop().ok_or(Stop::AwaitsReplies)
     }
 
-    /// Calls several groups at once. Returns their replies if earlier runs have got them all, or
-    /// the first refusal.
+    /// Calls several groups at once. Returns their replies if all have arrived since earlier runs,
+    /// the first refusal if there is one, and otherwise [`Stop::AwaitsReplies`].
     pub(crate) fn ask_all<R: Request>(
         &mut self,
         requests: Vec<(GroupId, &R)>,
@@ -259,13 +263,13 @@ impl<'a, E: Engine> Context<'a, E> {
         if waits { Err(Stop::AwaitsReplies) } else { Ok(replies) }
     }
 
-    /// Whether earlier runs have made calls that this run did not need.
+    /// Whether earlier runs have made calls that this run has not made.
     pub(crate) fn has_unused_replies(&self) -> bool {
         self.next_call < self.op.remote_calls.len()
     }
 
-    /// Has groups prepare steps under this operation's transaction. The target sends them the
-    /// commit if the operation succeeds, and the abort otherwise.
+    /// Asks groups to prepare steps as part of this operation's transaction. The target sends them
+    /// the commit if the operation succeeds, and the abort otherwise.
     pub(crate) fn prepare(
         &mut self,
         steps: Vec<(GroupId, Vec<Step>)>,
@@ -298,7 +302,7 @@ impl<'a, E: Engine> Context<'a, E> {
         Ok(prepared)
     }
 
-    /// Holds the rename lock at the group of the root until the operation ends.
+    /// Takes the rename lock at the group of the root. The operation holds the lock until it ends.
     pub(crate) fn hold_rename_lock(&mut self) -> Result<(), Stop> {
         if self.is_local(InodeId::ROOT)? {
             return self.take_rename_lock();

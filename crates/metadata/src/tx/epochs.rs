@@ -1,12 +1,13 @@
-//! The starts of a target (*epochs*), by number: they show whether a change that was acknowledged,
-//! and never synced, is still in the log.
+//! The starts of a target (*epochs*), by number. The target detects with them whether a change that
+//! was acknowledged, but never synced, is still in the log.
 //!
-//! An acknowledgement names the epoch and the log record. If a later epoch began with a record up
-//! to that one, the log had ended before it: the host had lost power. A killed process loses no
-//! record, so the first record of the next epoch lies behind all that it has acknowledged.
+//! An acknowledgement names the epoch and the log record. If a later epoch began with the same
+//! record number or a lower one, the log had ended before the acknowledged record. So the host had
+//! lost power, and the record is lost. If only the process was killed, no record is lost, and the
+//! first record of the next epoch follows all acknowledged records.
 //!
-//! Invariant: an epoch is synced before the target acknowledges anything under it; otherwise the
-//! next start could take its number.
+//! Invariant: an epoch is synced before the target acknowledges anything under it. Otherwise the
+//! next start could use the same number.
 
 use skep_types::Lsn;
 use skep_wire::inline::InlineMark;
@@ -16,15 +17,15 @@ use std::collections::BTreeMap;
 /// The epochs that the target remembers.
 #[derive(Debug, Default)]
 pub(crate) struct Epochs {
-    /// The first log record of each epoch, by number. The last is the present one.
+    /// First log record of each epoch, by epoch number. The last epoch is the current one.
     first: BTreeMap<u64, Lsn>,
-    /// The record that has the present epoch.
+    /// Log record that has the current epoch.
     logged: Option<Lsn>,
     is_synced: bool,
 }
 
 impl Epochs {
-    /// Adds an epoch that the store remembers.
+    /// Adds an epoch that the store has.
     pub(crate) fn load(&mut self, number: u64, first: Lsn) {
         self.first.insert(number, first);
     }
@@ -39,23 +40,23 @@ impl Epochs {
         self.first.last_key_value().map_or(0, |(number, _)| *number)
     }
 
-    /// The oldest epochs, above the number that the target remembers.
+    /// Returns the oldest epochs, as far as there are more than [`MAX_EPOCHS`].
     pub(crate) fn surplus(&self) -> Vec<u64> {
         let count = self.first.len().saturating_sub(MAX_EPOCHS);
         self.first.keys().take(count).copied().collect()
     }
 
-    /// The present epoch; `None` means that it is not synced yet.
+    /// Returns the current epoch; `None` means that it is not synced yet.
     pub(crate) fn current(&self) -> Option<u64> {
         self.is_synced.then(|| self.number())
     }
 
-    /// The last epoch, and its first log record.
+    /// Returns the last epoch, and its first log record.
     pub(crate) fn last(&self) -> Option<(u64, Lsn)> {
         self.first.last_key_value().map(|(number, first)| (*number, *first))
     }
 
-    /// The last epoch is logged in record `lsn`, and the surplus ones are deleted there.
+    /// Updates the table after record `lsn` has logged the last epoch and deleted the surplus ones.
     pub(crate) fn logged(&mut self, lsn: Lsn) {
         self.logged = Some(lsn);
         for number in self.surplus() {
@@ -63,12 +64,12 @@ impl Epochs {
         }
     }
 
-    /// The log is synced up to a record.
+    /// Updates the table after the log was synced up to record `lsn`.
     pub(crate) fn synced(&mut self, lsn: Lsn) {
         self.is_synced |= self.logged.is_some_and(|logged| logged <= lsn);
     }
 
-    /// Whether the acknowledged change may be lost. It counts as lost if the target does not
+    /// Whether the acknowledged change may be lost. A change counts as lost if the target does not
     /// remember its epoch.
     pub(crate) fn is_lost(&self, mark: &InlineMark) -> bool {
         let began_after = |number| self.first.get(&number).is_some_and(|it| *it > mark.record);
@@ -89,18 +90,18 @@ mod tests {
         let mut epochs = Epochs::default();
         epochs.begin(Lsn::new(1));
         assert!(!epochs.is_lost(&mark(1, 100)), "nothing has happened since");
-        // A kill after record 100: the next start goes on behind it.
+        // The process is killed after record 100: the next epoch begins after it.
         epochs.begin(Lsn::new(101));
         assert!(!epochs.is_lost(&mark(1, 100)));
-        // A power loss removed the records after 150.
+        // A power loss removes the records after 150.
         epochs.begin(Lsn::new(151));
         assert!(!epochs.is_lost(&mark(2, 150)));
         assert!(epochs.is_lost(&mark(2, 151)));
         assert!(!epochs.is_lost(&mark(1, 100)) && !epochs.is_lost(&mark(3, 151)));
-        // However far the log goes on afterwards.
+        // The change stays lost, however far the log grows afterwards.
         epochs.begin(Lsn::new(1000));
         assert!(epochs.is_lost(&mark(2, 200)) && !epochs.is_lost(&mark(3, 200)));
-        // Of another target, or of one that was set back.
+        // The mark comes from another target, or from a target that was restored to an older state.
         assert!(epochs.is_lost(&mark(5, 1)) && epochs.is_lost(&mark(u64::MAX - 1, 1)));
     }
 

@@ -1,9 +1,9 @@
-//! Locks of transactions between groups, held while they are undecided.
+//! Locks of transactions between groups, held while the transactions are undecided.
 //!
 //! Only these hold a lock: prepared transactions of other groups, the holder of the rename lock,
-//! truncations (`namespace::truncations`), and files about to be shared (`sharing`). Operations of
-//! this target hold nothing while they wait: they run again from the start, and check everything in
-//! the transaction that commits. So there is no deadlock cycle.
+//! truncations (`namespace::truncations`), and files about to be shared (`sharing`). Other
+//! operations of this target hold no lock while they wait: they run again from the start, and check
+//! everything in the transaction that commits. So no deadlock cycle can form.
 
 use skep_types::InodeId;
 use skep_wire::metadata::TransactionId;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// A resource that can be locked.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Resource {
-    /// An inode with its attributes; for a directory also that nothing is added to it.
+    /// An inode with its attributes. Nothing can be added to a directory whose inode is locked.
     Inode(InodeId),
     /// A name in a directory.
     Dentry(InodeId, Vec<u8>),
@@ -20,7 +20,7 @@ pub(crate) enum Resource {
     Rename,
     /// The chunk files of a file, while storage truncates them.
     Truncation(InodeId),
-    /// A file that becomes shared, while sessions that have it open have not acknowledged that.
+    /// A file that becomes shared, until all sessions that have it open have acknowledged that.
     Sharing(InodeId),
 }
 
@@ -29,15 +29,15 @@ pub(crate) enum Resource {
 pub(crate) enum Owner {
     /// A prepared transaction.
     Prepared(TransactionId),
-    /// An operation of this target (the rename lock only).
+    /// An operation of this target. Operations can own only the rename lock.
     Operation(u64),
     /// The truncation of a file.
     Truncation(InodeId),
-    /// The sessions that have a file open and have to acknowledge that it becomes shared.
+    /// The sessions that have a file open and must acknowledge that it becomes shared.
     Holders(InodeId),
 }
 
-/// The locks that are held, and the operations that wait for them.
+/// The held locks, and the operations that wait for them.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     held: BTreeMap<Resource, Owner>,
@@ -47,11 +47,11 @@ pub(crate) struct Locks {
 impl Locks {
     /// Whether no owner other than `asker` holds a resource.
     pub(crate) fn is_free(&self, resource: &Resource, asker: Option<Owner>) -> bool {
-        // Almost always nothing at all is held.
+        // Almost always, no resource is held.
         self.held.is_empty() || self.held.get(resource).is_none_or(|owner| Some(*owner) == asker)
     }
 
-    /// Takes a resource if no other owner holds it. Returns whether it did.
+    /// Takes a resource if no other owner holds it. Returns whether `owner` holds it now.
     pub(crate) fn try_take(&mut self, resource: &Resource, owner: Owner) -> bool {
         let free = self.is_free(resource, Some(owner));
         if free {
@@ -60,7 +60,7 @@ impl Locks {
         free
     }
 
-    /// A name in a directory that is held, if any.
+    /// Returns a locked name in a directory, if there is one.
     pub(crate) fn any_dentry_of(&self, directory: InodeId) -> Option<Resource> {
         let mut of_directory = self
             .held
@@ -69,7 +69,7 @@ impl Locks {
         of_directory.next().cloned()
     }
 
-    /// Adds an operation that waits for a resource, which must be held.
+    /// Adds an operation that waits for a resource. The resource must be held.
     pub(crate) fn wait(&mut self, resource: Resource, operation: u64) {
         self.waiting.entry(resource).or_default().push(operation);
     }
@@ -78,7 +78,7 @@ impl Locks {
     pub(crate) fn release(&mut self, owner: Owner) -> Vec<u64> {
         let mut released: Vec<_> =
             self.held.iter().filter(|(_, it)| **it == owner).map(|(it, _)| it.clone()).collect();
-        // In a fixed order, so that simulations are reproducible.
+        // The fixed order makes simulations reproducible.
         released.sort();
         let mut woken = Vec::new();
         for resource in released {
@@ -88,7 +88,7 @@ impl Locks {
         woken
     }
 
-    /// Panics if an invariant of the module is broken.
+    /// Panics if an invariant of the module is violated.
     pub(crate) fn check_invariants(&self) {
         for (resource, operations) in &self.waiting {
             assert!(
@@ -98,7 +98,7 @@ impl Locks {
         }
     }
 
-    /// Whether nothing is held.
+    /// Whether no resource is held.
     pub(crate) fn is_empty(&self) -> bool {
         self.held.is_empty()
     }

@@ -1,4 +1,4 @@
-//! An operation: a request at work, with the replies that it has got from other groups.
+//! An operation: a request in progress, with the replies that it has received from other groups.
 
 use skep_types::{Error, GroupId, Result, SessionId};
 use skep_wire::Request;
@@ -7,36 +7,40 @@ use skep_wire::frame::Header;
 use crate::tx::locks::Resource;
 use crate::tx::work::InternalWork;
 
-/// A connection, as numbered by the caller of the target.
+/// Number of a connection, assigned by the caller of the target.
 pub type ConnectionId = u64;
-/// A request to another group, as numbered by this target.
+/// Number of a request to another group, assigned by this target.
 pub type CallId = u64;
 
-/// Where the result of an operation goes.
+/// The origin of an operation, to which its result goes.
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
-    /// To the sender of the request.
+    /// A request; the result goes to its sender.
     Peer { connection: ConnectionId, header: Header },
-    /// Nowhere: the target's own work.
+    /// The target's internal work; the result goes nowhere.
     Internal(InternalWork),
 }
 
-/// Why an operation stops before its end.
+/// The reason why a run of an operation stops before its end.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// It has failed; nothing of it remains.
+    /// The operation has failed, and the target drops all its writes.
     Fail(Error),
-    /// Another transaction holds this: run it again when that has ended.
+    /// Another transaction holds this resource. The operation runs again after that transaction has
+    /// released it.
     Held(Resource),
-    /// It has called other groups and waits for a reply.
+    /// The operation has called other groups and waits for a reply.
     AwaitsReplies,
-    /// A participant was busy: run it again after a pause.
+    /// A participant was busy. The operation runs again after a pause.
     Busy,
-    /// It waits for the log to be synced (numbers are being reserved).
+    /// The operation waits until the log is synced, because numbers or an epoch must be synced
+    /// first.
     Unsynced,
-    /// It waits until storage has truncated chunk files, as these calls request.
+    /// The operation waits until storage has truncated chunk files. The target must send these
+    /// calls.
     Truncating(Vec<OutgoingCall>),
-    /// Its calls to other groups differ from those of an earlier run: run it again from scratch.
+    /// The calls to other groups differ from those of an earlier run. The operation starts over
+    /// without the earlier replies.
     Changed,
 }
 
@@ -52,7 +56,7 @@ impl From<skep_types::ErrorCode> for Stop {
     }
 }
 
-/// A call to another group, remembered over runs.
+/// A call to another group, remembered over the runs of an operation.
 #[derive(Debug, Clone)]
 pub(crate) struct RemoteCall {
     pub(crate) group: GroupId,
@@ -64,13 +68,13 @@ pub(crate) struct RemoteCall {
 /// A request to another group.
 #[derive(Debug, Clone)]
 pub struct OutgoingCall {
-    /// The group that serves the request.
+    /// Group that serves the request.
     pub group: GroupId,
     /// Message number.
     pub message: u16,
     /// Version of the message's layout.
     pub message_version: u16,
-    /// Its body.
+    /// Body of the request.
     pub body: Vec<u8>,
 }
 
@@ -80,25 +84,27 @@ impl OutgoingCall {
     }
 }
 
-/// One request on its way.
+/// A request in progress.
 #[derive(Debug)]
 pub(crate) struct Operation {
     pub(crate) id: u64,
     pub(crate) source: Source,
-    /// The connections on which repetitions of the same request have arrived.
+    /// Connections on which repetitions of the same request have arrived.
     pub(crate) repetitions: Vec<(ConnectionId, Header)>,
     pub(crate) body: Vec<u8>,
-    /// Its calls to other groups, in order.
+    /// Calls of the operation to other groups, in order.
     pub(crate) remote_calls: Vec<RemoteCall>,
-    /// The transaction that it coordinates, once it has asked a group to prepare.
+    /// Number of the transaction that the operation coordinates; `None` means that it has asked no
+    /// group to prepare.
     pub(crate) transaction: Option<u64>,
-    /// Groups that were asked for prepared transactions under `transaction`.
+    /// Groups that were asked to prepare steps of `transaction`.
     pub(crate) participants: Vec<GroupId>,
-    /// The transaction that holds the rename lock at the root's group for it.
+    /// Number of the transaction that holds the rename lock for the operation, and the root's
+    /// group.
     pub(crate) rename_lock: Option<(u64, GroupId)>,
-    /// The file whose chunk files it has begun to truncate.
+    /// File whose chunk files the operation has begun to truncate.
     pub(crate) truncation: Option<skep_types::InodeId>,
-    /// How often it had to start again.
+    /// Number of times that the operation has started over.
     pub(crate) restarts: u32,
 }
 
@@ -118,7 +124,8 @@ impl Operation {
         }
     }
 
-    /// The session that must exist for it to run: the session of a request that modifies something.
+    /// Returns the session that must exist for the operation to run. Only a request that modifies
+    /// something needs one.
     pub(crate) fn session_needed(&self) -> Option<SessionId> {
         let header = self.header()?;
         let line = skep_wire::catalog::message(header.message)?;

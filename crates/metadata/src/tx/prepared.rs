@@ -7,7 +7,8 @@ use crate::tx::steps;
 use skep_format::metadata::{Key, PreparedRecord};
 use skep_wire::metadata::{Step, TransactionId};
 
-/// Ends a prepared transaction. The caller releases its locks once this is committed.
+/// Ends a prepared transaction. The caller must release its locks as soon as this change is
+/// committed.
 pub(crate) fn end<E: Engine>(
     context: &mut Context<'_, E>,
     transaction: TransactionId,
@@ -27,7 +28,7 @@ pub(crate) fn end<E: Engine>(
         }
         context.delete(&Key::Prepared(transaction));
     }
-    // A late `Prepare` of this transaction must find that it has ended.
+    // A late `Prepare` of this transaction must find that the transaction has ended.
     let now = context.wall();
     context.put(&Key::Finished(transaction), &now);
     Ok(())

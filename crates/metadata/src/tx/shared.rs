@@ -15,20 +15,21 @@ use std::time::Duration;
 /// Numbers for inodes and transactions, taken from ranges whose reservation is synced.
 #[derive(Debug)]
 pub(crate) struct Numbers {
-    /// The next number.
+    /// Next number to assign.
     next: u64,
-    /// End of the reservation that is synced.
+    /// End of the last synced reservation.
     usable: u64,
-    /// End of the last reservation, which may not be synced yet, and its log record.
+    /// End of the last reservation, which may not be synced yet, and the log record of that
+    /// reservation.
     reserved: (u64, Lsn),
 }
 
 impl Numbers {
-    /// The numbers of a target whose last reservation, in record `last` or before, ends at
-    /// `reserved`.
+    /// Creates the numbers of a target that starts. `reserved` is the end of the target's last
+    /// reservation, if any, and `last` is the last record of the log.
     fn new(reserved: Option<u64>, last: Lsn) -> Self {
         // Numbers below the reservation may have been used. Zero is never used, and one is the
-        // root's.
+        // root's number.
         let next = reserved.unwrap_or(2).max(2);
         Self { next, usable: next, reserved: (next, last) }
     }
@@ -42,29 +43,30 @@ impl Numbers {
         Some(self.next - 1)
     }
 
-    /// How many reserved numbers are left, including those that are not usable yet.
+    /// Returns the number of reserved numbers that are left, including those whose reservation is
+    /// not synced.
     pub(crate) fn left(&self) -> u64 {
         self.reserved.0 - self.next
     }
 
-    /// End of the last reservation.
+    /// Returns the end of the last reservation.
     pub(crate) fn reserved_end(&self) -> u64 {
         self.reserved.0
     }
 
-    /// A reservation up to `end` is logged in record `lsn`.
+    /// Adds a reservation up to `end`, logged in record `lsn`.
     pub(crate) fn reserve(&mut self, end: u64, lsn: Lsn) {
         self.reserved = (end, lsn);
     }
 
-    /// The log is synced up to `lsn`.
+    /// Makes the last reservation usable, if the log is synced up to it.
     pub(crate) fn synced(&mut self, lsn: Lsn) {
         if self.reserved.1 <= lsn {
             self.usable = self.reserved.0;
         }
     }
 
-    /// Panics if an invariant of the type is broken.
+    /// Panics if an invariant of the type is violated.
     pub(crate) fn check_invariants(&self) {
         assert!(
             self.next <= self.usable && self.usable <= self.reserved.0,
@@ -76,15 +78,16 @@ impl Numbers {
     }
 }
 
-/// Where new inodes and chunk files can go, derived from the cluster map.
+/// The shards and groups in which the target can place new inodes and chunk files, derived from the
+/// cluster map.
 #[derive(Debug)]
 pub(crate) struct Placement {
     /// Shards that this group serves.
     pub(crate) own_shards: Vec<ShardId>,
-    /// Metadata groups, by id.
+    /// Metadata groups that serve a shard.
     pub(crate) metadata_groups: Vec<GroupId>,
     pub(crate) candidates: Candidates,
-    /// The state of round-robin placement.
+    /// State of round-robin placement.
     pub(crate) cursor: Cursor,
 }
 
@@ -95,23 +98,24 @@ pub(crate) struct Shared {
     pub(crate) map: Arc<ClusterMap>,
     pub(crate) placement: Placement,
     pub(crate) locks: Locks,
-    /// Truncations whose chunk files are being truncated.
+    /// Truncations whose chunk files storage is truncating.
     pub(crate) truncations: TruncationTable,
     pub(crate) file_locks: FileLocks,
     pub(crate) sharing: Sharing,
     pub(crate) numbers: Numbers,
     pub(crate) epochs: Epochs,
     pub(crate) limits: Limits,
-    /// Why the target's disk accepts nothing new; `None` means that it has enough free space.
+    /// Error message with which the target refuses requests that add something. `None` means that
+    /// its disk has enough free space.
     pub(crate) shortage: Option<String>,
-    /// Time since some start, for leases.
+    /// Time on a monotonic clock, for leases and pauses.
     pub(crate) now: Duration,
-    /// Time of day; never goes back.
+    /// Time of day, which never goes back.
     pub(crate) wall: Timestamp,
 }
 
 impl Shared {
-    /// The state of a target that starts, before anything is loaded.
+    /// Creates the state of a target that starts, before anything is loaded.
     pub(crate) fn new(start: &Start, reserved: Option<u64>, last: Lsn) -> Self {
         Self {
             group: start.group,
@@ -135,7 +139,7 @@ impl Shared {
         }
     }
 
-    /// Takes in a cluster map.
+    /// Replaces the cluster map, and derives the placement from it.
     pub(crate) fn set_map(&mut self, map: Arc<ClusterMap>) {
         let placement = &mut self.placement;
         placement.candidates = Candidates::new(&map);

@@ -1,6 +1,6 @@
-//! The steps of changes at several groups: a participant checks and locks them when it prepares,
-//! and applies them when the transaction commits. The same code runs steps that are all on this
-//! target.
+//! The steps of changes that involve several groups. A participant checks and locks its steps when
+//! it prepares, and applies them when the transaction commits. The same code runs the steps of
+//! changes that involve only this target.
 
 use crate::engine::Engine;
 use crate::limits::MAX_REVALIDATIONS;
@@ -12,12 +12,13 @@ use skep_types::{Attributes, Error, ErrorCode, FileKind, GroupId, InodeId};
 use skep_wire::limits::MAX_LINKS;
 use skep_wire::metadata::Step;
 
-/// The resources that a prepared transaction locks. `answers` are the attributes in its reply.
+/// Returns the resources that a prepared transaction locks. `answers` are the attributes in the
+/// reply to its `Prepare`.
 pub(crate) fn resources(steps: &[Step], answers: &[Attributes]) -> Vec<Resource> {
     let mut answers = answers.iter();
     let held = |step: &Step| match step {
         // The client can use the directory as soon as the coordinator has decided, perhaps before
-        // this group has received the decision: requests for it wait until then.
+        // this group has received the decision. Requests for the directory must wait until then.
         Step::MakeDirectoryInode { .. } => answers.next().map(|it| Resource::Inode(it.inode)),
         Step::AddLink { inode } => answers.next().map(|_| Resource::Inode(*inode)),
         Step::DropLink { inode }
@@ -74,8 +75,8 @@ pub(crate) fn check<E: Engine>(
         },
         Step::RemoveDirectoryInode { inode } => {
             context.directory(*inode)?;
-            // A prepared transaction may remove the last name: for its client the directory is
-            // empty already.
+            // A prepared transaction may be about to remove the last name. For its client, the
+            // directory is empty already.
             if let Some(held) = context.shared.locks.any_dentry_of(*inode) {
                 return Err(Stop::Held(held));
             }
@@ -104,7 +105,7 @@ pub(crate) fn check<E: Engine>(
     }
 }
 
-/// Applies a step that was checked. `answer` is the result of the check.
+/// Applies a checked step. `answer` is the result of [`check`].
 pub(crate) fn apply<E: Engine>(
     context: &mut Context<'_, E>,
     step: &Step,
@@ -155,8 +156,8 @@ pub(crate) fn apply<E: Engine>(
     Ok(())
 }
 
-/// Checks that an inode may get a name in a directory that hands down a project: all inodes there
-/// must be of that project.
+/// Checks that an inode may get a name in a directory. If the directory hands down a project, all
+/// inodes in it must belong to that project.
 pub(crate) fn check_project(handed_down: Option<u32>, inode: &Attributes) -> Result<(), Error> {
     match handed_down {
         Some(project) if project != inode.project => {
@@ -170,8 +171,9 @@ pub(crate) fn check_project(handed_down: Option<u32>, inode: &Attributes) -> Res
     }
 }
 
-/// Turns "not found" into a new run, which reads the names again: another request may have pointed
-/// a name elsewhere since it was read, and a name that always exists must not seem to be missing.
+/// Turns "not found" into a new run, which reads the names again. Another request may have changed
+/// the inode of a name since the operation read it, and a name that always exists must never seem
+/// to be missing.
 fn revalidate<E: Engine>(context: &Context<'_, E>, stop: Stop) -> Stop {
     match stop {
         Stop::Fail(error)
@@ -191,8 +193,9 @@ fn no_answer() -> Error {
     )
 }
 
-/// Applies steps where their inodes live: at once if that is here, and as prepared steps of this
-/// operation's transaction elsewhere. Each step comes with the inode that decides where.
+/// Applies steps where their inodes are served: at once if this group serves the inode, otherwise
+/// as prepared steps of this operation's transaction. Each step comes with the inode that
+/// determines its group.
 pub(crate) fn do_anywhere<E: Engine>(
     context: &mut Context<'_, E>,
     steps: Vec<(InodeId, Step)>,
@@ -210,7 +213,7 @@ pub(crate) fn do_anywhere<E: Engine>(
             None => elsewhere.push((group, vec![step])),
         }
     }
-    // First the local steps: if one fails, no other group has to prepare.
+    // The local steps are checked first. If one fails, no other group needs to prepare.
     for step in &here {
         check(context, step).map_err(|stop| revalidate(context, stop))?;
     }

@@ -2,10 +2,10 @@
 //! yet.
 //!
 //! # Invariants
-//! - A mutation reaches the engine only after its log record is synced; so the engine never holds a
+//! - A change reaches the engine only after its log record is synced. So the engine never holds a
 //!   change that a power loss could remove from the log.
-//! - The engine's contents are always those after one certain log record: changes that are being
-//!   synced (`syncing`) are separate from later ones (`current`), even for one key.
+//! - The contents of the engine are always those after one specific log record. So changes that are
+//!   being synced (`syncing`) are kept separate from later ones (`current`), even for the same key.
 
 use crate::engine::{Engine, Mutations};
 use skep_format::metadata::{Batch, Mutation, decode_value};
@@ -16,13 +16,13 @@ use skep_types::{Lsn, Result};
 #[derive(Debug)]
 pub(crate) struct Table<E> {
     engine: E,
-    /// Changes of the batch that is being run; not logged yet.
+    /// Changes of the current batch, not logged yet.
     batch: Mutations,
-    /// An upper bound of the bytes of its log payload.
+    /// Upper bound of the bytes of the batch's log payload.
     batch_bytes: usize,
-    /// Logged; no sync of them has begun.
+    /// Logged changes that no sync covers yet.
     current: Mutations,
-    /// Logged; being synced.
+    /// Logged changes that the current sync covers.
     syncing: Mutations,
     scan_page: usize,
 }
@@ -56,12 +56,13 @@ impl<E: Engine> Table<E> {
         self.engine.get(key)
     }
 
-    /// The synced value of a key, without the layers above the engine.
+    /// Returns the synced value of a key, without the layers above the engine.
     pub(crate) fn get_synced<T: Codec>(&self, key: &[u8]) -> Result<Option<T>> {
         self.engine.get(key)?.map(|value| decode_value(key, &value)).transpose()
     }
 
-    /// Up to `limit` pairs after `after`, by rising key, through all layers.
+    /// Returns up to `limit` pairs with keys after `after`, in ascending key order, merged from all
+    /// layers.
     pub(crate) fn scan(
         &self,
         prefix: &[u8],
@@ -75,8 +76,8 @@ impl<E: Engine> Table<E> {
             let is_last = page.len() < self.scan_page;
             let mut merged: Mutations =
                 page.into_iter().map(|(key, value)| (key, Some(value))).collect();
-            // Where the page ends there may be more below; the layers beyond wait for the next
-            // page.
+            // After a full page, the engine may have more pairs. Then changes beyond the last key
+            // of this page are merged with the next page.
             let end = if is_last { None } else { merged.keys().next_back().cloned() };
             for layer in [&self.syncing, &self.current, &self.batch] {
                 overlay(&mut merged, layer, (prefix, &after, end.as_deref()));
@@ -100,7 +101,7 @@ impl<E: Engine> Table<E> {
         !self.batch.is_empty()
     }
 
-    /// Whether changes of `bytes` [`logged_bytes`] fit into the batch's log record.
+    /// Whether changes of `bytes` [`logged_bytes`] fit into the log record of the batch.
     pub(crate) fn fits(&self, bytes: usize, record_bytes: usize) -> bool {
         !self.has_batch() || self.batch_bytes + bytes <= record_bytes
     }
@@ -117,25 +118,25 @@ impl<E: Engine> Table<E> {
             })
             .collect();
         let payload = Batch { mutations }.to_bytes();
-        // Not `append`: that builds the whole map anew, and this one may hold thousands of keys.
+        // Not `append`: that would rebuild the whole map, which may hold thousands of keys.
         self.current.extend(std::mem::take(&mut self.batch));
         payload
     }
 
-    /// A sync of all that is logged begins.
+    /// Begins a sync of all logged changes.
     pub(crate) fn begin_sync(&mut self) {
         debug_assert!(self.syncing.is_empty(), "one sync at a time");
         std::mem::swap(&mut self.syncing, &mut self.current);
     }
 
-    /// The sync has ended: its changes go to the engine.
+    /// Ends the sync: applies the changes that it covers to the engine.
     pub(crate) fn end_sync(&mut self, lsn: Lsn) -> Result<()> {
         self.engine.apply(&self.syncing, lsn)?;
         self.syncing.clear();
         Ok(())
     }
 
-    /// Takes in a record from the log at the start.
+    /// Applies a record of the log at the start.
     pub(crate) fn replay(&mut self, lsn: Lsn, payload: &[u8]) -> Result<()> {
         let batch = Batch::from_bytes(payload)
             .map_err(|error| error.within(format_args!("log record {lsn}")))?;
@@ -148,8 +149,8 @@ impl<E: Engine> Table<E> {
     }
 }
 
-/// Bytes that a change takes in a log record: key and value, each with its length, and whether
-/// there is a value.
+/// Returns the bytes that a change takes in a log record: key and value, each with its length, and
+/// a flag whether there is a value.
 pub(crate) fn logged_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
     4 + key.len() + 1 + value.map_or(0, |value| 4 + value.len())
 }
@@ -173,7 +174,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     proptest::proptest! {
-        /// Through all layers and pages, a scan returns the same as one ordered map.
+        /// Through all layers and pages, a scan returns the same pairs as one ordered map.
         #[test]
         fn scans_merge_all_layers(
             steps in proptest::collection::vec(

@@ -1,21 +1,21 @@
-//! The target's own work that changes its state, each piece as one transaction.
+//! The target's internal work that changes its state, each piece as one transaction.
 
 use skep_types::{GroupId, InodeId, SessionId};
 use skep_wire::metadata::TransactionId;
 
-/// The state of a file when the recovery of its size began. If the state has changed, the result is
-/// outdated.
+/// The state of a file when the recovery of its size began. If this state has changed since, the
+/// recovered size is outdated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RecoveryQuestion {
-    /// The number of the last death of a writer.
+    /// Number assigned to the last death of a writer.
     pub(crate) death: u64,
     pub(crate) truncate_generation: u64,
 }
 
-/// A piece of the target's own work.
+/// A piece of the target's internal work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum InternalWork {
-    /// Makes the root directory.
+    /// Creates the root directory.
     MakeRoot,
     /// Logs the epoch that has begun.
     RecordEpoch,
@@ -23,16 +23,17 @@ pub(crate) enum InternalWork {
     ReserveNumbers,
     /// Logs that a session has ended.
     RecordSessionEnd(SessionId),
-    /// Closes some of the files that an ended session had open; the last piece deletes the session.
+    /// Closes some of the files that an ended session had open. The last piece deletes the session.
     CleanUpSession(SessionId),
     /// Logs that a participant has confirmed a commit.
     RecordConfirmation { number: u64, participant: GroupId },
-    /// Deletes keys: work items that are done, and ends that need not be remembered any longer.
+    /// Deletes keys: completed work items, and old records of ended sessions and transactions.
     DeleteKeys(Vec<Vec<u8>>),
-    /// Ends a prepared transaction as its coordinator has decided.
+    /// Ends a prepared transaction according to its coordinator's decision.
     EndPrepared { transaction: TransactionId, commit: bool },
-    /// Logs the size of a file whose chunk files were truncated for an operation that has failed.
+    /// Sets the size of a file after storage has truncated its chunk files for an operation that
+    /// has failed.
     FinishTruncation(InodeId),
-    /// Logs the size of a file whose writer died, as recovered from its chunk files.
+    /// Logs the size of a file whose writer died, recovered from its chunk files.
     RecordSize { inode: InodeId, size: u64, question: RecoveryQuestion },
 }

@@ -1,5 +1,5 @@
-//! Deadlock cycles among waiters for POSIX locks: the search within one target, and the edges that
-//! clients ask for to search across targets.
+//! Deadlock cycles among waiters for POSIX locks. The target searches for cycles within itself, and
+//! lists the edges of its waiters so that clients can search across targets.
 
 use super::FileLocks;
 use crate::limits::MAX_DEADLOCK_STEPS;
@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 
 impl FileLocks {
-    /// The waits for POSIX locks, each with the owners of the locks that it waits for. Lists owners
-    /// after `after`.
+    /// Returns a page of the waits for POSIX locks, each with the owners of the locks for which it
+    /// waits. The page begins with the first waiting owner after `after`.
     pub(crate) fn posix_waits(&self, after: LockParty) -> WaitList {
         let mut list = WaitList { waits: Vec::new(), next: None };
         let party = |(session, owner): LockOwnerId| LockParty { session, owner };
@@ -29,7 +29,7 @@ impl FileLocks {
                 let Some(file) = self.files.get(file_key) else { continue };
                 let wait = file.queue.get((owner.0, *number));
                 let wait = wait.filter(|it| !it.is_woken());
-                // A woken waiter sets its lock now: it has no edge.
+                // A woken waiter is about to set its lock, so it has no edge.
                 let Some(wait) = wait else { continue };
                 let holders = file.held_against(&wait.claim).map(|it| party(it.owner));
                 let holders: BTreeSet<_> = holders.take(MAX_LISTED_HOLDERS).collect();
@@ -40,9 +40,9 @@ impl FileLocks {
         list
     }
 
-    /// Whether this wait would close a deadlock cycle. Only locks of the same kind count as edges,
-    /// since each kind numbers its owners by itself. Waiters ahead in the queue do not count: they
-    /// can be overtaken.
+    /// Whether a wait for this claim would close a deadlock cycle. Only locks of the same kind
+    /// count as edges, because each kind has its own owner numbers. Waiters ahead in the queue do
+    /// not count, because they can be overtaken.
     pub(crate) fn closes_cycle(&self, inode: InodeId, claim: &LockClaim) -> bool {
         let mut seen = BTreeSet::new();
         let mut steps = 0;
@@ -74,7 +74,7 @@ impl FileLocks {
         false
     }
 
-    /// The owners of the locks with which a claim conflicts.
+    /// Returns the owners of the held locks with which a claim conflicts.
     fn holders(&self, inode: InodeId, claim: &LockClaim) -> BTreeSet<LockOwnerId> {
         let file = self.files.get(&(inode, claim.kind));
         let held = file.into_iter().flat_map(|file| file.held_against(claim));

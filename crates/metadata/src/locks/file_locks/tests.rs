@@ -1,5 +1,5 @@
-//! The table compared with a model of single bytes, the order in which waiters are woken, and
-//! deadlock cycles.
+//! Tests of the table against a model of single bytes, of the order in which waiters are woken, and
+//! of deadlock cycles.
 
 use super::*;
 use crate::limits::{BARRIER, MAX_OVERTAKEN, WAIT_ANSWER, WAKE_RESERVATION};
@@ -22,13 +22,14 @@ fn session_of(owner: u64) -> SessionId {
     SessionId::new(1 + owner % 2)
 }
 
-/// Owners have even and odd sessions by turns.
+/// Returns the claim of an owner on [`FILE`]. Owners belong to two sessions: even numbers to one,
+/// odd numbers to the other.
 fn claim(owner: u64, mode: LockMode, range: Range<u64>) -> LockClaim {
     let request = request(FILE, owner, Some(mode), range);
     LockClaim::of(session_of(owner), &request).unwrap()
 }
 
-/// Applies a `SetLock`. Returns whether it was granted.
+/// Applies a `SetLock`. Returns whether the lock was granted.
 fn set(locks: &mut FileLocks, request: &LockRequest, wait: u64) -> bool {
     set_at(NOW, locks, request, wait)
 }
@@ -57,13 +58,14 @@ fn unlock(locks: &mut FileLocks, owner: u64, range: Range<u64>) {
     assert!(set(locks, &request(FILE, owner, None, range), 0));
 }
 
-/// Owners wait under their own number.
+/// Parks a wait of an owner. The owner's number also serves as the wait number.
 fn wait(locks: &mut FileLocks, owner: u64, mode: LockMode, range: Range<u64>, now: Duration) {
     let state = (owner, Header::default(), now + WAIT_ANSWER);
     locks.wait(FILE, claim(owner, mode, range), owner, state);
 }
 
-/// The owners that are woken (`true`) or have to poll again.
+/// Returns the owners that got a reply: `true` if the owner was woken, `false` if it has to poll
+/// again.
 fn woken(locks: &mut FileLocks, now: Duration) -> Vec<(u64, bool)> {
     locks.wake(now).iter().map(|it| (it.connection, it.is_woken)).collect()
 }
@@ -133,12 +135,12 @@ fn waiters_are_woken_in_order_and_their_lock_is_reserved() {
     assert!(set(&mut locks, &request(FILE, 2, Some(LockMode::Exclusive), 0..10), 2));
     unlock(&mut locks, 2, 0..10);
     assert_eq!(woken(&mut locks, NOW), [(3, true)]);
-    // The woken waiter does not set its lock.
+    // The woken waiter 3 does not set its lock in time.
     let later = NOW + WAKE_RESERVATION;
     wait(&mut locks, 6, LockMode::Shared, 0..10, later);
     assert_eq!(woken(&mut locks, later), [(6, true)]);
     assert!(set(&mut locks, &request(FILE, 6, Some(LockMode::Shared), 0..10), 6));
-    // Nor does 4.
+    // Waiter 4 has not set its lock in time either.
     assert_eq!((locks.wait_count(), locks.waiting.len()), (0, 0));
 }
 
@@ -153,14 +155,14 @@ fn a_waiter_that_polls_again_keeps_its_queue_position() {
     wait(&mut locks, 2, LockMode::Exclusive, 0..10, asked_again);
     unlock(&mut locks, 1, 0..10);
     assert_eq!(woken(&mut locks, asked_again), [(2, true)]);
-    // Both go.
+    // Both waits end.
     locks.end_wait((FILE, LockKind::Posix), (session_of(2), 2));
     assert_eq!(woken(&mut locks, asked_again), [(3, true)]);
     assert!(locks.end_waits_of(session_of(3)).is_empty(), "its request was answers");
     assert_eq!((locks.wait_count(), locks.files.len()), (0, 0));
 }
 
-/// How many readers, from an owner on, get a lock at once.
+/// Returns the number of readers, with owner numbers from `from` on, that get a lock at once.
 fn readers(locks: &mut FileLocks, from: u64, now: Duration) -> u32 {
     let shared = |owner| request(FILE, owner, Some(LockMode::Shared), 0..10);
     (from..from + 1000).take_while(|owner| set_at(now, locks, &shared(*owner), 0)).count() as u32
@@ -174,7 +176,7 @@ fn readers_overtake_a_writer_a_limited_number_of_times() {
     assert_eq!(woken(&mut locks, NOW), []);
     assert_eq!(readers(&mut locks, 10, NOW), MAX_OVERTAKEN);
     assert!(lock(&mut locks, 3, LockMode::Shared, 10..20), "no other file has waiters");
-    // The barrier ends, and the next one is longer.
+    // The barrier ends, and the next barrier is longer.
     let later = NOW + BARRIER;
     assert_eq!(woken(&mut locks, later), []);
     assert_eq!(readers(&mut locks, 1000, later), MAX_OVERTAKEN);
@@ -183,7 +185,8 @@ fn readers_overtake_a_writer_a_limited_number_of_times() {
     assert_eq!(readers(&mut locks, 2000, later + 2 * BARRIER), MAX_OVERTAKEN);
 }
 
-/// On one host no waiter blocks such a reader, and other processes may wait for its lock.
+/// On one host the kernel does not let a waiting writer block such readers, and other processes may
+/// wait for locks of these readers.
 #[test]
 fn a_barrier_ends_and_lets_blocked_readers_pass() {
     let mut locks = FileLocks::default();
@@ -194,7 +197,7 @@ fn a_barrier_ends_and_lets_blocked_readers_pass() {
         wait(&mut locks, owner, LockMode::Shared, 5..25, NOW + 60 * BARRIER);
     }
     assert_eq!(woken(&mut locks, NOW), []);
-    // The writer can't have it yet, the readers can.
+    // The writer cannot get its lock yet, but the readers can.
     unlock(&mut locks, 9, 20..30);
     let all: Vec<_> = (100..200).map(|owner| (owner, true)).collect();
     assert_eq!(woken(&mut locks, NOW), all);
@@ -202,8 +205,8 @@ fn a_barrier_ends_and_lets_blocked_readers_pass() {
         let shared = request(FILE, owner, Some(LockMode::Shared), 5..25);
         assert!(set(&mut locks, &shared, owner), "{owner} was called");
     }
-    // Now it has a barrier. A reader that the barrier blocks does not wait for an owner that waits
-    // for the reader.
+    // The overtaken writer has a barrier now. A reader that the barrier blocks does not count as
+    // waiting for an owner that waits for the reader.
     assert!(!lock(&mut locks, 300, LockMode::Shared, 0..10));
     wait(&mut locks, 300, LockMode::Shared, 0..10, NOW + 60 * BARRIER);
     let elsewhere = request(OTHER_FILE, 300, Some(LockMode::Exclusive), 0..1);
@@ -223,7 +226,7 @@ fn deadlocks_are_found_across_files_and_sessions() {
     assert!(lock(&mut locks, 2, LockMode::Exclusive, 1..2));
     let elsewhere = request(OTHER_FILE, 3, Some(LockMode::Exclusive), 0..1);
     assert!(set(&mut locks, &elsewhere, 0));
-    // 1 waits for 2, 2 for 3; 3 must not wait for 1.
+    // Owner 1 waits for owner 2, and owner 2 for owner 3. So owner 3 must not wait for owner 1.
     wait(&mut locks, 1, LockMode::Shared, 1..2, NOW);
     let for_3 = LockClaim::of(session_of(2), &LockRequest { owner: 2, ..elsewhere }).unwrap();
     assert!(!locks.closes_cycle(OTHER_FILE, &for_3));
@@ -232,7 +235,7 @@ fn deadlocks_are_found_across_files_and_sessions() {
     assert!(locks.closes_cycle(FILE, &closing));
     assert!(!locks.closes_cycle(FILE, &claim(3, LockMode::Exclusive, 7..8)));
     assert!(!locks.closes_cycle(FILE, &claim(4, LockMode::Exclusive, 0..5)));
-    // Without the owner in the middle there is no cycle.
+    // Without the wait of owner 2 there is no cycle.
     locks.end_wait((OTHER_FILE, LockKind::Posix), (session_of(2), 2));
     assert!(!locks.closes_cycle(FILE, &closing));
 }
@@ -245,7 +248,7 @@ fn queueing_behind_waiters_is_not_a_deadlock() {
     wait(&mut locks, 3, LockMode::Exclusive, 0..10, NOW);
     let of_another_thread = claim(2, LockMode::Exclusive, 0..10);
     assert!(!locks.closes_cycle(FILE, &of_another_thread));
-    // But a lock that it holds counts.
+    // But a lock that owner 2 holds counts as an edge.
     assert!(lock(&mut locks, 2, LockMode::Exclusive, 20..30));
     wait(&mut locks, 1, LockMode::Exclusive, 20..30, NOW);
     assert!(locks.closes_cycle(FILE, &of_another_thread));
@@ -270,7 +273,8 @@ fn waits_are_listed_in_pages() {
     let mut locks = FileLocks::default();
     assert!(lock(&mut locks, 2, LockMode::Shared, 0..10));
     assert!(lock(&mut locks, 4, LockMode::Shared, 5..10));
-    // One of many waits for both, the others only for the one at the beginning.
+    // Waiter 100 waits for both locks, the others wait only for the lock at the beginning of the
+    // file.
     wait(&mut locks, 100, LockMode::Exclusive, 0..10, NOW);
     for owner in 101..1000 {
         wait(&mut locks, owner, LockMode::Exclusive, 0..1, NOW);
@@ -288,7 +292,7 @@ fn waits_are_listed_in_pages() {
     assert_eq!(waits, (100..1000).map(|owner| (party(owner), owner)).collect::<Vec<_>>());
     assert_eq!(found[0].holders, [party(2), party(4)]);
     assert!(found[1..].iter().all(|it| it.holders == [party(2)]));
-    // A woken waiter sets its lock now and has no edge; `flock` has no deadlock detection.
+    // A woken waiter is about to set its lock and has no edge. `flock` has no deadlock detection.
     unlock(&mut locks, 4, 5..10);
     unlock(&mut locks, 2, 0..10);
     assert_eq!(woken(&mut locks, NOW), [(100, true)]);

@@ -1,10 +1,10 @@
-//! The background calls of a target to other groups, and their refusals.
+//! The background calls of a target to other groups, and the refusals of these calls.
 
 use super::*;
 use crate::limits::RETRY_PAUSE;
 
-/// Refuses the oldest call of the target, and checks that the target repeats it once, after a
-/// pause.
+/// Refuses the oldest call of the target, and checks that the target repeats the call exactly once,
+/// after a pause.
 fn is_tried_again_after_a_pause<R: Request>(story: &mut Story) {
     let (call, request) = story.calls.remove(0);
     assert_eq!(request.message, R::ID);
@@ -19,7 +19,8 @@ fn is_tried_again_after_a_pause<R: Request>(story: &mut Story) {
     assert_eq!(story.calls.iter().filter(|it| it.1.message == R::ID).count(), 1);
 }
 
-/// The target repeated a refused removal at once, as fast as the replies arrived.
+/// Before the fix, the target repeated a refused removal without a pause, as fast as the replies
+/// arrived.
 #[test]
 fn a_refused_removal_is_tried_again_after_a_pause() {
     let mut story = Story::begin();
@@ -38,7 +39,8 @@ fn a_refused_removal_is_tried_again_after_a_pause() {
     assert!(story.target.table.scan(&Key::removals(), &[], 1).unwrap().is_empty());
 }
 
-/// A failed size recovery was not repeated before the jobs had something else to do.
+/// Before the fix, the target repeated a failed size recovery only after the jobs had got other
+/// work.
 #[test]
 fn a_failed_size_recovery_is_tried_again() {
     let mut story = Story::begin();
@@ -49,7 +51,7 @@ fn a_failed_size_recovery_is_tried_again() {
     assert_eq!(story.size(inode), 50);
 }
 
-/// The target repeated a commit that a participant had refused without a pause.
+/// Before the fix, the target repeated a commit that a participant had refused, without a pause.
 #[test]
 fn a_refused_commit_is_sent_again_after_a_pause() {
     let mut story = Story::begin();

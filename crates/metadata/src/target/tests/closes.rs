@@ -31,7 +31,8 @@ fn closing_many_skips_files_that_are_not_open() {
     assert_eq!(error.code(), ErrorCode::Stale, "its last close disposes of it");
 }
 
-/// Errors of single files were taken for files that were gone: damage went unnoticed.
+/// Before the fix, the target took every error about a single file to mean that the file was
+/// removed. So damage went unnoticed.
 #[test]
 fn closing_many_reports_damage_and_closes_nothing() {
     let mut story = Story::begin();
@@ -42,7 +43,8 @@ fn closing_many_reports_damage_and_closes_nothing() {
     assert!(is_open(&story, sound));
 }
 
-/// An end beyond the largest file became the file's size.
+/// Before the fix, if a client reported a write that ended beyond the largest file size, that end
+/// became the file's size.
 #[test]
 fn nothing_is_written_beyond_the_largest_file() {
     let mut story = Story::begin();

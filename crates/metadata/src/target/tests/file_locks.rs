@@ -1,4 +1,4 @@
-//! Locks of applications: repetitions, restarts, ends of sessions, limits.
+//! File locks of applications: repetitions, restarts, ends of sessions, limits.
 
 use super::*;
 use crate::limits::WAIT_ANSWER;
@@ -18,7 +18,7 @@ fn unlocked(lock: LockRequest) -> LockRequest {
 }
 
 impl Story {
-    /// As [`Self::ask`] on connection 1, when others may be answered as well.
+    /// Like [`Self::ask`] on connection 1, but other connections may get replies too.
     fn tell<R: Request>(&mut self, session: u64, at: (u32, u64), request: &R) -> Result<R::Reply> {
         self.send(1, session, at, request);
         let index = self.replies.iter().position(|(connection, _)| *connection == 1);
@@ -26,19 +26,19 @@ impl Story {
         result.map(|body| R::Reply::from_bytes(&body).expect("a reply of its kind"))
     }
 
-    /// Whether a lock was granted.
+    /// Sends a `SetLock`. Returns whether the lock was granted.
     fn locks(&mut self, session: u64, at: (u32, u64), lock: LockRequest) -> bool {
         let set = SetLock { lock, wait: session };
         self.tell(session, at, &set).unwrap().conflict.is_none()
     }
 
-    /// Begins to wait; no request gets a reply.
+    /// Begins to wait for a lock. No connection gets a reply.
     fn waits(&mut self, on: ConnectionId, session: u64, lock: LockRequest) {
         self.send(on, session, (0, 0), &WaitLock { lock, wait: session });
         assert!(self.replies.is_empty(), "{:?}", self.replies);
     }
 
-    /// The answer to a wait.
+    /// Returns the reply to a wait: whether the waiter was woken.
     fn woken(&mut self, on: ConnectionId) -> Result<bool> {
         let index = self.replies.iter().position(|(connection, _)| *connection == on);
         let (_, result) = self.replies.remove(index.expect("an answer"));
@@ -65,7 +65,8 @@ fn a_lock_and_the_reply_to_its_request_survive_a_restart() {
     assert!(!story.locks(2, (0, 1), exclusive(inode, 5)), "owners of two sessions are two");
     assert!(story.locks(1, (0, 3), unlocked(exclusive(inode, 5))));
     assert!(story.locks(2, (0, 2), exclusive(inode, 5)));
-    // A late copy of the unlock arrives: it must not run again and release another owner's lock.
+    // A late copy of the unlock arrives. The copy must not run again and release the lock of
+    // another owner.
     assert!(story.locks(1, (0, 3), unlocked(exclusive(inode, 5))));
     story.restart();
     let test = TestLock { lock: exclusive(inode, 5) };
@@ -108,7 +109,8 @@ fn a_wait_is_refused_when_its_own_session_ends() {
     assert_eq!(story.ask(1, 2, (0, 0), &again).unwrap_err().code(), ErrorCode::StaleSession);
 }
 
-/// A request on an abandoned connection may arrive after the one that the client has sent instead.
+/// A request on an abandoned connection may arrive after the request that the client has sent in
+/// its place.
 #[test]
 fn of_two_polls_for_one_wait_both_are_answered() {
     let mut story = Story::begin();
@@ -131,7 +133,7 @@ fn a_wait_is_answered_after_some_seconds_and_can_be_ended() {
     story.waits(3, 2, exclusive(inode, 5));
     let begun = story.now;
     while story.replies.is_empty() {
-        // Both sessions are kept alive.
+        // Both sessions renew their leases.
         for session in [1, 2] {
             story.tell(session, (0, 0), &md::KeepAlive { lease_ms: 5_000 }).unwrap();
         }
@@ -236,7 +238,7 @@ fn lists_show_opens_locks_and_waits_of_sessions() {
     assert_eq!((waiting.len(), waiting[0].owner, all.next), (1, 6, None));
     let of_b = story.list(b);
     assert_eq!((of_b.uses.len(), of_b.uses[0].session.raw()), (1, 2));
-    // The requests after the first one.
+    // The list is continued after its first entry.
     let rest = ListLocks {
         inode: InodeId::default(),
         after_session: SessionId::new(1),

@@ -1,4 +1,4 @@
-//! A target whose disk gets full, and has space again.
+//! A target whose disk becomes full, and has free space again later.
 
 use super::*;
 
@@ -34,7 +34,7 @@ fn rename(from_directory: InodeId, to_name: &str) -> md::Rename {
     }
 }
 
-/// Checks that a request is refused for lack of space, with an error that names the target.
+/// Checks that the target refuses a request for lack of space, with an error that names the target.
 #[track_caller]
 fn refused<R: Request>(story: &mut Story, sequence: u64, request: &R)
 where

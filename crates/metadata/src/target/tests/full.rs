@@ -1,9 +1,9 @@
-//! A target on which the largest allowed number of operations waits.
+//! A target on which the maximum number of operations waits.
 
 use super::*;
 
-/// With too many waiting operations the target refused the decision for which some of them waited,
-/// like any other request: they waited for ever.
+/// Before the fix, a target with too many waiting operations refused all further requests,
+/// including the decision for which some of these operations waited. So they waited forever.
 #[test]
 fn requests_that_let_others_go_on_are_never_refused() {
     let limits = Limits { parked: 1, ..Limits::default() };

@@ -1,5 +1,5 @@
-//! The first bytes of files: overwritten, truncated and removed; and whether a target detects the
-//! ones that it has lost.
+//! The first bytes of files: overwrites, truncations and removals, and whether a target detects
+//! bytes that it has lost.
 
 use super::*;
 use skep_format::metadata::InlineRecord;
@@ -11,7 +11,7 @@ use skep_wire::management::EmptyReply;
 
 const INLINE: u64 = 4096;
 
-/// 4 KiB in metadata, the rest on one target.
+/// The first 4 KiB in metadata, the rest on one storage target.
 fn pattern() -> PatternRequest {
     let rest = ComponentRequest { width: Some(1), ..ComponentRequest::default() };
     let (origin, components) = (PatternOrigin::Asked, vec![rest]);
@@ -24,8 +24,8 @@ fn write(inode: InodeId, offset: u64, bytes: &[u8]) -> il::WriteInline {
 }
 
 impl Story {
-    /// A file of session 1 with bytes in metadata, open for writing. Its client uses the slots 2
-    /// and 3 for writes.
+    /// Creates a file with bytes in metadata, and opens it for writing in session 1. The client
+    /// uses slots 2 and 3 for writes.
     fn inline_file(&mut self) -> InodeId {
         let new = md::NewInode { permissions: 0o600, umask: 0, uid: 0, gid: 0 };
         let create = md::Create {
@@ -65,7 +65,7 @@ impl Story {
         self.ask(1, 1, (3, sequence), request).unwrap_err().code()
     }
 
-    /// A power loss: the log ends at the length that it had.
+    /// Loses power: the log ends after its first `log_bytes` bytes.
     fn lose_power(&mut self, log_bytes: usize) {
         self.log.truncate(log_bytes);
         self.restart();
@@ -87,14 +87,14 @@ fn writes_over_each_other_are_read_and_move_size_and_times() {
     let behind = story.written(3, &write(inode, 100, b"x")).attributes;
     assert_eq!((behind.size, behind.is_sparse), (101, true));
     assert_eq!(story.read(inode, 14, 87).unwrap(), [b"ou", &[0; 84][..], b"x"].concat());
-    // Zeros take no space, and the file reaches to their end.
+    // Zeros take no space, but the file size includes them.
     let zeros = story.written(4, &write(inode, 0, &[0; 4096])).attributes;
     assert_eq!((zeros.size, story.stored(inode)), (4096, None));
     story.restart();
     assert_eq!(story.read(inode, 0, 4096).unwrap(), []);
 }
 
-/// An `fsync` needs no other request for the attributes.
+/// A client gets the attributes for an `fsync` without another request.
 #[test]
 fn a_sync_reports_the_attributes_of_the_file() {
     let mut story = Story::begin();
@@ -107,7 +107,7 @@ fn a_sync_reports_the_attributes_of_the_file() {
     assert_eq!(story.ask(1, 2, (0, 0), &gone).unwrap().attributes, None);
 }
 
-/// Its end is reported when the bytes on storage are written too.
+/// The client reports the end of the write only after the bytes on storage are written too.
 #[test]
 fn part_of_a_write_moves_neither_size_nor_times() {
     let mut story = Story::begin();
@@ -134,7 +134,7 @@ fn truncations_remove_stored_bytes_for_good() {
     story.send(1, 1, (0, 5), &truncate(inode));
     story.answer::<st::TruncateChunk>(&EmptyReply {});
     assert_eq!(story.stored(inode), None);
-    // Without an open writer, storage is not involved.
+    // If no writer has the file open, the target does not call storage.
     story.written(2, &write(inode, 0, b"again"));
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
     story.ask(1, 1, (0, 6), &close).unwrap();
@@ -152,7 +152,8 @@ fn removing_an_inline_file_leaves_nothing_to_storage() {
     let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a".as_slice().into() };
     story.ask(1, 1, (0, 2), &unlink).unwrap();
     assert_eq!(story.read(inode, 0, 9).unwrap(), b"bytes", "it is open");
-    // Up to the size that its last writer has reported.
+    // The size that the last writer has reported is within the inline bytes, so there is no chunk
+    // file to remove.
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
     story.ask(1, 1, (0, 3), &close).unwrap();
     assert_eq!(story.stored(inode), None);
@@ -204,7 +205,7 @@ fn a_full_disk_accepts_writes_that_need_no_space() {
     assert_eq!(story.size(inode), 20, "zeros need none");
 }
 
-/// The answer names the record that the write is in, also when a batch takes several.
+/// The reply names the record that holds the write, even if a batch has several records.
 #[test]
 fn an_answer_names_the_record_and_is_repeated_as_it_was() {
     let limits = Limits { record_bytes: 1024, ..Limits::default() };
@@ -247,7 +248,7 @@ fn a_target_detects_losses_of_a_power_loss_but_not_of_a_kill() {
     assert!(third.epoch > second.epoch && !story.is_lost(inode, &[first, third]));
     story.restart();
     assert!(!story.is_lost(inode, &[first, third]), "a kill loses nothing");
-    // However many records follow.
+    // The lost write stays lost, however many records follow.
     for sequence in 10..20 {
         story.written(sequence, &write(inode, 0, b"more"));
     }
@@ -261,8 +262,8 @@ fn a_target_detects_losses_of_a_power_loss_but_not_of_a_kill() {
     assert_eq!(epochs.len(), skep_wire::limits::MAX_EPOCHS);
 }
 
-/// If the target replied to a write before its epoch was synced, a power loss could remove both,
-/// and the next start would take the same epoch number.
+/// If the target replied to a write before the epoch of that write was synced, a power loss could
+/// remove both the write and the epoch. The next start would then use the same epoch number.
 #[test]
 fn inline_writes_wait_until_the_epoch_is_synced() {
     let mut story = Story::begin();
@@ -303,14 +304,15 @@ fn damaged_bytes_are_neither_returned_nor_built_upon() {
     story.answer::<st::TruncateChunk>(&EmptyReply {});
     let (_, result) = story.replies.pop().unwrap();
     assert_eq!(result.unwrap_err().code(), ErrorCode::Corrupt);
-    // Truncated to zero, the file is intact again.
+    // A truncation to zero makes the file intact again.
     story.send(1, 1, (0, 3), &truncate(inode));
     story.answer::<st::TruncateChunk>(&EmptyReply {});
     story.written(2, &write(inode, 0, b"new"));
     assert_eq!(story.read(inode, 0, 4096).unwrap(), b"new");
 }
 
-/// A dead client leaves a truncation of damaged bytes: the target goes on.
+/// A client dies during a truncation of damaged bytes. The target must not stop because of the
+/// damage.
 #[test]
 fn finishing_a_truncation_of_damaged_bytes_does_no_harm() {
     let mut story = Story::begin();

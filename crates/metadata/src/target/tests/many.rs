@@ -1,8 +1,8 @@
-//! Many things in one place.
+//! Large numbers of entries in one directory.
 
 use super::*;
 
-/// More than the 65,000 links at which ext4 stops to count.
+/// More than 65,000 links, the number above which ext4 stops counting.
 #[test]
 fn a_directory_counts_all_directories_in_it() {
     const COUNT: u32 = 66_000;

@@ -1,17 +1,18 @@
-//! Setting the stripe pattern of an existing file, and when that is refused.
+//! Changes of the stripe pattern of an existing file, and the conditions under which the target
+//! refuses them.
 
 use super::*;
 use skep_types::{
     Chooser, ComponentRequest, PatternOrigin, PatternRequest, Placement, StripePattern,
 };
 
-/// A request of one component.
+/// Returns a pattern request with one component.
 fn asked(component: ComponentRequest) -> PatternRequest {
     let (origin, components) = (PatternOrigin::Asked, vec![component]);
     PatternRequest { origin, inline_bytes: None, components }
 }
 
-/// The request for three targets and chunks of 1 MiB.
+/// Returns a pattern request for three targets and chunks of 1 MiB.
 fn three() -> PatternRequest {
     let (width, chunk_bytes) = (Some(3), Some(1 << 20));
     asked(ComponentRequest { width, chunk_bytes, ..ComponentRequest::default() })
@@ -39,7 +40,8 @@ impl Story {
     }
 }
 
-/// A client uses the pattern in the reply to its open.
+/// A client keeps using the pattern from the reply to its open, so the pattern of an open file must
+/// not change.
 #[test]
 fn an_unopened_file_gets_a_new_pattern_and_generation() {
     let mut story = Story::begin();
@@ -67,7 +69,8 @@ fn an_unopened_file_gets_a_new_pattern_and_generation() {
     assert_eq!(story.pattern(inode), after);
 }
 
-/// Its bytes lie where the pattern puts them, also truncated bytes that may still be there.
+/// The old pattern determines where the bytes of the file are, including truncated bytes that
+/// storage may still have.
 #[test]
 fn a_file_that_was_ever_written_keeps_its_pattern() {
     let mut story = Story::begin();
@@ -87,7 +90,7 @@ fn a_file_that_was_ever_written_keeps_its_pattern() {
     refused(&mut story);
 }
 
-/// The size of a file whose writer died is unknown until the size recovery.
+/// If the writer of a file has died, the file size is unknown until the size recovery.
 #[test]
 fn a_file_of_a_dead_writer_keeps_its_pattern() {
     let mut story = Story::begin();

@@ -1,4 +1,4 @@
-//! How a batch becomes log records.
+//! How the changes of a batch become log records.
 
 use super::*;
 use skep_format::log::MAX_PAYLOAD_BYTES;
@@ -14,9 +14,9 @@ fn set_xattr(inode: InodeId, name: &str, bytes: usize) -> md::SetXattr {
     }
 }
 
-/// A batch was one log record of any size. Beyond 64 MiB the reader took it for the torn end of the
-/// log: the next start dropped all of its changes and all later ones, although they were
-/// acknowledged.
+/// Before the fix, a batch was one log record, however large. The reader took a record of more than
+/// 64 MiB for the torn end of the log. So the next start dropped all changes of that batch and all
+/// later ones, although they were acknowledged.
 #[test]
 fn a_large_batch_becomes_several_records_that_can_be_read() {
     let mut story = Story::begin();
@@ -42,8 +42,8 @@ fn a_large_batch_becomes_several_records_that_can_be_read() {
     assert_eq!(found, count);
 }
 
-/// The changes of one operation stay together: each record has as many whole operations as fit, and
-/// an operation that is larger than the limit of a record has a record of its own.
+/// The changes of one operation stay together. Each record has as many whole operations as fit; an
+/// operation that is larger than the limit of a record has a record of its own.
 #[test]
 fn an_operation_is_never_split_over_records() {
     let limits = Limits { record_bytes: 1000, ..Limits::default() };
@@ -69,7 +69,8 @@ fn an_operation_is_never_split_over_records() {
     assert_eq!(records.last().map(|it| it.lsn), Some(story.target.last_logged()));
 }
 
-/// The target refuses an operation that no record can hold before it changes anything.
+/// The target must refuse an operation that fits into no record, before the operation changes
+/// anything.
 #[test]
 fn an_operation_that_no_record_could_hold_is_refused() {
     let limits = Limits { operation_bytes: 1000, ..Limits::default() };

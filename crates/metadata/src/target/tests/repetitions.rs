@@ -1,9 +1,9 @@
-//! Requests that come twice, late, or after newer ones.
+//! Requests that arrive twice, late, or after newer ones.
 
 use super::*;
 
-/// The target did not remember a refusal: a late copy of the same unlink, on an abandoned
-/// connection, removed a name that another client had made since.
+/// Before the fix, the target did not remember refusals. A late copy of a refused unlink, on an
+/// abandoned connection, removed a name that another client had created since.
 #[test]
 fn a_late_copy_of_a_refused_request_does_not_run() {
     let mut story = Story::begin();
@@ -19,8 +19,8 @@ fn a_late_copy_of_a_refused_request_does_not_run() {
     story.ask(1, 1, (0, 0), &lookup).expect("the name is still there");
 }
 
-/// After a late repetition of a request at work, the target replied only on the abandoned
-/// connection.
+/// Before the fix, if a repetition of a running request arrived late on an abandoned connection,
+/// the target replied only on that connection.
 #[test]
 fn a_repeated_request_is_answered_on_every_connection() {
     let mut story = Story::begin();
@@ -35,8 +35,8 @@ fn a_repeated_request_is_answered_on_every_connection() {
     assert_eq!(connections, [5, 6]);
 }
 
-/// A request that waited for other groups ran after a newer request of its slot, and its reply
-/// replaced the newer one.
+/// Before the fix, a request that waited for other groups ran after a newer request of its slot.
+/// Its reply then replaced the reply to the newer request.
 #[test]
 fn a_waiting_request_is_dropped_when_a_newer_one_takes_its_slot() {
     let mut story = Story::begin();

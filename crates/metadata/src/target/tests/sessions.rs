@@ -1,9 +1,9 @@
-//! The end of sessions, and its effects.
+//! Ends of sessions, and their effects.
 
 use super::*;
 
-/// An operation waited for another group while its session ended. It committed afterwards, and left
-/// a slot and opens that no job would ever remove.
+/// Before the fix, an operation that waited for another group while its session ended committed
+/// afterwards. It left a slot and opens that no job would ever remove.
 #[test]
 fn an_operation_is_refused_if_its_session_ended_meanwhile() {
     let mut story = Story::begin();
@@ -20,7 +20,7 @@ fn an_operation_is_refused_if_its_session_ended_meanwhile() {
     assert!(slots.is_empty() && opens.is_empty());
 }
 
-/// Whether a session may still be used.
+/// Whether the target accepts the renewal of a session.
 fn is_alive(story: &mut Story, session: u64) -> bool {
     match story.ask(1, session, (0, 0), &md::KeepAlive { lease_ms: 0 }) {
         Ok(_) => true,
@@ -45,15 +45,16 @@ fn limits_of_one() -> Limits {
     Limits { closes_per_batch: 1, ..Limits::default() }
 }
 
-/// A session whose clean-up was under way when the target died was alive after the next start, with
-/// half of its files closed: its client went on with files that the target had disposed of.
+/// Before the fix, if the target died while it cleaned up an ended session, the session was open
+/// again after the next start, with half of its files closed. Its client continued to use files
+/// that the target had disposed of.
 #[test]
 fn an_ended_session_stays_ended_after_a_restart() {
     let mut story = Story::begin_with(limits_of_one());
     for number in 0..4 {
         story.create_as(&format!("{number}"), 1, (0, 1 + number));
     }
-    // The first batch after the request: the process dies before the next.
+    // Runs only the first batch after the request. The process dies before the next batch.
     story.run(vec![arrival(1, 1, (0, 0), &md::CloseSession {})]);
     let opens = |story: &Story| {
         story.target.table.scan(&Key::opens_of(SessionId::new(1)), &[], 9).unwrap().len()
@@ -72,7 +73,8 @@ fn an_ended_session_stays_ended_after_a_restart() {
     assert!(is_alive(&mut story, 2));
 }
 
-/// The target closed all files of a session in one batch, and served no request meanwhile.
+/// Before the fix, the target closed all files of an ended session in one batch, and served no
+/// request meanwhile.
 #[test]
 fn other_requests_run_while_a_large_session_is_cleaned_up() {
     let mut story = Story::begin_with(limits_of_one());
@@ -90,7 +92,7 @@ fn other_requests_run_while_a_large_session_is_cleaned_up() {
     }
 }
 
-/// Files that bring many other keys to remove are closed in smaller pieces.
+/// If the close of a file deletes many other keys, a piece of the clean-up closes fewer files.
 #[test]
 fn a_piece_of_a_clean_up_is_limited_in_bytes() {
     let mut story = Story::begin();
@@ -126,8 +128,8 @@ fn a_piece_of_a_clean_up_is_limited_in_bytes() {
     assert!(!is_stored(&story, 1));
 }
 
-/// A late `OpenSession` brought back a session that had ended, without the remembered replies of
-/// its slots: requests that the client still repeated ran a second time.
+/// Before the fix, a late `OpenSession` reopened a session that had ended, but without the
+/// remembered replies of its slots. Requests that the client still repeated then ran a second time.
 #[test]
 fn a_session_that_has_ended_is_not_opened_again() {
     let limits = Limits { ends_per_batch: 1, ..Limits::default() };
@@ -142,8 +144,8 @@ fn a_session_that_has_ended_is_not_opened_again() {
     }
     story.ask(1, 3, (0, 0), &md::OpenSession { client: NodeId::new(9), slots: 4 }).unwrap();
     story.ask(1, 3, (0, 0), &md::CloseSession {}).unwrap();
-    // The target forgets ends after the longest time that a message can be under way, some in each
-    // batch.
+    // The target deletes the records of ended sessions as soon as no late message can be in flight.
+    // Each batch reads a part of these records.
     story.wall.seconds += crate::limits::END_KEPT_SECONDS + 1;
     story.now += crate::limits::FORGET_EVERY;
     let ends = |story: &Story| {
@@ -161,15 +163,15 @@ fn a_session_that_has_ended_is_not_opened_again() {
     assert_eq!(ends(&story), 0);
 }
 
-/// A target that had been paused for longer than a lease ended all sessions before it read the
-/// renewals that their clients had sent meanwhile.
+/// Before the fix, a target that had been suspended for longer than a lease ended all sessions
+/// before it read the renewals that their clients had sent meanwhile.
 #[test]
 fn leases_begin_anew_after_the_target_was_paused() {
     let mut story = Story::begin();
     let lease = Duration::from_millis(u64::from(map().policy.lease_ms));
     story.now += 3 * lease;
     story.happens(Event::Tick);
-    // Session 1 renews, session 2 does not.
+    // Session 1 renews its lease, session 2 does not.
     let end = story.now + lease + lease / 2;
     while story.now < end {
         story.now += crate::limits::LONGEST_WAIT;
@@ -181,8 +183,8 @@ fn leases_begin_anew_after_the_target_was_paused() {
     assert!(!is_open(&story, 2), "and no longer");
 }
 
-/// The cluster's lease became shorter, and sessions ended whose clients renewed by the longer one
-/// that they had been given.
+/// Before the fix, if the cluster's lease became shorter, the target ended sessions whose clients
+/// still renewed by the longer lease that they had received.
 #[test]
 fn a_shorter_lease_applies_once_the_client_acknowledges_it() {
     let mut story = Story::begin();
@@ -225,7 +227,7 @@ fn a_shorter_lease_applies_once_the_client_acknowledges_it() {
     assert!(!is_open(&story, 1));
 }
 
-/// A map that has removed client 9, to which the sessions belong.
+/// Returns a map without client 9, to which the sessions belong.
 fn map_without_clients(version: u64) -> ClusterMap {
     let mut map = map();
     map.newest_node = NodeId::new(9);
@@ -233,7 +235,8 @@ fn map_without_clients(version: u64) -> ClusterMap {
     map
 }
 
-/// The target released the locks of a silent client while storage still accepted its writes.
+/// Before the fix, the target released the locks of a silent client while storage still accepted
+/// writes of that client.
 #[test]
 fn locks_of_a_silent_client_stay_until_the_map_removes_it() {
     let mut story = Story::begin();

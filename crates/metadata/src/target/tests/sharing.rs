@@ -1,4 +1,4 @@
-//! Files that several sessions have open: the sessions that must acknowledge before the target
+//! Files that several sessions have open, and the sessions that must acknowledge before the target
 //! replies to an open.
 
 use super::*;
@@ -7,13 +7,14 @@ use skep_wire::sharing::{
     AcknowledgeNotifications, Notification, Notifications, WaitNotifications,
 };
 
-/// Connection on which a session waits for notifications.
+/// Returns the connection on which a session waits for notifications.
 fn poll_of(session: u64) -> ConnectionId {
     1000 + session
 }
 
 impl Story {
-    /// Opens a file on connection 1; `None` if that is not answered yet.
+    /// Opens a file on connection 1. Returns whether the file is shared; `None` means that there is
+    /// no reply yet.
     fn opens(
         &mut self,
         session: u64,
@@ -30,7 +31,8 @@ impl Story {
         self.opened()
     }
 
-    /// The answer to an open.
+    /// Returns whether the reply to an open marks the file as shared; `None` means that there is no
+    /// reply yet.
     fn opened(&mut self) -> Option<bool> {
         let index = self.replies.iter().position(|(connection, _)| *connection == 1)?;
         let (_, result) = self.replies.remove(index);
@@ -41,7 +43,7 @@ impl Story {
         self.send(poll_of(session), session, (0, 0), &WaitNotifications { known });
     }
 
-    /// The notifications that a session got.
+    /// Returns the notifications that a session has received.
     fn notifications_of(&mut self, session: u64) -> Option<Vec<Notification>> {
         let index = self.replies.iter().position(|(on, _)| *on == poll_of(session))?;
         let (_, result) = self.replies.remove(index);
@@ -53,7 +55,7 @@ impl Story {
         self.replies.retain(|(connection, _)| *connection != 7);
     }
 
-    /// A session gets the notification about a file, and acknowledges it.
+    /// Receives the notification about a file in a session, and acknowledges it.
     pub(super) fn learns_that_it_shares(&mut self, session: u64, inode: InodeId) {
         self.waits_for_notifications(session, Vec::new());
         let notifications = self.notifications_of(session).expect("a notification");
@@ -62,7 +64,8 @@ impl Story {
         self.acknowledges(session, notification.number);
     }
 
-    /// Sends an open of a file that a session has open; that session gets a notification.
+    /// Sends a request that opens a file which session `holder` has open. That session is notified
+    /// and acknowledges. Returns the reply to the request.
     pub(super) fn ask_sharing<R: Request>(
         &mut self,
         session: u64,
@@ -98,7 +101,7 @@ fn an_open_waits_until_all_holders_acknowledge() {
     assert_eq!(story.opened(), Some(true));
     story.waits_for_notifications(1, Vec::new());
     assert_eq!(story.notifications_of(1), None, "nothing is left to notify");
-    // A further open needs no notification: all sessions have acknowledged.
+    // A further open needs no notification, because all sessions have acknowledged.
     assert_eq!(story.opens(2, (0, 2), inode, WRITE), Some(true));
     assert_eq!(story.opens(1, (0, 2), inode, READ), Some(true));
 }
@@ -115,7 +118,8 @@ fn readers_alone_share_nothing_until_one_writes() {
     assert_eq!(story.opens(2, (0, 1), inode, READ), Some(false));
     assert_eq!(story.opens(2, (0, 2), inode, WRITE), None);
     story.learns_that_it_shares(2, inode);
-    // A reader that opens meanwhile learns it by the reply; the writer need not wait for it.
+    // The reply to a reader that opens the file meanwhile marks the file as shared, so the writer
+    // need not wait for this reader.
     story.send(
         3,
         3,
@@ -128,9 +132,9 @@ fn readers_alone_share_nothing_until_one_writes() {
     assert_eq!(story.opened(), Some(true));
 }
 
-/// A session that had the file open for reading opened it for writing, too. The target replied to a
-/// third session before the first one had that reply, so the third wrote while the first handle
-/// still used cached pages.
+/// A session that had a file open for reading opened it for writing too. Before the fix, the target
+/// replied to the open of a third session before the first session had the reply to its second
+/// open. So the third session wrote while the first handle still used cached pages.
 #[test]
 fn a_session_that_shares_a_file_is_notified_for_its_first_open() {
     let mut story = Story::begin();
@@ -146,9 +150,9 @@ fn a_session_that_shares_a_file_is_notified_for_its_first_open() {
     assert_eq!(story.opened(), Some(true));
 }
 
-/// All of these wait for a writer that closes. The reply to the first open of session 2 says that
-/// it is alone, the second that it is not; the target replied to the next writer as if session 2
-/// had acknowledged for both.
+/// Four opens wait for a writer that closes the file. The reply to the first open of session 2 does
+/// not mark the file as shared, but the reply to its second open does. Before the fix, the target
+/// replied to the next writer as if session 2 had acknowledged for both opens.
 #[test]
 fn an_earlier_open_of_the_same_session_is_notified() {
     let mut story = Story::begin();
@@ -182,8 +186,9 @@ fn an_open_does_not_wait_for_sessions_that_close_or_end() {
     assert_eq!(story.opened(), Some(false));
 }
 
-/// A session that had acknowledged closed the file and opened it again, alone. The target then
-/// replied to the open that waited for a third session as if the second one had still acknowledged.
+/// A session that had acknowledged closed the file, and later opened it again when no other session
+/// had it open. Meanwhile another open waited for a third session. Before the fix, the target
+/// replied to that open as if the earlier acknowledgement were still valid.
 #[test]
 fn a_session_that_reopens_a_file_is_notified_again() {
     let mut story = Story::begin();
@@ -198,7 +203,8 @@ fn a_session_that_reopens_a_file_is_notified_again() {
     story.learns_that_it_shares(1, inode);
     let closed = md::Close { inode, open: READ, written: None };
     story.send(5, 1, (0, 4), &closed);
-    // It waits for the third one as well, and then the second one comes again.
+    // Session 1 opens the file again, and this open waits for session 3 as well. Then session 2
+    // repeats its open in a new request.
     story.send(
         6,
         1,
@@ -229,7 +235,7 @@ fn a_notification_is_repeated_after_a_lost_reply_or_a_restart() {
     assert_eq!(story.opens(2, (0, 1), inode, READ), None);
     story.waits_for_notifications(1, Vec::new());
     let first = story.notifications_of(1).unwrap()[0].number;
-    // The answer was lost on its way.
+    // The reply with the notification was lost.
     story.waits_for_notifications(1, Vec::new());
     assert_eq!(story.notifications_of(1).unwrap()[0].number, first);
     story.waits_for_notifications(1, vec![first]);

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// The target logged a recovered size although the file had been truncated meanwhile: it grew back,
-/// with zeros.
+/// Before the fix, the target logged a recovered size although the file had been truncated
+/// meanwhile. So the file grew again, filled with zeros.
 #[test]
 fn a_size_recovery_restarts_after_a_truncation() {
     let mut story = Story::begin();
@@ -23,7 +23,8 @@ fn a_size_recovery_restarts_after_a_truncation() {
     assert!(story.calls.is_empty(), "it is found out");
 }
 
-/// The second of two writers died during a size recovery: the bytes that it had written were lost.
+/// Before the fix, if the second of two writers died during a size recovery, the bytes that it had
+/// written were lost.
 #[test]
 fn a_size_recovery_restarts_after_another_death() {
     let mut story = Story::begin();

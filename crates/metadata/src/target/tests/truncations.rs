@@ -1,9 +1,9 @@
-//! Truncations under way while their client dies or their file changes.
+//! Truncations in progress while their client dies or their file changes.
 
 use super::*;
 use skep_wire::management::EmptyReply;
 
-/// A file of session 1 that is open for writing, with a size of 10 bytes.
+/// Creates a file with a size of 10 bytes that session 1 has open for writing.
 fn written(story: &mut Story) -> InodeId {
     let inode = story.create(1, (0, 1));
     let written =
@@ -12,9 +12,9 @@ fn written(story: &mut Story) -> InodeId {
     inode
 }
 
-/// The target gave up a truncation when its client died, and the service still repeated the request
-/// to a storage target that was away: it arrived late, and truncated bytes that other clients had
-/// written since.
+/// Before the fix, the target abandoned a truncation when its client died, but the service still
+/// repeated the call to a storage target that was unreachable. The call arrived late, and truncated
+/// bytes that other clients had written since.
 #[test]
 fn a_truncation_is_finished_after_its_client_died() {
     let mut story = Story::begin();
@@ -30,8 +30,9 @@ fn a_truncation_is_finished_after_its_client_died() {
     assert!(story.calls.is_empty());
 }
 
-/// The target chose the chunk files to truncate again when a reply arrived. A writer had closed the
-/// file meanwhile, so there were fewer: those asked for at first were no longer waited for.
+/// Before the fix, the target determined again, when a reply arrived, which chunk files to
+/// truncate. A writer had closed the file meanwhile, so there were fewer of them, and the target no
+/// longer waited for the replies about the others.
 #[test]
 fn the_size_of_a_truncation_is_decided_once() {
     let mut story = Story::begin();
@@ -55,7 +56,8 @@ fn truncations_of_one_file_run_one_after_the_other() {
     assert_eq!(story.calls.len(), 1);
     story.answer::<st::TruncateChunk>(&EmptyReply {});
     assert_eq!(story.replies.len(), 1);
-    // The file is open for writing: the second truncation has no bound of its chunk files.
+    // The file is open for writing, so the second truncation must assume that any chunk file may
+    // exist.
     story.answer::<st::TruncateChunk>(&EmptyReply {});
     assert_eq!(story.replies.len(), 2);
     assert_eq!(story.size(inode), 5);
