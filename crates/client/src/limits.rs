@@ -8,8 +8,9 @@ pub(crate) const SLOTS_PER_WORKER: u32 = 64;
 /// Maximum number of chunk pieces that one thread has in flight. Bounds the buffers of the thread
 /// and of the servers.
 pub(crate) const MAX_PIECES: usize = 128;
-/// Longest piece of one message. Small enough that the pieces of a large range overlap on their
-/// way, large enough that the message's cost doesn't show; a multiple of the granule.
+/// Maximum length of the piece in one message; a multiple of the granule. Small enough that the
+/// pieces of a large range are transferred in parallel, large enough that the cost of a message is
+/// negligible.
 pub(crate) const MAX_PIECE_BYTES: u64 = 1 << 20;
 /// Maximum number of bytes that one copy request copies; the caller sends another request for the
 /// rest. Large enough that the cost of a request is negligible, small enough that a killed program
