@@ -19,7 +19,8 @@ where
     Driven { future: Some(Box::pin(future)), orphan: Some(orphan), grace: None, is_started: false }
 }
 
-/// Like [`drive`], but cancels `future` if it has not completed within `grace` after the drop.
+/// Like [`drive`], but cancels `future` if it has not completed within `grace` after the returned
+/// future was dropped.
 pub(crate) fn drive_for<F: Future + 'static>(
     grace: Duration,
     future: F,

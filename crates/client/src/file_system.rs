@@ -18,9 +18,9 @@ use crate::names::entries::Names;
 /// One worker's access to a file system. Cheap to clone. A clone must stay on the thread of the
 /// original.
 ///
-/// Read-only calls, and calls that read or change the bytes of a file, are cancel-safe: the caller
-/// may drop their futures at any await. The caller must run all other calls to completion, even if
-/// the program that made the call was killed.
+/// Calls that only read, and calls that change the bytes of a file, are cancel-safe: the caller may
+/// drop their futures at any await. The caller must run all other calls to completion, even if the
+/// program that made the call was killed.
 pub trait FileSystem:
     Clone
     + Names

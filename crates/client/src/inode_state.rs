@@ -97,8 +97,8 @@ impl InodeState {
         self.with(|parts| parts.size.reported_extent())
     }
 
-    /// Compares an acknowledged extent with the attributes that are durable at metadata. What
-    /// metadata lost in a power loss becomes unreported again.
+    /// Compares an acknowledged extent with the attributes that are durable at metadata. Changes
+    /// that metadata lost in a power loss count as unreported again.
     pub(crate) fn compare(&self, sent: &ReportedExtent, durable: &Attributes) -> ReportLoss {
         self.with(|parts| parts.size.compare(sent, durable))
     }

@@ -30,7 +30,8 @@ pub(crate) const MAX_REMEMBERED_SPECIAL: usize = 1 << 14;
 /// Maximum number of inodes of which the mount remembers that they have no extended attributes. 32
 /// bytes each.
 pub(crate) const MAX_REMEMBERED_XATTR_ABSENCE: usize = 1 << 16;
-/// How long the mount relies on that absence: as long as the kernel may cache attributes.
+/// How long the mount relies on the absence of extended attributes: as long as the kernel may cache
+/// attributes.
 pub(crate) const XATTR_ABSENCE_VALID: Duration = Duration::from_secs(1);
 /// Number of parts of each shared table. Each part has its own mutex, so that threads seldom
 /// contend.
@@ -53,17 +54,18 @@ pub(crate) const ROOT_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a program waits for a lock before the mount searches for a deadlock cycle over several
 /// metadata targets. Few waits last longer.
 pub(crate) const DEADLOCK_SEARCH_AFTER: Duration = Duration::from_secs(1);
-/// Maximum duration of that search. A search that takes longer is cancelled and repeated later.
+/// Maximum duration of a search for a deadlock cycle. A longer search is cancelled and repeated
+/// later.
 pub(crate) const DEADLOCK_SEARCH_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long other waiters of the mount use the result of a search.
+/// How long other waiters of the mount use the result of a search for a deadlock cycle.
 pub(crate) const DEADLOCK_SEARCH_MAX_AGE: Duration = Duration::from_secs(3);
-/// Approximate maximum number of lock waits that one search reads.
+/// Approximate maximum number of lock waits that a search for a deadlock cycle reads.
 pub(crate) const MAX_DEADLOCK_WAITS: usize = 100_000;
 /// Pause between two checks whether another thread has finished a truncation or the renewal of a
 /// session. Threads cannot wake each other here, and such waits are rare.
 pub(crate) const CONTENTION_PAUSE: Duration = Duration::from_millis(1);
-/// How long a deferred close waits for others, to be sent with them in one message. Short enough
-/// that the space of a file that was unlinked while open seems to become free at once.
+/// How long a deferred close waits, so that it can be sent with other closes in one message. Short
+/// enough that the space of a file that was unlinked while open seems to become free at once.
 pub(crate) const CLOSE_DELAY: Duration = Duration::from_millis(5);
 /// How long setting a stripe pattern waits until metadata has acknowledged the deferred closes of
 /// the file.
@@ -77,7 +79,7 @@ pub(crate) const MAX_NOTED_NOTIFICATIONS: usize = 4096;
 /// How long a write continues after its caller was killed. Servers that reply have finished the
 /// write by then. If a server is down, the killed program must be able to end.
 pub(crate) const WRITE_GRACE: Duration = Duration::from_secs(1);
-/// How long management may delay the reply to a map request until the map changes.
+/// How long management may delay the reply to a map request while it has no newer map.
 pub(crate) const MAP_POLL: Duration = Duration::from_secs(20);
 /// Pause between two checks whether all storage targets have reported their capacity to management.
 pub(crate) const CAPACITY_POLL: Duration = Duration::from_millis(20);

@@ -121,8 +121,8 @@ impl Client {
         self.mount().xattr_absence.note(attributes, skep_env::now());
     }
 
-    /// Returns whether `inode` is the root and the root had no such attribute when this mount last
-    /// saw it.
+    /// Returns whether `inode` is the root, and the root had neither a capability nor an access
+    /// control list when this mount last saw its attributes.
     fn is_plain_root(&self, inode: InodeId) -> bool {
         let lacks_all = |seen: Attributes| !seen.has_capability && !seen.has_acl;
         inode == InodeId::ROOT && self.mount().seen.root().is_some_and(lacks_all)

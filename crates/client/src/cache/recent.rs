@@ -1,4 +1,4 @@
-//! A table of values by inode. Its size is bounded: it drops the oldest values.
+//! A bounded table of values by inode that drops the oldest values.
 
 use crate::files::handles::part_of;
 use crate::limits::TABLE_PARTS;
@@ -6,8 +6,8 @@ use skep_types::InodeId;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Values for a limited number of inodes. If the table is full, it drops the values that were
-/// recorded least recently.
+/// Values for a limited number of inodes. A full table drops the values that were recorded least
+/// recently.
 #[derive(Debug)]
 pub(crate) struct Recent<V> {
     /// Each mutex protects only its part. No thread locks two parts at once.

@@ -15,10 +15,11 @@ pub(crate) fn is_asked_by_kernel(name: &[u8]) -> bool {
 /// The last record about an inode.
 #[derive(Debug, Clone, Copy)]
 enum Absence {
-    /// Attributes that arrived at this time showed that the inode has none of these attributes.
+    /// Attributes from metadata that arrived at this time showed that the inode has none of these
+    /// extended attributes.
     Since(Duration),
-    /// The inode may have one of these attributes: a program set one through this mount, or
-    /// attributes from metadata showed one. Attributes that arrive before this time are ignored,
+    /// The inode may have one of these extended attributes: a program set one through this mount,
+    /// or attributes from metadata showed one. Attributes that arrive before this time are ignored,
     /// since they may be out of date.
     NotUntil(Duration),
 }
@@ -32,7 +33,7 @@ impl XattrAbsence {
         Self(Recent::new(MAX_REMEMBERED_XATTR_ABSENCE))
     }
 
-    /// Records whether an inode has such extended attributes.
+    /// Records whether an inode has extended attributes that the kernel requests by itself.
     pub(crate) fn note(&self, attributes: &Attributes, now: Duration) {
         let has_none = !attributes.has_capability && !attributes.has_acl;
         self.0.update(attributes.inode, |noted| match noted {

@@ -256,7 +256,7 @@ async fn change_chunk(
         };
         let advanced = advanced.map_err(|error| error.within(format_args!("chunk file {key}")))?;
         // If a later reply comes from another incarnation, the host may have lost the earlier
-        // steps. So the next sync must be compared with the first incarnation.
+        // steps. So the next sync must compare its incarnation with the first one.
         let incarnation = *first.get_or_insert(advanced.incarnation);
         if advanced.end >= part.range.end {
             return Ok(incarnation);
@@ -266,8 +266,8 @@ async fn change_chunk(
 }
 
 /// Clears the bytes and the space that a failed operation left beyond the end of the file, within
-/// `range`. Best effort: if storage does not reply, the bytes stay, and programs get that error
-/// from their own operations.
+/// `range`. Best effort: if storage does not reply, the bytes stay, and later operations of
+/// programs fail as well.
 pub(crate) async fn clear_behind(
     worker: &Rc<Worker>,
     file: &Arc<OpenFile>,

@@ -1,6 +1,5 @@
-//! Checksums of data in transit: one for each granule of the chunk file that the data touches. The
-//! first and last granule may be covered in part. Storage can store the checksum of a whole granule
-//! as it arrives.
+//! Checksums of data in transit. The data is split at the granule boundaries of its chunk file, and
+//! each part has one checksum. So storage can store the checksum of a whole granule as received.
 
 use skep_types::GRANULE_BYTES;
 use skep_types::codec::crc32c;

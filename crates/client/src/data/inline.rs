@@ -45,9 +45,8 @@ pub(crate) async fn read(
     }
 }
 
-/// Returns the end of the inline data, rounded up to a block, if `offset` lies in data or before
-/// it. If `offset` lies in the hole after the data, the result is at most `offset`. Between the end
-/// of the data and the end of the inline bytes there is one hole.
+/// Returns the end of the inline data, rounded up to a block. All inline bytes from there on are
+/// one hole. If `offset` lies in this hole, the result is at most `offset`.
 pub(crate) async fn data_end(worker: &Rc<Worker>, file: &OpenFile, offset: u64) -> Result<u64> {
     let (inode, most) = (file.inode.id, file.pattern.inline_bytes());
     let start = offset - offset % INLINE_UNIT;

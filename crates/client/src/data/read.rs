@@ -27,8 +27,8 @@ pub trait Reads {
     fn read(&self, handle: HandleId, offset: u64, into: Buf)
     -> impl Future<Output = Result<usize>>;
 
-    /// Records that the caller may cache the bytes of the read that it is about to begin. The
-    /// kernel's page cache does so.
+    /// Records that the kernel's page cache may keep the bytes of the read that the caller is about
+    /// to begin.
     fn note_cached(&self, _handle: HandleId) {}
 
     /// Returns whether the kernel may have cached pages of a file since the file was opened.

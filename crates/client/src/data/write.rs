@@ -216,10 +216,10 @@ impl Write<'_> {
         (written, result)
     }
 
-    /// Overwrites with zeros the bytes that a failed write left beyond the end of the file;
-    /// otherwise a program would read them after the file has grown. Storage needs no more space
-    /// for this, since the bytes are allocated already. Best effort: if storage does not reply, the
-    /// bytes stay, and programs get that error from their own operations.
+    /// Overwrites with zeros the bytes that a failed write left beyond the end of the file.
+    /// Otherwise a program would read these bytes after the file has grown. Storage needs no more
+    /// space for the zeros, since the bytes are allocated already. Best effort: if storage does not
+    /// reply, the bytes stay, and later operations of programs fail as well.
     async fn clear_beyond_end(&self, worker: &Rc<Worker>, written: Vec<Piece>) {
         let size = newest_size(worker, self.file).await;
         for piece in written {

@@ -20,9 +20,9 @@ pub trait Closes {
     /// - The errors of the report to metadata.
     fn flush(&self, handle: HandleId) -> impl Future<Output = Result<()>>;
 
-    /// Closes a handle. The handle is invalid afterwards, even after an error. If metadata has all
-    /// sizes already (after [`Self::flush`]), this function returns at once, and the close is sent
-    /// to metadata a few milliseconds later.
+    /// Closes a handle. The handle is invalid afterwards, even after an error. If all sizes are
+    /// already reported to metadata (by [`Self::flush`]), this function returns at once, and the
+    /// mount sends the close a few milliseconds later.
     ///
     /// # Errors
     /// - `Stale` if the handle is not open.

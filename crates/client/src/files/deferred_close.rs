@@ -1,6 +1,6 @@
-//! Deferred closes. If metadata has all sizes of a file, its close is sent a few milliseconds
-//! later, in one message with other closes of the thread, and no caller waits for it. That saves
-//! metadata one transaction for each file that is created and closed.
+//! Deferred closes. If all sizes of a file are already reported to metadata, its close is sent a
+//! few milliseconds later, in one message with other closes of the thread. No caller waits for it.
+//! That saves metadata one transaction for each file that is created and closed.
 
 use crate::client::Client;
 use crate::files::closing_files::ClosingFile;

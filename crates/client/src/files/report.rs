@@ -54,7 +54,7 @@ impl Client {
         Ok(attributes)
     }
 
-    /// Returns the size of a file that follows from the sizes of its chunk files.
+    /// Returns the size of a file, computed from the sizes of its chunk files.
     async fn measure(&self, state: &Arc<InodeState>) -> Result<u64> {
         let Some(pattern) = self.known_pattern(state.id) else { return Ok(0) };
         let stats = self.chunk_stats(state.id, &pattern).await?;

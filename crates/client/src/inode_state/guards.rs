@@ -1,4 +1,5 @@
-//! Guards of writes, truncations and lone appends in progress. Dropping a guard ends its operation.
+//! Guards of writes, truncations and lone appends in progress. A lone append relies on no other
+//! client moving the end of the file. Dropping a guard ends its operation.
 
 use crate::inode_state::InodeState;
 use skep_types::{Attributes, ChunkFileKey, GroupId, HostIncarnation};
@@ -19,8 +20,8 @@ impl InodeState {
         self.with(|parts| parts.guards.try_truncate()).then(|| TruncationClaim(Arc::clone(self)))
     }
 
-    /// Begins an append at the end of the file as this mount knows it. Returns `None` if the file
-    /// is shared, so that other clients may move its end.
+    /// Begins a lone append, at the end of the file that this mount has recorded. Returns `None` if
+    /// the file is shared, so that other clients may move its end.
     pub(crate) fn try_append_alone(self: &Arc<Self>) -> Option<LoneAppend> {
         let is_begun = self.with(|parts| {
             let is_alone = !parts.handles.is_shared();
@@ -32,13 +33,13 @@ impl InodeState {
         is_begun.then(|| LoneAppend(Arc::clone(self)))
     }
 
-    /// Returns whether such appends are in progress.
+    /// Returns whether lone appends are in progress.
     pub(crate) fn has_lone_appends(&self) -> bool {
         self.with(|parts| parts.guards.has_lone_appends())
     }
 }
 
-/// An append in progress at the end of the file as this mount knows it.
+/// A lone append in progress. Dropping it ends the append.
 #[derive(Debug)]
 pub(crate) struct LoneAppend(Arc<InodeState>);
 

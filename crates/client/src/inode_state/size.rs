@@ -25,7 +25,7 @@ pub(crate) struct ReportedExtent {
     upto: u64,
 }
 
-/// The information that metadata lost from acknowledged reports.
+/// The kind of information that metadata lost from acknowledged reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReportLoss {
     Nothing,
@@ -233,7 +233,7 @@ impl FileSize {
     }
 
     /// Compares the acknowledged extent `sent` with the attributes that are durable at metadata.
-    /// What metadata lost in a power loss becomes unreported again.
+    /// Changes that metadata lost in a power loss count as unreported again.
     pub(super) fn compare(&mut self, sent: &ReportedExtent, durable: &Attributes) -> ReportLoss {
         self.durable = self.durable.max(sent.upto);
         let is_unchanged = self.truncate_generation == sent.truncate_generation;

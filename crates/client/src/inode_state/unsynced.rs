@@ -115,8 +115,8 @@ impl UnsyncedWrites {
         if state.last_write <= synced.upto {
             self.chunk_files.remove(&synced.key);
         } else {
-            // The writes that arrived during the sync went to the current incarnation. Otherwise
-            // their replies have shown or will show a different one.
+            // Writes that were acknowledged during the sync went to the current incarnation; if
+            // not, their own replies carry a different incarnation, which reveals the loss.
             state.incarnation = incarnation;
         }
         self.losses += u64::from(is_lost);

@@ -5,7 +5,7 @@
 //! - A `flock` lock belongs to its handle.
 //! - A POSIX lock belongs to a process. The kernel sends the number of that owner with each
 //!   `close(2)`.
-//! - A lock of an open file description looks like a POSIX lock, but the kernel never sends its
+//! - An open file description (OFD) lock looks like a POSIX lock, but the kernel never sends its
 //!   owner again. So its ranges are released when the handle through which they were locked is
 //!   closed.
 

@@ -45,8 +45,8 @@ pub(crate) struct FileLocks {
     has_posix: AtomicBool,
 }
 
-/// The exclusive right of one request to change an owner's locks. Dropping it lets the next request
-/// run.
+/// The exclusive right of one request to change an owner's locks. Dropping this value lets the next
+/// request run.
 pub(crate) struct OwnerTurn {
     locks: Arc<FileLocks>,
     pub(crate) owner: Owner,

@@ -53,8 +53,8 @@ pub struct MountOptions {
     pub log: LogControl,
 }
 
-/// Sets the log level of this process to `Some` level, or changes nothing for `None`. Returns the
-/// level afterwards.
+/// Sets the log level of this process if the argument is `Some`, and changes nothing otherwise.
+/// Returns the level that is in effect afterwards.
 type ChangeLog = dyn Fn(Option<&str>) -> Result<LogLevel> + Send + Sync;
 
 /// Changes the log level of this process. The default `None` means that the process has no log.
@@ -62,7 +62,8 @@ type ChangeLog = dyn Fn(Option<&str>) -> Result<LogLevel> + Send + Sync;
 pub struct LogControl(pub Option<Arc<ChangeLog>>);
 
 impl LogControl {
-    /// Sets the log level, or changes nothing if `level` is `None`. Returns the level afterwards.
+    /// Sets the log level if `level` is `Some`, and changes nothing otherwise. Returns the level
+    /// that is in effect afterwards.
     ///
     /// # Errors
     /// - `InvalidArgument` if `level` is not a log level.

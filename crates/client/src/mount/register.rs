@@ -41,8 +41,7 @@ pub(super) async fn register_patiently(options: &MountOptions) -> Result<Registe
             logged.push(error.code());
             tracing::warn!("{error}; trying on, {span}");
         }
-        // Sleeps at most until the deadline, so that the last attempt is at the deadline and not
-        // before.
+        // The last attempt must be at the deadline, not before it.
         skep_env::sleep(left.unwrap_or(pause).min(pause)).await;
         pause = (pause * 2).min(LONGEST_MANAGEMENT_PAUSE);
     }

@@ -140,8 +140,8 @@ impl Client {
         match send_attempt(Rc::clone(&self.0), slot, Rc::new(request), options, None).await {
             Ok(opened) => {
                 file.inode.observe(&opened.attributes, skep_env::now());
-                // A program has set another pattern while the file was empty and this session lost.
-                // Other clients now use the chunk files of that pattern.
+                // While the session was lost, another program set a different pattern for the empty
+                // file. Other clients now use the chunk files of that pattern.
                 let generation = opened.pattern.as_ref().map(|pattern| pattern.generation);
                 if generation != Some(file.pattern.generation) {
                     let inode = file.inode.id;

@@ -91,8 +91,8 @@ impl Client {
         if let Some(state) = mount.inodes.get(notification.inode)
             && let Err(error) = self.begin_to_share(&state).await
         {
-            // Metadata requests the size from storage after this client has closed the file or has
-            // left the cluster.
+            // Best effort: after an error, metadata requests the size from storage as soon as this
+            // client has closed the file or has left the cluster.
             tracing::debug!("file {}: cannot begin to share it: {error}", notification.inode);
         }
         let request = AcknowledgeNotifications { numbers: vec![notification.number] };
@@ -114,7 +114,8 @@ impl Client {
             return Ok(());
         }
         self.mount().share(state);
-        // Lone appends in progress still rely on an end that no other client has moved.
+        // Appends that began before the file was shared rely on an end that no other client moves.
+        // The acknowledgement of the notification must wait for them.
         while state.has_lone_appends() {
             skep_env::sleep(CONTENTION_PAUSE).await;
         }

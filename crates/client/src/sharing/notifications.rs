@@ -59,9 +59,9 @@ impl Notifications {
         }
     }
 
-    /// Returns whether a notification for a file has arrived after `position`. Also returns `true`
-    /// if the log has dropped notifications since then, because one of them may have been for the
-    /// file.
+    /// Returns whether a notification for a file has arrived after `position`. If the log has
+    /// dropped notifications that arrived since then, returns `true`, because one of them may have
+    /// been for this file.
     pub(crate) fn has_come_since(&self, position: Position, inode: InodeId) -> bool {
         if self.position() == position {
             return false;
