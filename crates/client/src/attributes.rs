@@ -1,4 +1,4 @@
-//! Attributes of inodes: what `stat` shows, extended attributes, stripe patterns.
+//! Attributes of inodes: `stat`, extended attributes, stripe patterns.
 
 pub(crate) mod pattern;
 pub(crate) mod stat;

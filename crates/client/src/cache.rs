@@ -1,5 +1,5 @@
-//! What a mount remembers of inodes: versions that the kernel caches, attributes as last seen, the
-//! absence of extended attributes. All in bounded tables. No I/O.
+//! Bounded tables of facts about inodes: the versions that the kernel caches, the attributes last
+//! seen, and the absence of extended attributes. No I/O.
 
 pub(crate) mod recent;
 pub(crate) mod seen;

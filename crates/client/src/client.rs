@@ -1,5 +1,5 @@
-//! One thread's client: its connections, its part of the sessions. The operations are in the
-//! modules named after them.
+//! The client of one thread: its connections, and its range of slots in each session. The
+//! operations are in the modules named after them.
 
 use crate::files::closing_files::DeferredCloses;
 use crate::limits::MAX_PIECES;
@@ -13,10 +13,11 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Does file operations, for one thread. Cheap to clone; stays on its thread.
+/// Runs file operations on one thread. Cheap to clone. A clone must stay on the thread of the
+/// original.
 ///
-/// An operation waits without limit for servers that don't reply; drop its future to give up. The
-/// servers may have done a dropped operation, or do it later.
+/// An operation waits without limit for servers that do not reply. A caller that wants to give up
+/// drops the future; the servers may have executed the operation already, or may execute it later.
 #[derive(Debug, Clone)]
 pub struct Client(pub(crate) Rc<Worker>);
 
@@ -24,21 +25,22 @@ pub struct Client(pub(crate) Rc<Worker>);
 pub(crate) struct Worker {
     pub(crate) mount: Arc<Mount>,
     pub(crate) router: Rc<Router>,
-    /// Number of this thread's range of slots.
+    /// Number of this worker, from zero; selects its range of slots in each session.
     pub(crate) index: usize,
     pub(crate) sessions: RefCell<HashMap<GroupId, Rc<ThreadSession>>>,
-    /// Limits the chunk pieces under way.
+    /// Limits the chunk pieces in flight to [`MAX_PIECES`].
     pub(crate) pieces: Rc<Semaphore>,
     pub(crate) closes: DeferredCloses,
     operations: Cell<u64>,
 }
 
 impl Client {
-    /// The client of one worker, from 0 to `workers` - 1. Call it on the worker's thread, inside
-    /// `skep_env::block_on`, once for each worker.
+    /// Creates the client of one worker. `worker_index` is from 0 to `workers` - 1. Call this
+    /// function once for each worker, on the worker's thread, inside `skep_env::block_on`.
     ///
     /// # Errors
-    /// `InvalidArgument` if the worker has its client already, or isn't one.
+    /// Returns `InvalidArgument` if the worker has a client already, or if there is no worker with
+    /// this index.
     pub fn new(mount: Arc<Mount>, worker_index: usize) -> Result<Self> {
         mount.take_worker(worker_index)?;
         let router = Router::new(mount.identity(), Channel::random(), Arc::clone(&mount.cell));
@@ -53,12 +55,12 @@ impl Client {
         })))
     }
 
-    /// The newest cluster map.
+    /// Returns the newest cluster map.
     pub fn map(&self) -> Arc<ClusterMap> {
         self.0.router.map()
     }
 
-    /// The mount, which this thread shares with others.
+    /// Returns the mount, which all clients of this process share.
     pub fn mount(&self) -> &Arc<Mount> {
         &self.0.mount
     }
@@ -73,7 +75,7 @@ impl Client {
 }
 
 impl Worker {
-    /// A number for the next request, unique in this cluster: node, thread, count.
+    /// Returns a trace id for the next request, unique in the cluster: node, worker, count.
     pub(crate) fn next_trace(&self) -> u128 {
         let count = self.operations.get() + 1;
         self.operations.set(count);

@@ -1,5 +1,5 @@
-//! The bytes of files: reading, writing, allocating and copying them, on storage targets and (the
-//! first bytes) on metadata. Names and attributes are not here.
+//! The bytes of files: reading, writing, allocating and copying them. Metadata stores the first
+//! bytes of a file, storage targets the rest.
 
 pub(crate) mod allocate;
 pub(crate) mod chunk_stats;

@@ -1,16 +1,16 @@
-//! Operations that must run to their end, even when their caller is gone.
+//! Operations that run to completion even if their caller drops the future.
 //!
-//! A modifying request occupies its slot until its reply is here; a write must not arrive after the
-//! truncation that waited for it. So when the caller is interrupted and drops the future, the
-//! operation goes on as a task of its own.
+//! A modifying request occupies its slot until its reply arrives, and a write must not arrive after
+//! the truncation that waited for it. So if the caller is interrupted and drops the future, the
+//! operation continues as a task of its own.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Runs `future` to its end, even if what is returned here is dropped after its first poll;
-/// `orphan` then gets the result.
+/// Runs `future` to completion. If the returned future is dropped after its first poll, `future`
+/// continues as a task, and `orphan` gets its result.
 pub(crate) fn drive<F, O>(future: F, orphan: O) -> Driven<F, O>
 where
     F: Future + 'static,
@@ -19,7 +19,8 @@ where
     Driven { future: Some(Box::pin(future)), orphan: Some(orphan), grace: None, is_started: false }
 }
 
-/// Like [`drive`], but gives up when `grace` has passed since it was dropped.
+/// Like [`drive`], but cancels `future` if it has not completed within `grace` after the returned
+/// future was dropped.
 pub(crate) fn drive_for<F: Future + 'static>(
     grace: Duration,
     future: F,
@@ -28,7 +29,7 @@ pub(crate) fn drive_for<F: Future + 'static>(
     Driven { future, orphan, grace: Some(grace), is_started: false }
 }
 
-/// See [`drive`].
+/// The future that [`drive`] and [`drive_for`] return.
 pub(crate) struct Driven<F: Future + 'static, O: FnOnce(F::Output) + 'static> {
     future: Option<Pin<Box<F>>>,
     orphan: Option<O>,
@@ -36,7 +37,7 @@ pub(crate) struct Driven<F: Future + 'static, O: FnOnce(F::Output) + 'static> {
     is_started: bool,
 }
 
-// The future is pinned on the heap, so the handle to it may move.
+// The future is pinned on the heap, so a `Driven` may move.
 impl<F: Future + 'static, O: FnOnce(F::Output) + 'static> Unpin for Driven<F, O> {}
 
 impl<F: Future + 'static, O: FnOnce(F::Output) + 'static> Future for Driven<F, O> {
@@ -56,8 +57,8 @@ impl<F: Future + 'static, O: FnOnce(F::Output) + 'static> Future for Driven<F, O
 impl<F: Future + 'static, O: FnOnce(F::Output) + 'static> Drop for Driven<F, O> {
     fn drop(&mut self) {
         let (Some(future), Some(orphan)) = (self.future.take(), self.orphan.take()) else { return };
-        // A future that was never polled has sent nothing that needs an end. When the thread ends,
-        // so do its operations: the session's lease cleans up.
+        // A future that was never polled has sent no request. When the thread's event loop has
+        // ended, no task can run; the server cleans up when the session's lease runs out.
         if !self.is_started || !skep_env::is_running() {
             return;
         }

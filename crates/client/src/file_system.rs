@@ -1,5 +1,5 @@
-//! All calls that a file system answers, as one trait: the sum of the traits that stand next to the
-//! code. Tests can mount another file system than [`crate::Client`], such as one in memory.
+//! The operations of a file system as one trait, the sum of the traits next to each operation.
+//! Tests can mount an implementation other than [`crate::Client`], such as one in memory.
 
 use crate::attributes::pattern::Patterns;
 use crate::attributes::stat::InodeAttributes;
@@ -15,11 +15,12 @@ use crate::locks::file_locks::Locks;
 use crate::names::directory::Directories;
 use crate::names::entries::Names;
 
-/// One worker's access to a file system. Cheap to clone; stays on its thread.
+/// One worker's access to a file system. Cheap to clone. A clone must stay on the thread of the
+/// original.
 ///
-/// Futures of calls that only look may be dropped at any time, and so may those that read or change
-/// the bytes of a file. The caller runs those of other calls to their end, even if the program that
-/// made the call is gone.
+/// Calls that only read, and calls that change the bytes of a file, are cancel-safe: the caller may
+/// drop their futures at any await. The caller must run all other calls to completion, even if the
+/// program that made the call was killed.
 pub trait FileSystem:
     Clone
     + Names

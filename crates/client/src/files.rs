@@ -1,5 +1,5 @@
-//! Open files: opening, closing, reporting and syncing them, and the tables of their handles and
-//! inodes. What happens to their bytes is in `data`.
+//! Open files: opening, closing, reporting and syncing them, and the tables of handles and inodes.
+//! The bytes of files are in `data`.
 
 pub(crate) mod close;
 pub(crate) mod closing_files;

@@ -1,10 +1,10 @@
-//! The state of one inode that this mount has open or has written to, shared by all its handles on
-//! all threads. Pure: times come as arguments.
+//! The state of one inode that this mount has open or has written to. All handles on all threads
+//! share it. Pure: times are arguments.
 //!
-//! - `size`: how far the file reaches, and what of that metadata must still get in a report.
-//! - `unsynced`: acknowledged writes that may not be on the devices yet.
+//! - `size`: the size of the file, and the part of it that is not reported to metadata yet.
+//! - `unsynced`: acknowledged writes that may not be durable yet.
 //! - `opens`: the handles of the file.
-//! - `guards`, `guard_count`: writes, truncations and appends under way.
+//! - `guards`, `guard_count`: writes, truncations and appends in progress.
 
 mod guard_count;
 pub(crate) mod guards;
@@ -25,7 +25,7 @@ struct Parts {
     unsynced: unsynced::UnsyncedWrites,
     handles: opens::OpenHandles,
     guards: guard_count::GuardCount,
-    /// The inode stands in the queue of closed ones.
+    /// The inode is in the queue of closed inodes with unsynced writes.
     is_queued: bool,
 }
 
@@ -33,7 +33,8 @@ struct Parts {
 #[derive(Debug)]
 pub(crate) struct InodeState {
     pub(crate) id: InodeId,
-    /// Protects the parts alone; nothing is awaited under it, and it is the innermost lock.
+    /// The mutex protects only the parts. It is the innermost lock, and no task awaits anything
+    /// while it holds the lock.
     parts: Mutex<Parts>,
 }
 
@@ -48,33 +49,34 @@ impl InodeState {
 
     // ---- the size
 
-    /// Takes attributes from metadata, unless newer ones were seen.
+    /// Records attributes from metadata, unless newer ones were recorded before.
     pub(crate) fn observe(&self, attributes: &Attributes, now: Duration) {
         self.with(|parts| parts.size.observe(attributes, now));
     }
 
-    /// The size: as metadata replied it, or as far as this mount wrote.
+    /// Returns the size of the file: the last size from metadata, or the end of this mount's writes
+    /// if that is larger.
     pub(crate) fn size(&self) -> u64 {
         self.with(|parts| parts.size.size())
     }
 
-    /// How long ago metadata replied the size.
+    /// Returns how long ago the last size from metadata arrived.
     pub(crate) fn age(&self, now: Duration) -> Duration {
         self.with(|parts| parts.size.age(now))
     }
 
-    /// Raises the size in attributes to what this mount wrote.
+    /// Raises the size in `attributes` to the end of this mount's writes.
     pub(crate) fn merge_into(&self, attributes: &mut Attributes) {
         self.with(|parts| parts.size.merge_into(attributes));
     }
 
-    /// The report that metadata must get now, if any.
+    /// Returns the report that must be sent to metadata now, if any.
     pub(crate) fn unreported(&self) -> Option<SizeReport> {
         self.with(|parts| parts.size.unreported())
     }
 
-    /// Metadata replied to a report. `is_durable`: the reply came when the report was on its
-    /// device.
+    /// Records the reply to a report. `is_durable` means that metadata replied after the report was
+    /// durable.
     pub(crate) fn reported(
         &self,
         report: &SizeReport,
@@ -85,56 +87,59 @@ impl InodeState {
         self.with(|parts| parts.size.reported(report, attributes, is_durable, now));
     }
 
-    /// Whether metadata acknowledged a report that may not be on its device yet.
+    /// Returns whether metadata acknowledged a report that may not be durable yet.
     pub(crate) fn is_reported_undurably(&self) -> bool {
         self.with(|parts| parts.size.is_reported_undurably())
     }
 
-    /// What metadata has been sent so far.
+    /// Returns the extent that metadata has acknowledged so far.
     pub(crate) fn reported_extent(&self) -> ReportedExtent {
         self.with(|parts| parts.size.reported_extent())
     }
 
-    /// Compares what was reported with what metadata has on its device. What metadata lost, because
-    /// its host lost power, is unreported again.
+    /// Compares an acknowledged extent with the attributes that are durable at metadata. Changes
+    /// that metadata lost in a power loss count as unreported again.
     pub(crate) fn compare(&self, sent: &ReportedExtent, durable: &Attributes) -> ReportLoss {
         self.with(|parts| parts.size.compare(sent, durable))
     }
 
-    /// Discards unreported sizes after an eviction: another client may have changed the file.
+    /// Discards unreported sizes after an eviction, since another client may have changed the file.
     pub(crate) fn forget_unreported(&self) {
         self.with(|parts| parts.size.forget_unreported());
     }
 
-    /// Whether metadata must get the new size now, since other clients rely on it.
+    /// Returns whether the new size must be reported to metadata now, since other clients rely on
+    /// it.
     pub(crate) fn must_report_size(&self) -> bool {
         self.with(|parts| parts.handles.is_shared() && parts.size.is_beyond_metadata())
     }
 
     // ---- unsynced writes
 
-    /// Chunk files to be synced now.
+    /// Returns the chunk files that must be synced now.
     pub(crate) fn unsynced(&self) -> Vec<UnsyncedChunkFile> {
         self.with(|parts| parts.unsynced.chunk_files())
     }
 
-    /// A storage host of this incarnation synced a chunk file. Another incarnation than the one
-    /// that acknowledged the writes may have lost them.
+    /// Records that a storage host synced a chunk file. If its incarnation differs from that of the
+    /// host that acknowledged the writes, the writes may be lost.
     pub(crate) fn synced(&self, synced: &UnsyncedChunkFile, incarnation: HostIncarnation) {
         self.with(|parts| parts.unsynced.chunk_synced(synced, incarnation));
     }
 
-    /// Marks of writes of bytes in metadata to be synced now.
+    /// Returns the marks of the inline writes that must be synced now.
     pub(crate) fn unsynced_inline(&self) -> Vec<InlineMark> {
         self.with(|parts| parts.unsynced.inline())
     }
 
-    /// Metadata has these writes on its device, or (`is_lost`) has lost some of them.
+    /// Records that these inline writes are durable at metadata, or that some of them are lost
+    /// (`is_lost`).
     pub(crate) fn inline_synced(&self, marks: &[InlineMark], is_lost: bool) {
         self.with(|parts| parts.unsynced.inline_synced(marks, is_lost));
     }
 
-    /// How often acknowledged writes may have been lost; each handle reports that to its user once.
+    /// Returns how often acknowledged writes may have been lost. Each handle reports a loss to its
+    /// program once.
     pub(crate) fn losses(&self) -> u64 {
         self.with(|parts| parts.unsynced.losses())
     }
@@ -146,75 +151,78 @@ impl InodeState {
         self.with(|parts| parts.handles.opened());
     }
 
-    /// Notes that the close of a handle has begun.
+    /// Records that the close of a handle has begun.
     pub(crate) fn closing(&self) {
         self.with(|parts| parts.handles.closing());
     }
 
-    /// Notes the end of a close that had begun; whether it was the last handle.
+    /// Records that a close has ended. Returns whether it was that of the last handle.
     pub(crate) fn closed(&self) -> bool {
         self.with(|parts| parts.handles.closed())
     }
 
-    /// How often it was opened when it wasn't open; `None` if it isn't open.
+    /// Returns the number of times that the file was opened while it had no handle, or `None` if
+    /// the file is not open now.
     pub(crate) fn life(&self) -> Option<u64> {
         self.with(|parts| parts.handles.life())
     }
 
-    /// Whether it has a handle that isn't being closed.
+    /// Returns whether the file has a handle that is not being closed.
     pub(crate) fn has_live_handles(&self) -> bool {
         self.with(|parts| parts.handles.has_live_handles())
     }
 
-    /// Whether it is open, but all its handles are being closed.
+    /// Returns whether the file is open and all its handles are being closed.
     pub(crate) fn is_being_closed(&self) -> bool {
         self.with(|parts| parts.handles.is_being_closed())
     }
 
-    /// Notes that other clients have it open too; holds until the last handle of this mount is
+    /// Records that other clients share the file. Valid until the last handle of this mount is
     /// closed.
     pub(crate) fn set_shared(&self) {
         self.with(|parts| parts.handles.set_shared());
     }
 
-    /// Whether other clients have it open too, and at least one client may write.
+    /// Returns whether the file is shared: other clients also have it open, and at least one client
+    /// may write.
     pub(crate) fn is_shared(&self) -> bool {
         self.with(|parts| parts.handles.is_shared())
     }
 
-    /// Notes that a program locks something of it.
+    /// Records that a program locks the file or a range of it.
     pub(crate) fn set_locked(&self) {
         self.with(|parts| parts.handles.set_locked());
     }
 
-    /// Whether a program has ever locked something of it while it was open.
+    /// Returns whether a program has locked the file or a range of it since this state was created.
     pub(crate) fn is_locked(&self) -> bool {
         self.with(|parts| parts.handles.is_locked())
     }
 
-    /// Notes that bytes of it are read for a cache of the caller's.
+    /// Records that the caller may cache bytes of the file, as the kernel's page cache does.
     pub(crate) fn set_cached(&self) {
         self.with(|parts| parts.handles.set_cached());
     }
 
-    /// Whether such a cache may hold bytes that were read since the file was opened.
+    /// Returns whether the caller may have cached bytes since the file was opened.
     pub(crate) fn is_cached(&self) -> bool {
         self.with(|parts| parts.handles.is_cached())
     }
 
     // ---- the table of inodes
 
-    /// Whether nothing has to be remembered of it.
+    /// Returns whether the state is no longer needed: the file is closed and has no unsynced
+    /// writes.
     pub(crate) fn is_idle(&self) -> bool {
         self.with(|parts| !parts.handles.is_open() && parts.unsynced.is_empty())
     }
 
-    /// Whether it is closed but has unsynced writes.
+    /// Returns whether the file is closed and has unsynced writes.
     pub(crate) fn is_closed_unsynced(&self) -> bool {
         self.with(|parts| !parts.handles.is_open() && !parts.unsynced.is_empty())
     }
 
-    /// Notes whether it stands in the queue of closed ones; returns what was noted before.
+    /// Records whether the inode is in the queue of closed inodes. Returns the previous value.
     pub(crate) fn set_queued(&self, is_queued: bool) -> bool {
         self.with(|parts| std::mem::replace(&mut parts.is_queued, is_queued))
     }

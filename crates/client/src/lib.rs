@@ -1,19 +1,22 @@
-//! All file operations of Skep, for the mount and for programs that use the library: sessions,
-//! striping, checksums, sizes of files that are being written.
+//! All file operations of Skep, for the mount and for programs that use this library: names,
+//! attributes, data, locks, and the sessions that make each change happen exactly once.
 //!
-//! The threads of a process share a [`Mount`]. Each thread has a [`Client`] of its own, with its
-//! own connections and its own range of session slots, so that the path of an operation crosses no
-//! thread. `docs/semantics.md` lists the guarantees for applications.
+//! The threads of a process share a [`Mount`]. Each thread has its own [`Client`], with its own
+//! connections and its own range of session slots, so that no operation needs another thread.
+//! `docs/semantics.md` lists the guarantees for applications.
 //!
 //! # Where requests are retried
-//! `skep-rpc`'s router repeats requests over other connections. The client retries only where the
-//! router lacks the facts:
-//! - `session::request` and `session::renewal`: in a new session, after the old one was lost;
-//!   `files::sync` likewise for the sync of a whole group, once;
-//! - `data::read`, `data::write`, `data::inline`: once more, when a checksum doesn't match;
-//! - `mount::eviction`: reads from storage after this client joined the cluster anew, and joining;
-//! - `mount::register` and `mount::background`: requests to management, with a pause;
-//! - `sharing::follow`: waiting for notifications, with a pause.
+//! The router of `skep-rpc` repeats a request when its connection is lost. The client retries only
+//! in cases that the router cannot decide:
+//! - `session::request` and `session::renewal` send a request again in a new session after the old
+//!   session was lost. `files::sync` does the same, once, for the sync of a whole group.
+//! - `data::read`, `data::write` and `data::inline` send a request once more if a checksum does not
+//!   match.
+//! - `mount::eviction` joins the cluster again after an eviction, and then repeats reads from
+//!   storage.
+//! - `mount::register` and `mount::background` repeat requests to management, with a pause between
+//!   two attempts.
+//! - `sharing::follow` repeats the wait for notifications, with a pause after an error.
 
 mod attributes;
 mod cache;

@@ -2,81 +2,94 @@
 
 use std::time::Duration;
 
-/// Modifying requests that one thread has under way at one metadata target; further ones wait. A
-/// thread's share of the kernel's queue is smaller.
+/// Maximum number of modifying requests that one thread has in flight at one metadata group;
+/// further requests wait. Larger than a thread's share of the kernel's request queue.
 pub(crate) const SLOTS_PER_WORKER: u32 = 64;
-/// Chunk pieces that one thread has under way: bounds its own buffers and those of the servers.
+/// Maximum number of chunk pieces that one thread has in flight. Bounds the buffers of the thread
+/// and of the servers.
 pub(crate) const MAX_PIECES: usize = 128;
-/// Longest piece of one message. Small enough that the pieces of a large range overlap on their
-/// way, large enough that the message's cost doesn't show; a multiple of the granule.
+/// Maximum length of the piece in one message; a multiple of the granule. Small enough that the
+/// pieces of a large range are transferred in parallel, large enough that the cost of a message is
+/// negligible.
 pub(crate) const MAX_PIECE_BYTES: u64 = 1 << 20;
-/// Most bytes that one copy request copies; the caller sends another for the rest. Large enough
-/// that the number of requests doesn't show, small enough that a killed program ends soon.
+/// Maximum number of bytes that one copy request copies; the caller sends another request for the
+/// rest. Large enough that the cost of a request is negligible, small enough that a killed program
+/// ends soon.
 pub(crate) const MAX_COPIED_BYTES: u64 = 64 << 20;
-/// Most open handles of a mount, so that a leak ends with an error and not with the host's memory.
+/// Maximum number of open handles of a mount. A program that leaks handles gets an error before the
+/// host runs out of memory.
 pub(crate) const MAX_HANDLES: usize = 1 << 20;
-/// Most inodes that are closed but still have unsynced writes; a close beyond this limit syncs the
-/// oldest. About 300 bytes each.
+/// Maximum number of closed inodes with unsynced writes. A close beyond this limit syncs the oldest
+/// of these inodes. About 300 bytes each.
 pub(crate) const MAX_CLOSED_UNSYNCED: usize = 1 << 16;
-/// Most inodes whose cached version is remembered. 16 bytes each.
+/// Maximum number of inodes whose cached version the mount remembers. 16 bytes each.
 pub(crate) const MAX_REMEMBERED_VERSIONS: usize = 1 << 18;
-/// Most directories and other special files whose attributes are remembered in case they are
-/// removed while open. 140 bytes each.
+/// Maximum number of directories and special files whose attributes the mount remembers. The
+/// attributes are needed if a program still has a removed one open. 140 bytes each.
 pub(crate) const MAX_REMEMBERED_SPECIAL: usize = 1 << 14;
-/// Most inodes whose lack of extended attributes is remembered. 32 bytes each.
+/// Maximum number of inodes of which the mount remembers that they have no extended attributes. 32
+/// bytes each.
 pub(crate) const MAX_REMEMBERED_XATTR_ABSENCE: usize = 1 << 16;
-/// How long that lack is relied on: as long as the kernel may keep attributes.
+/// How long the mount relies on the absence of extended attributes: as long as the kernel may cache
+/// attributes.
 pub(crate) const XATTR_ABSENCE_VALID: Duration = Duration::from_secs(1);
-/// Parts of the shared tables, each under its own mutex, so that threads seldom meet.
+/// Number of parts of each shared table. Each part has its own mutex, so that threads seldom
+/// contend.
 pub(crate) const TABLE_PARTS: usize = 64;
-/// Handles that are opened again in parallel after a session was lost.
+/// Maximum number of handles that are reopened in parallel after a session was lost.
 pub(crate) const REOPENS_AT_ONCE: usize = 16;
 
-/// Inodes that `syncfs` syncs in parallel.
+/// Maximum number of inodes that `syncfs` syncs in parallel.
 pub(crate) const INODES_AT_ONCE: usize = 32;
 
-/// How old the size may be when a read reaches the end of the file.
+/// Maximum age of a cached file size when a read reaches beyond the end of the file. An older size
+/// is requested again.
 pub(crate) const SIZE_TRUSTED_FOR: Duration = Duration::from_secs(1);
-/// How long a starting mount waits for metadata before it serves without having seen the root.
+/// How long a starting mount waits for the attributes of the root. After that time it serves
+/// requests without them.
 pub(crate) const FIRST_LOOK_PATIENCE: Duration = Duration::from_secs(10);
-/// How long metadata may take to reply about the root before the mount shows what it last saw.
+/// How long the mount waits for metadata when a program reads the root's attributes. After that
+/// time it returns the attributes that it saw last.
 pub(crate) const ROOT_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a program waits for a lock before the mount searches for a deadlock cycle over several
-/// metadata targets: few waits last longer.
+/// metadata targets. Few waits last longer.
 pub(crate) const DEADLOCK_SEARCH_AFTER: Duration = Duration::from_secs(1);
-/// How long that search may take; a search that takes longer is repeated later.
+/// Maximum duration of a search for a deadlock cycle. A longer search is cancelled and repeated
+/// later.
 pub(crate) const DEADLOCK_SEARCH_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long other waits of the mount use the result of a search.
+/// How long other waiters of the mount use the result of a search for a deadlock cycle.
 pub(crate) const DEADLOCK_SEARCH_MAX_AGE: Duration = Duration::from_secs(3);
-/// About how many lock waits one search takes into account.
+/// Approximate maximum number of lock waits that a search for a deadlock cycle reads.
 pub(crate) const MAX_DEADLOCK_WAITS: usize = 100_000;
-/// Pause between checks whether another thread has finished a truncation or the renewal of a
-/// session. Threads have no way to wake each other here, and such waits are rare.
+/// Pause between two checks whether another thread has finished a truncation or the renewal of a
+/// session. Threads cannot wake each other here, and such waits are rare.
 pub(crate) const CONTENTION_PAUSE: Duration = Duration::from_millis(1);
-/// How long a close without a report waits for others to be sent with it. Short enough that users
-/// see the space of a file that was unlinked while open become free at once.
+/// How long a deferred close waits, so that it can be sent with other closes in one message. Short
+/// enough that the space of a file that was unlinked while open seems to become free at once.
 pub(crate) const CLOSE_DELAY: Duration = Duration::from_millis(5);
-/// How long the setting of a stripe pattern waits for such deferred closes of the file.
+/// How long setting a stripe pattern waits until metadata has acknowledged the deferred closes of
+/// the file.
 pub(crate) const DEFERRED_CLOSE_WAIT: Duration = Duration::from_secs(1);
-/// How long the setting of a stripe pattern, and the handling of a sharing notification, wait for a
-/// close that the kernel has not passed on or that is not sent yet: several times [`CLOSE_DELAY`].
+/// How long setting a stripe pattern, and handling a sharing notification, wait for a close that
+/// the kernel or this mount has not sent yet. Several times [`CLOSE_DELAY`].
 pub(crate) const KERNEL_CLOSE_WAIT: Duration = Duration::from_millis(50);
-/// Notifications that are noted for opens under way. An open during which more arrive counts as
-/// notified. 16 bytes each.
+/// Maximum number of notifications that are recorded for opens in flight. If more arrive during an
+/// open, the mount treats its file as shared. 16 bytes each.
 pub(crate) const MAX_NOTED_NOTIFICATIONS: usize = 4096;
-/// How long a write goes on after its caller was killed. Servers that reply have finished it by
-/// then; while others are down, the killed program must be able to end.
+/// How long a write continues after its caller was killed. Servers that reply have finished the
+/// write by then. If a server is down, the killed program must be able to end.
 pub(crate) const WRITE_GRACE: Duration = Duration::from_secs(1);
-/// How long management may hold a request for the map.
+/// How long management may delay the reply to a map request while it has no newer map.
 pub(crate) const MAP_POLL: Duration = Duration::from_secs(20);
-/// Pause between checks whether all storage targets have reported their capacity to management.
+/// Pause between two checks whether all storage targets have reported their capacity to management.
 pub(crate) const CAPACITY_POLL: Duration = Duration::from_millis(20);
-/// Pause after management couldn't be reached.
+/// Pause after a failed attempt to reach management.
 pub(crate) const MANAGEMENT_PAUSE: Duration = Duration::from_millis(250);
-/// Longest pause between attempts of a starting mount; the pause doubles up to it. Management may
-/// be down for long, and all hosts of a cluster may wait for it after a power loss.
+/// Longest pause between two registration attempts; the pause doubles up to this value. Management
+/// may be down for long, and after a power loss all hosts of a cluster may wait for it.
 pub(crate) const LONGEST_MANAGEMENT_PAUSE: Duration = Duration::from_secs(1);
-/// Longest wait for management's reply to any request but one for the map.
+/// Maximum wait for the reply of management to any request other than the map request.
 pub(crate) const MANAGEMENT_PATIENCE: Duration = Duration::from_secs(5);
-/// Longest wait for servers at unmount; sessions that are still open then end with their leases.
+/// Maximum wait for servers at unmount. Sessions that are still open afterwards end when their
+/// leases run out.
 pub(crate) const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(3);

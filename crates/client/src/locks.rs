@@ -1,4 +1,4 @@
-//! Locks of applications, and the search for deadlock cycles among those that wait for them.
+//! File locks of applications, and the search for deadlock cycles among their waiters.
 
 pub(crate) mod deadlock;
 pub(crate) mod deadlock_result;

@@ -1,5 +1,5 @@
-//! The state that all threads of a mount share: its id in the cluster, the newest map, sessions,
-//! open files and caches. The operations are not here.
+//! The state that all threads of a mount share: its client id in the cluster, the newest cluster
+//! map, sessions, open files and caches. File operations are methods of [`Client`](crate::Client).
 
 pub(crate) mod background;
 mod capacity;
@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Shared by all threads of a mount.
+/// A mounted cluster: the state that all threads of the mount share.
 #[derive(Debug)]
 pub struct Mount {
     pub(crate) options: MountOptions,
@@ -42,7 +42,7 @@ pub struct Mount {
     pub(crate) locks: Arc<FileLocks>,
     pub(crate) deadlock: DeadlockSearch,
     pub(crate) notifications: Notifications,
-    /// Makes the kernel ask for a file's attributes anew. Protects the value alone.
+    /// Makes the kernel drop its cached attributes of a file. The mutex protects only this value.
     forget: Mutex<Option<Arc<Forget>>>,
     pub(crate) seen: SeenAttributes,
     pub(crate) xattr_absence: XattrAbsence,
@@ -53,22 +53,23 @@ pub struct Mount {
 /// The stages of a mount's life.
 #[derive(Debug, Default)]
 struct Lifecycle {
-    /// When it was registered first.
+    /// Time of the first registration.
     begun: Duration,
-    /// Protects the set alone: workers that have their client.
+    /// Indexes of the workers that already have a client. The mutex protects only this set.
     taken_workers: Mutex<HashSet<usize>>,
-    /// The last id of this client that was removed from the cluster.
+    /// The newest client id of this mount that was evicted; zero before the first eviction.
     evicted: AtomicU32,
     is_ending: AtomicBool,
 }
 
 impl Mount {
-    /// Registers this process as a client. Call it inside `skep_env::block_on`, on any thread.
+    /// Registers this process as a client of the cluster. Call this function inside
+    /// `skep_env::block_on`, on any thread.
     ///
     /// # Errors
-    /// `AuthenticationFailed`, `VersionMismatch` and whatever else time doesn't mend at once; after
-    /// `patience`, `Disconnected` or `TimedOut` when management can't be reached, and `NotReady`
-    /// when the cluster isn't formatted.
+    /// - `AuthenticationFailed`, `VersionMismatch` and other lasting errors, at once.
+    /// - `Disconnected` or `TimedOut` if management could not be reached during `patience`.
+    /// - `NotReady` if the cluster was not formatted during `patience`.
     pub async fn new(options: MountOptions) -> Result<Arc<Self>> {
         let registered = register::register_patiently(&options).await?;
         Ok(Arc::new(Self {
@@ -89,7 +90,7 @@ impl Mount {
         }))
     }
 
-    /// Registers anew, after this client was removed from the cluster.
+    /// Registers this client under a new id after it was removed from the cluster.
     pub(crate) async fn register_again(&self) -> Result<()> {
         let registered = register::register(&self.options).await?;
         self.cell.update(registered.map);
@@ -97,7 +98,8 @@ impl Mount {
         Ok(())
     }
 
-    /// Notes that an id of this client was removed; `false` if that was noted before.
+    /// Records that an id of this client was removed from the cluster. Returns `false` if that was
+    /// recorded before.
     pub(crate) fn begin_rejoining(&self, evicted: NodeId) -> bool {
         self.lifecycle.evicted.swap(evicted.raw(), Ordering::AcqRel) != evicted.raw()
     }
@@ -106,23 +108,23 @@ impl Mount {
         register::leave(&self.options, self.node()).await;
     }
 
-    /// This client's id in the cluster.
+    /// Returns the id of this client in the cluster.
     pub fn node(&self) -> NodeId {
         self.cell.node()
     }
 
-    /// The newest map.
+    /// Returns the newest cluster map.
     pub fn map(&self) -> Arc<ClusterMap> {
         self.cell.load()
     }
 
-    /// How the kernel is made to forget attributes, from now on.
+    /// Sets the function that makes the kernel drop its cached attributes of an inode.
     pub fn set_forget(&self, forget: Forget) {
         let mut held = self.forget.lock().unwrap_or_else(PoisonError::into_inner);
         *held = Some(Arc::new(forget));
     }
 
-    /// Notes that a file is shared with other clients, and makes the kernel forget its size.
+    /// Records that other clients share a file, and makes the kernel drop its cached size.
     pub(crate) fn share(&self, inode: &InodeState) {
         inode.set_shared();
         self.notifications.note_shared();
@@ -132,11 +134,13 @@ impl Mount {
         }
     }
 
-    /// Capacity and free space of the whole cluster, as the last heartbeat's reply has it. Before
-    /// the first reply, as the map has it, which leaves out small changes.
+    /// Returns the capacity and free space of the whole cluster from the reply to the last
+    /// heartbeat. Before the first reply, returns those of the cluster map, which is not updated
+    /// for small changes.
     ///
-    /// Just after a start of management, some targets may not have reported to it. A caller of a
-    /// mount that has just begun then waits, for one lease after the start of the mount at most.
+    /// Shortly after management has started, some targets may not have reported their capacity yet.
+    /// In that case this function waits for their reports, at most until one lease has passed since
+    /// the mount started.
     pub(crate) async fn capacity(&self) -> Capacity {
         loop {
             if let Some(newest) = self.newest_capacity.newest() {
@@ -157,8 +161,8 @@ impl Mount {
         management::identity(&self.options.cluster, self.node())
     }
 
-    /// Gives a worker's range of slots away. Never twice: where the sequence of a slot stands is
-    /// known only to the client that had it.
+    /// Assigns a worker's range of slots to the caller. A range is assigned at most once, since
+    /// only the client that used a slot knows its sequence.
     pub(crate) fn take_worker(&self, index: usize) -> Result<()> {
         let mut taken = self.lifecycle.taken_workers.lock().unwrap_or_else(PoisonError::into_inner);
         if index <= self.options.workers && taken.insert(index) {
@@ -171,7 +175,8 @@ impl Mount {
         Err(Error::new(ErrorCode::InvalidArgument, text))
     }
 
-    /// Slot ranges: one for each worker and one for the mount's own work.
+    /// Returns the number of slot ranges: one for each worker, and one for the background work of
+    /// the mount.
     pub(crate) fn slot_ranges(&self) -> u32 {
         self.options.workers as u32 + 1
     }
@@ -180,7 +185,7 @@ impl Mount {
         self.lifecycle.is_ending.load(Ordering::Acquire)
     }
 
-    /// Notes that the mount ends; `false` if it was noted before.
+    /// Records that the mount is ending. Returns `false` if that was recorded before.
     pub(crate) fn begin_end(&self) -> bool {
         !self.lifecycle.is_ending.swap(true, Ordering::AcqRel)
     }

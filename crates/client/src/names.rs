@@ -1,4 +1,4 @@
-//! Names: the entries of directories, and listing them.
+//! Names: changing and listing the entries of directories.
 
 pub(crate) mod directory;
 pub(crate) mod entries;

@@ -1,27 +1,27 @@
-//! Sessions: they make a modifying request happen exactly once.
+//! Sessions, which make each modifying request happen exactly once.
 //!
-//! A mount has one session at each metadata group and opens it when it first needs it. The slots of
-//! a session are divided into ranges, one for each worker thread, so that threads share no slot and
-//! no lock. A slot carries one request at a time. Its sequence rises by one with each request, and
-//! a slot is used again only after its reply arrived. Repetitions within one session are sent by
-//! the router and carry the same numbers.
+//! A mount opens one session at each metadata group, when it first needs the group. The slots of a
+//! session are divided into ranges, one for each worker thread, so that threads share no slot and
+//! no lock. A slot carries one request at a time, and is used again only after the reply has
+//! arrived. The sequence of a slot rises by one with each request. When the router repeats a
+//! request within a session, the repetition has the same slot and sequence.
 //!
 //! - `table`: the sessions of the mount, shared by its threads. No I/O.
 //! - `slots`: the range of slots of one thread. No I/O.
-//! - `renewal`: opens sessions, confirms their leases, replaces lost ones.
-//! - `request`: sends requests, and sends them again when the session was lost.
+//! - `renewal`: opens sessions, renews their leases, and replaces lost sessions.
+//! - `request`: sends requests, and sends them again after a session was lost.
 //!
 //! # When a session is lost
-//! A group replies `StaleSession` for a session that it doesn't have (any more), and `Evicted` when
-//! the client was out of touch for longer than its lease. After an eviction the client first joins
-//! the cluster anew, see `mount::eviction`. The thread that gets such a reply first opens another
-//! session and opens the files of that group again; then all threads go on under the new session.
+//! A group replies `StaleSession` if it does not have the session (any more), and `Evicted` if the
+//! client was out of touch for longer than its lease. After an eviction the client first joins the
+//! cluster again, see `mount::eviction`. The thread that gets such a reply opens a new session and
+//! reopens the files of that group. Then all threads continue in the new session.
 //!
-//! The group did not execute the attempt that it refused so. But the reply to an earlier attempt
-//! may have been lost with its connection. The group may have executed that attempt, and its memory
-//! of it ended with the session. [`request::ModifyOptions::ambiguous_reply`] names the reply that
-//! would then mislead the caller: `Exists` after a create, `NotFound` after an unlink. The caller
-//! gets `Io` instead, with a text that names what to check.
+//! The group did not execute the attempt that it refused in this way. But it may have executed an
+//! earlier attempt whose reply was lost with the connection, and the record of that attempt was
+//! lost with the session. [`request::ModifyOptions::ambiguous_reply`] is the error that would then
+//! mislead the caller, such as `Exists` after a create and `NotFound` after an unlink. Instead the
+//! caller gets `Io`, with a text that says what to check.
 
 pub(crate) mod renewal;
 pub(crate) mod request;

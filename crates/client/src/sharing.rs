@@ -1,4 +1,4 @@
-//! Files that several clients have open at once, and at least one of them may write.
+//! Shared files: files that several clients have open at once, at least one of them for writing.
 
 pub(crate) mod follow;
 pub(crate) mod notifications;

@@ -1,4 +1,5 @@
-//! Stripe patterns as text, which programs read and set through a mount (`user.skep.pattern`).
+//! Stripe patterns as text, which programs read and set through a mount as the extended attribute
+//! `user.skep.pattern`.
 
 use crate::client::Client;
 use crate::limits::{CLOSE_DELAY, DEFERRED_CLOSE_WAIT, KERNEL_CLOSE_WAIT};
@@ -10,34 +11,37 @@ use std::fmt::Write;
 
 /// Reads and sets the stripe patterns of files and directories, as text.
 pub trait Patterns {
-    /// Returns the stripe pattern of a file with its groups, or the pattern that a directory passes
-    /// on to new entries, in the form that [`pattern_text`] writes.
+    /// Returns the stripe pattern of a file with its groups, or the pattern that new entries
+    /// inherit from a directory, in the format of [`pattern_text`].
     ///
     /// # Errors
-    /// `NoAttribute` if a directory has no pattern of its own, and for inodes that have no pattern.
+    /// Returns `NoAttribute` if a directory has no pattern of its own, or if the inode is of a kind
+    /// without a pattern.
     fn pattern(&self, inode: InodeId) -> impl Future<Output = Result<Vec<u8>>>;
 
-    /// Returns the location of a file's bytes: a line for each group of each component, in the form
-    /// that docs/operations/patterns.md explains.
+    /// Returns where the bytes of a file are stored: one line for each group of each component, in
+    /// the format described in docs/operations/patterns.md.
     ///
     /// # Errors
-    /// `NoAttribute` if the inode is not a regular file.
+    /// Returns `NoAttribute` if the inode is not a regular file.
     fn pattern_map(&self, inode: InodeId) -> impl Future<Output = Result<Vec<u8>>>;
 
-    /// Parses the text of a pattern.
+    /// Parses the text of a stripe pattern.
     ///
     /// # Errors
-    /// `InvalidArgument`; `NotFound` if the cluster does not have a target that the text names.
+    /// - `InvalidArgument` if the text is not a pattern.
+    /// - `NotFound` if the text names a target that the cluster does not have.
     fn read_pattern(&self, text: &[u8]) -> Result<PatternRequest>;
 
-    /// Sets the pattern that a directory passes on to new entries, or the pattern of a file that
-    /// was never written. `None` for `text` means the cluster's default. `uid` is the user of the
-    /// calling program.
+    /// Sets the pattern that new entries inherit from a directory, or the pattern of a file that
+    /// was never written. `None` for `text` restores the default of the cluster. `uid` is the user
+    /// of the calling program.
     ///
     /// # Errors
-    /// `InvalidArgument` and `NotFound` as [`Self::read_pattern`]; `NotPermitted` if the user does
-    /// not own the inode; `PermissionDenied` if the pattern exceeds the limits for users; `InUse`
-    /// if the file is open or was written.
+    /// - The errors of [`Self::read_pattern`].
+    /// - `NotPermitted` if the user does not own the inode.
+    /// - `PermissionDenied` if the pattern exceeds the limits for users.
+    /// - `InUse` if the file is open or was written.
     fn set_pattern(
         &self,
         inode: InodeId,
@@ -103,8 +107,8 @@ impl Patterns for Client {
 }
 
 impl Client {
-    /// The target that serves a group, its node, and the node's first address; "-" if the map has
-    /// none.
+    /// Returns the primary target of a group, the node of the target, and the first address of the
+    /// node. Each is "-" if the cluster map does not have it.
     fn location_of(&self, group: GroupId) -> (String, String, String) {
         let map = self.mount().map();
         let target = map.primary(group);
@@ -118,8 +122,8 @@ impl Client {
     }
 
     /// Waits until metadata has acknowledged all closes of a file by this mount, since for the
-    /// program the file is closed already. Waits for a shorter time while the file is open here:
-    /// `close(2)` returns before the kernel has sent the release to this mount.
+    /// program the file is closed already. If the file is still open on this mount, waits for a
+    /// shorter time: `close(2)` returns before the kernel has sent the release to this mount.
     async fn closes_acknowledged(&self, inode: InodeId) {
         let started = skep_env::now();
         loop {

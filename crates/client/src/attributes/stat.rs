@@ -1,5 +1,5 @@
-//! Attributes: reading them for `stat`, and changing them for `chmod`, `chown`, `utimens` and
-//! `truncate`.
+//! Attributes of inodes: reading them for `stat`, and changing them for `chmod`, `chown`, `utimens`
+//! and `truncate`.
 
 use crate::cache::versions::ShownVersion;
 use crate::client::Client;
@@ -14,12 +14,13 @@ use skep_types::{Attributes, ErrorCode, FileKind, InodeId, Result, Timestamp};
 use skep_wire::metadata::{GetAttributes, SetAttributes};
 use std::sync::Arc;
 
-/// The attributes of an inode and its allocated space, as `stat(2)` returns them.
+/// The attributes of an inode and its allocated space, as returned by `stat(2)`.
 #[derive(Debug, Clone)]
 pub struct Stat {
-    /// The attributes.
+    /// The attributes of the inode.
     pub attributes: Attributes,
-    /// Allocated space in bytes: less than the size if the file has holes, never more.
+    /// Allocated space in bytes: less than the size if the file has holes, and never more than the
+    /// size.
     pub allocated_bytes: u64,
 }
 
@@ -28,37 +29,43 @@ pub trait InodeAttributes {
     /// Returns the attributes of an inode, including the effect of all writes of this mount.
     ///
     /// # Errors
-    /// `NotFound`.
+    /// Returns `NotFound` if the inode does not exist.
     fn attributes(&self, inode: InodeId) -> impl Future<Output = Result<Attributes>>;
 
     /// Returns the attributes of an inode, including the effect of all writes of this mount, and
-    /// its allocated space. A program may still have a removed directory, pipe, socket or device
-    /// open: for these the mount returns the attributes that it saw last, with no links. For the
-    /// root it returns the attributes seen last if metadata does not reply soon. Otherwise `df`,
-    /// `umount` and all programs that look at every mount of a host would hang.
+    /// its allocated space.
+    ///
+    /// A program may still have a removed directory, pipe, socket or device open. For these the
+    /// mount returns the attributes that it saw last, with a link count of zero. For the root the
+    /// mount returns the attributes that it saw last if metadata does not reply soon. Otherwise
+    /// `df`, `umount` and all programs that look at every mount of a host would hang.
     ///
     /// # Errors
-    /// `NotFound`, `Stale`; those of storage for a file that may have holes.
+    /// - `NotFound` or `Stale` if the inode does not exist.
+    /// - The errors of storage if the file may have holes.
     fn stat(&self, inode: InodeId) -> impl Future<Output = Result<Stat>>;
 
-    /// Changes attributes, and returns all attributes after the change.
+    /// Changes attributes of an inode. Returns all its attributes after the change.
     ///
     /// # Errors
-    /// `NotFound`, `FileTooLarge`; `IsDirectory` if the change sets the size of a directory.
+    /// - `NotFound` if the inode does not exist.
+    /// - `FileTooLarge` if the new size exceeds the maximum.
+    /// - `IsDirectory` if the change sets the size of a directory.
     fn set_attributes(&self, change: SetAttributes) -> impl Future<Output = Result<Attributes>>;
 
     /// Checks that a program may still truncate a file through a handle.
     ///
     /// # Errors
-    /// `Stale` if the handle is not open or its file was removed; `Evicted` if this client was
-    /// evicted, so that other clients may have changed the file since.
+    /// - `Stale` if the handle is not open or its file was removed.
+    /// - `Evicted` if this client was evicted, so that other clients may have changed the file
+    ///   since.
     fn check_handle(&self, handle: HandleId) -> Result<()>;
 
-    /// Notes that the mount sends these attributes to the kernel. Returns whether the kernel may
-    /// still cache an access control list from before another mount changed the inode.
+    /// Records that the mount sends these attributes to the kernel. Returns whether the kernel may
+    /// cache an out-of-date access control list, because another mount has changed the inode since.
     fn note_shown(&self, attributes: &Attributes) -> bool;
 
-    /// Sets the function that makes the kernel forget the attributes of a file that begins to be
+    /// Sets the function that makes the kernel drop its cached attributes of a file that becomes
     /// shared.
     fn set_forget(&self, forget: Forget);
 }
@@ -66,7 +73,7 @@ pub trait InodeAttributes {
 impl InodeAttributes for Client {
     async fn attributes(&self, inode: InodeId) -> Result<Attributes> {
         if let Some(state) = self.mount().inodes.get(inode) {
-            // An unreported write changes the times too, so the client reports it first.
+            // An unreported write also changes the times, so the client reports the write first.
             match self.report_written(&state, ModifyOptions::default()).await {
                 Ok(Some(attributes)) => return Ok(attributes),
                 Ok(None) => {}
@@ -104,7 +111,8 @@ impl InodeAttributes for Client {
                 ModifyOptions { truncates: change.size.is_some(), ..ModifyOptions::default() };
             return self.send_attributes(change, how).await;
         };
-        // A later report of earlier writes would change the time or the size that is set here.
+        // A report of earlier writes must not arrive after this change, since it would overwrite
+        // the new times or the new size.
         if change.size.is_none() {
             if change.modified.is_some() || change.accessed.is_some() {
                 self.report_written(&state, ModifyOptions::default()).await?;
@@ -116,7 +124,7 @@ impl InodeAttributes for Client {
         let truncation = async move {
             let how =
                 ModifyOptions { is_driven: true, truncates: true, ..ModifyOptions::default() };
-            // Metadata truncates only those chunk files that clients have reported as written.
+            // Metadata truncates only the chunk files that clients have reported as written.
             client.report_written(&state, how).await?;
             let attributes = client.send_attributes(change, how).await?;
             truncating.done(&attributes, skep_env::now());
@@ -147,8 +155,8 @@ impl Client {
     }
 
     /// Requests the attributes of the root, so that the mount can return them later while metadata
-    /// does not reply. Gives up after `FIRST_LOOK_PATIENCE`: a mount may start before metadata
-    /// does.
+    /// does not reply. Gives up after `FIRST_LOOK_PATIENCE`, since a mount may start before
+    /// metadata does.
     pub async fn look_at_root(&self) {
         let result = skep_env::timeout(FIRST_LOOK_PATIENCE, self.attributes(InodeId::ROOT)).await;
         match result {
@@ -160,14 +168,15 @@ impl Client {
         }
     }
 
-    /// Requests attributes from metadata.
+    /// Requests the attributes of an inode from metadata.
     pub(crate) async fn fetch_attributes(&self, inode: InodeId) -> Result<Attributes> {
         let mut attributes = self.ask(inode, &GetAttributes { inode }).await?.attributes;
         self.note_attributes(&mut attributes);
         Ok(attributes)
     }
 
-    /// Notes attributes from metadata, and raises their size to the end of this mount's writes.
+    /// Records attributes from metadata, and raises the size in them to the end of this mount's
+    /// writes.
     pub(crate) fn note_attributes(&self, attributes: &mut Attributes) {
         self.note_xattrs(attributes);
         if !matches!(attributes.kind, FileKind::Regular | FileKind::Symlink) {
@@ -191,7 +200,7 @@ impl Client {
         Ok(attributes)
     }
 
-    /// Waits until no write of this mount is in progress, and blocks later ones.
+    /// Blocks new writes of this mount to a file, and waits until no write is in progress.
     pub(crate) async fn claim_truncation(&self, state: &Arc<InodeState>) -> TruncationClaim {
         let truncating = loop {
             match state.try_truncate() {
@@ -206,7 +215,7 @@ impl Client {
     }
 }
 
-/// The attributes that the mount returns for the root before metadata has ever replied.
+/// Returns the attributes of the root for a mount to which metadata has never replied.
 fn root_never_seen() -> Attributes {
     let kind = FileKind::Directory;
     Attributes { links: 2, ..Attributes::new(InodeId::ROOT, kind, 0o755, Timestamp::default()) }

@@ -1,4 +1,4 @@
-//! Extended attributes: reading, setting, listing and removing them.
+//! Extended attributes: getting, setting, listing and removing them.
 
 use crate::cache::xattr_absence::is_asked_by_kernel;
 use crate::client::Client;
@@ -10,17 +10,22 @@ use skep_wire::metadata::{BytesReply, GetXattr, ListXattrs, RemoveXattr, SetXatt
 
 /// Reads and changes the extended attributes of inodes.
 pub trait Xattrs {
-    /// Returns the value of an extended attribute. A directory, pipe, socket or device that was
-    /// removed (a program may still have it open) has no extended attributes.
+    /// Returns the value of an extended attribute. A removed directory, pipe, socket or device,
+    /// which a program may still have open, has no extended attributes.
     ///
     /// # Errors
-    /// `NoAttribute`, `NotFound`.
+    /// - `NoAttribute` if the inode does not have the attribute.
+    /// - `NotFound` if the inode does not exist.
     fn get_xattr(&self, inode: InodeId, name: &[u8]) -> impl Future<Output = Result<Vec<u8>>>;
 
-    /// Sets an extended attribute. Setting an access control list may clear the set-group-id bit.
+    /// Sets an extended attribute. With `clear_set_group_id`, setting an access control list also
+    /// clears the set-group-id bit.
     ///
     /// # Errors
-    /// `Exists` or `NoAttribute` according to `mode`, `TooLarge`, `NotFound`.
+    /// - `Exists` if the attribute exists and `mode` is `Create`.
+    /// - `NoAttribute` if the attribute does not exist and `mode` is `Replace`.
+    /// - `TooLarge` if the value is too large.
+    /// - `NotFound` if the inode does not exist.
     fn set_xattr(
         &self,
         inode: InodeId,
@@ -30,16 +35,17 @@ pub trait Xattrs {
         clear_set_group_id: bool,
     ) -> impl Future<Output = Result<()>>;
 
-    /// Lists the names of extended attributes, in byte order.
+    /// Returns the names of all extended attributes of an inode, in byte order.
     ///
     /// # Errors
-    /// `NotFound`.
+    /// Returns `NotFound` if the inode does not exist.
     fn list_xattrs(&self, inode: InodeId) -> impl Future<Output = Result<Vec<Vec<u8>>>>;
 
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// `NoAttribute`, `NotFound`.
+    /// - `NoAttribute` if the inode does not have the attribute.
+    /// - `NotFound` if the inode does not exist.
     fn remove_xattr(&self, inode: InodeId, name: &[u8]) -> impl Future<Output = Result<()>>;
 }
 
@@ -50,8 +56,8 @@ impl Xattrs for Client {
         }
         let request = GetXattr { inode, name: name.into() };
         let answer = match self.is_plain_root(inode) && is_asked_by_kernel(name) {
-            // A `df` of any user leads to this request. It must not hang while metadata does not
-            // reply.
+            // A `df` of any user causes this request. The request must not hang while metadata does
+            // not reply.
             true => skep_env::timeout(ROOT_PATIENCE, self.ask(inode, &request))
                 .await
                 .unwrap_or_else(|| Err(ErrorCode::NoAttribute.into())),
@@ -59,8 +65,8 @@ impl Xattrs for Client {
         };
         match answer {
             Ok(BytesReply { bytes: Bytes(value) }) => Ok(value),
-            // The kernel requests the access control list before each lookup in a directory.
-            // Without one it uses the mode.
+            // The kernel requests the access control list before each lookup in a directory. If
+            // there is none, the kernel checks the mode bits.
             Err(error)
                 if error.code() == ErrorCode::Stale
                     && self.mount().seen.special(inode).is_some() =>
@@ -110,12 +116,13 @@ impl Xattrs for Client {
 }
 
 impl Client {
-    /// Notes whether an inode has extended attributes that the kernel requests by itself.
+    /// Records whether an inode has extended attributes that the kernel requests by itself.
     pub(crate) fn note_xattrs(&self, attributes: &Attributes) {
         self.mount().xattr_absence.note(attributes, skep_env::now());
     }
 
-    /// Whether `inode` is the root, and the root had no such attribute when this mount last saw it.
+    /// Returns whether `inode` is the root, and the root had neither a capability nor an access
+    /// control list when this mount last saw its attributes.
     fn is_plain_root(&self, inode: InodeId) -> bool {
         let lacks_all = |seen: Attributes| !seen.has_capability && !seen.has_acl;
         inode == InodeId::ROOT && self.mount().seen.root().is_some_and(lacks_all)

@@ -1,4 +1,4 @@
-//! A bounded table of values by inode that forgets the oldest.
+//! A bounded table of values by inode that drops the oldest values.
 
 use crate::files::handles::part_of;
 use crate::limits::TABLE_PARTS;
@@ -6,41 +6,41 @@ use skep_types::InodeId;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// A value for each of a limited number of inodes. The table forgets the values that were noted
-/// least recently.
+/// Values for a limited number of inodes. A full table drops the values that were recorded least
+/// recently.
 #[derive(Debug)]
 pub(crate) struct Recent<V> {
-    /// Each mutex protects its part alone; no task locks two of them at once.
+    /// Each mutex protects only its part. No thread locks two parts at once.
     parts: Vec<Mutex<TablePart<V>>>,
-    /// Limit of inodes in the younger half of a part.
+    /// Maximum number of inodes in `young` of each part.
     most: usize,
 }
 
 #[derive(Debug)]
 struct TablePart<V> {
     young: HashMap<InodeId, V>,
-    /// The values that were in `young` before it was full; dropped when `young` is full again.
+    /// The previous content of `young`; replaced each time `young` is full.
     old: HashMap<InodeId, V>,
 }
 
 impl<V: Clone> Recent<V> {
-    /// A table of at most `most` inodes.
+    /// Creates a table of at most `most` inodes.
     pub(crate) fn new(most: usize) -> Self {
         let part = || Mutex::new(TablePart { young: HashMap::new(), old: HashMap::new() });
         Self { parts: (0..TABLE_PARTS).map(|_| part()).collect(), most: most / TABLE_PARTS / 2 }
     }
 
-    /// The value of an inode.
+    /// Returns the value of an inode, if the table has one.
     pub(crate) fn get(&self, inode: InodeId) -> Option<V> {
         self.with(inode, |part| part.get(inode).cloned())
     }
 
-    /// Notes a value and returns the one noted before.
+    /// Records a value and returns the previous one.
     pub(crate) fn note(&self, inode: InodeId, value: V) -> Option<V> {
         self.with(inode, |part| part.note(inode, value, self.most))
     }
 
-    /// Notes a value that `f` computes from the one noted before.
+    /// Records the value that `f` computes from the previous one.
     pub(crate) fn update(&self, inode: InodeId, f: impl FnOnce(Option<&V>) -> V) {
         self.with(inode, |part| {
             let value = f(part.get(inode));
@@ -48,7 +48,7 @@ impl<V: Clone> Recent<V> {
         });
     }
 
-    /// Replaces the noted value if `f` returns another.
+    /// Replaces the value of an inode if the table has one and `f` returns a new one.
     pub(crate) fn update_if(&self, inode: InodeId, f: impl FnOnce(&V) -> Option<V>) {
         self.with(inode, |part| {
             if let Some(value) = part.get(inode).and_then(f) {
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
     use crate::limits::MAX_REMEMBERED_SPECIAL;
 
-    /// Semantics 1.14: of directories, pipes and devices.
+    /// Semantics 1.14: attributes of directories, pipes and devices.
     #[test]
     fn newest_eight_thousand_inodes_are_remembered() {
         let (recent, count) = (Recent::new(MAX_REMEMBERED_SPECIAL), 40_000);

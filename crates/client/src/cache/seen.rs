@@ -1,16 +1,16 @@
-//! Attributes as this mount saw them last, of inodes whose removal the kernel does not report.
+//! The attributes that this mount last saw of inodes whose removal the kernel does not report.
 
 use crate::cache::recent::Recent;
 use crate::limits::MAX_REMEMBERED_SPECIAL;
 use skep_types::{Attributes, InodeId};
 use std::sync::{Mutex, PoisonError};
 
-/// Attributes of directories, pipes, sockets and devices. A program may still have one open after
-/// its removal, and the kernel does not send its opens to this mount.
+/// Attributes of directories, pipes, sockets and devices. A program may still have a removed one
+/// open, and the kernel does not send opens of these files to this mount.
 #[derive(Debug)]
 pub(crate) struct SeenAttributes {
     special: Recent<Attributes>,
-    /// The root, which stays in the table forever. The mutex protects the value alone.
+    /// Attributes of the root, which are never dropped. The mutex protects only this value.
     root: Mutex<Option<Attributes>>,
 }
 
@@ -19,7 +19,7 @@ impl SeenAttributes {
         Self { special: Recent::new(MAX_REMEMBERED_SPECIAL), root: Mutex::default() }
     }
 
-    /// Notes the attributes of a directory or another special file.
+    /// Records the attributes of a directory or special file.
     pub(crate) fn note(&self, attributes: &Attributes) {
         if attributes.inode == InodeId::ROOT {
             *self.root.lock().unwrap_or_else(PoisonError::into_inner) = Some(attributes.clone());
@@ -27,12 +27,12 @@ impl SeenAttributes {
         self.special.note(attributes.inode, attributes.clone());
     }
 
-    /// Returns the attributes of a special file as the mount saw them last.
+    /// Returns the attributes of a directory or special file that the mount saw last.
     pub(crate) fn special(&self, inode: InodeId) -> Option<Attributes> {
         self.special.get(inode)
     }
 
-    /// Returns the attributes of the root as the mount saw them last.
+    /// Returns the attributes of the root that the mount saw last.
     pub(crate) fn root(&self) -> Option<Attributes> {
         self.root.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,24 +1,25 @@
-//! The version of each file that the kernel's page cache may hold (of a directory: the listing),
-//! and the version of the attributes that the mount sent to the kernel last. From these an open can
-//! return whether both are still right, and whether the kernel may cache an older access control
-//! list.
+//! The version of each file that the kernel's page cache may hold (for a directory: the version of
+//! the cached listing), and the version of the attributes that the mount last sent to the kernel.
+//! With these versions an open can decide whether both are still valid, and whether the kernel may
+//! cache an out-of-date access control list.
 //!
-//! A version is the inode's change counter. Each change of data or attributes raises it by one, so
-//! if the reply to this mount's own change is exactly one higher, no other client changed the file
-//! meanwhile. Then the cache, which has this mount's writes, is still right.
+//! A version is the change counter of the inode, which each change of data or attributes raises by
+//! one. If the counter in the reply to this mount's own change is exactly one higher, no other
+//! client changed the file meanwhile. Then the kernel's cache, which includes this mount's writes,
+//! is still valid.
 
 use crate::cache::recent::Recent;
 use crate::limits::MAX_REMEMBERED_VERSIONS;
 use skep_types::InodeId;
 
-/// Versions by inode.
+/// Cached versions by inode.
 #[derive(Debug)]
 pub(crate) struct CachedVersions {
     pages: Recent<u64>,
     attributes: Recent<ShownVersion>,
 }
 
-/// The version of the attributes that the mount sent to the kernel last.
+/// The version of the attributes that the mount last sent to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ShownVersion {
     pub(crate) version: u64,
@@ -31,18 +32,19 @@ impl CachedVersions {
         Self { pages: Recent::new(most), attributes: Recent::new(most) }
     }
 
-    /// Whether a version was noted.
+    /// Returns whether a cached version of the data or listing is recorded.
     pub(crate) fn is_known(&self, inode: InodeId) -> bool {
         self.pages.get(inode).is_some()
     }
 
-    /// Notes that the cache will hold this version from now on; returns whether it already does.
+    /// Records the version that the kernel caches from now on. Returns whether the kernel already
+    /// cached this version.
     pub(crate) fn opened(&self, inode: InodeId, version: u64) -> bool {
         self.pages.note(inode, version) == Some(version)
     }
 
-    /// Notes that the mount sends these attributes to the kernel. Returns whether the kernel may
-    /// cache an access control list of another version, or the absence of one.
+    /// Records that the mount sends these attributes to the kernel. Returns whether the kernel may
+    /// still cache the access control list of another version, or its absence.
     pub(crate) fn shown(&self, inode: InodeId, now: ShownVersion) -> bool {
         match self.attributes.note(inode, now) {
             Some(before) => before.version != now.version && (before.has_acl || now.has_acl),
@@ -50,12 +52,12 @@ impl CachedVersions {
         }
     }
 
-    /// Returns whether the attributes sent to the kernel last are those of this version.
+    /// Returns whether the attributes last sent to the kernel have this version.
     pub(crate) fn is_shown(&self, inode: InodeId, version: u64) -> bool {
         self.attributes.get(inode).is_some_and(|shown| shown.version == version)
     }
 
-    /// Notes the version after a change by this mount.
+    /// Records the version after a change by this mount.
     pub(crate) fn changed_by_us(&self, inode: InodeId, version: u64) {
         self.pages.update_if(inode, |held| (held + 1 == version).then_some(version));
         self.attributes.update_if(inode, |held| {

@@ -1,27 +1,30 @@
-//! The inodes without any of the extended attributes that the kernel requests by itself: when it
-//! checks permissions, before a program runs and before writes. Without this table each of these
-//! requests would go to metadata, which almost never finds such an attribute.
+//! The inodes that have none of the extended attributes that the kernel requests by itself: before
+//! writes, before it runs a program, and to check permissions. Without this table each of these
+//! requests would go to metadata, which almost never has such an attribute.
 
 use crate::cache::recent::Recent;
 use crate::limits::{MAX_REMEMBERED_XATTR_ABSENCE, XATTR_ABSENCE_VALID};
 use skep_types::{ACCESS_ACL, Attributes, DEFAULT_ACL, InodeId};
 use std::time::Duration;
 
-/// Whether the kernel requests an attribute by itself.
+/// Returns whether the kernel requests an attribute by itself.
 pub(crate) fn is_asked_by_kernel(name: &[u8]) -> bool {
     [b"security.capability", ACCESS_ACL, DEFAULT_ACL].contains(&name)
 }
 
-/// The last note about an inode.
+/// The last record about an inode.
 #[derive(Debug, Clone, Copy)]
 enum Absence {
-    /// The inode had none of these attributes, by attributes that arrived at this time.
+    /// Attributes from metadata that arrived at this time showed that the inode has none of these
+    /// extended attributes.
     Since(Duration),
-    /// A program set one through this mount: attributes that arrive before this time may be older.
+    /// The inode may have one of these extended attributes: a program set one through this mount,
+    /// or attributes from metadata showed one. Attributes that arrive before this time are ignored,
+    /// since they may be out of date.
     NotUntil(Duration),
 }
 
-/// The inodes without such attributes.
+/// The inodes without the extended attributes that the kernel requests by itself.
 #[derive(Debug)]
 pub(crate) struct XattrAbsence(Recent<Absence>);
 
@@ -30,7 +33,7 @@ impl XattrAbsence {
         Self(Recent::new(MAX_REMEMBERED_XATTR_ABSENCE))
     }
 
-    /// Notes whether an inode has such attributes.
+    /// Records whether an inode has extended attributes that the kernel requests by itself.
     pub(crate) fn note(&self, attributes: &Attributes, now: Duration) {
         let has_none = !attributes.has_capability && !attributes.has_acl;
         self.0.update(attributes.inode, |noted| match noted {
@@ -40,14 +43,15 @@ impl XattrAbsence {
         });
     }
 
-    /// Whether the inode lacks this attribute, by attributes that the kernel may still cache.
+    /// Returns whether the inode lacks this extended attribute, according to attributes that the
+    /// kernel may still cache.
     pub(crate) fn is_absent(&self, inode: InodeId, name: &[u8], now: Duration) -> bool {
         is_asked_by_kernel(name)
             && matches!(self.0.get(inode),
                 Some(Absence::Since(at)) if now < at + XATTR_ABSENCE_VALID)
     }
 
-    /// Notes that a program sets this attribute.
+    /// Records that a program sets this extended attribute.
     pub(crate) fn forget(&self, inode: InodeId, name: &[u8], now: Duration) {
         if is_asked_by_kernel(name) {
             self.0.note(inode, Absence::NotUntil(now + XATTR_ABSENCE_VALID));

@@ -1,5 +1,6 @@
-//! Allocation and holes: `fallocate` and `lseek` on chunk files. A range of a file is one range in
-//! each of its chunk files, so the client sends one request for each chunk file, all in parallel.
+//! Allocation and holes: `fallocate` and `lseek` on chunk files. A range of a file is one
+//! contiguous range in each of its chunk files. So the client sends one request for each chunk
+//! file, all in parallel.
 
 use crate::client::{Client, Worker};
 use crate::data::inline;
@@ -23,39 +24,41 @@ use std::sync::Arc;
 /// How `fallocate` changes a range of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allocation {
-    /// Allocates space for the range; its bytes stay.
+    /// Allocates space for the range; its bytes do not change.
     Reserve,
-    /// Turns the range into zeros and allocates space for it.
+    /// Zeroes the range and allocates space for it.
     Zero,
-    /// Turns the range into a hole, in whole blocks of the targets' file systems.
+    /// Punches a hole into the range. The range reads as zeros; space is released in whole blocks
+    /// of the targets' file systems.
     Punch,
 }
 
-/// The kind of byte that `lseek` searches for.
+/// What `lseek` searches for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeekTarget {
-    /// A byte that a program has written.
+    /// Data (`SEEK_DATA`): a byte that a program has written.
     Data,
-    /// A byte in a hole, or beyond the end of the file.
+    /// A hole (`SEEK_HOLE`), or the end of the file.
     Hole,
 }
 
-/// The change that a request makes to a range of a chunk file.
+/// How a request changes a range of a chunk file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ChunkFileChange {
     Reserve,
     Clear,
 }
 
-/// Allocates space in files, and finds their holes.
+/// Allocates space in files, and finds data and holes.
 pub trait Allocates {
-    /// Allocates space for a range of a file, or turns it into zeros or a hole, as `what` requests.
-    /// `range` is half-open, in bytes. The file grows to the end of the range unless `keeps_size`
-    /// is set or `what` is a hole. After an error a part of the range may be changed, and the size
-    /// is unchanged.
+    /// Allocates space for a range of a file, zeroes the range or punches a hole, depending on
+    /// `what`. `range` is half-open, in bytes. The file grows to the end of the range unless
+    /// `keeps_size` is set or `what` is a hole. After an error a part of the range may be changed,
+    /// but the size is not.
     ///
     /// # Errors
-    /// As `Writes::write`; `Unsupported` if storage cannot allocate space in advance.
+    /// - The errors of `Writes::write`.
+    /// - `Unsupported` if storage cannot preallocate space.
     fn allocate(
         &self,
         handle: HandleId,
@@ -64,12 +67,12 @@ pub trait Allocates {
         keeps_size: bool,
     ) -> impl Future<Output = Result<()>>;
 
-    /// Returns the offset of the first byte at or after `offset` that holds data, or that lies in a
-    /// hole. The end of the file counts as a hole. `None` means that there is no data, or that the
+    /// Returns the first offset at or after `offset` that lies in data or in a hole, depending on
+    /// `what`. The end of the file counts as a hole. `None` means that no data follows, or that the
     /// file ends at or before `offset`. Targets report holes in blocks of their file systems.
     ///
     /// # Errors
-    /// `Stale` if the handle is not open or its file was removed.
+    /// Returns `Stale` if the handle is not open or its file was removed.
     fn seek(
         &self,
         handle: HandleId,
@@ -92,7 +95,7 @@ impl Allocates for Client {
             return Ok(());
         }
         self.confirm_locks(&file).await?;
-        // Returns an error now if the file has no groups for a part of the range.
+        // Fails early if the file has no groups for a part of the range.
         pieces(&file.pattern, range.clone())?;
         let grows = !keeps_size && what != Allocation::Punch;
         let writing = begin_write(&file.inode).await;
@@ -107,8 +110,7 @@ impl Allocates for Client {
                 let reserved =
                     change(&worker, &file, &writing, &range, ChunkFileChange::Reserve).await;
                 if let Err(error) = reserved {
-                    // Otherwise a request that is too large would keep all space that it has
-                    // allocated.
+                    // A request that is too large must not keep the space that it has allocated.
                     clear_behind(&worker, &file, &writing, &range).await;
                     return Err(error);
                 }
@@ -120,8 +122,8 @@ impl Allocates for Client {
             Ok(is_longer)
         };
         if drive_for(WRITE_GRACE, work).await? {
-            // An allocation does not record its end in the chunk files, as a write does. So
-            // metadata must get the size from this client.
+            // Unlike a write, an allocation does not record its end in the chunk files. So this
+            // client must report the new size to metadata.
             self.report_written(&inode, ModifyOptions::default()).await?;
         }
         Ok(())
@@ -135,7 +137,8 @@ impl Allocates for Client {
             return Ok(None);
         }
         let found = self.first_in_range(&file, offset..size, what).await?;
-        // A hole may also mean that the file was removed after this client's lease ran out.
+        // What looks like a hole may also be a file that was removed after this client's lease ran
+        // out.
         self.confirm_lease(file.inode.id).await?;
         file.check_live()?;
         Ok(Some(found).filter(|found| what == SeekTarget::Hole || *found < size))
@@ -143,8 +146,8 @@ impl Allocates for Client {
 }
 
 impl Client {
-    /// Returns the first offset of the range at which `what` begins; the range's end if there is
-    /// none.
+    /// Returns the first offset in `range` at which data or a hole (`what`) is found, or the end of
+    /// the range if there is none.
     async fn first_in_range(
         &self,
         file: &Arc<OpenFile>,
@@ -177,8 +180,8 @@ impl Client {
     }
 }
 
-/// Changes a range in all chunk files that hold it. Waits for all of them, and returns the first
-/// error.
+/// Changes a range in all chunk files that hold a part of it. Waits for all requests, even after
+/// one failed, and returns the first error.
 async fn change(
     worker: &Rc<Worker>,
     file: &Arc<OpenFile>,
@@ -207,8 +210,8 @@ async fn change(
     result.map_err(|error| error.within(format_args!("file {}", file.inode.id)))
 }
 
-/// Puts zeros over the part of a range that metadata stores. Metadata allocates no space in
-/// advance, and zeros take no space there.
+/// Overwrites the part of a range that metadata stores with zeros. Metadata does not preallocate
+/// space, and zeros take no space there.
 async fn clear_inline(
     worker: &Rc<Worker>,
     file: &Arc<OpenFile>,
@@ -226,8 +229,8 @@ async fn clear_inline(
     Ok(())
 }
 
-/// Changes a range of a chunk file in steps. Returns the incarnation of the host that made the
-/// first step.
+/// Changes a range of a chunk file in as many requests as storage needs. Returns the incarnation of
+/// the storage host that executed the first request.
 async fn change_chunk(
     worker: Rc<Worker>,
     file: &OpenFile,
@@ -252,8 +255,8 @@ async fn change_chunk(
             }
         };
         let advanced = advanced.map_err(|error| error.within(format_args!("chunk file {key}")))?;
-        // If a later reply comes from another incarnation, the first steps may be lost. So the
-        // first incarnation is the one to compare with that of the next sync.
+        // If a later reply comes from another incarnation, the host may have lost the earlier
+        // steps. So the next sync must compare its incarnation with the first one.
         let incarnation = *first.get_or_insert(advanced.incarnation);
         if advanced.end >= part.range.end {
             return Ok(incarnation);
@@ -262,9 +265,9 @@ async fn change_chunk(
     }
 }
 
-/// Clears the bytes and the space that a failed operation left of a range beyond the end of the
-/// file. If this fails too, they stay: storage does not reply then, and programs get that error
-/// from their own operations.
+/// Clears the bytes and the space that a failed operation left beyond the end of the file, within
+/// `range`. Best effort: if storage does not reply, the bytes stay, and later operations of
+/// programs fail as well.
 pub(crate) async fn clear_behind(
     worker: &Rc<Worker>,
     file: &Arc<OpenFile>,

@@ -1,4 +1,4 @@
-//! Sizes that only the chunk files show: how far they reach, and how much space they take.
+//! Facts that only the chunk files show: their sizes, and how much space they take.
 
 use crate::client::Client;
 use skep_cluster::striping::{ChunkFileSize, chunk_sizes};
@@ -8,8 +8,9 @@ use skep_wire::storage::{ChunkStat, StatChunk};
 use std::rc::Rc;
 
 impl Client {
-    /// Bytes that a file of `size` bytes takes: its chunk files, their checksums included, and what
-    /// lies in metadata, as if nothing of that was a hole; `None` for what has no pattern.
+    /// Returns the number of bytes that a file of `size` bytes takes. The result includes the
+    /// checksums of the chunk files and counts the inline bytes in metadata as if they had no
+    /// holes. `None` means that the inode has no stripe pattern.
     pub(crate) async fn allocated(&self, inode: InodeId, size: u64) -> Result<Option<u64>> {
         let pattern = match self.known_pattern(inode) {
             Some(pattern) => Some(pattern),
@@ -23,13 +24,14 @@ impl Client {
         ))
     }
 
-    /// The pattern of a file that this mount has open.
+    /// Returns the stripe pattern of a file if this mount has the file open.
     pub(crate) fn known_pattern(&self, inode: InodeId) -> Option<StripePattern> {
         let files = self.mount().handles.select(|file| file.inode.id == inode);
         files.first().map(|file| file.pattern.clone())
     }
 
-    /// Asks all chunk files of a pattern, each with the place that it has there.
+    /// Requests the size and space of all chunk files of a pattern. Returns each reply with the
+    /// position of the chunk file in the pattern.
     pub(crate) async fn chunk_stats(
         &self,
         inode: InodeId,

@@ -1,5 +1,6 @@
-//! Copying a range of one file to another, or within one file. Where source and copy lie on the
-//! same target, that target copies the bytes; this client reads and writes the rest.
+//! Copying a range of one file to another file, or within one file. If a piece of the source and
+//! its copy belong to the same group, the storage target copies the bytes. This client reads and
+//! writes all other pieces.
 
 use crate::client::{Client, Worker};
 use crate::data::allocate::clear_behind;
@@ -25,12 +26,12 @@ pub trait Copies {
     /// Copies up to `length` bytes from one open file to another, or to another offset of the same
     /// file. Offsets are in bytes. Returns the number of bytes copied: less than `length` at the
     /// end of the source, and at most `MAX_COPIED_BYTES`. Holes may become zeros or stay holes.
-    /// After an error any part of the range that lies within the old size of the file may have been
+    /// After an error, any part of the range within the old size of the destination may have been
     /// copied, and the size is unchanged.
     ///
     /// # Errors
-    /// `InvalidArgument` if the ranges overlap in one file; otherwise as `Reads::read` and
-    /// `Writes::write`.
+    /// - `InvalidArgument` if the ranges overlap in one file.
+    /// - The errors of `Reads::read` and `Writes::write`.
     fn copy(
         &self,
         from: (HandleId, u64),
@@ -76,7 +77,7 @@ impl Copies for Client {
             let copy = Copy { source, file, writing };
             let mut result = copy.run_all(&client.0, runs).await;
             if let Ok(true) = result {
-                // Either the source has holes, or it was removed after this client's lease ran out.
+                // The source either has holes or was removed after this client's lease ran out.
                 result = client.confirm_lease(copy.source.inode.id).await.map(|()| true);
                 result = result.and_then(|has_holes| copy.source.check_live().map(|()| has_holes));
             }
@@ -90,7 +91,7 @@ impl Copies for Client {
                 }
                 Err(error) => {
                     copy.writing.note_reach(end);
-                    // Programs would read these bytes when the file grows.
+                    // A program would read these bytes after the file has grown.
                     clear_behind(&client.0, &copy.file, &copy.writing, &(to_offset..end)).await;
                     Err(error)
                 }
@@ -98,8 +99,8 @@ impl Copies for Client {
         };
         let copied = drive_for(WRITE_GRACE, work).await?;
         if end <= inline {
-            // A chunk file's length records the end of the last write; metadata's inline bytes do
-            // not.
+            // The length of a chunk file records the end of the last write, but the inline bytes in
+            // metadata do not. So the client must report the new size.
             self.report_written(&inode, ModifyOptions::default()).await?;
         }
         self.report_size(&inode).await?;
@@ -107,7 +108,8 @@ impl Copies for Client {
     }
 }
 
-/// The part of a copy that lies in one chunk file of the source and one of the copy.
+/// A part of a copy that lies in one chunk file of the source and in one chunk file of the
+/// destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Run {
     from: Piece,
@@ -115,10 +117,10 @@ struct Run {
     to: Piece,
 }
 
-/// Divides a copy into runs, in order, each of at most `max_bytes`.
+/// Divides a copy into runs of at most `max_bytes` each, in file order.
 ///
 /// # Errors
-/// As [`pieces`].
+/// Returns the errors of [`pieces`].
 fn runs(
     (from, source): (&StripePattern, Range<u64>),
     (to, offset): (&StripePattern, u64),
@@ -138,7 +140,7 @@ fn runs(
     Ok(runs)
 }
 
-/// The rest of a piece after its first `length` bytes. `None` if there is no rest.
+/// Returns the rest of a piece after its first `length` bytes, or `None` if nothing is left.
 fn behind(piece: Piece, length: u64) -> Option<Piece> {
     (piece.length > length).then(|| Piece {
         offset_in_chunk_file: piece.offset_in_chunk_file + length,
@@ -156,8 +158,8 @@ struct Copy {
 }
 
 impl Copy {
-    /// Copies all runs and waits for all of them. Returns whether the source had holes, or the
-    /// first error.
+    /// Copies all runs, and waits for all of them even after one failed. Returns whether the source
+    /// had holes, or the first error.
     async fn run_all(&self, worker: &Rc<Worker>, runs: Vec<Run>) -> Result<bool> {
         let tasks: Vec<_> = runs
             .iter()
@@ -181,7 +183,8 @@ impl Copy {
     }
 }
 
-/// Copies one run. Returns the acknowledgement of the written piece, and whether the run has holes.
+/// Copies one run. Returns the acknowledgement of the written piece, and whether the source has
+/// holes in this run.
 async fn copy_run(
     worker: Rc<Worker>,
     source: &OpenFile,

@@ -1,10 +1,10 @@
-//! Checksums of data on its way: one for each granule piece, cut at multiples of the granule in the
-//! chunk file, so that what is computed here can be stored there as it is.
+//! Checksums of data in transit. The data is split at the granule boundaries of its chunk file, and
+//! each part has one checksum. So storage can store the checksum of a whole granule as received.
 
 use skep_types::GRANULE_BYTES;
 use skep_types::codec::crc32c;
 
-/// The granule pieces of data that begins at `offset` in its chunk file, in order.
+/// Splits data that begins at `offset` of its chunk file at granule boundaries, in order.
 fn granules(offset: u64, bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let first = ((GRANULE_BYTES - offset % GRANULE_BYTES) as usize).min(bytes.len());
     let (head, rest) = bytes.split_at(first);
@@ -12,12 +12,12 @@ fn granules(offset: u64, bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     head.into_iter().chain(rest.chunks(GRANULE_BYTES as usize))
 }
 
-/// Checksums of data that begins at `offset` in its chunk file.
+/// Returns the checksums of data that begins at `offset` of its chunk file, one for each granule.
 pub(crate) fn checksums(offset: u64, bytes: &[u8]) -> Vec<u32> {
     granules(offset, bytes).map(crc32c).collect()
 }
 
-/// Whether data that begins at `offset` in its chunk file has these checksums.
+/// Returns whether data that begins at `offset` of its chunk file has the checksums `expected`.
 pub(crate) fn matches(offset: u64, bytes: &[u8], expected: &[u32]) -> bool {
     let mut expected = expected.iter();
     granules(offset, bytes).all(|granule| expected.next() == Some(&crc32c(granule)))

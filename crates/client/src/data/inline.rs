@@ -1,6 +1,6 @@
-//! The inline bytes of files, the first bytes of a file that metadata stores: reading, writing and
-//! syncing them (docs/design/0009-first-bytes-in-metadata.md). `data::read` and `data::write`
-//! divide a range into pieces and define what a write of several pieces guarantees.
+//! The inline bytes of files: reading, writing and syncing the first bytes of a file, which
+//! metadata stores (docs/design/0009-first-bytes-in-metadata.md). `data::read` and `data::write`
+//! divide a range into pieces and define the guarantees of a write of several pieces.
 
 use crate::client::{Client, Worker};
 use crate::files::open_file::OpenFile;
@@ -14,7 +14,7 @@ use skep_wire::inline::{ReadInline, SyncInline, WriteInline, WriteInlineReply};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Reads into all of `into`; bytes that were never written are zeros.
+/// Fills `into` with the inline bytes from `offset`. Bytes that were never written are zeros.
 pub(crate) async fn read(
     worker: Rc<Worker>,
     (inode, generation): (InodeId, u32),
@@ -33,7 +33,7 @@ pub(crate) async fn read(
             into.zero(read.bytes.len()..into.len());
             return Ok(());
         }
-        // Read once more: the data may have been damaged on its way.
+        // The first mismatch may be damage in transit, so the client reads once more.
         if std::mem::replace(&mut has_failed, true) {
             let text = format!(
                 "file {inode}, {length} bytes at {offset} from metadata: data doesn't match its \
@@ -45,9 +45,8 @@ pub(crate) async fn read(
     }
 }
 
-/// Returns the end of the data in which `offset` lies or at which data begins. The result is at
-/// most `offset` if `offset` lies in a hole. Metadata reports blocks, and the rest of the inline
-/// bytes after this data is one hole.
+/// Returns the end of the inline data, rounded up to a block. All inline bytes from there on are
+/// one hole. If `offset` lies in this hole, the result is at most `offset`.
 pub(crate) async fn data_end(worker: &Rc<Worker>, file: &OpenFile, offset: u64) -> Result<u64> {
     let (inode, most) = (file.inode.id, file.pattern.inline_bytes());
     let start = offset - offset % INLINE_UNIT;
@@ -60,7 +59,7 @@ pub(crate) async fn data_end(worker: &Rc<Worker>, file: &OpenFile, offset: u64) 
     Ok(end.next_multiple_of(INLINE_UNIT).min(most))
 }
 
-/// Writes bytes at an offset of the file. `extends` means that these bytes are a whole write, so
+/// Writes bytes at an offset of the file. `extends` means that these bytes are a complete write, so
 /// metadata also raises the size of the file to their end.
 pub(crate) async fn write(
     worker: &Rc<Worker>,
@@ -81,7 +80,7 @@ pub(crate) async fn write(
     let mut has_failed = false;
     loop {
         match client.modify_through(file, &request).await {
-            // The data was damaged on its way (`Protocol`): send it once more.
+            // `Protocol` means that the data was damaged in transit. The client sends it once more.
             Err(error) if error.code() == ErrorCode::Protocol && !has_failed => has_failed = true,
             Ok(written) => {
                 let attributes = &written.attributes;
@@ -97,9 +96,10 @@ pub(crate) async fn write(
 }
 
 impl Client {
-    /// Waits until the inline bytes that this mount has written are durable, or metadata reports
-    /// their loss. Returns the extent that this mount had reported before, and the attributes that
-    /// are durable now. `None` means that there is nothing to sync, or that the file was removed.
+    /// Waits until the inline bytes that this mount has written are durable, or until metadata
+    /// reports their loss. Returns the extent that this mount had reported before the sync, and the
+    /// attributes that are durable now. `None` means that there was nothing to sync, or that the
+    /// file was removed.
     pub(crate) async fn sync_inline(
         &self,
         state: &Arc<InodeState>,

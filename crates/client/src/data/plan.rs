@@ -1,17 +1,16 @@
-//! From a range of a file to the messages that carry it: the pieces of its chunks, put together
-//! where they lie side by side in one chunk file, and divided
-//! into what one message carries.
+//! Divides a range of a file into messages. Adjacent chunks of one chunk file are merged into one
+//! piece, and long pieces are split to fit into a message.
 
 use skep_cluster::striping::{Piece, pieces};
 use skep_types::{GRANULE_BYTES, Result, StripePattern};
 use std::ops::Range;
 
-/// The pieces of a file range, each for one message of at most `max_bytes` (a multiple of the
-/// granule). Pieces are divided at granules of the chunk file, so that no granule is written in two
-/// halves.
+/// Returns the pieces of a file range, in file order. Each piece fits into one message of at most
+/// `max_bytes`, a multiple of the granule. Pieces are split only at granules of the chunk file, so
+/// that no granule is written in two parts.
 ///
 /// # Errors
-/// As [`pieces`].
+/// Returns the errors of [`pieces`].
 pub(crate) fn plan(
     pattern: &StripePattern,
     range: Range<u64>,
@@ -30,7 +29,8 @@ pub(crate) fn plan(
     Ok(plan.into_iter().flat_map(|piece| cut(piece, max_bytes)).collect())
 }
 
-/// Whether `next`, which follows in the file, also follows in the same chunk file.
+/// Returns whether `next`, the next piece in the file, also directly follows `last` in the same
+/// chunk file.
 fn continues(last: &Piece, next: &Piece) -> bool {
     (last.component, last.index) == (next.component, next.index)
         && last.offset_in_chunk_file + last.length == next.offset_in_chunk_file

@@ -1,5 +1,5 @@
-//! Reading file data: the client requests pieces from all groups in parallel, straight into the
-//! caller's buffer, and checks each against its checksums.
+//! Reading file data. The client requests pieces from all groups in parallel, receives them
+//! directly into the caller's buffer, and verifies the checksums of each piece.
 
 use crate::client::{Client, Worker};
 use crate::data::granules;
@@ -15,30 +15,29 @@ use skep_types::{ChunkFileKey, Error, ErrorCode, GroupId, InodeId, Result};
 use skep_wire::storage::ReadChunk;
 use std::rc::Rc;
 
-/// Reads the bytes of files, and records which of them the kernel may cache.
+/// Reads the bytes of files, and records which files the kernel may have in its page cache.
 pub trait Reads {
-    /// Reads into all of `into`, from `offset` in bytes. Returns the number of bytes read, which is
-    /// less than `into.len()` only at the end of the file. The caller may drop the future; the
-    /// contents of the buffer are arbitrary then.
+    /// Reads `into.len()` bytes from `offset` of the file into `into`. Returns the number of bytes
+    /// read, which is less than `into.len()` only at the end of the file. Cancel-safe: after the
+    /// caller has dropped the future, the contents of the buffer are arbitrary.
     ///
     /// # Errors
-    /// `Stale` if the handle is not open or its file was removed; `Corrupt` if the data does not
-    /// match its checksums.
+    /// - `Stale` if the handle is not open or its file was removed.
+    /// - `Corrupt` if the data does not match its checksums.
     fn read(&self, handle: HandleId, offset: u64, into: Buf)
     -> impl Future<Output = Result<usize>>;
 
-    /// Notes that the caller may keep the bytes of a read that is about to begin, as the kernel
-    /// keeps them in its page cache.
+    /// Records that the kernel's page cache may keep the bytes of the read that the caller is about
+    /// to begin.
     fn note_cached(&self, _handle: HandleId) {}
 
-    /// Returns whether the kernel may have pages of a file from such reads since the file was
-    /// opened.
+    /// Returns whether the kernel may have cached pages of a file since the file was opened.
     fn is_cached(&self, _inode: InodeId) -> bool {
         true
     }
 
-    /// Returns whether other mounts have a file open that this mount has open, and at least one of
-    /// all these mounts may write.
+    /// Returns whether a file is shared: this mount and others have the file open, at least one of
+    /// them for writing.
     fn is_shared(&self, inode: InodeId) -> bool;
 }
 
@@ -54,13 +53,13 @@ impl Reads for Client {
         }
         let length = (end.min(size) - offset) as usize;
         self.read_range(&file, offset, into.slice(0..length)).await?;
-        // This mount may have learned of the file's removal while the bytes were on their way.
+        // This mount may have learned of the file's removal while the bytes were in flight.
         file.check_live()?;
         Ok(length)
     }
 
     fn note_cached(&self, handle: HandleId) {
-        // For a handle that is not open the read itself returns the error.
+        // If the handle is not open, the read itself returns the error.
         if let Ok(file) = self.mount().handles.get_live(handle) {
             file.inode.set_cached();
         }
@@ -71,8 +70,8 @@ impl Reads for Client {
     }
 
     fn is_shared(&self, inode: InodeId) -> bool {
-        // Almost no mount ever has a shared file, so most calls need no look into the table of
-        // inodes.
+        // On almost all mounts no file was ever shared, so most calls skip the lookup in the table
+        // of inodes.
         self.mount().notifications.has_shared()
             && self.mount().inodes.get(inode).is_some_and(|state| state.is_shared())
     }
@@ -104,8 +103,8 @@ impl Client {
             }
         }
         if has_holes {
-            // Either the file has holes, or it was removed after this client's lease ran out.
-            // Metadata can decide between the two.
+            // Either the file has holes, or it was removed after this client's lease ran out. Only
+            // metadata knows which.
             self.confirm_lease(file.inode.id).await?;
         }
         Ok(())
@@ -113,7 +112,7 @@ impl Client {
 }
 
 impl OpenFile {
-    /// The chunk file of a piece.
+    /// Returns the key of the chunk file that holds a piece.
     pub(crate) fn key_of(&self, piece: &Piece) -> ChunkFileKey {
         ChunkFileKey {
             inode: self.inode.id,
@@ -124,19 +123,18 @@ impl OpenFile {
     }
 }
 
-/// A piece to read.
+/// One piece to read.
 pub(crate) struct PieceRead {
     pub(crate) key: ChunkFileKey,
-    /// `None` means that the piece is stored in metadata.
+    /// `None` means that metadata stores the piece.
     pub(crate) group: Option<GroupId>,
-    /// Offset of the first byte in the chunk file, or in the file if the piece is stored in
-    /// metadata.
+    /// Offset of the first byte in the chunk file, or in the file if metadata stores the piece.
     pub(crate) offset: u64,
     pub(crate) into: Buf,
 }
 
 /// Reads one piece. Returns whether storage had fewer bytes than requested; the missing bytes are
-/// set to zero. They are a hole, or the file was removed: only metadata can decide.
+/// set to zero. Either they are a hole, or the file was removed; only metadata knows which.
 pub(crate) async fn read_piece(worker: Rc<Worker>, what: PieceRead) -> Result<bool> {
     let _place = worker.pieces.acquire().await;
     let PieceRead { key, group, offset, into } = what;
@@ -156,8 +154,8 @@ pub(crate) async fn read_piece(worker: Rc<Worker>, what: PieceRead) -> Result<bo
         if error.code() != ErrorCode::Corrupt {
             return Err(error.within(format_args!("file {}", key.inode)));
         }
-        // Read once more: the data may have been damaged on its way, or read while a write was
-        // changing it.
+        // The first mismatch may be damage in transit, or a write that changed the data during the
+        // read. So the client reads once more.
         if std::mem::replace(&mut has_failed, true) {
             let map = worker.router.map();
             let target = map.primary(group).map(|target| target.id.to_string());

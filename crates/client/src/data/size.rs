@@ -1,5 +1,5 @@
-//! The size of a file that other clients may change: asked for before reads, and reported after
-//! writes.
+//! The size of a file that other clients may change. The client requests the size before reads and
+//! reports it after writes.
 
 use crate::client::{Client, Worker};
 use crate::files::open_file::OpenFile;
@@ -11,8 +11,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 impl Client {
-    /// The size of a file, asked for anew if a read to `end` would come to it and it may be old, or
-    /// if others may cut the file or make it longer.
+    /// Returns the size of a file for a read that ends at `end`. Requests the size from metadata if
+    /// the file is shared, or if the read reaches beyond a size that may be out of date.
     pub(crate) async fn size_for_read(&self, file: &OpenFile, end: u64) -> Result<u64> {
         let size = file.inode.size();
         let is_old = end > size && file.inode.age(skep_env::now()) > SIZE_TRUSTED_FOR;
@@ -23,7 +23,7 @@ impl Client {
         Ok(file.inode.size())
     }
 
-    /// Reports to metadata how far a file reaches, if other clients rely on that.
+    /// Reports the size of a file to metadata if other clients rely on it.
     pub(crate) async fn report_size(&self, inode: &Arc<InodeState>) -> Result<()> {
         if !inode.must_report_size() {
             return Ok(());
@@ -32,8 +32,9 @@ impl Client {
     }
 }
 
-/// The size of a file, with the writes of other clients that have it open too. Bytes beyond it
-/// belong to no client.
+/// Returns the size of a file, including writes of other clients that share the file. Bytes beyond
+/// this size in chunk files belong to no completed write. Returns `u64::MAX` if metadata does not
+/// reply with the size.
 pub(crate) async fn newest_size(worker: &Rc<Worker>, file: &OpenFile) -> u64 {
     if file.inode.is_shared() {
         let client = Client(Rc::clone(worker));

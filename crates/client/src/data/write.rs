@@ -1,4 +1,4 @@
-//! Writing file data: the client sends pieces to all groups in parallel, straight from the caller's
+//! Writing file data. The client sends pieces to all groups in parallel, directly from the caller's
 //! buffer, with checksums. A write is complete when all its pieces are acknowledged; there is no
 //! write-behind.
 
@@ -30,25 +30,27 @@ use std::sync::Arc;
 
 /// Writes the bytes of files.
 pub trait Writes {
-    /// Writes all of `data` at `offset`, in bytes, or returns an error. After an error any part of
-    /// `data` that lies within the old size of the file may have been written, and the size is
-    /// unchanged.
+    /// Writes all of `data` at `offset` (in bytes), or returns an error. After an error, any part
+    /// of `data` within the old size of the file may have been written, and the size is unchanged.
     ///
-    /// The caller must not change the bytes before this returns. If the caller drops the future,
-    /// the write goes on for up to `WRITE_GRACE` and still reads the buffer, so that a later
-    /// truncation does not overtake it. The write ends without a result if servers do not reply in
-    /// that time.
+    /// The caller must not change the bytes before the future completes. If the caller drops the
+    /// future, the write continues for up to `WRITE_GRACE` and still reads the buffer, so that a
+    /// later truncation does not overtake the write. If servers do not reply in that time, the
+    /// write is cancelled.
     ///
     /// # Errors
-    /// `Stale` if the handle is not open or its file was removed; `InvalidArgument` if it is not
-    /// open for writing; `FileTooLarge`, `NoSpace`, `DeviceFailed`.
+    /// - `Stale` if the handle is not open or its file was removed.
+    /// - `InvalidArgument` if the handle is not open for writing.
+    /// - `FileTooLarge` if the write ends beyond the maximum file size.
+    /// - `NoSpace` if a storage target is full.
+    /// - `DeviceFailed` if a storage target cannot write.
     fn write(&self, handle: HandleId, offset: u64, data: Buf) -> impl Future<Output = Result<()>>;
 
     /// Writes all of `data` at the end of the file. The kernel serializes the appends of one mount.
-    /// Several mounts that have the file open at once take turns by a lock at metadata.
+    /// If several mounts share the file, a lock at metadata serializes their appends.
     ///
     /// # Errors
-    /// As [`Self::write`].
+    /// Returns the errors of [`Self::write`].
     fn append(&self, handle: HandleId, data: Buf) -> impl Future<Output = Result<()>>;
 }
 
@@ -68,8 +70,8 @@ impl Writes for Client {
             let write = Write { file: &file, offset, data: &data, writing: &writing, is_inline };
             let (written, result) = write.pieces(&worker, &plan).await;
             match result {
-                // Metadata executed the whole write or nothing of it, including the change of the
-                // size.
+                // Metadata executed the whole write, including the change of the size, or nothing
+                // of it.
                 _ if is_inline => {}
                 Ok(()) => writing.note_write(offset..end),
                 Err(_) => {
@@ -90,8 +92,8 @@ impl Writes for Client {
             return self.append_under_lock(file, handle, data).await;
         };
         let client = self.clone();
-        // This future is never dropped: the write must not arrive after another client has moved
-        // the end.
+        // The write must run to completion: it must not arrive after another client has moved the
+        // end of the file.
         let work = async move {
             let _alone = alone;
             client.write(handle, file.inode.size(), data).await
@@ -101,14 +103,15 @@ impl Writes for Client {
 }
 
 impl Client {
-    /// Appends to a file to which other clients may append, under a lock that programs do not see.
+    /// Appends to a file to which other clients may append, under a lock that is not visible to
+    /// programs.
     async fn append_under_lock(
         &self,
         file: Arc<OpenFile>,
         handle: HandleId,
         data: Buf,
     ) -> Result<()> {
-        // Each append is a lock owner of its own, like a process.
+        // Each append is a separate lock owner, like a process.
         let wait = self.new_lock_wait();
         let (kind, mode) = (LockKind::Append, Some(LockMode::Exclusive));
         let lock = FileLock { kind, owner: wait, mode, range: 0..LOCK_END, pid: 0 };
@@ -119,8 +122,8 @@ impl Client {
         }
         let client = self.clone();
         let work = async move {
-            // The reply to the lock request has the size of the file. It stays right until this
-            // client releases the lock.
+            // The reply to the lock request contains the size of the file, which cannot change
+            // until this client releases the lock.
             let result = client.write(handle, file.inode.size(), data).await;
             result.and(held.release().await)
         };
@@ -128,7 +131,7 @@ impl Client {
     }
 }
 
-/// The lock that permits an append, or the wait for it. Dropping this releases the lock.
+/// The append lock, or the wait for it. Dropping this value releases the lock.
 struct AppendLock {
     client: Client,
     handle: HandleId,
@@ -149,7 +152,7 @@ impl Drop for AppendLock {
         };
         let (client, handle) = (self.client.clone(), self.handle);
         skep_env::spawn(async move {
-            // If this request fails, metadata releases the lock when the handle is closed.
+            // If the request fails, metadata releases the lock when the handle is closed.
             if let Err(error) = client.set_lock(handle, unlocked, 0).await {
                 tracing::debug!("handle {}: cannot release the append lock: {error}", handle.raw());
             }
@@ -158,7 +161,7 @@ impl Drop for AppendLock {
     }
 }
 
-/// Begins a write as soon as no truncation is in progress.
+/// Waits until no truncation is in progress, and begins a write.
 pub(crate) async fn begin_write(inode: &Arc<InodeState>) -> WriteGuard {
     loop {
         match inode.try_write() {
@@ -179,8 +182,8 @@ struct Write<'a> {
 }
 
 impl Write<'_> {
-    /// Writes all pieces. Waits for all of them, also after one failed, since the buffer is the
-    /// caller's again afterwards. Returns the pieces that were written, and the first error.
+    /// Writes all pieces. Waits for all of them even after one failed, since the caller may reuse
+    /// the buffer afterwards. Returns the pieces that were written, and the first error.
     async fn pieces(&self, worker: &Rc<Worker>, plan: &[Piece]) -> (Vec<Piece>, Result<()>) {
         let data_of = |piece: &Piece| {
             let start = piece.offset_in_range as usize;
@@ -213,10 +216,10 @@ impl Write<'_> {
         (written, result)
     }
 
-    /// Puts zeros over the bytes that a failed write left beyond the end of the file: a program
-    /// would read them when the file grows. Storage needs no more space for this, since the bytes
-    /// are allocated already. If this write fails too, the bytes stay: storage does not reply then,
-    /// and programs get that error from their own operations.
+    /// Overwrites with zeros the bytes that a failed write left beyond the end of the file.
+    /// Otherwise a program would read these bytes after the file has grown. Storage needs no more
+    /// space for the zeros, since the bytes are allocated already. Best effort: if storage does not
+    /// reply, the bytes stay, and later operations of programs fail as well.
     async fn clear_beyond_end(&self, worker: &Rc<Worker>, written: Vec<Piece>) {
         let size = newest_size(worker, self.file).await;
         for piece in written {
@@ -248,7 +251,7 @@ impl Write<'_> {
 }
 
 impl OpenFile {
-    /// The hint about the stripe that a write request carries for the chunk file of a piece.
+    /// Returns the stripe hint that a write request carries for the chunk file of a piece.
     pub(crate) fn stripe_of(&self, piece: &Piece) -> StripeHint {
         let component = &self.pattern.components[usize::from(piece.component)];
         StripeHint {
@@ -258,8 +261,8 @@ impl OpenFile {
         }
     }
 
-    /// Checks that the handle may write bytes up to `end`, and returns `end`. `None` means an end
-    /// beyond the range of `u64`.
+    /// Checks that bytes up to `end` may be written through the handle, and returns `end`. `None`
+    /// stands for an end that overflows `u64`.
     pub(crate) fn check_writable(&self, end: Option<u64>) -> Result<u64> {
         let id = self.inode.id;
         if self.mode != OpenMode::Write {
@@ -273,24 +276,24 @@ impl OpenFile {
     }
 }
 
-/// A piece to write.
+/// One piece to write.
 pub(crate) struct PieceWrite {
     pub(crate) file: Arc<OpenFile>,
     pub(crate) piece: Piece,
     pub(crate) data: Buf,
-    /// For a piece in metadata: the piece is a whole write, so metadata moves the end of the file
-    /// too.
+    /// Only for a piece in metadata: the piece is a complete write, so metadata also moves the end
+    /// of the file.
     pub(crate) extends: bool,
 }
 
 /// The acknowledgement of one written piece.
 #[derive(Debug)]
 pub(crate) enum Acknowledged {
-    /// From storage, on a host of this incarnation.
+    /// From a storage host of this incarnation.
     Chunk(ChunkFileKey, GroupId, HostIncarnation),
     /// From metadata, for a part of a write.
     Inline(InlineMark),
-    /// From metadata, for a whole write that ends at this offset of the file.
+    /// From metadata, for a complete write that ends at this offset of the file.
     Extended(u64, Box<WriteInlineReply>),
 }
 
@@ -308,7 +311,7 @@ impl Acknowledged {
     }
 }
 
-/// Writes one piece.
+/// Writes one piece, and returns its acknowledgement.
 pub(crate) async fn write_piece(worker: Rc<Worker>, what: PieceWrite) -> Result<Acknowledged> {
     let _place = worker.pieces.acquire().await;
     let PieceWrite { file, piece, data, extends } = what;
@@ -332,7 +335,7 @@ pub(crate) async fn write_piece(worker: Rc<Worker>, what: PieceWrite) -> Result<
         };
         match worker.change_storage(&file, group, &request, options).await {
             Ok(written) => return Ok(Acknowledged::Chunk(key, group, written.incarnation)),
-            // The data was damaged on its way (`Protocol`): send it once more.
+            // `Protocol` means that the data was damaged in transit. The client sends it once more.
             Err(error) if error.code() == ErrorCode::Protocol && !has_failed => has_failed = true,
             Err(error) => return Err(error.within(format_args!("chunk file {key}"))),
         }

@@ -1,5 +1,5 @@
-//! Closing files: `flush` for each `close(2)`, then the end of a handle. Closes that metadata may
-//! get later are sent by `deferred_close`.
+//! Closing files: `flush` for each `close(2)`, and the close of a handle. `deferred_close` sends
+//! the closes that no caller waits for.
 
 use crate::client::Client;
 use crate::driven::drive;
@@ -10,20 +10,23 @@ use skep_types::{Error, ErrorCode, Result};
 use skep_wire::metadata::{Close, OpenMode, OpenReply};
 use std::sync::Arc;
 
-/// The ends of descriptors and of handles.
+/// Closes descriptors and handles.
 pub trait Closes {
-    /// Reports the written size to metadata, so that a later open sees it. The kernel calls it for
-    /// each `close(2)`.
+    /// Reports the written size to metadata, so that a later open sees it. The kernel calls this
+    /// function for each `close(2)`.
     ///
     /// # Errors
-    /// `Stale` for a handle that isn't open or whose file is gone.
+    /// - `Stale` if the handle is not open or its file was removed.
+    /// - The errors of the report to metadata.
     fn flush(&self, handle: HandleId) -> impl Future<Output = Result<()>>;
 
-    /// Closes a handle. It is gone afterwards, even if this fails. If all sizes are reported (as by
-    /// [`Self::flush`]), metadata gets the close a few milliseconds later.
+    /// Closes a handle. The handle is invalid afterwards, even after an error. If all sizes are
+    /// already reported to metadata (by [`Self::flush`]), this function returns at once, and the
+    /// mount sends the close a few milliseconds later.
     ///
     /// # Errors
-    /// `Stale` if it isn't open; otherwise the error of the report to metadata.
+    /// - `Stale` if the handle is not open.
+    /// - The errors of the report to metadata.
     fn close(&self, handle: HandleId) -> impl Future<Output = Result<()>>;
 }
 
@@ -77,7 +80,7 @@ impl Client {
         let request = Close { inode, open: file.mode, written };
         let attributes = match self.modify(inode, request, how, |_, _| ()).await {
             Ok(reply) => reply.attributes,
-            // The session was lost meanwhile, and the file with it.
+            // The session was lost meanwhile, and the file was removed or this client was evicted.
             Err(_) if file.is_stale() => return Ok(()),
             Err(error) => return Err(error.within(format_args!("file {inode}"))),
         };
@@ -88,7 +91,7 @@ impl Client {
         Ok(())
     }
 
-    /// Closes a file that was opened for a caller who no longer waits.
+    /// Closes a file that was opened for a caller that has dropped its future.
     pub(crate) fn close_orphan(&self, result: Result<OpenReply>, mode: OpenMode) {
         let Ok(opened) = result else { return };
         if mode == OpenMode::No || opened.pattern.is_none() {
@@ -98,7 +101,7 @@ impl Client {
         skep_env::spawn(async move {
             let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };
             let request = Close { inode, open: mode, written: None };
-            // Best effort: the end of the session closes files that are still open.
+            // Best effort: files that are still open are closed at the end of the session.
             if let Err(error) = client.modify(inode, request, how, |_, _| ()).await {
                 tracing::debug!("cannot close file {inode}, whose opener is gone: {error}");
             }

@@ -1,4 +1,4 @@
-//! One thread's closes that wait to be sent together. No I/O.
+//! One thread's deferred closes, which wait to be sent together. No I/O.
 
 use crate::files::handles::HandleId;
 use crate::files::open_file::OpenFile;
@@ -7,17 +7,17 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A handle whose close has not been sent to metadata yet.
+/// A handle whose close has not been sent to metadata yet, and its file.
 pub(crate) type ClosingFile = (HandleId, Arc<OpenFile>);
 
-/// One thread's handles that are closed on this mount but not yet at metadata, by group. They stay
-/// in the table of handles: a renewed session opens their files again, so that the closes still
-/// match an open.
+/// One thread's handles that are closed on this mount but still open at metadata, by group. They
+/// stay in the table of handles until metadata has replied. A renewed session therefore reopens
+/// their files, so that each close still matches an open.
 #[derive(Debug, Default)]
 pub(crate) struct DeferredCloses(RefCell<HashMap<GroupId, Vec<ClosingFile>>>);
 
 impl DeferredCloses {
-    /// Adds a close; whether it is the first that waits for this group.
+    /// Adds a close. Returns whether no other close was waiting for this group.
     pub(crate) fn add(&self, group: GroupId, closing: ClosingFile) -> bool {
         let mut waiting = self.0.borrow_mut();
         let queue = waiting.entry(group).or_default();
@@ -25,7 +25,7 @@ impl DeferredCloses {
         queue.len() == 1
     }
 
-    /// Takes all closes that wait for a group.
+    /// Removes and returns all closes that wait for a group.
     pub(crate) fn take(&self, group: GroupId) -> Vec<ClosingFile> {
         self.0.borrow_mut().remove(&group).unwrap_or_default()
     }

@@ -1,6 +1,6 @@
-//! Closes that are sent together. If all sizes of a file are reported, its close is sent with
-//! others of its thread in one message, a few milliseconds later, and no caller waits for it. That
-//! saves metadata a transaction for each file that is made and closed.
+//! Deferred closes. If all sizes of a file are already reported to metadata, its close is sent a
+//! few milliseconds later, in one message with other closes of the thread. No caller waits for it.
+//! That saves metadata one transaction for each file that is created and closed.
 
 use crate::client::Client;
 use crate::files::closing_files::ClosingFile;
@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 impl Client {
-    /// Puts a close off. The handle must have been claimed for it.
+    /// Defers a close. The caller must have begun the close with `OpenFile::begin_close`.
     pub(crate) fn close_later(&self, group: GroupId, handle: HandleId, file: Arc<OpenFile>) {
         if !self.0.closes.add(group, (handle, file)) {
             return;
@@ -28,14 +28,15 @@ impl Client {
         .detach();
     }
 
-    /// Sends all closes that wait for a group; closes that arrive meanwhile wait for the next time.
+    /// Sends all closes that wait for a group. Closes that arrive meanwhile wait for the next
+    /// message.
     async fn close_waiting(&self, group: GroupId) {
         for files in self.0.closes.take(group).chunks(MAX_CLOSES) {
             self.close_together(files).await;
         }
     }
 
-    /// Sends the closes that wait on all threads, at the end of the mount.
+    /// Sends the closes that wait on all threads. Called at the end of the mount.
     pub(crate) async fn close_waiting_everywhere(&self) {
         let mut groups: HashMap<GroupId, Vec<ClosedFile>> = HashMap::new();
         for file in self.mount().handles.select(|file| file.is_closing() && !file.is_stale()) {
@@ -60,7 +61,8 @@ impl Client {
         if let Some(first) = closed.first() {
             let inode = first.inode;
             let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };
-            // What stays open at metadata after an error is closed with the session.
+            // After an error, files that stay open at metadata are closed at the end of the
+            // session.
             let request = CloseMany { files: closed };
             if let Err(error) = self.modify(inode, request, how, |_, _| ()).await {
                 tracing::warn!("{} files stay open at metadata: {error}", files.len());

@@ -7,23 +7,24 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Names an open file on all threads of a mount. Never used again.
+/// Identifies an open file on all threads of a mount. A number is never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HandleId(u64);
 
 impl HandleId {
-    /// Wraps the number, as the kernel gives it back.
+    /// Creates a handle from its number, which the kernel stores between requests.
     pub const fn new(raw: u64) -> Self {
         Self(raw)
     }
 
-    /// The number.
+    /// Returns the number of the handle.
     pub const fn raw(self) -> u64 {
         self.0
     }
 }
 
-/// The part of a table that holds a number: neighbours go to different parts.
+/// Returns the index of the table part that holds a number. Consecutive numbers are spread over
+/// different parts.
 pub(crate) fn part_of(number: u64) -> usize {
     (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize % TABLE_PARTS
 }
@@ -32,10 +33,10 @@ fn stale(handle: HandleId) -> Error {
     Error::new(ErrorCode::Stale, format!("handle {} is not open", handle.raw()))
 }
 
-/// All open files of a mount.
+/// All open files of a mount, by handle.
 #[derive(Debug)]
 pub(crate) struct Handles {
-    /// Each mutex protects its part alone; none is taken while another is held.
+    /// Each mutex protects only its part. No thread locks two parts at once.
     parts: Vec<Mutex<HashMap<HandleId, Arc<OpenFile>>>>,
     next: AtomicU64,
     count: AtomicUsize,
@@ -59,7 +60,7 @@ impl Handles {
         f(&mut part.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether another handle may be opened.
+    /// Returns an error if the mount has the maximum number of handles open.
     pub(crate) fn check_limit(&self) -> Result<()> {
         if self.count.load(Ordering::Relaxed) < MAX_HANDLES {
             return Ok(());
@@ -75,13 +76,13 @@ impl Handles {
         handle
     }
 
-    /// The open file of a handle.
+    /// Returns the open file of a handle.
     pub(crate) fn get(&self, handle: HandleId) -> Result<Arc<OpenFile>> {
         let file = self.with(handle, |part| part.get(&handle).map(Arc::clone));
         file.ok_or_else(|| stale(handle))
     }
 
-    /// The same, if it isn't being closed and its file still exists.
+    /// Returns the open file of a handle if the handle is not being closed and still works.
     pub(crate) fn get_live(&self, handle: HandleId) -> Result<Arc<OpenFile>> {
         let file = self.get(handle)?;
         if file.is_closing() {
@@ -97,7 +98,7 @@ impl Handles {
         }
     }
 
-    /// All open files that `filter` picks.
+    /// Returns all open files for which `filter` returns `true`.
     pub(crate) fn select(&self, filter: impl Fn(&OpenFile) -> bool) -> Vec<Arc<OpenFile>> {
         let mut selected = Vec::new();
         for part in &self.parts {

@@ -1,4 +1,4 @@
-//! The table of inodes that are open on this mount, or that have unsynced writes of it.
+//! The table of inodes that are open on this mount or to which this mount has unsynced writes.
 
 use crate::files::handles::part_of;
 use crate::inode_state::InodeState;
@@ -7,12 +7,13 @@ use skep_types::InodeId;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Inodes that are open, or that are closed and have unsynced writes.
+/// The states of inodes that are open, and of closed inodes with unsynced writes.
 #[derive(Debug)]
 pub(crate) struct Inodes {
-    /// Each mutex protects its part alone. Order: part, then queue, then an inode's own.
+    /// Each mutex protects only its part. Lock order: a part, then `closed`, then the mutex in an
+    /// [`InodeState`].
     parts: Vec<Mutex<HashMap<InodeId, Arc<InodeState>>>>,
-    /// Closed ones with unsynced writes, oldest first.
+    /// Closed inodes with unsynced writes, oldest first.
     closed: Mutex<VecDeque<Arc<InodeState>>>,
 }
 
@@ -31,12 +32,12 @@ impl Inodes {
         f(&mut part.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The state of an inode, if the table has it.
+    /// Returns the state of an inode, if it is in the table.
     pub(crate) fn get(&self, inode: InodeId) -> Option<Arc<InodeState>> {
         self.with(inode, |part| part.get(&inode).map(Arc::clone))
     }
 
-    /// One handle more.
+    /// Counts a new handle of an inode, and returns the state of the inode.
     pub(crate) fn open(&self, inode: InodeId) -> Arc<InodeState> {
         self.with(inode, |part| {
             let state = part.entry(inode).or_insert_with(|| InodeState::new(inode));
@@ -45,8 +46,8 @@ impl Inodes {
         })
     }
 
-    /// One handle less. Gives an inode that is closed and has to be synced now, when there are too
-    /// many of them.
+    /// Removes a handle of an inode. If too many closed inodes have unsynced writes, returns the
+    /// oldest of them, which the caller must sync now.
     pub(crate) fn close(&self, state: &Arc<InodeState>) -> Option<Arc<InodeState>> {
         self.with(state.id, |part| {
             if !state.closed() {
@@ -74,7 +75,8 @@ impl Inodes {
         oldest.is_closed_unsynced().then_some(oldest)
     }
 
-    /// Forgets an inode if nothing has to be remembered of it: after a sync.
+    /// Removes an inode from the table if it is closed and has no unsynced writes. Called after a
+    /// sync.
     pub(crate) fn forget_idle(&self, inode: InodeId) {
         self.with(inode, |part| {
             if part.get(&inode).is_some_and(|state| state.is_idle()) {
@@ -83,7 +85,7 @@ impl Inodes {
         });
     }
 
-    /// All of them.
+    /// Returns the states of all inodes in the table.
     pub(crate) fn all(&self) -> Vec<Arc<InodeState>> {
         let mut all = Vec::new();
         for part in &self.parts {
@@ -137,7 +139,7 @@ mod tests {
             let state = dirty(&inodes, number);
             assert!(close(&inodes, &state).is_none());
         }
-        // Opened and closed again: it doesn't stand in the queue twice.
+        // Opened and closed again: the inode must not be queued twice.
         let again = inodes.open(InodeId::new(2));
         assert!(close(&inodes, &again).is_none());
         let last = dirty(&inodes, 1 << 40);

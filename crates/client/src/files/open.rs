@@ -1,4 +1,4 @@
-//! Creating, opening and closing files.
+//! Creating and opening files.
 
 use crate::client::Client;
 use crate::driven::drive;
@@ -9,45 +9,53 @@ use crate::sharing::notifications::Position;
 use skep_types::{Attributes, Error, ErrorCode, InodeId, PatternRequest, Result, StripePattern};
 use skep_wire::metadata::{Create, CreateUnnamed, Lookup, NewInode, Open, OpenMode, OpenReply};
 
-/// The result of a create: a new file, or the one that exists.
+/// The result of a create: a new file, or an existing one with this name.
 #[derive(Debug)]
 pub struct Created {
-    /// Its attributes.
+    /// The attributes of the file.
     pub attributes: Attributes,
-    /// Its handle, if the caller asked to open it.
+    /// The handle of the file, if the caller requested to open it and it is a regular file.
     pub handle: Option<HandleId>,
-    /// Whether it was made.
+    /// Whether the file is new.
     pub created: bool,
 }
 
-/// An opened file.
+/// The result of an open.
 #[derive(Debug, Clone, Copy)]
 pub struct OpenedFile {
-    /// Its handle.
+    /// The new handle of the file.
     pub handle: HandleId,
-    /// Whether the kernel's page cache of the file is still right: no other client changed the file
-    /// since this mount last opened it.
+    /// Whether the kernel's page cache of the file is still valid: no other client has changed the
+    /// file since this mount last opened it.
     pub keep_cache: bool,
-    /// Whether the attributes that the kernel was shown last are still right.
+    /// Whether the attributes that the mount last sent to the kernel are still valid.
     pub are_attributes_shown: bool,
-    /// Whether other clients have it open too, and at least one of all may write: the kernel must
-    /// not cache bytes read through this handle.
+    /// Whether the file is shared: other clients also have it open, and at least one client may
+    /// write. The kernel must not cache bytes that are read through this handle then.
     pub is_shared: bool,
 }
 
 /// Creating and opening files.
 pub trait Opens {
-    /// Makes a file that is not a directory, and opens it if asked. Without `exclusive` an existing
-    /// regular file is opened as it is.
+    /// Creates a file that is not a directory, and opens it if requested. If `exclusive` is not set
+    /// and the name belongs to a regular file, opens that file instead.
     ///
     /// # Errors
-    /// `Exists`, `NotFound`, `NotDirectory`, `NameTooLong`, `NoSpace`.
+    /// - `Exists` if the name exists and `exclusive` is set, or if the existing file cannot be
+    ///   opened instead.
+    /// - `NotFound` if the directory does not exist.
+    /// - `NotDirectory` if the parent is not a directory.
+    /// - `NameTooLong` if the name is too long.
+    /// - `NoSpace` if metadata has no space for the file.
     fn create(&self, request: Create) -> impl Future<Output = Result<Created>>;
 
-    /// Makes a regular file without a name and opens it.
+    /// Creates a regular file without a name (`O_TMPFILE`), and opens it.
     ///
     /// # Errors
-    /// `NotFound`, `NotDirectory`, `NoSpace`, `LimitReached` with too many open files.
+    /// - `NotFound` if the directory does not exist.
+    /// - `NotDirectory` if `directory` is not a directory.
+    /// - `NoSpace` if metadata has no space for the file.
+    /// - `LimitReached` if the mount has too many open files.
     fn create_unnamed(
         &self,
         directory: InodeId,
@@ -56,12 +64,14 @@ pub trait Opens {
         pattern: Option<PatternRequest>,
     ) -> impl Future<Output = Result<Created>>;
 
-    /// Opens a regular file.
+    /// Opens a regular file. `truncate` also sets its size to zero.
     ///
     /// # Errors
-    /// `Stale` if it has lost its last name and isn't open on this mount; `NotFound`,
-    /// `IsDirectory`, `InvalidArgument` for what can't be opened, `LimitReached` with too many open
-    /// files.
+    /// - `Stale` if the file has lost its last name and is not open on this mount.
+    /// - `NotFound` if the inode does not exist.
+    /// - `IsDirectory` if the inode is a directory.
+    /// - `InvalidArgument` if the inode is of another kind that cannot be opened.
+    /// - `LimitReached` if the mount has too many open files.
     fn open(
         &self,
         inode: InodeId,
@@ -83,7 +93,8 @@ impl Opens for Client {
             if request.exclusive || mode == OpenMode::No || error.code() != ErrorCode::Exists {
                 return Err(error);
             }
-            // The entry points to an inode of another target, or to one that can't be opened.
+            // The existing entry refers to an inode at another metadata group, or to one that
+            // cannot be opened.
             match self.open_existing(&request, error).await {
                 Err(gone) if matches!(gone.code(), ErrorCode::NotFound | ErrorCode::Stale) => {}
                 result => return result,
@@ -168,9 +179,10 @@ impl Client {
         Ok(Created { attributes, handle, created })
     }
 
-    /// Opens a file that has a name, or that this mount has open. Otherwise the kernel found it by
-    /// a cached name that another mount has removed; after the error the kernel looks the name up
-    /// again. Without this check a program would write to a file without a name.
+    /// Sends the open of a file. The file must have a name unless this mount has it open: otherwise
+    /// the kernel found the file by a cached name that another mount has removed. After the error
+    /// the kernel looks up the name again. Without this check a program would write to a file
+    /// without a name.
     async fn send_open(
         &self,
         inode: InodeId,
@@ -184,8 +196,9 @@ impl Client {
         self.modify(inode, Open { inode, open, truncate, must_have_name }, how, orphan).await
     }
 
-    /// Keeps an opened file under a new handle. Nothing is awaited between the reply and this, so
-    /// no open can be lost in between. `before`: when the file was asked for.
+    /// Adds a handle for an opened file. There must be no await between the reply and this call, so
+    /// that a dropped future cannot leave a file open without a handle. `before` is the
+    /// notification position at the time when the open was sent.
     fn add_handle(
         &self,
         opened: OpenReply,
@@ -197,7 +210,7 @@ impl Client {
         let mount = self.mount();
         let inode = mount.inodes.open(attributes.inode);
         inode.observe(&attributes, skep_env::now());
-        // Other clients may have opened it while the reply was on its way. A notification that
+        // Other clients may have opened the file while the reply was in flight. A notification that
         // arrives from now on finds the inode in the table.
         if is_shared || mount.notifications.has_come_since(before, attributes.inode) {
             mount.share(&inode);

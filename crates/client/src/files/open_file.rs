@@ -1,4 +1,4 @@
-//! One open file: the state behind a handle, and the conditions under which the handle no longer
+//! The state of one open file behind a handle, and the conditions under which the handle no longer
 //! works.
 
 use crate::inode_state::InodeState;
@@ -13,16 +13,17 @@ pub(crate) struct OpenFile {
     pub(crate) inode: Arc<InodeState>,
     pub(crate) mode: OpenMode,
     pub(crate) pattern: StripePattern,
-    /// The session was lost and the file is gone: only close works.
+    /// The session was lost, and the file could not be opened again. Only close works.
     is_stale: AtomicBool,
-    /// Locks set through it were lost with the session: only close works.
+    /// Locks that were set through this handle were lost with the session. Only close works.
     has_lost_locks: AtomicBool,
-    /// It was open for writing when this client was evicted: only close works.
+    /// The handle was open for writing when this client was evicted. Only close works.
     is_fenced: AtomicBool,
     is_closing: AtomicBool,
-    /// What is changed through it is to be on the devices when the call returns.
+    /// The handle was opened with `O_SYNC` or `O_DSYNC`: each write must be durable when it
+    /// returns.
     is_synced: AtomicBool,
-    /// Losses that were reported through this handle.
+    /// The loss count of the inode when this handle last reported a loss.
     seen_losses: AtomicU64,
 }
 
@@ -46,7 +47,7 @@ impl OpenFile {
         self.is_stale.store(true, Ordering::Release);
     }
 
-    /// Another client may have had the file since.
+    /// Marks the handle as fenced: another client may have changed the file since the eviction.
     pub(crate) fn set_fenced(&self) {
         self.is_fenced.store(true, Ordering::Release);
     }
@@ -55,13 +56,14 @@ impl OpenFile {
         self.has_lost_locks.store(true, Ordering::Release);
     }
 
-    /// Whether only close works.
+    /// Returns whether the handle is stale or fenced, so that only close works.
     pub(crate) fn is_stale(&self) -> bool {
         self.is_stale.load(Ordering::Acquire) || self.is_fenced.load(Ordering::Acquire)
     }
 
-    /// Checks that the file was not found removed when its session was lost, that no other client
-    /// can have had it meanwhile, and that its locks were not lost.
+    /// Checks that the handle still works. Fails if the file could not be opened again after its
+    /// session was lost, if another client may have changed the file since an eviction, or if locks
+    /// of this handle were lost.
     pub(crate) fn check_live(&self) -> Result<()> {
         if self.has_lost_locks.load(Ordering::Acquire) {
             let text = format!(
@@ -89,7 +91,7 @@ impl OpenFile {
         Err(Error::new(ErrorCode::Stale, text))
     }
 
-    /// What is changed through it is to be on the devices when the call returns.
+    /// Records that the handle was opened with `O_SYNC` or `O_DSYNC`.
     pub(crate) fn set_synced(&self) {
         self.is_synced.store(true, Ordering::Release);
     }
@@ -98,12 +100,12 @@ impl OpenFile {
         self.is_synced.load(Ordering::Acquire)
     }
 
-    /// Whether its close has begun.
+    /// Returns whether the close of the handle has begun.
     pub(crate) fn is_closing(&self) -> bool {
         self.is_closing.load(Ordering::Acquire)
     }
 
-    /// Begins to close it; `false` if its close has begun already.
+    /// Begins the close of the handle. Returns `false` if its close has already begun.
     pub(crate) fn begin_close(&self) -> bool {
         let is_first = !self.is_closing.swap(true, Ordering::AcqRel);
         if is_first {
@@ -112,7 +114,8 @@ impl OpenFile {
         is_first
     }
 
-    /// Whether writes were lost since the last call of this function on this handle.
+    /// Returns whether acknowledged writes were lost since the last call of this function on this
+    /// handle.
     pub(crate) fn take_loss(&self) -> bool {
         let losses = self.inode.losses();
         self.seen_losses.swap(losses, Ordering::AcqRel) != losses

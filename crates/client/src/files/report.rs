@@ -1,5 +1,5 @@
-//! Reporting to metadata how far files were written, and measuring that where only the chunk files
-//! show it.
+//! Reports to metadata how far this mount has written files. If only the chunk files show the end
+//! of a file, measures it first.
 
 use crate::client::Client;
 use crate::inode_state::InodeState;
@@ -10,8 +10,8 @@ use skep_wire::metadata::{ReportWritten, WrittenExtent};
 use std::sync::Arc;
 
 impl Client {
-    /// Sends a report of unreported writes to metadata. Returns the attributes in the reply; `None`
-    /// means that there was nothing to report.
+    /// Reports all unreported writes of a file to metadata. Returns the attributes in the last
+    /// reply, or `None` if there was nothing to report.
     pub(crate) async fn report_written(
         &self,
         state: &Arc<InodeState>,
@@ -30,8 +30,9 @@ impl Client {
             if generation == report.extent.truncate_generation {
                 break;
             }
-            // Another client had truncated the file, so the report moved nothing. Only the chunk
-            // files show which writes came later: the next report measures them.
+            // Another client had truncated the file, so metadata ignored the reported end. Only the
+            // chunk files show which writes came after the truncation, so the next report measures
+            // them.
         }
         Ok(answer.map(|mut attributes| {
             state.merge_into(&mut attributes);
@@ -53,7 +54,7 @@ impl Client {
         Ok(attributes)
     }
 
-    /// The size of a file as its chunk files have it.
+    /// Returns the size of a file, computed from the sizes of its chunk files.
     async fn measure(&self, state: &Arc<InodeState>) -> Result<u64> {
         let Some(pattern) = self.known_pattern(state.id) else { return Ok(0) };
         let stats = self.chunk_stats(state.id, &pattern).await?;

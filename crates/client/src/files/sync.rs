@@ -1,4 +1,4 @@
-//! Making changes durable: `fsync` and `syncfs`.
+//! Makes changes durable: `fsync` and `syncfs`.
 
 use crate::client::{Client, Worker};
 use crate::files::handles::HandleId;
@@ -16,18 +16,19 @@ use std::sync::Arc;
 
 /// Waits until changes are durable.
 pub trait Syncs {
-    /// Waits until all bytes that this mount has written to the file, through any handle, are
-    /// durable, with the size and the times. `fdatasync(2)` does the same, since the size is needed
-    /// to read the data.
+    /// Waits until all bytes that this mount has written to a file, through any handle, are
+    /// durable, together with the size and the times of the file. `fdatasync(2)` does the same,
+    /// since the data cannot be read without the size.
     ///
     /// # Errors
-    /// `Io`, once for each handle, if a host lost power and with it acknowledged writes;
-    /// `DeviceFailed`; `Stale`.
+    /// - `Io`, once for each handle, if a host lost power and with it acknowledged writes.
+    /// - `DeviceFailed` if a device cannot write.
+    /// - `Stale` if the handle is not open or its file was removed.
     fn fsync(&self, handle: HandleId) -> impl Future<Output = Result<()>>;
 
-    /// Notes that a program opened a handle with `O_SYNC` or `O_DSYNC`, so each write has to be
-    /// durable when it returns. This only records the flag: the caller has to call [`Self::fsync`]
-    /// after each write.
+    /// Records that a program opened a handle with `O_SYNC` or `O_DSYNC`, so that each write must
+    /// be durable when it returns. This function only records the flag: the caller must call
+    /// [`Self::fsync`] after each write.
     fn set_synced(&self, handle: HandleId);
 
     /// Returns whether [`Self::set_synced`] was called for a handle.
@@ -36,15 +37,15 @@ pub trait Syncs {
     /// Waits until all changes of this mount are durable (`syncfs`).
     ///
     /// # Errors
-    /// The first error; everything else is synced nevertheless.
+    /// Returns the first error. All other changes are synced nevertheless.
     fn sync_all(&self) -> impl Future<Output = Result<()>>;
 
     /// Waits until all acknowledged changes of names and attributes are durable, for `fsync` of a
-    /// directory. The client syncs all metadata targets, since any of them may have inodes of a
-    /// directory's entries.
+    /// directory. Syncs all metadata groups, since any of them may store inodes of the directory's
+    /// entries.
     ///
     /// # Errors
-    /// The first error; all other targets are synced nevertheless.
+    /// Returns the first error. All other groups are synced nevertheless.
     fn sync_names(&self) -> impl Future<Output = Result<()>>;
 }
 
@@ -62,7 +63,7 @@ impl Syncs for Client {
     }
 
     fn set_synced(&self, handle: HandleId) {
-        // For a handle that is not open the next operation returns the error.
+        // If the handle is not open, the next operation returns the error.
         if let Ok(file) = self.mount().handles.get_live(handle) {
             file.set_synced();
         }
@@ -105,12 +106,13 @@ impl Syncs for Client {
 }
 
 impl Client {
-    /// Waits until everything that this mount has reported about a file is durable, and reports
-    /// again what the metadata host lost in a power loss. `synced`: the extent reported before the
-    /// last sync, and the attributes that were durable after it.
+    /// Waits until every report of this mount about a file is durable. Reports again what metadata
+    /// lost in a power loss. `synced` is the result of [`Self::sync_data`]: the extent reported
+    /// before the sync, and the attributes that were durable after it.
     ///
     /// # Errors
-    /// `Io` if a truncation was lost: other clients may have used the bytes that came back.
+    /// Returns `Io` if a truncation was lost: the truncated bytes are back, and other clients may
+    /// have used them.
     async fn sync_reported(
         &self,
         state: &Arc<InodeState>,
@@ -149,8 +151,8 @@ impl Client {
         }
     }
 
-    /// Syncs all chunk files of an inode to which this mount has unsynced writes, and its inline
-    /// bytes. Returns the result of [`Self::sync_inline`].
+    /// Syncs the inline bytes of an inode and all its chunk files that have unsynced writes of this
+    /// mount. Returns the result of [`Self::sync_inline`].
     async fn sync_data(
         &self,
         state: &Arc<InodeState>,
@@ -178,7 +180,8 @@ impl Client {
         result.map_err(|error: Error| error.within(format_args!("file {}", state.id)))
     }
 
-    /// Syncs an inode that no program has open any more, because too many such inodes are unsynced.
+    /// Syncs a closed inode, because too many closed inodes have unsynced writes. Logs errors,
+    /// since no program has the file open.
     pub(crate) async fn sync_closed(&self, state: &Arc<InodeState>) {
         let losses = state.losses();
         match self.sync_data(state).await {
@@ -198,7 +201,7 @@ impl Client {
         match self.router().call(group, &SyncAll {}, options).await {
             Ok(_) => Ok(()),
             Err(error) if is_lost(&error) => {
-                // A sync in the new session also covers all changes made in the lost one.
+                // A sync in the new session also covers all changes that were made in the lost one.
                 self.renew_session(group, session, &error).await;
                 let session = self.session(group).await?.id;
                 let options = CallOptions { session, durable: true, ..CallOptions::default() };

@@ -1,14 +1,14 @@
-//! How many writes, truncations and lone appends are under way.
+//! The number of writes, truncations and lone appends in progress on an inode.
 
-/// How many guards of each kind there are.
+/// The number of guards of each kind.
 ///
-/// A truncation may be claimed while writes are under way; it begins when they have ended. No write
-/// begins while a truncation is claimed.
+/// A truncation may be claimed while writes are in progress, and begins after they have ended. No
+/// new write may begin while a truncation is claimed.
 #[derive(Debug, Default)]
 pub(super) struct GuardCount {
     writers: u32,
     is_truncating: bool,
-    /// Appends under way that rely on no other client moving the end.
+    /// Appends in progress that rely on no other client moving the end of the file.
     lone_appends: u32,
 }
 

@@ -1,4 +1,5 @@
-//! Writes, truncations and lone appends under way: each is a guard that ends when it is dropped.
+//! Guards of writes, truncations and lone appends in progress. A lone append relies on no other
+//! client moving the end of the file. Dropping a guard ends its operation.
 
 use crate::inode_state::InodeState;
 use skep_types::{Attributes, ChunkFileKey, GroupId, HostIncarnation};
@@ -8,18 +9,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl InodeState {
-    /// Begins a write; `None` while a truncation runs or waits.
+    /// Begins a write. Returns `None` while a truncation is claimed.
     pub(crate) fn try_write(self: &Arc<Self>) -> Option<WriteGuard> {
         self.with(|parts| parts.guards.try_write()).then(|| WriteGuard(Arc::clone(self)))
     }
 
-    /// Claims the inode for a truncation; `None` while another one has it. The truncation may begin
-    /// once [`TruncationClaim::is_alone`].
+    /// Claims the inode for a truncation. Returns `None` while another truncation is claimed. The
+    /// truncation may begin as soon as [`TruncationClaim::is_alone`] returns `true`.
     pub(crate) fn try_truncate(self: &Arc<Self>) -> Option<TruncationClaim> {
         self.with(|parts| parts.guards.try_truncate()).then(|| TruncationClaim(Arc::clone(self)))
     }
 
-    /// Begins an append at the end that this mount has noted; `None` if other clients may move it.
+    /// Begins a lone append, at the end of the file that this mount has recorded. Returns `None` if
+    /// the file is shared, so that other clients may move its end.
     pub(crate) fn try_append_alone(self: &Arc<Self>) -> Option<LoneAppend> {
         let is_begun = self.with(|parts| {
             let is_alone = !parts.handles.is_shared();
@@ -31,13 +33,13 @@ impl InodeState {
         is_begun.then(|| LoneAppend(Arc::clone(self)))
     }
 
-    /// Whether such appends are under way.
+    /// Returns whether lone appends are in progress.
     pub(crate) fn has_lone_appends(&self) -> bool {
         self.with(|parts| parts.guards.has_lone_appends())
     }
 }
 
-/// An append under way at the end that this mount has noted.
+/// A lone append in progress. Dropping it ends the append.
 #[derive(Debug)]
 pub(crate) struct LoneAppend(Arc<InodeState>);
 
@@ -47,12 +49,12 @@ impl Drop for LoneAppend {
     }
 }
 
-/// A write under way: truncations of this mount wait for it.
+/// A write in progress. Truncations of this mount wait until it is dropped.
 #[derive(Debug)]
 pub(crate) struct WriteGuard(Arc<InodeState>);
 
 impl WriteGuard {
-    /// A storage host of this incarnation acknowledged a piece.
+    /// Records that a storage host of this incarnation acknowledged a piece.
     pub(crate) fn piece_written(
         &self,
         key: ChunkFileKey,
@@ -65,13 +67,14 @@ impl WriteGuard {
         });
     }
 
-    /// Metadata acknowledged the inline part of a larger write. The new size is reported once all
-    /// parts are acknowledged.
+    /// Records that metadata acknowledged the inline part of a larger write. The new size is
+    /// reported only after all parts are acknowledged.
     pub(crate) fn inline_written(&self, mark: InlineMark) {
         self.0.with(|parts| parts.unsynced.inline_written(mark));
     }
 
-    /// Metadata acknowledged a write that lies there as a whole: it has the new end and times.
+    /// Records that metadata acknowledged a write that is inline as a whole, so metadata already
+    /// has the new size and times.
     pub(crate) fn note_inline_write(
         &self,
         end: u64,
@@ -85,18 +88,18 @@ impl WriteGuard {
         });
     }
 
-    /// All pieces of a range are written: the file reaches at least to its end. Not called when a
-    /// piece failed: then the size doesn't move.
+    /// Records that all pieces of a write are acknowledged, so the file reaches at least to the end
+    /// of `range`. Must not be called if a piece failed, since the size does not change then.
     pub(crate) fn note_write(&self, range: Range<u64>) {
         self.0.with(|parts| parts.size.note_write(&range));
     }
 
-    /// Chunk files may reach up to `end` now, even if the file does not.
+    /// Records that chunk files may now reach up to `end`, even if the file does not.
     pub(crate) fn note_reach(&self, end: u64) {
         self.0.with(|parts| parts.size.note_reach(end));
     }
 
-    /// A part of the file may be a hole now; its size stays.
+    /// Records that a part of the file may now be a hole. The size does not change.
     pub(crate) fn note_holes(&self) {
         self.0.with(|parts| parts.size.note_holes());
     }
@@ -108,17 +111,18 @@ impl Drop for WriteGuard {
     }
 }
 
-/// A claim to truncate: writes of this mount wait until it is dropped.
+/// A claim for a truncation. Writes of this mount wait until it is dropped.
 #[derive(Debug)]
 pub(crate) struct TruncationClaim(Arc<InodeState>);
 
 impl TruncationClaim {
-    /// Whether the writes that had begun before have ended.
+    /// Returns whether all writes that began before the claim have ended.
     pub(crate) fn is_alone(&self) -> bool {
         self.0.with(|parts| !parts.guards.has_writers())
     }
 
-    /// Notes that the truncation is done; writes of this mount before it no longer count.
+    /// Records that the truncation is complete: earlier writes of this mount no longer affect the
+    /// size.
     pub(crate) fn done(&self, attributes: &Attributes, now: Duration) {
         self.0.with(|parts| parts.size.truncated(attributes, now));
     }

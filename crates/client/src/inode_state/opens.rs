@@ -1,21 +1,22 @@
-//! The handles of one file on this mount: how many there are, and notes that hold while it is open.
+//! The number of handles of one file on this mount, and flags that are valid while the file is
+//! open.
 
-/// Handles of a file, and notes about it.
+/// The number of handles of a file, and flags about the file.
 ///
 /// # Invariants
 /// `closing <= opens`.
 #[derive(Debug, Default)]
 pub(super) struct OpenHandles {
     opens: u32,
-    /// Handles among them whose close has begun.
+    /// Number of these handles whose close has begun.
     closing: u32,
-    /// How often the file was opened when it wasn't open.
+    /// Number of times that the file was opened while it had no handle.
     lives: u64,
-    /// Other clients have it open too, and at least one client may write.
+    /// Other clients also have the file open, and at least one client may write.
     is_shared: bool,
-    /// A program has locked something of it since it was opened.
+    /// A program has locked the file or a range of it. Unlike the other flags, never reset.
     is_locked: bool,
-    /// Bytes of it were read for a cache of the caller's since it was opened.
+    /// The caller may have cached bytes of the file since it was opened.
     is_cached: bool,
 }
 
@@ -38,10 +39,11 @@ impl OpenHandles {
         self.debug_check();
     }
 
-    /// Notes the end of a close that had begun; whether it was the last handle.
+    /// Records that a close has ended. Returns whether it was that of the last handle.
     pub(super) fn closed(&mut self) -> bool {
         debug_assert!(self.opens > 0 && self.closing > 0, "closed without a close: {self:?}");
-        // In release builds a surplus close must not turn into 4 billion open handles.
+        // In release builds a surplus close must not make the count wrap around to 4 billion
+        // handles.
         self.opens = self.opens.saturating_sub(1);
         self.closing = self.closing.saturating_sub(1);
         self.debug_check();
@@ -52,7 +54,8 @@ impl OpenHandles {
         self.opens > 0
     }
 
-    /// How often the file was opened when it wasn't open; `None` if it isn't open.
+    /// Returns the number of times that the file was opened while it had no handle, or `None` if
+    /// the file is not open now.
     pub(super) fn life(&self) -> Option<u64> {
         self.is_open().then_some(self.lives)
     }

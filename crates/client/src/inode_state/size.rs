@@ -1,5 +1,5 @@
-//! How far a file reaches: the size as metadata last replied it, how far this mount wrote beyond
-//! it, and how much of that metadata has been sent in reports. Pure: times come as arguments.
+//! The size of a file: the last size from metadata, the end of this mount's writes beyond it, and
+//! which of these writes are reported to metadata. Pure: times are arguments.
 
 use skep_types::Attributes;
 use skep_wire::metadata::WrittenExtent;
@@ -7,17 +7,17 @@ use std::cmp::Ordering;
 use std::ops::Range;
 use std::time::Duration;
 
-/// A report of writes that metadata must get.
+/// A report of writes to metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SizeReport {
     pub(crate) extent: WrittenExtent,
-    /// The end has to be measured in the chunk files first.
+    /// The client must measure the end of the file in the chunk files before it sends the report.
     pub(crate) must_measure: bool,
     /// Number of the last write that the report covers.
     upto: u64,
 }
 
-/// What metadata has been sent of a file at some moment.
+/// The extent of a file that metadata had acknowledged at some moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReportedExtent {
     end: u64,
@@ -25,46 +25,49 @@ pub(crate) struct ReportedExtent {
     upto: u64,
 }
 
-/// What metadata has lost of the reports that it acknowledged.
+/// The kind of information that metadata lost from acknowledged reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReportLoss {
     Nothing,
-    /// How far the file was written.
+    /// The end of the file.
     End,
-    /// That the file was truncated.
+    /// A truncation of the file.
     Truncation,
 }
 
-/// The size of a file.
+/// The size of a file, and the reports about it.
 ///
-/// Each acknowledged write (and each truncation) of this mount has a number, counted by `writes`.
+/// Writes and truncations of this mount are numbered from one. `writes`, `reported` and `durable`
+/// are such numbers.
 ///
 /// # Invariants
 /// `durable <= reported <= writes`.
 #[derive(Debug, Default)]
 pub(super) struct FileSize {
-    /// Size in the newest attributes seen; likewise the next two.
+    /// Size in the newest attributes from metadata. The next two fields are from the same
+    /// attributes.
     size: u64,
     truncate_generation: u64,
     change_counter: u64,
-    /// When those attributes arrived.
+    /// Time at which these attributes arrived.
     seen_at: Duration,
-    /// End of the furthest write of this mount under `truncate_generation`.
+    /// End of this mount's furthest write in the generation `truncate_generation`.
     written_end: u64,
-    /// One of those writes began beyond the end, or a part of the file was made a hole.
+    /// One of those writes began beyond the end of the file, or an operation punched a hole.
     may_leave_holes: bool,
-    /// Up to where this mount may have left something in chunk files, wherever the end is.
+    /// Offset up to which failed writes or allocations of this mount may have extended chunk files,
+    /// regardless of the end of the file.
     reach: u64,
     /// Number of the last write.
     writes: u64,
-    /// Number of the last write that metadata acknowledged a report of.
+    /// Number of the last write that an acknowledged report covers.
     reported: u64,
-    /// Number of the last write whose report is on metadata's device.
+    /// Number of the last write that a durable report covers.
     durable: u64,
-    /// The furthest end that was reported under `truncate_generation`.
+    /// The furthest reported end in the generation `truncate_generation`.
     reported_end: u64,
-    /// Another client truncated the file between unreported writes of this mount. Only the chunk
-    /// files show which of them came later.
+    /// Another client truncated the file while this mount had unreported writes. Only the chunk
+    /// files show which of these writes came after the truncation.
     must_measure: bool,
 }
 
@@ -79,7 +82,7 @@ impl FileSize {
         }
     }
 
-    /// Takes attributes from metadata, unless newer ones were seen.
+    /// Records attributes from metadata, unless newer ones were recorded before.
     pub(super) fn observe(&mut self, attributes: &Attributes, now: Duration) {
         if attributes.change_counter < self.change_counter {
             return;
@@ -96,44 +99,46 @@ impl FileSize {
         self.seen_at = now;
     }
 
-    /// The size: as metadata replied it, or as far as this mount wrote.
+    /// Returns the size of the file: the last size from metadata, or the end of this mount's writes
+    /// if that is larger.
     pub(super) fn size(&self) -> u64 {
         self.size.max(self.written_end)
     }
 
-    /// How long ago metadata replied the size.
+    /// Returns how long ago the last size from metadata arrived.
     pub(super) fn age(&self, now: Duration) -> Duration {
-        // `now` may have been read before another thread's `observe`.
+        // Another thread may have called `observe` after this thread read its clock.
         now.saturating_sub(self.seen_at)
     }
 
-    /// Raises the size in attributes to what this mount wrote.
+    /// Raises the size in `attributes` to the end of this mount's writes, unless the attributes are
+    /// from a newer truncate generation.
     pub(super) fn merge_into(&self, attributes: &mut Attributes) {
         if attributes.truncate_generation <= self.truncate_generation {
             attributes.size = attributes.size.max(self.written_end);
         }
     }
 
-    /// Whether this mount wrote beyond the size that metadata has.
+    /// Returns whether this mount wrote beyond the size that metadata has.
     pub(super) fn is_beyond_metadata(&self) -> bool {
         self.written_end > self.size
     }
 
-    /// The number of a new write.
+    /// Counts a new write and returns its number.
     pub(super) fn count_write(&mut self) -> u64 {
         self.writes += 1;
         self.writes
     }
 
-    /// A write of `range` was acknowledged as a whole.
+    /// Records that all pieces of a write of `range` are acknowledged.
     pub(super) fn note_write(&mut self, range: &Range<u64>) {
         self.writes += 1;
         self.may_leave_holes |= range.start > self.size.max(self.written_end);
         self.written_end = self.written_end.max(range.end);
     }
 
-    /// Metadata acknowledged a write up to `end` of bytes that it stores itself: it has the new end
-    /// and times already.
+    /// Records that metadata acknowledged a write that is inline as a whole and ends at `end`.
+    /// Metadata already has the new size and times.
     pub(super) fn note_inline_write(&mut self, end: u64, attributes: &Attributes, now: Duration) {
         let is_all_reported = self.reported == self.writes;
         self.observe(attributes, now);
@@ -142,26 +147,27 @@ impl FileSize {
             self.reported_end = self.reported_end.max(end);
         }
         if is_all_reported {
-            // As if it was written and then reported.
+            // Counts the write as already reported.
             self.writes += 1;
             self.reported = self.writes;
         }
         self.debug_check();
     }
 
-    /// Chunk files may reach up to `end` now, even if the file does not.
+    /// Records that chunk files may now reach up to `end`, even if the file does not.
     pub(super) fn note_reach(&mut self, end: u64) {
         self.writes += 1;
         self.reach = self.reach.max(end);
     }
 
-    /// A part of the file may be a hole now; its size stays.
+    /// Records that a part of the file may now be a hole. The size does not change.
     pub(super) fn note_holes(&mut self) {
         self.writes += 1;
         self.may_leave_holes = true;
     }
 
-    /// A truncation by this mount is done: writes before it no longer count.
+    /// Records that a truncation by this mount is complete: earlier writes no longer affect the
+    /// size.
     pub(super) fn truncated(&mut self, attributes: &Attributes, now: Duration) {
         self.writes += 1;
         self.reported = self.writes;
@@ -173,7 +179,7 @@ impl FileSize {
         self.debug_check();
     }
 
-    /// The report that metadata must get now, if any.
+    /// Returns the report that must be sent to metadata now, if any.
     pub(super) fn unreported(&self) -> Option<SizeReport> {
         (self.reported < self.writes).then_some(SizeReport {
             extent: WrittenExtent {
@@ -187,8 +193,8 @@ impl FileSize {
         })
     }
 
-    /// Metadata replied to a report. `is_durable`: the reply came when the report was on its
-    /// device.
+    /// Records the reply to a report. `is_durable` means that metadata replied after the report was
+    /// durable.
     pub(super) fn reported(
         &mut self,
         report: &SizeReport,
@@ -200,7 +206,7 @@ impl FileSize {
         if is_current {
             self.reported_end = self.reported_end.max(report.extent.end);
             self.reported = self.reported.max(report.upto);
-            // Earlier reports precede this one in metadata's log.
+            // Earlier reports precede this one in metadata's log, so they are durable too.
             if is_durable {
                 self.durable = self.durable.max(report.upto);
             }
@@ -212,12 +218,12 @@ impl FileSize {
         self.debug_check();
     }
 
-    /// Whether metadata acknowledged a report that may not be on its device yet.
+    /// Returns whether metadata acknowledged a report that may not be durable yet.
     pub(super) fn is_reported_undurably(&self) -> bool {
         self.durable < self.reported
     }
 
-    /// What metadata has been sent so far.
+    /// Returns the extent that metadata has acknowledged so far.
     pub(super) fn reported_extent(&self) -> ReportedExtent {
         ReportedExtent {
             end: self.reported_end,
@@ -226,8 +232,8 @@ impl FileSize {
         }
     }
 
-    /// Compares what was reported with what metadata has on its device. What metadata lost, because
-    /// its host lost power, is unreported again.
+    /// Compares the acknowledged extent `sent` with the attributes that are durable at metadata.
+    /// Changes that metadata lost in a power loss count as unreported again.
     pub(super) fn compare(&mut self, sent: &ReportedExtent, durable: &Attributes) -> ReportLoss {
         self.durable = self.durable.max(sent.upto);
         let is_unchanged = self.truncate_generation == sent.truncate_generation;
@@ -238,7 +244,7 @@ impl FileSize {
             }
             Ordering::Less => {
                 if is_unchanged {
-                    // Only the chunk files show how far the file reaches now.
+                    // After the lost truncation, only the chunk files show the end of the file.
                     self.truncate_generation = durable.truncate_generation;
                     self.size = durable.size;
                     self.must_measure = true;
@@ -252,7 +258,7 @@ impl FileSize {
         loss
     }
 
-    /// Discards unreported sizes after an eviction: another client may have changed the file.
+    /// Discards unreported sizes after an eviction, since another client may have changed the file.
     pub(super) fn forget_unreported(&mut self) {
         self.reported = self.writes;
         self.must_measure = false;

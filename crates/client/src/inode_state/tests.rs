@@ -1,4 +1,4 @@
-//! What a mount knows of an inode: sizes from several writers, reports, losses, truncation.
+//! The state of an inode: sizes from several writers, reports, losses and truncation.
 
 use super::*;
 use skep_types::{ChunkFileKey, GroupId};
@@ -95,7 +95,7 @@ fn truncation_elsewhere_makes_unreported_writes_measured() {
     let state = opened(0);
     write(&state, 1000, 0, 1);
     let report = state.unreported().unwrap();
-    // Metadata says that the file was cut meanwhile: the report has moved nothing.
+    // Metadata replies with a newer truncate generation, so it has ignored the reported end.
     state.reported(&report, &attributes(0, 1, 5), false, NOW);
     assert_eq!(state.size(), 0);
     let mut again = state.unreported().unwrap();
@@ -212,7 +212,7 @@ fn reports_lost_in_a_power_loss_are_repeated() {
     assert_eq!(again.extent, extent(500, 0));
     state.reported(&again, &attributes(500, 0, 2), true, NOW);
     assert_eq!((state.unreported(), state.is_reported_undurably()), (None, false));
-    // Somebody else has cut it since: nothing is lost.
+    // Another client has truncated the file since, so nothing is lost.
     assert_eq!(state.compare(&told, &attributes(3, 1, 3)), ReportLoss::Nothing);
 }
 
@@ -224,7 +224,8 @@ fn a_truncation_that_metadata_has_lost_is_noticed() {
     truncating.done(&attributes(20, 1, 2), NOW);
     drop(truncating);
     assert!(state.is_reported_undurably());
-    // Asked before, answered after: it says nothing of the truncation.
+    // The extent is from before the truncation, so the comparison must not detect a lost
+    // truncation.
     assert_eq!(state.compare(&told_before, &attributes(1000, 0, 1)), ReportLoss::Nothing);
     let told = state.reported_extent();
     assert_eq!(state.compare(&told, &attributes(1000, 0, 1)), ReportLoss::Truncation);
@@ -245,15 +246,16 @@ fn inline_write_needs_no_report() {
     writing.note_inline_write(300, mark(1, 5), &attributes(300, 0, 2), NOW);
     assert_eq!((state.size(), state.unreported(), state.must_report_size()), (300, None, false));
     assert!(state.is_reported_undurably() && !state.is_idle());
-    // Metadata has lost it with its power: the size is told again.
+    // Metadata lost the write in a power loss, so the client must report the size again.
     let told = state.reported_extent();
     assert_eq!(state.compare(&told, &attributes(10, 0, 1)), ReportLoss::End);
     assert_eq!(state.unreported().unwrap().extent.end, 300);
-    // What others are yet to be told stays so.
+    // An inline write must not mark earlier unreported writes as reported.
     write(&state, 9000, 0, 1);
     writing.note_inline_write(400, mark(1, 6), &attributes(400, 0, 3), NOW);
     assert_eq!(state.unreported().unwrap().extent.end, 9000);
-    // Somebody has cut the file since it was done, which was seen already.
+    // Another client truncated the file after this inline write, and this mount has already
+    // recorded the truncation.
     state.observe(&attributes(0, 1, 9), NOW);
     writing.note_inline_write(500, mark(1, 7), &attributes(500, 0, 8), NOW);
     assert_eq!(state.size(), 0);
@@ -275,7 +277,7 @@ fn marks_of_each_epoch_are_kept_until_they_are_synced() {
     state.inline_synced(&[mark(2, 31)], true);
     assert_eq!((state.losses(), state.unsynced_inline().len()), (1, 0));
     assert!(state.is_idle());
-    // More starts than metadata remembers: the oldest counts as lost.
+    // Metadata remembers only `MAX_EPOCHS` epochs, so the write of the oldest epoch counts as lost.
     for epoch in 1..=MAX_EPOCHS as u64 + 1 {
         writing.inline_written(mark(epoch, epoch));
     }

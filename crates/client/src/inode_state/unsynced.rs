@@ -1,5 +1,5 @@
-//! Acknowledged writes that may not be on the devices yet: which chunk files and which bytes in
-//! metadata have them, and how often such writes may have been lost.
+//! Acknowledged writes that may not be durable yet: the chunk files and inline marks to sync, and
+//! how often such writes may have been lost.
 
 use skep_types::{ChunkFileKey, GroupId, HostIncarnation};
 use skep_wire::inline::InlineMark;
@@ -11,27 +11,27 @@ use std::collections::HashMap;
 pub(crate) struct UnsyncedChunkFile {
     pub(crate) key: ChunkFileKey,
     pub(crate) group: GroupId,
-    /// Number of the last write that a sync which begins now covers.
+    /// Number of the last write that a sync covers if it begins now.
     upto: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct ChunkFileState {
     group: GroupId,
-    /// Of the storage host when it acknowledged the first write since the last sync.
+    /// Incarnation of the storage host that acknowledged the first write since the last sync.
     incarnation: HostIncarnation,
-    /// Number of the last write to it.
+    /// Number of the last write to the chunk file.
     last_write: u64,
 }
 
 /// Unsynced writes of this mount to one file.
 ///
 /// # Invariants
-/// `inline` has at most [`MAX_EPOCHS`] marks, of rising epochs.
+/// `inline` has at most [`MAX_EPOCHS`] marks, in strictly ascending order of their epochs.
 #[derive(Debug, Default)]
 pub(super) struct UnsyncedWrites {
     chunk_files: HashMap<ChunkFileKey, ChunkFileState>,
-    /// The newest unsynced write of bytes in metadata, of each epoch.
+    /// The mark of the newest unsynced inline write in each epoch.
     inline: Vec<InlineMark>,
     losses: u64,
 }
@@ -46,12 +46,12 @@ impl UnsyncedWrites {
         self.chunk_files.is_empty() && self.inline.is_empty()
     }
 
-    /// How often acknowledged writes may have been lost.
+    /// Returns how often acknowledged writes may have been lost.
     pub(super) fn losses(&self) -> u64 {
         self.losses
     }
 
-    /// A storage host of this incarnation acknowledged the write with this number.
+    /// Records that a storage host of this incarnation acknowledged the write `number`.
     pub(super) fn chunk_written(
         &mut self,
         key: ChunkFileKey,
@@ -68,7 +68,7 @@ impl UnsyncedWrites {
         }
     }
 
-    /// Metadata acknowledged a write of bytes that it stores itself.
+    /// Records that metadata acknowledged an inline write.
     pub(super) fn inline_written(&mut self, mark: InlineMark) {
         let marks = &mut self.inline;
         match marks.binary_search_by_key(&mark.epoch, |known| known.epoch) {
@@ -76,7 +76,7 @@ impl UnsyncedWrites {
             Err(at) => marks.insert(at, mark),
         }
         if marks.len() > MAX_EPOCHS {
-            // Metadata doesn't remember more epochs either.
+            // Metadata does not remember more epochs either.
             marks.remove(0);
             self.losses += 1;
         }
@@ -85,7 +85,7 @@ impl UnsyncedWrites {
         }
     }
 
-    /// Chunk files to be synced now.
+    /// Returns the chunk files that must be synced now.
     pub(super) fn chunk_files(&self) -> Vec<UnsyncedChunkFile> {
         let files = self.chunk_files.iter();
         files
@@ -97,32 +97,33 @@ impl UnsyncedWrites {
             .collect()
     }
 
-    /// Marks of bytes in metadata to be synced now.
+    /// Returns the marks of the inline writes that must be synced now.
     pub(super) fn inline(&self) -> Vec<InlineMark> {
         self.inline.clone()
     }
 
-    /// A storage host of this incarnation synced a chunk file. Another incarnation than the one
-    /// that acknowledged the writes may have lost them.
+    /// Records that a storage host synced a chunk file. If its incarnation differs from that of the
+    /// host that acknowledged the writes, the writes may be lost.
     pub(super) fn chunk_synced(
         &mut self,
         synced: &UnsyncedChunkFile,
         incarnation: HostIncarnation,
     ) {
-        // Another thread's sync may have come first.
+        // The sync of another thread may already have removed the chunk file.
         let Some(state) = self.chunk_files.get_mut(&synced.key) else { return };
         let is_lost = state.incarnation != incarnation;
         if state.last_write <= synced.upto {
             self.chunk_files.remove(&synced.key);
         } else {
-            // Writes acknowledged meanwhile went to the host as it is now, or their own replies
-            // show another incarnation.
+            // Writes that were acknowledged during the sync went to the current incarnation; if
+            // not, their own replies carry a different incarnation, which reveals the loss.
             state.incarnation = incarnation;
         }
         self.losses += u64::from(is_lost);
     }
 
-    /// Metadata has these writes on its device, or (`is_lost`) has lost some of them.
+    /// Records that these inline writes are durable at metadata, or that some of them are lost
+    /// (`is_lost`).
     pub(super) fn inline_synced(&mut self, marks: &[InlineMark], is_lost: bool) {
         let is_newer = |known: &InlineMark| {
             !marks.iter().any(|mark| mark.epoch == known.epoch && mark.record >= known.record)

@@ -1,7 +1,7 @@
-//! The search for deadlock cycles of lock waiters that span several metadata targets, while a
-//! program waits for a POSIX lock (docs/design/0005-locks.md). `skep_cluster::deadlock` defines a
-//! cycle. One task of a mount searches for all its waiters: it requests the waits of all metadata
-//! targets twice.
+//! The search for deadlock cycles of POSIX lock waiters over several metadata targets
+//! (docs/design/0005-locks.md). `skep_cluster::deadlock` defines a cycle. At most one task of a
+//! mount searches at a time, for all waiters of the mount. It requests the lock waits of all
+//! metadata targets twice, and uses only waits that are in both replies.
 
 use crate::client::Client;
 use crate::limits::{DEADLOCK_SEARCH_TIMEOUT, MAX_DEADLOCK_WAITS};
@@ -12,11 +12,11 @@ use skep_types::{Error, ErrorCode, GroupId, Result};
 use skep_wire::file_locks::{ListWaits, LockParty};
 
 impl Client {
-    /// Returns whether a wait must end to break a deadlock cycle over several metadata targets.
-    /// Returns `false` if the search is not possible now: the waiter then searches again later.
+    /// Returns whether a lock wait must end, to break a deadlock cycle over several metadata
+    /// targets. Returns `false` if the search is not possible now; the waiter searches again later.
     pub(crate) async fn must_give_way(&self, owner: u64, wait: u64) -> bool {
         let groups = self.metadata_groups();
-        // A single metadata target finds all deadlock cycles by itself.
+        // A single metadata target detects all deadlock cycles by itself.
         if groups.len() < 2 {
             return false;
         }
@@ -48,7 +48,8 @@ impl Client {
         Ok(first.steady(&self.lock_waits(groups).await?))
     }
 
-    /// Requests the waits for POSIX locks from all metadata targets, up to `MAX_DEADLOCK_WAITS`.
+    /// Requests the waits for POSIX locks from all metadata targets, up to about
+    /// `MAX_DEADLOCK_WAITS`.
     async fn lock_waits(&self, groups: &[GroupId]) -> Result<LockWaits> {
         let mut waits = LockWaits::default();
         for group in groups {

@@ -1,5 +1,5 @@
-//! The result of the last search for deadlock cycles, shared by all waits of a mount, and the turn
-//! to search. No I/O.
+//! The result of the last deadlock search, shared by all lock waiters of a mount. Ensures that only
+//! one task searches at a time. No I/O.
 
 use crate::limits::DEADLOCK_SEARCH_MAX_AGE;
 use skep_cluster::deadlock::LockWaits;
@@ -7,36 +7,37 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The last search of this mount.
+/// The last deadlock search of this mount.
 #[derive(Debug, Default)]
 pub(crate) struct DeadlockSearch {
-    /// The time at which the search began, and the waits that both replies of each target
-    /// contained. The mutex protects the value alone.
+    /// The time at which the search began, and the waits that were in both replies of each target.
+    /// The mutex protects only this value.
     result: Mutex<Option<(Duration, Arc<LockWaits>)>>,
     is_running: AtomicBool,
 }
 
 impl DeadlockSearch {
-    /// The result of the last search, if it is not too old.
+    /// Returns the result of the last search if it is younger than `DEADLOCK_SEARCH_MAX_AGE`.
     pub(crate) fn recent(&self, now: Duration) -> Option<Arc<LockWaits>> {
         let result = self.result.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        // Another thread's clock reading may be later than `now`.
+        // Another thread may have read its clock after this thread, so `began` may be later than
+        // `now`.
         let is_recent = |began: Duration| now.saturating_sub(began) < DEADLOCK_SEARCH_MAX_AGE;
         result.filter(|(began, _)| is_recent(*began)).map(|(_, waits)| waits)
     }
 
-    /// Begins a search; `None` while another one runs.
+    /// Begins a search. Returns `None` while another search is running.
     pub(crate) fn begin(&self) -> Option<SearchTurn<'_>> {
         let is_free = !self.is_running.swap(true, Ordering::Acquire);
         is_free.then(|| SearchTurn(self))
     }
 }
 
-/// The turn to search; ends when dropped.
+/// The right to search. Other tasks cannot begin a search until it is dropped.
 pub(crate) struct SearchTurn<'a>(&'a DeadlockSearch);
 
 impl SearchTurn<'_> {
-    /// Publishes the result of a search that was begun at `began`.
+    /// Publishes the result of a search that began at `began`.
     pub(crate) fn finish(self, began: Duration, waits: LockWaits) {
         let result = Some((began, Arc::new(waits)));
         *self.0.result.lock().unwrap_or_else(PoisonError::into_inner) = result;

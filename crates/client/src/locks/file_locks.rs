@@ -1,10 +1,13 @@
-//! Locks of applications: `flock`, and the byte ranges of `fcntl`.
+//! Locks of applications: `flock` locks, and the byte-range locks of `fcntl`.
 //!
-//! Metadata decides which owner gets a lock. This module records what the client needs to release
-//! locks: the ranges of each owner, and the handle through which the owner locked them. A `flock`
-//! lock belongs to its handle. A POSIX lock belongs to a process, which the kernel names with each
-//! `close(2)`. A lock of an open file description looks like a POSIX lock, but the kernel never
-//! names its owner again: its ranges are released with the handle through which they were locked.
+//! Metadata decides which owner gets a lock. The client records what it needs to release locks: the
+//! ranges of each owner, and the handle through which each range was locked.
+//! - A `flock` lock belongs to its handle.
+//! - A POSIX lock belongs to a process. The kernel sends the number of that owner with each
+//!   `close(2)`.
+//! - An open file description (OFD) lock looks like a POSIX lock, but the kernel never sends its
+//!   owner again. So its ranges are released when the handle through which they were locked is
+//!   closed.
 
 use crate::client::Client;
 use crate::driven::drive;
@@ -24,33 +27,34 @@ use std::ops::Range;
 /// A lock that a program sets, tests or releases.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileLock {
-    /// The kind of locks with which it can conflict.
+    /// The kind of the lock. Only locks of the same kind conflict.
     pub kind: LockKind,
-    /// The owner, a number that the caller chooses. For a `flock` lock the owner is the handle, and
-    /// this field is not used.
+    /// The owner, a number that the caller chooses. Ignored for a `flock` lock, whose owner is the
+    /// handle.
     pub owner: u64,
     /// Shared or exclusive; `None` unlocks the range.
     pub mode: Option<LockMode>,
-    /// The locked bytes, half-open, at most up to 2^63.
+    /// The locked range in bytes, half-open, at most up to 2^63.
     pub range: Range<u64>,
-    /// The process id that `F_GETLK` of another program returns.
+    /// The process id that another program gets from `F_GETLK`.
     pub pid: u32,
 }
 
 /// The result of a lock request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockOutcome {
-    /// Another owner has a lock that conflicts.
+    /// Another owner has a conflicting lock.
     Refused,
-    /// Metadata granted the lock, or released the range.
+    /// Metadata granted the lock or unlocked the range.
     Granted {
-        /// Whether the kernel's page cache of the file is still right: no other client has changed
+        /// Whether the kernel's page cache of the file is still valid: no other client has changed
         /// the file since this mount last opened or locked it.
         keep_cache: bool,
     },
 }
 
-/// A lock wait. If it is dropped before the wait has ended, it notifies metadata of the end.
+/// A wait for a lock. If it is dropped before the wait has ended, it notifies metadata that the
+/// client no longer waits.
 struct LockWaitGuard {
     client: Client,
     request: Option<EndWait>,
@@ -61,7 +65,7 @@ impl Drop for LockWaitGuard {
         let Some(request) = self.request.take().filter(|_| skep_env::is_running()) else { return };
         let client = self.client.clone();
         skep_env::spawn(async move {
-            // If this request is lost, metadata wakes the next waiter some seconds later.
+            // If the request is lost, metadata wakes the next waiter some seconds later.
             if let Err(error) = client.ask(request.inode, &request).await {
                 tracing::debug!(
                     "file {}: cannot notify metadata of the end of a lock wait: {error}",
@@ -75,17 +79,19 @@ impl Drop for LockWaitGuard {
 
 /// Sets, tests and releases the locks of programs.
 pub trait Locks {
-    /// Returns a new number for one attempt to get a lock, for [`Self::set_lock`] and
-    /// [`Self::wait_for_lock`].
+    /// Returns a new number that identifies one attempt to get a lock, for the `wait` parameter of
+    /// [`Self::set_lock`] and [`Self::wait_for_lock`].
     fn new_lock_wait(&self) -> u64;
 
-    /// Locks or unlocks a range, as `F_SETLK` does, without waiting for other owners. Before it
-    /// releases a lock, the client reports all writes under that lock to metadata. The request runs
-    /// to its end even if the caller drops the future.
+    /// Locks or unlocks a range, like `F_SETLK`, without waiting for other owners. Before the
+    /// client releases a lock, it reports all writes under that lock to metadata. The request runs
+    /// to completion even if the caller drops the future.
     ///
     /// # Errors
-    /// `Stale` if the handle is not open; `Io` if the locks of the handle were lost;
-    /// `TooManyLocks`; `InvalidArgument` for an invalid range.
+    /// - `Stale` if the handle is not open.
+    /// - `Io` if the locks of the handle were lost.
+    /// - `TooManyLocks` if metadata has too many locks.
+    /// - `InvalidArgument` if the range is invalid.
     fn set_lock(
         &self,
         handle: HandleId,
@@ -94,12 +100,13 @@ pub trait Locks {
     ) -> impl Future<Output = Result<LockOutcome>>;
 
     /// Waits until the lock may be free, or for a few seconds. The caller then retries
-    /// [`Self::set_lock`]. The caller may drop the future. Meanwhile the client searches for a
-    /// deadlock cycle over several metadata targets.
+    /// [`Self::set_lock`]. During a long wait for a POSIX lock, the client searches for a deadlock
+    /// cycle over several metadata targets. Cancel-safe: the caller may drop the future at any
+    /// await.
     ///
     /// # Errors
-    /// `Deadlock` if an owner of a conflicting lock waits for this owner; otherwise as
-    /// [`Self::set_lock`].
+    /// - `Deadlock` if this wait is part of a deadlock cycle and must end to break the cycle.
+    /// - The errors of [`Self::set_lock`].
     fn wait_for_lock(
         &self,
         handle: HandleId,
@@ -107,26 +114,27 @@ pub trait Locks {
         wait: u64,
     ) -> impl Future<Output = Result<()>>;
 
-    /// Returns a lock that conflicts with `lock`, as `F_GETLK` does. Its process id is zero if
-    /// another client has it.
+    /// Returns a lock that conflicts with `lock`, like `F_GETLK`. Its process id is zero if a
+    /// process of another client holds the lock.
     ///
     /// # Errors
-    /// As [`Self::set_lock`].
+    /// Returns the errors of [`Self::set_lock`].
     fn test_lock(
         &self,
         handle: HandleId,
         lock: &FileLock,
     ) -> impl Future<Output = Result<Option<HeldLock>>>;
 
-    /// Releases all POSIX locks of a process on a file, since the process has closed a descriptor
-    /// of the file.
+    /// Releases all POSIX locks of a process on a file. The caller calls this function when the
+    /// process has closed a descriptor of the file.
     ///
     /// # Errors
-    /// Those of the requests to metadata.
+    /// Returns the errors of the requests to metadata.
     fn unlock_process(&self, handle: HandleId, owner: u64) -> impl Future<Output = Result<()>>;
 
-    /// Returns whether a process of this mount has ever locked bytes of a file. From then on every
-    /// `close(2)` may unlock some, so the caller must call [`Self::unlock_process`] for each.
+    /// Returns whether a process of this mount has ever set a POSIX lock. From then on any
+    /// `close(2)` may release locks, so the caller must call [`Self::unlock_process`] for each
+    /// `close(2)`.
     fn has_process_locks(&self) -> bool;
 }
 
@@ -147,7 +155,7 @@ impl Locks for Client {
             }
             file.inode.set_locked();
             let locked = client.set_in_turn(&file, handle, &turn, &lock, wait).await?;
-            // The new lock may belong to another session than the earlier locks of this handle.
+            // The new lock may belong to a newer session than the earlier locks of this handle.
             file.check_live()?;
             Ok(locked)
         };
@@ -212,7 +220,7 @@ impl Client {
         wait: u64,
     ) -> Result<LockOutcome> {
         let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };
-        // The next owner of the lock must see all bytes that were written under it.
+        // The next owner of the lock must see all bytes that were written under the lock.
         let reported = match lock.mode {
             Some(LockMode::Exclusive) => Ok(None),
             _ => self.report_written(&file.inode, how).await,
@@ -229,7 +237,8 @@ impl Client {
         };
         if set.conflict.is_some() {
             if lock.kind == LockKind::Flock {
-                // Metadata released the old lock before it tried to grant the other mode.
+                // Metadata released the old lock before it tried to grant the lock in the other
+                // mode.
                 turn.with(|ranges| *ranges = LockRanges::default());
             }
             return Ok(LockOutcome::Refused);
@@ -244,18 +253,19 @@ impl Client {
         Ok(LockOutcome::Granted { keep_cache })
     }
 
-    /// Releases all locks that were set through a handle. The handle is being closed.
+    /// Releases all locks that were set through a handle. Called while the handle is being closed.
     pub(crate) async fn unlock_handle(&self, file: &OpenFile, handle: HandleId) {
         for owner in self.mount().locks.owners_through(file.inode.id, handle) {
-            // If this fails, metadata releases the lock when the session closes its last open of
-            // the file.
+            // If the request fails, metadata releases the lock when the session closes its last
+            // open of the file.
             if let Err(error) = self.unlock(file, handle, owner, true).await {
                 tracing::warn!("file {}: cannot unlock before the close: {error}", file.inode.id);
             }
         }
     }
 
-    /// Releases the locks of an owner on a file: all of them, or those set through one handle.
+    /// Releases the locks of an owner on a file: all of them, or only those set through `handle` if
+    /// `only_of_handle` is set.
     async fn unlock(
         &self,
         file: &OpenFile,
@@ -279,8 +289,8 @@ impl Client {
         Ok(())
     }
 
-    /// Notes that all locks at a group were lost with the session. Handles through which a program
-    /// locked something there no longer work.
+    /// Records that all locks at a group were lost with the session. Handles through which programs
+    /// held these locks no longer work.
     pub(crate) fn lose_locks(&self, group: GroupId) {
         let mount = self.mount();
         let map = mount.map();
@@ -293,8 +303,8 @@ impl Client {
         }
     }
 
-    /// Before a read or write of a file with locks: confirms that the lease has not run out, so
-    /// that no other client can have the lock.
+    /// Confirms, before a read or write of a file with locks, that the lease has not run out. As
+    /// long as the lease is valid, no other client can have the locks.
     pub(crate) async fn confirm_locks(&self, file: &OpenFile) -> Result<()> {
         if !file.inode.is_locked() {
             return Ok(());
@@ -304,9 +314,9 @@ impl Client {
     }
 }
 
-/// The owner as metadata gets it. For `flock` this is the number of the handle, which is never used
-/// again. The kernel may reuse its number of an open file while the unlock of the old one is still
-/// in progress.
+/// Returns the owner that is sent to metadata. For `flock` this is the number of the handle, which
+/// is never used again. The kernel's own number of the open file is not suitable: the kernel may
+/// reuse it while the unlock of the old file is still in progress.
 fn owner_of(file: &OpenFile, handle: HandleId, lock: &FileLock) -> Owner {
     let owner = match lock.kind {
         LockKind::Posix | LockKind::Append => lock.owner,

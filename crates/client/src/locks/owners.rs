@@ -1,11 +1,12 @@
 //! The table of lock owners on this mount: the ranges that each owner has locked, and through which
-//! handle. The client needs it to release locks. Metadata decides which locks are granted.
+//! handle. The client needs this table to release locks. Metadata decides which locks are granted.
 //!
 //! # Hazard: requests of one owner that overtake each other
-//! The kernel sends the release of a file without waiting for the reply, and a killed program does
-//! not wait for its own requests. Then the kernel may reuse the owner's number, or metadata may
-//! grant a lock after the unlock that should have ended it. So only one request of an owner is in
-//! progress at a time.
+//! The kernel does not wait for the reply to a file release, and a killed program does not wait for
+//! its own requests. So a lock request and an unlock request of one owner could be in flight at
+//! once. Metadata might then grant a lock after the unlock that should have released it, or the
+//! kernel might reuse the owner's number for another process. So at most one request of an owner is
+//! in progress at a time.
 
 use crate::files::handles::HandleId;
 use crate::limits::CONTENTION_PAUSE;
@@ -32,19 +33,20 @@ struct OwnedRanges {
     is_busy: bool,
 }
 
-/// Owners by file, kind and number.
+/// Lock owners by file, then by kind and number.
 type Table = HashMap<InodeId, HashMap<(LockKind, u64), OwnedRanges>>;
 
 /// The lock owners of a mount.
 #[derive(Debug, Default)]
 pub(crate) struct FileLocks {
-    /// The mutex protects the table alone; no task awaits anything under it.
+    /// The mutex protects only the table. No task awaits anything while it holds the lock.
     owners: Mutex<Table>,
     waits: AtomicU64,
     has_posix: AtomicBool,
 }
 
-/// The turn of one request to change an owner's locks. Dropping it ends the turn.
+/// The exclusive right of one request to change an owner's locks. Dropping this value lets the next
+/// request run.
 pub(crate) struct OwnerTurn {
     locks: Arc<FileLocks>,
     pub(crate) owner: Owner,
@@ -55,8 +57,8 @@ impl FileLocks {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until no other request of the owner is in progress. Returns `None` if `must_exist` is
-    /// set and the owner has no locks.
+    /// Waits until no other request of the owner is in progress, and reserves the owner for the
+    /// caller. Returns `None` if `must_exist` is set and the owner has no locks.
     pub(crate) async fn turn(
         self: &Arc<Self>,
         owner: Owner,
@@ -80,7 +82,8 @@ impl FileLocks {
         }
     }
 
-    /// Returns the owners that have locked ranges of a file through a handle.
+    /// Returns the owners that have locked ranges of a file through a handle, and all owners of the
+    /// file with a request in progress.
     pub(crate) fn owners_through(&self, inode: InodeId, handle: HandleId) -> Vec<(LockKind, u64)> {
         let table = self.table();
         let of_handle =
@@ -89,8 +92,8 @@ impl FileLocks {
         owners.filter(|(_, owned)| of_handle(owned)).map(|(key, _)| *key).collect()
     }
 
-    /// Removes the owners of all files for which `is_lost` is true. Returns the handles through
-    /// which they had locked ranges.
+    /// Clears the ranges of all owners on files for which `is_lost` returns `true`. Returns the
+    /// handles through which these ranges were locked.
     pub(crate) fn lose(&self, is_lost: impl Fn(InodeId) -> bool) -> Vec<HandleId> {
         let mut handles = Vec::new();
         for (_, owners) in self.table().iter_mut().filter(|(inode, _)| is_lost(**inode)) {
@@ -103,18 +106,18 @@ impl FileLocks {
         handles
     }
 
-    /// Returns a new number for one attempt to get a lock.
+    /// Returns a new number that identifies one attempt to get a lock.
     pub(crate) fn new_wait(&self) -> u64 {
         self.waits.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Notes that a program sets POSIX locks.
+    /// Records that a program sets POSIX locks.
     pub(crate) fn note_posix(&self) {
         self.has_posix.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a program ever set a POSIX lock. From then on the kernel must send each `close(2)`
-    /// to this mount.
+    /// Returns whether a program has ever set a POSIX lock. From then on the kernel must send each
+    /// `close(2)` to this mount.
     pub(crate) fn has_posix(&self) -> bool {
         self.has_posix.load(Ordering::Relaxed)
     }

@@ -1,5 +1,6 @@
-//! The background work of a mount: heartbeats to management, map updates, and renewal of its
-//! sessions' leases. No operation waits for it; while management is down, operations go on.
+//! The background work of a mount: heartbeats to management, map updates, and renewal of the
+//! session leases. No operation waits for this work, so operations continue while management is
+//! down.
 
 use crate::client::Client;
 use crate::limits::{MANAGEMENT_PAUSE, MAP_POLL};
@@ -18,9 +19,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Mount {
-    /// Sends heartbeats, applies map updates and renews the leases of sessions, until the mount
-    /// ends ([`Client::shutdown`]). Spawn it on one thread's event loop. Without it the mount's
-    /// lease runs out.
+    /// Sends heartbeats, applies map updates and renews session leases until the mount ends
+    /// ([`Client::shutdown`]). Spawn this future on the event loop of one thread; otherwise the
+    /// leases of the mount run out.
     pub async fn run_background(self: Arc<Self>) {
         let client = match Client::new(Arc::clone(&self), self.options.workers) {
             Ok(client) => client,
@@ -43,7 +44,8 @@ impl Mount {
     }
 }
 
-/// Keeps a connection to management, and logs once when it is lost and once when it is back.
+/// A connection to management that is opened again after a loss. Logs each loss once and each
+/// recovery once, unless `is_quiet` is set.
 struct ManagementLink<'a> {
     mount: &'a Mount,
     connection: Option<Rc<Connection>>,
@@ -77,8 +79,8 @@ impl<'a> ManagementLink<'a> {
     }
 }
 
-/// Applies a newer map. Notifies `changed` if the cluster's settings changed with it: a task that
-/// sleeps for a time from the settings may have to wake earlier.
+/// Applies a newer cluster map. Notifies `changed` if the cluster policy changed, since a task that
+/// sleeps for an interval of the policy may have to wake earlier.
 fn take_map(mount: &Mount, map: Option<ClusterMap>, changed: &Notify) {
     let Some(map) = map else { return };
     let is_changed = map.policy != mount.map().policy;
@@ -124,7 +126,7 @@ async fn send_heartbeat(
     Ok(())
 }
 
-/// Changes the log level, as management requested.
+/// Changes the log level as management requested. Returns the confirmation to send.
 fn carry_out(mount: &Mount, order: LogLevelChange) -> ConfirmLogLevel {
     let changed = mount.options.log.change(order.level.as_deref());
     let refusal = changed.as_ref().err().map(|error| error.context().to_owned());
@@ -137,7 +139,7 @@ fn carry_out(mount: &Mount, order: LogLevelChange) -> ConfirmLogLevel {
 }
 
 async fn follow_map(mount: Arc<Mount>, changed: Rc<Notify>) {
-    // Heartbeats log when management is lost; a second message would add nothing.
+    // The heartbeat task logs when management is lost; a second message would add nothing.
     let mut link = ManagementLink::new(&mount, true);
     loop {
         match poll_map(&mount, &mut link, &changed).await {
@@ -159,9 +161,9 @@ async fn poll_map(mount: &Mount, link: &mut ManagementLink<'_>, changed: &Notify
     Ok(())
 }
 
-/// Renews the lease of each session when a third of it has passed. Each group has a task of its
-/// own, so a group that does not reply delays no other. When the cluster's lease changes, all
-/// sessions are renewed at once: the groups send the new lease in their replies.
+/// Renews the lease of each session after a third of the lease. Each group has its own task, so a
+/// group that does not reply does not delay the others. If the lease in the cluster policy changes,
+/// this task renews all sessions at once, since groups send the new lease in their replies.
 async fn keep_sessions(client: Client, changed: Rc<Notify>) {
     let under_way = Rc::new(RefCell::new(HashSet::new()));
     loop {

@@ -1,4 +1,4 @@
-//! Free space and capacity of the whole cluster, as management last sent it.
+//! The capacity and free space of the whole cluster, as management last sent them.
 
 use skep_types::map::Capacity;
 use std::sync::{Mutex, PoisonError};
@@ -6,12 +6,12 @@ use std::sync::{Mutex, PoisonError};
 /// The newest capacity of the cluster.
 #[derive(Debug, Default)]
 pub(crate) struct ClusterCapacity {
-    /// The mutex protects the value alone.
+    /// `None` until management has sent a capacity. The mutex protects only this value.
     newest: Mutex<Option<Capacity>>,
 }
 
 impl ClusterCapacity {
-    /// Notes the capacity from the reply to a heartbeat; `None` changes nothing.
+    /// Records the capacity in a heartbeat reply. `None` changes nothing.
     pub(crate) fn note(&self, capacity: Option<Capacity>) {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         *newest = capacity.or(*newest);

@@ -1,8 +1,8 @@
-//! Recovery from an eviction: the client was out of touch for longer than its lease, so management
-//! removed it from the cluster map, and storage refuses its requests (docs/design/0006-fencing.md).
+//! Recovery from an eviction. If a client is out of touch for longer than its lease, management
+//! removes it from the cluster map, and storage refuses its requests (docs/design/0006-fencing.md).
 //!
-//! Handles for writing are lost, since other clients may have changed their files meanwhile. Then
-//! the client joins the cluster anew, and all other operations go on.
+//! The client then joins the cluster under a new id, and its operations continue. Only handles for
+//! writing are lost, since other clients may have changed their files meanwhile.
 
 use crate::client::{Client, Worker};
 use crate::files::open_file::OpenFile;
@@ -14,8 +14,8 @@ use skep_wire::metadata::OpenMode;
 use std::rc::Rc;
 
 impl Client {
-    /// Joins the cluster anew after `evicted`, an id of this mount, was removed from it. Returns
-    /// when that is done, by any thread; at once if it was done before.
+    /// Joins the cluster again after `evicted`, an id of this mount, was removed from the map.
+    /// Returns as soon as any thread of the mount has joined again; at once if one already has.
     pub(crate) async fn rejoin(&self, evicted: NodeId) {
         self.begin_to_rejoin(evicted);
         while self.mount().node() == evicted {
@@ -26,8 +26,8 @@ impl Client {
         }
     }
 
-    /// As [`Self::rejoin`], but does not wait for the end. Handles for writing are lost when this
-    /// returns.
+    /// Like [`Self::rejoin`], but does not wait until the client has joined. When this function
+    /// returns, all handles for writing are fenced.
     pub(crate) fn begin_to_rejoin(&self, evicted: NodeId) {
         let mount = self.mount();
         if mount.node() != evicted || !mount.begin_rejoining(evicted) {
@@ -44,7 +44,8 @@ impl Client {
             lost.len()
         );
         let client = self.clone();
-        // This runs as a task of its own, since all threads wait for it.
+        // A separate task, since all threads wait for the new id, and a caller may drop its own
+        // future.
         skep_env::spawn(async move {
             while let Err(error) = client.mount().register_again().await {
                 tracing::warn!("cannot join the cluster anew yet: {error}");
@@ -59,8 +60,8 @@ impl Client {
 }
 
 impl Worker {
-    /// Sends a request that modifies nothing to a storage group. Sends it again if this client was
-    /// evicted.
+    /// Sends a read-only request to a storage group. If this client was evicted, joins the cluster
+    /// again and repeats the request.
     pub(crate) async fn call_storage<R: Request>(
         self: &Rc<Self>,
         group: GroupId,
@@ -78,9 +79,9 @@ impl Worker {
         }
     }
 
-    /// Sends storage a request that changes an open file. Returns an error if this client was
-    /// evicted since the file was opened, even if it has joined under another id: other clients may
-    /// have changed the file since.
+    /// Sends a request that modifies an open file to a storage group. Fails if this client was
+    /// evicted since the file was opened, even if it has joined again under another id: other
+    /// clients may have changed the file since.
     pub(crate) async fn change_storage<R: Request>(
         self: &Rc<Self>,
         file: &OpenFile,
@@ -88,8 +89,8 @@ impl Worker {
         request: &R,
         options: CallOptions,
     ) -> Result<R::Reply> {
-        // The order matters: a handle that is live after this line was opened under this client id
-        // or a newer one.
+        // The id must be read before the check. Then a handle that passes the check was opened
+        // under this client id or a newer one.
         let node = self.mount.node();
         file.check_live()?;
         let options = CallOptions { only_as: Some(node), ..options };

@@ -16,7 +16,7 @@ pub(super) fn identity(cluster: &ClusterAccess, node: NodeId) -> Identity {
     }
 }
 
-/// Connects to the first address of management that answers.
+/// Connects to management at the first address that accepts a connection.
 pub(crate) async fn connect_to_management(
     cluster: &ClusterAccess,
     node: NodeId,
@@ -32,7 +32,7 @@ pub(crate) async fn connect_to_management(
     Err(last)
 }
 
-/// Sends a request to management, and waits at most `MANAGEMENT_PATIENCE` for the reply.
+/// Sends a request to management and returns the reply. Waits at most `MANAGEMENT_PATIENCE`.
 pub(crate) async fn ask<R: Request>(connection: &Rc<Connection>, request: &R) -> Result<R::Reply> {
     let options = CallOptions { time_left: Some(MANAGEMENT_PATIENCE), ..CallOptions::default() };
     let result = connection.call(request, &options).await;

@@ -6,27 +6,29 @@ use skep_wire::node::LogLevel;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The addresses of a cluster's management, and the secret that admits this mount.
+/// The addresses of a cluster's management, and the secret with which this mount authenticates.
 #[derive(Debug, Clone)]
 pub struct ClusterAccess {
-    /// The identity of the cluster, and its secret.
+    /// The id of the cluster, and its secret.
     pub token: JoinToken,
     /// Addresses of management as `host:port`, tried in this order.
     pub addresses: Vec<String>,
 }
 
 impl From<JoinToken> for ClusterAccess {
-    /// Takes the addresses from the token.
+    /// Copies the addresses from the token.
     fn from(token: JoinToken) -> Self {
         Self { addresses: token.addresses.clone(), token }
     }
 }
 
-/// Text in the context of an error after which a mount gave up ([`MountOptions::patience`]); the
-/// time follows it. A caller whose users can set that time can add how.
+/// Text in the context of the error with which a mount gives up after [`MountOptions::patience`].
+/// The time in seconds follows this text. A caller whose users can set that time can add a hint how
+/// to change it.
 pub const GAVE_UP: &str = "; tried for ";
 
-/// Returns whether a mount gave up after [`MountOptions::patience`], by the text of its error.
+/// Returns whether `error` means that a mount gave up after [`MountOptions::patience`]. Searches
+/// its context for [`GAVE_UP`].
 pub fn has_given_up(error: &Error) -> bool {
     error.context().contains(GAVE_UP)
 }
@@ -36,33 +38,36 @@ pub fn has_given_up(error: &Error) -> bool {
 pub struct MountOptions {
     /// The cluster to mount.
     pub cluster: ClusterAccess,
-    /// The mount point, as administrators see it.
+    /// The mount point, as shown to administrators.
     pub mount_point: String,
-    /// The name of this host, as administrators see it.
+    /// The name of this host, as shown to administrators.
     pub host: String,
-    /// The version of the program, as administrators see it.
+    /// The version of the program, as shown to administrators.
     pub version: String,
-    /// The number of threads that will have a [`crate::Client`] each.
+    /// The number of worker threads, each of which has its own [`crate::Client`].
     pub workers: usize,
-    /// The time to keep trying while management cannot be reached or the cluster is not formatted
-    /// yet; `None` means without limit. The error after that contains [`GAVE_UP`].
+    /// How long a new mount retries while management cannot be reached or the cluster is not
+    /// formatted; `None` means without limit. The error after that time contains [`GAVE_UP`].
     pub patience: Option<Duration>,
-    /// The access of management to the log level of this process.
+    /// Lets management change the log level of this process.
     pub log: LogControl,
 }
 
-/// Changes the log level of this process, or only returns it, as `SetLogLevel` requests.
+/// Sets the log level of this process if the argument is `Some`, and changes nothing otherwise.
+/// Returns the level that is in effect afterwards.
 type ChangeLog = dyn Fn(Option<&str>) -> Result<LogLevel> + Send + Sync;
 
-/// Changes the log level of the process; by default the process has no log.
+/// Changes the log level of this process. The default `None` means that the process has no log.
 #[derive(Clone, Default)]
 pub struct LogControl(pub Option<Arc<ChangeLog>>);
 
 impl LogControl {
-    /// Changes the log level, or only returns it.
+    /// Sets the log level if `level` is `Some`, and changes nothing otherwise. Returns the level
+    /// that is in effect afterwards.
     ///
     /// # Errors
-    /// `InvalidArgument` if `level` is not a level; `Unsupported` if there is no log.
+    /// - `InvalidArgument` if `level` is not a log level.
+    /// - `Unsupported` if this process has no log.
     pub(crate) fn change(&self, level: Option<&str>) -> Result<LogLevel> {
         let none = || Error::new(ErrorCode::Unsupported, "this client has no log");
         self.0.as_ref().ok_or_else(none)?(level)
@@ -75,7 +80,7 @@ impl std::fmt::Debug for LogControl {
     }
 }
 
-/// Makes the kernel forget its cached attributes of an inode. Never blocks.
+/// Makes the kernel drop its cached attributes of an inode. The function must not block.
 pub struct Forget(pub Box<dyn Fn(InodeId) + Send + Sync>);
 
 impl std::fmt::Debug for Forget {

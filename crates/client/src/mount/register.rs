@@ -1,4 +1,4 @@
-//! Registering a mount at management, and leaving the cluster.
+//! Registration of a mount at management, and its leave from the cluster.
 
 use crate::limits::{LONGEST_MANAGEMENT_PAUSE, MANAGEMENT_PAUSE};
 use crate::mount::management::{ask, connect_to_management};
@@ -7,8 +7,8 @@ use skep_types::{Error, ErrorCode, NodeId, Result, RetryClass};
 use skep_wire::management::{RegisterClient, RegisterReply};
 use std::time::Duration;
 
-/// Registers the mount. Retries after errors that may pass until `patience` has passed, and logs
-/// each kind of error once.
+/// Registers the mount. Retries after temporary errors until `patience` has passed, and logs each
+/// kind of error once.
 pub(super) async fn register_patiently(options: &MountOptions) -> Result<RegisterReply> {
     let deadline = options.patience.map(|patience| skep_env::now() + patience);
     let span = match options.patience {
@@ -41,7 +41,7 @@ pub(super) async fn register_patiently(options: &MountOptions) -> Result<Registe
             logged.push(error.code());
             tracing::warn!("{error}; trying on, {span}");
         }
-        // The last attempt is made when the time is over, not before.
+        // The last attempt must be at the deadline, not before it.
         skep_env::sleep(left.unwrap_or(pause).min(pause)).await;
         pause = (pause * 2).min(LONGEST_MANAGEMENT_PAUSE);
     }
@@ -58,8 +58,8 @@ pub(super) async fn register(options: &MountOptions) -> Result<RegisterReply> {
     ask(&connection, &request).await
 }
 
-/// Notifies management that a client leaves. If that fails, management removes the client when its
-/// lease ends.
+/// Notifies management that a client leaves the cluster. If the request fails, management removes
+/// the client when its lease runs out.
 pub(super) async fn leave(options: &MountOptions, node: NodeId) {
     let left = async {
         let connection = connect_to_management(&options.cluster, node).await?;
@@ -70,13 +70,13 @@ pub(super) async fn leave(options: &MountOptions, node: NodeId) {
     }
 }
 
-/// Whether an error of a registration may pass. After `TimedOut` management may have registered the
-/// client; that registration ends with its lease.
+/// Returns whether a failed registration may succeed later. After `TimedOut`, management may have
+/// registered the client nevertheless; that registration ends with its lease.
 fn passes(code: ErrorCode) -> bool {
     code.retry_class() != RetryClass::Never || code == ErrorCode::TimedOut
 }
 
-/// Adds to an error the time for which the mount tried.
+/// Adds to an error how long the mount has retried.
 fn given_up(error: &Error, patience: Option<Duration>) -> Error {
     let seconds = patience.unwrap_or_default().as_secs_f64();
     Error::new(error.code(), format!("{}{GAVE_UP}{seconds} s in all", error.context()))

@@ -1,4 +1,5 @@
-//! The end of a mount: its last reports, the end of its sessions, and its leave from the cluster.
+//! The end of a mount: its last reports to metadata, the close of its sessions, and its leave from
+//! the cluster.
 
 use crate::client::Client;
 use crate::limits::SHUTDOWN_PATIENCE;
@@ -8,9 +9,9 @@ use skep_wire::metadata::CloseSession;
 use std::rc::Rc;
 
 impl Client {
-    /// Ends the mount: reports all writes to metadata, closes the sessions and with them all open
-    /// files, and leaves the cluster. A server that does not reply soon ends the session or
-    /// registration when the lease runs out.
+    /// Ends the mount: reports all writes to metadata, closes the sessions with all their open
+    /// files, and leaves the cluster. If a server does not reply within `SHUTDOWN_PATIENCE`, the
+    /// session or registration there ends when its lease runs out.
     pub async fn shutdown(&self) {
         if !self.mount().begin_end() {
             return;
@@ -44,7 +45,8 @@ impl Client {
         for task in tasks {
             task.await;
         }
-        // The request has a time limit of its own; this one also covers the connection.
+        // The `Leave` request has its own time limit. This timeout also covers the connection
+        // setup.
         skep_env::timeout(SHUTDOWN_PATIENCE, self.mount().leave_cluster()).await;
     }
 }

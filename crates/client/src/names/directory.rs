@@ -1,5 +1,5 @@
-//! Listing directories, the capacity of the file system, and all that metadata stores about one
-//! entry.
+//! Listing directories, the capacity of the file system, and the full information that metadata
+//! stores about one inode.
 
 use crate::attributes::stat::InodeAttributes;
 use crate::client::Client;
@@ -8,18 +8,18 @@ use skep_types::{Attributes, ErrorCode, InodeId, MAX_NAME_BYTES, Result};
 use skep_wire::limits::MAX_DIRECTORY_BYTES;
 use skep_wire::metadata::{DirectoryEntries, EntryInfo, GetEntryInfo, ReadDirectory};
 
-/// The capacity of the file system, as `statfs(2)` returns it.
+/// The capacity of the file system, as returned by `statfs(2)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatFs {
-    /// Size of all storage targets, in bytes.
+    /// Total size of all storage targets, in bytes.
     pub total_bytes: u64,
-    /// Free space on them, in bytes.
+    /// Free space of all storage targets, in bytes.
     pub free_bytes: u64,
-    /// Number of inodes of all storage targets.
+    /// Total number of inodes of all storage targets.
     pub files: u64,
-    /// Number of free inodes on them.
+    /// Number of free inodes of all storage targets.
     pub free_files: u64,
-    /// Length of the longest name of an entry, in bytes.
+    /// Maximum length of an entry's name, in bytes.
     pub name_max: u32,
 }
 
@@ -28,22 +28,23 @@ pub trait Directories {
     /// Returns the attributes of a directory's parent. The root is its own parent.
     ///
     /// # Errors
-    /// `Stale` if the directory or its parent was removed.
+    /// Returns `Stale` if the directory or its parent was removed.
     fn parent(&self, directory: InodeId) -> impl Future<Output = Result<Attributes>>;
 
-    /// Begins to list a directory. Returns whether a listing from an earlier open is still right,
-    /// since nothing has changed in between. The root can be opened also while metadata does not
-    /// reply, since `df` opens the directory that it reports on.
+    /// Begins to list a directory. Returns whether the kernel's cached listing is still valid,
+    /// because the directory has not changed since the listing was read. The root can be opened
+    /// even while metadata does not reply, since `df` opens the directory that it reports on.
     ///
     /// # Errors
-    /// Those of a request to metadata. A directory that was removed can be opened.
+    /// Returns the errors of a request to metadata. Opening a removed directory is no error.
     fn open_directory(&self, directory: InodeId) -> impl Future<Output = Result<bool>>;
 
-    /// Returns the entries after `cursor` (zero means from the start), in at most about `max_bytes`
-    /// bytes.
+    /// Returns the entries after `cursor`, at most about `max_bytes` bytes. Zero for `cursor` means
+    /// the beginning of the directory.
     ///
     /// # Errors
-    /// `NotFound`, `NotDirectory`.
+    /// - `NotFound` if the directory does not exist.
+    /// - `NotDirectory` if the inode is not a directory.
     fn read_directory(
         &self,
         directory: InodeId,
@@ -55,7 +56,7 @@ pub trait Directories {
     /// Returns the capacity of the file system, as storage targets last reported it.
     ///
     /// # Errors
-    /// The client returns none; other implementations of this trait may.
+    /// The client returns no error; other implementations of this trait may.
     fn statfs(&self) -> impl Future<Output = Result<StatFs>>;
 }
 
@@ -68,9 +69,9 @@ impl Directories for Client {
     async fn open_directory(&self, directory: InodeId) -> Result<bool> {
         let (caches, seen) = (&self.mount().caches, &self.mount().seen);
         if !caches.is_known(directory) {
-            // The kernel has no listing of this directory, so the mount needs no request to
-            // validate it. A listing made from now on is at least as new as the attributes seen
-            // last.
+            // The kernel has no cached listing of this directory, so the mount needs no request to
+            // validate it. A listing that begins now is at least as new as the attributes last
+            // seen.
             if let Some(seen) = seen.special(directory) {
                 caches.opened(directory, seen.change_counter);
             }
@@ -86,8 +87,8 @@ impl Directories for Client {
                 Ok(false)
             }
             Some(Err(error)) => Err(error),
-            // Metadata did not reply in time. The program's read of the directory sends a request
-            // and waits.
+            // Metadata did not reply in time. When the program reads the directory, the mount sends
+            // a request and waits for the reply.
             None => Ok(false),
         }
     }
@@ -121,10 +122,10 @@ impl Directories for Client {
 }
 
 impl Client {
-    /// Returns all that metadata stores about an inode.
+    /// Returns everything that metadata stores about an inode.
     ///
     /// # Errors
-    /// `NotFound`.
+    /// Returns `NotFound` if the inode does not exist.
     pub async fn entry_info(&self, inode: InodeId) -> Result<EntryInfo> {
         let mut info = self.ask(inode, &GetEntryInfo { inode }).await?;
         self.note_attributes(&mut info.attributes);

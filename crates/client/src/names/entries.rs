@@ -1,4 +1,5 @@
-//! The entries of directories: lookup, creation and removal of directories and links, rename.
+//! The entries of directories: lookup, creation and removal of directories and links, rename and
+//! exchange.
 
 use crate::client::Client;
 use crate::session::request::ModifyOptions;
@@ -11,17 +12,26 @@ use skep_wire::metadata::{
 };
 
 /// Reads and changes the entries of directories.
+///
+/// A function that changes an entry returns `Io` if the session was lost and the client cannot find
+/// out whether metadata executed the change.
 pub trait Names {
-    /// Finds an entry and returns its attributes.
+    /// Looks up an entry and returns its attributes.
     ///
     /// # Errors
-    /// `NotFound`, `NotDirectory`, `NameTooLong`.
+    /// - `NotFound` if the directory has no such entry or does not exist.
+    /// - `NotDirectory` if `directory` is not a directory.
+    /// - `NameTooLong` if the name is too long.
     fn lookup(&self, directory: InodeId, name: &[u8]) -> impl Future<Output = Result<Attributes>>;
 
     /// Creates a directory.
     ///
     /// # Errors
-    /// `Exists`, `NotFound`, `NotDirectory`, `NameTooLong`, `NoSpace`.
+    /// - `Exists` if the name exists.
+    /// - `NotFound` if the parent directory does not exist.
+    /// - `NotDirectory` if the parent is not a directory.
+    /// - `NameTooLong` if the name is too long.
+    /// - `NoSpace` if metadata has no space for the new inode.
     fn make_directory(
         &self,
         directory: InodeId,
@@ -32,7 +42,8 @@ pub trait Names {
     /// Creates a symbolic link.
     ///
     /// # Errors
-    /// As [`Self::make_directory`], and `InvalidArgument` for a target that is empty or too long.
+    /// - The errors of [`Self::make_directory`].
+    /// - `InvalidArgument` if `link_target` is empty or too long.
     fn make_symlink(
         &self,
         directory: InodeId,
@@ -44,13 +55,18 @@ pub trait Names {
     /// Returns the target of a symbolic link.
     ///
     /// # Errors
-    /// `InvalidArgument` if the inode is not a symbolic link; `NotFound`.
+    /// - `InvalidArgument` if the inode is not a symbolic link.
+    /// - `NotFound` if the inode does not exist.
     fn read_link(&self, inode: InodeId) -> impl Future<Output = Result<Vec<u8>>>;
 
-    /// Creates another name for an inode.
+    /// Creates a hard link: another name for an inode. Returns the attributes of the inode.
     ///
     /// # Errors
-    /// `Exists`, `NotFound`, `NotPermitted` for a directory, `TooManyLinks`, `NameTooLong`.
+    /// - `Exists` if the name exists.
+    /// - `NotFound` if the inode or the directory does not exist.
+    /// - `NotPermitted` if the inode is a directory.
+    /// - `TooManyLinks` if the inode has the maximum number of links.
+    /// - `NameTooLong` if the name is too long.
     fn link(
         &self,
         inode: InodeId,
@@ -58,24 +74,32 @@ pub trait Names {
         name: &[u8],
     ) -> impl Future<Output = Result<Attributes>>;
 
-    /// Removes a name of anything but a directory.
+    /// Removes a name of a file that is not a directory.
     ///
     /// # Errors
-    /// `NotFound`, `IsDirectory`.
+    /// - `NotFound` if the name does not exist.
+    /// - `IsDirectory` if the name belongs to a directory.
     fn unlink(&self, directory: InodeId, name: &[u8]) -> impl Future<Output = Result<()>>;
 
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// `NotFound`, `NotDirectory`, `NotEmpty`.
+    /// - `NotFound` if the name does not exist.
+    /// - `NotDirectory` if the name does not belong to a directory.
+    /// - `NotEmpty` if the directory has entries.
     fn remove_directory(&self, directory: InodeId, name: &[u8])
     -> impl Future<Output = Result<()>>;
 
-    /// Renames an entry, and replaces an entry that has the new name, unless `no_replace` is set.
+    /// Renames an entry. Replaces an existing entry with the new name unless `no_replace` is set.
+    /// With `whiteout`, the old name refers to a new whiteout inode afterwards (`RENAME_WHITEOUT`).
     ///
     /// # Errors
-    /// `NotFound`, `NotEmpty`, `IsDirectory`, `NotDirectory`; `Exists` with `no_replace`; `InUse`
-    /// if a directory would become its own descendant.
+    /// - `NotFound` if the old name or the new directory does not exist.
+    /// - `Exists` if the new name exists and `no_replace` is set.
+    /// - `NotEmpty` if the replaced directory has entries.
+    /// - `IsDirectory` if a directory would be replaced by another kind of file.
+    /// - `NotDirectory` if another kind of file would be replaced by a directory.
+    /// - `InvalidArgument` if a directory would become its own descendant.
     fn rename(
         &self,
         from_directory: InodeId,
@@ -86,11 +110,13 @@ pub trait Names {
         whiteout: Option<NewInode>,
     ) -> impl Future<Output = Result<()>>;
 
-    /// Swaps the inodes of two names; both names must exist.
+    /// Swaps the inodes of two names. Both names must exist.
     ///
     /// # Errors
-    /// `NotFound`, `NotDirectory`; `InvalidArgument` if a directory would become its own
-    /// descendant; `Io` if metadata may or may not have executed the exchange.
+    /// - `NotFound` if one of the names does not exist.
+    /// - `NotDirectory` if one of the parents is not a directory.
+    /// - `InvalidArgument` if a directory would become its own descendant.
+    /// - `Io` if it is unknown whether metadata executed the exchange.
     fn exchange(
         &self,
         from_directory: InodeId,
@@ -184,15 +210,15 @@ impl Names for Client {
             to_directory,
             to_name: to_name.into(),
         };
-        // A second exchange would undo the first.
+        // A second execution would undo the first one.
         let how = ModifyOptions { is_undone_by_repetition: true, ..ModifyOptions::default() };
         self.modify(to_directory, request, how, |_, _| ()).await.map(|_| ())
     }
 }
 
 impl Client {
-    /// Returns the attributes in a reply. If the reply has none, requests them from the group that
-    /// serves the inode.
+    /// Returns the attributes in a reply. If the reply contains none, requests them from the group
+    /// that serves the inode.
     async fn attributes_of(&self, reply: EntryReply) -> Result<Attributes> {
         match reply.attributes {
             Some(mut attributes) => {
@@ -203,9 +229,8 @@ impl Client {
         }
     }
 
-    /// Sends a change of the namespace. The reply needs no action if the caller has dropped the
-    /// future. `ambiguous` is the error that a repetition may get because the first attempt
-    /// succeeded.
+    /// Sends a change of the namespace. If the caller drops the future, the reply is ignored.
+    /// `ambiguous` is the error that a repetition may get because the first attempt succeeded.
     async fn change<R: Request + 'static>(
         &self,
         inode: InodeId,

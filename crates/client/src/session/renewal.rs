@@ -1,4 +1,4 @@
-//! Opening sessions, confirming their leases, and putting a new session in the place of a lost one.
+//! Opens sessions, renews their leases, and replaces lost sessions.
 
 use crate::client::{Client, Worker};
 use crate::files::open_file::OpenFile;
@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Client {
-    /// Returns this thread's part of the session at a group. Opens the session if no thread has
-    /// opened it.
+    /// Returns this thread's range of slots in the session at a group. Opens the session if no
+    /// thread has opened it yet.
     pub(crate) async fn session(&self, group: GroupId) -> Result<Rc<ThreadSession>> {
         if let Some(session) = self.0.sessions.borrow().get(&group) {
             return Ok(Rc::clone(session));
@@ -49,8 +49,8 @@ impl Client {
         Ok(granted.slots)
     }
 
-    /// Replaces a session that a group refuses by a new one, and opens all files of the lost
-    /// session again. Returns when that is done, by this thread or by another.
+    /// Replaces the session `lost`, which a group refuses, with a new one, and reopens all files of
+    /// the lost session. Returns as soon as this thread or another has finished the renewal.
     pub(crate) async fn renew_session(&self, group: GroupId, lost: SessionId, why: &Error) {
         if why.code() == ErrorCode::Evicted {
             self.rejoin(client_of(lost)).await;
@@ -61,7 +61,8 @@ impl Client {
             tracing::warn!("session {lost} at group {group} was lost; {id} takes its place");
             self.lose_locks(group);
             let client = self.clone();
-            // This runs as a task of its own, since all threads wait for it.
+            // A separate task, since all threads wait for the renewal, and a caller may drop its
+            // own future.
             skep_env::spawn(async move {
                 client.run_renewal(group, id, client_of(lost)).await;
                 client.mount().sessions.renewed(group);
@@ -88,7 +89,7 @@ impl Client {
                     self.lose_locks(group);
                     id = next;
                 }
-                // The thread that needs the session next tries to open it, and gets the error.
+                // The next thread that needs the session tries to open it and gets the error.
                 Err(error) => {
                     tracing::error!("cannot open a session at group {group}: {error}");
                     return;
@@ -97,8 +98,8 @@ impl Client {
         }
     }
 
-    /// Opens the session, and all files of the lost session again. `lost` is the client id under
-    /// which these files are open.
+    /// Opens the session `id`, and reopens all files of the lost session. `lost` is the client id
+    /// under which these files are open.
     async fn try_renewal(&self, group: GroupId, id: SessionId, lost: NodeId) -> Result<()> {
         let slots = self.open_session(group, id).await?;
         let mount = self.mount();
@@ -108,7 +109,8 @@ impl Client {
             !file.is_stale() && map.shard_group(file.inode.id.shard()) == Some(group)
         });
         if lost != client_of(id) {
-            // These were opened while management removed this client from the cluster.
+            // Programs opened these files while management was removing this client from the
+            // cluster.
             let writable = files.iter().filter(|file| file.mode == OpenMode::Write);
             writable.for_each(|file| file.set_fenced());
         }
@@ -138,8 +140,8 @@ impl Client {
         match send_attempt(Rc::clone(&self.0), slot, Rc::new(request), options, None).await {
             Ok(opened) => {
                 file.inode.observe(&opened.attributes, skep_env::now());
-                // The file was empty, and a program set its pattern meanwhile, so other clients use
-                // other chunk files.
+                // While the session was lost, another program set a different pattern for the empty
+                // file. Other clients now use the chunk files of that pattern.
                 let generation = opened.pattern.as_ref().map(|pattern| pattern.generation);
                 if generation != Some(file.pattern.generation) {
                     let inode = file.inode.id;
@@ -162,7 +164,7 @@ impl Client {
         }
     }
 
-    /// Renews a session's lease once. `time_left` is the time that the group has to reply; `None`
+    /// Renews the lease of a session once. `time_left` is how long the group has to reply; `None`
     /// means without limit.
     pub(crate) async fn confirm_session(
         &self,
@@ -179,8 +181,8 @@ impl Client {
         Ok(())
     }
 
-    /// Confirms with the metadata group of an inode that the session is still alive, if its lease
-    /// may have run out. If the session was lost, this opens its files again in a new one.
+    /// If the lease of the session at an inode's metadata group may have run out, asks the group to
+    /// confirm the session. If the session was lost, reopens its files in a new session.
     pub(crate) async fn confirm_lease(&self, inode: InodeId) -> Result<()> {
         let group = self.group_of(inode)?;
         let doubtful = self.mount().sessions.doubtful(group, skep_env::now());
@@ -205,8 +207,8 @@ impl Worker {
         ThreadSession::new(group, id, slots, self.index as u32, self.mount.slot_ranges())
     }
 
-    /// Takes this thread's range of slots. The thread takes it only once for each session: another
-    /// task of this thread may have done so already.
+    /// Takes this thread's range of slots in a session. Takes it only once for each session: if
+    /// another task of this thread has done so already, returns that range.
     fn join_session(&self, group: GroupId, id: SessionId, slots: u32) -> Result<Rc<ThreadSession>> {
         let mut sessions = self.sessions.borrow_mut();
         if let Some(session) = sessions.get(&group).filter(|session| session.id == id) {

@@ -1,5 +1,5 @@
-//! Sending requests to metadata groups in the mount's sessions. One loop sends a request again when
-//! its session was lost; callers pass it the differences between kinds of requests.
+//! Sends requests to metadata groups in the mount's sessions. One loop repeats a request after its
+//! session was lost. Callers pass in how each kind of request reacts to the loss.
 
 use crate::client::{Client, Worker};
 use crate::driven::drive;
@@ -12,39 +12,40 @@ use skep_wire::Request;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// How a modifying request is sent.
+/// How a modifying request is sent and repeated.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ModifyOptions {
-    /// The group replies only when the effect is on its device.
+    /// The group replies only after the effect is durable.
     pub(crate) is_durable: bool,
-    /// The error that a repetition gets if the group executed the first attempt and lost its record
-    /// of it.
+    /// The error that a repetition gets if the group executed the first attempt and then lost its
+    /// record of that attempt. `None` means that the repetition gets a correct reply.
     pub(crate) ambiguous_reply: Option<ErrorCode>,
-    /// A second execution undoes the first. The client does not repeat the request if the group may
-    /// have executed the first attempt and lost its record of it.
+    /// A second execution would undo the first one. The client does not repeat such a request if
+    /// the group may have executed the first attempt and lost its record.
     pub(crate) is_undone_by_repetition: bool,
-    /// The request truncates a file. The client does not repeat it after an eviction: another
+    /// The request truncates a file. The client does not repeat it after an eviction, since another
     /// client may have changed the file since.
     pub(crate) truncates: bool,
-    /// The caller already runs as a task that is never dropped.
+    /// The caller already runs in a task that is never dropped.
     pub(crate) is_driven: bool,
 }
 
 impl ModifyOptions {
-    /// For a request whose repetition may get `code` because the first attempt succeeded.
+    /// Returns the options of a request whose repetition may get `code` because the first attempt
+    /// succeeded.
     pub(crate) fn ambiguous_on(code: ErrorCode) -> Self {
         Self { ambiguous_reply: Some(code), ..Self::default() }
     }
 }
 
 impl Client {
-    /// Sends a request that modifies nothing to the group that serves an inode.
+    /// Sends a read-only request to the group that serves an inode.
     pub(crate) async fn ask<R: Request>(&self, inode: InodeId, request: &R) -> Result<R::Reply> {
         self.ask_with(inode, request, CallOptions::default()).await
     }
 
-    /// Sends a request that modifies nothing, with options. With `durable` the group replies when
-    /// everything that it acknowledged before is durable.
+    /// Like [`Self::ask`], with options. If `durable` is set, the group replies only after every
+    /// change that it acknowledged before is durable.
     pub(crate) async fn ask_with<R: Request>(
         &self,
         inode: InodeId,
@@ -59,9 +60,9 @@ impl Client {
         self.in_session(inode, attempt, |_| Ok(())).await
     }
 
-    /// Sends a modifying request to the group that serves an inode. The group executes it exactly
-    /// once. If this future is dropped, the request goes on by itself, and `orphan` gets its
-    /// result.
+    /// Sends a modifying request to the group that serves an inode. The group executes the request
+    /// exactly once, unless this function returns `Io` for an unknown outcome. If the caller drops
+    /// this future, the request continues as a task, and `orphan` gets its result.
     pub(crate) async fn modify<R: Request + 'static>(
         &self,
         inode: InodeId,
@@ -71,7 +72,7 @@ impl Client {
     ) -> Result<R::Reply> {
         let request = Rc::new(request);
         let is_reply_lost = Rc::new(Cell::new(false));
-        // Whether the group may have executed an earlier attempt in a session that is gone. Within
+        // Whether the group may have executed an earlier attempt in a session that was lost. Within
         // one session a repetition gets the reply of the first attempt.
         let is_forgotten = Cell::new(false);
         let attempt = async |session: &Rc<ThreadSession>| {
@@ -106,10 +107,10 @@ impl Client {
         self.in_session(inode, attempt, on_loss).await
     }
 
-    /// Sends a request that changes something through an open file. The client does not send it
-    /// after an eviction, in any session: another client may have changed the file since. If the
-    /// caller drops this future, the group may still execute the request: the next request in its
-    /// slot waits for it.
+    /// Sends a request that changes a file through an open handle. After an eviction the client
+    /// does not send the request in any session, since another client may have changed the file. If
+    /// the caller drops this future, the group may still execute the request, and the next request
+    /// in the same slot waits for it.
     pub(crate) async fn modify_through<R: Request>(
         &self,
         file: &OpenFile,
@@ -117,7 +118,7 @@ impl Client {
     ) -> Result<R::Reply> {
         let attempt = async |session: &Rc<ThreadSession>| {
             let slot = session.take_slot().await;
-            // This check comes after the session was found: a handle that is live now was opened
+            // The check must follow the choice of the session. Then a handle that passes was opened
             // under the client id of this session.
             file.check_live()?;
             let (worker, options) = (Rc::clone(&self.0), ModifyOptions::default());
@@ -126,8 +127,8 @@ impl Client {
         self.in_session(file.inode.id, attempt, |_| Ok(())).await
     }
 
-    /// Runs `attempt` in the session at the group that serves an inode. Runs it again in the next
-    /// session if the group refuses this one, unless `on_loss` returns an error.
+    /// Runs `attempt` in the session at the group that serves an inode. If the group refuses the
+    /// session, runs `attempt` again in the next session, unless `on_loss` returns an error.
     async fn in_session<T>(
         &self,
         inode: InodeId,
@@ -147,12 +148,12 @@ impl Client {
         }
     }
 
-    /// The metadata group that serves an inode.
+    /// Returns the metadata group that serves an inode.
     pub(crate) fn group_of(&self, inode: InodeId) -> Result<GroupId> {
         self.router().shard_group(inode.shard())
     }
 
-    /// All metadata groups.
+    /// Returns all metadata groups.
     pub(crate) fn metadata_groups(&self) -> Vec<GroupId> {
         let map = self.map();
         let groups = map.groups.iter().filter(|group| group.kind == TargetKind::Metadata);
@@ -169,7 +170,7 @@ fn unknown_outcome(error: &Error) -> Error {
     Error::new(ErrorCode::Io, text)
 }
 
-/// Sends one request in one slot, with all repetitions by the router. Sets `reply_lost` if the
+/// Sends one request in one slot, including all repetitions by the router. Sets `reply_lost` if the
 /// group may have executed the request although no reply arrived.
 pub(crate) async fn send_attempt<R: Request>(
     worker: Rc<Worker>,

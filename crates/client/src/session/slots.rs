@@ -5,29 +5,31 @@ use skep_types::{Error, ErrorCode, GroupId, Result, SessionId};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// A thread's range of slots in a group's session.
+/// One thread's range of slots in the session at a group.
 ///
 /// # Invariants
-/// A slot is either in `free` or taken by exactly one [`Slot`]. `sequences` never falls.
+/// Each slot is either in `free` or taken by exactly one [`Slot`]. No sequence in `sequences` ever
+/// decreases.
 #[derive(Debug)]
 pub(crate) struct ThreadSession {
     pub(crate) id: SessionId,
     pub(crate) group: GroupId,
-    /// Number of the first slot of the range.
+    /// Number of the first slot of this range in the session.
     first: u32,
-    /// Free slots, as indexes into the range.
+    /// Free slots, as indexes into this range. Used as a stack.
     free: RefCell<Vec<u32>>,
-    /// Sequence of the last request in each slot of the range.
+    /// Sequence of the last request in each slot of this range; zero before the first request.
     sequences: RefCell<Vec<u64>>,
     /// Notified when a slot becomes free.
     freed: Notify,
 }
 
 impl ThreadSession {
-    /// The range of `worker`, when `slots` are divided into `ranges`.
+    /// Returns the slots of `worker` if the `slots` of a session are divided into `ranges` of equal
+    /// size.
     ///
     /// # Errors
-    /// `Configuration` if that leaves no slot for a thread.
+    /// Returns `Configuration` if there are fewer slots than ranges.
     pub(crate) fn new(
         group: GroupId,
         id: SessionId,
@@ -54,7 +56,7 @@ impl ThreadSession {
         }))
     }
 
-    /// Takes a free slot; waits until there is one.
+    /// Takes a free slot. Waits until one is free.
     pub(crate) async fn take_slot(self: &Rc<Self>) -> Slot {
         loop {
             if let Some(index) = self.free.borrow_mut().pop() {
@@ -73,7 +75,7 @@ impl ThreadSession {
     }
 }
 
-/// A slot, taken until it is dropped.
+/// A taken slot. It becomes free again when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) session: Rc<ThreadSession>,
@@ -81,7 +83,7 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Number and sequence for the next request.
+    /// Returns the slot number and the sequence for the next request.
     pub(crate) fn next(&self) -> (u32, u64) {
         let sequence = &mut self.session.sequences.borrow_mut()[self.index as usize];
         *sequence += 1;

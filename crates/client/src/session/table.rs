@@ -1,41 +1,41 @@
 //! The sessions of a mount, one at each metadata group, shared by its threads. No I/O: times and
-//! client ids come as arguments.
+//! client ids are arguments.
 
 use skep_types::{Error, ErrorCode, GroupId, NodeId, SessionId};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Whether a group refuses the session in which a request was sent.
+/// Returns whether an error means that the group refuses the session in which the request was sent.
 pub(crate) fn is_lost(error: &Error) -> bool {
     matches!(error.code(), ErrorCode::StaleSession | ErrorCode::Evicted)
 }
 
-/// The client id under which a session was opened: see `Sessions::new_session`.
+/// Returns the client id under which a session was opened, see `Sessions::new_session`.
 pub(crate) fn client_of(session: SessionId) -> NodeId {
     NodeId::new((session.raw() >> 32) as u32)
 }
 
-/// A lease as a group sends it.
+/// Converts the lease in a group's reply; at least one millisecond.
 pub(crate) fn lease_of(milliseconds: u32) -> Duration {
     Duration::from_millis(u64::from(milliseconds.max(1)))
 }
 
-/// Lease of a session until its group has sent one.
+/// Assumed lease of a session until its group has sent one.
 const USUAL_LEASE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy)]
 struct GroupSession {
     id: SessionId,
-    /// Slots that the group granted; zero means that the session is not open yet.
+    /// Number of slots that the group granted; zero means that the session is not open yet.
     slots: u32,
     lease: Duration,
-    /// When the request was sent whose reply last proved that the group has the session.
+    /// When the client sent the last request whose reply confirmed the session.
     confirmed_at: Duration,
     is_renewing: bool,
 }
 
-/// The state of a group's session.
+/// The state of the session at a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SessionState {
     Open { id: SessionId, slots: u32 },
@@ -43,22 +43,21 @@ pub(crate) enum SessionState {
     Renewing,
 }
 
-/// What a group granted to a session.
+/// The slots and the lease that a group granted to a session.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Granted {
     pub(crate) slots: u32,
     pub(crate) lease: Duration,
 }
 
-/// The sessions of a mount, without the mutex.
+/// The sessions of a mount. [`GroupSessions`] adds the mutex.
 ///
 /// # Invariants
-/// The counter in the id of each session is at most `next_counter`, and no two sessions have the
-/// same id.
+/// No two sessions have the same id, and the counter in each session id is at most `next_counter`.
 #[derive(Debug, Default)]
 struct Sessions {
     groups: HashMap<GroupId, GroupSession>,
-    /// Counter of the newest session.
+    /// Counter in the id of the newest session.
     next_counter: u32,
 }
 
@@ -86,8 +85,8 @@ impl Sessions {
 /// The sessions of a mount, one at each metadata group.
 #[derive(Debug, Default)]
 pub(crate) struct GroupSessions {
-    /// The mutex protects the table alone. Threads lock it only at their first request to a group,
-    /// or when a session was lost.
+    /// The mutex protects only the table. Threads lock it at their first request to a group and
+    /// after a session was lost, not for each request.
     inner: Mutex<Sessions>,
 }
 
@@ -96,18 +95,18 @@ impl GroupSessions {
         f(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Changes the session `id` of a group, if the group still has it.
+    /// Runs `f` on the session at a group, if that session is still `id`.
     fn update(&self, group: GroupId, id: SessionId, f: impl FnOnce(&mut GroupSession)) {
         self.with(|table| {
-            // Another thread may have replaced the session while the reply was on its way.
+            // Another thread may have replaced the session while the reply was in flight.
             if let Some(session) = table.groups.get_mut(&group).filter(|session| session.id == id) {
                 f(session);
             }
         });
     }
 
-    /// Returns the state of a group's session. Adds an unopened session of the client `node` if
-    /// there is none.
+    /// Returns the state of the session at a group. If there is no session, adds an unopened one
+    /// for the client `node`.
     pub(crate) fn find_or_add(&self, group: GroupId, node: NodeId) -> SessionState {
         self.with(|table| {
             let session = match table.groups.get(&group) {
@@ -129,7 +128,7 @@ impl GroupSessions {
         })
     }
 
-    /// Notes that a group opened a session, by a request that was sent at `sent_at`.
+    /// Records that a group opened a session, in reply to a request sent at `sent_at`.
     pub(crate) fn opened(
         &self,
         group: GroupId,
@@ -144,15 +143,15 @@ impl GroupSessions {
         });
     }
 
-    /// The lease by which a session is renewed.
+    /// Returns the lease that a session's group last granted.
     pub(crate) fn lease(&self, group: GroupId, id: SessionId) -> Duration {
         let mut lease = USUAL_LEASE;
         self.update(group, id, |session| lease = session.lease);
         lease
     }
 
-    /// Notes that a group confirmed the session by a reply to a request that was sent at `sent_at`,
-    /// and the lease that the session has from now on.
+    /// Records that a group confirmed a session, in reply to a request sent at `sent_at`. `lease`
+    /// is the lease of the session from now on.
     pub(crate) fn confirmed(
         &self,
         group: GroupId,
@@ -166,7 +165,8 @@ impl GroupSessions {
         });
     }
 
-    /// The group's session, if its lease may have run out by now.
+    /// Returns the session at a group if its lease may have run out at `now`, or if the session is
+    /// being renewed.
     pub(crate) fn doubtful(&self, group: GroupId, now: Duration) -> Option<SessionId> {
         self.with(|table| {
             let session = table.groups.get(&group)?;
@@ -175,7 +175,8 @@ impl GroupSessions {
         })
     }
 
-    /// Replaces a lost session by another; returns `None` if another thread did.
+    /// Replaces the session `lost` with a new one, which is being renewed from now on. Returns the
+    /// id of the new session, or `None` if another thread has already replaced `lost`.
     pub(crate) fn replace(
         &self,
         group: GroupId,
@@ -193,7 +194,7 @@ impl GroupSessions {
         })
     }
 
-    /// Notes that the renewal of a group's session has ended.
+    /// Records that the renewal of a group's session has ended.
     pub(crate) fn renewed(&self, group: GroupId) {
         self.with(|table| {
             if let Some(session) = table.groups.get_mut(&group) {
@@ -202,17 +203,17 @@ impl GroupSessions {
         });
     }
 
-    /// Whether a group's session is being renewed.
+    /// Returns whether the session at a group is being renewed.
     pub(crate) fn is_renewing(&self, group: GroupId) -> bool {
         self.with(|table| table.groups.get(&group).is_some_and(|session| session.is_renewing))
     }
 
-    /// Whether a group's session is this one.
+    /// Returns whether `id` is the current session at a group.
     pub(crate) fn is_current(&self, group: GroupId, id: SessionId) -> bool {
         self.with(|table| table.groups.get(&group).is_some_and(|session| session.id == id))
     }
 
-    /// Sessions that are open.
+    /// Returns all sessions that are open and not being renewed.
     pub(crate) fn open_sessions(&self) -> Vec<(GroupId, SessionId)> {
         self.with(|table| {
             let is_open = |session: &GroupSession| session.slots > 0 && !session.is_renewing;
@@ -221,7 +222,7 @@ impl GroupSessions {
         })
     }
 
-    /// The shortest lease of all sessions.
+    /// Returns the shortest lease of all sessions.
     pub(crate) fn shortest_lease(&self) -> Duration {
         let leases =
             |table: &mut Sessions| table.groups.values().map(|session| session.lease).min();

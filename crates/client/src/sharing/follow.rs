@@ -1,8 +1,8 @@
-//! Waiting for notifications from metadata, and acting on them. `docs/design/0008-shared-files.md`
-//! describes the effect of a notification.
+//! Waits for sharing notifications from metadata, and handles them.
+//! `docs/design/0008-shared-files.md` describes the effect of a notification.
 //!
-//! One task for each session waits, on the thread of the mount's background work, so no worker
-//! thread has a request that stays open without end.
+//! One task for each session waits for notifications. These tasks run on the thread of the mount's
+//! background work, so no worker thread has a request that stays open without limit.
 
 use crate::client::Client;
 use crate::inode_state::InodeState;
@@ -19,10 +19,10 @@ use std::collections::{BTreeSet, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Limit of sessions that wait in the mailbox: more than a mount has.
+/// Capacity of the mailbox of new sessions: more sessions than a mount has.
 const MAX_FOLLOWED: usize = 1 << 16;
 
-/// Follows each session of the mount. Never ends.
+/// Waits for notifications in every session of the mount. Runs until the task is cancelled.
 pub(crate) async fn follow_sessions(client: Client) {
     let (sender, mailbox) = match Mailbox::new(MAX_FOLLOWED) {
         Ok(both) => both,
@@ -31,7 +31,7 @@ pub(crate) async fn follow_sessions(client: Client) {
     client.mount().notifications.set_follower(sender);
     let followed = Rc::new(RefCell::new(HashSet::new()));
     while let Ok((group, session)) = mailbox.receive().await {
-        // Two threads may have opened the session at once.
+        // Two threads may have opened the same session and sent it to the mailbox.
         if !followed.borrow_mut().insert(session) {
             continue;
         }
@@ -80,7 +80,7 @@ impl Client {
         }
     }
 
-    /// Acts on a notification, and acknowledges it.
+    /// Handles a notification and acknowledges it.
     async fn handle_notification(
         &self,
         (group, session): (GroupId, SessionId),
@@ -91,8 +91,8 @@ impl Client {
         if let Some(state) = mount.inodes.get(notification.inode)
             && let Err(error) = self.begin_to_share(&state).await
         {
-            // Metadata requests the size from storage after this client has closed the file or has
-            // left.
+            // Best effort: after an error, metadata requests the size from storage as soon as this
+            // client has closed the file or has left the cluster.
             tracing::debug!("file {}: cannot begin to share it: {error}", notification.inode);
         }
         let request = AcknowledgeNotifications { numbers: vec![notification.number] };
@@ -103,18 +103,19 @@ impl Client {
     }
 
     async fn begin_to_share(&self, state: &Arc<InodeState>) -> Result<()> {
-        // Metadata receives the close soon; then the file is not shared any more.
+        // The close will arrive at metadata soon; then the file is no longer shared.
         let life = state.life();
         let patience = skep_env::now() + KERNEL_CLOSE_WAIT;
         while state.is_being_closed() && skep_env::now() < patience {
             skep_env::sleep(CONTENTION_PAUSE).await;
         }
-        // If the file was opened again, the reply to that open has the right answer.
+        // If the file was opened again, the reply to that open contains whether the file is shared.
         if state.life().is_none() || state.life() != life {
             return Ok(());
         }
         self.mount().share(state);
-        // Appends in progress go to an end that no other client has changed yet.
+        // Appends that began before the file was shared rely on an end that no other client moves.
+        // The acknowledgement of the notification must wait for them.
         while state.has_lone_appends() {
             skep_env::sleep(CONTENTION_PAUSE).await;
         }

@@ -1,11 +1,11 @@
-//! Notifications that metadata sent lately: files that other clients have open too, so that at
-//! least one client may write to them. No I/O.
+//! Recent sharing notifications from metadata. A notification means that other clients also have a
+//! file open, and that at least one client may write. No I/O.
 //!
 //! # Hazard: a notification that overtakes the reply to an open
-//! Metadata may send the notification that a file is shared before this mount gets the reply to its
-//! Metadata may send the notification that a file is shared before this mount gets the reply to its
-//! own open of that file. That reply reports the file as not shared. So the mount notes the files
-//! of recent notifications, and each open checks for a notification since its request was sent.
+//! The notification that a file is shared may arrive before the reply to this mount's own open of
+//! the file, and that reply may describe the file as not shared. So the mount records the files of
+//! recent notifications. Each open checks whether a notification has arrived since its request was
+//! sent.
 
 use crate::limits::MAX_NOTED_NOTIFICATIONS;
 use skep_env::MailboxSender;
@@ -22,20 +22,20 @@ pub(crate) struct Position(u64);
 struct NotificationLog {
     /// The newest notifications, each with its number, oldest first.
     noted: VecDeque<(u64, InodeId)>,
-    /// The mailbox of the thread that follows sessions.
+    /// The mailbox of the background task that follows sessions; `None` until the task has started.
     follower: Option<MailboxSender<(GroupId, SessionId)>>,
-    /// Sessions that were opened before that thread started.
+    /// Sessions that were opened before that task started.
     waiting: Vec<(GroupId, SessionId)>,
 }
 
-/// The notifications of a mount.
+/// The sharing notifications of a mount.
 #[derive(Debug, Default)]
 pub(crate) struct Notifications {
-    /// The mutex protects the fields alone; no task awaits anything under it.
+    /// The mutex protects only this log. No task awaits anything while it holds the lock.
     inner: Mutex<NotificationLog>,
     /// Number of notifications that have arrived.
     count: AtomicU64,
-    /// Number of files that were ever shared.
+    /// How often a file has become shared.
     shared: AtomicU64,
 }
 
@@ -44,12 +44,12 @@ impl Notifications {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of notifications that have arrived by now.
+    /// Returns the number of notifications that have arrived so far.
     pub(crate) fn position(&self) -> Position {
         Position(self.count.load(Ordering::Acquire))
     }
 
-    /// Notes a notification for a file.
+    /// Records a notification for a file.
     pub(crate) fn note(&self, inode: InodeId) {
         let mut inner = self.inner();
         let number = self.count.fetch_add(1, Ordering::AcqRel) + 1;
@@ -59,8 +59,9 @@ impl Notifications {
         }
     }
 
-    /// Returns whether a notification for a file arrived after `position`. Also returns `true` if
-    /// more notifications arrived since than the log holds, so that the answer is not certain.
+    /// Returns whether a notification for a file has arrived after `position`. If the log has
+    /// dropped notifications that arrived since then, returns `true`, because one of them may have
+    /// been for this file.
     pub(crate) fn has_come_since(&self, position: Position, inode: InodeId) -> bool {
         if self.position() == position {
             return false;
@@ -70,22 +71,22 @@ impl Notifications {
         is_forgotten || inner.noted.iter().any(|it| it.0 > position.0 && it.1 == inode)
     }
 
-    /// Notes that a file is shared.
+    /// Records that a file has become shared.
     pub(crate) fn note_shared(&self) {
         self.shared.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns whether any file was ever shared; on almost all mounts none was.
+    /// Returns whether any file was ever shared. On almost all mounts none was.
     pub(crate) fn has_shared(&self) -> bool {
         self.shared.load(Ordering::Relaxed) > 0
     }
 
-    /// Lets the thread of the background work follow a session.
+    /// Asks the background task to wait for notifications in a session.
     pub(crate) fn follow(&self, group: GroupId, session: SessionId) {
         let mut inner = self.inner();
         let inner = &mut *inner;
         match &inner.follower {
-            // The mailbox has space for more sessions than there are groups.
+            // The send cannot fail: the mailbox has space for more sessions than there are groups.
             Some(follower) => {
                 let _ = follower.send((group, session));
             }

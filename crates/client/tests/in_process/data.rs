@@ -229,7 +229,8 @@ fn operations_wait_for_a_stopped_server_and_go_on() {
         let task = skep_env::spawn(async move { write(&writer, handle, 0, &data).await });
         let reader = client.clone();
         let reading = skep_env::spawn(async move { read(&reader, handle, 0, 10).await });
-        // Each request arrived at least twice: the first attempt and a repetition.
+        // So many arrivals that each request was sent at least twice: a first attempt and a
+        // repetition.
         let before = (fake.count::<WriteChunk>(), fake.count::<ReadChunk>());
         until(|| fake.count::<WriteChunk>() > before.0 + 8).await;
         until(|| fake.count::<ReadChunk>() > before.1 + 2).await;
@@ -280,7 +281,7 @@ fn dropped_read_leaves_its_buffer_unchanged() {
         let replies = fake.state.borrow().replies;
         fake.state.borrow_mut().hold = None;
         until(|| fake.state.borrow().replies > replies).await;
-        // The late reply uses the same connection, so it has arrived before this one.
+        // The late reply uses the same connection, so it arrives before the reply to this read.
         assert_eq!(read(&client, handle, 0, 1000).await, [1; 1000]);
         assert_eq!(into.bytes(), [7; 1000]);
     });
@@ -297,7 +298,7 @@ fn truncation_waits_for_a_dropped_write() {
         let task = skep_env::spawn(async move {
             truncating.set_attributes(crate::set_size(inode, 3)).await.unwrap()
         });
-        // Other operations of this thread run to their end meanwhile.
+        // Meanwhile other operations of this thread run to completion.
         for _ in 0..20 {
             client.lookup(InodeId::ROOT, b"a").await.unwrap();
         }

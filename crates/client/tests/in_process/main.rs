@@ -1,5 +1,5 @@
-//! The client against a tiny cluster in this process, behind real sockets, with faults on demand.
-//! The tests of `skep-testkit` run the client against real services.
+//! Runs the client against a tiny cluster in this process, behind real sockets, with injected
+//! faults. The tests of `skep-testkit` run the client against real services.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets what can't be fails")]
 
@@ -21,7 +21,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time that a test waits for an expected event.
+/// How long a test waits for an expected event.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Runs a test against a new fake cluster with one client.
@@ -113,7 +113,7 @@ fn set_size(inode: InodeId, size: u64) -> SetAttributes {
     }
 }
 
-/// Bytes that differ from offset to offset.
+/// Returns bytes that differ from offset to offset.
 fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at / 7 + at % 251) as u8).collect()
 }

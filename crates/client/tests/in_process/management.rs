@@ -53,7 +53,7 @@ fn mount_without_limit_waits_until_the_cluster_is_formatted() {
 #[test]
 fn silent_management_and_wrong_secret_give_different_errors() {
     with_client(|fake, _| async move {
-        // A wrong secret is a lasting error, so the mount does not retry it.
+        // A wrong secret is a permanent error, so the mount does not retry.
         let mut wrong = MountOptions { patience: None, ..options(&fake) };
         wrong.cluster.token.secret = skep_rpc::Secret::generate();
         let error = Mount::new(wrong).await.unwrap_err();

@@ -86,7 +86,7 @@ fn create_opens_an_existing_file_unless_exclusive() {
 fn create_opens_a_file_with_its_inode_in_another_shard() {
     with_client(|fake, client| async move {
         // As after a rename: the inode of the file is in the second shard, and its name in the
-        // first.
+        // first one.
         let group = METADATA_GROUPS[1];
         let mut request = create_request("there", true);
         request.directory = fake.with_metadata(group, |it| *it.inodes.keys().next().unwrap());
@@ -146,8 +146,8 @@ fn statfs_is_the_sum_over_storage_groups() {
             name_max: 255,
         };
         assert_eq!(client.statfs().await.unwrap(), expected);
-        // The capacity in a heartbeat's reply is newer than the map's. It stays when a later reply
-        // has none.
+        // The capacity in a heartbeat reply is newer than that of the map. The mount keeps it if a
+        // later reply contains none.
         let reported = Capacity { total_bytes: 9, free_bytes: 5, ..Capacity::default() };
         for capacity in [Some(reported), None] {
             fake.state.borrow_mut().capacity = capacity;

@@ -1,4 +1,5 @@
-//! Sessions: exactly once, lost replies, lost sessions, interrupted callers, parallel operations.
+//! Sessions: exactly-once execution, lost replies, lost sessions, interrupted callers, parallel
+//! operations.
 
 use crate::fakes::LEASE_MS;
 use crate::{
@@ -189,7 +190,7 @@ fn unexecuted_request_is_repeated_in_the_new_session() {
 fn outcome_lost_with_the_session_is_an_error() {
     with_client(|fake, client| async move {
         let _ = create(&client, "a").await;
-        // Metadata executes the request. The reply is lost, and then the session.
+        // Metadata executes the request, and then the reply and the session are lost.
         let lose = async |message| {
             let before = fake.with_metadata(1, |it| it.executed.len());
             fake.state.borrow_mut().lose_reply_of = Some(message);
@@ -203,7 +204,8 @@ fn outcome_lost_with_the_session_is_an_error() {
         let error = task.await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Io);
         assert!(error.context().contains("look before you repeat it"), "{error}");
-        // A create that is not exclusive can be repeated: its reply is right in both cases.
+        // The client may repeat a create that is not exclusive: the reply is correct whether or not
+        // the first attempt was executed.
         let creating = client.clone();
         let task =
             skep_env::spawn(async move { creating.create(create_request("other", false)).await });
@@ -235,7 +237,7 @@ fn exchange_with_unknown_outcome_is_not_repeated() {
         let root = InodeId::ROOT;
         client.exchange(root, b"a", root, b"b").await.unwrap();
         assert_eq!(client.lookup(root, b"a").await.unwrap().inode, b);
-        // Metadata executes the request. The reply is lost, and then the session.
+        // Metadata executes the request, and then the reply and the session are lost.
         fake.state.borrow_mut().lose_reply_of = Some(Exchange::ID);
         let before = fake.with_metadata(1, |it| it.executed.len());
         let exchanging = client.clone();
@@ -247,7 +249,7 @@ fn exchange_with_unknown_outcome_is_not_repeated() {
         assert_eq!(error.code(), ErrorCode::Io);
         assert!(error.context().contains("look before you repeat it"), "{error}");
         assert_eq!(client.lookup(root, b"a").await.unwrap().inode, a, "done once");
-        // Metadata refuses this request before it executes it, so the client repeats it.
+        // Metadata refuses this request before executing it, so the client repeats it.
         fake.forget_sessions(1);
         client.exchange(root, b"a", root, b"b").await.unwrap();
     });
@@ -317,7 +319,7 @@ fn workers_share_handles_and_have_own_slot_ranges() {
 
 #[test]
 fn two_threads_of_one_mount_work_in_parallel() {
-    // The fake cluster runs on one thread, and each of the two workers on another.
+    // The fake cluster runs on its own thread, and so does each of the two workers.
     let (tokens, token) = std::sync::mpsc::channel();
     let (stop, stopped) = skep_env::Mailbox::new(1).unwrap();
     let servers = std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! The fake's namespace: one metadata target.
+//! The namespace of the fake cluster: one metadata target.
 
 use super::{Answer, LEASE_MS, STORAGE_GROUPS};
 use skep_types::codec::{Bytes, Codec};
@@ -26,7 +26,7 @@ pub(crate) struct FakeInode {
 #[derive(Debug, Default)]
 struct FakeSession {
     granted: u32,
-    /// By slot: the sequence of the last request, and the reply to it.
+    /// The sequence of the last request in each slot, and the reply to that request.
     slots: HashMap<u32, (u64, Result<Vec<u8>>)>,
 }
 
@@ -37,13 +37,13 @@ pub(crate) struct FakeMetadata {
     pub(crate) entries: HashMap<(InodeId, Bytes), InodeId>,
     sessions: HashMap<SessionId, FakeSession>,
     ended: Vec<SessionId>,
-    /// Messages of executed requests, with the durable flag.
+    /// Message ids of the executed requests, each with its durable flag.
     pub(crate) executed: Vec<(u16, bool)>,
-    /// Messages of read requests that were sent with the durable flag.
+    /// Message ids of the read requests that were sent with the durable flag.
     pub(crate) asked_durably: Vec<u16>,
-    /// The stripe pattern of all files.
+    /// The generation of the stripe pattern of all files.
     pub(crate) generation: u32,
-    /// The inode of the next new directory, if it is in another shard.
+    /// The inode of the next new directory, if it belongs to another shard.
     pub(crate) directory_elsewhere: Option<InodeId>,
 }
 
@@ -101,7 +101,7 @@ impl FakeMetadata {
         self.sessions.len()
     }
 
-    /// The number of opens of all files.
+    /// Returns the number of opens of all files.
     pub(crate) fn open_count(&self) -> usize {
         self.inodes.values().flat_map(|inode| inode.opens.values()).sum()
     }
@@ -294,7 +294,8 @@ impl FakeMetadata {
         Ok(AttributesReply { attributes: attributes.clone() })
     }
 
-    /// Does not truncate chunk files: tests that need this do so themselves.
+    /// Changes attributes, but does not truncate chunk files: tests that need this do so
+    /// themselves.
     pub(crate) fn set_attributes(&mut self, request: &SetAttributes) -> Result<AttributesReply> {
         let attributes = &mut self.inode(request.inode)?.attributes;
         if let Some(size) = request.size {

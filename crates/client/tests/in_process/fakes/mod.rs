@@ -1,6 +1,6 @@
-//! A tiny cluster in this process, behind real sockets: enough of management, metadata and storage
-//! for the client's tests, with faults on demand. It checks slots and sequences strictly. It does
-//! not check permissions.
+//! A tiny cluster in this process, behind real sockets. It implements as much of management,
+//! metadata and storage as the client's tests need, and injects faults on request. It checks slots
+//! and sequences strictly, but no permissions.
 
 mod metadata;
 mod storage;
@@ -25,12 +25,12 @@ use std::rc::Rc;
 pub(crate) use metadata::FakeMetadata;
 pub(crate) use storage::FakeStorage;
 
-/// Metadata groups 1 and 2, half of the shards each; storage groups 11 to 14.
+/// Metadata groups 1 and 2 serve half of the shards each. Groups 11 to 14 are storage groups.
 pub(crate) const METADATA_GROUPS: [u32; 2] = [1, 2];
 pub(crate) const STORAGE_GROUPS: [u32; 4] = [11, 12, 13, 14];
 pub(crate) const LEASE_MS: u32 = 300;
 
-/// The action of a handler besides its reply.
+/// The reply of a handler: a body, optionally followed by data.
 pub(crate) enum Answer {
     Body(Vec<u8>),
     Data(Vec<u8>, Buf),
@@ -45,22 +45,22 @@ impl Answer {
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) map: Option<ClusterMap>,
-    /// The capacity in management's replies to heartbeats.
+    /// The capacity in the replies of management to heartbeats.
     pub(crate) capacity: Option<Capacity>,
     pub(crate) next_node: u32,
     pub(crate) clients: HashSet<NodeId>,
     pub(crate) metadata: HashMap<TargetId, FakeMetadata>,
     pub(crate) storage: HashMap<TargetId, FakeStorage>,
-    /// Number of requests of each message.
+    /// Number of requests that have arrived, by message id.
     pub(crate) counts: HashMap<u16, usize>,
-    /// Number of replies.
+    /// Number of replies sent.
     pub(crate) replies: usize,
-    /// The fake executes the next request of this message, and closes the connection before its
-    /// reply.
+    /// Id of the message whose next request the fake executes without a reply: it closes the
+    /// connection instead.
     pub(crate) lose_reply_of: Option<u16>,
-    /// Requests of this message wait until this is `None`.
+    /// Id of the message whose requests wait until this field is `None`.
     pub(crate) hold: Option<u16>,
-    /// The fake refuses new connections, and closes the open ones.
+    /// The fake refuses new connections and closes the open ones.
     pub(crate) is_down: bool,
 }
 
@@ -198,7 +198,7 @@ impl FakeCluster {
         }
     }
 
-    /// The number of requests of a message that have arrived.
+    /// Returns the number of requests of a message that have arrived.
     pub(crate) fn count<R: Request>(&self) -> usize {
         self.state.borrow().counts.get(&R::ID).copied().unwrap_or(0)
     }
@@ -217,7 +217,7 @@ impl FakeCluster {
     }
 }
 
-/// A body that is encoded already.
+/// A body that is already encoded.
 #[derive(Debug)]
 struct Raw(Vec<u8>);
 

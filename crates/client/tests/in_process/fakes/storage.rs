@@ -1,4 +1,4 @@
-//! The fake's chunk files.
+//! The chunk files of the fake cluster.
 
 use super::Answer;
 use skep_env::Buf;
@@ -20,9 +20,9 @@ pub(crate) struct FakeStorage {
     pub(crate) files: HashMap<ChunkFileKey, Vec<u8>>,
     pub(crate) incarnation: u64,
     pub(crate) is_full: bool,
-    /// The number of coming reads that return damaged data without an error.
+    /// The number of following reads that return damaged data without an error.
     pub(crate) flipped_reads: usize,
-    /// The number of coming writes that are refused as damaged on their way.
+    /// The number of following writes that are refused as damaged in transit.
     pub(crate) refused_writes: usize,
 }
 
