@@ -281,7 +281,7 @@ impl Loop {
         })
     }
 
-    /// Whether the peer is likely to send something within a moment.
+    /// Whether the peer is likely to send a message soon.
     fn is_in_conversation(&self) -> bool {
         !self.spin.is_zero()
             && (self.last_traffic == Traffic::Sent || self.expected_replies > 0)

@@ -13,10 +13,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Capacity and free space of a file system.
+/// Capacity and free space of a file system, in bytes and in inodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
-    /// Size in bytes.
+    /// Capacity in bytes.
     pub total_bytes: u64,
     /// Space that is free for ordinary users, in bytes.
     pub free_bytes: u64,

@@ -19,7 +19,7 @@ pub struct Notify {
 }
 
 impl Notify {
-    /// Wakes all futures that wait now.
+    /// Wakes all futures that are waiting now.
     pub fn notify(&self) {
         self.generation.set(self.generation.get() + 1);
         self.waiting.take().into_iter().for_each(Waker::wake);
@@ -95,7 +95,7 @@ impl<T> Future for Receiver<T> {
     }
 }
 
-/// Limits the number of futures that do something at the same time.
+/// Limits the number of futures that run a certain step at the same time.
 ///
 /// # Invariants
 /// The number of `free` permits plus the number of existing [`Permit`]s is always `permits`.
@@ -106,7 +106,7 @@ pub struct Semaphore {
     released: Notify,
 }
 
-/// A permit of a [`Semaphore`], released when dropped.
+/// A permit of a [`Semaphore`]. Dropping it releases the permit.
 #[derive(Debug)]
 pub struct Permit(Rc<Semaphore>);
 

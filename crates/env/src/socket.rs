@@ -263,8 +263,8 @@ impl TcpStream {
 pub struct TcpListener(Rc<OwnedFd>);
 
 impl TcpListener {
-    /// Listens on `host:port`; port 0 lets the kernel choose.
     /// Listens on `host:port`. If the port is 0, the kernel chooses one.
+    ///
     /// # Errors
     /// Returns the errors of `bind(2)`, such as `AddrInUse` if a process listens on the address
     /// already.

@@ -27,8 +27,8 @@ const MIN_READ_BYTES: usize = 8192;
 /// - `WRITEBACK_CACHE`: the kernel would ignore the server's sizes and times.
 /// - `CACHE_SYMLINKS`: the kernel would cache targets of symbolic links, and no mount invalidates
 ///   these.
-/// - `EXPLICIT_INVAL_DATA`: the kernel would keep cached pages, and no mount invalidates all of
-///   them.
+/// - `EXPLICIT_INVAL_DATA`: the kernel would keep cached pages until a mount invalidates them, and
+///   no mount does this at every change.
 /// - `NO_OPENDIR_SUPPORT`: the kernel would keep a cached listing until the directory's
 ///   modification time changes, and programs may set that time back.
 const REQUESTED_FLAGS: u64 = flag::ASYNC_READ
@@ -102,7 +102,8 @@ pub(crate) struct KernelFeatures {
 /// use.
 ///
 /// # Errors
-/// `VersionMismatch` if the kernel is too old; `Io` if the mount has ended already.
+/// - `VersionMismatch`: the kernel is too old, or its first request is not `INIT`.
+/// - `Io`: the mount has ended already.
 pub(crate) fn negotiate(fd: &OwnedFd, preferred: TransportKind) -> Result<KernelFeatures> {
     let request = Buf::new(MIN_READ_BYTES);
     let len = loop {

@@ -24,7 +24,7 @@ pub struct ServeOptions {
     /// The source that `/proc/mounts` shows. From source and directory, `mount -a` sees that a line
     /// of `/etc/fstab` is mounted already.
     pub source: String,
-    /// Flags that every Linux file system has.
+    /// Mount flags that every Linux file system has, such as read-only.
     pub flags: MountFlags,
     /// Whether other users may access the mount. If root mounts, they always may. If another user
     /// mounts, `/etc/fuse.conf` must contain `user_allow_other`.

@@ -77,14 +77,15 @@ record! {
 /// The result of an operation.
 pub(crate) type Outcome = Result<ReplyBody, Failure>;
 
-/// The body of a reply, before it is encoded.
+/// The body of a reply, before encoding.
 #[derive(Debug)]
 pub(crate) enum ReplyBody {
     /// The operation succeeded, and its reply has no body.
     Empty,
     /// The attributes of an entry that was looked up or created.
     Entry(Attributes),
-    /// An entry that was made and opened, and whether the kernel does I/O around its page cache.
+    /// The attributes of a file that was created and opened, its handle, and whether the kernel
+    /// bypasses its page cache for the handle.
     Created(Attributes, HandleId, bool),
     /// The attributes of an inode after a change.
     Attributes(Attributes),

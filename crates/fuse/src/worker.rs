@@ -95,7 +95,8 @@ struct Worker<F, P> {
     /// Number of slots whose port has seen the end of the mount.
     ended: Cell<usize>,
     end: Notify,
-    /// Whether [`watch_callers`] runs its checks; if not, the next request wakes it by `begun`.
+    /// Whether [`watch_callers`] runs its checks. If not, the next request wakes it through
+    /// `begun`.
     is_watched: Cell<bool>,
     begun: Notify,
 }

@@ -33,7 +33,7 @@ pub(crate) fn mounts_below(directory: &Path) -> Result<Vec<Mount>> {
     Ok(found)
 }
 
-/// Decodes the octal escapes of the mount table, such as `\\040` for a blank.
+/// Decodes the octal escapes of the mount table, such as `\040` for a blank.
 fn unescape(word: &str) -> String {
     let mut text = String::new();
     let mut rest = word;

@@ -10,7 +10,7 @@ pub struct Shape {
     pub name: &'static str,
     /// What the shape is for.
     pub about: &'static str,
-    /// The description of the lab.
+    /// Description of the lab.
     pub description: Description,
 }
 

@@ -71,7 +71,7 @@ pub struct Target {
 /// All parts of a lab, as stored in its file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// Version of this record.
+    /// Version of the file format.
     pub version: u32,
     /// The lab's name.
     pub name: String,

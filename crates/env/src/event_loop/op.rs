@@ -14,11 +14,11 @@ pub struct Op {
     finished: bool,
 }
 
-/// Submits an operation to the kernel. `keep` owns the memory that the entry points to. The loop
-/// holds it until the completion has arrived, and returns it with the result.
+/// Submits an operation to the kernel. `keep` must own the memory that the entry points to. The
+/// loop holds `keep` until the completion has arrived, and returns it with the result.
 ///
 /// # Safety
-/// All memory that `entry` refers to must be owned by `keep` or live as long as the process.
+/// All memory that `entry` refers to must either be owned by `keep` or live as long as the process.
 pub unsafe fn submit(entry: squeue::Entry128, keep: Box<dyn Any>) -> Op {
     // SAFETY: the caller of this function fulfils the same contract.
     unsafe { submit_traffic(entry, keep, Traffic::None) }

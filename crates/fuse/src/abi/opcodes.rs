@@ -103,7 +103,8 @@ pub(crate) enum Family {
     /// The transports handle the request. It has no reply, or its reply is sent before the mount
     /// serves.
     Transport,
-    /// The kernel does the work itself once the daemon refuses: access by permission bits.
+    /// The kernel does the work itself after the daemon has refused the request. An example is the
+    /// check of access by permission bits.
     KernelsOwn,
 }
 

@@ -1,7 +1,7 @@
 //! Allocation, holes and copies: `fallocate`, `lseek` and `copy_file_range`.
 //!
-//! The kernel writes back its dirty pages of the ranges before it requests an allocation or a copy,
-//! and drops its pages of the changed range afterwards.
+//! Before the kernel requests an allocation or a copy, it writes back its dirty pages of the
+//! ranges. Afterwards it drops its pages of the changed range.
 
 use super::{files, privileges};
 use crate::context::Context;

@@ -29,7 +29,8 @@ pub(crate) async fn perform<F: FileSystem>(
     }
 }
 
-/// Returns attributes to a program, or to the kernel itself before it reads from a file's pages.
+/// Returns the attributes of an inode, either for a program or for the kernel itself before it
+/// reads from its pages of the file.
 ///
 /// # Hazard: pages of a shared file
 /// Other mounts may change a file that they share with this mount. So before the kernel reads from

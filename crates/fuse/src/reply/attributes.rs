@@ -135,12 +135,12 @@ pub(crate) struct Validity<'a> {
     /// Returns true only once for each such change.
     ///
     /// # Hazard: cached access control lists
-    /// The kernel drops the cached lists of an inode when it asks for the inode's attributes, or
-    /// looks up a name that it has cached. It keeps them when another name leads it to an inode
-    /// that it has cached (Linux 6.18). So the reply to such a lookup makes the attributes invalid
-    /// at once: the kernel then asks for them before it checks any permission. An invalidation of
-    /// the inode instead would not work: the kernel then ignores the attributes of this reply, and
-    /// goes on with an outdated owner.
+    /// The kernel drops the cached access control lists of an inode when it requests the inode's
+    /// attributes, or when it looks up a name that it has cached. It keeps the lists when a lookup
+    /// of another name leads to an inode that it has cached (Linux 6.18). So the reply to such a
+    /// lookup makes the attributes invalid at once, and the kernel requests them before it checks
+    /// any permission. Invalidating the inode instead would not work: the kernel would then ignore
+    /// the attributes of this reply, and continue with an outdated owner.
     pub(crate) note_shown: &'a dyn Fn(&Attributes) -> bool,
 }
 

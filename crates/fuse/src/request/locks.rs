@@ -51,7 +51,8 @@ impl LockRequest {
         })
     }
 
-    /// Whether the worker may drop the operation's future when the caller is killed.
+    /// Whether the worker may drop the operation's future when the caller is killed. True only for
+    /// a test of a lock.
     pub(super) fn may_be_dropped(&self) -> bool {
         matches!(self, Self::Test { .. })
     }

@@ -122,7 +122,8 @@ impl NameRequest {
         })
     }
 
-    /// Whether the worker may drop the operation's future when the caller is killed.
+    /// Whether the worker may drop the operation's future when the caller is killed. False for
+    /// changes.
     pub(super) fn may_be_dropped(&self) -> bool {
         matches!(self, Self::Lookup { .. } | Self::ReadLink { .. })
     }

@@ -73,7 +73,8 @@ impl XattrRequest {
         })
     }
 
-    /// Whether the worker may drop the operation's future when the caller is killed.
+    /// Whether the worker may drop the operation's future when the caller is killed. False for
+    /// changes.
     pub(super) fn may_be_dropped(&self) -> bool {
         matches!(self, Self::Get { .. } | Self::List { .. })
     }

@@ -111,7 +111,7 @@ pub(crate) struct MountCall<'a> {
     pub(crate) mount_point: &'a Path,
     /// The source that `/proc/mounts` shows.
     pub(crate) source: &'a str,
-    /// Flags that every Linux file system has.
+    /// Mount flags that every Linux file system has, such as read-only.
     pub(crate) flags: MountFlags,
     /// Maximum length in bytes of one read.
     pub(crate) max_read: usize,
@@ -198,7 +198,8 @@ pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
 /// and the thread never ends either.
 pub(crate) fn unmount_by_program(mount_point: &Path, how: Unmount) -> io::Result<()> {
     let mut command = Command::new("umount");
-    // No helpers, and no access to the path: that would send requests to the mount.
+    // Run no mount helpers (`-i`), and don't resolve the path (`-c`), since that would send
+    // requests to the mount.
     command.env("LC_ALL", "C").arg("-i").arg("-c");
     match how {
         Unmount::IfIdle => &mut command,

@@ -402,7 +402,7 @@ impl InodeAttributes for Memory {
     async fn stat(&self, inode: InodeId) -> Result<Stat> {
         let attributes = self.attributes(inode).await?;
         let allocated_bytes = if attributes.is_sparse {
-            // Pages of zeros count as holes.
+            // Pages that contain only zeros count as holes.
             let is_full = |page: &&[u8]| page.iter().any(|byte| *byte != 0);
             let full = |data: &[u8]| data.chunks(4096).filter(is_full).map(<[u8]>::len).sum();
             self.with(|tree| Ok::<usize, Error>(full(&tree.node(inode)?.data)))? as u64
@@ -649,7 +649,7 @@ impl Allocates for Memory {
         })
     }
 
-    /// Pages of zeros count as holes.
+    /// Pages that contain only zeros count as holes.
     async fn seek(&self, handle: HandleId, offset: u64, what: SeekTarget) -> Result<Option<u64>> {
         self.with(|tree| {
             let data = &tree.opened(handle)?.data;
