@@ -52,7 +52,8 @@ impl Memory {
             map(capacity)
         } else {
             // SAFETY: the layout has a size of at least one page. The bytes are zeroed here, before
-            // any reader can see them. Zeroing costs the same if the page is new from the kernel.
+            // any reader can see them. A page that is new from the kernel costs the same with and
+            // without zeroing.
             unsafe { std::alloc::alloc_zeroed(layout(capacity)) }
         };
         let start = NonNull::new(raw).unwrap_or_else(|| handle_alloc_error(layout(capacity)));

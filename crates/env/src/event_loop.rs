@@ -7,9 +7,9 @@
 //!
 //! # Spinning
 //! Waking a thread that sleeps on another CPU costs more than most requests. So a loop with
-//! [`set_spin`] polls its completion queue for a moment before it sleeps, if it is in a
-//! conversation with a peer. That means that a moment ago it sent something, or it received
-//! something and replies are outstanding ([`expect_reply`]). A loop that waits for a disk, for a
+//! [`set_spin`] polls its completion queue for a moment before it sleeps, if the loop is in a
+//! conversation with a peer. This is the case if a moment ago the loop sent something, or received
+//! something while replies are outstanding ([`expect_reply`]). A loop that waits for a disk, for a
 //! timer, or for the next request after a pause sleeps at once, so an idle process costs nothing.
 //! Between two polls a spinning loop calls only `sched_yield`, which gives the CPU to a thread that
 //! needs it (perhaps the peer's). The measurements are in docs/design/0001-threads-and-store.md.
@@ -416,8 +416,8 @@ pub fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> Task<T> {
     EXECUTOR.with(|executor| executor.spawn(future))
 }
 
-/// Whether this thread's loop runs. It no longer runs in destructors that are called as the thread
-/// ends, and these must not spawn futures.
+/// Whether this thread's loop runs. Destructors that run while the thread ends may run after the
+/// loop has ended. Such destructors must not spawn futures.
 pub fn is_running() -> bool {
     LOOP.try_with(|slot| slot.try_borrow().is_ok_and(|it| it.is_some())).unwrap_or(false)
 }

@@ -78,8 +78,8 @@ impl File {
         types::Fd(self.0.as_raw_fd())
     }
 
-    /// Reads from `offset` into `buf` and returns the number of bytes read. It is less than the
-    /// buffer's length at the end of the file.
+    /// Reads from `offset` into `buf` and returns the number of bytes read. At the end of the file
+    /// the number is less than the buffer's length.
     ///
     /// # Errors
     /// Returns the errors of `pread(2)`.
@@ -120,7 +120,7 @@ impl File {
     }
 
     /// Fills `bytes` from `offset` on with ordinary system calls, and returns the number of bytes
-    /// read. It is less than the length of `bytes` at the end of the file.
+    /// read. At the end of the file the number is less than the length of `bytes`.
     ///
     /// # Errors
     /// Returns the errors of `pread(2)`.

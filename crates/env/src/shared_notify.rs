@@ -32,13 +32,14 @@
 //! call [`SharedNotify::notify`] afterwards.
 //!
 //! # Hazard: spurious wake-ups
-//! A notification wakes all waiting futures, whichever change they wait for. Another future may
-//! undo the change before they run. So a future must check the state again after each wake-up.
+//! A notification wakes all waiting futures, whichever change they wait for. Before a woken future
+//! runs, another future may undo the change. So a future must check the state again after each
+//! wake-up.
 //!
 //! # Hazard: locks
-//! `notify` runs no code of the woken futures, so a caller may hold a lock of its own. But if the
-//! woken threads need that lock, they block at once, so it is better to release it first. A caller
-//! must not await `wait` while it holds a lock that the notifying thread needs.
+//! `notify` runs no code of the woken futures, so a caller may hold a lock of its own. But woken
+//! threads that need this lock then wait for it, so the caller should release the lock first. A
+//! caller must not await `wait` while it holds a lock that the notifying thread needs.
 //!
 //! # Invariants
 //! - The generation never decreases. Each notification increases it by one.

@@ -26,8 +26,9 @@ impl Signals {
     /// descriptor that receives them.
     ///
     /// # Hazard: threads that already run
-    /// A new thread inherits the blocked signals of the thread that starts it. If another thread
-    /// was started before this call, a signal still ends the process.
+    /// A new thread inherits the blocked signals of the thread that starts it. So this function
+    /// must be called before any other thread is started. Otherwise the kernel may deliver a signal
+    /// to an earlier thread, and the signal ends the process.
     ///
     /// # Errors
     /// Returns an error if the process is out of file descriptors.

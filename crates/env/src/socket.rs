@@ -116,7 +116,8 @@ async fn look_up(address: &str) -> io::Result<SocketAddr> {
     let (sender, mailbox) = Mailbox::new(1)?;
     let name = address.to_owned();
     spawn_thread("skep-look-up".into(), None, move || {
-        // The mailbox has space for the one result. It is gone if the caller's future was dropped.
+        // `send` cannot fail, since the mailbox has space for the one result. If the caller's
+        // future was dropped, the result is dropped with the mailbox.
         let _ = sender.send(look_up_at_once(&name));
     })?;
     mailbox.receive().await?

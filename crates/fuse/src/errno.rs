@@ -59,8 +59,8 @@ mod tests {
     fn every_code_has_a_number_that_the_kernel_accepts() {
         for (code, ..) in ErrorCode::ALL {
             let number = errno(*code);
-            // Numbers from 512 on are internal to the kernel (ERESTARTSYS). It refuses a reply with
-            // such a number.
+            // Numbers from 512 on are internal to the kernel (ERESTARTSYS). The kernel refuses a
+            // reply with such a number.
             assert!(number > 0 && number < 512, "{code}");
             assert!(number != libc::ENOSYS && number != libc::ENOTCONN, "{code}");
         }

@@ -26,8 +26,8 @@ pub struct ServeOptions {
     pub source: String,
     /// Mount flags that every Linux file system has, such as read-only.
     pub flags: MountFlags,
-    /// Whether other users may access the mount. If root mounts, they always may. If another user
-    /// mounts, `/etc/fuse.conf` must contain `user_allow_other`.
+    /// Whether other users may access the mount. If root mounts, other users always may. If another
+    /// user mounts, this requires `user_allow_other` in `/etc/fuse.conf`.
     pub allows_others: bool,
     /// Which transport to use.
     pub transport: TransportChoice,
@@ -114,8 +114,8 @@ where
             features,
             options: options.requests,
         };
-        // If the kernel refuses this transport, `on_ready` was not called. The next transport then
-        // gets it back.
+        // If the kernel refuses this transport, the callback has not been called, and the next
+        // transport gets it.
         let ready = std::rc::Rc::new(std::cell::Cell::new(on_ready.take()));
         let callback = std::rc::Rc::clone(&ready);
         let shown = mount_point.clone();

@@ -116,11 +116,11 @@ pub(crate) enum ReplyBody {
 /// How the kernel treats an opened file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenFlags {
-    /// The kernel keeps its cached pages of the file.
+    /// Whether the kernel keeps its cached pages of the file.
     pub(crate) keep_cache: bool,
-    /// The kernel sends no `FLUSH` at `close(2)`.
+    /// Whether the kernel sends no `FLUSH` at `close(2)`.
     pub(crate) no_flush: bool,
-    /// The kernel bypasses its page cache.
+    /// Whether the kernel bypasses its page cache.
     pub(crate) is_direct: bool,
 }
 

@@ -42,7 +42,7 @@ enum Event {
     Ready,
     /// The kernel refused a port of a worker.
     Refused,
-    /// A thread has ended. An error means that it could not start.
+    /// A thread has ended. An error means that the thread could not start.
     Ended(Result<()>),
     /// The process received a signal that ends the mount.
     Signal,

@@ -19,7 +19,7 @@ pub const PROCESS_VARIABLE: &str = "SKEP_LAB_PROCESS";
 pub(crate) const MARKER_FILE: &str = "skep-lab-data";
 /// Prefix of all names that the lab gives to parts of the system.
 const PREFIX: &str = "skep-lab-";
-/// Ports of the services. They may be fixed, since two services of the same kind never share a
+/// Ports of the services. The ports may be fixed, since two services of the same kind never share a
 /// host.
 pub(crate) const MANAGEMENT_PORT: u16 = 7400;
 pub(crate) const METADATA_PORT: u16 = 7410;

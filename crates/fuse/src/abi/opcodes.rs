@@ -100,8 +100,8 @@ pub(crate) enum Family {
     Ioctl,
     /// The daemon replies without doing any work.
     NoWork,
-    /// The transports handle the request. It has no reply, or its reply is sent before the mount
-    /// serves.
+    /// The transports handle the request. The request has no reply, or its reply is sent before the
+    /// mount serves.
     Transport,
     /// The kernel does the work itself after the daemon has refused the request. An example is the
     /// check of access by permission bits.

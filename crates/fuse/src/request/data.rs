@@ -96,7 +96,7 @@ pub(crate) struct Read {
     pub(crate) offset: u64,
     /// The part of the reply's memory that the read fills.
     pub(crate) into: Buf,
-    /// The handle was opened with `O_DIRECT`: the kernel caches none of the bytes.
+    /// Whether the handle was opened with `O_DIRECT`. The kernel then caches none of the bytes.
     pub(crate) is_direct: bool,
 }
 
@@ -107,12 +107,13 @@ pub(crate) struct Write {
     pub(crate) handle: HandleId,
     pub(crate) offset: u64,
     pub(crate) data: Buf,
-    /// The write goes to the present end of the file. `offset` is the end that the kernel has
-    /// cached, and other mounts may have appended since.
+    /// Whether the write goes to the present end of the file. `offset` is then the end that the
+    /// kernel has cached, and other mounts may have appended since.
     pub(crate) appends: bool,
-    /// The handle was opened with `O_DIRECT`, and this is not a write-back of the page cache.
+    /// Whether the handle was opened with `O_DIRECT` and this is not a write-back of the page
+    /// cache.
     pub(crate) is_direct: bool,
-    /// The handle was opened with `O_SYNC` or `O_DSYNC`.
+    /// Whether the handle was opened with `O_SYNC` or `O_DSYNC`.
     pub(crate) is_synced: bool,
     pub(crate) kill_privileges: bool,
 }
