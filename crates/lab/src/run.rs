@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// How long a command may take to exit after its timeout, before it is killed.
 const END_PATIENCE: Duration = Duration::from_secs(2);
-/// Environment variable that tells a command the name of its host.
+/// Environment variable whose value is the name of the host on which a command runs.
 const HOST_VARIABLE: &str = "SKEP_LAB_HOST";
 /// Maximum number of output lines in the queue to the caller. A program that writes faster than the
 /// caller reads must wait.

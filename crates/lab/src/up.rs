@@ -44,10 +44,12 @@ pub fn plan(
 /// - `Configuration`: the description is invalid.
 /// - `NotPermitted`: this process does not run as root.
 /// - `Exists`: the name or a directory is in use.
+/// - `NoSpace`: there is not enough memory for targets in memory.
 /// - `Unsupported`: the kernel lacks a required feature, or a program is missing.
 /// - `LimitReached`: this machine is too slow.
 ///
-/// Afterwards: the error of a service that did not start, with the end of its log.
+/// After that: the error of the failed step. If a service did not start, the error has the end of
+/// the service's log.
 pub fn up(
     name: &str,
     description: &Description,
