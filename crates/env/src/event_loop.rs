@@ -1,9 +1,9 @@
 //! One event loop per thread: an io_uring, timers, and a local executor for the thread's futures.
 //!
-//! A turn runs all futures that are ready, then submits their operations and waits for the first
-//! completion with one system call, and then wakes the futures that waited for completions. The
-//! loop shares nothing with other threads except one event, by which they end the loop's sleep
-//! ([`wake_up_event`]).
+//! In each turn the loop first runs all futures that are ready. Then it submits their operations
+//! and waits for the first completion, both with one system call. Last, it wakes the futures whose
+//! operations have completed. The loop shares nothing with other threads except one event, by which
+//! they end the loop's sleep ([`wake_up_event`]).
 //!
 //! # Spinning
 //! Waking a thread that sleeps on another CPU costs more than most requests. So a loop with
@@ -76,8 +76,8 @@ enum OpState {
         keep: Box<dyn Any>,
         traffic: Traffic,
     },
-    /// The future of the operation was dropped. The loop keeps the memory that the kernel uses
-    /// until the completion.
+    /// The future of the operation was dropped. Until the completion arrives, the loop keeps the
+    /// memory that the kernel uses.
     Dropped {
         _keep: Box<dyn Any>,
     },
@@ -422,8 +422,8 @@ pub fn is_running() -> bool {
     LOOP.try_with(|slot| slot.try_borrow().is_ok_and(|it| it.is_some())).unwrap_or(false)
 }
 
-/// Lets this thread's loop poll for completions for at most `limit` before it sleeps, while it is
-/// in a conversation with a peer: it has just sent something, or replies are outstanding
+/// Lets this thread's loop poll for completions for at most `limit` before it sleeps. The loop only
+/// does so in a conversation with a peer: it has just sent something, or replies are outstanding
 /// ([`expect_reply`]). Zero, the default, means that the loop sleeps at once. Meant for threads
 /// whose replies another thread waits for.
 ///

@@ -219,7 +219,7 @@ impl File {
         }
     }
 
-    /// Whether a part of a range may be outside of holes.
+    /// Whether a range may contain bytes that are not in a hole.
     ///
     /// # Errors
     /// Returns the errors of `lseek(2)`.

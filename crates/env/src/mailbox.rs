@@ -59,8 +59,8 @@ impl<T> Mailbox<T> {
     /// returns it.
     ///
     /// # Errors
-    /// Returns an error if the kernel refuses to read the event, for which there is no known
-    /// reason.
+    /// Returns an error if the kernel refuses to read the event. No reason for such a refusal is
+    /// known.
     pub async fn receive(&self) -> io::Result<T> {
         loop {
             if let Some(item) = self.try_receive() {

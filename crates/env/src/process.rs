@@ -59,8 +59,9 @@ pub fn spawn_detached(command: &mut Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Like [`spawn_detached`], but until the process calls [`outlive_parent`], the kernel sends it
-/// `SIGTERM` when the calling thread ends, for any reason.
+/// Like [`spawn_detached`], with one difference: when the calling thread ends, for any reason, the
+/// kernel sends `SIGTERM` to the process. This no longer applies after the process has called
+/// [`outlive_parent`].
 ///
 /// # Errors
 /// Returns the errors of `Command::spawn`.

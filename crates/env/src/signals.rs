@@ -53,7 +53,7 @@ impl Signals {
     /// Waits for the next signal and returns its number.
     ///
     /// # Errors
-    /// Returns an error if the kernel refuses the read, for which there is no known reason.
+    /// Returns an error if the kernel refuses the read. No reason for such a refusal is known.
     pub async fn next(&self) -> io::Result<i32> {
         let buf = Buf::new(size_of::<libc::signalfd_siginfo>());
         self.0.read_at(buf.clone(), 0).await?;

@@ -44,8 +44,8 @@ pub fn errno(code: ErrorCode) -> i32 {
     }
 }
 
-/// Whether the mount logs an error. It logs errors that mean that something is broken, but not
-/// errors that mean that a program's request is invalid.
+/// Whether the mount logs errors with this code. The mount logs an error if something is broken,
+/// but not if only a program's request is invalid.
 pub(crate) fn is_trouble(code: ErrorCode) -> bool {
     matches!(errno(code), libc::EIO | libc::EPROTO | libc::ETIMEDOUT | libc::ESTALE)
         || code == ErrorCode::AuthenticationFailed

@@ -3,7 +3,7 @@
 //!
 //! Owns the waiting requests of each worker ([`Waits`]). Owns, for the whole mount, the routing of
 //! an interrupt to the worker of the interrupted request ([`Interrupts`]). Does not own callers
-//! that are killed (`worker`) and the locks themselves (`ops::locks`).
+//! that are killed (`worker`) or the locks themselves (`ops::locks`).
 //!
 //! # Hazard: when the kernel reports a signal
 //! Only requests that wait here end at any signal. All others end only at SIGKILL (`worker`). The
@@ -287,8 +287,9 @@ impl Drop for WaitGuard {
 /// counts only if the process has no other thread that could receive it.
 ///
 /// # Hazard: EINTR without a signal
-/// If a request ends with EINTR although its thread receives no signal, the kernel returns an
-/// internal error number to the program, which no program can expect.
+/// A request must end with EINTR only if its thread has received a signal. Otherwise the kernel
+/// returns an error number to the program that is internal to the kernel, and that no program
+/// expects.
 fn has_pending_signal(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
     status.is_ok_and(|status| shows_pending_signal(&status))

@@ -2,14 +2,15 @@
 //! has a port of the transport and at most one request in flight.
 //!
 //! Does not own the operations themselves (`ops`), the waits for locks and their interrupts
-//! (`waits`), and the exchange of messages between a port and the kernel (`transport`).
+//! (`waits`), or the exchange of messages between a port and the kernel (`transport`).
 //!
 //! # Callers that are killed
-//! As on other file systems, a signal that doesn't kill interrupts only waits for locks (`waits`).
-//! An operation on a dead server waits, and continues when the server is back. But a killed process
-//! must be able to exit (SIGKILL, or Ctrl-C without a handler, which the kernel turns into
-//! SIGKILL). The kernel lets it exit only after its request has a reply. So the worker checks all
-//! requests that take long. If a SIGKILL is pending for a caller, the worker replies EINTR.
+//! As on other file systems, a signal that does not kill the caller interrupts a request only if
+//! the request waits for a lock (`waits`). An operation on a dead server waits, and continues when
+//! the server is back. But a killed process must be able to exit (SIGKILL, or Ctrl-C without a
+//! handler, which the kernel turns into SIGKILL). The kernel lets the process exit only after its
+//! request has a reply. So the worker checks all requests that take long. If a SIGKILL is pending
+//! for a caller, the worker replies EINTR.
 //!
 //! `INTERRUPT` cannot replace this check (Linux 6.18). The kernel sends it at any signal, and never
 //! sends a second one for the same request. With io_uring, the kernel sends none if the signal

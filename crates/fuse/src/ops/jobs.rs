@@ -10,8 +10,8 @@ use skep_types::{FileKind, PatternRequest};
 /// Name of the environment variable.
 const PATTERN_VARIABLE: &str = "SKEP_PATTERN";
 
-/// Returns the pattern for new files that the environment of a process requests. `/proc` shows only
-/// the environment that the program had at its start.
+/// Returns the stripe pattern that the environment of a process requests for the new files of the
+/// process. `/proc` shows only the environment that the program had at its start.
 ///
 /// # Errors
 /// Fails with `EINVAL` if the value is not a valid pattern: the job must see that its request

@@ -1,7 +1,7 @@
 //! Requests on attributes, and on the file system as a whole.
 //!
 //! Owns the kernel's argument structs of these requests and their parsing. Does not own extended
-//! attributes (`xattrs`), flags and projects (`ioctl`), and the operations themselves
+//! attributes (`xattrs`), flags and projects (`ioctl`), or the operations themselves
 //! (`ops::attributes`).
 
 use super::{RawRequest, set_attr};

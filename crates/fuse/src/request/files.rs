@@ -1,7 +1,7 @@
 //! Requests that open, sync and close files.
 //!
 //! Owns the kernel's argument structs of these requests and their parsing. Does not own reads and
-//! writes (`data`), locks (`locks`), and the operations themselves (`ops::files`).
+//! writes (`data`), locks (`locks`), or the operations themselves (`ops::files`).
 
 use super::{RawRequest, has_flag, open_mode};
 use crate::abi::Opcode;

@@ -1,7 +1,7 @@
 //! Requests on names: look up, create, remove, rename, link.
 //!
 //! Owns the kernel's argument structs of these requests and their parsing. Does not own requests
-//! that also open a file (`files`), and the operations themselves (`ops::names`).
+//! that also open a file (`files`), or the operations themselves (`ops::names`).
 
 use super::{RawRequest, checked_name, inode, split_name};
 use crate::abi::{Opcode, unpack_device};

@@ -1,7 +1,7 @@
 //! Requests on extended attributes.
 //!
 //! Owns the kernel's argument structs of these requests and their parsing. Does not own the
-//! operations themselves and the rules for names (`ops::xattrs`).
+//! operations themselves or the rules for names (`ops::xattrs`).
 
 use super::{RawRequest, split_name};
 use crate::abi::Opcode;
