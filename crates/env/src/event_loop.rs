@@ -59,7 +59,7 @@ const WAKE_UP_ID: u64 = u64::MAX - 1;
 
 type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
 
-/// What a completed operation means for the conversation with a peer.
+/// The meaning of a completed operation for the conversation with a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Traffic {
     /// The operation was not on a socket.
@@ -398,8 +398,8 @@ pub fn block_on<T: 'static>(future: impl Future<Output = T> + 'static) -> io::Re
     value
 }
 
-/// Returns the event by which other threads end the sleep of this thread's loop. A thread must wake
-/// the future before it raises the event.
+/// Returns the event that other threads raise to end the sleep of this thread's loop. A thread must
+/// wake the future before it raises the event.
 ///
 /// # Panics
 /// Panics outside [`block_on`].

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The cluster to mount, and the data by which this client identifies itself to the cluster.
+/// The cluster to mount, and the data that identify this client to the cluster.
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
     /// How to reach the cluster.

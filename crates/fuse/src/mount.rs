@@ -29,7 +29,7 @@ pub struct ServeOptions {
     /// Whether other users may access the mount. If root mounts, other users always may. If another
     /// user mounts, this requires `user_allow_other` in `/etc/fuse.conf`.
     pub allows_others: bool,
-    /// Which transport to use.
+    /// The choice of the transport.
     pub transport: TransportChoice,
     /// Options of the replies to the kernel.
     pub requests: RequestOptions,

@@ -30,7 +30,7 @@ impl fmt::Display for TransportKind {
     }
 }
 
-/// Which transport a mount uses.
+/// The choice of a mount's transport.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransportChoice {
     /// The fastest transport that the kernel offers.

@@ -13,8 +13,8 @@
 //! for a caller, the worker replies EINTR.
 //!
 //! `INTERRUPT` cannot replace this check (Linux 6.18). The kernel sends it at any signal, and never
-//! sends a second one for the same request. With io_uring, the kernel sends none if the signal
-//! arrived before the daemon took the request.
+//! sends a second `INTERRUPT` for the same request. With io_uring, the kernel sends no `INTERRUPT`
+//! if the signal arrived before the daemon took the request.
 //!
 //! After the reply, the operation itself ends in one of two ways (`Request::may_be_dropped`):
 //! - The worker drops the future of a lookup, a read or a write. The slot's memory serves the next

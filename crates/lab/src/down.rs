@@ -15,7 +15,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Name under which the state lists the process that starts the lab.
+/// Name of the process that starts the lab, in the state's list of processes.
 pub(crate) const MAKER: &str = "up";
 
 /// The parts of a lab that were removed, or that would be removed.
@@ -104,8 +104,9 @@ pub fn down(lab: &str) -> Result<Removed> {
         let still = |pid: &u32| crate::process::start_time(*pid).is_some();
         processes += kill_all(|| started.iter().copied().filter(still).collect())?;
     }
-    // The parts above were found before that process was killed, so those of its last steps may be
-    // missing. Its last child may still run. So look for parts again until no namespace is left.
+    // The parts above were found before that process was killed, so the parts that its last steps
+    // created may be missing. Its last child may still run. So look for parts again until no
+    // namespace is left.
     let found = LabRemains::of(lab)?;
     let mut namespaces = Vec::new();
     let mut mounts = Vec::new();

@@ -8,7 +8,7 @@ use serde::Serialize;
 pub struct Shape {
     /// Name of the shape on the command line.
     pub name: &'static str,
-    /// What the shape is for.
+    /// Purpose of the shape.
     pub about: &'static str,
     /// Description of the lab.
     pub description: Description,
@@ -36,7 +36,7 @@ pub fn shapes() -> Vec<Shape> {
     ]
 }
 
-/// Returns the shape with this name. `None` means that there is none.
+/// Returns the shape with this name. `None` means that no shape has this name.
 pub fn shape(name: &str) -> Option<Shape> {
     shapes().into_iter().find(|shape| shape.name == name)
 }

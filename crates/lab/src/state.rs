@@ -96,7 +96,7 @@ pub struct State {
     pub hosts: Vec<Host>,
     /// All storage targets. If possible, the cluster numbers them in this order.
     pub targets: Vec<Target>,
-    /// All processes that were started, including those that have exited.
+    /// All processes that were started, including processes that have exited.
     pub processes: Vec<Process>,
 }
 
@@ -105,7 +105,7 @@ fn configuration(what: String) -> Error {
 }
 
 impl State {
-    /// Returns the state of a lab that is to be started. No part of the lab exists yet.
+    /// Returns the initial state of a lab. No part of the lab exists yet.
     pub(crate) fn plan(name: &str, description: &Description) -> Self {
         let run = state_directory(name);
         let directory = match &description.directory {
@@ -238,7 +238,7 @@ fn files_in(directory: &str) -> Vec<String> {
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
 
-/// Returns the names of all labs of which any part exists.
+/// Returns the names of all labs that exist at least in part.
 pub fn names() -> BTreeSet<String> {
     let namespaces = files_in(NAMESPACES);
     let named = namespaces.iter().filter_map(|name| lab_of_namespace(name)).map(str::to_owned);

@@ -19,7 +19,7 @@ macro_rules! opcodes {
                 match number { $($number => Some(Self::$name),)* _ => None }
             }
 
-            /// Returns the length in bytes of the fixed struct with which the request starts. The
+            /// Returns the length in bytes of the fixed struct at the start of the request. The
             /// payload (names, data) follows the struct.
             pub(crate) fn argument_bytes(self) -> usize {
                 match self { $(Self::$name => $arguments,)* }

@@ -118,7 +118,7 @@ async fn set(fs: &impl FileSystem, change: XattrChange) -> Outcome {
     }
 }
 
-/// Returns the names of all attributes. Only root gets those of `trusted.`.
+/// Returns the names of all attributes. Only root gets the names that begin with `trusted.`.
 async fn list(fs: &impl FileSystem, inode: InodeId, uid: u32, max_bytes: u32) -> Outcome {
     let mut bytes = Vec::new();
     let all = fs.list_xattrs(inode).await?.into_iter();

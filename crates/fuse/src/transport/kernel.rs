@@ -13,7 +13,7 @@ use std::process::{Command, Output, Stdio};
 
 /// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, uint32_t)`.
 const CLONE: libc::c_ulong = 0x8004_e500;
-/// The module parameter by which root allows FUSE over io_uring.
+/// The module parameter that root sets to allow FUSE over io_uring.
 const ENABLE_URING: &str = "/sys/module/fuse/parameters/enable_uring";
 
 fn checked(result: isize) -> io::Result<usize> {

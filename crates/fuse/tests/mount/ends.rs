@@ -134,7 +134,8 @@ fn a_signal_that_does_not_kill_interrupts_nothing(transport: &str) {
         .spawn()
         .unwrap();
     wait_until("the creation has begun", || inside(&it.path).1 == 1);
-    // SAFETY: a plain system call. Nobody has waited for the child, so the id is still the child's.
+    // SAFETY: a plain system call. The test has not waited for the child yet, so the id is still
+    // the child's.
     assert_eq!(unsafe { libc::kill(creating.id() as i32, libc::SIGUSR1) }, 0);
     fs::write(it.join("go"), "").unwrap();
     assert!(creating.wait().unwrap().success());

@@ -71,7 +71,8 @@ fn a_wait_for_a_lock_ends_with_a_signal(transport: &str) {
         let mut end_a_wait = || {
             wait_until_blocked(&child, call);
             let sent_at = Instant::now();
-            // SAFETY: a plain system call. Nobody has waited for the child, so the id is still the
+            // SAFETY: a plain system call. The test has not waited for the child yet, so the id is
+            // still the child's.
             // child's.
             assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGUSR1) }, 0);
             assert_eq!(ended.next().unwrap().unwrap(), "interrupted");
