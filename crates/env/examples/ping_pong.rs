@@ -1,10 +1,11 @@
-//! Two processes, one TCP connection over loopback, requests and replies of 64 bytes: measures the
-//! cost of a wake-up, and the gain of spinning before sleeping
-//! (docs/design/0001-threads-and-store.md).
+//! Measures the cost of a wake-up, and the gain of spinning before sleeping: two processes exchange
+//! requests and replies of 64 bytes over one TCP connection on loopback. The results are in
+//! docs/design/0001-threads-and-store.md.
 //!
-//! `ping_pong [ROUNDS] [IN_FLIGHT] [apart]` prints a line for each length of the spin: round trips
-//! per second, and CPU time of each side for one. With `apart`, each side is pinned to a CPU of its
-//! own; otherwise the kernel may put both on one. Not a test: it asserts nothing.
+//! `ping_pong [ROUNDS] [IN_FLIGHT] [apart]` prints one line for each length of the spin: round
+//! trips per second, and the CPU time of each side per round trip. With `apart`, each side is
+//! pinned to a CPU of its own. Otherwise the kernel may run both sides on one CPU. Not a test: it
+//! asserts nothing.
 
 use skep_env::{Buf, MessagePart, TcpListener, TcpStream};
 use std::io::{BufRead, BufReader, Write};
@@ -28,7 +29,7 @@ fn cpu_time() -> Duration {
         .sum()
 }
 
-/// Answers one connection until it ends.
+/// Serves one connection until the peer closes it.
 fn serve(spin: Duration) -> std::io::Result<()> {
     skep_env::block_on(async move {
         skep_env::set_spin(spin);
@@ -67,7 +68,8 @@ async fn ask(address: String, spin: Duration, rounds: usize, in_flight: usize) -
     start.elapsed()
 }
 
-/// Runs `body` on a thread that is pinned to the n-th CPU if `apart`.
+/// Runs `body` on a new thread. If `apart`, the thread is pinned to the CPU at `index` in the list
+/// of available CPUs.
 fn on_cpu<T: Send + 'static>(
     apart: bool,
     index: usize,

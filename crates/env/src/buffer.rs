@@ -1,5 +1,5 @@
-//! Page-aligned buffers. Handles within a thread share them, and the thread reuses their memory by
-//! size until it ends.
+//! Page-aligned, reference-counted buffers for one thread. The thread keeps the memory of dropped
+//! buffers in a pool by size, and reuses it until the thread ends.
 
 use std::alloc::{Layout, dealloc, handle_alloc_error};
 use std::cell::RefCell;
@@ -8,12 +8,14 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-/// A thread pools memory of these sizes, at most [`POOLED_PER_CLASS`] of each.
+/// A thread pools memory of sizes from [`SMALLEST_CLASS`] to [`LARGEST_CLASS`], at most
+/// [`POOLED_PER_CLASS`] pieces of each size.
 const SMALLEST_CLASS: usize = 4096;
 const LARGEST_CLASS: usize = 8 << 20;
 const POOLED_PER_CLASS: usize = 16;
-/// From this size on, memory is mapped, and the kernel adds zeroed pages as they are used. The
-/// allocator would have to set all of an aligned block to zero at once.
+/// Minimum size in bytes of memory that is mapped with `mmap` instead of allocated. The kernel adds
+/// zeroed pages to a mapping on first use. The allocator would have to zero an aligned block at
+/// once.
 const SMALLEST_MAPPED: usize = 256 << 10;
 
 /// Memory that is freed or unmapped when dropped.
@@ -22,11 +24,11 @@ struct Memory {
     capacity: usize,
 }
 
-/// Memory of a buffer, which returns to the thread's pool when dropped.
+/// Memory of a buffer. It returns to the thread's pool when dropped.
 struct Allocation(ManuallyDrop<Memory>);
 
 thread_local! {
-    /// Free memory by size class.
+    /// Free memory, indexed by size class.
     static POOL: RefCell<Vec<Vec<Memory>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -49,8 +51,9 @@ impl Memory {
         let raw = if capacity >= SMALLEST_MAPPED {
             map(capacity)
         } else {
-            // SAFETY: the layout has a size of at least one page. The bytes are set before anyone
-            // can read them: zeroed here, since a page from the kernel costs the same either way.
+            // SAFETY: the layout has a size of at least one page. The bytes are zeroed here, before
+            // any reader can see them. A page that is new from the kernel costs the same with and
+            // without zeroing.
             unsafe { std::alloc::alloc_zeroed(layout(capacity)) }
         };
         let start = NonNull::new(raw).unwrap_or_else(|| handle_alloc_error(layout(capacity)));
@@ -58,11 +61,11 @@ impl Memory {
     }
 }
 
-/// Maps zeroed pages, which take memory when they are first used.
+/// Maps zeroed pages. A page takes memory only from its first use on.
 fn map(capacity: usize) -> *mut u8 {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping, of nothing that exists.
+    // SAFETY: this creates a new mapping and replaces no existing one.
     let raw = unsafe { libc::mmap(std::ptr::null_mut(), capacity, access, flags, -1, 0) };
     if raw == libc::MAP_FAILED { std::ptr::null_mut() } else { raw.cast() }
 }
@@ -73,9 +76,9 @@ fn class(capacity: usize) -> usize {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // SAFETY: dropped once, and not used afterwards.
+        // SAFETY: `drop` runs once, and the field is not used afterwards.
         let mut memory = Some(unsafe { ManuallyDrop::take(&mut self.0) });
-        // A thread that ends has no pool.
+        // While a thread ends, its pool may be gone already. The memory is freed then.
         let _ = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
             let Some(capacity) = memory.as_ref().map(|memory| memory.capacity) else { return };
@@ -97,10 +100,10 @@ impl Drop for Allocation {
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.capacity >= SMALLEST_MAPPED {
-            // SAFETY: mapped with this length, and no other handle to it exists.
+            // SAFETY: the memory was mapped with this length, and no other handle to it exists.
             unsafe { libc::munmap(self.start.as_ptr().cast(), self.capacity) };
         } else {
-            // SAFETY: allocated with this layout, and no other handle to it exists.
+            // SAFETY: the memory was allocated with this layout, and no other handle to it exists.
             unsafe { dealloc(self.start.as_ptr(), layout(self.capacity)) };
         }
     }
@@ -121,38 +124,39 @@ impl std::fmt::Debug for Buf {
 }
 
 impl Buf {
-    /// A buffer of `len` bytes with arbitrary contents: zeros, or the bytes of an earlier buffer.
+    /// Creates a buffer of `len` bytes. Its contents are arbitrary: zeros, or the bytes of an
+    /// earlier buffer.
     pub fn new(len: usize) -> Self {
         Self { allocation: Rc::new(Allocation::new(len)), start: 0, len }
     }
 
-    /// A buffer that holds a copy of `bytes`.
+    /// Creates a buffer that holds a copy of `bytes`.
     pub fn copy_of(bytes: &[u8]) -> Self {
         let buf = Self::new(bytes.len());
         buf.write(0, bytes);
         buf
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Whether the buffer has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The number of handles to its memory, with this one. With more than one, an operation that
-    /// was dropped may still be filling the memory.
+    /// Returns the number of handles to the buffer's memory, including this one. If there is more
+    /// than one, an operation whose future was dropped may still be filling the memory.
     pub fn handles(&self) -> usize {
         Rc::strong_count(&self.allocation)
     }
 
-    /// A handle to a part of it.
+    /// Returns a handle to a part of the buffer. `range` is in bytes from the start of the buffer.
     ///
     /// # Panics
-    /// If the range is not within the buffer.
+    /// Panics if `range` is not within the buffer.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.len, "slice within its buffer");
@@ -163,36 +167,36 @@ impl Buf {
         }
     }
 
-    /// Address of the first byte, for system calls.
+    /// Returns the address of the first byte, for system calls.
     pub fn as_ptr(&self) -> *mut u8 {
         // SAFETY: `start` lies within the allocation.
         unsafe { self.allocation.0.start.as_ptr().add(self.start) }
     }
 
-    /// The bytes.
+    /// Returns the bytes of the buffer.
     ///
     /// # Hazard: buffers in flight
-    /// Must not be called while the kernel is filling them.
+    /// Must not be called while the kernel is filling the buffer.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the range is allocated and initialised; holders of handles don't call this while
-        // the kernel is filling the buffer.
+        // SAFETY: the range is allocated and initialised. By the contract above, no caller calls
+        // this while the kernel is filling the buffer.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
     }
 
-    /// Copies `bytes` to `at`.
+    /// Copies `bytes` into the buffer from offset `at` on.
     ///
     /// # Panics
-    /// If they don't fit.
+    /// Panics if `bytes` do not fit into the buffer from `at` on.
     pub fn write(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.len, "write within its buffer");
         // SAFETY: the destination lies within the allocation; `copy` allows overlap.
         unsafe { std::ptr::copy(bytes.as_ptr(), self.as_ptr().add(at), bytes.len()) };
     }
 
-    /// Sets a range to zeros.
+    /// Sets the bytes of `range` to zero.
     ///
     /// # Panics
-    /// If the range is not within the buffer.
+    /// Panics if `range` is not within the buffer.
     pub fn zero(&self, range: Range<usize>) {
         let part = self.slice(range);
         // SAFETY: the range lies within the allocation.
@@ -214,8 +218,8 @@ mod tests {
         assert_eq!(&buf.bytes()[5000..5004], b"s\0\0p");
     }
 
-    /// Found by a fuzzer's leak check: each thread that ended took up to 16 buffers of each size
-    /// with it.
+    /// Regression test, found by a fuzzer's leak check: each thread that ended leaked up to 16
+    /// buffers of each size.
     #[test]
     fn a_thread_that_ends_frees_its_memory() {
         let mapped_pages = || {

@@ -1,4 +1,4 @@
-//! Clock and randomness.
+//! The clocks and the source of randomness.
 
 use skep_types::Timestamp;
 use std::time::Duration;
@@ -10,37 +10,38 @@ fn read_clock(clock: libc::clockid_t) -> libc::timespec {
     time
 }
 
-/// Time since boot, with suspension: the clock of leases and deadlines.
+/// Returns the time since boot, including the time in which the machine was suspended. This is the
+/// clock of leases and deadlines.
 pub fn now() -> Duration {
     let time = read_clock(libc::CLOCK_BOOTTIME);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Date and time, only for values that users see. Never compared between hosts.
+/// Returns date and time, only for values that users see. Must never be compared between hosts.
 pub fn wall_time() -> Timestamp {
     let time = read_clock(libc::CLOCK_REALTIME);
     Timestamp { seconds: time.tv_sec, nanoseconds: time.tv_nsec as u32 }
 }
 
-/// Random bytes from the kernel.
+/// Returns `N` random bytes from the kernel.
 pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0_u8; N];
     let mut filled = 0;
     while filled < N {
         // SAFETY: the range lies within `bytes`.
         let got = unsafe { libc::getrandom(bytes[filled..].as_mut_ptr().cast(), N - filled, 0) };
-        // Only EINTR is possible here, after which the loop tries again.
+        // The only possible error is EINTR, after which the loop tries again.
         filled += usize::try_from(got).unwrap_or(0);
     }
     bytes
 }
 
-/// A random number.
+/// Returns a random 64-bit number from the kernel.
 pub fn random_u64() -> u64 {
     u64::from_le_bytes(random_bytes())
 }
 
-/// A random number.
+/// Returns a random 128-bit number from the kernel.
 pub fn random_u128() -> u128 {
     u128::from_le_bytes(random_bytes())
 }

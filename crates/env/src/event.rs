@@ -1,25 +1,26 @@
-//! An eventfd: a counter in the kernel that any thread raises and one thread waits for.
+//! An eventfd: a counter in the kernel. Any thread may raise it, and one thread waits for it.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// A counter that any thread may raise. Its descriptor is readable while the counter is not zero.
+/// A counter in the kernel that any thread may raise. Its descriptor is readable while the counter
+/// is not zero.
 #[derive(Debug)]
 pub(crate) struct Event(OwnedFd);
 
 impl Event {
-    /// A counter at zero, read by operations that wait.
+    /// Creates a counter at zero whose reads wait until it is raised.
     ///
     /// # Errors
-    /// When the process is out of file descriptors.
+    /// Returns an error if the process is out of file descriptors.
     pub(crate) fn new() -> io::Result<Self> {
         Self::with_flags(0)
     }
 
-    /// A counter at zero, read by calls that never wait ([`Self::reset`]).
+    /// Creates a counter at zero whose reads never wait ([`Self::reset`]).
     ///
     /// # Errors
-    /// When the process is out of file descriptors.
+    /// Returns an error if the process is out of file descriptors.
     pub(crate) fn new_nonblocking() -> io::Result<Self> {
         Self::with_flags(libc::EFD_NONBLOCK)
     }
@@ -34,7 +35,7 @@ impl Event {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(raw) }))
     }
 
-    /// The descriptor.
+    /// Returns the descriptor of the eventfd.
     pub(crate) fn fd(&self) -> &OwnedFd {
         &self.0
     }
@@ -42,17 +43,17 @@ impl Event {
     /// Adds one to the counter. Never waits.
     pub(crate) fn raise(&self) {
         let one = 1_u64.to_ne_bytes();
-        // SAFETY: an eventfd takes eight bytes. The write could only block at a counter of 2^64 -
-        // 2.
+        // SAFETY: a write to an eventfd takes eight bytes. The write could block only at a counter
+        // of 2^64 - 2.
         unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
-    /// Sets the counter to zero. Only for an event of [`Self::new_nonblocking`]: any other would
-    /// wait while its counter is zero.
+    /// Sets the counter to zero. Must only be called for an event of [`Self::new_nonblocking`].
+    /// Other events would wait while the counter is zero.
     pub(crate) fn reset(&self) {
         let mut count = [0_u8; 8];
-        // SAFETY: the buffer has the eight bytes that an eventfd fills. Without a count the call
-        // returns EAGAIN, which changes nothing.
+        // SAFETY: the buffer has the eight bytes that an eventfd fills. If the counter is zero
+        // already, the call returns EAGAIN and changes nothing.
         unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
     }
 }

@@ -1,17 +1,18 @@
 //! One event loop per thread: an io_uring, timers, and a local executor for the thread's futures.
 //!
-//! A turn runs all futures that can run, then submits their operations and waits for the first
-//! completion with one system call, then wakes the futures that waited. The loop shares nothing
-//! with other threads except one event, by which they end its sleep ([`wake_up_event`]).
+//! In each turn the loop first runs all futures that are ready. Then it submits their operations
+//! and waits for the first completion, both with one system call. Last, it wakes the futures whose
+//! operations have completed. The loop shares nothing with other threads except one event, by which
+//! they end the loop's sleep ([`wake_up_event`]).
 //!
 //! # Spinning
 //! Waking a thread that sleeps on another CPU costs more than most requests. So a loop with
-//! [`set_spin`] polls its completion queue for a moment before it sleeps, if it is in a
-//! conversation with a peer: a moment ago it sent something, or it received something and replies
-//! are outstanding ([`expect_reply`]). A loop that waits for a disk, a timer or the next request
-//! after a pause sleeps at once, so an idle process costs nothing. A spinning loop calls only
-//! `sched_yield`, which gives the CPU to a thread that needs it (perhaps the peer's). The figures
-//! are in docs/design/0001-threads-and-store.md.
+//! [`set_spin`] polls its completion queue for a moment before it sleeps, if the loop is in a
+//! conversation with a peer. This is the case if a moment ago the loop sent something, or received
+//! something while replies are outstanding ([`expect_reply`]). A loop that waits for a disk, for a
+//! timer, or for the next request after a pause sleeps at once, so an idle process costs nothing.
+//! Between two polls a spinning loop calls only `sched_yield`, which gives the CPU to a thread that
+//! needs it (perhaps the peer's). The measurements are in docs/design/0001-threads-and-store.md.
 
 mod op;
 mod timer;
@@ -36,21 +37,24 @@ pub(crate) use op::submit_traffic;
 pub use op::{Op, submit};
 pub use timer::{sleep, timeout, yield_now};
 
-/// Entries of the submission queue. When it is full, a turn submits early.
+/// Number of entries in the submission queue. If the queue fills up within a turn, the loop submits
+/// early.
 const SUBMISSION_ENTRIES: u32 = 256;
-/// Entries of the completion queue. When it is full, the kernel stores completions elsewhere.
+/// Number of entries in the completion queue. If it is full, the kernel keeps further completions
+/// in memory of its own.
 const COMPLETION_ENTRIES: u32 = 4096;
-/// Futures that run in a row before the loop reaps completions again, so that I/O isn't starved.
+/// Maximum number of futures that run in a row before the loop reaps completions again, so that I/O
+/// isn't starved.
 const RUNS_PER_TURN: usize = 256;
 
-/// The flag of `io_uring_enter(2)` that also makes completions appear.
+/// Flag of `io_uring_enter(2)` that makes finished completions appear in the queue.
 const IORING_ENTER_GETEVENTS: u32 = 1;
-/// A conversation ends when a loop's sockets have been idle for this time.
+/// A conversation with a peer ends when the loop's sockets have been idle for this time.
 const CONVERSATION_PAUSE: Duration = Duration::from_micros(500);
 
-/// User data of the cancellation of an operation, whose completion is ignored.
+/// User data of requests that cancel an operation. The loop ignores their completions.
 const CANCEL_ID: u64 = u64::MAX;
-/// User data of the poll of the wake-up event. Operations are numbered from zero.
+/// User data of the poll of the wake-up event. Operations are numbered from zero up.
 const WAKE_UP_ID: u64 = u64::MAX - 1;
 
 type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
@@ -58,11 +62,11 @@ type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
 /// The meaning of a completed operation for the conversation with a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Traffic {
-    /// Not on a socket.
+    /// The operation was not on a socket.
     None,
-    /// The loop sent something: a reply or the next request may come soon.
+    /// The loop sent something: a reply or the next request may arrive soon.
     Sent,
-    /// Something arrived: this side acts next.
+    /// The loop received something: this side acts next.
     Received,
 }
 
@@ -72,7 +76,8 @@ enum OpState {
         keep: Box<dyn Any>,
         traffic: Traffic,
     },
-    /// Its future was dropped. The memory that the kernel uses stays until the completion.
+    /// The future of the operation was dropped. Until the completion arrives, the loop keeps the
+    /// memory that the kernel uses.
     Dropped {
         _keep: Box<dyn Any>,
     },
@@ -89,18 +94,18 @@ struct Loop {
     timers: BinaryHeap<std::cmp::Reverse<(Duration, u64)>>,
     timer_wakers: HashMap<u64, Waker>,
     next_timer: u64,
-    /// Raised by other threads to end this loop's sleep.
+    /// The event that other threads raise to end this loop's sleep.
     wake_up: Arc<Event>,
-    /// Whether a future of this thread ever waited for another thread.
+    /// Whether a future of this thread has ever waited for another thread.
     listens_for_wake_up: bool,
-    /// Whether the kernel watches the event.
+    /// Whether the ring has a poll of the wake-up event in flight.
     is_wake_up_armed: bool,
     spin: Duration,
-    /// The last completion on a socket.
+    /// The kind of the last completion on a socket.
     last_traffic: Traffic,
     last_traffic_time: Duration,
     expected_replies: usize,
-    /// The number of polls of the completion queue while spinning.
+    /// Number of polls of the completion queue while spinning.
     #[cfg(test)]
     spun: u64,
 }
@@ -117,9 +122,10 @@ fn with_loop<T>(f: impl FnOnce(&mut Loop) -> T) -> T {
 fn new_ring() -> io::Result<Ring> {
     let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
     builder.setup_cqsize(COMPLETION_ENTRIES);
-    // One thread submits and reaps. So the kernel may run completions only when the loop enters it,
-    // which saves interrupts (6.1 and later). A flag in shared memory shows that completions are
-    // due, so that spinning needs no system call. Older kernels refuse these settings.
+    // One thread submits and reaps. So the kernel may defer the work of completions until the loop
+    // enters the kernel, which saves interrupts (Linux 6.1 and later). A flag in shared memory
+    // shows that deferred completions are due, so that spinning needs no system call. Older kernels
+    // refuse these settings.
     builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
     if let Ok(ring) = builder.build(SUBMISSION_ENTRIES) {
         return Ok(ring);
@@ -155,7 +161,8 @@ impl Loop {
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return;
             }
-            // The queue is full: submit its entries. After EBUSY and EINTR, reap and try again.
+            // The queue is full: submit its entries. If this fails with EBUSY or EINTR, reap
+            // completions and try again.
             let _ = self.ring.submit();
             self.reap();
         }
@@ -176,7 +183,8 @@ impl Loop {
         for completion in ring.completion() {
             let id = completion.user_data();
             if id == WAKE_UP_ID {
-                // Reset before the futures run: a later notification raises the event again.
+                // Reset the event before the futures run, so that a later notification raises it
+                // again.
                 wake_up.reset();
                 *is_wake_up_armed = false;
                 continue;
@@ -213,7 +221,7 @@ impl Loop {
         }
     }
 
-    /// Time until the next timer for which a future still waits.
+    /// Returns the time until the next timer for which a future still waits.
     fn until_next_timer(&mut self) -> Option<Duration> {
         while let Some(std::cmp::Reverse((due, id))) = self.timers.peek().copied() {
             if self.timer_wakers.contains_key(&id) {
@@ -224,7 +232,8 @@ impl Loop {
         None
     }
 
-    /// Lets the kernel watch the wake-up event, if a future of this thread needs it.
+    /// Submits a poll of the wake-up event, if a future of this thread needs it and none is in
+    /// flight.
     fn arm_wake_up(&mut self) {
         if self.listens_for_wake_up && !self.is_wake_up_armed {
             let fd = types::Fd(self.wake_up.fd().as_raw_fd());
@@ -249,17 +258,18 @@ impl Loop {
         Ok(())
     }
 
-    /// Submits, and lets finished completions appear. Doesn't wait.
+    /// Submits the queued entries and makes finished completions appear. Doesn't wait.
     fn enter(&mut self) -> io::Result<()> {
         let count = self.ring.submission().len() as u32;
-        // SAFETY: no signal mask is passed; the callers of `submit` keep all memory of the entries.
+        // SAFETY: no signal mask is passed; the callers of `submit` keep all memory of the entries
+        // alive.
         let entered = unsafe {
             self.ring.submitter().enter::<libc::sigset_t>(count, 0, IORING_ENTER_GETEVENTS, None)
         };
         pass_over(entered)
     }
 
-    /// Submits and blocks until something completes or a timer is due.
+    /// Submits the queued entries and blocks until an operation completes or a timer is due.
     fn sleep_for_completion(&mut self, next_timer: Option<Duration>) -> io::Result<()> {
         pass_over(match next_timer {
             Some(left) => {
@@ -271,7 +281,7 @@ impl Loop {
         })
     }
 
-    /// Whether the peer is likely to send something within a moment.
+    /// Whether the peer is likely to send a message soon.
     fn is_in_conversation(&self) -> bool {
         !self.spin.is_zero()
             && (self.last_traffic == Traffic::Sent || self.expected_replies > 0)
@@ -279,7 +289,7 @@ impl Loop {
     }
 
     /// Polls for completions without sleeping, while the loop is in a conversation. Returns false
-    /// if no completion came.
+    /// if no completion arrived in that time.
     fn spin_for_completion(&mut self, next_timer: Option<Duration>) -> io::Result<bool> {
         if !self.ring.submission().is_empty() && (!self.spin.is_zero()) {
             // A submitted operation may complete at once: a send usually does.
@@ -311,7 +321,7 @@ impl Loop {
     }
 }
 
-/// Interruptions and time-outs end a wait; they are not errors.
+/// Ignores interruptions and time-outs: they end a wait, but are not errors.
 fn pass_over(result: io::Result<usize>) -> io::Result<()> {
     match result {
         Ok(_) => Ok(()),
@@ -327,14 +337,15 @@ fn pass_over(result: io::Result<usize>) -> io::Result<()> {
     }
 }
 
-/// Runs a future, and all that it spawns, on this thread's event loop until it is ready.
+/// Runs a future, and all futures that it spawns, on this thread's event loop until the future is
+/// ready. Then returns its output.
 ///
 /// # Errors
-/// When the kernel refuses an io_uring, with a message that names the settings to check; or when
-/// the process is out of file descriptors.
+/// - The kernel refuses an io_uring. The message names the settings to check.
+/// - The process is out of file descriptors.
 ///
 /// # Panics
-/// If called inside itself.
+/// Panics if the thread is already in `block_on`.
 pub fn block_on<T: 'static>(future: impl Future<Output = T> + 'static) -> io::Result<T> {
     let ring = new_ring().map_err(|error| {
         io::Error::new(
@@ -372,24 +383,26 @@ pub fn block_on<T: 'static>(future: impl Future<Output = T> + 'static) -> io::Re
             Poll::Pending => unreachable!("a finished task is ready"),
         }
     });
-    // Closing the ring waits for or cancels what is in flight before memory that it uses goes away.
-    // Futures that still hold operations are left to the executor's thread-local drop.
+    // Closing the ring cancels the operations in flight. Their memory must stay valid until the
+    // kernel is done with it. Futures that still hold operations are dropped with the thread-local
+    // executor.
     LOOP.with_borrow_mut(|slot| {
         if let Some(Loop { ring, ops, .. }) = slot.take() {
             drop(ring);
-            // The kernel cancels asynchronously; buffers of operations that were in flight are
-            // leaked rather than freed under it. Threads end only when their process does.
+            // The kernel cancels asynchronously. So the buffers of operations that were in flight
+            // are leaked, instead of freed while the kernel may still use them. Threads end only
+            // when their process does.
             std::mem::forget(ops);
         }
     });
     value
 }
 
-/// The event by which other threads end the sleep of this thread's loop. A thread that raises it
-/// must wake the future first.
+/// Returns the event that other threads raise to end the sleep of this thread's loop. A thread must
+/// wake the future before it raises the event.
 ///
 /// # Panics
-/// Outside [`block_on`].
+/// Panics outside [`block_on`].
 pub(crate) fn wake_up_event() -> Arc<Event> {
     with_loop(|it| {
         it.listens_for_wake_up = true;
@@ -397,32 +410,33 @@ pub(crate) fn wake_up_event() -> Arc<Event> {
     })
 }
 
-/// Starts a future on this thread's loop. Dropping the task cancels it; `detach` lets it run.
+/// Starts a future on this thread's loop. Dropping the task cancels the future, and `detach` lets
+/// it run on.
 pub fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> Task<T> {
     EXECUTOR.with(|executor| executor.spawn(future))
 }
 
-/// Whether this thread's loop runs. It doesn't in destructors that run as the thread ends: they can
-/// spawn nothing.
+/// Whether this thread's loop runs. Destructors that run while the thread ends may run after the
+/// loop has ended. Such destructors must not spawn futures.
 pub fn is_running() -> bool {
     LOOP.try_with(|slot| slot.try_borrow().is_ok_and(|it| it.is_some())).unwrap_or(false)
 }
 
-/// Lets this thread's loop poll for completions for at most `limit` before it sleeps, while it is
-/// in a conversation with a peer: it has just sent something, or replies are outstanding
-/// ([`expect_reply`]). Zero, the default, means to sleep at once. For threads whose replies another
-/// thread waits for.
+/// Lets this thread's loop poll for completions for at most `limit` before it sleeps. The loop only
+/// does so in a conversation with a peer: it has just sent something, or replies are outstanding
+/// ([`expect_reply`]). Zero, the default, means that the loop sleeps at once. Meant for threads
+/// whose replies another thread waits for.
 ///
 /// # Panics
-/// Outside [`block_on`].
+/// Panics outside [`block_on`].
 pub fn set_spin(limit: Duration) {
     with_loop(|it| it.spin = limit);
 }
 
-/// Notes that this loop waits for a reply on a socket, until the value is dropped.
+/// Records that this loop waits for a reply on a socket, until the returned value is dropped.
 ///
 /// # Panics
-/// Outside [`block_on`].
+/// Panics outside [`block_on`].
 pub fn expect_reply() -> ExpectedReply {
     with_loop(|it| it.expected_replies += 1);
     ExpectedReply(std::marker::PhantomData)
@@ -434,7 +448,7 @@ pub struct ExpectedReply(std::marker::PhantomData<Rc<()>>);
 
 impl Drop for ExpectedReply {
     fn drop(&mut self) {
-        // At the end of the thread the loop is gone already.
+        // When the thread ends, the loop may be gone already.
         let _ = LOOP.try_with(|slot| {
             if let Ok(mut slot) = slot.try_borrow_mut()
                 && let Some(it) = slot.as_mut()
@@ -479,7 +493,7 @@ mod tests {
         assert_eq!(result.unwrap(), None);
     }
 
-    /// Whether a loop that may spin for ten seconds does so while it waits 20 ms for a timer.
+    /// Whether a loop with a spin limit of ten seconds spins while it waits 20 ms for a timer.
     fn spins(last_traffic: Traffic, age: Duration, expects: bool) -> bool {
         block_on(async move {
             set_spin(Duration::from_secs(10));
@@ -497,7 +511,8 @@ mod tests {
     #[test]
     fn a_loop_spins_only_in_a_conversation() {
         let check = |traffic, age, expects, expected| {
-            // On a busy machine the thread may run again only when the conversation is over.
+            // On a busy machine the thread may be scheduled again only after the conversation is
+            // over.
             let tries = if expected { 50 } else { 1 };
             let found = (0..tries).any(|_| spins(traffic, age, expects));
             assert_eq!(found, expected, "{traffic:?} {age:?}");

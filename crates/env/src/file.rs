@@ -33,11 +33,11 @@ pub(crate) fn check(result: i32) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }
 
-/// Closes a file and returns the result of `close(2)`: file systems that write back later report
-/// errors there. Dropping a file ignores them.
+/// Closes a file and returns the result of `close(2)`, in which file systems that write back later
+/// report errors. Dropping a file ignores these errors.
 ///
 /// # Errors
-/// As `close(2)`. The file is closed in any case.
+/// Returns the errors of `close(2)`. The file is closed in any case.
 pub fn close(file: std::fs::File) -> io::Result<()> {
     // SAFETY: the descriptor is owned and given up here.
     if unsafe { libc::close(file.into_raw_fd()) } < 0 {
@@ -47,19 +47,19 @@ pub fn close(file: std::fs::File) -> io::Result<()> {
 }
 
 impl File {
-    /// Opens a file by an ordinary system call, not through the ring: it rarely waits.
+    /// Opens a file with an ordinary system call, not through the ring, since opening rarely waits.
     ///
     /// # Errors
-    /// As `open(2)`.
+    /// Returns the errors of `open(2)`.
     pub fn open(path: &std::path::Path, options: &std::fs::OpenOptions) -> io::Result<Self> {
         Ok(options.open(path)?.into())
     }
 
-    /// Opens a file for I/O around the page cache, or through it if the file system lacks that.
-    /// Returns true with the file for I/O around the page cache.
+    /// Opens a file for direct I/O, or for I/O through the page cache if the file system lacks
+    /// direct I/O. The returned flag is true if I/O is direct.
     ///
     /// # Errors
-    /// As `open(2)`.
+    /// Returns the errors of `open(2)`.
     pub fn open_direct(
         path: &std::path::Path,
         options: &std::fs::OpenOptions,
@@ -78,13 +78,14 @@ impl File {
         types::Fd(self.0.as_raw_fd())
     }
 
-    /// Reads into `buf` from `offset`; short at the end of the file.
+    /// Reads from `offset` into `buf` and returns the number of bytes read. At the end of the file
+    /// the number is less than the buffer's length.
     ///
     /// # Errors
-    /// As `pread(2)`.
+    /// Returns the errors of `pread(2)`.
     pub async fn read_at(&self, buf: Buf, offset: u64) -> io::Result<usize> {
         let entry = opcode::Read::new(self.fd(), buf.as_ptr(), buf.len() as u32).offset(offset);
-        // SAFETY: buffer and descriptor are kept until the completion.
+        // SAFETY: the operation keeps buffer and descriptor until the completion.
         let op = unsafe { submit(entry.build().into(), Box::new((buf, Rc::clone(&self.0)))) };
         check(op.await.0)
     }
@@ -92,14 +93,14 @@ impl File {
     /// Writes all of `buf` at `offset`.
     ///
     /// # Errors
-    /// As `pwrite(2)`; part of the bytes may have been written.
+    /// Returns the errors of `pwrite(2)`. A part of the bytes may have been written.
     pub async fn write_at(&self, buf: Buf, offset: u64) -> io::Result<()> {
         let mut done = 0;
         while done < buf.len() {
             let rest = buf.slice(done..buf.len());
             let entry = opcode::Write::new(self.fd(), rest.as_ptr(), rest.len() as u32)
                 .offset(offset + done as u64);
-            // SAFETY: buffer and descriptor are kept until the completion.
+            // SAFETY: the operation keeps buffer and descriptor until the completion.
             let op = unsafe { submit(entry.build().into(), Box::new((rest, Rc::clone(&self.0)))) };
             match check(op.await.0)? {
                 0 => return Err(io::ErrorKind::WriteZero.into()),
@@ -109,20 +110,20 @@ impl File {
         Ok(())
     }
 
-    /// Writes all of `bytes` at `offset` by an ordinary system call: for bytes that go to the page
-    /// cache and are too few to be worth a completion.
+    /// Writes all of `bytes` at `offset` with an ordinary system call. Meant for bytes that go to
+    /// the page cache and are too few to be worth a completion.
     ///
     /// # Errors
-    /// As `pwrite(2)`.
+    /// Returns the errors of `pwrite(2)`.
     pub fn write_now(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         std::os::unix::fs::FileExt::write_all_at(&*self.borrow_std(), bytes, offset)
     }
 
-    /// Reads from `offset` to fill `bytes`, by an ordinary system call. Short at the end of the
-    /// file.
+    /// Fills `bytes` from `offset` on with ordinary system calls, and returns the number of bytes
+    /// read. At the end of the file the number is less than the length of `bytes`.
     ///
     /// # Errors
-    /// As `pread(2)`.
+    /// Returns the errors of `pread(2)`.
     pub fn read_now(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         let file = self.borrow_std();
         let mut done = 0;
@@ -141,19 +142,19 @@ impl File {
     /// Waits until data, and the metadata needed to read it, are on the device.
     ///
     /// # Errors
-    /// As `fdatasync(2)`. After an error the page cache may have dropped dirty pages. So the caller
-    /// must not try again, but stop writing to the target.
+    /// Returns the errors of `fdatasync(2)`. After an error the page cache may have dropped dirty
+    /// pages. So the caller must not try again, and must stop writing to the target.
     pub async fn sync_data(&self) -> io::Result<()> {
         let entry = opcode::Fsync::new(self.fd()).flags(types::FsyncFlags::DATASYNC);
-        // SAFETY: the descriptor is kept until the completion.
+        // SAFETY: the operation keeps the descriptor until the completion.
         let op = unsafe { submit(entry.build().into(), Box::new(Rc::clone(&self.0))) };
         check(op.await.0).map(|_| ())
     }
 
-    /// The descriptor as a file of the standard library, for calls that need no ring: `metadata`,
-    /// `set_len`.
+    /// Returns the descriptor as a file of the standard library, for calls that need no ring, such
+    /// as `metadata` and `set_len`.
     pub fn borrow_std(&self) -> std::mem::ManuallyDrop<std::fs::File> {
-        // SAFETY: the descriptor is open as long as `self`; `ManuallyDrop` leaves it open.
+        // SAFETY: the descriptor is open while `self` exists, and `ManuallyDrop` leaves it open.
         std::mem::ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(self.0.as_raw_fd()) })
     }
 }

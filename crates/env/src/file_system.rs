@@ -1,5 +1,5 @@
-//! Calls to the local file system beyond reads and writes: free space, allocation and holes,
-//! removal of files, full syncs, and the mount of a directory.
+//! Calls to the local file system other than reads and writes: free space, allocation of space,
+//! holes, removal of files, full syncs, and the mount of a directory.
 
 mod extents;
 
@@ -13,25 +13,25 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Capacity and free space of a file system.
+/// Capacity and free space of a file system, in bytes and in inodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
-    /// Size in bytes.
+    /// Capacity in bytes.
     pub total_bytes: u64,
-    /// Free for ordinary users, in bytes.
+    /// Space that is free for ordinary users, in bytes.
     pub free_bytes: u64,
-    /// Most inodes; zero if the file system has no such limit.
+    /// Maximum number of inodes; zero if the file system has no such limit.
     pub total_inodes: u64,
-    /// Free inodes.
+    /// Number of inodes that can still be created.
     pub free_inodes: u64,
 }
 
-/// Identifies the mount of a directory and the directory itself, until the next boot.
+/// Identifies a directory and its mount. Valid until the next boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MountMark {
-    /// Device number.
+    /// Device number of the file system.
     pub device: u64,
-    /// Id of the mount. From Linux 6.8 on the kernel reuses none until the next boot.
+    /// Id of the mount. From Linux 6.8 on, the kernel never reuses an id before the next boot.
     pub mount: u64,
     /// Inode number of the directory.
     pub directory: u64,
@@ -45,13 +45,13 @@ fn checked(result: i32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Capacity and free space of the file system that holds `path`.
+/// Returns capacity and free space of the file system that holds `path`.
 ///
 /// # Errors
-/// As `statvfs(3)`.
+/// Returns the errors of `statvfs(3)`.
 pub fn space(path: &Path) -> io::Result<Space> {
     let path = c_path(path)?;
-    // SAFETY: all-zero is a valid value; the path is a string that ends with zero.
+    // SAFETY: all-zero is a valid `statvfs`, and the path ends with a zero byte.
     let stat = unsafe {
         let mut stat: libc::statvfs = std::mem::zeroed();
         checked(libc::statvfs(path.as_ptr(), &raw mut stat))?;
@@ -65,16 +65,17 @@ pub fn space(path: &Path) -> io::Result<Space> {
     })
 }
 
-/// The mount of a directory.
+/// Returns the identity of a directory and of its mount.
 ///
 /// # Errors
-/// As `statx(2)`.
+/// Returns the errors of `statx(2)`.
 pub fn mount_mark(directory: &Path) -> io::Result<MountMark> {
     let path = c_path(directory)?;
-    // SAFETY: all-zero is a valid value; the path is a string that ends with zero.
+    // SAFETY: all-zero is a valid `statx`, and the path ends with a zero byte.
     let stat = unsafe {
         let mut stat: libc::statx = std::mem::zeroed();
-        // With both kinds of mount id requested, the kernel returns the unique one if it has it.
+        // If both kinds of mount id are requested, the kernel returns the unique one if it supports
+        // it.
         let mask = libc::STATX_INO | libc::STATX_MNT_ID | libc::STATX_MNT_ID_UNIQUE;
         checked(libc::statx(libc::AT_FDCWD, path.as_ptr(), 0, mask, &raw mut stat))?;
         stat
@@ -86,20 +87,20 @@ pub fn mount_mark(directory: &Path) -> io::Result<MountMark> {
     })
 }
 
-/// The id that the kernel drew at boot.
+/// Returns the random id that the kernel chose at boot.
 ///
 /// # Errors
-/// If `/proc` isn't mounted.
+/// Returns an error if `/proc` isn't mounted.
 pub fn boot_id() -> io::Result<u128> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
     u128::from_str_radix(&digits, 16).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// Raises the limit of open files to the most that the system allows. Returns the limit.
+/// Raises this process's limit of open files to the hard limit. Returns the limit that now applies.
 pub fn raise_file_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is valid for both calls. A refusal leaves the old limit.
+    // SAFETY: `limit` is valid for both calls. If the kernel refuses, the old limit stays.
     unsafe {
         libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
         let raised = libc::rlimit { rlim_cur: limit.rlim_max, rlim_max: limit.rlim_max };
@@ -110,43 +111,45 @@ pub fn raise_file_limit() -> u64 {
     limit.rlim_cur
 }
 
-/// Removes a file through the ring: freeing the blocks of a long file takes time.
+/// Removes a file through the ring, since freeing the blocks of a long file takes time.
 ///
 /// # Errors
-/// As `unlink(2)`.
+/// Returns the errors of `unlink(2)`.
 pub async fn remove_file(path: &Path) -> io::Result<()> {
     let path = c_path(path)?;
     let entry = opcode::UnlinkAt::new(types::Fd(libc::AT_FDCWD), path.as_ptr());
-    // SAFETY: the heap memory of the path stays in place when its owner is moved into the box.
+    // SAFETY: moving the path's owner into the box does not move the path's heap memory.
     let op = unsafe { submit(entry.build().into(), Box::new(path)) };
     check(op.await.0).map(|_| ())
 }
 
 impl File {
-    /// Waits until data and all metadata are on the device; of a directory, its names.
+    /// Waits until data and all metadata of the file are on the device. For a directory, these are
+    /// the names in it.
     ///
     /// # Errors
-    /// As `fsync(2)`; see [`Self::sync_data`].
+    /// Returns the errors of `fsync(2)`. After an error the rules of [`Self::sync_data`] apply.
     pub async fn sync_all(&self) -> io::Result<()> {
         let entry = opcode::Fsync::new(types::Fd(self.as_raw_fd()));
-        // SAFETY: the descriptor is kept until the completion.
+        // SAFETY: the operation keeps the descriptor until the completion.
         let op = unsafe { submit(entry.build().into(), Box::new(self.clone())) };
         check(op.await.0).map(|_| ())
     }
 
-    /// Allocates space for a range without changing the file's length or contents. So a later write
-    /// there cannot run out of space.
+    /// Allocates space for a range without changing the file's length or contents. A later write to
+    /// this range cannot run out of space.
     ///
     /// # Errors
-    /// As `fallocate(2)`: `Unsupported` if the file system lacks it.
+    /// Returns the errors of `fallocate(2)`, such as `Unsupported` if the file system lacks the
+    /// call.
     pub fn reserve(&self, range: Range<u64>) -> io::Result<()> {
         self.allocate(libc::FALLOC_FL_KEEP_SIZE, range)
     }
 
-    /// Frees the space of a range, which becomes a hole.
+    /// Frees the space of a range. The range becomes a hole.
     ///
     /// # Errors
-    /// As `fallocate(2)`: `Unsupported` if the file system lacks it.
+    /// Returns the errors of `fallocate(2)`, such as `Unsupported` if the file system lacks holes.
     pub fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
         self.allocate(libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE, range)
     }
@@ -157,19 +160,19 @@ impl File {
         checked(unsafe { libc::fallocate(self.as_raw_fd(), mode, start, length) })
     }
 
-    /// Like [`Self::reserve`], through the ring: for long ranges, which take time.
+    /// Like [`Self::reserve`], but through the ring: for long ranges, which take time.
     ///
     /// # Errors
-    /// As [`Self::reserve`].
+    /// Returns the errors of [`Self::reserve`].
     pub async fn reserve_through_ring(&self, range: Range<u64>) -> io::Result<()> {
         self.allocate_through_ring(libc::FALLOC_FL_KEEP_SIZE, range).await
     }
 
-    /// Like [`Self::punch_hole`], through the ring: for long ranges, which take time. Space that
-    /// was reserved behind the end of the file may stay.
+    /// Like [`Self::punch_hole`], but through the ring: for long ranges, which take time. Space
+    /// that was reserved beyond the end of the file may stay allocated.
     ///
     /// # Errors
-    /// As [`Self::punch_hole`].
+    /// Returns the errors of [`Self::punch_hole`].
     pub async fn punch_through_ring(&self, range: Range<u64>) -> io::Result<()> {
         let mode = libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE;
         self.allocate_through_ring(mode, range).await
@@ -179,31 +182,33 @@ impl File {
         let fd = types::Fd(self.as_raw_fd());
         let entry = opcode::Fallocate::new(fd, range.end - range.start);
         let entry = entry.offset(range.start).mode(mode).build();
-        // SAFETY: the descriptor is kept until the completion.
+        // SAFETY: the operation keeps the descriptor until the completion.
         let op = unsafe { submit(entry.into(), Box::new(self.clone())) };
         check(op.await.0).map(|_| ())
     }
 
-    /// The first byte from `offset` on that isn't in a hole. `None` means a hole up to the end of
-    /// the file.
+    /// Returns the offset of the first byte from `offset` on that isn't in a hole. `None` means
+    /// that there is only a hole up to the end of the file.
     ///
     /// # Errors
-    /// As `lseek(2)`.
+    /// Returns the errors of `lseek(2)`.
     pub fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
         self.seek(offset, libc::SEEK_DATA)
     }
 
-    /// The first byte from `offset` on that is in a hole, or the end of the file. `None` means that
-    /// `offset` lies beyond the end.
+    /// Returns the offset of the first byte from `offset` on that is in a hole, or the length of
+    /// the file if there is no such byte. `None` means that `offset` lies beyond the end of the
+    /// file.
     ///
     /// # Errors
-    /// As `lseek(2)`.
+    /// Returns the errors of `lseek(2)`.
     pub fn next_hole(&self, offset: u64) -> io::Result<Option<u64>> {
         self.seek(offset, libc::SEEK_HOLE)
     }
 
     fn seek(&self, offset: u64, whence: i32) -> io::Result<Option<u64>> {
-        // SAFETY: a plain system call on an open descriptor; no code uses the position.
+        // SAFETY: a plain system call on an open descriptor. The call moves the file position,
+        // which no other code uses.
         let at = unsafe { libc::lseek(self.as_raw_fd(), offset as i64, whence) };
         if at >= 0 {
             return Ok(Some(at as u64));
@@ -214,28 +219,29 @@ impl File {
         }
     }
 
-    /// Whether a range may hold anything but a hole.
+    /// Whether a range may contain bytes that are not in a hole.
     ///
     /// # Errors
-    /// As `lseek(2)`.
+    /// Returns the errors of `lseek(2)`.
     pub fn has_data(&self, range: Range<u64>) -> io::Result<bool> {
         Ok(self.next_data(range.start)?.is_some_and(|at| at < range.end))
     }
 
-    /// Whether a part of a range is a hole or beyond the end. Such a part may have space, which
-    /// [`Self::allocated_bytes`] counts.
+    /// Whether a part of a range is in a hole or beyond the end of the file. Space may still be
+    /// reserved for such a part, which [`Self::allocated_bytes`] counts.
     ///
     /// # Errors
-    /// As `lseek(2)`.
+    /// Returns the errors of `lseek(2)`.
     pub fn has_hole(&self, range: Range<u64>) -> io::Result<bool> {
         Ok(self.next_hole(range.start)?.is_none_or(|at| at < range.end))
     }
 
-    /// The bytes of a range that have space of their own, written or [reserved](Self::reserve).
-    /// Only the written ones on file systems that don't report reserved space (tmpfs).
+    /// Returns the number of bytes of a range that have space of their own, because they were
+    /// written or [reserved](Self::reserve). On file systems that don't report reserved space
+    /// (tmpfs), only written bytes count.
     ///
     /// # Errors
-    /// As `ioctl(2)` and `lseek(2)`.
+    /// Returns the errors of `ioctl(2)` and `lseek(2)`.
     pub fn allocated_bytes(&self, range: Range<u64>) -> io::Result<u64> {
         match extents::allocated(self.as_raw_fd(), range.clone()) {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
@@ -250,11 +256,12 @@ impl File {
         Ok(allocated)
     }
 
-    /// Syncs the whole file system of the file. Blocks: call it on a thread that serves no
-    /// requests.
+    /// Syncs the whole file system that holds this file. Blocks, so it must only be called on a
+    /// thread that serves no requests.
     ///
     /// # Errors
-    /// As `syncfs(2)`: also when the kernel could not write data of any other file of it.
+    /// Returns the errors of `syncfs(2)`, also if the kernel could not write the data of a
+    /// different file of the file system.
     pub fn sync_file_system_now(&self) -> io::Result<()> {
         // SAFETY: a plain system call on an open descriptor.
         checked(unsafe { libc::syncfs(self.as_raw_fd()) })
@@ -284,7 +291,8 @@ mod tests {
 
     #[test]
     fn reserved_space_counts_as_allocated_not_as_data() {
-        // Beside the program, since tmpfs doesn't report reserved space.
+        // The file is in the directory of the test program, since tmpfs doesn't report reserved
+        // space.
         let beside = std::env::current_exe().unwrap();
         let dir = tempfile::tempdir_in(beside.parent().unwrap()).unwrap();
         let file = File::from(std::fs::File::create(dir.path().join("f")).unwrap());

@@ -1,19 +1,19 @@
 //! The seams to the operating system: one event loop per thread on io_uring, sockets, files, queues
 //! between threads, signals, clock and randomness.
 //!
-//! Owns every system call of Skep except those of the FUSE transports. Does not own: messages and
-//! file formats. A thread calls [`block_on`], which runs futures of that thread alone (`!Send`) on
-//! the thread's loop. One system call per turn submits their operations and reaps the completions.
-//! Values go to another thread only through a [`Mailbox`]; [`SharedNotify`] wakes futures of other
-//! threads.
+//! Owns every system call of Skep except those of the FUSE transports. Does not own messages or
+//! file formats. A thread calls [`block_on`], which runs futures on the thread's loop. These
+//! futures stay on this thread (`!Send`). One system call per turn of the loop submits their
+//! operations and waits for completions. Values go to another thread only through a [`Mailbox`],
+//! and [`SharedNotify`] wakes futures of other threads.
 //!
 //! # Hazard: buffers in flight
-//! The kernel reads and writes a [`Buf`] while an operation on it is in flight. Operations own a
-//! handle to the buffer until their completion has arrived, even if the future is dropped, so
-//! memory is never freed under the kernel. But a holder of another handle must not read bytes that
-//! the kernel is filling, nor change bytes that it is sending.
+//! The kernel reads and writes a [`Buf`] while an operation on it is in flight. An operation owns a
+//! handle to the buffer until its completion has arrived, even if its future is dropped. So memory
+//! is never freed while the kernel uses it. But the holder of another handle must not read bytes
+//! that the kernel is filling, nor change bytes that the kernel is sending.
 //!
-//! The loop needs io_uring (Linux 5.19 or later, `kernel.io_uring_disabled` = 0).
+//! The event loop needs io_uring (Linux 5.19 or later, `kernel.io_uring_disabled` = 0).
 
 mod buffer;
 mod clock;

@@ -1,4 +1,4 @@
-//! Futures of one thread that wait for one another. Across threads, use [`crate::SharedNotify`].
+//! Synchronisation between futures of one thread. Across threads, use [`crate::SharedNotify`].
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -6,7 +6,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Wakes futures of its thread. A notification before [`Self::wait`] is called is not remembered.
+/// Wakes futures of one thread. A notification is lost for a future that calls [`Self::wait`] only
+/// afterwards.
 ///
 /// # Hazard: lost wake-ups
 /// A future must call `wait` before it checks the state that it waits for, unless no `.await` comes
@@ -18,7 +19,7 @@ pub struct Notify {
 }
 
 impl Notify {
-    /// Wakes all futures that wait now.
+    /// Wakes all futures that are waiting now.
     pub fn notify(&self) {
         self.generation.set(self.generation.get() + 1);
         self.waiting.take().into_iter().for_each(Waker::wake);
@@ -51,11 +52,11 @@ struct Slot<T> {
 #[derive(Debug)]
 pub struct Sender<T>(Rc<RefCell<Slot<T>>>);
 
-/// Waits for the value. `None` means that the sender was dropped without sending.
+/// Receives the value of a [`Sender`]. `None` means that the sender was dropped without sending.
 #[derive(Debug)]
 pub struct Receiver<T>(Rc<RefCell<Slot<T>>>);
 
-/// A channel for one value.
+/// Creates a channel for one value.
 pub fn oneshot<T>() -> (Sender<T>, Receiver<T>) {
     let slot = Rc::new(RefCell::new(Slot { value: None, waker: None, closed: false }));
     (Sender(Rc::clone(&slot)), Receiver(slot))
@@ -94,10 +95,10 @@ impl<T> Future for Receiver<T> {
     }
 }
 
-/// Limits the number of futures that do something at the same time.
+/// Limits the number of futures that run a certain step at the same time.
 ///
 /// # Invariants
-/// `free` and the permits in existence add up to the permits at the start.
+/// The number of `free` permits plus the number of existing [`Permit`]s is always `permits`.
 #[derive(Debug)]
 pub struct Semaphore {
     permits: usize,
@@ -105,12 +106,12 @@ pub struct Semaphore {
     released: Notify,
 }
 
-/// A permit of a [`Semaphore`], released when dropped.
+/// A permit of a [`Semaphore`]. Dropping it releases the permit.
 #[derive(Debug)]
 pub struct Permit(Rc<Semaphore>);
 
 impl Semaphore {
-    /// A semaphore with `permits` permits.
+    /// Creates a semaphore with `permits` free permits.
     pub fn new(permits: usize) -> Rc<Self> {
         Rc::new(Self { permits, free: Cell::new(permits), released: Notify::default() })
     }

@@ -1,4 +1,5 @@
-//! A bounded queue into a thread's event loop: the way by which values go to another thread.
+//! A bounded queue into a thread's event loop. Values go to another thread only through such a
+//! queue.
 
 use crate::buffer::Buf;
 use crate::event::Event;
@@ -8,16 +9,16 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 struct Queue<T> {
-    /// Protects the queue alone. Held for a push or a pop, never while waiting.
+    /// Protects only the queue. Held for a push or a pop, never while waiting.
     items: Mutex<VecDeque<T>>,
     limit: usize,
     event: Event,
 }
 
-/// The sending side; may be cloned and sent to other threads.
+/// The sending side. Senders may be cloned and sent to other threads.
 pub struct MailboxSender<T>(Arc<Queue<T>>);
 
-/// The receiving side, on one thread.
+/// The receiving side, which stays on one thread.
 pub struct Mailbox<T>(Arc<Queue<T>>);
 
 impl<T> Clone for MailboxSender<T> {
@@ -39,25 +40,27 @@ impl<T> std::fmt::Debug for Mailbox<T> {
 }
 
 impl<T> Mailbox<T> {
-    /// A queue of at most `limit` items.
+    /// Creates a queue of at most `limit` items.
     ///
     /// # Errors
-    /// When the process is out of file descriptors.
+    /// Returns an error if the process is out of file descriptors.
     pub fn new(limit: usize) -> io::Result<(MailboxSender<T>, Self)> {
         let queue =
             Arc::new(Queue { items: Mutex::new(VecDeque::new()), limit, event: Event::new()? });
         Ok((MailboxSender(Arc::clone(&queue)), Self(queue)))
     }
 
-    /// Takes the next item, without waiting.
+    /// Removes and returns the next item, without waiting. `None` means that the queue is empty.
     pub fn try_receive(&self) -> Option<T> {
         self.0.items.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
-    /// Waits for the next item. Cancel-safe: an item leaves the queue only when this returns it.
+    /// Waits for the next item. Cancel-safe: an item leaves the queue only when this function
+    /// returns it.
     ///
     /// # Errors
-    /// When the kernel refuses to read the event, which it has no reason to.
+    /// Returns an error if the kernel refuses to read the event. No reason for such a refusal is
+    /// known.
     pub async fn receive(&self) -> io::Result<T> {
         loop {
             if let Some(item) = self.try_receive() {
@@ -70,10 +73,10 @@ impl<T> Mailbox<T> {
 }
 
 impl<T> MailboxSender<T> {
-    /// Adds an item, and returns it as an error if the queue is full.
+    /// Adds an item, or returns the item as an error if the queue is full.
     ///
     /// # Errors
-    /// The item, if the queue has `limit` items already.
+    /// Returns the item if the queue holds `limit` items already.
     pub fn send(&self, item: T) -> Result<(), T> {
         {
             let mut items = self.0.items.lock().unwrap_or_else(PoisonError::into_inner);

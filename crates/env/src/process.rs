@@ -1,5 +1,5 @@
-//! Child processes of a supervisor: with unblocked signals, and with an end when the supervisor
-//! ends.
+//! Starts child processes of a supervisor and signals processes. The children start with all
+//! signals unblocked, and most kinds are terminated when the supervisor ends.
 
 use crate::signals::Signals;
 use std::io;
@@ -7,14 +7,15 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
 /// Starts a child process in a process group of its own, so that Ctrl-C on the terminal reaches
-/// only its parent. When the calling thread ends, for whatever reason, the child gets `SIGTERM`.
+/// only its parent. When the calling thread ends, for any reason, the kernel sends `SIGTERM` to the
+/// child.
 ///
 /// # Errors
-/// As `Command::spawn`.
+/// Returns the errors of `Command::spawn`.
 pub fn spawn_child(command: &mut Command) -> io::Result<Child> {
     let parent = std::process::id();
     command.process_group(0);
-    // SAFETY: between fork and exec only async-signal-safe calls are made, and nothing is
+    // SAFETY: between fork and exec only async-signal-safe functions are called, and no memory is
     // allocated.
     unsafe {
         command.pre_exec(move || {
@@ -25,13 +26,15 @@ pub fn spawn_child(command: &mut Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Lets this process get `SIGTERM` when the thread that started it ends. For `pre_exec`.
+/// Asks the kernel to send `SIGTERM` to this process when the thread that started it ends. For use
+/// in `pre_exec`.
 fn end_with_parent(parent: u32) -> io::Result<()> {
     // SAFETY: a plain system call, async-signal-safe.
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // The parent may have ended before the call above. SAFETY: as above.
+    // The parent may have ended before the call above. SAFETY: a plain system call,
+    // async-signal-safe.
     if unsafe { libc::getppid() } as u32 == parent {
         Ok(())
     } else {
@@ -39,12 +42,14 @@ fn end_with_parent(parent: u32) -> io::Result<()> {
     }
 }
 
-/// Starts a process that continues when its parent ends: in a session of its own, without terminal.
+/// Starts a process that continues when its parent ends. The process gets a session of its own,
+/// without a terminal.
 ///
 /// # Errors
-/// As `Command::spawn`.
+/// Returns the errors of `Command::spawn`.
 pub fn spawn_detached(command: &mut Command) -> io::Result<Child> {
-    // SAFETY: as above.
+    // SAFETY: between fork and exec only async-signal-safe functions are called, and no memory is
+    // allocated.
     unsafe {
         command.pre_exec(|| {
             Signals::unblock_all();
@@ -54,14 +59,16 @@ pub fn spawn_detached(command: &mut Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// As [`spawn_detached`], but until the process calls [`outlive_parent`], it gets `SIGTERM` when
-/// the calling thread ends, for whatever reason.
+/// Like [`spawn_detached`], with one difference: when the calling thread ends, for any reason, the
+/// kernel sends `SIGTERM` to the process. This no longer applies after the process has called
+/// [`outlive_parent`].
 ///
 /// # Errors
-/// As `Command::spawn`.
+/// Returns the errors of `Command::spawn`.
 pub fn spawn_detaching(command: &mut Command) -> io::Result<Child> {
     let parent = std::process::id();
-    // SAFETY: as above.
+    // SAFETY: between fork and exec only async-signal-safe functions are called, and no memory is
+    // allocated.
     unsafe {
         command.pre_exec(move || {
             Signals::unblock_all();
@@ -72,28 +79,28 @@ pub fn spawn_detaching(command: &mut Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Lets this process continue when its parent ends, if it was started to end with it. Call it on
-/// the first thread: the kernel stores the signal for that thread.
+/// Lets this process continue when its parent ends, if it was started to end with its parent. Must
+/// be called on the process's first thread, since the kernel stores the signal for that thread.
 pub fn outlive_parent() {
-    // SAFETY: a plain system call. Zero means no signal, which is never refused.
+    // SAFETY: a plain system call. Zero means no signal, and the kernel never refuses it.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) };
 }
 
-/// Leaves the terminal. For `pre_exec`.
+/// Detaches this process from its terminal by starting a new session. For use in `pre_exec`.
 fn begin_session() -> io::Result<()> {
     // SAFETY: a plain system call, async-signal-safe.
     if unsafe { libc::setsid() } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Redirects standard error to a file, and standard output too if `both`.
+/// Redirects standard error to a file. If `both`, redirects standard output too.
 ///
 /// # Errors
-/// As `dup2(2)`.
+/// Returns the errors of `dup2(2)`.
 pub fn replace_output(file: &std::fs::File, both: bool) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     let from = file.as_raw_fd();
     let replace = |to| {
-        // SAFETY: a plain system call; both descriptors are open, and `to` stays so throughout.
+        // SAFETY: a plain system call. Both descriptors are open, and `to` stays open throughout.
         if unsafe { libc::dup2(from, to) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     };
     replace(libc::STDERR_FILENO)?;
@@ -103,10 +110,11 @@ pub fn replace_output(file: &std::fs::File, both: bool) -> io::Result<()> {
 /// Sends a signal to a process.
 ///
 /// # Errors
-/// `ESRCH` if there is no such process, `EPERM` if it belongs to another user.
+/// - `ESRCH`: there is no such process.
+/// - `EPERM`: the process belongs to a different user.
 pub fn send_signal(process: u32, signal: i32) -> io::Result<()> {
     let process = i32::try_from(process).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
-    // Zero and negative numbers mean groups of processes.
+    // For `kill(2)`, zero and negative numbers mean process groups.
     if process < 1 {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }
@@ -117,13 +125,14 @@ pub fn send_signal(process: u32, signal: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends a signal to a process group: to a child of [`spawn_child`] and all that it started.
+/// Sends a signal to the process group of `leader`: a child of [`spawn_child`] and all processes
+/// that it started.
 ///
 /// # Errors
-/// As [`send_signal`].
+/// Returns the errors of [`send_signal`].
 pub fn send_group_signal(leader: u32, signal: i32) -> io::Result<()> {
     let group = i32::try_from(leader).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
-    // Zero means the own group, and one all processes.
+    // For `kill(2)`, 0 means the caller's own group, and -1 means all processes.
     if group <= 1 {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }

@@ -1,18 +1,19 @@
-//! A notification between threads: futures of several event loops wait for a change that any thread
-//! makes.
+//! Notifications between threads: futures of several event loops wait for a change that any thread
+//! may make.
 //!
-//! Owns the list of waiting futures. Does not own the state that changes: that is the caller's,
-//! behind a lock or an atomic of its own. Among futures of one thread use [`crate::local::Notify`],
-//! which costs no system call; to hand values over use [`crate::Mailbox`].
+//! Owns the list of waiting futures. Does not own the state that changes: the caller protects that
+//! state with a lock or an atomic of its own. For futures of one thread use
+//! [`crate::local::Notify`], which costs no system call. To pass values between threads use
+//! [`crate::Mailbox`].
 //!
-//! A notification is an event, not a value: it wakes every future that waits, and each looks at the
-//! state itself. So nothing queues up. The list has one entry for each waiting future, and each
-//! thread has one file descriptor for all its waits.
+//! A notification is an event, not a value: it wakes every waiting future, and each of these checks
+//! the state itself. So notifications never queue up. The list has one entry for each waiting
+//! future, and each thread has one file descriptor for all its waits.
 //!
 //! # Hazard: lost wake-ups
-//! A notification before [`SharedNotify::wait`] is called is not remembered. A future that looks at
-//! the state first and calls `wait` afterwards sleeps for ever if the change comes in between.
-//! Register first, then check:
+//! A notification is not remembered if it is sent before [`SharedNotify::wait`] is called. A future
+//! that checks the state first and calls `wait` afterwards sleeps for ever if the change happens
+//! between the check and the call. So a future must register first and then check:
 //!
 //! ```
 //! # use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,20 +28,21 @@
 //! # }
 //! ```
 //!
-//! [`SharedNotify::wait_until`] does this. The other side must change the state first and call
-//! [`SharedNotify::notify`] afterwards.
+//! [`SharedNotify::wait_until`] does this. The notifying thread must change the state first and
+//! call [`SharedNotify::notify`] afterwards.
 //!
-//! # Hazard: wake-ups without the change
-//! All waiting futures wake, whatever they wait for, and another future may undo the change before
-//! they run. A future must check the state again after each wake-up.
+//! # Hazard: spurious wake-ups
+//! A notification wakes all waiting futures, whichever change they wait for. Before a woken future
+//! runs, another future may undo the change. So a future must check the state again after each
+//! wake-up.
 //!
 //! # Hazard: locks
-//! `notify` runs no code of the futures that it wakes. So a caller may hold a lock of its own, but
-//! the woken threads then run into that lock: release it first. `wait` must not be awaited under a
-//! lock that the notifying thread needs.
+//! `notify` runs no code of the woken futures, so a caller may hold a lock of its own. But woken
+//! threads that need this lock then wait for it, so the caller should release the lock first. A
+//! caller must not await `wait` while it holds a lock that the notifying thread needs.
 //!
 //! # Invariants
-//! - The generation only grows, by one with each notification.
+//! - The generation never decreases. Each notification increases it by one.
 //! - An entry of the list belongs to a future that is alive and was pending when last polled.
 
 use crate::event::Event;
@@ -55,7 +57,7 @@ use std::task::{Context, Poll, Waker};
 #[derive(Debug, Default)]
 pub struct SharedNotify {
     /// Protects the list and the generation. Held for a few instructions, never during a wake-up, a
-    /// system call or an `.await`; no other lock is taken under it.
+    /// system call or an `.await`. No other lock is taken while it is held.
     state: Mutex<State>,
 }
 
@@ -66,7 +68,7 @@ struct State {
     waiting: HashMap<u64, Waiter>,
 }
 
-/// A future that waits, and the event that ends the sleep of its thread's loop.
+/// A waiting future, and the event that ends the sleep of its thread's loop.
 #[derive(Debug)]
 struct Waiter {
     waker: Waker,
@@ -78,8 +80,8 @@ impl SharedNotify {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes all futures that wait now, on whatever thread. May be called on any thread, also on
-    /// one without an event loop. Never blocks.
+    /// Wakes all futures that wait now, on all threads. May be called on any thread, including one
+    /// without an event loop. Never blocks.
     pub fn notify(&self) {
         let waiting = {
             let mut state = self.state();
@@ -87,20 +89,21 @@ impl SharedNotify {
             std::mem::take(&mut state.waiting)
         };
         for Waiter { waker, wake_up } in waiting.into_values() {
-            // In this order: when the event ends the loop's sleep, the future is already due.
+            // The order matters: when the event ends the loop's sleep, the future must already be
+            // ready to run.
             waker.wake();
             wake_up.raise();
         }
     }
 
-    /// Waits for the next [`Self::notify`] after this call (not after the first poll). Await the
-    /// result inside [`crate::block_on`]. Cancel-safe.
+    /// Waits for the next [`Self::notify`] after this call (not after the first poll). The returned
+    /// future must be awaited inside [`crate::block_on`]. Cancel-safe.
     pub fn wait(&self) -> SharedWait<'_> {
         SharedWait { notify: self, seen: self.state().generation, id: None }
     }
 
-    /// Waits until `check` returns a value, and returns it. Calls `check` at once, and then after
-    /// each notification. Cancel-safe.
+    /// Waits until `check` returns a value, and returns that value. Calls `check` at once, and then
+    /// after each notification. Cancel-safe.
     pub async fn wait_until<T>(&self, mut check: impl FnMut() -> Option<T>) -> T {
         loop {
             let change = self.wait();
@@ -117,9 +120,9 @@ impl SharedNotify {
 #[must_use = "a wait does nothing until it is awaited"]
 pub struct SharedWait<'a> {
     notify: &'a SharedNotify,
-    /// The generation at the call of `wait`.
+    /// The generation when `wait` was called.
     seen: u64,
-    /// Key in the list; `None` before the first poll.
+    /// Key of this future's entry in the list. `None` before the first poll.
     id: Option<u64>,
 }
 
@@ -148,7 +151,7 @@ impl Drop for SharedWait<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
             let waiter = self.notify.state().waiting.remove(&id);
-            // Outside of the lock: the waker may be the last handle to its task.
+            // Drop the waiter outside of the lock: its waker may be the last handle to its task.
             drop(waiter);
         }
     }
@@ -161,7 +164,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
-    /// Far longer than any of these tests takes on a busy machine.
+    /// Time limit of a wait: far longer than any of these tests takes on a busy machine.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     fn waiting(notify: &SharedNotify) -> usize {
@@ -202,8 +205,8 @@ mod tests {
         assert_eq!(waiting(&notify), 0);
     }
 
-    /// Two threads take turns. Each round sleeps in the kernel on both sides, and a single lost
-    /// wake-up would stop them.
+    /// Two threads take turns. In each round both threads sleep in the kernel, so a single lost
+    /// wake-up would stop them for ever.
     #[test]
     fn no_wake_up_is_lost_between_two_threads() {
         const ROUNDS: u64 = 3000;

@@ -1,4 +1,4 @@
-//! Signals that a future can wait for.
+//! Signals as futures.
 
 use crate::buffer::Buf;
 use crate::file::File;
@@ -7,7 +7,8 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::task::Poll;
 
-/// Signals that no longer end the process: a future waits for them.
+/// A set of signals that are blocked for the process, so that they don't end it. A future receives
+/// them instead.
 #[derive(Debug)]
 pub struct Signals(File);
 
@@ -21,14 +22,16 @@ pub enum UntilSignal<T> {
 }
 
 impl Signals {
-    /// Takes over signals for the whole process.
+    /// Blocks the signals `numbers` for this thread and the threads that it starts, and opens a
+    /// descriptor that receives them.
     ///
     /// # Hazard: threads that already run
-    /// A thread inherits the blocked signals of the thread that starts it. A signal still ends the
-    /// process if any thread was started before this call.
+    /// A new thread inherits the blocked signals of the thread that starts it. So this function
+    /// must be called before any other thread is started. Otherwise the kernel may deliver a signal
+    /// to an earlier thread, and the signal ends the process.
     ///
     /// # Errors
-    /// When the process is out of file descriptors.
+    /// Returns an error if the process is out of file descriptors.
     pub fn take(numbers: &[i32]) -> io::Result<Self> {
         // SAFETY: the set is initialised by `sigemptyset` before it is used; results are checked.
         let raw = unsafe {
@@ -50,7 +53,7 @@ impl Signals {
     /// Waits for the next signal and returns its number.
     ///
     /// # Errors
-    /// When the kernel refuses the read, which it has no reason to.
+    /// Returns an error if the kernel refuses the read. No reason for such a refusal is known.
     pub async fn next(&self) -> io::Result<i32> {
         let buf = Buf::new(size_of::<libc::signalfd_siginfo>());
         self.0.read_at(buf.clone(), 0).await?;
@@ -58,14 +61,16 @@ impl Signals {
         Ok(i32::from_ne_bytes([number[0], number[1], number[2], number[3]]))
     }
 
-    /// Waits for `future` or for the next signal, and drops the future if the signal comes first.
+    /// Waits for `future` or for the next signal. If the signal arrives first, the future is
+    /// dropped.
     ///
     /// # Hazard: lost signals
-    /// The kernel delivers a signal once. If both are there at the same time, the signal counts: a
-    /// caller that gets the future's value instead would never learn of it.
+    /// The kernel delivers a signal only once. If the future is ready and a signal has arrived too,
+    /// the signal is returned. A caller that got the future's value instead would never see the
+    /// signal.
     ///
     /// # Errors
-    /// As [`Self::next`].
+    /// Returns the errors of [`Self::next`].
     pub async fn until_signal<T>(
         &self,
         future: impl Future<Output = T>,
@@ -81,9 +86,9 @@ impl Signals {
         .await
     }
 
-    /// Unblocks all signals in a child process before it executes a program. For `pre_exec`.
+    /// Unblocks all signals in a child process before it executes a program. For use in `pre_exec`.
     pub fn unblock_all() {
-        // SAFETY: the set is initialised by `sigemptyset`; both calls are async-signal-safe.
+        // SAFETY: the set is initialised by `sigemptyset`. Both calls are async-signal-safe.
         unsafe {
             let mut set = std::mem::zeroed::<libc::sigset_t>();
             libc::sigemptyset(&raw mut set);

@@ -11,21 +11,21 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
 
-/// Parts that one `sendmsg` takes (`UIO_MAXIOV`).
+/// Maximum number of parts that one `sendmsg` takes (`UIO_MAXIOV`).
 const MAX_PARTS: usize = 1024;
-/// Connections that wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// A connected TCP socket. Clones share it.
+/// A connected TCP socket. Clones share the descriptor.
 #[derive(Debug, Clone)]
 pub struct TcpStream(Rc<OwnedFd>);
 
 /// A part of a message to send.
 #[derive(Debug)]
 pub enum MessagePart {
-    /// Bytes.
+    /// Bytes on the heap.
     Bytes(Vec<u8>),
-    /// A buffer.
+    /// A handle to a shared buffer.
     Buf(Buf),
 }
 
@@ -69,7 +69,7 @@ fn socket_address(address: &SocketAddr) -> (libc::sockaddr_storage, u32) {
                 sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
                 sin6_scope_id: v6.scope_id(),
             };
-            // SAFETY: as above.
+            // SAFETY: `sockaddr_storage` is large and aligned enough for every address.
             unsafe { std::ptr::write((&raw mut storage).cast(), raw) };
             size_of::<libc::sockaddr_in6>()
         }
@@ -89,7 +89,8 @@ fn new_socket(address: &SocketAddr) -> io::Result<OwnedFd> {
 }
 
 fn set_option(fd: &OwnedFd, level: i32, option: i32, value: i32) {
-    // SAFETY: the value is an int, as all options used here want. A refusal costs only speed.
+    // SAFETY: the value is an int, as all options used here require. If the kernel refuses an
+    // option, this costs only speed.
     unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -106,8 +107,8 @@ fn look_up_at_once(address: &str) -> io::Result<SocketAddr> {
     address.to_socket_addrs()?.next().ok_or_else(none)
 }
 
-/// The address of `host:port`. To resolve a name, the system may wait half a minute for servers
-/// that don't reply. So a thread of its own does it, and the loop goes on.
+/// Resolves `host:port`. The system resolver may wait half a minute for name servers that don't
+/// reply. So a separate thread calls it, and the loop goes on.
 async fn look_up(address: &str) -> io::Result<SocketAddr> {
     if let Ok(numbers) = address.parse::<SocketAddr>() {
         return Ok(numbers);
@@ -115,7 +116,8 @@ async fn look_up(address: &str) -> io::Result<SocketAddr> {
     let (sender, mailbox) = Mailbox::new(1)?;
     let name = address.to_owned();
     spawn_thread("skep-look-up".into(), None, move || {
-        // The mailbox has space for the one result. It is gone if the caller was dropped.
+        // `send` cannot fail, since the mailbox has space for the one result. If the caller's
+        // future was dropped, the result is dropped with the mailbox.
         let _ = sender.send(look_up_at_once(&name));
     })?;
     mailbox.receive().await?
@@ -125,14 +127,14 @@ impl TcpStream {
     /// Connects to `host:port`.
     ///
     /// # Errors
-    /// As `connect(2)`, or when the host has no address.
+    /// Returns the errors of `connect(2)`, or an error if the host has no address.
     pub async fn connect(address: &str) -> io::Result<Self> {
         let resolved = look_up(address).await?;
         let fd = Rc::new(new_socket(&resolved)?);
         let target = Box::new(socket_address(&resolved));
         let entry =
             opcode::Connect::new(types::Fd(fd.as_raw_fd()), (&raw const target.0).cast(), target.1);
-        // SAFETY: address and descriptor are kept until the completion.
+        // SAFETY: the operation keeps address and descriptor until the completion.
         let op = unsafe { submit(entry.build().into(), Box::new((target, Rc::clone(&fd)))) };
         check(op.await.0)?;
         Ok(Self::tuned(fd))
@@ -144,30 +146,30 @@ impl TcpStream {
         set_option(&fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 5);
         set_option(&fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2);
         set_option(&fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3);
-        // A peer that never acknowledges data must not block a request for the quarter of an hour
-        // for which TCP retransmits.
+        // TCP retransmits for a quarter of an hour by default. A peer that never acknowledges data
+        // must not block a request for that time.
         set_option(&fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 10_000);
         Self(fd)
     }
 
-    /// Takes over a connected socket, which another thread may have accepted.
+    /// Wraps a connected socket, which another thread may have accepted.
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self::tuned(Rc::new(fd))
     }
 
-    /// Returns the descriptor, to send it to another thread.
+    /// Returns the descriptor of the socket, to send it to another thread.
     ///
     /// # Errors
-    /// When the process is out of file descriptors and something still shares the socket.
+    /// Returns an error if the socket is still shared and the process is out of file descriptors.
     pub fn into_fd(self) -> io::Result<OwnedFd> {
         Rc::try_unwrap(self.0).or_else(|shared| shared.try_clone())
     }
 
-    /// Receives the bytes that have arrived, at most the buffer's length. Returns 0 at the end of
-    /// the stream.
+    /// Receives bytes that have arrived, at most the buffer's length. Returns their number, which
+    /// is 0 at the end of the stream.
     ///
     /// # Errors
-    /// As `recv(2)`.
+    /// Returns the errors of `recv(2)`.
     pub async fn receive(&self, buf: Buf) -> io::Result<usize> {
         self.receive_flags(buf, 0).await
     }
@@ -175,7 +177,7 @@ impl TcpStream {
     async fn receive_flags(&self, buf: Buf, flags: i32) -> io::Result<usize> {
         let fd = types::Fd(self.0.as_raw_fd());
         let entry = opcode::Recv::new(fd, buf.as_ptr(), buf.len() as u32).flags(flags);
-        // SAFETY: buffer and descriptor are kept until the completion.
+        // SAFETY: the operation keeps buffer and descriptor until the completion.
         let op = unsafe {
             let kept = Box::new((buf, Rc::clone(&self.0)));
             submit_traffic(entry.build().into(), kept, Traffic::Received)
@@ -186,7 +188,8 @@ impl TcpStream {
     /// Receives until the buffer is full.
     ///
     /// # Errors
-    /// As `recv(2)`; `UnexpectedEof` if the stream ends before.
+    /// Returns the errors of `recv(2)`, and `UnexpectedEof` if the stream ends before the buffer is
+    /// full.
     pub async fn receive_exact(&self, buf: Buf) -> io::Result<()> {
         let mut done = 0;
         while done < buf.len() {
@@ -202,7 +205,7 @@ impl TcpStream {
     /// Sends all parts, in order, in as few system calls as the kernel allows.
     ///
     /// # Errors
-    /// As `sendmsg(2)`; part of the bytes may have been sent.
+    /// Returns the errors of `sendmsg(2)`. A part of the bytes may have been sent.
     pub async fn send(&self, parts: Vec<MessagePart>) -> io::Result<()> {
         let vectors = parts
             .iter()
@@ -221,7 +224,8 @@ impl TcpStream {
             let entry =
                 opcode::SendMsg::new(types::Fd(state.fd.as_raw_fd()), &raw const *state.header)
                     .flags((libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32);
-            // SAFETY: the state owns message header, vectors, parts and descriptor, on the heap.
+            // SAFETY: the state owns the message header, vectors, parts and descriptor, all on the
+            // heap.
             let op = unsafe { submit_traffic(entry.build().into(), state, Traffic::Sent) };
             let (result, kept) = op.await;
             state = kept.downcast().expect("what was kept comes back");
@@ -241,13 +245,14 @@ impl TcpStream {
         Ok(())
     }
 
-    /// Ends both directions. Operations that wait on the socket return.
+    /// Shuts down both directions. Operations that wait on the socket return.
     pub fn shutdown(&self) {
-        // SAFETY: a plain system call on an open descriptor; a refusal means it is closed already.
+        // SAFETY: a plain system call on an open descriptor. If the kernel refuses, the connection
+        // is closed already.
         unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_RDWR) };
     }
 
-    /// The other side's address, for messages.
+    /// Returns the peer's address, for messages.
     pub fn peer(&self) -> String {
         let Ok(fd) = self.0.try_clone() else { return "?".into() };
         std::net::TcpStream::from(fd).peer_addr().map_or_else(|_| "?".into(), |it| it.to_string())
@@ -259,10 +264,11 @@ impl TcpStream {
 pub struct TcpListener(Rc<OwnedFd>);
 
 impl TcpListener {
-    /// Listens on `host:port`; port 0 lets the kernel choose.
+    /// Listens on `host:port`. If the port is 0, the kernel chooses one.
     ///
     /// # Errors
-    /// As `bind(2)`: `AddrInUse` if something listens there already.
+    /// Returns the errors of `bind(2)`, such as `AddrInUse` if a process listens on the address
+    /// already.
     pub fn bind(address: &str) -> io::Result<Self> {
         let resolved = look_up_at_once(address)?;
         let fd = new_socket(&resolved)?;
@@ -270,7 +276,7 @@ impl TcpListener {
         let (storage, len) = socket_address(&resolved);
         // SAFETY: the address is valid for `len` bytes.
         if unsafe { libc::bind(fd.as_raw_fd(), (&raw const storage).cast(), len) } < 0
-            // SAFETY: a plain system call on our descriptor.
+            // SAFETY: a plain system call on an open descriptor.
             || unsafe { libc::listen(fd.as_raw_fd(), BACKLOG) } < 0
         {
             return Err(io::Error::last_os_error());
@@ -278,10 +284,10 @@ impl TcpListener {
         Ok(Self(Rc::new(fd)))
     }
 
-    /// The address that it listens on.
+    /// Returns the address on which the socket listens.
     ///
     /// # Errors
-    /// As `getsockname(2)`.
+    /// Returns the errors of `getsockname(2)`.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         std::net::TcpListener::from(self.0.try_clone()?).local_addr()
     }
@@ -289,12 +295,13 @@ impl TcpListener {
     /// Waits for the next connection.
     ///
     /// # Errors
-    /// As `accept(2)`.
+    /// Returns the errors of `accept(2)`.
     pub async fn accept(&self) -> io::Result<TcpStream> {
         let fd = types::Fd(self.0.as_raw_fd());
         let entry = opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut())
             .flags(libc::SOCK_CLOEXEC);
-        // SAFETY: no address is requested; the descriptor is kept until the completion.
+        // SAFETY: no address is requested, and the operation keeps the descriptor until the
+        // completion.
         let op = unsafe { submit(entry.build().into(), Box::new(Rc::clone(&self.0))) };
         let raw = check(op.await.0)? as i32;
         // SAFETY: the descriptor is new and ours.

@@ -1,9 +1,9 @@
-//! Threads with names, which may be pinned to a CPU.
+//! Named threads, which may be pinned to a CPU.
 
 use std::io;
 use std::thread::JoinHandle;
 
-/// The CPUs that this process may run on.
+/// Returns the numbers of the CPUs that this process may run on.
 pub fn available_cpus() -> Vec<usize> {
     // SAFETY: all-zero is a valid set, and the call fills it.
     unsafe {
@@ -13,10 +13,11 @@ pub fn available_cpus() -> Vec<usize> {
     }
 }
 
-/// Starts a thread, pinned to `cpu` if given. A refusal to pin costs only speed and is ignored.
+/// Starts a thread, pinned to `cpu` if there is one. If the kernel refuses to pin the thread, this
+/// costs only speed and is ignored.
 ///
 /// # Errors
-/// When the process may have no more threads.
+/// Returns an error if the process may start no more threads.
 pub fn spawn_thread<T: Send + 'static>(
     name: String,
     cpu: Option<usize>,

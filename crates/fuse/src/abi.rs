@@ -1,9 +1,10 @@
 //! The kernel's binary interface (`include/uapi/linux/fuse.h` up to version 7.45): the headers of
 //! all messages, the table of opcodes, and device numbers.
 //!
-//! The struct of each operation stands beside the code that reads or writes it, in `request`,
-//! `reply` and `init`. Each is a record that is read with bounds checks and written field by field.
-//! Padding is a field like any other, so that a record's length is the struct's.
+//! The struct of each operation is beside the code that reads or writes it, in `request`, `reply`
+//! and `init`. Each struct is a record, which is read with bounds checks and written field by
+//! field. Padding is declared as a field too, so that the record has the length of the kernel's
+//! struct.
 
 // The `record!` macro makes its structs `pub`; this module is private to the crate.
 #![allow(unreachable_pub)]
@@ -15,9 +16,9 @@ pub(crate) use device_number::{pack_device, unpack_device};
 pub(crate) use opcodes::{Family, Opcode};
 use skep_types::codec::record;
 
-/// Bytes of [`InHeader`].
+/// Length of [`InHeader`] in bytes.
 pub(crate) const IN_HEADER_BYTES: usize = 40;
-/// Bytes of [`OutHeader`].
+/// Length of [`OutHeader`] in bytes.
 pub(crate) const OUT_HEADER_BYTES: usize = 16;
 
 record! {
@@ -37,7 +38,7 @@ record! {
 }
 
 record! {
-    /// `fuse_out_header`: the start of each reply; `error` is a negative error number.
+    /// `fuse_out_header`: the start of each reply. `error` is zero or a negated error number.
     pub struct OutHeader {
         pub len: u32,
         pub error: u32,

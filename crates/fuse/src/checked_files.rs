@@ -1,4 +1,4 @@
-//! Files that a worker recently found to have no set-user-id and set-group-id bits.
+//! A cache of files that have neither a set-user-id nor a set-group-id bit.
 
 use crate::limits;
 use skep_types::InodeId;
@@ -8,23 +8,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Files without set-user-id and set-group-id bits. An entry is valid no longer than cached
-/// attributes.
+/// One worker's cache of files without set-user-id and set-group-id bits. An entry is valid no
+/// longer than cached attributes.
 #[derive(Debug, Default)]
 pub(crate) struct CheckedFiles {
-    /// Raised at each change of permissions through this mount, by any worker.
+    /// Shared counter, incremented by any worker at each change of permissions through this mount.
     changes: Arc<AtomicU64>,
     seen_changes: Cell<u64>,
     until: RefCell<HashMap<InodeId, Duration>>,
 }
 
 impl CheckedFiles {
-    /// For one worker. The workers of a mount share `changes`.
+    /// Creates the cache of one worker. All workers of a mount must share `changes`.
     pub(crate) fn new(changes: Arc<AtomicU64>) -> Self {
         Self { changes, ..Self::default() }
     }
 
-    /// Empties the caches of all workers of the mount. Called at each change of permissions.
+    /// Empties the caches of all workers of the mount. Must be called at each change of
+    /// permissions.
     pub(crate) fn forget_all(&self) {
         self.changes.fetch_add(1, Ordering::Relaxed);
     }

@@ -1,4 +1,5 @@
-//! Mounting a cluster: registration, a client for each worker, the background thread, and shutdown.
+//! The mount of a cluster: registration, one client for each worker, the background thread, and
+//! shutdown.
 
 use crate::mount::{self, ServeOptions};
 use crate::mount_point;
@@ -11,32 +12,35 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The cluster to mount, and how this client identifies itself to it.
+/// The cluster to mount, and the data that identify this client to the cluster.
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
-    /// The cluster.
+    /// How to reach the cluster.
     pub cluster: ClusterAccess,
-    /// Name of this host, for people.
+    /// Name of this host. Only shown to people.
     pub host: String,
-    /// Version of the program, for people.
+    /// Version of this program. Only shown to people.
     pub version: String,
-    /// How long to retry while management is unreachable or the cluster isn't formatted yet. `None`
-    /// means for ever.
+    /// Time limit of retries while management is unreachable or the cluster isn't formatted yet.
+    /// `None` means no limit.
     pub patience: Option<Duration>,
-    /// The log of this process, whose level management may change.
+    /// The log of this process. Management may change its level.
     pub log: LogControl,
 }
 
-/// Mounts a cluster and serves it until a program or a signal unmounts it. Then deregisters the
-/// client.
+/// Mounts a cluster and serves the mount until a program or a signal unmounts it. Then deregisters
+/// the client.
 ///
 /// # Errors
-/// As [`crate::serve`], and as [`Mount::new`] when the cluster is unreachable or refuses the
-/// client. `Interrupted` when a signal arrives before the registration succeeds.
+/// - Errors of [`crate::serve`].
+/// - Errors of [`Mount::new`] if the cluster is unreachable or refuses the client.
+/// - `Interrupted` if a signal arrives before the registration succeeds.
 pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
-    // Before any thread starts: all threads must block the signals that one of them waits for.
+    // Block the signals before any thread starts: all threads must block the signals that one of
+    // them waits for.
     let signals = mount::take_signals(&options)?;
-    // Before the registration: an invalid mount point must not leave traces in the cluster.
+    // Check the mount point before the registration: an invalid one must not leave traces in the
+    // cluster.
     let mount_point = mount_point::prepare(&options.mount_point)?;
     let workers = session::most_workers(options.transport);
     let client_options = skep_client::MountOptions {
@@ -44,7 +48,7 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
         mount_point: mount_point.display().to_string(),
         host: cluster.host,
         version: cluster.version,
-        // One more client deregisters at the end.
+        // The additional client deregisters at the end.
         workers: workers + 1,
         patience: cluster.patience,
         log: cluster.log,
@@ -54,7 +58,8 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
     let background = skep_env::spawn_thread("skep-background".into(), None, move || {
         skep_env::block_on(in_background.run_background())
     })?;
-    // If the kernel refuses a transport, the workers of the next one get clients of their own.
+    // If the kernel refuses a transport, the workers of the next transport get clients of their
+    // own.
     let (next, serving) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&mount));
     let served = mount::serve_with(options, signals, move |_| {
         let (mount, index) = (Arc::clone(&serving), next.fetch_add(1, Ordering::Relaxed));
@@ -81,8 +86,8 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
     served
 }
 
-/// Registers the client, for as long as the options allow or until a signal arrives. Returns the
-/// mount and the signals.
+/// Registers the client. Retries until the time limit of the options, or until a signal arrives.
+/// Returns the mount and the signals.
 async fn register(
     options: skep_client::MountOptions,
     signals: Option<Signals>,

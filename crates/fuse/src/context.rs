@@ -7,11 +7,11 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How the operations of a mount reply to the kernel.
+/// Options of the replies of a mount to the kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestOptions {
-    /// Whether `SKEP_PATTERN` in the environment of a program is the stripe pattern of the files
-    /// that it makes.
+    /// Whether a new file gets the stripe pattern in `SKEP_PATTERN`, if the environment of the
+    /// program that creates the file has this variable.
     pub has_job_patterns: bool,
     /// How long the kernel may cache names and attributes.
     pub validity: Duration,
@@ -20,14 +20,14 @@ pub struct RequestOptions {
 /// State and settings that the operations of one worker share.
 #[derive(Debug)]
 pub(crate) struct Context<F> {
-    /// The worker's access to the file system.
+    /// This worker's access to the file system.
     pub(crate) file_system: F,
     pub(crate) options: RequestOptions,
     pub(crate) features: KernelFeatures,
-    /// Files that recently had no set-user-id and set-group-id bits.
+    /// Files that recently had neither a set-user-id nor a set-group-id bit.
     pub(crate) checked: CheckedFiles,
     /// Requests that wait for locks, or for the kernel to drop pages.
     pub(crate) waits: Rc<Waits>,
-    /// The number of modification times that were invented so far (`ops::attributes`).
+    /// Number of modification times that this worker has invented so far (`ops::attributes`).
     pub(crate) invented_times: Cell<u32>,
 }

@@ -1,8 +1,8 @@
-//! From Skep's error codes to the kernel's.
+//! Maps Skep's error codes to the kernel's error numbers.
 
 use skep_types::ErrorCode;
 
-/// The error number of a code.
+/// Returns the error number of an error code.
 pub fn errno(code: ErrorCode) -> i32 {
     match code {
         ErrorCode::NotFound => libc::ENOENT,
@@ -21,7 +21,7 @@ pub fn errno(code: ErrorCode) -> i32 {
         ErrorCode::NoAttribute => libc::ENODATA,
         ErrorCode::TooLarge => libc::ERANGE,
         ErrorCode::Stale => libc::ESTALE,
-        // ENOSYS would make the kernel stop asking, for all files and for ever.
+        // After ENOSYS, the kernel would never send this operation again, for any file.
         ErrorCode::Unsupported => libc::EOPNOTSUPP,
         ErrorCode::Protocol | ErrorCode::VersionMismatch => libc::EPROTO,
         ErrorCode::Busy | ErrorCode::InUse => libc::EBUSY,
@@ -32,7 +32,8 @@ pub fn errno(code: ErrorCode) -> i32 {
         ErrorCode::ReadOnly => libc::EROFS,
         ErrorCode::Deadlock => libc::EDEADLK,
         ErrorCode::TooManyLocks => libc::ENOLCK,
-        // Never ENOTCONN for a dead server: programs and mount(8) take it for a dead mount.
+        // Must not be ENOTCONN if a server is dead: programs and mount(8) take ENOTCONN for a dead
+        // mount.
         ErrorCode::Corrupt
         | ErrorCode::DeviceFailed
         | ErrorCode::StaleMap
@@ -43,8 +44,8 @@ pub fn errno(code: ErrorCode) -> i32 {
     }
 }
 
-/// Whether the mount logs an error: if it means that something is broken, not that a program's
-/// request is invalid.
+/// Whether the mount logs errors with this code. The mount logs an error if something is broken,
+/// but not if only a program's request is invalid.
 pub(crate) fn is_trouble(code: ErrorCode) -> bool {
     matches!(errno(code), libc::EIO | libc::EPROTO | libc::ETIMEDOUT | libc::ESTALE)
         || code == ErrorCode::AuthenticationFailed
@@ -58,7 +59,8 @@ mod tests {
     fn every_code_has_a_number_that_the_kernel_accepts() {
         for (code, ..) in ErrorCode::ALL {
             let number = errno(*code);
-            // From 512 on the kernel has its own (ERESTARTSYS) and refuses the reply.
+            // Numbers from 512 on are internal to the kernel (ERESTARTSYS). The kernel refuses a
+            // reply with such a number.
             assert!(number > 0 && number < 512, "{code}");
             assert!(number != libc::ENOSYS && number != libc::ENOTCONN, "{code}");
         }

@@ -1,3 +1,3 @@
-//! What the FUSE layer calls: any file system, of which `skep_client::Client` is one.
+//! The file system that the FUSE layer calls. `skep_client::Client` is one implementation.
 
 pub use skep_client::FileSystem;

@@ -1,4 +1,4 @@
-//! The first exchange of a mount: which version, limits and features both sides use.
+//! The first exchange of a mount with the kernel. Both sides agree on version, limits and features.
 
 use crate::abi::{InHeader, OUT_HEADER_BYTES, Opcode, OutHeader};
 use crate::limits;
@@ -16,18 +16,21 @@ use flags as flag;
 const MAJOR: u32 = 7;
 /// The newest minor version that this crate describes.
 const MINOR: u32 = 45;
-/// The oldest minor version that a mount serves (Linux 4.20): from it on no layout has a short
-/// form.
+/// The oldest minor version that a mount serves (Linux 4.20). From this version on, no struct has a
+/// short form for old kernels.
 const OLDEST_MINOR: u32 = 28;
-/// The kernel refuses to be read with a smaller buffer.
+/// Minimum length in bytes of a buffer for reading the device. The kernel refuses shorter ones.
 const MIN_READ_BYTES: usize = 8192;
 
-/// The features that Skep requests, if the kernel offers them. Four are left out:
-/// - `WRITEBACK_CACHE`: the kernel would ignore sizes and times of the server.
-/// - `CACHE_SYMLINKS`: the kernel would cache targets of links, and no mount invalidates them.
-/// - `EXPLICIT_INVAL_DATA`: the same for pages.
-/// - `NO_OPENDIR_SUPPORT`: the kernel would keep a listing until the directory's modification time
-///   changes, which programs set back.
+/// The features that Skep requests, if the kernel offers them. Four features are left out on
+/// purpose:
+/// - `WRITEBACK_CACHE`: the kernel would ignore the server's sizes and times.
+/// - `CACHE_SYMLINKS`: the kernel would cache targets of symbolic links, and no mount invalidates
+///   these.
+/// - `EXPLICIT_INVAL_DATA`: the kernel would keep cached pages until a mount invalidates them, and
+///   no mount does this at every change.
+/// - `NO_OPENDIR_SUPPORT`: the kernel would keep a cached listing until the directory's
+///   modification time changes, and programs may set that time back.
 const REQUESTED_FLAGS: u64 = flag::ASYNC_READ
     | flag::POSIX_LOCKS
     | flag::FLOCK_LOCKS
@@ -84,14 +87,14 @@ fn protocol(what: impl Into<String>) -> Error {
     Error::new(ErrorCode::VersionMismatch, what)
 }
 
-/// The features that kernel and daemon use on a mount.
+/// The features that both kernel and daemon use on a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KernelFeatures {
-    /// The transport.
+    /// The transport that was chosen.
     pub(crate) transport: TransportKind,
     /// Whether the kernel sends the long form of `SETXATTR`.
     pub(crate) has_long_set_xattr: bool,
-    /// Whether programs can map files whose I/O goes around the page cache.
+    /// Whether programs can map files whose I/O bypasses the page cache.
     pub(crate) has_direct_mmap: bool,
 }
 
@@ -99,7 +102,8 @@ pub(crate) struct KernelFeatures {
 /// use.
 ///
 /// # Errors
-/// `VersionMismatch` if the kernel is too old; `Io` if the mount has ended already.
+/// - `VersionMismatch`: the kernel is too old, or its first request is not `INIT`.
+/// - `Io`: the mount has ended already.
 pub(crate) fn negotiate(fd: &OwnedFd, preferred: TransportKind) -> Result<KernelFeatures> {
     let request = Buf::new(MIN_READ_BYTES);
     let len = loop {

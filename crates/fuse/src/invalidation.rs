@@ -12,12 +12,12 @@ use skep_types::codec::{Codec, Writer, record};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-/// [`OutHeader::error`] of the notification.
+/// [`OutHeader::error`] of this notification.
 const NOTIFY_INVAL_INODE: u32 = 2;
-/// Bytes of [`InvalInodeOut`].
+/// Length of [`InvalInodeOut`] in bytes.
 const INVAL_INODE_BYTES: usize = 24;
 
-/// All pages of a file.
+/// The range of all pages of a file.
 pub(crate) const ALL_PAGES: Range<u64> = 0..u64::MAX;
 
 record! {
@@ -29,25 +29,26 @@ record! {
     }
 }
 
-/// Makes the kernel ask for a file's attributes again before it uses them. Never blocks.
+/// Makes the kernel request a file's attributes again before it uses them. Never blocks.
 pub(crate) fn invalidate_attributes(device: &OwnedFd, inode: InodeId) {
-    // A negative offset means: no pages.
+    // A negative offset means that no pages are dropped.
     notify(device, InvalInodeOut { ino: inode.raw(), offset: -1, len: 0 });
 }
 
-/// Makes the kernel drop a file's attributes and its pages of a range, and write back those that
-/// are dirty. Blocks until it has.
+/// Makes the kernel drop a file's attributes and its pages of a range. The kernel writes back dirty
+/// pages of the range first. Blocks until the kernel has done both.
 ///
 /// # Hazard: deadlock
-/// The kernel may first have to read or write such a page, by a request to the calling daemon. Call
-/// this on a thread that serves no requests.
+/// The kernel may first have to read or write such a page, by a request to the calling daemon. So
+/// this must only be called on a thread that serves no requests.
 pub(crate) fn invalidate_pages(device: &OwnedFd, inode: InodeId, pages: Range<u64>) {
-    // A length of zero means: to the end of the file.
+    // A length of zero means all pages up to the end of the file.
     let len = i64::try_from(pages.end - pages.start).unwrap_or(0);
     notify(device, InvalInodeOut { ino: inode.raw(), offset: pages.start as i64, len });
 }
 
-/// An error means that the kernel caches nothing of the file, or that the mount ends.
+/// Sends a notification. Ignores errors: they mean that the kernel caches nothing of the file, or
+/// that the mount ends.
 fn notify(device: &OwnedFd, notification: InvalInodeOut) {
     let mut w = Writer::new();
     let len = (OUT_HEADER_BYTES + INVAL_INODE_BYTES) as u32;

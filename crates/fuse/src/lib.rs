@@ -1,20 +1,22 @@
-//! From kernel requests to client calls: both FUSE transports and the protocol layer.
+//! Serves kernel requests by calls to a client: both FUSE transports and the protocol layer.
 //!
 //! Owns the kernel's binary interface (`abi`), the two transports (`transport`), the worker threads
 //! (`worker`), the translation of each operation (`request`, `ops`, `reply`, `errno`), mounting and
 //! unmounting (`mount`, `session`), and the mount of a cluster (`cluster_mount`). Does not own the
-//! logic of a file system: that is behind [`FileSystem`], which `skep_client::Client` implements.
+//! logic of a file system: that is behind the trait [`FileSystem`], which `skep_client::Client`
+//! implements.
 //!
-//! The way of a request: a port of the transport receives its bytes, `request` parses them, `ops`
-//! performs the operation, and `reply` encodes the result. The port's next exchange sends the reply
-//! and receives the next request. All of this happens on one thread, which also owns the sockets of
-//! the operation: no step is handed to another thread.
+//! A request takes this way: a port of the transport receives its bytes, `request` parses them,
+//! `ops` performs the operation, and `reply` encodes the result. The port's next exchange sends the
+//! reply and receives the next request. All these steps run on one thread, which also owns the
+//! sockets that the operation uses. No step is passed to another thread.
 //!
-//! A new operation is written in five places: its family's file in `request` (struct and parsing)
-//! and in `ops`, the trait of the file system, its implementation in the client, and the file
-//! system in memory of the tests. The table of opcodes has all operations of the kernel already.
+//! A new operation needs code in five places: its family's file in `request` (struct and parsing),
+//! its family's file in `ops`, the trait [`FileSystem`], the implementation of the trait in the
+//! client, and the in-memory file system of the tests. The table of opcodes already has all
+//! operations of the kernel.
 //!
-//! `unsafe` is in `transport` only.
+//! Only `transport` has `unsafe` code.
 
 mod abi;
 mod checked_files;

@@ -1,5 +1,5 @@
-//! Mounting a file system: the choice of the transport, the system calls or the helper that mount,
-//! and the clean-up after a failure.
+//! Mounting a file system: the choice of the transport, mounting by system call or by the helper
+//! program, and the clean-up after a failure.
 
 use crate::context::RequestOptions;
 use crate::file_system::FileSystem;
@@ -17,25 +17,26 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How to serve a file system through a mount.
+/// Options for serving a file system through a mount.
 pub struct ServeOptions {
     /// The directory to mount on.
     pub mount_point: PathBuf,
-    /// The source that `/proc/mounts` shows. By it and the directory, `mount -a` sees that a line
+    /// The source that `/proc/mounts` shows. From source and directory, `mount -a` sees that a line
     /// of `/etc/fstab` is mounted already.
     pub source: String,
-    /// Flags that every Linux file system has.
+    /// Mount flags that every Linux file system has, such as read-only.
     pub flags: MountFlags,
-    /// Let other users access the mount. Always on if root mounts. For others `/etc/fuse.conf` must
-    /// contain `user_allow_other`.
+    /// Whether other users may access the mount. If root mounts, other users always may. If another
+    /// user mounts, this requires `user_allow_other` in `/etc/fuse.conf`.
     pub allows_others: bool,
-    /// The transport.
+    /// The choice of the transport.
     pub transport: TransportChoice,
-    /// How its operations reply to the kernel.
+    /// Options of the replies to the kernel.
     pub requests: RequestOptions,
-    /// Unmount and end on SIGTERM and SIGINT. The caller must then not have started any thread.
+    /// Whether SIGTERM and SIGINT unmount and end the process. The caller must then not have
+    /// started any thread.
     pub ends_on_signals: bool,
-    /// Called once, when the mount serves requests.
+    /// Called once, as soon as the mount serves requests.
     pub on_ready: Box<dyn FnOnce(TransportKind)>,
 }
 
@@ -46,12 +47,13 @@ impl std::fmt::Debug for ServeOptions {
 }
 
 /// Mounts a file system and serves it until a program or a signal unmounts it. `connect` returns a
-/// worker's access to the file system; the worker's thread calls it, inside its event loop, with
-/// the worker's number.
+/// worker's access to the file system. The worker's thread calls `connect` inside its event loop,
+/// with the number of the worker.
 ///
 /// # Errors
-/// When the directory is no valid mount point, this process may not mount, or `connect` fails. The
-/// context has the way out. Nothing stays mounted then.
+/// Fails if the directory is no valid mount point, if this process may not mount, or if `connect`
+/// fails. The error's context has a hint how to fix the problem. After an error nothing stays
+/// mounted.
 pub fn serve<F, Fut>(
     options: ServeOptions,
     connect: impl Fn(usize) -> Fut + Clone + Send + 'static,
@@ -64,10 +66,10 @@ where
     serve_with(options, signals, connect)
 }
 
-/// Replaces all flags of the mount on a directory, as mount(2) does.
+/// Replaces all flags of the mount on a directory, like a remount by mount(2).
 ///
 /// # Errors
-/// Those of mount(2), with the directory.
+/// Returns the errors of mount(2). The context names the directory.
 pub fn remount(mount_point: &Path, flags: MountFlags) -> Result<()> {
     kernel::remount(mount_point, flags).map_err(|error| {
         let what = format!("cannot change the mount on {}: {error}", mount_point.display());
@@ -75,7 +77,8 @@ pub fn remount(mount_point: &Path, flags: MountFlags) -> Result<()> {
     })
 }
 
-/// Takes over the signals that end the mount, if the options have any.
+/// Blocks and returns the signals that end the mount. `None` means that the options have no such
+/// signals.
 pub(crate) fn take_signals(options: &ServeOptions) -> Result<Option<Signals>> {
     Ok(match options.ends_on_signals {
         true => Some(Signals::take(&[libc::SIGTERM, libc::SIGINT])?),
@@ -83,7 +86,7 @@ pub(crate) fn take_signals(options: &ServeOptions) -> Result<Option<Signals>> {
     })
 }
 
-/// As [`serve`], with signals that the caller has taken over already.
+/// Like [`serve`], with signals that the caller has blocked already.
 pub(crate) fn serve_with<F, Fut>(
     options: ServeOptions,
     mut signals: Option<Signals>,
@@ -111,8 +114,8 @@ where
             features,
             options: options.requests,
         };
-        // The next transport gets the callback back if the kernel refuses this one, which then was
-        // never ready.
+        // If the kernel refuses this transport, the callback has not been called, and the next
+        // transport gets it.
         let ready = std::rc::Rc::new(std::cell::Cell::new(on_ready.take()));
         let callback = std::rc::Rc::clone(&ready);
         let shown = mount_point.clone();
@@ -139,7 +142,7 @@ where
     Err(Error::new(ErrorCode::Unsupported, what))
 }
 
-/// The transports to try, best first.
+/// Returns the transports to try, best first.
 fn candidates(choice: TransportChoice) -> Result<Vec<TransportKind>> {
     match (choice, kernel::allow_uring()) {
         (TransportChoice::Only(TransportKind::Device), _) => Ok(vec![TransportKind::Device]),
@@ -155,8 +158,8 @@ fn candidates(choice: TransportChoice) -> Result<Vec<TransportKind>> {
     }
 }
 
-/// Mounts, and negotiates the features. Returns `None` if the kernel lacks the only transport that
-/// the options allow.
+/// Mounts the file system and negotiates the features. `None` means that the kernel lacks the only
+/// transport that the options allow.
 fn open(
     call: &MountCall<'_>,
     (preferred, choice): (TransportKind, TransportChoice),

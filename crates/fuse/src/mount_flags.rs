@@ -1,6 +1,6 @@
-//! Mount flags that every Linux file system has, in the words of mount(8).
+//! Mount flags that every Linux file system has, under their names in mount(8).
 
-/// Word, bit of mount(2), and whether the word sets it.
+/// Name of a flag, its bit for mount(2), and whether the name sets or clears the bit.
 const WORDS: &[(&str, libc::c_ulong, bool)] = &[
     ("ro", libc::MS_RDONLY, true),
     ("rw", libc::MS_RDONLY, false),
@@ -25,12 +25,13 @@ const WORDS: &[(&str, libc::c_ulong, bool)] = &[
     ("dirsync", libc::MS_DIRSYNC, true),
 ];
 
-/// Flags of a mount. Later words win over earlier ones.
+/// Flags of a mount. A later name overrides an earlier one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MountFlags(libc::c_ulong);
 
 impl MountFlags {
-    /// Applies a word such as `ro` or `nosuid`. Returns false if the word is not a mount flag.
+    /// Applies the name of a flag, such as `ro` or `nosuid`. Returns false if `word` is not the
+    /// name of a mount flag.
     pub fn take(&mut self, word: &str) -> bool {
         let Some((_, bit, sets)) = WORDS.iter().find(|(known, ..)| *known == word) else {
             return false;
@@ -39,13 +40,14 @@ impl MountFlags {
         true
     }
 
-    /// All words that are set, with a comma between them. [`Self::take`] parses each.
+    /// Returns the names of all flags that are set, separated by commas. [`Self::take`] accepts
+    /// each name.
     pub fn words(self) -> String {
         let set = WORDS.iter().filter(|(_, bit, sets)| *sets && self.0 & bit != 0);
         set.map(|(word, ..)| *word).collect::<Vec<_>>().join(",")
     }
 
-    /// The bits for mount(2).
+    /// Returns the bits for mount(2).
     pub(crate) fn bits(self) -> libc::c_ulong {
         self.0
     }

@@ -1,4 +1,5 @@
-//! The directory of a mount: whether a mount is there already, and the kernel's entry of the mount.
+//! The directory of a mount: checks whether it is mounted already, and finds the kernel's entry of
+//! the mount.
 
 use crate::transport::kernel::{self, Unmount};
 use skep_types::{Error, ErrorCode, Result};
@@ -12,11 +13,11 @@ pub(crate) struct MountEntry {
     /// `major:minor` of the mount's device.
     pub(crate) device: String,
     pub(crate) mount_point: PathBuf,
-    /// Type of file system, with its subtype: `fuse.skep`.
+    /// Type of the file system with its subtype, such as `fuse.skep`.
     pub(crate) kind: String,
 }
 
-/// Replaces the octal escapes that mountinfo has for blanks in paths.
+/// Replaces the octal escapes that mountinfo uses for blanks in paths.
 fn unescape(text: &str) -> PathBuf {
     let bytes = text.as_bytes();
     let mut plain = Vec::with_capacity(bytes.len());
@@ -50,14 +51,14 @@ fn parse_line(line: &str) -> Option<MountEntry> {
     Some(MountEntry { device, mount_point, kind })
 }
 
-/// The topmost mount on a path, if it is a mount point.
+/// Returns the topmost mount on a path. `None` means that the path is not a mount point.
 pub(crate) fn find(path: &Path) -> Option<MountEntry> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     text.lines().filter_map(parse_line).rfind(|entry| entry.mount_point == path)
 }
 
-/// The path without links and dots. If the last component is a dead mount, only its parent is
-/// resolved, since any access to a dead mount fails.
+/// Returns the absolute path without links and dots. If the last component is a dead mount, only
+/// its parent is resolved, since any access to a dead mount fails.
 fn absolute(path: &Path) -> io::Result<PathBuf> {
     if let Ok(path) = path.canonicalize() {
         return Ok(path);
@@ -70,10 +71,12 @@ fn absolute(path: &Path) -> io::Result<PathBuf> {
     Ok(parent.canonicalize()?.join(path.file_name().unwrap_or_default()))
 }
 
-/// Checks that a directory is a valid mount point. The dead mount of a killed client doesn't count.
+/// Checks that a directory is a valid mount point. The dead mount of a killed client does not make
+/// it invalid.
 ///
 /// # Errors
-/// `NotFound` or `NotDirectory` if it isn't a directory; `InUse` if it is mounted already.
+/// - `NotFound` or `NotDirectory`: there is no such directory.
+/// - `InUse`: the directory is mounted already.
 pub fn check_mount_point(path: &Path) -> Result<()> {
     examine(path).map(drop)
 }
@@ -81,7 +84,7 @@ pub fn check_mount_point(path: &Path) -> Result<()> {
 /// Checks that a directory is a valid mount point, and unmounts the dead mount of a killed client.
 ///
 /// # Errors
-/// As [`check_mount_point`].
+/// Returns the errors of [`check_mount_point`].
 pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
     let (absolute, was_left) = examine(path)?;
     if was_left {
@@ -96,7 +99,8 @@ pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
     Ok(absolute)
 }
 
-/// The path without links, and whether it has the dead mount of a killed client.
+/// Checks that a directory is a valid mount point. Returns the path without links, and whether the
+/// dead mount of a killed client is on it.
 fn examine(path: &Path) -> Result<(PathBuf, bool)> {
     let absolute = absolute(path).map_err(|error| named(path, &error))?;
     let entry = find(&absolute).filter(|entry| entry.kind == "fuse.skep");
@@ -135,14 +139,14 @@ fn named(path: &Path, error: &io::Error) -> Error {
 }
 
 /// Whether the daemon of a mount has ended. The kernel may still have cached the root directory's
-/// attributes. So this also requests `statfs`, which the kernel never caches.
+/// attributes. So this function also requests `statfs`, whose result the kernel never caches.
 fn is_dead(mount_point: &Path) -> bool {
     let dead = |error: io::Error| error.raw_os_error() == Some(libc::ENOTCONN);
     std::fs::metadata(mount_point).is_err_and(dead) || kernel::stat_fs(mount_point).is_err_and(dead)
 }
 
-/// Unmounts a mount that this process serves, as root or by the helper. Succeeds too if another
-/// process has unmounted it meanwhile.
+/// Unmounts a mount that this process serves: as root with `umount(8)`, otherwise with the helper.
+/// Also succeeds if another process has already unmounted it.
 pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
     let result = match kernel::is_root() {
         true => kernel::unmount_by_program(mount_point, how),
@@ -158,7 +162,8 @@ pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
     }
 }
 
-/// Raises the read-ahead of a mount. The kernel limits it to 128 KiB until root raises it.
+/// Raises the read-ahead of a mount to `kib` KiB. The kernel limits it to 128 KiB unless root
+/// raises it.
 pub(crate) fn raise_read_ahead(mount_point: &Path, kib: u32) {
     let Some(entry) = find(mount_point) else { return };
     let setting = format!("/sys/class/bdi/{}/read_ahead_kb", entry.device);

@@ -1,7 +1,7 @@
-//! The operations: a file for each family of requests, and the dispatch to them.
+//! The operations: one file for each family of requests, and the dispatch to these files.
 //!
-//! No logic of a file system: an operation is one call of [`FileSystem`], or a few where the kernel
-//! requests something for which [`FileSystem`] has no call.
+//! Contains no logic of a file system. An operation is one call of [`FileSystem`], or several calls
+//! if [`FileSystem`] has no call for the kernel's request.
 
 mod allocation;
 mod attributes;
@@ -21,7 +21,7 @@ use crate::reply::{Outcome, ReplyBody};
 use crate::request::Request;
 use crate::waits::Caller;
 
-/// Performs a request. Cancel-safe where [`Request::may_be_dropped`] returns true.
+/// Performs a request. Cancel-safe if [`Request::may_be_dropped`] returns true.
 pub(crate) async fn perform<F: FileSystem>(
     context: &Context<F>,
     request: Request,
@@ -40,7 +40,8 @@ pub(crate) async fn perform<F: FileSystem>(
     }
 }
 
-/// Undoes the outcome of an operation whose caller was killed: closes the file that it opened.
+/// Undoes the outcome of an operation whose caller was killed: closes the file that the operation
+/// opened.
 pub(crate) async fn abandon<F: FileSystem>(context: &Context<F>, outcome: Outcome) {
     if let Ok(ReplyBody::Created(_, handle, _) | ReplyBody::OpenReply(handle, _)) = outcome
         && let Err(error) = context.file_system.close(handle).await

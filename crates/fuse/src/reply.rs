@@ -1,4 +1,4 @@
-//! From the outcome of an operation to the bytes of its reply.
+//! Encodes the outcome of an operation as the bytes of its reply.
 
 // The `record!` macro makes its structs `pub`; these modules are private to the crate.
 #![allow(unreachable_pub)]
@@ -18,16 +18,16 @@ use skep_types::{Attributes, Error, InodeId};
 pub(crate) use attributes::Validity;
 pub(crate) use listing::{DOT, DOT_DOT, Listing};
 
-/// [`OpenOut::open_flags`]: the kernel does I/O around its page cache.
+/// [`OpenOut::open_flags`]: the kernel bypasses its page cache for this handle.
 const OPEN_DIRECT_IO: u32 = 1 << 0;
-/// [`OpenOut::open_flags`]: the kernel keeps its pages of the file.
+/// [`OpenOut::open_flags`]: the kernel keeps its cached pages of the file.
 const OPEN_KEEP_CACHE: u32 = 1 << 1;
 /// [`OpenOut::open_flags`]: the kernel caches the directory's listing.
 const OPEN_CACHE_DIR: u32 = 1 << 3;
-/// [`OpenOut::open_flags`]: the kernel sends no `FLUSH` (from Linux 5.16 on; earlier ones ignore
-/// it).
+/// [`OpenOut::open_flags`]: the kernel sends no `FLUSH` (from Linux 5.16 on; earlier kernels ignore
+/// the flag).
 const OPEN_NO_FLUSH: u32 = 1 << 5;
-/// [`OpenOut::open_flags`]: the kernel sends several direct writes at once.
+/// [`OpenOut::open_flags`]: the kernel may have several direct writes in flight.
 const OPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
 record! {
@@ -77,58 +77,59 @@ record! {
 /// The result of an operation.
 pub(crate) type Outcome = Result<ReplyBody, Failure>;
 
-/// The body of a reply, before it is encoded.
+/// The body of a reply, before encoding.
 #[derive(Debug)]
 pub(crate) enum ReplyBody {
-    /// No body: the operation succeeded.
+    /// The operation succeeded, and its reply has no body.
     Empty,
-    /// An entry.
+    /// The attributes of an entry that was looked up or created.
     Entry(Attributes),
-    /// An entry that was made and opened, and whether the kernel does I/O around its page cache.
+    /// The attributes of a file that was created and opened, its handle, and whether the kernel
+    /// bypasses its page cache for the handle.
     Created(Attributes, HandleId, bool),
-    /// The attributes after a change.
+    /// The attributes of an inode after a change.
     Attributes(Attributes),
-    /// The attributes that a program requested.
+    /// The attributes that `stat` requested.
     Stat(Stat),
-    /// The attributes with the time of creation.
+    /// The attributes that `statx` requested, with the creation time.
     Statx(Stat),
-    /// An opened file.
+    /// The handle of an opened file, and how the kernel treats it.
     OpenReply(HandleId, OpenFlags),
-    /// An opened directory, and whether the kernel may keep its cached listing.
+    /// A directory was opened. Whether the kernel may keep its cached listing.
     OpenedDirectory(bool),
-    /// The number of bytes that lie in the reply's memory already.
+    /// Number of bytes of data, which are in the reply's memory already.
     Data(usize),
-    /// The number of bytes that were written, or that the caller's buffer needs.
+    /// Number of bytes that were written, or that the caller's buffer must have.
     Size(u32),
     /// An offset in a file, or the number of bytes that were copied.
     Number(u64),
-    /// Bytes.
+    /// The bytes of the body.
     Bytes(Vec<u8>),
     /// Capacity and free space of the file system.
     StatFs(StatFs),
     /// The bytes that an `ioctl` returns.
     Ioctl(Vec<u8>),
-    /// A lock that conflicts with the tested one, if there is any.
+    /// A lock that conflicts with the tested lock. `None` means that there is no conflict.
     Lock(Option<HeldLock>),
 }
 
 /// How the kernel treats an opened file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenFlags {
-    /// It keeps its pages of the file.
+    /// Whether the kernel keeps its cached pages of the file.
     pub(crate) keep_cache: bool,
-    /// It sends no `FLUSH` at `close(2)`.
+    /// Whether the kernel sends no `FLUSH` at `close(2)`.
     pub(crate) no_flush: bool,
-    /// It does I/O around its page cache.
+    /// Whether the kernel bypasses its page cache.
     pub(crate) is_direct: bool,
 }
 
 /// Why an operation failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// An error number of the FUSE layer itself.
+    /// An error number that the FUSE layer itself chose.
     Errno(i32),
-    /// An error of the file system.
+    /// An error that the file system returned.
     Error(Error),
 }
 
@@ -145,7 +146,8 @@ impl From<i32> for Failure {
 }
 
 impl Failure {
-    /// Its error number. Logs errors that mean that something is broken: here the error is handled.
+    /// Returns the error number of the failure. Also logs errors that mean that something is
+    /// broken, since they are handled here.
     pub(crate) fn errno(&self, opcode: u32, node: InodeId) -> i32 {
         match self {
             Self::Errno(errno) => *errno,
@@ -159,10 +161,10 @@ impl Failure {
     }
 }
 
-/// An encoded reply: its error number, or the number of bytes in the reply's memory.
+/// An encoded reply: the number of bytes in the reply's memory, or an error number.
 pub(crate) type EncodedReply = Result<usize, i32>;
 
-/// Writes an answer to the reply's memory.
+/// Encodes a reply's body into the reply's memory.
 pub(crate) fn encode(answer: ReplyBody, reply: &Buf, validity: &Validity<'_>) -> EncodedReply {
     let mut w = Writer::new();
     match answer {
@@ -174,7 +176,7 @@ pub(crate) fn encode(answer: ReplyBody, reply: &Buf, validity: &Validity<'_>) ->
         ReplyBody::Entry(attributes) => entry(&attributes, validity).encode(&mut w),
         ReplyBody::Created(attributes, handle, is_direct) => {
             entry(&attributes, validity).encode(&mut w);
-            // The kernel has no stale pages of a new file.
+            // The kernel cannot have stale pages of a new file.
             let flags = OpenFlags { keep_cache: true, no_flush: false, is_direct };
             opened(handle, flags).encode(&mut w);
         }
@@ -211,7 +213,8 @@ pub(crate) fn encode(answer: ReplyBody, reply: &Buf, validity: &Validity<'_>) ->
     Ok(bytes.len())
 }
 
-/// The kernel's `end` is the last byte of the lock, not the one behind it.
+/// Encodes a conflicting lock. The kernel's `end` is the last byte of the lock, not the byte after
+/// it.
 fn lock(held: Option<HeldLock>) -> LockOut {
     let free = LockOut { start: 0, end: 0, kind: libc::F_UNLCK as u32, pid: 0 };
     held.map_or(free, |held| LockOut {
@@ -233,8 +236,8 @@ fn opened(handle: HandleId, flags: OpenFlags) -> OpenOut {
     OpenOut { handle: handle.raw(), open_flags: keep_cache | no_flush | direct, backing_id: 0 }
 }
 
-/// A directory needs no handle. The kernel caches its listing until a program opens it and this
-/// reply has `keep_cache` false.
+/// Encodes the reply to an open of a directory, which needs no handle. The kernel keeps a cached
+/// listing until a program opens the directory and this reply has `keep_cache` false.
 fn opened_directory(keep_cache: bool) -> OpenOut {
     let keep_cache = if keep_cache { OPEN_KEEP_CACHE } else { 0 };
     OpenOut { handle: 0, open_flags: keep_cache | OPEN_CACHE_DIR, backing_id: 0 }
@@ -251,7 +254,7 @@ mod tests {
     use crate::limits;
     use skep_types::codec::Reader;
 
-    /// The number of bytes of a record.
+    /// Returns the length of an encoded record in bytes.
     fn len_of<T: Codec>() -> usize {
         let zeros = [0; 512];
         let mut reader = Reader::new(&zeros);

@@ -1,13 +1,14 @@
-//! From the bytes of one request of the kernel to a [`Request`]: an operation with its arguments.
+//! Parses the bytes of one request of the kernel. The result is a [`Request`]: an operation with
+//! its arguments.
 //!
-//! Each family of operations has a file. It owns the kernel's argument structs of the family, the
-//! family's request type, the parsing, and the rule which of its requests may be dropped.
-//! [`RawRequest::parse`] only picks the family, by the table of opcodes. `ops` performs requests,
-//! with a file for each family too.
+//! Each family of operations has one file. The file owns the kernel's argument structs of the
+//! family, the family's request type, the parsing, and the rule whether the future of a request may
+//! be dropped. [`RawRequest::parse`] only selects the family, by the table of opcodes. `ops`
+//! performs requests, and has one file for each family too.
 //!
-//! A parsed request owns its arguments. It shares the transport's memory only for the bytes of a
-//! read or a write. So an operation whose caller was killed can go on while the memory already
-//! serves the next request.
+//! A parsed request owns its arguments, except that the bytes of a read or a write are in the
+//! transport's memory. So an operation whose caller was killed can continue while that memory
+//! already serves the next request.
 
 // The `record!` macro makes its structs `pub`; these modules are private to the crate.
 #![allow(unreachable_pub)]
@@ -37,19 +38,19 @@ use skep_types::InodeId;
 use skep_types::codec::{Codec, Reader};
 use xattrs::{SHORT_SET_XATTR_BYTES, XattrRequest};
 
-/// One request as a transport receives it.
+/// One request in the form in which a transport receives it.
 #[derive(Debug)]
 pub(crate) struct RawRequest {
     pub(crate) header: InHeader,
-    /// The operation's fixed struct; more bytes may follow it.
+    /// Starts with the operation's fixed struct. More bytes may follow.
     pub(crate) arguments: Buf,
-    /// Names and data.
+    /// The names and data of the request.
     pub(crate) payload: Buf,
-    /// Memory for the reply.
+    /// The memory for the reply.
     pub(crate) reply: Buf,
 }
 
-/// A request of the kernel, parsed.
+/// A parsed request of the kernel.
 #[derive(Debug)]
 pub(crate) enum Request {
     Names(NameRequest),
@@ -60,13 +61,13 @@ pub(crate) enum Request {
     Directories(DirectoryRequest),
     Xattrs(XattrRequest),
     Ioctl(IoctlRequest),
-    /// The daemon only acknowledges it.
+    /// The daemon replies without doing any work.
     NoWork,
 }
 
 impl Request {
-    /// Whether the worker may drop the operation's future when its caller is killed. All others run
-    /// to their end.
+    /// Whether the worker may drop the operation's future when its caller is killed. All other
+    /// operations run to completion.
     pub(crate) fn may_be_dropped(&self) -> bool {
         match self {
             Self::Names(request) => request.may_be_dropped(),
@@ -83,8 +84,9 @@ impl Request {
 }
 
 impl RawRequest {
-    /// Splits the bytes of one read of `/dev/fuse`. Returns `None` if they have no whole header.
-    /// `has_long_set_xattr` is false on kernels that send the short form of `SETXATTR`.
+    /// Splits the bytes of one read of `/dev/fuse`. `None` means that the bytes contain no complete
+    /// header. `has_long_set_xattr` must be false on kernels that send the short form of
+    /// `SETXATTR`.
     pub(crate) fn from_bytes(bytes: &Buf, reply: Buf, has_long_set_xattr: bool) -> Option<Self> {
         let header = InHeader::decode(&mut Reader::new(bytes.bytes())).ok()?;
         let len = match Opcode::from_number(header.opcode) {
@@ -97,10 +99,11 @@ impl RawRequest {
         Some(Self { header, arguments, payload, reply })
     }
 
-    /// Parses the request.
+    /// Parses the request into an operation with its arguments.
     ///
     /// # Errors
-    /// The error number to reply with: `ENOSYS` for operations that Skep leaves to the kernel.
+    /// Returns the error number to reply with. It is `ENOSYS` for operations that Skep leaves to
+    /// the kernel.
     pub(crate) fn parse(&self) -> Result<Request, i32> {
         let opcode = Opcode::from_number(self.header.opcode).ok_or(libc::ENOSYS)?;
         Ok(match opcode.family() {
@@ -141,7 +144,7 @@ impl RawRequest {
     }
 }
 
-/// Whether `bytes` are a request of the kernel that Skep can parse. For fuzzing: `bytes` may be
+/// Whether `bytes` is a request of the kernel that Skep can parse. For fuzzing, so `bytes` may be
 /// arbitrary.
 pub fn is_request(bytes: &[u8]) -> bool {
     let reply = Buf::new(limits::MAX_IO_BYTES);
@@ -149,7 +152,7 @@ pub fn is_request(bytes: &[u8]) -> bool {
     request.is_some_and(|request| request.parse().is_ok())
 }
 
-/// The first name in `bytes`, and the bytes after the zero byte that ends it.
+/// Returns the first name in `bytes`, and the bytes after the zero byte that ends the name.
 fn split_name(bytes: &[u8]) -> Result<(&[u8], &[u8]), i32> {
     let end = bytes.iter().position(|byte| *byte == 0).ok_or(libc::EINVAL)?;
     match end {
@@ -158,8 +161,8 @@ fn split_name(bytes: &[u8]) -> Result<(&[u8], &[u8]), i32> {
     }
 }
 
-/// Checks the length of an entry's name. The kernel allows longer names on FUSE than on other file
-/// systems.
+/// Checks the length of an entry's name, and returns the name. The kernel allows longer names on
+/// FUSE than on other file systems.
 fn checked_name(name: &[u8]) -> Result<Vec<u8>, i32> {
     if name.len() > skep_types::MAX_NAME_BYTES {
         return Err(libc::ENAMETOOLONG);
@@ -171,7 +174,8 @@ fn inode(nodeid: u64) -> InodeId {
     InodeId::new(nodeid)
 }
 
-/// Whether all bits of an `open` flag are set: `O_SYNC` contains `O_DSYNC`.
+/// Whether all bits of an `open` flag are set in `flags`. All bits must be compared, since `O_SYNC`
+/// contains `O_DSYNC`.
 fn has_flag(flags: u32, flag: i32) -> bool {
     flags & flag as u32 == flag as u32
 }

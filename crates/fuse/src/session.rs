@@ -1,7 +1,7 @@
-//! The threads of one mount, from the first to the last request.
+//! The threads of one mount, from its first to its last request.
 //!
-//! The calling thread starts a worker for each CPU and, with io_uring, one thread that reads
-//! `/dev/fuse`. Then it waits for the workers to start and end, and for signals, and unmounts.
+//! The calling thread starts one worker for each CPU. With io_uring it also starts one thread that
+//! reads `/dev/fuse`. Then it waits for signals and for workers to start and end, and unmounts.
 
 use crate::checked_files::CheckedFiles;
 use crate::context::{Context, RequestOptions};
@@ -29,39 +29,39 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 
-/// Capacity of the mailbox of events: each thread sends a few, and each signal one.
+/// Capacity of the mailbox of events. Each thread sends a few events, and each signal is one event.
 const MAX_EVENTS: usize = 100_000;
-/// Entries in the queue of a CPU without a worker, since this process may not run there or the CPU
-/// may never come online: enough to make progress.
+/// Number of entries in the queue of a CPU without a worker: this process may not run on the CPU,
+/// or the CPU may never come online. A few entries are enough to make progress.
 const FOREIGN_SLOTS: usize = 4;
 
-/// An event that a thread of a mount reports to the thread that started it.
+/// An event of a mount, sent to the thread that started it.
 #[derive(Debug)]
 enum Event {
-    /// The kernel has registered a worker's ports.
+    /// The kernel has registered all ports of a worker.
     Ready,
-    /// The kernel refused a worker's port.
+    /// The kernel refused a port of a worker.
     Refused,
-    /// A thread has ended, with an error if it could not start.
+    /// A thread has ended. An error means that the thread could not start.
     Ended(Result<()>),
-    /// The process got a signal to end.
+    /// The process received a signal that ends the mount.
     Signal,
-    /// An attempt to unmount has ended.
+    /// An attempt to unmount has finished with this result.
     Unmounted(Unmount, io::Result<()>),
-    /// The time for programs to close their files is over.
+    /// The grace period in which programs may close their files is over.
     GraceIsOver,
 }
 
 /// How a session ended.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// It was unmounted.
+    /// The mount was unmounted.
     Unmounted,
-    /// The kernel refused the transport; nothing is mounted.
+    /// The kernel refused the transport, and nothing is mounted.
     Refused,
 }
 
-/// A mount after the negotiation with the kernel.
+/// A mount that has completed the negotiation with the kernel.
 pub(crate) struct Session {
     pub(crate) fd: Arc<OwnedFd>,
     pub(crate) mount_point: PathBuf,
@@ -71,13 +71,14 @@ pub(crate) struct Session {
 
 /// The ports that one worker serves.
 struct WorkerPorts {
-    /// The CPU to run on.
+    /// The CPU to which the worker is pinned, if any.
     cpu: Option<usize>,
-    /// Queues (CPUs) with the number of their entries.
+    /// Queues of the kernel (CPU numbers), each with its number of entries.
     queues: Vec<(u16, usize)>,
 }
 
-/// The most workers that a mount starts: those of all transports that it may try.
+/// Returns the maximum number of workers that a mount starts, summed over all transports that it
+/// may try.
 pub(crate) fn most_workers(choice: TransportChoice) -> usize {
     match choice {
         TransportChoice::Only(kind) => shares(kind).len(),
@@ -110,8 +111,8 @@ fn shares(transport: TransportKind) -> Vec<WorkerPorts> {
     }
 }
 
-/// Serves a session to its end. Each worker calls `connect` on its thread for its file system.
-/// Calls `on_ready` when all workers serve requests.
+/// Serves a session to its end. Each worker calls `connect` on its own thread to get its access to
+/// the file system. Calls `on_ready` when all workers serve requests.
 pub(crate) fn run<F, Fut>(
     session: Session,
     connect: impl Fn(usize) -> Fut + Clone + Send + 'static,
@@ -299,7 +300,7 @@ impl Supervisor {
         (end, self.running, signals.and_then(std::rc::Rc::into_inner))
     }
 
-    /// Applies an event. Returns false when there is nothing left to wait for.
+    /// Applies an event. Returns false if there is nothing left to wait for.
     fn apply(&mut self, event: Event) -> bool {
         match event {
             Event::Ready => {
@@ -342,8 +343,8 @@ impl Supervisor {
         true
     }
 
-    /// Unmounts on a thread of its own: the kernel may first wait for pages that the workers must
-    /// write.
+    /// Unmounts on a thread of its own, since the kernel may first wait for pages that the workers
+    /// must write.
     fn start_unmount(&mut self, how: Unmount) {
         self.is_ending = true;
         let (mount_point, events) = (self.mount_point.clone(), self.events.clone());

@@ -1,9 +1,9 @@
-//! The exchange of messages with the kernel: FUSE over io_uring, or `/dev/fuse` with several
-//! threads.
+//! Exchanges messages with the kernel, through FUSE over io_uring or through `/dev/fuse` with
+//! several threads.
 //!
 //! A worker has several ports of a transport. A port carries one request at a time and owns the
-//! memory for it. Does not own: the work between a request and its reply, which is the same for
-//! both transports (`worker`).
+//! memory for it. Does not own the work between a request and its reply, which is the same for both
+//! transports (`worker`).
 
 pub(crate) mod control;
 pub(crate) mod device;
@@ -30,13 +30,13 @@ impl fmt::Display for TransportKind {
     }
 }
 
-/// The choice of a transport.
+/// The choice of a mount's transport.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransportChoice {
-    /// The fastest that the kernel has.
+    /// The fastest transport that the kernel offers.
     #[default]
     Auto,
-    /// Only this one; the mount fails without it.
+    /// Only this transport. The mount fails if the kernel does not offer it.
     Only(TransportKind),
 }
 

@@ -1,32 +1,32 @@
-//! Requests that wait for another program, perhaps for ever: those for locks, and those that wait
-//! for the kernel to drop pages.
+//! Requests that wait for another program, perhaps for ever: requests for locks, and requests that
+//! wait for the kernel to drop pages.
 //!
-//! Owns, for each worker, the requests that wait ([`Waits`]) and, for the whole mount, the way of
-//! an interrupt to the worker that waits ([`Interrupts`]). Does not own: callers that are killed
-//! (`worker`), and the locks themselves (`ops::locks`).
+//! Owns the waiting requests of each worker ([`Waits`]). Owns, for the whole mount, the routing of
+//! an interrupt to the worker of the interrupted request ([`Interrupts`]). Does not own callers
+//! that are killed (`worker`) or the locks themselves (`ops::locks`).
 //!
 //! # Hazard: when the kernel reports a signal
-//! Only requests that wait here end at any signal; all others end at SIGKILL only (`worker`). The
-//! kernel reports a signal by the message `INTERRUPT`, through `/dev/fuse`. Three facts of Linux
+//! Only requests that wait here end at any signal. All others end only at SIGKILL (`worker`). The
+//! kernel reports a signal by the message `INTERRUPT`, through `/dev/fuse`. Three facts about Linux
 //! 6.18 make this hard:
 //! - Any thread may read the message, not only the worker that has the request. So [`Interrupts`]
 //!   maps the request to its worker.
 //! - The message may be read before the request itself. So interrupts of requests that don't wait
 //!   are stored for a while.
-//! - Under io_uring the kernel sends no message for a signal that came before the daemon took the
-//!   request. But that signal is then pending for the caller when the wait begins. So each wait
-//!   begins with one look at the caller's pending signals.
+//! - Under io_uring the kernel sends no message for a signal that arrived before the daemon took
+//!   the request. But that signal is then still pending for the caller when the wait begins. So
+//!   each wait begins with a check of the caller's pending signals.
 //!
 //! # Hazard: slots of the queue
-//! A request that waits keeps its slot between kernel and daemon. If such requests kept all slots,
-//! the unlock that ends their wait could not arrive. So a request may only wait after
-//! [`Waits::begin`]: `worker` then adds a slot for it.
+//! A waiting request keeps its slot between kernel and daemon. If waiting requests kept all slots,
+//! the unlock for which they wait could not arrive. So a request may only wait after
+//! [`Waits::begin`], and `worker` then adds a slot that replaces its slot.
 //!
 //! # Hazard: dropping pages can need the worker
-//! A new lock holder must see the bytes that other mounts wrote under the lock, and a reader of the
-//! page cache must see bytes that were written past it (`ops::data`). So the mount makes the kernel
-//! drop pages. The kernel blocks meanwhile, perhaps until a worker of this mount has read or
-//! written such a page. So [`Waits::drop_pages`] runs on a thread of its own.
+//! A new lock holder must see the bytes that other mounts wrote under the lock. A reader of the
+//! page cache must see bytes that direct writes stored (`ops::data`). So the mount makes the kernel
+//! drop pages. The kernel blocks the calling thread meanwhile, perhaps until a worker of this mount
+//! has read or written such a page. So [`Waits::drop_pages`] does this on a thread of its own.
 
 use crate::invalidation;
 use crate::limits;
@@ -48,27 +48,27 @@ use std::task::Poll;
 /// An event that another thread reports to a worker.
 #[derive(Debug)]
 pub(crate) enum WaitEvent {
-    /// The caller of the request with this number got a signal.
+    /// The caller of the request with this number received a signal.
     Interrupted(u64),
-    /// The kernel has dropped the pages of the order with this number.
+    /// The kernel has completed the order to drop pages with this number.
     PagesDropped(u64),
 }
 
 #[derive(Debug, Default)]
 struct InterruptTable {
-    /// The worker of each request that waits.
+    /// The worker of each waiting request, by request number.
     waiting: HashMap<u64, MailboxSender<WaitEvent>>,
-    /// Interrupts of requests that don't wait, or not yet; the newest last.
+    /// Numbers of interrupted requests that don't wait, or don't wait yet. The newest is last.
     early: VecDeque<u64>,
 }
 
-/// The way of an interrupt to the worker of the request, for a whole mount.
+/// Routes interrupts to the worker of the interrupted request, for a whole mount.
 ///
 /// # Invariants
 /// At most [`limits::MAX_EARLY_INTERRUPTS`] interrupts are stored.
 #[derive(Debug, Default)]
 pub(crate) struct Interrupts {
-    /// Protects the table alone. No lock is taken and nothing waits under it.
+    /// Protects only the table. While it is held, no other lock is taken and no code waits.
     table: Mutex<InterruptTable>,
 }
 
@@ -77,7 +77,8 @@ impl Interrupts {
         f(&mut self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Reports to the worker that the kernel interrupts a request, or stores the interrupt.
+    /// Reports an interrupt to the worker on which the request waits. If the request does not wait,
+    /// stores the interrupt.
     pub(crate) fn interrupt(&self, unique: u64) {
         self.with(|table| {
             if let Some(worker) = table.waiting.get(&unique) {
@@ -93,7 +94,7 @@ impl Interrupts {
         });
     }
 
-    /// Registers a request that waits. Returns whether it was interrupted before.
+    /// Registers a waiting request. Returns whether the request was interrupted before.
     fn begin(&self, unique: u64, worker: MailboxSender<WaitEvent>) -> bool {
         self.with(|table| {
             table.waiting.insert(unique, worker);
@@ -106,12 +107,12 @@ impl Interrupts {
     }
 }
 
-/// The caller of a request.
+/// The caller of a request, and the number of that request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
-    /// Number of the request.
+    /// Number of the request, unique within the mount.
     pub(crate) unique: u64,
-    /// The number of its thread; zero in another container.
+    /// Number of the thread that made the request. Zero means a thread of another container.
     pub(crate) pid: u32,
 }
 
@@ -121,18 +122,18 @@ struct Interruption {
     raised: Notify,
 }
 
-/// The requests of one worker that wait.
+/// The waiting requests of one worker.
 pub(crate) struct Waits {
     interrupts: Arc<Interrupts>,
-    /// Sends events to this worker.
+    /// Sends events to this worker's mailbox.
     sender: MailboxSender<WaitEvent>,
     device: Arc<OwnedFd>,
     mount_point: PathBuf,
     waiting: RefCell<HashMap<u64, Rc<Interruption>>>,
     begun: Notify,
-    /// Orders to drop pages that the kernel works on, by number.
+    /// Orders to drop pages that the kernel has not completed, by number.
     dropping: RefCell<HashMap<u64, Sender<()>>>,
-    /// The number of the last order.
+    /// Number of the most recent order to drop pages.
     last_order: Cell<u64>,
 }
 
@@ -143,7 +144,7 @@ impl std::fmt::Debug for Waits {
 }
 
 impl Waits {
-    /// No request waits yet. `sender` sends to the mailbox of this worker.
+    /// Creates an empty set of waiting requests. `sender` must send to the mailbox of this worker.
     pub(crate) fn new(
         interrupts: Arc<Interrupts>,
         sender: MailboxSender<WaitEvent>,
@@ -162,7 +163,8 @@ impl Waits {
         })
     }
 
-    /// Begins a wait. Returns `None` if [`limits::MAX_LOCK_WAITS`] requests of the worker wait.
+    /// Begins the wait of a request. `None` means that [`limits::MAX_LOCK_WAITS`] requests of the
+    /// worker wait already.
     pub(crate) fn begin(self: &Rc<Self>, caller: Caller) -> Option<WaitGuard> {
         if self.waiting.borrow().len() >= limits::MAX_LOCK_WAITS {
             return None;
@@ -175,7 +177,7 @@ impl Waits {
         Some(WaitGuard { waits: Rc::clone(self), unique: caller.unique, interruption })
     }
 
-    /// Applies an event of another thread.
+    /// Applies an event that another thread sent.
     pub(crate) fn apply(&self, event: WaitEvent) {
         match event {
             WaitEvent::Interrupted(unique) => self.interrupt(unique),
@@ -183,7 +185,7 @@ impl Waits {
         }
     }
 
-    /// Ends the wait of a request, if it waits.
+    /// Ends the wait of a request, if the request waits.
     pub(crate) fn interrupt(&self, unique: u64) {
         if let Some(interruption) = self.waiting.borrow().get(&unique) {
             interruption.is_raised.set(true);
@@ -191,7 +193,7 @@ impl Waits {
         }
     }
 
-    /// The requests that wait.
+    /// Returns the numbers of the waiting requests.
     pub(crate) fn requests(&self) -> Vec<u64> {
         self.waiting.borrow().keys().copied().collect()
     }
@@ -201,9 +203,9 @@ impl Waits {
         self.begun.wait().await;
     }
 
-    /// Sends a request through the queue of a CPU: `statfs`, which needs no server of the cluster.
-    /// A thread of its own sends it, since this worker may have to serve it. If this process may
-    /// not run on the CPU, it does nothing.
+    /// Sends a request through the queue of a CPU. The request is `statfs`, for which the daemon
+    /// needs no server of the cluster. A separate thread sends it, since this worker may have to
+    /// serve it. Does nothing if this process may not run on the CPU.
     pub(crate) fn kick_queue(&self, queue: u16) {
         let cpu = usize::from(queue);
         if !skep_env::available_cpus().contains(&cpu) {
@@ -220,13 +222,14 @@ impl Waits {
         }
     }
 
-    /// Makes the kernel ask for a file's attributes again. Never blocks.
+    /// Makes the kernel request a file's attributes again before it uses them. Never blocks.
     pub(crate) fn drop_attributes(&self, inode: InodeId) {
         invalidation::invalidate_attributes(&self.device, inode);
     }
 
-    /// Makes the kernel drop a file's attributes and its pages of a range, and write back those
-    /// that are dirty. Waits until it has. Cancel-safe: the kernel then goes on by itself.
+    /// Makes the kernel drop a file's attributes and its pages of a range, and write back dirty
+    /// pages of the range first. Waits until the kernel has done both. Cancel-safe: if the future
+    /// is dropped, the kernel continues by itself.
     pub(crate) async fn drop_pages(
         &self,
         inode: InodeId,
@@ -251,7 +254,7 @@ impl Waits {
     }
 }
 
-/// A request that waits, until the value is dropped.
+/// A waiting request. The wait ends when the value is dropped.
 pub(crate) struct WaitGuard {
     waits: Rc<Waits>,
     unique: u64,
@@ -259,7 +262,7 @@ pub(crate) struct WaitGuard {
 }
 
 impl WaitGuard {
-    /// Returns the value of `future`; `None` if a signal interrupted the caller first.
+    /// Returns the value of `future`. `None` means that a signal interrupted the caller first.
     pub(crate) async fn unless_interrupted<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut raised = pin!(self.interruption.raised.wait());
         let mut future = pin!(future);
@@ -281,11 +284,12 @@ impl Drop for WaitGuard {
 }
 
 /// Whether a signal that isn't blocked is pending for a thread. A signal for the whole process
-/// counts only if the process has no other thread that could take it.
+/// counts only if the process has no other thread that could receive it.
 ///
 /// # Hazard: EINTR without a signal
-/// If a request ends with EINTR and its thread gets no signal, the kernel returns an error number
-/// to the program that no program can expect.
+/// A request must end with EINTR only if its thread has received a signal. Otherwise the kernel
+/// returns an error number to the program that is internal to the kernel, and that no program
+/// expects.
 fn has_pending_signal(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
     status.is_ok_and(|status| shows_pending_signal(&status))

@@ -1,30 +1,32 @@
-//! One worker: its slots, each with a port of the transport and at most one request under way, and
-//! the requests of callers that are killed.
+//! A worker thread of a mount: its slots, and the requests of callers that are killed. Each slot
+//! has a port of the transport and at most one request in flight.
 //!
-//! Does not own: what operations do (`ops`), the wait for locks and its interrupts (`waits`), and
-//! how a port exchanges messages with the kernel (`transport`).
+//! Does not own the operations themselves (`ops`), the waits for locks and their interrupts
+//! (`waits`), or the exchange of messages between a port and the kernel (`transport`).
 //!
 //! # Callers that are killed
-//! As on other file systems, a signal that doesn't kill interrupts only waits for locks (`waits`).
-//! An operation on a dead server waits, and continues when the server is back. But a killed process
-//! (SIGKILL, or Ctrl-C without a handler, which the kernel turns into SIGKILL) must be able to end,
-//! and the kernel lets it end only when its request has a reply. So the worker checks all requests
-//! that take long. If a SIGKILL is pending for a caller, the worker replies EINTR.
+//! As on other file systems, a signal that does not kill the caller interrupts a request only if
+//! the request waits for a lock (`waits`). An operation on a dead server waits, and continues when
+//! the server is back. But a killed process must be able to exit (SIGKILL, or Ctrl-C without a
+//! handler, which the kernel turns into SIGKILL). The kernel lets the process exit only after its
+//! request has a reply. So the worker checks all requests that take long. If a SIGKILL is pending
+//! for a caller, the worker replies EINTR.
 //!
-//! `INTERRUPT` cannot replace this check (Linux 6.18): the kernel sends it at any signal, it never
-//! sends a second one, and with io_uring it sends none if the signal came before the daemon took
-//! the request.
+//! `INTERRUPT` cannot replace this check (Linux 6.18). The kernel sends it at any signal, and never
+//! sends a second `INTERRUPT` for the same request. With io_uring, the kernel sends no `INTERRUPT`
+//! if the signal arrived before the daemon took the request.
 //!
-//! The operation itself then ends in one of two ways (`Request::may_be_dropped`):
-//! - The worker drops the future of a lookup, a read or a write. Its memory serves the next request
-//!   when the last handle to it is gone. A write that cannot be cancelled holds its memory to its
-//!   end, and until then its caller stays.
-//! - All others run to their end without the slot, so that the session never holds half a change.
-//!   The worker then releases what they acquired: it closes a file that they opened.
+//! After the reply, the operation itself ends in one of two ways (`Request::may_be_dropped`):
+//! - The worker drops the future of a lookup, a read or a write. The slot's memory serves the next
+//!   request when the last handle to that memory is gone. A write that cannot be cancelled holds
+//!   the memory until it completes, and its caller cannot exit before that.
+//! - All other operations run to completion without the slot, so that the session never holds half
+//!   a change. The worker then releases the resources that they acquired: it closes a file that
+//!   they opened.
 //!
 //! # Hazard: memory
 //! A cancelled receive may still fill its buffer. So the worker writes a reply, or returns memory
-//! to the kernel, only when no other handle to that memory is left.
+//! to the kernel, only after all other handles to that memory are gone.
 
 use crate::context::Context;
 use crate::file_system::FileSystem;
@@ -47,29 +49,29 @@ use std::time::Duration;
 pub(crate) struct Reply {
     /// Number of the request.
     pub(crate) unique: u64,
-    /// An error number, or the number of bytes in the reply's memory.
+    /// Number of bytes in the reply's memory, or an error number.
     pub(crate) outcome: EncodedReply,
 }
 
-/// Carries one request at a time.
+/// A port of a transport, which carries one request at a time.
 pub(crate) trait Port: 'static {
-    /// Sends the reply to the last request (`None` before the first), and waits for the next.
-    /// Returns `None` at the end of the mount.
+    /// Sends the reply to the last request (`None` before the first request), and waits for the
+    /// next request. Returns `None` at the end of the mount.
     fn exchange(&self, reply: Option<Reply>) -> impl Future<Output = Option<RawRequest>>;
-    /// The memory for the body of a reply.
+    /// Returns the memory for the body of a reply.
     fn reply_memory(&self) -> Buf;
-    /// Whether an operation still has a handle to memory of the port.
+    /// Whether an operation still has a handle to the port's memory.
     fn is_memory_shared(&self) -> bool;
-    /// The queue of the kernel from which it takes requests.
+    /// Returns the number of the kernel's queue from which the port takes requests.
     fn queue(&self) -> u16;
-    /// Makes another port of the same queue. Its first exchange registers it with the kernel.
+    /// Creates another port of the same queue. Its first exchange registers it with the kernel.
     fn another(&self) -> Self;
-    /// Whether the kernel gives requests that are queued already to a new port only after another
-    /// port of the queue has replied ([`kick_queues`]).
+    /// Whether a new port gets requests that are already queued only after another port of the
+    /// queue has replied ([`kick_queues`]).
     const NEEDS_KICKS: bool;
 }
 
-/// The request that a slot works on.
+/// The request that a slot currently processes.
 #[derive(Clone, Copy, Debug)]
 struct RequestUnderWay {
     unique: u64,
@@ -80,26 +82,28 @@ struct RequestUnderWay {
 struct Slot<P> {
     port: P,
     current: Cell<Option<RequestUnderWay>>,
-    /// Raised when the slot is taken from an operation, which then continues without it.
+    /// Incremented when the worker takes the slot from a running operation. The operation then
+    /// continues without the slot.
     turn: Cell<u64>,
     task: RefCell<Option<Task<()>>>,
-    /// Whether it ever got a request.
+    /// Whether the slot has ever received a request.
     has_served: Cell<bool>,
 }
 
 struct Worker<F, P> {
     context: Context<F>,
     slots: RefCell<Vec<Rc<Slot<P>>>>,
-    /// Slots whose port has seen the end of the mount.
+    /// Number of slots whose port has seen the end of the mount.
     ended: Cell<usize>,
     end: Notify,
-    /// Whether [`watch_callers`] runs its checks; if not, the next request wakes it by `begun`.
+    /// Whether [`watch_callers`] runs its checks. If not, the next request wakes it through
+    /// `begun`.
     is_watched: Cell<bool>,
     begun: Notify,
 }
 
-/// Serves the ports until the mount ends. Calls `started` when the kernel has registered all of
-/// them, with false if it refused one.
+/// Serves the ports until the mount ends. Calls `started` when the kernel has accepted or refused
+/// the registrations of the ports, with true if it has accepted all of them.
 pub(crate) async fn run<F: FileSystem, P: Port>(
     context: Context<F>,
     ports: Vec<P>,
@@ -116,7 +120,8 @@ pub(crate) async fn run<F: FileSystem, P: Port>(
     });
     skep_env::set_spin(limits::SPIN);
     ports.into_iter().for_each(|port| add_slot(&worker, port));
-    // The timer fires after the loop has submitted all registrations; the kernel refuses at once.
+    // The timer fires after the loop has submitted all registrations. By then the kernel has
+    // refused invalid ones, since it does this at once.
     skep_env::sleep(Duration::from_millis(1)).await;
     started(worker.ended.get() == 0);
     let watch = skep_env::spawn(watch_callers(Rc::clone(&worker)));
@@ -131,8 +136,8 @@ pub(crate) async fn run<F: FileSystem, P: Port>(
     while worker.ended.get() == 0 {
         worker.end.wait().await;
     }
-    // The kernel has ended the mount: no caller waits for the requests under way, and a dead
-    // cluster would never reply to them.
+    // The kernel has ended the mount. No caller waits for the requests in flight, and servers of a
+    // dead cluster would never reply to them.
     let all_end = async {
         while worker.ended.get() < worker.slots.borrow().len() {
             worker.end.wait().await;
@@ -158,11 +163,11 @@ fn add_slot<F: FileSystem, P: Port>(worker: &Rc<Worker<F, P>>, port: P) {
 /// Kicks queues in which a request may be stuck behind requests that wait for locks.
 ///
 /// # Hazard: queued requests that a new entry does not get
-/// A new entry of an io_uring queue gets requests that come later, but none that is queued already
-/// (Linux 6.18). The kernel hands over a queued request only when an entry of the queue replies. If
-/// all other entries wait for locks, none replies, and the unlock may be among the queued requests.
-/// So the worker sends requests of its own through the queue. It stops when an entry has replied
-/// and is idle: then nothing is queued.
+/// A new entry of an io_uring queue gets requests that arrive later, but no request that is already
+/// queued (Linux 6.18). The kernel passes on a queued request only when an entry of the queue
+/// replies. If all other entries wait for locks, none of them replies, and the unlock may be among
+/// the queued requests. So the worker sends requests of its own through the queue. It stops when an
+/// entry has replied and is idle, since then no request is queued.
 async fn kick_queues<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
     loop {
         worker.context.waits.next().await;
@@ -180,7 +185,8 @@ async fn kick_queues<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
     }
 }
 
-/// Queues with requests that wait for locks and without an idle slot that has served a request.
+/// Returns the queues in which requests wait for locks, and which have no idle slot that has served
+/// a request.
 fn stuck_queues<F: FileSystem, P: Port>(worker: &Worker<F, P>) -> BTreeSet<u16> {
     let waiting = worker.context.waits.requests();
     let slots = worker.slots.borrow();
@@ -193,8 +199,8 @@ fn stuck_queues<F: FileSystem, P: Port>(worker: &Worker<F, P>) -> BTreeSet<u16> 
     with_waits.difference(&idle).copied().collect()
 }
 
-/// Adds a slot to a queue for each of its requests that waits for a lock. Without them the waiting
-/// requests would take all slots, and the unlock could not arrive.
+/// Adds a slot to a queue for each request of the queue that waits for a lock. Otherwise the
+/// waiting requests would take all slots, and the unlock could not arrive.
 async fn replace_waiting<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
     let mut added: HashMap<u16, usize> = HashMap::new();
     loop {
@@ -270,7 +276,7 @@ async fn serve<F: FileSystem, P: Port>(
     worker.end.notify();
 }
 
-/// Waits until no operation has a handle to memory of the port.
+/// Waits until no operation has a handle to the port's memory.
 async fn wait_for_memory<P: Port>(port: &P) {
     let mut pause = Duration::from_micros(100);
     while port.is_memory_shared() {
@@ -302,8 +308,8 @@ fn release_killed<F: FileSystem, P: Port>(
     slot.task.replace(Some(task));
 }
 
-/// Checks the callers of requests that were under way at the last check already. Sleeps while no
-/// request is under way.
+/// Checks the callers of requests that were already in flight at the previous check. Sleeps while
+/// no request is in flight.
 async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
     let mut seen: Vec<u64> = Vec::new();
     loop {
@@ -325,8 +331,8 @@ async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
     }
 }
 
-/// Whether a SIGKILL is pending for a thread, or the thread has ended. Number 0 means a thread of
-/// another container: its state cannot be read, so it counts as alive.
+/// Whether a SIGKILL is pending for a thread, or the thread has ended. `pid` 0 means a thread of
+/// another container. Its state cannot be read, so it counts as alive.
 fn is_being_killed(pid: u32) -> bool {
     if pid == 0 {
         return false;

@@ -1,9 +1,11 @@
-//! Measures whether this machine can emulate the rates of a lab, before anything is created.
+//! Measures whether this machine can emulate the rates of a lab, before any part of the lab is
+//! created.
 //!
 //! For half a second, one pair of threads per two processors sends data over loopback, with a
-//! checksum on both sides, as a lab does. A lab can carry this rate divided by [`COST_OF_A_LAB`],
-//! since its bytes also pass a mount, a page cache and two more interfaces. The measurement uses
-//! elapsed time, so that other programs on this machine count.
+//! checksum on both sides, as a lab does. A lab can carry the measured rate divided by
+//! [`COST_OF_A_LAB`], since its bytes also pass a mount, a page cache and two more interfaces. The
+//! measurement uses elapsed time and not CPU time, so that the load of other programs on this
+//! machine counts.
 
 use skep_types::codec::crc32c;
 use skep_types::{Error, ErrorCode, Result};
@@ -16,17 +18,17 @@ use std::time::Duration;
 
 /// Duration of the measurement.
 const SPAN: Duration = Duration::from_millis(500);
-/// Bytes of one request of a lab.
+/// Length in bytes of one message, like one request in a lab.
 const PIECE: usize = 1 << 20;
-/// Work per byte in a lab, relative to this measurement. A lab without limits writes one byte for
-/// about four bytes here. Half of the machine must stay idle, since a busy machine cannot emulate
-/// rates.
+/// Work per byte in a lab, relative to this measurement. While this measurement moves about four
+/// bytes, a lab without limits writes one byte. And half of the machine must stay idle, since a
+/// busy machine cannot emulate rates.
 const COST_OF_A_LAB: u64 = 8;
 
-/// Bytes in a second that a lab on this machine can carry now.
+/// Returns the number of bytes per second that a lab on this machine can carry now.
 ///
 /// # Errors
-/// `Io` if loopback can't be used.
+/// Returns `Io` if loopback can't be used.
 pub fn capacity() -> Result<u64> {
     let pairs = (thread::available_parallelism().map_or(1, usize::from) / 2).max(1);
     let is_over = Arc::new(AtomicBool::new(false));
@@ -45,7 +47,7 @@ pub fn capacity() -> Result<u64> {
     thread::sleep(SPAN);
     is_over.store(true, Ordering::Relaxed);
     for thread in threads {
-        // A broken connection shows in the measured rate.
+        // A broken connection lowers the measured rate, so its error is ignored here.
         let _ = thread.join();
     }
     let seconds = (skep_env::now() - start).as_secs_f64();
@@ -55,7 +57,7 @@ pub fn capacity() -> Result<u64> {
 fn send(mut to: TcpStream, is_over: &AtomicBool) {
     let mut piece = vec![0x5a; PIECE];
     while !is_over.load(Ordering::Relaxed) {
-        // The data contains the sum, so that the compiler cannot omit it.
+        // The data contains the checksum, so that the compiler cannot omit its computation.
         let sum = crc32c(&piece);
         piece[..4].copy_from_slice(&sum.to_le_bytes());
         if to.write_all(&piece).is_err() {
@@ -74,8 +76,8 @@ fn receive(mut from: TcpStream, moved: &AtomicU64) {
     std::hint::black_box(sums);
 }
 
-/// The problem of a lab that needs `wanted` bytes per second on a machine that carries `capacity`.
-/// `None` means that the machine is fast enough.
+/// Returns the problem if a lab needs `wanted` bytes per second on a machine that carries
+/// `capacity`. `None` means that the machine is fast enough.
 fn objection(wanted: u64, capacity: u64) -> Option<String> {
     let megabytes = |bytes: u64| bytes / 1_000_000;
     (wanted > capacity).then(|| {
@@ -88,11 +90,11 @@ fn objection(wanted: u64, capacity: u64) -> Option<String> {
     })
 }
 
-/// Checks that this machine carries `wanted` bytes in a second.
+/// Checks that this machine carries `wanted` bytes per second.
 ///
 /// # Errors
-/// `LimitReached` with both rates if it does not. If `is_forced`, this is reported as progress
-/// instead.
+/// Returns `LimitReached` with both rates if it does not. If `is_forced`, the problem is only
+/// reported through `report`.
 pub(crate) fn check(wanted: u64, is_forced: bool, report: &mut dyn FnMut(&str)) -> Result<()> {
     let capacity = capacity()?;
     match objection(wanted, capacity) {

@@ -1,4 +1,4 @@
-//! Checks before a lab is started.
+//! Checks that run before a lab is started.
 
 use crate::command::{NEEDED, call};
 use crate::data;
@@ -9,11 +9,11 @@ use crate::state::{State, namespaces_of};
 use skep_types::{Error, ErrorCode, Result};
 use std::process::Command;
 
-/// Creates interfaces and queues of the kinds that a lab uses, in a namespace that ends with the
-/// command.
+/// Commands that create interfaces and queues of the kinds that a lab uses. They run in a namespace
+/// that the kernel removes when the commands end.
 const TRY_NETWORK: &str = "ip link add name b type bridge && ip link add name v type veth peer name w && \
                            tc qdisc add dev v root tbf rate 1mbit burst 20000 limit 20000";
-/// The same for delays.
+/// A command that creates a delay of the kind that a lab uses, in such a namespace.
 const TRY_DELAY: &str = "tc qdisc add dev lo root netem delay 1ms";
 
 fn refused(code: ErrorCode, what: impl Into<String>) -> Error {
@@ -23,7 +23,7 @@ fn refused(code: ErrorCode, what: impl Into<String>) -> Error {
 /// Checks that this process may start and remove labs.
 ///
 /// # Errors
-/// `NotPermitted` if not.
+/// Returns `NotPermitted` if this process does not run as root.
 pub(crate) fn check_root() -> Result<()> {
     match rustix::process::geteuid().is_root() {
         true => Ok(()),
@@ -38,9 +38,11 @@ pub(crate) fn check_root() -> Result<()> {
 /// Checks the description, the name, and the programs and kernel features of this machine.
 ///
 /// # Errors
-/// `Configuration` with all problems of the description; `NotPermitted` without root; `Exists` if
-/// the name is in use; `NoSpace` without memory for targets; `Unsupported` if a program or a part
-/// of the kernel is missing.
+/// - `Configuration`: the description has problems. The error lists all of them.
+/// - `NotPermitted`: this process does not run as root.
+/// - `Exists`: the name is in use.
+/// - `NoSpace`: there is not enough memory for targets in memory.
+/// - `Unsupported`: a program or a feature of the kernel is missing.
 pub(crate) fn check(name: &str, description: &Description) -> Result<()> {
     let problems = description.problems();
     if !problems.is_empty() {
@@ -78,7 +80,7 @@ pub(crate) fn check(name: &str, description: &Description) -> Result<()> {
     Ok(())
 }
 
-/// Checks that targets in memory have space.
+/// Checks that `free` bytes of memory are enough for the targets in memory.
 fn check_memory(description: &Description, free: u64) -> Result<()> {
     let targets = u64::from(description.servers) * u64::from(description.targets);
     let needed = targets * MIN_TARGET_MEMORY;
@@ -132,7 +134,7 @@ fn check_name_is_free(name: &str, description: &Description) -> Result<()> {
     }
 }
 
-/// Bytes available for targets in memory.
+/// Returns the number of bytes of memory that are available for targets.
 pub(crate) fn free_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));

@@ -4,7 +4,7 @@ use crate::names::PROCESS_VARIABLE;
 use skep_types::{Error, ErrorCode, Result};
 use std::process::{Command, Stdio};
 
-/// The required programs, with their Debian packages.
+/// The required programs, each with its Debian package.
 pub(crate) const NEEDED: [(&str, &str); 6] = [
     ("ip", "iproute2"),
     ("tc", "iproute2"),
@@ -14,17 +14,17 @@ pub(crate) const NEEDED: [(&str, &str); 6] = [
     ("umount", "mount"),
 ];
 
-/// A command that carries a lab's mark.
+/// Returns a command with a lab's mark in its environment.
 pub(crate) fn marked(lab: &str, program: &str) -> Command {
     let mut command = Command::new(program);
     command.env(PROCESS_VARIABLE, lab);
     command
 }
 
-/// Runs a system command to its end. Returns its standard output.
+/// Runs a system command until it exits. Returns its standard output.
 ///
 /// # Errors
-/// `Io` with the command and its standard error.
+/// Returns `Io` with the command and its standard error if the command fails.
 pub(crate) fn call(command: &mut Command) -> Result<String> {
     let error_text = match command.stdin(Stdio::null()).output() {
         Ok(output) if output.status.success() => {
@@ -39,12 +39,12 @@ pub(crate) fn call(command: &mut Command) -> Result<String> {
     Err(Error::new(ErrorCode::Io, what))
 }
 
-/// Runs `ip` with arguments separated by blanks.
+/// Runs `ip` with the arguments in `line`, which are separated by blanks.
 pub(crate) fn ip(lab: &str, line: &str) -> Result<String> {
     call(marked(lab, "ip").args(line.split(' ')))
 }
 
-/// Runs `tc` with arguments separated by blanks.
+/// Runs `tc` with the arguments in `line`, which are separated by blanks.
 pub(crate) fn tc(lab: &str, line: &str) -> Result<String> {
     call(marked(lab, "tc").args(line.split(' ')))
 }

@@ -1,26 +1,27 @@
-//! Detects whether the processors of this machine limited a measurement, which then does not
-//! describe the emulated cluster.
+//! Detects whether the processors of this machine limited a measurement. Such a measurement does
+//! not describe the emulated cluster.
 //!
 //! [`CpuWatch`] reads `/proc/stat` at intervals. Each sample is the idle share of the processors
-//! since the previous one. A sample below [`IDLE_ENOUGH`] is *saturated*. If more than
-//! [`SATURATED_BEARABLE`] of the samples are saturated, the processors were the limit. Waiting for
-//! disks counts as idle, since it uses no processor. Time of programs started with `nice` also
-//! counts as idle: they yield to those of the lab.
+//! since the previous sample. A sample below [`IDLE_ENOUGH`] is *saturated*. If the share of
+//! saturated samples exceeds [`SATURATED_BEARABLE`], the processors were the limit. Time in which a
+//! processor waits for disks counts as idle. Time of programs that were started with `nice` also
+//! counts as idle, since such programs yield to the lab's programs.
 
 use serde::{Deserialize, Serialize};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time between samples. Short enough for runs of seconds. The counters advance by ticks of up to
-/// 10 ms, so the error of a sample is about two percent.
+/// Time between samples. It is short enough for runs of a few seconds. The counters advance by
+/// ticks of up to 10 ms, so the error of a sample is about two percent.
 const PERIOD: Duration = Duration::from_millis(250);
-/// Idle share below which a process may have waited for a processor.
+/// Minimum idle share of a sample that is not saturated. Below it, a process may have waited for a
+/// processor.
 pub const IDLE_ENOUGH: f64 = 0.05;
-/// Share of saturated samples up to which a run is valid.
+/// Maximum share of saturated samples in a valid run.
 pub const SATURATED_BEARABLE: f64 = 0.10;
 
-/// Ticks of all processors since boot. `idle` was available to the lab.
+/// Ticks of all processors since boot. `idle` are the ticks that were available to the lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Ticks {
     idle: u64,
@@ -28,12 +29,13 @@ struct Ticks {
 }
 
 impl Ticks {
-    /// Parses the text of `/proc/stat`. `None` means another format.
+    /// Parses the text of `/proc/stat`. `None` means that the format is unknown.
     fn parse(text: &str) -> Option<Self> {
         let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let ticks: Vec<u64> =
             line.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
-        // user nice system idle iowait irq softirq steal; time of guests is in user already.
+        // The fields are: user nice system idle iowait irq softirq steal. `user` includes the time
+        // of guests.
         let idle = ticks.get(1)? + ticks.get(3)? + ticks.get(4)?;
         Some(Self { idle, all: ticks.iter().take(8).sum() })
     }
@@ -42,26 +44,26 @@ impl Ticks {
         Self::parse(&std::fs::read_to_string("/proc/stat").ok()?)
     }
 
-    /// Idle share since an earlier sample. `None` means that no tick has passed.
+    /// Returns the idle share since an earlier reading. `None` means that no tick has passed.
     fn idle_since(self, earlier: Self) -> Option<f64> {
         let all = self.all.checked_sub(earlier.all).filter(|all| *all > 0)?;
-        // The kernel sometimes decreases the counter of waiting.
+        // The kernel sometimes decreases the counter `iowait`.
         Some(self.idle.saturating_sub(earlier.idle) as f64 / all as f64)
     }
 }
 
-/// Use of the processors during a run.
+/// The use of the processors during a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CpuUse {
     /// Number of samples.
     pub samples: usize,
-    /// Samples in which hardly any processor was idle.
+    /// Number of samples in which hardly any processor was idle.
     pub saturated_samples: usize,
     /// Mean share of idle time, from 0 to 1.
     pub mean_idle: f64,
-    /// Least idle share of all samples.
+    /// Minimum idle share of all samples, from 0 to 1.
     pub least_idle: f64,
-    /// Whether the processors were the limit: the measurement is invalid.
+    /// Whether the processors were the limit, so that the measurement is invalid.
     pub is_limit: bool,
 }
 
@@ -75,7 +77,7 @@ impl CpuUse {
         Self { samples, saturated_samples, mean_idle, least_idle, is_limit }
     }
 
-    /// A sentence for people, below a result.
+    /// Returns a sentence for people, to print below a result.
     pub fn in_words(&self) -> String {
         let Self { samples, saturated_samples, mean_idle, .. } = self;
         match self.is_limit {
@@ -97,7 +99,7 @@ pub struct CpuWatch {
 }
 
 impl CpuWatch {
-    /// Begins to watch.
+    /// Starts to take samples, in a thread of its own.
     pub fn start() -> Self {
         let (end, ended) = mpsc::channel();
         let thread = std::thread::spawn(move || {
@@ -116,9 +118,9 @@ impl CpuWatch {
         Self { end, thread }
     }
 
-    /// Stops, and returns the use of the processors since the start.
+    /// Stops taking samples, and returns the use of the processors since the start.
     pub fn finish(self) -> CpuUse {
-        // The thread ends too when this end of the channel is gone.
+        // The thread ends as soon as this sender is dropped.
         drop(self.end);
         CpuUse::of(&self.thread.join().unwrap_or_default())
     }

@@ -1,5 +1,5 @@
-//! The data directory of a lab. A marker file names the lab; a directory is removed only with its
-//! marker.
+//! The data directory of a lab. It contains a marker file with the name of the lab. A directory
+//! without this marker is never removed, unless it is empty.
 
 use crate::command::{call, marked};
 use crate::names::{MARKER_FILE, memory_name};
@@ -15,10 +15,10 @@ pub(crate) struct Mount {
     pub(crate) point: PathBuf,
 }
 
-/// All mounts at a directory or below it, innermost first.
+/// Returns all mounts at a directory or below it, innermost first.
 ///
 /// # Errors
-/// `Io` if the mount table cannot be read: nothing may be removed then.
+/// Returns `Io` if the mount table cannot be read. The caller must then remove nothing.
 pub(crate) fn mounts_below(directory: &Path) -> Result<Vec<Mount>> {
     let table = fs::read_to_string("/proc/self/mounts")?;
     let mut found: Vec<Mount> = table
@@ -33,7 +33,7 @@ pub(crate) fn mounts_below(directory: &Path) -> Result<Vec<Mount>> {
     Ok(found)
 }
 
-/// Decodes the octal escapes of the table, such as `\040` for a blank.
+/// Decodes the octal escapes of the mount table, such as `\040` for a blank.
 fn unescape(word: &str) -> String {
     let mut text = String::new();
     let mut rest = word;
@@ -53,12 +53,12 @@ fn unescape(word: &str) -> String {
     text + rest
 }
 
-/// Whether something is mounted right at a directory.
+/// Whether a file system is mounted on exactly this directory.
 pub(crate) fn is_mount_point(directory: &Path) -> Result<bool> {
     Ok(mounts_below(directory)?.iter().any(|mount| mount.point == directory))
 }
 
-/// The reason why a directory cannot hold the data of a lab. `None` means that it can.
+/// Returns the reason why a directory cannot hold the data of a lab. `None` means that it can.
 pub(crate) fn objection(directory: &Path) -> Option<String> {
     let shown = directory.display();
     match fs::read_dir(directory).map(|mut entries| entries.next().is_none()) {
@@ -78,18 +78,19 @@ pub(crate) fn objection(directory: &Path) -> Option<String> {
     }
 }
 
-/// The lab that a directory is marked for.
+/// Returns the lab that the marker file of a directory names. `None` means that there is no marker.
 fn lab_of(directory: &Path) -> Option<String> {
     let text = fs::read_to_string(directory.join(MARKER_FILE)).ok()?;
     Some(text.trim().to_owned())
 }
 
-/// Creates the data directory. If it is in memory, its capacity is `memory_bytes`.
+/// Creates the data directory. If the lab's data is in memory, the capacity of the directory is
+/// `memory_bytes`.
 pub(crate) fn make(state: &State, memory_bytes: u64) -> Result<()> {
     let directory = &state.directory;
     let named = |error: std::io::Error| Error::from(error).within(directory.display());
     fs::create_dir_all(directory).map_err(named)?;
-    // The marker precedes all other files.
+    // The marker must be written before all other files.
     fs::write(directory.join(MARKER_FILE), format!("{}\n", state.name)).map_err(named)?;
     if state.description.in_memory {
         let name = memory_name(&state.name);
@@ -103,7 +104,8 @@ pub(crate) fn make(state: &State, memory_bytes: u64) -> Result<()> {
 /// Removes the data directory of a lab. Returns whether it existed.
 ///
 /// # Errors
-/// `InUse` if something else is mounted in it; `Exists` if it has contents without the lab's mark.
+/// - `InUse`: a file system that is not the lab's is mounted in the directory.
+/// - `Exists`: the directory has contents, but not the lab's marker.
 pub(crate) fn remove(lab: &str, directory: &Path) -> Result<bool> {
     let own = memory_name(lab);
     for mount in mounts_below(directory)? {
@@ -116,11 +118,11 @@ pub(crate) fn remove(lab: &str, directory: &Path) -> Result<bool> {
             );
             return Err(Error::new(ErrorCode::InUse, what));
         }
-        // Lazily, since a program of a user may still have files open in it.
+        // Unmount lazily, since a user's program may still have files open in it.
         call(marked(lab, "umount").arg("--lazy").arg(directory))?;
     }
     let named = |error: std::io::Error| Error::from(error).within(directory.display());
-    // The marker may be missing if `up` was killed before writing it; the directory is empty then.
+    // If `up` was killed before it wrote the marker, the directory is empty and has no marker.
     match fs::remove_dir(directory) {
         Ok(()) => return Ok(true),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
@@ -134,7 +136,7 @@ pub(crate) fn remove(lab: &str, directory: &Path) -> Result<bool> {
         );
         return Err(Error::new(ErrorCode::Exists, what));
     }
-    // The marker goes last, so that an interrupted removal can be repeated.
+    // Remove the marker last, so that an interrupted removal can be repeated.
     for entry in fs::read_dir(directory).map_err(named)? {
         let path = entry.map_err(named)?.path();
         if path.ends_with(MARKER_FILE) {

@@ -1,4 +1,5 @@
-//! The description of a lab, from a file, a predefined shape, or options.
+//! The description of a lab. It is read from a file, or is a predefined shape, or is built from
+//! options.
 
 use crate::limits::{MAX_DELAY, MAX_HOSTS, MAX_METADATA_TARGETS, MAX_NAME, MAX_TARGETS};
 use crate::rate::Rate;
@@ -10,11 +11,11 @@ use std::time::Duration;
 
 /// Default name of a lab.
 pub const DEFAULT_NAME: &str = "lab";
-/// Largest variability. With more, a target would be as slow as a tenth of its rate for seconds,
-/// like a broken one.
+/// Maximum variability in percent. With more, a target would run at a tenth of its rate for
+/// seconds, like a broken target.
 const MAX_VARIABILITY: u32 = 50;
 
-/// A share in percent, as in `10%`.
+/// A share in percent, written as `10%`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Percent(pub u32);
@@ -45,7 +46,7 @@ impl std::str::FromStr for Percent {
     }
 }
 
-/// A span of time, as in `1ms` or `250us`.
+/// A span of time, written as `1ms` or `250us`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Delay(pub Duration);
@@ -93,31 +94,31 @@ impl std::str::FromStr for Delay {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Description {
-    /// Servers, each with one storage service.
+    /// Number of servers, each with one storage service.
     pub servers: u16,
-    /// Storage targets of each server.
+    /// Number of storage targets of each server.
     pub targets: u16,
-    /// Client hosts, each with a mount.
+    /// Number of client hosts, each with a mount.
     pub clients: u16,
-    /// Metadata targets, all on the metadata host.
+    /// Number of metadata targets, all on the metadata host.
     pub metadata_targets: u16,
     /// Rate of each server's link, in each direction. `None` means no limit.
     pub link: Option<Rate>,
     /// Rate of each client's link, in each direction. `None` means no limit.
     pub client_link: Option<Rate>,
-    /// Rate of each target, reads and writes together. `None` means no limit.
+    /// Rate of each target, for reads and writes together. `None` means no limit.
     pub target_rate: Option<Rate>,
     /// Standard deviation of the rate of a target, as a share of the rate.
     pub target_variability: Option<Percent>,
-    /// Random seed of the rate variation.
+    /// Random seed for the variation of the rates.
     pub seed: u64,
     /// One-way delay of a packet between two hosts. `None` means no added delay.
     pub delay: Option<Delay>,
     /// Policy that chooses the targets of new files. `None` means the default of Skep.
     pub chooser: Option<String>,
-    /// Keep targets in memory, so that the disk of this machine is not the limit.
+    /// Whether targets are in memory, so that the disk of this machine is not the limit.
     pub in_memory: bool,
-    /// Directory for the data of the targets. `None` means below /var/tmp/skep-lab.
+    /// Directory for the data of the targets. `None` means a directory below /var/tmp/skep-lab.
     pub directory: Option<PathBuf>,
 }
 
@@ -142,10 +143,10 @@ impl Default for Description {
 }
 
 impl Description {
-    /// Reads a description from the text of a TOML file.
+    /// Parses a description from the text of a TOML file.
     ///
     /// # Errors
-    /// `Configuration` with the invalid line.
+    /// Returns `Configuration` with the invalid line.
     pub fn parse(text: &str) -> Result<Self> {
         toml::from_str(text)
             .map_err(|error| Error::new(ErrorCode::Configuration, error.to_string()))
@@ -154,7 +155,7 @@ impl Description {
     /// Reads a description from a TOML file.
     ///
     /// # Errors
-    /// `Configuration` with the file name and the invalid line.
+    /// Returns `Configuration` with the file name and, if the file can be read, the invalid line.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(|error| {
             Error::new(ErrorCode::Configuration, error.to_string()).within(path.display())
@@ -162,7 +163,7 @@ impl Description {
         Self::parse(&text).map_err(|error| error.within(path.display()))
     }
 
-    /// All problems of the description. Empty if it is valid.
+    /// Returns all problems of the description. The list is empty if the description is valid.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let counts = [
@@ -205,8 +206,8 @@ impl Description {
         problems
     }
 
-    /// Largest total rate of all servers in bytes per second, from the limits of links and targets.
-    /// `None` means that nothing is limited.
+    /// Returns the maximum total rate of all servers in bytes per second, from the limits of links
+    /// and targets. `None` means that neither has a limit.
     pub fn total_rate(&self) -> Option<u64> {
         let of = |rate: Option<Rate>, count: u64| {
             rate.map(|rate| rate.bytes_per_second().saturating_mul(count))
@@ -221,10 +222,11 @@ impl Description {
     }
 }
 
-/// Checks the name of a lab. It becomes part of other names, in which dashes separate the parts.
+/// Checks the name of a lab. It must not contain dashes, since it becomes part of other names in
+/// which dashes separate the parts.
 ///
 /// # Errors
-/// `Configuration` with the format of names.
+/// Returns `Configuration` with the rules for names if the name is invalid.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     let is_good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_good) {

@@ -1,8 +1,8 @@
-//! Removes a lab, or the remains of one.
+//! Removes a lab, or the remains of an incomplete one.
 //!
-//! Nothing here assumes that `up` has completed. Processes are found by the state file, by their
-//! namespaces, and by a mark in their environment; namespaces by their names; mounts by their
-//! directories. Any of these may be gone already.
+//! No step assumes that `up` has completed. Processes are found by the state file, by their
+//! namespaces, and by a mark in their environment. Namespaces are found by their names, and mounts
+//! by their directories. Any of these may be gone already.
 
 use crate::command::{call, ip, marked};
 use crate::data;
@@ -15,17 +15,17 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Name of the process that starts a lab, among the lab's processes.
+/// Name of the process that starts the lab, in the state's list of processes.
 pub(crate) const MAKER: &str = "up";
 
-/// The removed parts of a lab, or the parts that would be removed.
+/// The parts of a lab that were removed, or that would be removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Removed {
     /// The lab's name.
     pub name: String,
-    /// Whether anything of the lab existed.
+    /// Whether any part of the lab existed.
     pub was_there: bool,
-    /// Processes that were ended.
+    /// Number of processes that were killed.
     pub processes: usize,
     /// Mount points that were unmounted.
     pub mounts: Vec<PathBuf>,
@@ -46,7 +46,7 @@ struct LabRemains {
 
 impl LabRemains {
     fn of(lab: &str) -> Result<Self> {
-        // If the state cannot be read, the rest is found without it.
+        // If the state cannot be read, the other parts are found without it.
         let state = State::load(lab).ok();
         let run = state_directory(lab);
         let data = match &state {
@@ -61,9 +61,9 @@ impl LabRemains {
         Ok(Self { state, namespaces: namespaces_of(lab), mounts, data, run })
     }
 
-    /// The running processes.
+    /// Returns the ids of the lab's running processes.
     fn processes(&self, lab: &str) -> Vec<u32> {
-        // Looks for namespaces again: more may exist by now.
+        // Looks for namespaces again, since more may exist by now.
         let mut found = of_lab(lab, &namespaces_of(lab));
         let noted = self.state.iter().filter(|state| state.is_of_this_boot());
         for process in noted.flat_map(|state| &state.processes) {
@@ -84,14 +84,16 @@ impl LabRemains {
 /// Removes all existing parts of a lab.
 ///
 /// # Errors
-/// `Configuration` for an invalid name; `NotPermitted` without root; the error of a process, mount
-/// or directory that cannot be removed: the rest of the lab stays then, and the next call
-/// continues.
+/// - `Configuration`: the name is invalid.
+/// - `NotPermitted`: this process does not run as root.
+/// - Another error: a process, mount or directory cannot be removed. The rest of the lab then
+///   stays, and the next call continues.
 pub fn down(lab: &str) -> Result<Removed> {
     crate::description::check_name(lab)?;
     crate::check::check_root()?;
     let found = LabRemains::of(lab)?;
-    // First ends the process that starts the lab and its children, which would create more.
+    // First kill the process that starts the lab and its children, since they would create more
+    // parts.
     let maker = found.state.iter().filter(|state| state.is_of_this_boot());
     let maker = maker.flat_map(|state| &state.processes).find(|process| process.name == MAKER);
     let mut processes = 0;
@@ -102,8 +104,9 @@ pub fn down(lab: &str) -> Result<Removed> {
         let still = |pid: &u32| crate::process::start_time(*pid).is_some();
         processes += kill_all(|| started.iter().copied().filter(still).collect())?;
     }
-    // Its last steps may be missing in the parts found above, and its last child may still run. So
-    // this looks for namespaces again until none is left.
+    // The parts above were found before that process was killed, so the parts that its last steps
+    // created may be missing. Its last child may still run. So look for parts again until no
+    // namespace is left.
     let found = LabRemains::of(lab)?;
     let mut namespaces = Vec::new();
     let mut mounts = Vec::new();
@@ -143,7 +146,7 @@ pub fn down(lab: &str) -> Result<Removed> {
 /// Returns the parts that [`down`] would remove.
 ///
 /// # Errors
-/// `Configuration` for an invalid name.
+/// Returns `Configuration` if the name is invalid.
 pub fn would_remove(lab: &str) -> Result<Removed> {
     crate::description::check_name(lab)?;
     let found = LabRemains::of(lab)?;
@@ -161,7 +164,7 @@ pub fn would_remove(lab: &str) -> Result<Removed> {
     })
 }
 
-/// Removes the lab's own directory, with the state file last.
+/// Removes the lab's own directory. The state file is removed last.
 fn remove_run(lab: &str, run: &Path) -> Result<()> {
     let named = |error: std::io::Error| Error::from(error).within(run.display());
     let ignore_missing = |result: std::io::Result<()>| match result {
@@ -176,7 +179,7 @@ fn remove_run(lab: &str, run: &Path) -> Result<()> {
         );
         return Err(Error::new(ErrorCode::InUse, what));
     }
-    // Removes mount points one by one, and only if empty: files in a mount are never removed.
+    // Remove mount points one by one, and only if empty: files in a mount must never be removed.
     let points = run.join("mnt");
     for entry in fs::read_dir(&points).into_iter().flatten() {
         ignore_missing(fs::remove_dir(entry.map_err(named)?.path()))?;
@@ -188,7 +191,7 @@ fn remove_run(lab: &str, run: &Path) -> Result<()> {
     }
     ignore_missing(fs::remove_dir(run))
         .map_err(|error| error.within(format_args!("cannot remove lab '{lab}'")))?;
-    // Fails if other labs use these directories.
+    // This fails if other labs use these directories, and the error is ignored.
     for root in [STATE_ROOT, DATA_ROOT] {
         let _ = fs::remove_dir(root);
     }

@@ -1,11 +1,12 @@
-//! Emulated clusters on one host: `skep lab`.
+//! Emulated clusters on one host, for the command `skep lab`.
 //!
-//! Each server and each client is a host of its own: a network namespace with a link whose rate is
-//! limited in both directions, and delayed where the kernel can. Each target can have a limited
-//! rate too. Services and mounts are processes of the program `skep`, which keep running; [`State`]
-//! lists them.
+//! A lab has one host for each server and each client. A host is a network namespace with a link.
+//! The link's rate can be limited in both directions, and packets can be delayed if the kernel
+//! supports this. The rate of each target can be limited too. Services and mounts are processes of
+//! the program `skep`. These processes keep running after `up`, and [`State`] lists them.
 //!
-//! [`up`](fn@up) starts a lab; [`down`](fn@down) removes one, or the remains of one.
+//! [`up`](fn@up) starts a lab. [`down`](fn@down) removes a lab, or the remains of an incomplete
+//! lab.
 //!
 //! Does not own measurements: benchmarks and studies run their programs on the hosts of a lab.
 

@@ -2,42 +2,46 @@
 
 use std::time::Duration;
 
-/// Most servers, and most clients: each is a namespace with a pair of interfaces and a process or
-/// two. The bridge takes 1023 interfaces.
+/// Maximum number of servers, and also of clients. Each is a namespace with a pair of interfaces
+/// and one or two processes. The bridge accepts 1023 interfaces.
 pub(crate) const MAX_HOSTS: u16 = 250;
-/// Most targets of one server: each is a thread.
+/// Maximum number of targets of one server. Each target is a thread.
 pub(crate) const MAX_TARGETS: u16 = 64;
-/// Most metadata targets: one thread each on the metadata host.
+/// Maximum number of metadata targets. Each is a thread on the metadata host.
 pub(crate) const MAX_METADATA_TARGETS: u16 = 64;
-/// Longest name of a lab. It is part of the names of namespaces and directories.
+/// Maximum length in bytes of a lab's name, which is part of the names of namespaces and
+/// directories.
 pub(crate) const MAX_NAME: usize = 16;
-/// Slowest rate of a link or target. Below it, protocol messages take a notable share, and requests
-/// of 1 MiB exceed the timeouts of clients.
+/// Minimum rate of a link or target in bytes per second. Below it, protocol messages take a notable
+/// share of the rate, and requests of 1 MiB exceed the timeouts of clients.
 pub(crate) const MIN_RATE: u64 = 125_000;
-/// Fastest rate for the kernel's token bucket.
+/// Maximum rate of a link or target in bytes per second, for the kernel's token bucket.
 pub(crate) const MAX_RATE: u64 = 12_500_000_000;
-/// Longest delay of a link: a round trip stays within the timeout of heartbeats.
+/// Maximum delay of a link. It is chosen so that a round trip stays within the timeout of
+/// heartbeats.
 pub(crate) const MAX_DELAY: Duration = Duration::from_millis(500);
-/// Largest frame on the links. Large frames cost fewer cycles for each byte, and leave 99.3 % of
-/// the rate to data.
+/// Maximum frame size on the links, in bytes. Large frames cost fewer CPU cycles for each byte, and
+/// leave 99.3 % of the rate to data.
 pub(crate) const MTU: u32 = 9000;
-/// Burst of a link after a pause, as time at its rate. Long enough that timers late by a few
-/// milliseconds cost no rate, short enough to be invisible in a transfer.
+/// Burst of a link after a pause, as time at the link's rate. It is long enough that timers which
+/// fire a few milliseconds late cost no rate. It is too short to affect the time of a transfer.
 pub(crate) const BURST: Duration = Duration::from_millis(5);
-/// Smallest burst in frames: with less, a link would never send.
+/// Minimum burst in frames. With less, a link would never send.
 pub(crate) const MIN_BURST_FRAMES: u32 = 2;
-/// Queue in front of a link. Larger than the windows of all connections, so that no packet is
-/// dropped, as on a network with flow control, and no rate is lost to retransmissions.
+/// Length in bytes of the queue in front of a link. It exceeds the sum of the windows of all
+/// connections. So the queue drops no packet, like a network with flow control, and no rate is lost
+/// to retransmissions.
 pub(crate) const QUEUE_BYTES: u32 = 64 << 20;
-/// Queue of a delayed link, in packets.
+/// Length of the queue of a delayed link, in packets.
 pub(crate) const DELAYED_PACKETS: u32 = 100_000;
-/// How long one service, or one mount, may take to start.
+/// Maximum time in which one service or one mount must become ready.
 pub(crate) const START_PATIENCE: Duration = Duration::from_secs(60);
-/// How long processes may take to end once they are killed.
+/// Maximum time in which processes must exit after they were killed.
 pub(crate) const END_PATIENCE: Duration = Duration::from_secs(20);
 /// Interval between checks of processes.
 pub(crate) const TICK: Duration = Duration::from_millis(20);
-/// Least memory for each target in memory: for its own files, and for small tests.
+/// Minimum memory in bytes for each target in memory. It is enough for the target's own files and
+/// for small tests.
 pub(crate) const MIN_TARGET_MEMORY: u64 = 64 << 20;
-/// Targets in memory may take the available memory divided by this.
+/// Targets in memory may use at most the available memory divided by this number.
 pub(crate) const MEMORY_SHARE: u64 = 2;

@@ -1,48 +1,52 @@
-//! Names and addresses of all parts of a lab. Names contain the name of the lab, so that its
-//! remains can be found.
+//! Names and addresses of all parts of a lab. Each name contains the name of the lab, so that the
+//! remains of an incomplete lab can be found.
 //!
-//! A lab's network is reached from within its namespaces only, so all labs use the same addresses.
+//! A lab's network can be reached only from within the lab's namespaces, so all labs use the same
+//! addresses.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
-/// Below it each lab has a directory for its state, its logs and its mounts.
+/// Directory that contains one directory for each lab, with the lab's state, logs and mounts.
 pub const STATE_ROOT: &str = "/run/skep-lab";
-/// Default parent directory for the data of labs.
+/// Default parent of the data directories of labs.
 pub const DATA_ROOT: &str = "/var/tmp/skep-lab";
-/// Where the system keeps the names of network namespaces.
+/// Directory in which the system keeps the names of network namespaces.
 pub const NAMESPACES: &str = "/run/netns";
-/// Variable in the environment of all processes of a lab: its value is the lab's name.
+/// Environment variable that marks all processes of a lab. Its value is the lab's name.
 pub const PROCESS_VARIABLE: &str = "SKEP_LAB_PROCESS";
-/// File in a data directory that contains the name of its lab.
+/// Name of the file in a data directory that contains the name of the directory's lab.
 pub(crate) const MARKER_FILE: &str = "skep-lab-data";
-/// Prefix of all names.
+/// Prefix of all names that the lab gives to parts of the system.
 const PREFIX: &str = "skep-lab-";
-/// Ports of the services: each has a host of its own, or shares one with other kinds.
+/// Ports of the services. The ports may be fixed, since two services of the same kind never share a
+/// host.
 pub(crate) const MANAGEMENT_PORT: u16 = 7400;
 pub(crate) const METADATA_PORT: u16 = 7410;
 pub(crate) const STORAGE_PORT: u16 = 7420;
-/// The metadata host.
+/// Name of the metadata host.
 pub(crate) const METADATA_HOST: &str = "m1";
-/// Bits of addresses that all hosts share.
+/// Length in bits of the address prefix that all hosts share.
 pub(crate) const ADDRESS_BITS: u8 = 16;
 
-/// The directory of a lab's state.
+/// Returns the directory of a lab's state.
 pub(crate) fn state_directory(lab: &str) -> PathBuf {
     Path::new(STATE_ROOT).join(lab)
 }
 
-/// A lab's network namespace for a host, or for the network between them.
+/// Returns the name of a lab's network namespace for a host, or for the network that connects the
+/// hosts.
 pub(crate) fn namespace(lab: &str, host: &str) -> String {
     format!("{PREFIX}{lab}-{host}")
 }
 
-/// The lab that a namespace belongs to by its name.
+/// Returns the lab to which a namespace belongs by its name. `None` means that it belongs to no
+/// lab.
 pub(crate) fn lab_of_namespace(namespace: &str) -> Option<&str> {
     namespace.strip_prefix(PREFIX)?.split_once('-').map(|(lab, _)| lab)
 }
 
-/// The source of a file system in memory, in the mount table.
+/// Returns the source in the mount table of a lab's in-memory file system.
 pub(crate) fn memory_name(lab: &str) -> String {
     format!("{PREFIX}{lab}")
 }
@@ -51,16 +55,16 @@ pub(crate) fn memory_name(lab: &str) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// It runs management and metadata.
+    /// The host runs management and metadata.
     Metadata,
-    /// It runs a storage service.
+    /// The host runs a storage service.
     Server,
-    /// It has a mount.
+    /// The host has a mount of the cluster.
     Client,
 }
 
-/// Name and address of host `number` (from 1) of a role. The addresses are those for tests of
-/// networks (RFC 2544).
+/// Returns name and address of host `number` (from 1) of a role. The addresses are those reserved
+/// for tests of networks (RFC 2544).
 pub(crate) fn host(role: Role, number: u16) -> (String, Ipv4Addr) {
     let last = u8::try_from(number).expect("fewer hosts than addresses: limits.rs");
     match role {
@@ -76,7 +80,7 @@ mod tests {
     use crate::limits::{MAX_HOSTS, MAX_NAME};
     use std::collections::BTreeSet;
 
-    /// Longest name of a network interface in Linux, in bytes.
+    /// Maximum length of the name of a network interface in Linux, in bytes.
     const MAX_INTERFACE: usize = 15;
 
     #[test]

@@ -1,15 +1,16 @@
-//! Hosts as network namespaces, and the links between them.
+//! Creates hosts as network namespaces, and the links between them.
 //!
-//! All interfaces live in the lab's own namespaces; the network of this machine is not touched. One
-//! namespace has the bridge. Each host has a pair of interfaces: `eth0` in its own namespace, and
-//! one with the host's name in the bridge's. A token bucket limits each end: at `eth0` the packets
-//! that the host sends, at the bridge those that it receives. All traffic of a host is limited,
-//! including that of management and metadata, as on a real network.
+//! All interfaces are in the lab's own namespaces, so the network of this machine stays unchanged.
+//! One namespace has the bridge. Each host has a pair of interfaces: `eth0` in its own namespace,
+//! and one with the host's name in the bridge's namespace. A token bucket at each end limits the
+//! packets that leave it. The bucket at `eth0` limits the packets that the host sends, and the
+//! bucket at the bridge limits the packets that the host receives. All traffic of a host is
+//! limited, including traffic of management and metadata, as on a real network.
 //!
 //! # Hazard: large packets
-//! The kernel passes up to 64 KiB to an interface at once and splits them into frames later. With a
-//! smaller bucket the kernel splits them earlier, which costs processor time but keeps the rate. So
-//! the size of a bucket depends on the rate only ([`Bucket::of`]).
+//! The kernel passes up to 64 KiB to an interface at once, and later splits this data into frames.
+//! If the bucket is smaller than this data, the kernel splits it earlier, which costs processor
+//! time but keeps the rate. So the size of a bucket may depend on the rate alone ([`Bucket::of`]).
 
 use crate::command::{ip, tc};
 use crate::limits::{BURST, DELAYED_PACKETS, MIN_BURST_FRAMES, MTU, QUEUE_BYTES};
@@ -20,18 +21,18 @@ use serde_json::Value;
 use skep_types::{Error, ErrorCode, Result};
 use std::time::Duration;
 
-/// Bytes of an Ethernet header, which the kernel counts with each frame.
+/// Length in bytes of an Ethernet header, which the kernel counts with each frame.
 const HEADER_BYTES: u32 = 14;
-/// The bridge.
+/// Name of the bridge's interface.
 const BRIDGE: &str = "bridge";
-/// A host's end of its link.
+/// Name of the interface at a host's end of its link.
 pub(crate) const HOST_END: &str = "eth0";
 
 /// The token bucket of one direction of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Bucket {
     bytes_per_second: u64,
-    /// Bytes that may be sent at once after a pause.
+    /// Maximum number of bytes that may be sent at once after a pause.
     burst_bytes: u64,
 }
 
@@ -43,14 +44,14 @@ impl Bucket {
         Self { bytes_per_second, burst_bytes: burst.max(smallest) }
     }
 
-    /// In the words of tc(8), where `bps` are bytes.
+    /// Returns the bucket in the syntax of tc(8), where `bps` means bytes per second.
     fn words(self) -> String {
         let Self { bytes_per_second, burst_bytes } = self;
         format!("tbf rate {bytes_per_second}bps burst {burst_bytes} limit {QUEUE_BYTES}")
     }
 }
 
-/// The lines for tc(8) that limit what leaves an interface, and delay it.
+/// Returns the lines for tc(8) that limit and delay the packets that leave an interface.
 fn discipline(device: &str, rate: Option<u64>, delay: Option<Duration>) -> Vec<String> {
     let delayed =
         delay.map(|delay| format!("netem delay {}us limit {DELAYED_PACKETS}", delay.as_micros()));
@@ -66,7 +67,7 @@ fn discipline(device: &str, rate: Option<u64>, delay: Option<Duration>) -> Vec<S
     }
 }
 
-/// Makes the namespace with the bridge.
+/// Creates the namespace with the bridge.
 pub(crate) fn make_bridge(state: &State) -> Result<()> {
     let State { name, network, .. } = state;
     ip(name, &format!("netns add {network}"))?;
@@ -74,7 +75,7 @@ pub(crate) fn make_bridge(state: &State) -> Result<()> {
     ip(name, &format!("-n {network} link set {BRIDGE} up")).map(drop)
 }
 
-/// Makes a host and its link.
+/// Creates a host and its link.
 pub(crate) fn make_host(state: &State, host: &Host) -> Result<()> {
     let State { name: lab, network, .. } = state;
     let Host { name, namespace, address, link_bytes_per_second: rate, .. } = host;
@@ -85,7 +86,8 @@ pub(crate) fn make_host(state: &State, host: &Host) -> Result<()> {
          {namespace}"
     ))?;
     let delay = state.description.delay.map(|delay| delay.0);
-    // Each packet leaves exactly one host, so the delay is there and not at the bridge.
+    // Each packet leaves exactly one host, so only the host's end delays packets, and the bridge's
+    // end does not.
     for line in discipline(HOST_END, *rate, delay) {
         tc(lab, &format!("-n {namespace} {line}"))?;
     }
@@ -98,19 +100,19 @@ pub(crate) fn make_host(state: &State, host: &Host) -> Result<()> {
     ip(format!("-n {network} link set {name} master {BRIDGE} up")).map(drop)
 }
 
-/// Bytes that a host has sent and received.
+/// The number of bytes that a host has sent and received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Bytes that left the host, with all headers.
+    /// Number of bytes that left the host, with all headers.
     pub sent_bytes: u64,
-    /// Bytes that reached it.
+    /// Number of bytes that reached the host, with all headers.
     pub received_bytes: u64,
 }
 
-/// Bytes that a host has sent and received since it was created.
+/// Returns the number of bytes that a host has sent and received since it was created.
 ///
 /// # Errors
-/// `Io` if the host does not exist.
+/// Returns `Io` if the host does not exist.
 pub fn traffic(state: &State, host: &Host) -> Result<Traffic> {
     let text = ip(&state.name, &format!("-n {} -s -j link show dev {HOST_END}", host.namespace))?;
     let value: Value = serde_json::from_str(&text).map_err(|error| {

@@ -13,30 +13,31 @@ use std::path::Path;
 /// A process that was started for a lab.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Its role: `storage`, `mount`, ...
+    /// Role of the process, such as `storage` or `mount`.
     pub name: String,
-    /// The host that it runs on.
+    /// Name of the host on which the process runs.
     pub host: String,
-    /// Its id.
+    /// Process id.
     pub pid: u32,
-    /// Start time in ticks of the kernel's clock since boot. It differs for a later process with
-    /// the same id.
+    /// Start time in ticks of the kernel's clock since boot. A later process with the same id has a
+    /// different start time.
     pub start_time: u64,
 }
 
-/// Fields of `/proc/<pid>/stat` after the name, which may contain any character.
+/// Returns the fields of `/proc/<pid>/stat` after the process name. The name may contain any
+/// character.
 fn stat_fields(pid: u32) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = text.rsplit_once(')')?;
     Some(fields.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Indexes of fields, counted from the first one after the name.
+/// Indexes of fields, counted from zero at the first field after the name.
 const STATE_FIELD: usize = 0;
 const PARENT_FIELD: usize = 1;
 const START_FIELD: usize = 19;
 
-/// Start time of a process. `None` means that no such process runs.
+/// Returns the start time of a process. `None` means that no such process runs.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     let fields = stat_fields(pid)?;
     let has_ended = matches!(fields.get(STATE_FIELD)?.as_str(), "Z" | "X");
@@ -49,42 +50,44 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
 }
 
 impl Process {
-    /// The process with an id that was just started.
+    /// Returns the running process with an id that was just started. `None` means that it has
+    /// exited.
     pub(crate) fn of(name: &str, host: &str, pid: u32) -> Option<Self> {
         let start_time = start_time(pid)?;
         Some(Self { name: name.into(), host: host.into(), pid, start_time })
     }
 
-    /// Whether it still runs.
+    /// Whether the process still runs.
     pub fn runs(&self) -> bool {
         start_time(self.pid) == Some(self.start_time)
     }
 }
 
-/// Ids of all processes.
+/// Returns the ids of all processes of this machine.
 fn all() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten();
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The identity of a namespace behind a file.
+/// Returns the identity of the namespace to which a file refers: device and inode number.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path).ok().map(|it| (it.dev(), it.ino()))
 }
 
-/// Whether a process was started for a lab, directly or by another process of the lab.
+/// Whether a process carries a lab's mark, since `up` or another process of the lab started it.
 fn is_marked(pid: u32, lab: &str) -> bool {
     let mark = format!("{PROCESS_VARIABLE}={lab}");
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
 }
 
-/// All processes but this one that run in these namespaces, or carry the lab's mark.
+/// Returns the ids of all processes but this one that run in one of these namespaces or carry the
+/// lab's mark.
 pub(crate) fn of_lab(lab: &str, namespaces: &[String]) -> Vec<u32> {
     let inside: BTreeSet<_> =
         namespaces.iter().filter_map(|name| identity(&Path::new(NAMESPACES).join(name))).collect();
-    // The file of an incomplete namespace is a plain file, or refers to the namespace of this
-    // machine.
+    // While a namespace is being created, its file is a plain file or refers to this machine's own
+    // namespace. Processes in the latter must not be found.
     let own = identity(Path::new("/proc/self/ns/net"));
     let is_inside = |pid: u32| {
         let identity = identity(Path::new(&format!("/proc/{pid}/ns/net")));
@@ -99,7 +102,7 @@ pub(crate) fn of_lab(lab: &str, namespaces: &[String]) -> Vec<u32> {
     found
 }
 
-/// The children of a process.
+/// Returns the ids of the children of a process.
 pub(crate) fn children(parent: u32) -> Vec<u32> {
     let parent = parent.to_string();
     let mut found = all();
@@ -109,11 +112,12 @@ pub(crate) fn children(parent: u32) -> Vec<u32> {
     found
 }
 
-/// Kills all processes that `find` returns, until it returns none twice in a row: a starting
-/// process gets its mark a moment later. Returns the number of killed processes.
+/// Kills all processes that `find` returns, until it returns none twice in a row. Once is not
+/// enough, since a starting process gets its mark a moment after its start. Returns the number of
+/// killed processes.
 ///
 /// # Errors
-/// `TimedOut` with the processes that do not end.
+/// Returns `TimedOut` with the processes that do not exit in time.
 pub(crate) fn kill_all(find: impl Fn() -> Vec<u32>) -> Result<usize> {
     let deadline = skep_env::now() + END_PATIENCE;
     let mut killed = BTreeSet::new();
@@ -133,7 +137,7 @@ pub(crate) fn kill_all(find: impl Fn() -> Vec<u32>) -> Result<usize> {
         }
         for pid in left {
             killed.insert(pid);
-            // It may have ended a moment ago.
+            // The process may have exited a moment ago, so an error is ignored.
             let _ = skep_env::send_signal(pid, libc::SIGKILL);
         }
         std::thread::sleep(TICK);
@@ -145,12 +149,12 @@ mod tests {
     use super::*;
     use std::process::{Child, Command};
 
-    /// Ended whatever becomes of the test.
+    /// A child process that is killed also if the test fails.
     struct Ended(Child);
 
     impl Drop for Ended {
         fn drop(&mut self) {
-            // It has ended already, in a test that passed.
+            // If the test passed, the process has exited already.
             let _ = self.0.kill();
             let _ = self.0.wait();
         }
@@ -166,7 +170,7 @@ mod tests {
         assert!(process.runs());
         let other = Process { start_time: process.start_time + 1, ..process.clone() };
         assert!(!other.runs());
-        // The kernel shows its environment a moment after the start.
+        // The kernel shows the environment of a process only a moment after the start.
         let deadline = skep_env::now() + END_PATIENCE;
         while of_lab(&lab, &[]).is_empty() {
             assert!(skep_env::now() < deadline);

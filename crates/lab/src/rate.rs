@@ -5,11 +5,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use std::fmt;
 use std::str::FromStr;
 
-/// Bytes in a second, within what a lab can emulate.
+/// A rate in bytes per second, within the range that a lab can emulate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rate(u64);
 
-/// Units with the bytes per second of one. Networks count in bits, with factors of 1000.
+/// Units, each with its number of bytes per second. As usual for networks, the units in bits have
+/// factors of 1000.
 const UNITS: [(&str, f64); 9] = [
     ("kbit", 1e3 / 8.0),
     ("Mbit", 1e6 / 8.0),
@@ -23,12 +24,12 @@ const UNITS: [(&str, f64); 9] = [
 ];
 
 impl Rate {
-    /// Bytes in a second.
+    /// Returns the rate in bytes per second.
     pub fn bytes_per_second(self) -> u64 {
         self.0
     }
 
-    /// The rate in bits, as usual for links: `400Mbit`.
+    /// Returns the rate in bits, as is usual for links: `400Mbit`.
     pub fn in_bits(self) -> String {
         let bits = self.0 as f64 * 8.0;
         match bits {
@@ -39,7 +40,7 @@ impl Rate {
     }
 }
 
-/// Rounds to three digits after the point.
+/// Rounds to three decimal places.
 fn round(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
 }

@@ -1,4 +1,4 @@
-//! Runs a command on hosts of a lab at the same time.
+//! Runs a command on several hosts of a lab at the same time.
 
 use crate::command::marked;
 use crate::cpu_watch::{CpuUse, CpuWatch};
@@ -14,56 +14,56 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time for a command to end by itself after its timeout.
+/// How long a command may take to exit after its timeout, before it is killed.
 const END_PATIENCE: Duration = Duration::from_secs(2);
-/// Variable that names the host to the command.
+/// Environment variable whose value is the name of the host on which a command runs.
 const HOST_VARIABLE: &str = "SKEP_LAB_HOST";
-/// Lines in the queue to the caller. A program that writes faster than the caller reads has to
-/// wait.
+/// Maximum number of output lines in the queue to the caller. A program that writes faster than the
+/// caller reads must wait.
 const WAITING_LINES: usize = 1024;
-/// Longest piece of a line that is passed on at once.
+/// Maximum length in bytes of a line. Longer lines are passed on in pieces.
 const MAX_LINE: u64 = 64 << 10;
 
-/// The result of a command on a host.
+/// The result of a command on one host.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HostRun {
-    /// The host.
+    /// Name of the host.
     pub host: String,
-    /// Its exit code. `None` means that a signal ended it.
+    /// Exit code of the command. `None` means that a signal ended the command.
     pub exit_code: Option<i32>,
-    /// The signal that ended it.
+    /// The signal that ended the command, if any.
     pub signal: Option<i32>,
-    /// Whether it was stopped because of the timeout.
+    /// Whether the command was signalled because of the timeout.
     pub is_timed_out: bool,
-    /// How long it ran.
+    /// Duration of the command in seconds.
     pub seconds: f64,
-    /// Bytes that left the host meanwhile, with all headers.
+    /// Number of bytes that left the host during the run, with all headers.
     pub sent_bytes: u64,
-    /// Bytes that reached it.
+    /// Number of bytes that reached the host during the run, with all headers.
     pub received_bytes: u64,
 }
 
-/// A command on all its hosts.
+/// The result of a command on all its hosts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Run {
-    /// In the order in which they were named.
+    /// Results in the order in which the caller named the hosts.
     pub hosts: Vec<HostRun>,
-    /// From the first start to the last end.
+    /// Seconds from the start of the first command to the end of the last one.
     pub seconds: f64,
-    /// Use of the processors of this machine.
+    /// Use of this machine's processors during the run.
     pub cpu: CpuUse,
-    /// Whether measurements in this run are valid: the processors were not the limit.
+    /// Whether measurements in this run are valid, since the processors were not the limit.
     pub is_valid: bool,
 }
 
 impl Run {
-    /// Whether the command ended with 0 everywhere.
+    /// Whether the command exited with 0 on all hosts.
     pub fn is_success(&self) -> bool {
         self.hosts.iter().all(|run| run.exit_code == Some(0))
     }
 }
 
-/// The output stream of a line.
+/// The output stream to which a line was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
     /// Standard output.
@@ -80,13 +80,13 @@ struct HostProcess {
     is_timed_out: bool,
 }
 
-/// Runs a command on hosts, with the mount as the working directory if the host has one. Passes
-/// each line of output to `on_line`. Does not wait for background processes that the command
-/// leaves.
+/// Runs a command on hosts. If a host has a mount, the mount is the working directory. Passes each
+/// line of output to `on_line`. Does not wait for background processes that the command leaves
+/// behind.
 ///
 /// # Errors
-/// `InvalidArgument` without a command; `Io` if it cannot be started on a host: it is killed on the
-/// others then.
+/// - `InvalidArgument`: the command is empty.
+/// - `Io`: the command cannot be started on a host. It is then killed on the other hosts.
 pub fn run(
     state: &State,
     hosts: &[&Host],
@@ -117,8 +117,8 @@ pub fn run(
     let mut report_line =
         |(index, stream, line): OutputLine| on_line(&hosts[index].name, stream, &line);
     await_all(&mut running, start, timeout, &received, &mut report_line)?;
-    // Readers end with the command, unless a background process holds the pipe. Then the lines in
-    // the queue now are the rest.
+    // Readers end with the command, unless a background process holds the pipe open. In both cases
+    // only the lines that are in the queue now are still passed on.
     for line in received.try_iter() {
         report_line(line);
     }
@@ -140,7 +140,7 @@ pub fn run(
     Ok(Run { hosts: runs, seconds, is_valid: !cpu.is_limit, cpu })
 }
 
-/// Index of the host, the stream, and the line without its end.
+/// Index of the host, the stream, and the line without its line end.
 type OutputLine = (usize, Stream, Vec<u8>);
 type LineSender = std::sync::mpsc::SyncSender<OutputLine>;
 
@@ -158,7 +158,7 @@ fn start_on(
         starting.current_dir(point);
     }
     starting.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // In a process group of its own, and ended with this process.
+    // The child has a process group of its own, and is terminated when this process ends.
     let mut child = skep_env::spawn_child(&mut starting)
         .map_err(|error| Error::from(error).within(format_args!("on {}", host.name)))?;
     let readers = vec![
@@ -189,7 +189,7 @@ fn reader(
     })
 }
 
-/// Sends a signal to a command and to all that it started.
+/// Sends a signal to a command and to all processes that it started.
 fn end(running: &mut HostProcess, signal: i32) {
     if running.status.is_none() {
         let _ = skep_env::send_group_signal(running.child.id(), signal);

@@ -1,4 +1,5 @@
-//! Services and mounts of a lab: separate processes of the program `skep`, each on its host.
+//! Starts the services and mounts of a lab. Each is a separate process of the program `skep` on its
+//! host.
 
 use crate::command::{call, marked};
 use crate::limits::{START_PATIENCE, TICK};
@@ -15,26 +16,26 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Sets the host name for all programs of the host, then executes the program.
+/// Shell command that sets the host name for all programs of the host, then executes the program.
 const SET_HOST_NAME: &str = "echo \"$0\" > /proc/sys/kernel/hostname && exec \"$@\"";
 /// Size at which the log of a process is renamed to `FILE.old`.
 const LOG_LIMIT: &str = "16MiB";
-/// Lines of a log that an error shows.
+/// Number of log lines that an error shows.
 const SHOWN_LINES: usize = 5;
 
 /// Starts the lab's processes.
 pub(crate) struct Starter<'a> {
-    /// The program `skep`.
+    /// Path of the program `skep`.
     pub(crate) program: &'a Path,
     pub(crate) state: &'a mut State,
-    /// The socket on which processes report that they are ready. It is a file, since abstract names
-    /// are local to a network namespace.
+    /// The socket on which processes report that they are ready. It has a path, since abstract
+    /// socket names are local to a network namespace.
     readiness: UnixDatagram,
     socket: PathBuf,
 }
 
-/// A command that runs a program on a host, in the mount namespace of this machine, so that mounts
-/// are visible everywhere. It executes the program under the same process id.
+/// Returns a command that runs a program on a host, under the process id of the command. The
+/// program stays in the mount namespace of this machine, so that its mounts are visible everywhere.
 fn on_host(lab: &str, host: &Host) -> Command {
     let mut command = marked(lab, "nsenter");
     command.arg(format!("--net={NAMESPACES}/{}", host.namespace));
@@ -57,17 +58,17 @@ impl<'a> Starter<'a> {
         Ok(Self { program, state, readiness, socket })
     }
 
-    /// The directory of a host's services.
+    /// Returns the directory of a service on a host.
     fn place(&self, host: &Host, name: &str) -> PathBuf {
         self.state.directory.join(&host.name).join(name)
     }
 
-    /// Runs `skep` on a host to its end.
+    /// Runs `skep` on a host until it exits. Returns its standard output.
     pub(crate) fn skep(&self, host: &Host, arguments: &[OsString]) -> Result<String> {
         call(on_host(&self.state.name, host).arg(self.program).args(arguments))
     }
 
-    /// Runs `skep` with these words on the metadata host, about the lab's cluster.
+    /// Runs `skep` with the arguments `words` on the metadata host, for the lab's cluster.
     pub(crate) fn administer(&self, words: &[&str]) -> Result<String> {
         let host = self.metadata_host();
         let mut arguments = texts(words);
@@ -145,7 +146,8 @@ impl<'a> Starter<'a> {
     pub(crate) fn start_mount(&mut self, host: &Host) -> Result<()> {
         let point = host.mount_point.clone().expect("a client has one");
         fs::create_dir_all(&point).map_err(|error| Error::from(error).within(point.display()))?;
-        // Names the token file, so that commands about paths in the mount need no options.
+        // The source of the mount names the token file, so that commands about paths in the mount
+        // need no options.
         let mut arguments = texts(&["mount", "--cluster"]);
         arguments.push(self.state.token_file.clone().into());
         arguments.extend(texts(&["--log-limit", LOG_LIMIT]));
@@ -233,7 +235,7 @@ impl<'a> Starter<'a> {
     }
 }
 
-/// The last lines of a log, indented.
+/// Returns the last lines of a log, indented.
 fn tail(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<_> = text.lines().collect();

@@ -3,18 +3,18 @@
 use crate::description::Description;
 use serde::Serialize;
 
-/// A shape with a name.
+/// A predefined lab with a name.
 #[derive(Debug, Clone, Serialize)]
 pub struct Shape {
-    /// Its name on the command line.
+    /// Name of the shape on the command line.
     pub name: &'static str,
-    /// Its purpose.
+    /// Purpose of the shape.
     pub about: &'static str,
-    /// The description of the lab.
+    /// Description of the lab.
     pub description: Description,
 }
 
-/// All predefined shapes.
+/// Returns all predefined shapes.
 pub fn shapes() -> Vec<Shape> {
     let of = |name, about, text| Shape {
         name,
@@ -36,7 +36,7 @@ pub fn shapes() -> Vec<Shape> {
     ]
 }
 
-/// The shape of this name.
+/// Returns the shape with this name. `None` means that no shape has this name.
 pub fn shape(name: &str) -> Option<Shape> {
     shapes().into_iter().find(|shape| shape.name == name)
 }

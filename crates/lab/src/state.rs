@@ -1,7 +1,7 @@
-//! The state of a lab, stored in a file for other commands and for its removal.
+//! The state of a lab, stored in a file for other commands and for the removal of the lab.
 //!
-//! The file is written before anything is created, with the names of all parts, and again after
-//! each process is started.
+//! The file is written before any part of the lab is created, with the names of all parts. It is
+//! written again after each start of a process.
 
 use crate::description::{Description, check_name};
 use crate::names::{
@@ -15,16 +15,16 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Version of the file.
+/// Version of the file format.
 const VERSION: u32 = 1;
-/// The file.
+/// Name of the file in the lab's state directory.
 const STATE_FILE: &str = "lab.json";
 
 /// The phase of a lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// `up` is running, or was interrupted.
+    /// `up` is still running, or was interrupted.
     Starting,
     /// All mounts are ready.
     Up,
@@ -33,22 +33,23 @@ pub enum Phase {
 /// A host of a lab: a network namespace with one link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
-    /// Its name in the lab: `s1`, `c3`, `m1`.
+    /// Name of the host in the lab, such as `s1`, `c3` or `m1`.
     pub name: String,
-    /// Its role.
+    /// Role of the host.
     pub role: Role,
-    /// Its network namespace.
+    /// Name of the host's network namespace.
     pub namespace: String,
-    /// Its address in the lab's network.
+    /// Address of the host in the lab's network.
     pub address: String,
-    /// Rate of its link in each direction. `None` means no limit.
+    /// Rate of the host's link, in each direction. `None` means no limit.
     pub link_bytes_per_second: Option<u64>,
-    /// Where the cluster is mounted for its programs, if it is a client.
+    /// Directory on which the cluster is mounted for programs of this host. `None` means that the
+    /// host is not a client.
     pub mount_point: Option<PathBuf>,
 }
 
 impl Host {
-    /// Command prefix that runs a command on this host.
+    /// Returns the command prefix that runs a command on this host.
     pub fn enter(&self) -> Vec<String> {
         ["ip", "netns", "exec", &self.namespace].map(str::to_owned).to_vec()
     }
@@ -57,44 +58,45 @@ impl Host {
 /// A storage target of a lab.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
-    /// Name of its server.
+    /// Name of the target's server.
     pub server: String,
-    /// Its directory.
+    /// Directory of the target.
     pub directory: PathBuf,
-    /// Its rate, of reads and writes together. `None` means no limit.
+    /// Rate of the target, for reads and writes together. `None` means no limit.
     pub rate_bytes_per_second: Option<u64>,
-    /// Standard deviation of the rate, in percent of it.
+    /// Standard deviation of the rate, in percent of the rate.
     pub variability_percent: u32,
 }
 
-/// A lab.
+/// All parts of a lab, as stored in its file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// Version of this record.
+    /// Version of the file format.
     pub version: u32,
     /// The lab's name.
     pub name: String,
-    /// How far it is.
+    /// Whether the lab is starting or up.
     pub phase: Phase,
-    /// The requested lab.
+    /// Description of the requested lab.
     pub description: Description,
-    /// Boot id of the kernel when the lab was started.
+    /// Boot id of the kernel when the lab was started. Processes of an earlier boot no longer
+    /// exist.
     pub boot: String,
-    /// The network namespace that has the bridge between the hosts.
+    /// Name of the network namespace that has the bridge between the hosts.
     pub network: String,
-    /// Address of management, from within the lab.
+    /// Address of management, reachable only from within the lab.
     pub cluster: String,
-    /// File with the cluster's token.
+    /// Path of the file with the cluster's token.
     pub token_file: PathBuf,
-    /// Below it are the directories of services and targets.
+    /// Directory that contains the directories of services and targets.
     pub directory: PathBuf,
-    /// Below it are the logs.
+    /// Directory that contains the logs.
     pub log_directory: PathBuf,
-    /// All hosts: the metadata host, servers, clients.
+    /// All hosts in this order: the metadata host, servers, clients.
     pub hosts: Vec<Host>,
-    /// All storage targets, in the order in which the cluster numbers them if it can.
+    /// All storage targets. If possible, the cluster numbers them in this order.
     pub targets: Vec<Target>,
-    /// All processes that were started, including ended ones.
+    /// All processes that were started, including processes that have exited.
     pub processes: Vec<Process>,
 }
 
@@ -103,7 +105,7 @@ fn configuration(what: String) -> Error {
 }
 
 impl State {
-    /// The state of a lab to start. Nothing of it exists yet.
+    /// Returns the initial state of a lab. No part of the lab exists yet.
     pub(crate) fn plan(name: &str, description: &Description) -> Self {
         let run = state_directory(name);
         let directory = match &description.directory {
@@ -154,11 +156,11 @@ impl State {
         }
     }
 
-    /// Reads the state of a lab.
+    /// Reads the state of a lab from its file.
     ///
     /// # Errors
-    /// `NotFound` if there is no lab of this name; `Configuration` if the name is invalid, or the
-    /// state cannot be read.
+    /// - `NotFound`: there is no lab with this name.
+    /// - `Configuration`: the name is invalid, or the state cannot be read.
     pub fn load(name: &str) -> Result<Self> {
         check_name(name)?;
         let path = state_directory(name).join(STATE_FILE);
@@ -191,7 +193,7 @@ impl State {
         Ok(state)
     }
 
-    /// Writes the state: readers see the old one or this one.
+    /// Replaces the file atomically: readers see either the old state or this one.
     pub(crate) fn save(&self) -> Result<()> {
         let path = state_directory(&self.name).join(STATE_FILE);
         let temporary = path.with_extension("new");
@@ -201,15 +203,15 @@ impl State {
         written.map_err(|error| Error::from(error).within(path.display()))
     }
 
-    /// The hosts of a role.
+    /// Returns the hosts with a role.
     pub fn hosts_of(&self, role: Role) -> impl Iterator<Item = &Host> {
         self.hosts.iter().filter(move |host| host.role == role)
     }
 
-    /// The host of a name.
+    /// Returns the host with a name.
     ///
     /// # Errors
-    /// `NotFound` with the existing hosts.
+    /// Returns `NotFound` with the names of the existing hosts.
     pub fn host(&self, name: &str) -> Result<&Host> {
         self.hosts.iter().find(|host| host.name == name).ok_or_else(|| {
             let names: Vec<_> = self.hosts.iter().map(|host| host.name.as_str()).collect();
@@ -219,7 +221,7 @@ impl State {
         })
     }
 
-    /// Whether the machine was not rebooted since the lab was started.
+    /// Whether the machine has not been rebooted since the lab was started.
     pub(crate) fn is_of_this_boot(&self) -> bool {
         self.boot == this_boot()
     }
@@ -229,13 +231,14 @@ fn this_boot() -> String {
     skep_env::boot_id().map_or_else(|_| "unknown".into(), |id| format!("{id:032x}"))
 }
 
-/// Names of the files in a directory. Empty if it cannot be read.
+/// Returns the names of the files in a directory. The list is empty if the directory cannot be
+/// read.
 fn files_in(directory: &str) -> Vec<String> {
     let entries = std::fs::read_dir(directory).into_iter().flatten();
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
 
-/// The names of all labs that exist at least in part.
+/// Returns the names of all labs that exist at least in part.
 pub fn names() -> BTreeSet<String> {
     let namespaces = files_in(NAMESPACES);
     let named = namespaces.iter().filter_map(|name| lab_of_namespace(name)).map(str::to_owned);
@@ -243,7 +246,7 @@ pub fn names() -> BTreeSet<String> {
     named.chain(directories).filter(|name| check_name(name).is_ok()).collect()
 }
 
-/// The namespaces that carry a lab's name.
+/// Returns the namespaces whose names contain a lab's name.
 pub(crate) fn namespaces_of(lab: &str) -> Vec<String> {
     let mut found = files_in(NAMESPACES);
     found.retain(|name| lab_of_namespace(name) == Some(lab));

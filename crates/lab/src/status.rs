@@ -1,4 +1,4 @@
-//! The status of a lab: its hosts, links, processes and mounts.
+//! Reports the status of a lab: its hosts, links, processes and mounts.
 
 use crate::data::is_mount_point;
 use crate::names::{NAMESPACES, Role};
@@ -13,67 +13,68 @@ use std::path::{Path, PathBuf};
 pub struct Status {
     /// The lab's name.
     pub name: String,
-    /// Its phase.
+    /// Whether the lab is starting or up.
     pub phase: Phase,
-    /// Whether all processes and mounts are running.
+    /// Whether all hosts exist, and all processes and mounts are running.
     pub is_well: bool,
-    /// Address of management, from within the lab.
+    /// Address of management, reachable only from within the lab.
     pub cluster: String,
-    /// File with the cluster's token.
+    /// Path of the file with the cluster's token.
     pub token_file: PathBuf,
-    /// Below it are the directories of services and targets.
+    /// Directory that contains the directories of services and targets.
     pub directory: PathBuf,
-    /// Below it are the logs.
+    /// Directory that contains the logs.
     pub log_directory: PathBuf,
-    /// Its hosts.
+    /// Status of each host of the lab.
     pub hosts: Vec<HostStatus>,
-    /// Its storage targets.
+    /// All storage targets of the lab.
     pub targets: Vec<crate::Target>,
 }
 
-/// A host of a lab.
+/// The status of one host of a lab.
 #[derive(Debug, Clone, Serialize)]
 pub struct HostStatus {
-    /// Its name.
+    /// Name of the host in the lab.
     pub name: String,
-    /// Its role.
+    /// Role of the host.
     pub role: Role,
-    /// Its network namespace.
+    /// Name of the host's network namespace.
     pub namespace: String,
     /// Whether the namespace exists.
     pub is_there: bool,
-    /// Its address in the lab.
+    /// Address of the host in the lab's network.
     pub address: String,
-    /// Rate of its link in each direction. `None` means no limit.
+    /// Rate of the host's link, in each direction. `None` means no limit.
     pub link_bytes_per_second: Option<u64>,
-    /// Bytes sent over the link since it was created, with all headers. `None` means that the host
-    /// does not exist.
+    /// Number of bytes that the host has sent over its link since the link was created, with all
+    /// headers. `None` means that the host does not exist.
     pub sent_bytes: Option<u64>,
-    /// The same for received bytes.
+    /// Number of bytes that the host has received over its link since the link was created, with
+    /// all headers. `None` means that the host does not exist.
     pub received_bytes: Option<u64>,
-    /// Where the cluster is mounted, if it is a client.
+    /// Directory on which the cluster is mounted. `None` means that the host is not a client.
     pub mount_point: Option<PathBuf>,
     /// Whether the cluster is mounted. `None` means that the host is not a client.
     pub is_mounted: Option<bool>,
-    /// Its processes.
+    /// Status of each process of the host.
     pub processes: Vec<ProcessStatus>,
 }
 
-/// A process of a lab.
+/// The status of one process of a lab.
 #[derive(Debug, Clone, Serialize)]
 pub struct ProcessStatus {
-    /// Its name, such as `storage`.
+    /// Name of the process, such as `storage`.
     pub name: String,
-    /// Its id.
+    /// Process id.
     pub pid: u32,
-    /// Whether it still runs.
+    /// Whether the process still runs.
     pub runs: bool,
 }
 
 /// Returns the status of a lab.
 ///
 /// # Errors
-/// `Io` if the mount table cannot be read.
+/// Returns `Io` if the mount table cannot be read.
 pub fn status(state: &State) -> Result<Status> {
     let hosts: Vec<_> =
         state.hosts.iter().map(|host| of_host(state, host)).collect::<Result<_>>()?;

@@ -1,4 +1,4 @@
-//! Starts a lab.
+//! Starts a lab: checks the machine, then creates the network, the services and the mounts.
 
 use crate::capacity;
 use crate::check::{check, free_memory};
@@ -16,11 +16,11 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Makes all checks, and returns the lab that [`up`] would start. Creates nothing. `report`
-/// receives the capacity of this machine.
+/// Runs all checks, and returns the state of the lab that [`up`] would start. Creates nothing.
+/// Passes the capacity of this machine to `report`.
 ///
 /// # Errors
-/// As [`up`].
+/// Returns the errors of [`up`].
 pub fn plan(
     name: &str,
     description: &Description,
@@ -35,15 +35,21 @@ pub fn plan(
     Ok(State::plan(name, description))
 }
 
-/// Starts a lab, and returns its state when all mounts are ready. `program` is `skep`; `report`
-/// receives each step. After a failure, all created parts are removed. If `is_forced`, the lab is
-/// started even on a machine that is too slow for the rates.
+/// Starts a lab, and returns its state when all mounts are ready. `program` is the path of `skep`.
+/// Each step is passed to `report`. After a failure, all created parts are removed. If `is_forced`,
+/// the lab is started even on a machine that is too slow for the rates.
 ///
 /// # Errors
-/// `Configuration` for an invalid description, `NotPermitted` without root, `Exists` for a name or
-/// a directory in use, `Unsupported` for a kernel without the required features, `LimitReached` for
-/// a machine that is too slow: nothing was created then. Or the error of a service that did not
-/// start, with the end of its log.
+/// Before any part is created:
+/// - `Configuration`: the description is invalid.
+/// - `NotPermitted`: this process does not run as root.
+/// - `Exists`: the name or a directory is in use.
+/// - `NoSpace`: there is not enough memory for targets in memory.
+/// - `Unsupported`: the kernel lacks a required feature, or a program is missing.
+/// - `LimitReached`: this machine is too slow.
+///
+/// After that: the error of the failed step. If a service did not start, the error has the end of
+/// the service's log.
 pub fn up(
     name: &str,
     description: &Description,
@@ -55,13 +61,15 @@ pub fn up(
     claim(&mut state)?;
     let made = make(&mut state, program, report);
     if made.is_err() {
-        // The first error is the cause. If this fails too, a later `down` removes the rest.
+        // The first error is the cause, so an error of `down` is ignored. A later `down` removes
+        // the rest.
         let _ = down(name);
     }
     made.map(|()| state)
 }
 
-/// Claims the name: of two processes at the same time, one succeeds.
+/// Creates the lab's directory, and so claims its name. If two processes do this at the same time,
+/// only one succeeds.
 fn claim(state: &mut State) -> Result<()> {
     let run = state_directory(&state.name);
     let named = |error: std::io::Error| Error::from(error).within(run.display());

@@ -1,4 +1,4 @@
-//! Operations that the kernel works on, as futures.
+//! Futures of operations that the kernel performs.
 
 use super::{CANCEL_ID, LOOP, OpState, Traffic, with_loop};
 use io_uring::squeue;
@@ -7,27 +7,28 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// An operation that the kernel works on.
+/// The future of one operation in the kernel.
 #[derive(Debug)]
 pub struct Op {
     id: u64,
     finished: bool,
 }
 
-/// Submits an operation to the kernel. `keep` owns the memory that the entry points to. The loop
-/// holds it until the completion has arrived, and returns it with the result.
+/// Submits an operation to the kernel. `keep` must own the memory that the entry points to. The
+/// loop holds `keep` until the completion has arrived, and returns it with the result.
 ///
 /// # Safety
-/// All memory that `entry` refers to must be owned by `keep` or live as long as the process.
+/// All memory that `entry` refers to must either be owned by `keep` or live as long as the process.
 pub unsafe fn submit(entry: squeue::Entry128, keep: Box<dyn Any>) -> Op {
-    // SAFETY: the caller keeps the same contract.
+    // SAFETY: the caller of this function fulfils the same contract.
     unsafe { submit_traffic(entry, keep, Traffic::None) }
 }
 
-/// As [`submit`], for an operation on a socket.
+/// Like [`submit`], for an operation on a socket. `traffic` is the meaning of its completion for
+/// the conversation with the peer.
 ///
 /// # Safety
-/// As [`submit`].
+/// The same as for [`submit`].
 pub(crate) unsafe fn submit_traffic(
     entry: squeue::Entry128,
     keep: Box<dyn Any>,
@@ -43,7 +44,8 @@ pub(crate) unsafe fn submit_traffic(
 }
 
 impl Future for Op {
-    /// The kernel's result (an error number if negative), and `keep` of [`submit`].
+    /// The kernel's result (a negated error number if negative), and the `keep` that was passed to
+    /// [`submit`].
     type Output = (i32, Box<dyn Any>);
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -69,7 +71,7 @@ impl Drop for Op {
         if self.finished {
             return;
         }
-        // At the end of the thread the loop is gone already, and with it the operation.
+        // When the thread ends, the loop may be gone already, and the operation with it.
         let _ = LOOP.try_with(|slot| {
             let Ok(mut slot) = slot.try_borrow_mut() else { return };
             let Some(it) = slot.as_mut() else { return };

@@ -1,4 +1,4 @@
-//! Waiting for time to pass.
+//! Timers: futures that wait for a span of time.
 
 use super::{LOOP, with_loop};
 use crate::clock;
@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Waits for the time `span`.
+/// Waits for `span`.
 pub fn sleep(span: Duration) -> Sleep {
     Sleep { due: clock::now() + span, id: None }
 }
@@ -55,7 +55,7 @@ impl Drop for Sleep {
     }
 }
 
-/// Runs a future for at most the time `span`. `None` means that it was not ready by then and was
+/// Runs a future for at most `span`. `None` means that the future was not ready by then and was
 /// dropped.
 pub async fn timeout<T>(span: Duration, future: impl Future<Output = T>) -> Option<T> {
     let mut future = std::pin::pin!(future);
@@ -69,7 +69,7 @@ pub async fn timeout<T>(span: Duration, future: impl Future<Output = T>) -> Opti
     .await
 }
 
-/// Lets all other futures that can run do so first.
+/// Lets all other futures that are ready run first.
 pub async fn yield_now() {
     let mut yielded = false;
     std::future::poll_fn(|context| {

@@ -8,9 +8,9 @@ use std::os::fd::RawFd;
 const FS_IOC_FIEMAP: libc::Ioctl = 0xC020_660B_u32 as libc::Ioctl;
 /// `FIEMAP_EXTENT_LAST`: the last extent of the file.
 const LAST: u32 = 1;
-/// `FIEMAP_EXTENT_SHARED`: a write there allocates space.
+/// `FIEMAP_EXTENT_SHARED`: a write to this extent allocates space.
 const SHARED: u32 = 0x2000;
-/// Extents per call.
+/// Maximum number of extents per call.
 const EXTENTS: usize = 64;
 
 /// `struct fiemap_extent`.
@@ -25,7 +25,7 @@ struct Extent {
     reserved_too: [u32; 3],
 }
 
-/// `struct fiemap`, with space for extents.
+/// `struct fiemap`, followed by space for extents.
 #[repr(C)]
 struct Map {
     start: u64,
@@ -37,10 +37,11 @@ struct Map {
     extents: [Extent; EXTENTS],
 }
 
-/// Bytes of a range that lie in extents which are the file's own.
+/// Returns the number of bytes of a range that lie in extents which the file shares with no other
+/// file.
 ///
 /// # Errors
-/// `Unsupported` if the file system does not report extents.
+/// Returns `Unsupported` if the file system does not report extents.
 pub(super) fn allocated(file: RawFd, range: Range<u64>) -> io::Result<u64> {
     let (mut allocated, mut at) = (0, range.start);
     while at < range.end {

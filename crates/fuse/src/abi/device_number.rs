@@ -1,4 +1,4 @@
-//! Device numbers in the form in which the kernel packs them.
+//! Device numbers in the kernel's packed form.
 
 /// Packs a device number (`major << 32 | minor`) into 32 bits, as the kernel does.
 pub(crate) fn pack_device(device: u64) -> u32 {

@@ -1,5 +1,5 @@
-//! The table of the kernel's opcodes: number, length of the fixed struct, and the family of
-//! `request` that parses it.
+//! The table of the kernel's opcodes. For each opcode it has the number, the length of the
+//! operation's fixed struct, and the family in `request` that parses it.
 
 macro_rules! opcodes {
     ($($name:ident = $number:literal, $arguments:literal, $family:ident;)*) => {
@@ -9,22 +9,23 @@ macro_rules! opcodes {
         pub(crate) enum Opcode { $($name = $number,)* }
 
         impl Opcode {
-            /// All opcodes, in the order of their numbers.
+            /// All opcodes, in the order of the table.
             #[cfg(test)]
             pub(crate) const ALL: &'static [Opcode] = &[$(Opcode::$name,)*];
 
-            /// The opcode of a number; `None` for one that only a newer kernel has.
+            /// Returns the opcode with a number. `None` means that only newer kernels have such an
+            /// opcode.
             pub(crate) fn from_number(number: u32) -> Option<Self> {
                 match number { $($number => Some(Self::$name),)* _ => None }
             }
 
-            /// Bytes of the fixed struct with which the request starts. The payload (names, data)
-            /// follows it.
+            /// Returns the length in bytes of the fixed struct at the start of the request. The
+            /// payload (names, data) follows the struct.
             pub(crate) fn argument_bytes(self) -> usize {
                 match self { $(Self::$name => $arguments,)* }
             }
 
-            /// The part of the daemon that takes the request.
+            /// Returns the part of the daemon that handles the request.
             pub(crate) fn family(self) -> Family {
                 match self { $(Self::$name => Family::$family,)* }
             }
@@ -86,7 +87,7 @@ opcodes! {
     CopyFileRange64 = 53, 56, Data;
 }
 
-/// The part of the daemon that takes a request.
+/// The part of the daemon that handles a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     Names,
@@ -97,19 +98,22 @@ pub(crate) enum Family {
     Directories,
     Xattrs,
     Ioctl,
-    /// Acknowledged without any work.
+    /// The daemon replies without doing any work.
     NoWork,
-    /// The transports take it; it has no reply, or its reply is sent before the mount serves.
+    /// The transports handle the request. The request has no reply, or its reply is sent before the
+    /// mount serves.
     Transport,
-    /// The kernel does the work itself once the daemon refuses: access by permission bits.
+    /// The kernel does the work itself after the daemon has refused the request. An example is the
+    /// check of access by permission bits.
     KernelsOwn,
 }
 
 impl Opcode {
-    /// For the parser of a family that the table sends a foreign opcode to.
+    /// For a parser that gets an opcode of another family from the table.
     ///
     /// # Panics
-    /// Always: the table and the parsers disagree. A test sends each opcode through the table.
+    /// Always panics: the table and the parsers disagree. A test sends each opcode through the
+    /// table.
     pub(crate) fn is_of_another_family(self) -> ! {
         unreachable!("the table of opcodes sends {self:?} to the wrong family")
     }

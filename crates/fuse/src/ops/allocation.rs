@@ -1,7 +1,7 @@
 //! Allocation, holes and copies: `fallocate`, `lseek` and `copy_file_range`.
 //!
-//! The kernel writes back its dirty pages of the ranges before it requests an allocation or a copy,
-//! and drops its pages of the changed range afterwards.
+//! Before the kernel requests an allocation or a copy, it writes back its dirty pages of the
+//! ranges. Afterwards it drops its pages of the changed range.
 
 use super::{files, privileges};
 use crate::context::Context;
@@ -38,17 +38,18 @@ pub(super) async fn copy<F: FileSystem>(
     Ok(if is_long {
         ReplyBody::Number(copied)
     } else {
-        // The kernel requests less than 4 GiB in this form.
+        // In this form of the request the kernel asks for less than 4 GiB.
         ReplyBody::Size(u32::try_from(copied).map_err(|_| libc::EIO)?)
     })
 }
 
-/// `lseek` for data or a hole.
+/// Serves `lseek` with `SEEK_DATA` or `SEEK_HOLE`.
 ///
 /// # Hazard: dirty pages of mapped memory
-/// Storage does not have changes that programs made in mapped memory, and the kernel does not write
-/// them back before it requests a seek. So where storage has a hole, the mount makes the kernel
-/// write back, and asks storage again. If it cannot wait for the kernel, the range counts as data.
+/// Programs may have changed mapped memory, and the kernel does not write back such changes before
+/// it requests a seek. So storage may have a hole where a program has written data. In that case
+/// the mount makes the kernel write back the range, and asks storage again. If the mount cannot
+/// wait for the kernel, the range counts as data.
 pub(super) async fn seek<F: FileSystem>(
     context: &Context<F>,
     seek: Seek,
@@ -63,7 +64,7 @@ pub(super) async fn seek<F: FileSystem>(
     Ok(ReplyBody::Number(found.ok_or(libc::ENXIO)?))
 }
 
-/// One `lseek` under way.
+/// One `lseek` in progress.
 struct HoleSearch<'a, F> {
     context: &'a Context<F>,
     seek: Seek,
@@ -71,7 +72,7 @@ struct HoleSearch<'a, F> {
 }
 
 impl<F: FileSystem> HoleSearch<'_, F> {
-    /// The next data or hole that storage has.
+    /// Returns the next data or hole according to storage, without the kernel's dirty pages.
     async fn stored(&self, offset: u64, target: SeekTarget) -> Result<Option<u64>> {
         self.context.file_system.seek(self.seek.handle, offset, target).await
     }
@@ -95,7 +96,7 @@ impl<F: FileSystem> HoleSearch<'_, F> {
             let data = self.stored(hole, SeekTarget::Data).await?;
             let Some(end) = self.end_of_hole(hole, data).await? else { return Ok(Some(hole)) };
             if !self.write_back(hole..end).await? {
-                // A later hole is a valid result too, and the end of the file is one.
+                // The caller may get a later hole instead, or the hole at the end of the file.
                 if data.is_none() {
                     return Ok(Some(end));
                 }
@@ -109,8 +110,8 @@ impl<F: FileSystem> HoleSearch<'_, F> {
         }
     }
 
-    /// The end of a hole: the next data or the end of the file. `None` means that the hole begins
-    /// at the end of the file or behind it.
+    /// Returns the end of a hole: the next data or the end of the file. `None` means that the hole
+    /// begins at the end of the file or beyond it.
     async fn end_of_hole(&self, hole: u64, data: Option<u64>) -> Result<Option<u64>> {
         if data.is_some() {
             return Ok(data);
@@ -119,11 +120,12 @@ impl<F: FileSystem> HoleSearch<'_, F> {
         Ok(Some(size).filter(|size| *size > hole))
     }
 
-    /// Makes the kernel write back and drop its pages of a range. Returns false if the mount cannot
-    /// wait for the kernel.
+    /// Makes the kernel write back and drop its pages of a range. Returns false if this request
+    /// cannot wait for the kernel.
     async fn write_back(&self, range: Range<u64>) -> Result<bool> {
         let waits = &self.context.waits;
-        // The write-back comes by the same queue: this request must not take the last slot.
+        // The kernel's write-back uses the same queue, so this request must not take the queue's
+        // last slot.
         let Some(_waiting) = waits.begin(self.caller) else { return Ok(false) };
         let pages = range.start / limits::PAGE_BYTES * limits::PAGE_BYTES..range.end;
         waits.drop_pages(self.seek.inode, pages).await.map_err(Error::from)?;

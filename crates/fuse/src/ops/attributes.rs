@@ -29,13 +29,14 @@ pub(crate) async fn perform<F: FileSystem>(
     }
 }
 
-/// Returns attributes to a program, or to the kernel itself before it reads from a file's pages.
+/// Returns the attributes of an inode, either for a program or for the kernel itself before it
+/// reads from its pages of the file.
 ///
 /// # Hazard: pages of a shared file
-/// Before the kernel reads from its pages of a file that other mounts share, this returns an
-/// invented modification time that the kernel has not seen yet. So the kernel drops the pages
-/// (`AUTO_INVAL_DATA`). No program sees that time, since these attributes are not valid for any
-/// other use.
+/// Other mounts may change a file that they share with this mount. So before the kernel reads from
+/// its pages of such a file, this function returns an invented modification time that the kernel
+/// has not seen yet. The kernel then drops the pages (`AUTO_INVAL_DATA`). No program sees the
+/// invented time, since these attributes are valid for no other use.
 async fn get<F: FileSystem>(context: &Context<F>, inode: InodeId, is_for_reading: bool) -> Outcome {
     let mut stat = context.file_system.stat(inode).await?;
     if is_for_reading && context.file_system.is_shared(inode) {
@@ -47,8 +48,8 @@ async fn get<F: FileSystem>(context: &Context<F>, inode: InodeId, is_for_reading
     Ok(ReplyBody::Stat(stat))
 }
 
-/// Changes attributes. With `kill_privileges` it also clears the set-user-id and set-group-id bits
-/// that a new owner or size clears. `handle` is the one through which a program truncates.
+/// Changes attributes. If `kill_privileges`, also clears the set-user-id and set-group-id bits, as
+/// a new owner or size requires. `handle` is the handle through which a program truncates, if any.
 async fn set<F: FileSystem>(
     context: &Context<F>,
     mut change: SetAttributes,

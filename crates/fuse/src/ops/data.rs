@@ -1,4 +1,5 @@
-//! Reads and writes, and the dispatch to `allocation` of the other operations on a file's bytes.
+//! Reads and writes of a file's bytes. All other operations on these bytes are passed to
+//! `allocation`.
 
 use super::{allocation, privileges};
 use crate::context::Context;
@@ -57,15 +58,16 @@ async fn write<F: FileSystem>(context: &Context<F>, write: Write, caller: Caller
 /// Makes the kernel drop its pages of a range that a direct write has changed.
 ///
 /// # Hazard: stale pages after a direct write
-/// The kernel drops the pages itself before a direct write. After the write it drops them only if
-/// the program waits in the system call, not for asynchronous I/O (Linux 6.18). Pages that were
-/// read during the write would stay as they were before it.
+/// The kernel itself drops the pages before a direct write. After the write it drops them again
+/// only if the program waits in the system call. After asynchronous I/O it does not (Linux 6.18).
+/// Without this function, pages that were read during the write would keep the bytes from before
+/// the write.
 ///
 /// # Hazard: deadlock
-/// A page may be waiting for a read, which comes by the same queue: this request must not take the
-/// queue's last slot, so it counts as a wait. And the kernel caps its background requests
-/// (`max_background`), among which it counts both such a read and this write. So the wait for the
-/// kernel has a limit.
+/// A page may be locked by a read that uses the same queue. So this request must not take the
+/// queue's last slot, and counts as a wait. And the kernel limits its background requests
+/// (`max_background`), which include both such a read and this write. So the wait for the kernel
+/// has a time limit.
 async fn drop_pages<F: FileSystem>(
     context: &Context<F>,
     inode: InodeId,
@@ -80,8 +82,8 @@ async fn drop_pages<F: FileSystem>(
         None => None,
     };
     if !matches!(is_dropped, Some(Ok(()))) {
-        // The kernel asks for the attributes before the next read, sees that the file was modified,
-        // and drops all pages.
+        // The wait failed or was not possible. Instead, the kernel requests the attributes before
+        // the next read, sees that the file was modified, and drops all pages.
         context.waits.drop_attributes(inode);
     }
 }

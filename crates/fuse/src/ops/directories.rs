@@ -1,4 +1,4 @@
-//! Listing directories.
+//! Operations that list directories.
 
 use crate::context::Context;
 use crate::file_system::FileSystem;
@@ -12,7 +12,7 @@ pub(crate) async fn perform<F: FileSystem>(
 ) -> Outcome {
     match request {
         // The reply decides whether the kernel keeps its cached listing. The kernel alone would
-        // compare modification times only, which programs (`rsync`, `tar`) set back.
+        // compare only modification times, and programs (`rsync`, `tar`) set these back.
         DirectoryRequest::Open { directory } => {
             let keep_cache = context.file_system.open_directory(directory).await?;
             Ok(ReplyBody::OpenedDirectory(keep_cache))
@@ -23,9 +23,9 @@ pub(crate) async fn perform<F: FileSystem>(
     }
 }
 
-/// Returns entries after a cursor. The cursors of `.` and `..` are 1 and 2. Those of entries are
-/// the file system's (at least 256), so that a listing continues at its place while the directory
-/// changes. An empty reply means the end.
+/// Returns entries after a cursor. The cursors of `.` and `..` are 1 and 2. The file system assigns
+/// the cursors of all other entries (at least 256). Its cursors are stable, so that a listing
+/// continues at the same place while the directory changes. An empty reply means the end.
 async fn read<F: FileSystem>(
     context: &Context<F>,
     directory: InodeId,
@@ -52,7 +52,7 @@ async fn read<F: FileSystem>(
     }
     listing.push_all(&listed);
     if listing.is_empty() && !listed.entries.is_empty() {
-        return Err(Failure::Errno(libc::EINVAL)); // As getdents(2): no space for a single entry.
+        return Err(Failure::Errno(libc::EINVAL)); // Like getdents(2): no space for one entry.
     }
     Ok(listing.finish())
 }

@@ -42,13 +42,14 @@ pub(crate) async fn perform<F: FileSystem>(
             fs.fsync(handle).await?;
             ReplyBody::Empty
         }
-        // `fsync` of a directory: its entries may lie on any metadata target, so all of them sync.
+        // `fsync` of a directory: its entries may be on any metadata target, so all metadata
+        // targets sync.
         FileRequest::SyncNames => {
             fs.sync_names().await?;
             ReplyBody::Empty
         }
-        // The kernel (6.18) sends SYNCFS to virtiofs and fuseblk only. On this mount `syncfs(2)`
-        // and `sync(2)` write back mapped pages and do nothing else.
+        // Linux 6.18 sends SYNCFS only to virtiofs and fuseblk. On this mount `syncfs(2)` and
+        // `sync(2)` only write back mapped pages.
         FileRequest::SyncAll => {
             fs.sync_all().await?;
             ReplyBody::Empty
@@ -56,8 +57,8 @@ pub(crate) async fn perform<F: FileSystem>(
     })
 }
 
-/// Opens a file. I/O of a handle that appends goes around the page cache: the kernel would write at
-/// the end that it has cached, and other mounts may have moved the end.
+/// Opens a file. If the handle appends, its I/O bypasses the page cache. Otherwise the kernel would
+/// write at its cached end of the file, which other mounts may have moved.
 async fn open<F: FileSystem>(context: &Context<F>, open: Open, caller: Caller) -> Outcome {
     let Open { inode, mode, truncate, appends, is_synced, kill_privileges } = open;
     let fs = &context.file_system;
@@ -66,14 +67,14 @@ async fn open<F: FileSystem>(context: &Context<F>, open: Open, caller: Caller) -
     }
     let opened = fs.open(inode, mode, truncate).await?;
     if !opened.are_attributes_shown {
-        // The kernel reads no further than the length that it has cached, for up to a second.
+        // Otherwise the kernel would read no further than its cached length, for up to a second.
         context.waits.drop_attributes(inode);
     }
     let flags = OpenFlags {
         keep_cache: opened.keep_cache,
         // A read-only handle has nothing to flush at close(2). Without the FLUSH, a program that
-        // reads small files makes a third fewer requests. Once a process has locked bytes of a
-        // file, every close(2) must send it, since any close may release locks.
+        // reads small files makes a third fewer requests. But after a process has locked bytes of a
+        // file, every close(2) must send a FLUSH, since any close may release locks.
         no_flush: mode == OpenMode::Read && !fs.has_process_locks(),
         is_direct: (opened.is_shared || appends) && context.features.has_direct_mmap,
     };
@@ -83,9 +84,10 @@ async fn open<F: FileSystem>(context: &Context<F>, open: Open, caller: Caller) -
     Ok(ReplyBody::OpenReply(opened.handle, flags))
 }
 
-/// Makes and opens a file. The kernel requests it after it found no entry. If one has appeared
-/// since, the kernel has not checked the permissions on it, so it must not be opened here. `ESTALE`
-/// makes the kernel look up the name again and open the file that exists.
+/// Creates and opens a file. The kernel requests this after it found no entry of this name. If
+/// another client has created an entry since, the kernel has not checked the permissions on it, so
+/// it must not be opened here. The reply is then `ESTALE`, and the kernel looks up the name again
+/// and opens the existing file.
 async fn create(
     fs: &impl FileSystem,
     request: CreateRequest,
@@ -110,8 +112,9 @@ fn created_reply(
     Ok(ReplyBody::Created(created.attributes, handle, is_direct))
 }
 
-/// Ends a change through a handle. If the handle was opened with `O_SYNC` or `O_DSYNC`, waits until
-/// the change is on the devices: the kernel sends these flags with writes only.
+/// Completes a change through a handle. If the handle was opened with `O_SYNC` or `O_DSYNC`, waits
+/// until the change is durable. The daemon must remember these flags, since the kernel sends them
+/// only with writes.
 pub(super) async fn sync_if_asked(fs: &impl FileSystem, handle: HandleId) -> Result<(), Failure> {
     if fs.is_synced(handle) {
         fs.fsync(handle).await?;

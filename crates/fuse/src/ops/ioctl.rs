@@ -1,4 +1,5 @@
-//! The project of an inode, and whether a directory hands it down.
+//! Operations by `ioctl`: the project of an inode, and whether new entries in a directory inherit
+//! it.
 
 use crate::context::Context;
 use crate::file_system::FileSystem;
@@ -23,7 +24,7 @@ pub(crate) async fn perform<F: FileSystem>(context: &Context<F>, request: IoctlR
     }
 }
 
-/// Reads flags and project of an inode, in at most `max_bytes`.
+/// Returns the flags and the project of an inode, in at most `max_bytes`.
 async fn read_flags(
     fs: &impl FileSystem,
     inode: InodeId,
@@ -48,7 +49,7 @@ async fn read_flags(
     Ok(ReplyBody::Ioctl(bytes))
 }
 
-/// Sets the inherit flag and, if given, the project.
+/// Sets whether new entries inherit the project and, if given, the project itself.
 async fn set_flags(
     fs: &impl FileSystem,
     inode: InodeId,

@@ -1,20 +1,21 @@
-//! Stripe patterns by environment: if a program has the variable `SKEP_PATTERN`, the files that it
-//! makes get this pattern. Only mounts with the option `job_patterns` read it, since that costs a
-//! read in `/proc` for each new file.
+//! Stripe patterns by environment. If a program's environment has the variable `SKEP_PATTERN`, new
+//! files of the program get this pattern. Only mounts with the option `job_patterns` read the
+//! variable, since each new file then costs a read in `/proc`.
 
 use crate::context::Context;
 use crate::file_system::FileSystem;
 use crate::reply::Failure;
 use skep_types::{FileKind, PatternRequest};
 
-/// Name of the variable.
+/// Name of the environment variable.
 const PATTERN_VARIABLE: &str = "SKEP_PATTERN";
 
-/// The pattern that the environment of a process requests for a new file. The kernel shows the
-/// environment that the program had at its start.
+/// Returns the stripe pattern that the environment of a process requests for the new files of the
+/// process. `/proc` shows only the environment that the program had at its start.
 ///
 /// # Errors
-/// `EINVAL` if the value is not a valid pattern: the job must see that its request is not met.
+/// Fails with `EINVAL` if the value is not a valid pattern: the job must see that its request
+/// cannot be met.
 pub(crate) fn pattern<F: FileSystem>(
     context: &Context<F>,
     pid: u32,
@@ -23,8 +24,8 @@ pub(crate) fn pattern<F: FileSystem>(
     if !context.options.has_job_patterns || kind != FileKind::Regular {
         return Ok(None);
     }
-    // A process of another namespace has no number here, and the environment of some processes may
-    // not be read. Both count as an environment without the variable.
+    // The process may belong to another PID namespace and have no number here, or its environment
+    // may be unreadable. Both cases count as an environment without the variable.
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let Some(text) = variable(&environment) else { return Ok(None) };
     match context.file_system.read_pattern(text) {
@@ -37,7 +38,7 @@ pub(crate) fn pattern<F: FileSystem>(
     }
 }
 
-/// The variable's value; `None` if it is empty or missing.
+/// Returns the variable's value. `None` means that it is empty or missing.
 fn variable(environment: &[u8]) -> Option<&[u8]> {
     let mut variables = environment.split(|byte| *byte == 0);
     variables

@@ -1,4 +1,4 @@
-//! Operations on locks: those of `flock`, and those of `fcntl`.
+//! Operations on locks of `flock` and of `fcntl`.
 
 use crate::context::Context;
 use crate::file_system::FileSystem;
@@ -23,7 +23,7 @@ pub(crate) async fn perform<F: FileSystem>(
     }
 }
 
-/// `SETLK`, and `SETLKW`, which waits.
+/// Serves `SETLK`, and `SETLKW`, which waits for the lock.
 async fn set<F: FileSystem>(
     context: &Context<F>,
     lock: Lock,
@@ -41,7 +41,8 @@ async fn set<F: FileSystem>(
     }
     let waiting = context.waits.begin(caller).ok_or(libc::ENOLCK)?;
     loop {
-        // A signal interrupts the wait, never an attempt. So an interrupted caller has no lock.
+        // A signal may interrupt only the wait, never an attempt to set the lock. So an interrupted
+        // caller never has the lock.
         let waited = waiting.unless_interrupted(fs.wait_for_lock(handle, &lock, number)).await;
         waited.ok_or(libc::EINTR)??;
         if let LockOutcome::Granted { keep_cache } =
@@ -59,7 +60,8 @@ async fn granted<F: FileSystem>(
     keep_cache: bool,
 ) -> Outcome {
     if is_lock && keep_cache {
-        // The cached pages are right, but the kernel may have cached an earlier size of the file.
+        // The cached pages are still valid, but the kernel may have cached an earlier size of the
+        // file.
         context.waits.drop_attributes(inode);
     } else if is_lock {
         context.waits.drop_pages(inode, ALL_PAGES).await.map_err(skep_types::Error::from)?;

@@ -1,4 +1,4 @@
-//! Operations on names: look up, make, remove, rename, link.
+//! Operations on names: look up, create, remove, rename, link.
 
 use super::jobs;
 use crate::context::Context;
@@ -47,15 +47,16 @@ pub(crate) async fn perform<F: FileSystem>(
     })
 }
 
-/// Looks up a name. The kernel asks for `.` and `..` when a program opens an inode by a file
+/// Looks up a name. The kernel looks up `.` and `..` when a program opens an inode by a file
 /// handle.
 async fn lookup(fs: &impl FileSystem, directory: InodeId, name: &[u8]) -> Result<Attributes> {
     match name {
         b"." => fs.attributes(directory).await,
         b".." => fs.parent(directory).await,
-        // A missing name is an error, which the kernel doesn't cache. It could cache it; but
-        // programs on several hosts wait for a file that one of them makes, notify each other, and
-        // open it.
+        // A missing name is an error, which the kernel doesn't cache. Another form of reply would
+        // let the kernel cache that the name is missing. But programs on several hosts may wait for
+        // a file that one of them creates, and notify each other. When such a program then opens
+        // the file, it must not see a cached absence.
         _ => fs.lookup(directory, name).await,
     }
 }
@@ -73,8 +74,8 @@ async fn rename(fs: &impl FileSystem, rename: Rename) -> std::result::Result<(),
         }
     };
     result.map_err(|error| match error.code() {
-        // A directory into itself: POSIX requires EINVAL here, while other uses of the code are
-        // EBUSY.
+        // A program tried to move a directory into itself, for which POSIX requires EINVAL. Other
+        // uses of this code are EBUSY.
         ErrorCode::InUse => Failure::Errno(libc::EINVAL),
         _ => error.into(),
     })

@@ -1,9 +1,9 @@
-//! Clearing set-user-id and set-group-id when a process without CAP_FSETID changes a file.
+//! Clears the set-user-id and set-group-id bits when a process without CAP_FSETID changes a file.
 //!
 //! The kernel sets a flag in each write of such a process (`FUSE_HANDLE_KILLPRIV_V2`). Almost no
-//! file has the bits, so each worker caches for a moment which files have none (`CheckedFiles`).
-//! The kernel itself removes `security.capability` before a write; metadata does at a truncation or
-//! a new owner.
+//! file has the bits. So each worker caches for a short time which files have none
+//! (`CheckedFiles`). The attribute `security.capability` must be removed too. The kernel does this
+//! before a write, and metadata at a truncation or a change of owner.
 
 use crate::context::Context;
 use crate::file_system::FileSystem;
@@ -15,9 +15,9 @@ const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o010;
 
-/// The permissions without set-user-id and set-group-id; `None` means that nothing is to be
-/// cleared. As in the kernel, set-group-id stays on a file that its group can't execute if the
-/// caller is in that group or has CAP_FSETID. Directories keep both bits.
+/// Returns the permissions without the set-user-id and set-group-id bits. `None` means that no bit
+/// is to be cleared. As in the kernel, set-group-id stays on a file that its group can't execute,
+/// if the caller is in that group or has CAP_FSETID. Directories keep both bits.
 pub(super) fn without(attributes: &Attributes, caller: Caller) -> Option<u32> {
     if attributes.kind == FileKind::Directory {
         return None;
@@ -55,11 +55,12 @@ pub(super) async fn clear<F: FileSystem>(
             modified: None,
         };
         let fs = context.file_system.clone();
-        // The change must run to its end, even if the worker drops the write that follows it.
+        // The change must run to completion, even if the worker drops the write for which it is
+        // made.
         let (sender, done) = skep_env::local::oneshot();
         skep_env::spawn(async move { sender.send(fs.set_attributes(change).await) }).detach();
         done.await.transpose()?;
-        // The kernel expects that a write changes size and times, but not permissions.
+        // The kernel assumes that a write changes size and times, but not permissions.
         context.waits.drop_attributes(inode);
     }
     if left.unwrap_or(present.permissions) & (SET_USER_ID | SET_GROUP_ID) == 0 {
@@ -68,8 +69,8 @@ pub(super) async fn clear<F: FileSystem>(
     Ok(())
 }
 
-/// Clears the bits, unless the caller has CAP_FSETID. For allocations and copies, with which the
-/// kernel sends no flag.
+/// Clears the bits of a file, unless the caller has CAP_FSETID. For allocations and copies: the
+/// kernel sends no flag in these requests.
 pub(super) async fn clear_unless_kept<F: FileSystem>(
     context: &Context<F>,
     inode: InodeId,
@@ -86,15 +87,16 @@ pub(super) async fn clear_unless_kept<F: FileSystem>(
     clear(context, inode, caller).await
 }
 
-/// Whether a process has CAP_FSETID. Number 0 means a process of another container, of which the
-/// request has only the user.
+/// Whether a process has CAP_FSETID. `pid` 0 means a process of another container. Of such a
+/// process only the user is known, and root counts as having CAP_FSETID.
 fn keeps_privileges(uid: u32, pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
     status.map_or(pid == 0 && uid == 0, |status| shows_capability(&status))
 }
 
-/// Whether a caller is in a group, or has CAP_FSETID. If the caller has ended or is in another
-/// container, the answer is true: without group execution the bit marked mandatory locks only.
+/// Whether a caller is in a group or has CAP_FSETID. If the caller has ended or is in another
+/// container, the result is true. This is harmless, since set-group-id on a file without group
+/// execution only marks mandatory locks.
 fn keeps_group_bit(pid: u32, gid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
     status.map_or(true, |status| shows_capability(&status) || shows_group(&status, gid))
@@ -105,7 +107,7 @@ fn shows_group(status: &str, gid: u32) -> bool {
     let numbers = |text: Option<&str>| -> Vec<u32> {
         text.unwrap_or_default().split_whitespace().flat_map(str::parse).collect()
     };
-    // The last of the four is the group for access to files.
+    // The last of the four numbers is the group for file access.
     numbers(field("Gid:")).last() == Some(&gid) || numbers(field("Groups:")).contains(&gid)
 }
 

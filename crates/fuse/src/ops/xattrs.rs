@@ -1,8 +1,13 @@
-//! Extended attributes, and four that no inode stores: `user.skep.transport` of the root directory
-//! is the transport in use, `user.skep.attribute_timeout` of the root directory the seconds for
-//! which the kernel caches attributes, `user.skep.pattern` the stripe pattern of an inode, and
-//! `user.skep.map` the targets of a file's bytes. Lists don't contain these, so that programs that
-//! copy all attributes of a file don't copy them.
+//! Operations on extended attributes. Inodes store all attributes but four, whose values the mount
+//! computes:
+//! - `user.skep.transport` of the root directory: the transport in use.
+//! - `user.skep.attribute_timeout` of the root directory: the seconds for which the kernel caches
+//!   names and attributes.
+//! - `user.skep.pattern`: the stripe pattern of an inode.
+//! - `user.skep.map`: the targets of a file's bytes.
+//!
+//! Lists of attributes leave these out, so that programs that copy all attributes of a file don't
+//! copy them.
 
 use crate::context::Context;
 use crate::file_system::FileSystem;
@@ -10,29 +15,29 @@ use crate::reply::{Failure, Outcome, ReplyBody};
 use crate::request::xattrs::{XattrChange, XattrRequest};
 use skep_types::{ACCESS_ACL, DEFAULT_ACL, Error, ErrorCode, InodeId};
 
-/// Name of the attribute whose value is the transport of the mount.
+/// Attribute of the root directory whose value is the transport of the mount.
 pub const TRANSPORT_XATTR: &str = "user.skep.transport";
 
-/// Name of the attribute whose value is the seconds for which the kernel caches names and
-/// attributes.
+/// Attribute of the root directory whose value is the number of seconds for which the kernel caches
+/// names and attributes.
 pub const TIMEOUT_XATTR: &str = "user.skep.attribute_timeout";
 
-/// Name of the attribute whose value is the stripe pattern of a file, or the one that a directory
-/// hands down.
+/// Attribute whose value is the stripe pattern of a file, or the pattern that new entries of a
+/// directory inherit.
 pub const PATTERN_XATTR: &str = "user.skep.pattern";
 
-/// Name of the attribute whose value lists the targets of a file's bytes.
+/// Attribute whose value lists the targets of a file's bytes.
 pub const MAP_XATTR: &str = "user.skep.map";
 
-/// Namespaces whose attributes inodes store.
+/// Namespaces of the attributes that inodes store.
 const STORED_NAMESPACES: [&[u8]; 3] = [b"user.", b"security.", b"trusted."];
 
 fn is_acl(name: &[u8]) -> bool {
     name == ACCESS_ACL || name == DEFAULT_ACL
 }
 
-/// Refuses names outside of the stored namespaces, as other file systems do. The kernel checks the
-/// permission to use each namespace; but it doesn't filter the names that [`list`] returns.
+/// Refuses names outside of the stored namespaces, like other file systems. The kernel checks the
+/// permission to use each namespace, but it doesn't filter the names that [`list`] returns.
 fn check(name: &[u8]) -> Result<(), Failure> {
     if is_acl(name) {
         return Ok(());
@@ -44,7 +49,7 @@ fn check(name: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// Replies with a value, or only with its size if the caller has no buffer yet.
+/// Returns a value, or only its size if the caller has no buffer yet.
 fn sized(bytes: Vec<u8>, max_bytes: u32) -> Outcome {
     if max_bytes == 0 {
         Ok(ReplyBody::Size(bytes.len() as u32))
@@ -99,19 +104,21 @@ async fn set(fs: &impl FileSystem, change: XattrChange) -> Outcome {
         _ => {}
     }
     let Some(mode) = mode else {
-        // Both XATTR_CREATE and XATTR_REPLACE. Other file systems report the flag that fails.
+        // The caller set both XATTR_CREATE and XATTR_REPLACE. Like other file systems, report the
+        // error of the flag that fails.
         fs.get_xattr(inode, &name).await?;
         return Err(Failure::Errno(libc::EEXIST));
     };
     match fs.set_xattr(inode, &name, &value, mode, clear_set_group_id).await {
         Ok(()) => Ok(ReplyBody::Empty),
-        // xattr(7): ENOSPC means no more space in this inode; ERANGE is about the caller's buffer.
+        // By xattr(7), ENOSPC means that this inode has no more space. ERANGE would mean that the
+        // caller's buffer is too small.
         Err(error) if error.code() == ErrorCode::TooLarge => Err(Failure::Errno(libc::ENOSPC)),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Returns the names of all attributes; only root sees those of `trusted.`.
+/// Returns the names of all attributes. Only root gets the names that begin with `trusted.`.
 async fn list(fs: &impl FileSystem, inode: InodeId, uid: u32, max_bytes: u32) -> Outcome {
     let mut bytes = Vec::new();
     let all = fs.list_xattrs(inode).await?.into_iter();
@@ -122,7 +129,8 @@ async fn list(fs: &impl FileSystem, inode: InodeId, uid: u32, max_bytes: u32) ->
     sized(bytes, max_bytes)
 }
 
-/// ENXIO for a missing target: with ENOENT the program would take the file to be missing.
+/// Returns the error of an invalid pattern. A missing target gives ENXIO: from ENOENT, the program
+/// would conclude that the file is missing.
 fn pattern_failure(error: Error) -> Failure {
     match error.code() {
         ErrorCode::NotFound => Failure::Errno(libc::ENXIO),
@@ -138,7 +146,7 @@ async fn remove(fs: &impl FileSystem, inode: InodeId, name: &[u8], uid: u32) -> 
     }
     match fs.remove_xattr(inode, name).await {
         Ok(()) => Ok(ReplyBody::Empty),
-        // Removing a missing access control list succeeds, as on other file systems.
+        // Removing an access control list that doesn't exist succeeds, as on other file systems.
         Err(error) if error.code() == ErrorCode::NoAttribute && is_acl(name) => {
             Ok(ReplyBody::Empty)
         }

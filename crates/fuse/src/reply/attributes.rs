@@ -1,4 +1,4 @@
-//! Attributes in replies: the kernel's structs, and how long the kernel may cache each.
+//! Attributes in replies: the kernel's structs, and how long the kernel may cache them.
 
 use crate::abi::pack_device;
 use crate::limits;
@@ -7,11 +7,11 @@ use skep_types::codec::record;
 use skep_types::{Attributes, FileKind, InodeId, Timestamp};
 use std::time::Duration;
 
-/// Bytes of [`EntryOut`].
+/// Length of [`EntryOut`] in bytes.
 pub(crate) const ENTRY_OUT_BYTES: usize = 128;
-/// Zero bytes that follow [`StatxOut`].
+/// Number of zero bytes that follow [`StatxOut`].
 pub(crate) const STATX_SPARE_BYTES: usize = 14 * 8;
-/// [`Statx::mask`]: all basic fields and the time of creation.
+/// [`Statx::mask`]: all basic fields and the creation time.
 const STATX_BASIC_AND_BTIME: u32 = 0x0fff;
 
 record! {
@@ -37,8 +37,8 @@ record! {
 }
 
 record! {
-    /// `fuse_entry_out`. A `nodeid` of zero means that there is no such entry or, in `READDIRPLUS`,
-    /// that the attributes are not given.
+    /// `fuse_entry_out`. A `nodeid` of zero means that there is no such entry. In `READDIRPLUS` it
+    /// means that the reply has no attributes of the entry.
     pub struct EntryOut {
         pub nodeid: u64,
         pub generation: u64,
@@ -70,7 +70,7 @@ record! {
 }
 
 record! {
-    /// `fuse_statx` without the spare words at its end ([`STATX_SPARE_BYTES`]).
+    /// `fuse_statx` without its last spare words ([`STATX_SPARE_BYTES`]).
     pub struct Statx {
         pub mask: u32,
         pub block_size: u32,
@@ -123,24 +123,24 @@ record! {
     }
 }
 
-/// How long the kernel may cache names and attributes of a reply.
+/// How long the kernel may cache the names and attributes in a reply.
 pub(crate) struct Validity<'a> {
-    /// The time for names, and for attributes of inodes that no other mount shares.
+    /// Validity of names, and of attributes of inodes that this mount does not share with others.
     pub(crate) usual: Duration,
     /// Whether other mounts may change the attributes and pages of an inode while the kernel caches
     /// them.
     pub(crate) is_shared: &'a dyn Fn(InodeId) -> bool,
-    /// Records that a reply shows these attributes to the kernel. Returns true, once for each
-    /// change by another mount, if the kernel may still cache an access control list of the inode
-    /// from before that change.
+    /// Records that a reply passes these attributes to the kernel. Returns true if the kernel may
+    /// still cache an access control list of the inode from before a change by another mount.
+    /// Returns true only once for each such change.
     ///
     /// # Hazard: cached access control lists
-    /// The kernel drops the cached lists of an inode when it asks for the inode's attributes, or
-    /// looks up a name that it has cached. It keeps them when another name leads it to an inode
-    /// that it has cached (Linux 6.18). So the reply to such a lookup makes the attributes invalid
-    /// at once: the kernel then asks for them before it checks any permission. An invalidation of
-    /// the inode instead would not work: the kernel then ignores the attributes of this reply, and
-    /// goes on with an outdated owner.
+    /// The kernel drops the cached access control lists of an inode when it requests the inode's
+    /// attributes, or when it looks up a name that it has cached. It keeps the lists when a lookup
+    /// of another name leads to an inode that it has cached (Linux 6.18). So the reply to such a
+    /// lookup makes the attributes invalid at once, and the kernel requests them before it checks
+    /// any permission. Invalidating the inode instead would not work: the kernel would then ignore
+    /// the attributes of this reply, and continue with an outdated owner.
     pub(crate) note_shown: &'a dyn Fn(&Attributes) -> bool,
 }
 
@@ -158,10 +158,10 @@ pub(super) fn blocks(stat: &Stat) -> u64 {
     stat.allocated_bytes.div_ceil(512)
 }
 
-/// The blocks of a file as its attributes alone show them, and how long the kernel may cache the
-/// attributes. A file with holes takes less than its size, and only its chunk files have the
-/// number. So the kernel must not cache the attributes of such a file: it then asks for them each
-/// time.
+/// Returns the number of blocks of a file, estimated from its attributes, and how long the kernel
+/// may cache the attributes. A file with holes takes less space than its size, and only its chunk
+/// files have the exact number of blocks. So the kernel must not cache the attributes of such a
+/// file, and requests them each time.
 pub(super) fn guessed_blocks(attributes: &Attributes, validity: &Validity<'_>) -> (u64, Duration) {
     let validity = match attributes.is_sparse {
         true => Duration::ZERO,
@@ -214,7 +214,7 @@ pub(super) fn entry(attributes: &Attributes, validity: &Validity<'_>) -> EntryOu
     let validity = validity.usual;
     EntryOut {
         nodeid: attributes.inode.raw(),
-        // Inode ids are never reused, so each has one generation.
+        // Inode ids are never reused, so all inodes have the same generation.
         generation: 0,
         entry_valid: validity.as_secs(),
         attr_valid: of_attributes.as_secs(),

@@ -6,11 +6,12 @@ use skep_client::{DirectoryEntries, EntryReply};
 use skep_types::codec::{Codec, Writer, record};
 use skep_types::{FileKind, InodeId};
 
-/// Bytes of [`Dirent`].
+/// Length of [`Dirent`] in bytes.
 pub(crate) const DIRENT_BYTES: usize = 24;
 
 record! {
-    /// `fuse_dirent` without its name, which follows with zeros up to a multiple of eight bytes.
+    /// `fuse_dirent` without the name. The name follows, padded with zeros to a multiple of eight
+    /// bytes.
     pub struct Dirent {
         pub ino: u64,
         pub offset: u64,
@@ -19,44 +20,45 @@ record! {
     }
 }
 
-/// The reply to a request that lists a directory: as many entries as fit.
+/// The reply to a request that lists a directory. Entries are added until one doesn't fit.
 pub(crate) struct Listing<'a> {
     w: Writer,
     max_bytes: usize,
-    /// How long the kernel may cache the entries' attributes; `None` means that the reply has none.
+    /// How long the kernel may cache the entries' attributes. `None` means that the reply has no
+    /// attributes.
     validity: Option<Validity<'a>>,
 }
 
-/// The cursor of `.`. Every directory has `.` and `..`; the cursors of all other entries are
-/// larger.
+/// The cursor of `.`. The cursors of all entries other than `.` and `..` are larger than both.
 pub(crate) const DOT: u64 = 1;
 /// The cursor of `..`.
 pub(crate) const DOT_DOT: u64 = 2;
 
 impl<'a> Listing<'a> {
-    /// An empty listing with space for `max_bytes`.
+    /// Creates an empty listing with space for `max_bytes` bytes.
     pub(crate) fn new(max_bytes: u32, validity: Option<Validity<'a>>) -> Self {
         Self { w: Writer::new(), max_bytes: max_bytes as usize, validity }
     }
 
-    /// Whether it has no entries yet.
+    /// Whether the listing has no entries yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.w.is_empty()
     }
 
-    /// The reply's bytes.
+    /// Returns the body of the reply.
     pub(crate) fn finish(self) -> ReplyBody {
         ReplyBody::Bytes(self.w.finish())
     }
 
-    /// Adds `.` or `..`, without attributes: the kernel has them. Returns false if it doesn't fit.
+    /// Adds `.` or `..`. Their attributes are left out, since the kernel has them. Returns false if
+    /// the entry doesn't fit.
     pub(crate) fn push_dot(&mut self, cursor: u64, inode: InodeId) -> bool {
         let name: &[u8] = if cursor == DOT { b"." } else { b".." };
         let kind = FileKind::Directory;
         self.push(cursor, name, &EntryReply { inode, kind, attributes: None })
     }
 
-    /// Adds entries until one doesn't fit.
+    /// Adds entries in order until one doesn't fit.
     pub(crate) fn push_all(&mut self, entries: &DirectoryEntries) {
         for listed in &entries.entries {
             if !self.push(listed.cursor, &listed.name, &listed.entry) {
@@ -65,7 +67,7 @@ impl<'a> Listing<'a> {
         }
     }
 
-    /// Adds an entry. Returns false if it doesn't fit.
+    /// Adds an entry. Returns false if the entry doesn't fit.
     fn push(&mut self, cursor: u64, name: &[u8], reply: &EntryReply) -> bool {
         let prefix = if self.validity.is_some() { ENTRY_OUT_BYTES } else { 0 };
         let unpadded = prefix + DIRENT_BYTES + name.len();
@@ -74,8 +76,8 @@ impl<'a> Listing<'a> {
             return false;
         }
         if let Some(validity) = &self.validity {
-            // Without attributes the node id is zero: the kernel asks for them when it needs them.
-            // (In LOOKUP, zero means that there is no such entry.)
+            // An entry without attributes has a node id of zero. The kernel then requests the
+            // attributes when it needs them. (In LOOKUP, zero means that there is no such entry.)
             match &reply.attributes {
                 Some(attributes) => entry(attributes, validity).encode(&mut self.w),
                 None => self.w.raw(&[0; ENTRY_OUT_BYTES]),

@@ -1,7 +1,7 @@
 //! Requests on attributes, and on the file system as a whole.
 //!
-//! Owns the kernel's argument structs of these requests and their parsing. Does not own: extended
-//! attributes (`xattrs`), flags and projects (`ioctl`), and what the operations do
+//! Owns the kernel's argument structs of these requests and their parsing. Does not own extended
+//! attributes (`xattrs`), flags and projects (`ioctl`), or the operations themselves
 //! (`ops::attributes`).
 
 use super::{RawRequest, set_attr};
@@ -10,7 +10,8 @@ use skep_client::{HandleId, SetAttributes, SetTime};
 use skep_types::codec::record;
 use skep_types::{InodeId, Timestamp};
 
-/// [`GetAttrIn::flags`]: the kernel itself asks, before it reads through a handle.
+/// [`GetAttrIn::flags`]: the kernel itself requests the attributes, before it reads through a
+/// handle.
 pub(crate) const GETATTR_HANDLE: u32 = 1 << 0;
 
 record! {
@@ -68,7 +69,8 @@ impl AttributeRequest {
         })
     }
 
-    /// Whether the worker may drop the operation's future when the caller is killed.
+    /// Whether the worker may drop the operation's future when the caller is killed. False for
+    /// changes.
     pub(super) fn may_be_dropped(&self) -> bool {
         !matches!(self, Self::Set { .. })
     }
@@ -102,8 +104,8 @@ fn parse_set(raw: &RawRequest) -> Result<AttributeRequest, i32> {
             arguments.mtime_nanoseconds,
         ),
     };
-    // A change of owner clears the set-user-id and set-group-id bits, and the kernel leaves that to
-    // the daemon. For chown(2) with neither user nor group it sends no values at all.
+    // A change of owner clears the set-user-id and set-group-id bits, which the kernel leaves to
+    // the daemon. For chown(2) with neither user nor group, the kernel sends no values at all.
     let owner = has(set_attr::UID | set_attr::GID);
     let is_empty = !has(set_attr::ALL_VALUES);
     let kill_privileges =

@@ -1,7 +1,7 @@
 //! Requests on a file's bytes: read, write, allocate, seek for holes, copy.
 //!
-//! Owns the kernel's argument structs of these requests and their parsing. Does not own what the
-//! operations do (`ops::data`, `ops::allocation`).
+//! Owns the kernel's argument structs of these requests and their parsing. Does not own the
+//! operations themselves (`ops::data`, `ops::allocation`).
 
 use super::{RawRequest, has_flag, inode};
 use crate::abi::Opcode;
@@ -12,10 +12,11 @@ use skep_types::InodeId;
 use skep_types::codec::record;
 use std::ops::Range;
 
-/// [`WriteIn::write_flags`]: a write-back of the page cache, with any handle of the file.
+/// [`WriteIn::write_flags`]: a write-back of the page cache. The request has any open handle of the
+/// file.
 pub(crate) const WRITE_CACHE: u32 = 1 << 0;
 
-/// [`WriteIn::write_flags`]: clear set-user-id and set-group-id.
+/// [`WriteIn::write_flags`]: clear the set-user-id and set-group-id bits.
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
 record! {
@@ -66,7 +67,7 @@ record! {
 }
 
 record! {
-    /// `fuse_copy_file_range_in`; the node in the header is the source's.
+    /// `fuse_copy_file_range_in`. The node in the header is the source.
     pub struct CopyIn {
         pub handle: u64,
         pub offset: u64,
@@ -93,9 +94,9 @@ pub(crate) enum DataRequest {
 pub(crate) struct Read {
     pub(crate) handle: HandleId,
     pub(crate) offset: u64,
-    /// The part of the reply's memory to fill.
+    /// The part of the reply's memory that the read fills.
     pub(crate) into: Buf,
-    /// With `O_DIRECT`: the kernel caches none of the bytes.
+    /// Whether the handle was opened with `O_DIRECT`. The kernel then caches none of the bytes.
     pub(crate) is_direct: bool,
 }
 
@@ -106,17 +107,18 @@ pub(crate) struct Write {
     pub(crate) handle: HandleId,
     pub(crate) offset: u64,
     pub(crate) data: Buf,
-    /// The write goes to the file's end, wherever that is: `offset` is the end that the kernel has
-    /// cached, and another mount may have appended since.
+    /// Whether the write goes to the present end of the file. `offset` is then the end that the
+    /// kernel has cached, and other mounts may have appended since.
     pub(crate) appends: bool,
-    /// With `O_DIRECT`, and not a write-back of the page cache.
+    /// Whether the handle was opened with `O_DIRECT` and this is not a write-back of the page
+    /// cache.
     pub(crate) is_direct: bool,
-    /// The descriptor was opened with `O_SYNC` or `O_DSYNC`.
+    /// Whether the handle was opened with `O_SYNC` or `O_DSYNC`.
     pub(crate) is_synced: bool,
     pub(crate) kill_privileges: bool,
 }
 
-/// The arguments of `fallocate`, which allocates space or makes a hole.
+/// The arguments of `fallocate`, which allocates space or punches a hole.
 #[derive(Debug)]
 pub(crate) struct Allocate {
     pub(crate) inode: InodeId,
@@ -140,12 +142,12 @@ pub(crate) struct Seek {
 #[derive(Debug)]
 pub(crate) struct Copy {
     pub(crate) from: (HandleId, u64),
-    /// The inode of `to`.
+    /// The inode of the handle in `to`.
     pub(crate) inode: InodeId,
     pub(crate) to: (HandleId, u64),
     pub(crate) length: u64,
     pub(crate) uid: u32,
-    /// The reply has the number of copied bytes as a number of 64 bits.
+    /// Whether the reply has the number of copied bytes as a 64-bit number.
     pub(crate) is_long: bool,
 }
 
@@ -162,8 +164,9 @@ impl DataRequest {
         }
     }
 
-    /// Whether the worker may drop the operation's future when the caller is killed: always, as
-    /// [`crate::FileSystem`] asks of reads and of changes to a file's bytes.
+    /// Whether the worker may drop the operation's future when the caller is killed. This is always
+    /// true: [`crate::FileSystem`] requires that reads and changes of a file's bytes are
+    /// cancel-safe.
     pub(super) fn may_be_dropped(&self) -> bool {
         true
     }
@@ -202,17 +205,18 @@ fn parse_write(raw: &RawRequest) -> Result<DataRequest, i32> {
     }))
 }
 
-/// Whether a write goes to the file's end, wherever that is. A write-back of the page cache keeps
-/// its offset. So does direct I/O: the kernel sends the parts of one large write together, and they
-/// must stay in order.
+/// Whether a write goes to the present end of the file instead of its offset. A write-back of the
+/// page cache keeps its offset. Direct I/O keeps it too: the kernel has the parts of one large
+/// write in flight together, and the parts must stay in order.
 fn appends(write: &WriteIn) -> bool {
     has_flag(write.flags, libc::O_APPEND)
         && !has_flag(write.flags, libc::O_DIRECT)
         && write.write_flags & WRITE_CACHE == 0
 }
 
-/// The kernel lets no other modes through to FUSE (6.18). `FALLOC_FL_COLLAPSE_RANGE` and
-/// `FALLOC_FL_INSERT_RANGE` by a part of a stripe would move all following bytes between targets.
+/// Parses `fallocate`. The kernel passes no other modes to FUSE (Linux 6.18).
+/// `FALLOC_FL_COLLAPSE_RANGE` and `FALLOC_FL_INSERT_RANGE` with a part of a stripe would move all
+/// following bytes between targets.
 fn parse_allocate(raw: &RawRequest) -> Result<DataRequest, i32> {
     let arguments: AllocateIn = raw.arguments()?;
     let end = arguments.offset.checked_add(arguments.length).ok_or(libc::EFBIG)?;

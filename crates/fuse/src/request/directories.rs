@@ -1,7 +1,7 @@
 //! Requests that list directories.
 //!
-//! Owns their parsing. The kernel's argument struct is that of reads (`data`). Does not own what
-//! the operations do (`ops::directories`).
+//! Owns the parsing of these requests. Their argument struct is that of reads (`data`). Does not
+//! own the operations themselves (`ops::directories`).
 
 use super::RawRequest;
 use super::data::ReadIn;
@@ -32,8 +32,8 @@ impl DirectoryRequest {
         })
     }
 
-    /// Whether the worker may drop the operation's future when the caller is killed: always, since
-    /// these change nothing.
+    /// Whether the worker may drop the operation's future when the caller is killed. This is always
+    /// true, since these operations change nothing.
     pub(super) fn may_be_dropped(&self) -> bool {
         true
     }

@@ -1,7 +1,7 @@
 //! Requests that open, sync and close files.
 //!
-//! Owns the kernel's argument structs of these requests and their parsing. Does not own: reads and
-//! writes (`data`), locks (`locks`), and what the operations do (`ops::files`).
+//! Owns the kernel's argument structs of these requests and their parsing. Does not own reads and
+//! writes (`data`), locks (`locks`), or the operations themselves (`ops::files`).
 
 use super::{RawRequest, has_flag, open_mode};
 use crate::abi::Opcode;
@@ -9,7 +9,7 @@ use skep_client::{CreateRequest, HandleId, NewInode, OpenMode};
 use skep_types::codec::record;
 use skep_types::{FileKind, InodeId};
 
-/// [`OpenIn::open_flags`]: clear set-user-id and set-group-id.
+/// [`OpenIn::open_flags`]: clear the set-user-id and set-group-id bits.
 pub(crate) const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 
 record! {
@@ -78,9 +78,9 @@ pub(crate) struct Open {
     pub(crate) inode: InodeId,
     pub(crate) mode: OpenMode,
     pub(crate) truncate: bool,
-    /// With `O_APPEND`.
+    /// Whether the flags contain `O_APPEND`.
     pub(crate) appends: bool,
-    /// With `O_SYNC` or `O_DSYNC`.
+    /// Whether the flags contain `O_SYNC` or `O_DSYNC`.
     pub(crate) is_synced: bool,
     pub(crate) kill_privileges: bool,
 }
@@ -100,7 +100,7 @@ impl FileRequest {
                 })
             }
             Opcode::Create => parse_create(raw)?,
-            // The request has a name, but the kernel invents it.
+            // The request has a name, which the kernel made up and which is ignored.
             Opcode::TmpFile => {
                 let arguments: CreateIn = raw.arguments()?;
                 let new = raw.new_inode(arguments.mode, arguments.umask);
@@ -127,8 +127,8 @@ impl FileRequest {
         })
     }
 
-    /// Whether the worker may drop the operation's future when the caller is killed: never, since
-    /// each of these changes the session's opens or waits for a sync.
+    /// Whether the worker may drop the operation's future when the caller is killed. This is never
+    /// true, since each of these operations changes the session's opens or waits for a sync.
     pub(super) fn may_be_dropped(&self) -> bool {
         false
     }

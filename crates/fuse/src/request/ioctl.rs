@@ -1,7 +1,7 @@
-//! Requests by `ioctl`: the project of an inode, and whether a directory hands it down.
+//! Requests by `ioctl`: the project of an inode, and whether new entries in a directory inherit it.
 //!
-//! Owns the kernel's structs, as `include/uapi/linux/fs.h` and `fuse.h` have them, and their
-//! parsing. All other flags and commands are refused. Does not own what the operations do
+//! Owns the kernel's structs of these requests (from `include/uapi/linux/fs.h` and `fuse.h`) and
+//! their parsing. All other flags and commands are refused. Does not own the operations themselves
 //! (`ops::ioctl`).
 
 use super::RawRequest;
@@ -17,7 +17,7 @@ pub(crate) const SET_FLAGS: u32 = 0x4008_6602;
 pub(crate) const GET_FS_XATTR: u32 = 0x801c_581f;
 /// `FS_IOC_FSSETXATTR`.
 pub(crate) const SET_FS_XATTR: u32 = 0x401c_5820;
-/// `FS_PROJINHERIT_FL` among the flags.
+/// `FS_PROJINHERIT_FL`, one of the inode flags.
 pub(crate) const FLAG_PROJECT_INHERIT: u32 = 0x2000_0000;
 /// `FS_XFLAG_PROJINHERIT` in [`FsXattr::flags`].
 pub(crate) const XFLAG_PROJECT_INHERIT: u32 = 0x0200;
@@ -57,9 +57,9 @@ pub(crate) enum IoctlRequest {
 /// The form in which a program reads an inode's flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FlagsForm {
-    /// As one number.
+    /// The flags as one number.
     Number,
-    /// As a `struct fsxattr`, with the project.
+    /// The flags in a `struct fsxattr`, with the project.
     FsXattr,
 }
 
@@ -91,13 +91,14 @@ impl IoctlRequest {
         })
     }
 
-    /// Whether the worker may drop the operation's future when the caller is killed.
+    /// Whether the worker may drop the operation's future when the caller is killed. False for
+    /// changes.
     pub(super) fn may_be_dropped(&self) -> bool {
         matches!(self, Self::ReadFlags { .. })
     }
 }
 
-/// Whether `flags` has the bit `supported`; an error if it has any other.
+/// Whether `flags` has the bit `supported`. Returns an error if `flags` has any other bit.
 fn has_only(flags: u32, supported: u32) -> Result<bool, i32> {
     if flags & !supported != 0 {
         return Err(libc::EOPNOTSUPP);

@@ -1,7 +1,7 @@
-//! Requests on locks: those of `flock` and those of `fcntl`.
+//! Requests on locks of `flock` and of `fcntl`.
 //!
-//! Owns the kernel's argument struct and its parsing. Does not own what the operations do
-//! (`ops::locks`).
+//! Owns the kernel's argument struct of these requests and their parsing. Does not own the
+//! operations themselves (`ops::locks`).
 
 use super::RawRequest;
 use crate::abi::Opcode;
@@ -9,11 +9,11 @@ use skep_client::{FileLock, HandleId, LockKind, LockMode};
 use skep_types::InodeId;
 use skep_types::codec::record;
 
-/// [`LockIn::lock_flags`]: a lock of `flock`.
+/// [`LockIn::lock_flags`]: the lock is one of `flock`.
 pub(crate) const LOCK_IS_FLOCK: u32 = 1 << 0;
 
 record! {
-    /// `fuse_lk_in`: the lock is `start` to `end`, both included.
+    /// `fuse_lk_in`. The locked bytes are `start` to `end`, both included.
     pub struct LockIn {
         pub handle: u64,
         pub owner: u64,
@@ -33,7 +33,7 @@ pub(crate) enum LockRequest {
     Set { lock: Lock, waits: bool },
 }
 
-/// A lock, and the handle through which a program sets or tests it.
+/// A lock, and the handle through which a program sets or tests the lock.
 #[derive(Debug)]
 pub(crate) struct Lock {
     pub(crate) inode: InodeId,
@@ -51,7 +51,8 @@ impl LockRequest {
         })
     }
 
-    /// Whether the worker may drop the operation's future when the caller is killed.
+    /// Whether the worker may drop the operation's future when the caller is killed. True only for
+    /// a test of a lock.
     pub(super) fn may_be_dropped(&self) -> bool {
         matches!(self, Self::Test { .. })
     }

@@ -1,7 +1,7 @@
-//! Requests on names: look up, make, remove, rename, link.
+//! Requests on names: look up, create, remove, rename, link.
 //!
-//! Owns the kernel's argument structs of these requests and their parsing. Does not own: requests
-//! that also open a file (`files`), and what the operations do (`ops::names`).
+//! Owns the kernel's argument structs of these requests and their parsing. Does not own requests
+//! that also open a file (`files`), or the operations themselves (`ops::names`).
 
 use super::{RawRequest, checked_name, inode, split_name};
 use crate::abi::{Opcode, unpack_device};
@@ -72,18 +72,18 @@ pub(crate) struct Rename {
     pub(crate) to_directory: InodeId,
     pub(crate) to_name: Vec<u8>,
     pub(crate) kind: RenameKind,
-    /// The inode that is left at the old name (`RENAME_WHITEOUT`).
+    /// The inode to create under the old name (`RENAME_WHITEOUT`), if any.
     pub(crate) whiteout: Option<NewInode>,
 }
 
-/// How a rename treats an entry that has the new name already.
+/// How a rename treats an existing entry with the new name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RenameKind {
-    /// The renamed entry replaces it.
+    /// The renamed entry replaces the existing one.
     Replace,
-    /// The rename fails.
+    /// The rename fails if there is an existing entry.
     OnlyIfFree,
-    /// It gets the old name.
+    /// The existing entry gets the old name.
     Exchange,
 }
 
@@ -122,7 +122,8 @@ impl NameRequest {
         })
     }
 
-    /// Whether the worker may drop the operation's future when the caller is killed.
+    /// Whether the worker may drop the operation's future when the caller is killed. False for
+    /// changes.
     pub(super) fn may_be_dropped(&self) -> bool {
         matches!(self, Self::Lookup { .. } | Self::ReadLink { .. })
     }

@@ -1,24 +1,24 @@
-//! Bits of [`super::attributes::SetAttrIn::valid`].
+//! Bits of [`super::attributes::SetAttrIn::valid`]: which values the struct contains.
 
-/// `mode` is set.
+/// `mode` has a value.
 pub(crate) const MODE: u32 = 1 << 0;
-/// `uid` is set.
+/// `uid` has a value.
 pub(crate) const UID: u32 = 1 << 1;
-/// `gid` is set.
+/// `gid` has a value.
 pub(crate) const GID: u32 = 1 << 2;
-/// `size` is set.
+/// `size` has a value.
 pub(crate) const SIZE: u32 = 1 << 3;
-/// `atime` is set.
+/// `atime` has a value.
 pub(crate) const ATIME: u32 = 1 << 4;
-/// `mtime` is set.
+/// `mtime` has a value.
 pub(crate) const MTIME: u32 = 1 << 5;
-/// `handle` is set.
+/// `handle` has a value.
 pub(crate) const HANDLE: u32 = 1 << 6;
-/// `atime` is the present.
+/// The daemon sets the access time to the present time.
 pub(crate) const ATIME_NOW: u32 = 1 << 7;
-/// `mtime` is the present.
+/// The daemon sets the modification time to the present time.
 pub(crate) const MTIME_NOW: u32 = 1 << 8;
-/// Clear set-user-id and set-group-id.
+/// The daemon clears the set-user-id and set-group-id bits.
 pub(crate) const KILL_SUIDGID: u32 = 1 << 11;
-/// The bits for which the struct has a value.
+/// All bits of values in the struct.
 pub(crate) const ALL_VALUES: u32 = MODE | UID | GID | SIZE | ATIME | MTIME;

@@ -1,4 +1,4 @@
-//! Requests of the kernel, byte by byte: valid, truncated, and arbitrary.
+//! Parses requests of the kernel from their bytes: valid, truncated, and arbitrary ones.
 
 use super::attributes::SetAttrIn;
 use super::data::{AllocateIn, CopyIn, ReadIn, SeekIn, WriteIn};
@@ -108,7 +108,8 @@ proptest! {
     }
 }
 
-/// Kernels before 5.13 send half of the struct, without the flags of the other half.
+/// Kernels before 5.13 send only the first half of the struct, so the flags in the second half are
+/// missing.
 #[test]
 fn both_forms_of_set_xattr_are_parsed() {
     let payload = b"user.a\0value";
@@ -153,7 +154,7 @@ fn truncated_requests_are_refused() {
     }
 }
 
-/// The number of bytes of a record.
+/// Returns the length of an encoded record in bytes.
 fn len_of<T: Codec>() -> usize {
     let zeros = [0; 512];
     let mut reader = Reader::new(&zeros);

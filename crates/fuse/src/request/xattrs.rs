@@ -1,7 +1,7 @@
 //! Requests on extended attributes.
 //!
-//! Owns the kernel's argument structs of these requests and their parsing. Does not own what the
-//! operations do, nor which names exist (`ops::xattrs`).
+//! Owns the kernel's argument structs of these requests and their parsing. Does not own the
+//! operations themselves or the rules for names (`ops::xattrs`).
 
 use super::{RawRequest, split_name};
 use crate::abi::Opcode;
@@ -9,13 +9,14 @@ use skep_client::XattrMode;
 use skep_types::InodeId;
 use skep_types::codec::{Codec, Reader, record};
 
-/// Bytes of [`SetXattrIn`] in its short form.
+/// Length in bytes of the short form of [`SetXattrIn`].
 pub(crate) const SHORT_SET_XATTR_BYTES: usize = 8;
-/// [`SetXattrIn::more_flags`]: an access control list clears set-group-id.
+/// [`SetXattrIn::more_flags`]: clear the set-group-id bit, since an access control list changes.
 pub(crate) const SET_XATTR_KILL_SGID: u32 = 1 << 0;
 
 record! {
-    /// `fuse_setxattr_in`. Kernels without the flag `SETXATTR_EXT` of `INIT` send its first half.
+    /// `fuse_setxattr_in`. Kernels without the flag `SETXATTR_EXT` of `INIT` send only the first
+    /// half of the struct.
     pub struct SetXattrIn {
         pub size: u32,
         pub flags: u32,
@@ -47,7 +48,8 @@ pub(crate) struct XattrChange {
     pub(crate) inode: InodeId,
     pub(crate) name: Vec<u8>,
     pub(crate) value: Vec<u8>,
-    /// `None` means both `XATTR_CREATE` and `XATTR_REPLACE`, which can never succeed.
+    /// `None` means that the caller set both `XATTR_CREATE` and `XATTR_REPLACE`, which can never
+    /// succeed.
     pub(crate) mode: Option<XattrMode>,
     pub(crate) clear_set_group_id: bool,
     pub(crate) uid: u32,
@@ -71,14 +73,15 @@ impl XattrRequest {
         })
     }
 
-    /// Whether the worker may drop the operation's future when the caller is killed.
+    /// Whether the worker may drop the operation's future when the caller is killed. False for
+    /// changes.
     pub(super) fn may_be_dropped(&self) -> bool {
         matches!(self, Self::Get { .. } | Self::List { .. })
     }
 }
 
 fn parse_change(raw: &RawRequest) -> Result<XattrChange, i32> {
-    // The short form lacks the second half of the struct, which counts as zeros.
+    // The short form lacks the second half of the struct. Zeros replace it.
     let mut fixed = raw.arguments.bytes().to_vec();
     fixed.resize(fixed.len().max(Opcode::SetXattr.argument_bytes()), 0);
     let arguments = SetXattrIn::decode(&mut Reader::new(&fixed)).map_err(|_| libc::EINVAL)?;

@@ -1,6 +1,6 @@
-//! The messages that the kernel still sends through `/dev/fuse` when requests go through io_uring:
-//! `INTERRUPT`, which ends the wait for a lock (`waits`), and `FORGET`. Neither has a reply. But
-//! the daemon must read them, or the kernel would keep them for ever.
+//! Reads the messages that the kernel sends through `/dev/fuse` even if requests go through
+//! io_uring: `INTERRUPT`, which ends the wait for a lock (`waits`), and `FORGET`. Neither has a
+//! reply. But the daemon must read them, or the kernel would keep them for ever.
 
 use super::kernel;
 use crate::abi::{self, InHeader, InterruptIn, Opcode, OutHeader};
@@ -13,14 +13,14 @@ use skep_types::{Error, Result};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// The kernel refuses reads into less memory than its largest request needs, although no request
-/// comes here.
+/// Length in bytes of the read buffer. The kernel refuses a buffer that is shorter than its largest
+/// request, although no request arrives here.
 const MEMORY_BYTES: usize = 4096 + limits::MAX_IO_BYTES;
 
-/// Reads messages until the mount ends.
+/// Reads and applies messages until the mount ends.
 ///
 /// # Errors
-/// When the kernel refuses a read.
+/// Fails if the kernel refuses a read.
 pub(crate) async fn run(fd: Arc<OwnedFd>, interrupts: Arc<Interrupts>) -> Result<()> {
     let memory = Buf::new(MEMORY_BYTES);
     loop {
@@ -34,7 +34,8 @@ pub(crate) async fn run(fd: Arc<OwnedFd>, interrupts: Arc<Interrupts>) -> Result
                 Some(libc::EAGAIN) => {
                     let entry =
                         opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), libc::POLLIN as u32);
-                    // SAFETY: the entry points to no memory; the descriptor is kept.
+                    // SAFETY: the entry points to no memory, and the operation keeps the
+                    // descriptor.
                     let readable = unsafe {
                         skep_env::submit(entry.build().into(), Box::new(Arc::clone(&fd)))
                     };
@@ -48,7 +49,7 @@ pub(crate) async fn run(fd: Arc<OwnedFd>, interrupts: Arc<Interrupts>) -> Result
     }
 }
 
-/// Applies one message. Returns true for a `FORGET`.
+/// Applies one message. Returns true if it is a `FORGET`.
 fn apply(fd: &OwnedFd, interrupts: &Interrupts, bytes: &[u8]) -> bool {
     let mut reader = Reader::new(bytes);
     let Ok(header) = InHeader::decode(&mut reader) else { return false };
@@ -60,8 +61,9 @@ fn apply(fd: &OwnedFd, interrupts: &Interrupts, bytes: &[u8]) -> bool {
             }
         }
         Some(Opcode::NotifyReply) => {}
-        // No kernel is known to send others. The reply lets the caller go on. It is not ENOSYS,
-        // after which the kernel would never send such a request again.
+        // No kernel is known to send other messages. If one does, the reply lets the caller
+        // continue. The reply must not be ENOSYS: after that the kernel would never send such a
+        // request again.
         _ => {
             tracing::error!(
                 opcode = header.opcode,

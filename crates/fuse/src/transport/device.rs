@@ -1,10 +1,11 @@
-//! `/dev/fuse` with several threads. Each has a descriptor of its own (a clone), reads requests
-//! when the descriptor is readable, and writes replies.
+//! Serves `/dev/fuse` with several threads. Each thread has its own descriptor (a clone), reads
+//! requests when the descriptor is readable, and writes replies.
 //!
 //! A blocking read of the device through io_uring would occupy a kernel thread. So the descriptor
-//! doesn't block: the ring waits until it is readable, and the read is an ordinary system call. One
-//! port of a worker at a time has the turn to read. The others have a request or wait for the turn.
-//! The last that came gets the turn first, since its memory is most likely still cached.
+//! is non-blocking: the ring waits until the descriptor is readable, and the read is an ordinary
+//! system call. Only one port of a worker at a time has the turn to read. The other ports have a
+//! request or wait for the turn. Waiting ports get the turn in LIFO order, since the memory of the
+//! last one is most likely still cached.
 
 use super::kernel;
 use crate::abi::{self, InterruptIn, Opcode, OutHeader};
@@ -21,19 +22,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-/// Offset of bodies in a port's memory: on a page, with space for the headers before it. The data
-/// of a write is then aligned as in its program.
+/// Offset of a message's body in a port's memory. The body starts at a page boundary, with space
+/// for the headers before it. So the data of a write has the same alignment as in the program's
+/// memory.
 const BODY_AT: usize = 4096;
-/// Offset of a request, so that the data of a write starts at [`BODY_AT`].
+/// Offset of a request in a port's memory. It is chosen so that the data of a write starts at
+/// [`BODY_AT`].
 const REQUEST_AT: usize = BODY_AT - abi::IN_HEADER_BYTES - 40;
 const MEMORY_BYTES: usize = BODY_AT + limits::MAX_IO_BYTES;
 
-/// A thread's descriptor, and the turn to read from it.
+/// A thread's descriptor, and the turn of its ports to read from it.
 pub(crate) struct Device {
     fd: OwnedFd,
     interrupts: Arc<Interrupts>,
     has_long_set_xattr: bool,
-    /// Whether a port has the turn, or was granted it.
+    /// Whether a port has the turn, or has been granted it and has not run yet.
     is_taken: Cell<bool>,
     waiting: RefCell<Vec<Rc<Waiter>>>,
 }
@@ -46,8 +49,8 @@ struct Waiter {
 }
 
 impl Device {
-    /// Takes over a descriptor. `has_long_set_xattr` is whether the kernel sends the long form of
-    /// `SETXATTR`.
+    /// Creates the device of a thread. `fd` must be non-blocking. `has_long_set_xattr` is whether
+    /// the kernel sends the long form of `SETXATTR`.
     pub(crate) fn new(
         fd: OwnedFd,
         interrupts: Arc<Interrupts>,
@@ -73,7 +76,7 @@ impl Device {
         .await
     }
 
-    /// Grants the turn to the port that came last, if any waits.
+    /// Grants the turn to the port that began to wait last, if any port waits.
     fn pass_on(&self) {
         let Some(next) = self.waiting.borrow_mut().pop() else {
             self.is_taken.set(false);
@@ -86,15 +89,15 @@ impl Device {
     }
 
     async fn wait_until_readable(&self) {
-        // Exclusive: a request wakes one of the threads that wait, not all.
+        // The poll is exclusive: a request wakes only one of the waiting threads.
         let events = (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32;
         let entry = opcode::PollAdd::new(types::Fd(self.fd.as_raw_fd()), events).build();
-        // SAFETY: the entry points to no memory; the descriptor lives as long as the worker.
+        // SAFETY: the entry points to no memory, and the descriptor lives as long as the worker.
         unsafe { skep_env::submit(entry.into(), Box::new(())) }.await;
     }
 }
 
-/// The turn to read; passed on when dropped.
+/// The turn to read. When dropped, the next port gets it.
 struct Turn<'a>(&'a Device);
 
 impl Drop for Turn<'_> {
@@ -103,8 +106,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// The place of a port in the list of waiters. When its future is dropped, the turn that it may
-/// have been granted goes to the next waiter.
+/// The entry of a port in the list of waiting ports. If the port's future is dropped after it was
+/// granted the turn, the next waiting port gets the turn.
 struct QueuedWaiter<'a> {
     device: &'a Device,
     waiter: Rc<Waiter>,
@@ -122,7 +125,7 @@ impl Drop for QueuedWaiter<'_> {
     }
 }
 
-/// Memory for one request at a time.
+/// A port of `/dev/fuse`: memory for one request at a time.
 pub(crate) struct DevicePort {
     device: Rc<Device>,
     request: Buf,
@@ -130,7 +133,7 @@ pub(crate) struct DevicePort {
 }
 
 impl DevicePort {
-    /// A port of a thread's descriptor.
+    /// Creates a port that uses a thread's descriptor.
     pub(crate) fn new(device: Rc<Device>) -> Self {
         Self { device, request: Buf::new(MEMORY_BYTES), reply: Buf::new(MEMORY_BYTES) }
     }
@@ -170,8 +173,8 @@ impl DevicePort {
                 }
                 DeviceMessage::Nothing
             }
-            // The daemon keeps nothing for inodes that the kernel caches, so it counts no
-            // references.
+            // The daemon keeps no state for inodes that the kernel caches, so it needs no reference
+            // counts.
             Some(Opcode::Forget | Opcode::BatchForget | Opcode::NotifyReply) => {
                 DeviceMessage::Nothing
             }
@@ -182,7 +185,7 @@ impl DevicePort {
 
 /// A message that a port has read.
 enum DeviceMessage {
-    /// It needs no reply.
+    /// The message needs no reply.
     Nothing,
     Request(RawRequest),
 }
@@ -203,7 +206,7 @@ impl Port for DevicePort {
                 }
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN) => self.device.wait_until_readable().await,
-                    // ENOENT: the request was interrupted before it was read.
+                    // ENOENT: the request was interrupted before this thread read it.
                     Some(libc::EINTR | libc::ENOENT) => {}
                     Some(libc::ENODEV | libc::ECONNABORTED) => return None,
                     _ => {

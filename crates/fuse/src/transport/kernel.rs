@@ -1,4 +1,4 @@
-//! The system calls of a FUSE daemon: the device, mounting and unmounting.
+//! The system calls of a FUSE daemon: I/O on the device, mounting and unmounting.
 
 use crate::mount_flags::MountFlags;
 use skep_env::Buf;
@@ -13,20 +13,20 @@ use std::process::{Command, Output, Stdio};
 
 /// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, uint32_t)`.
 const CLONE: libc::c_ulong = 0x8004_e500;
-/// Where root allows FUSE over io_uring.
+/// The module parameter that root sets to allow FUSE over io_uring.
 const ENABLE_URING: &str = "/sys/module/fuse/parameters/enable_uring";
 
 fn checked(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// Reads one message of the kernel.
+/// Reads one message of the kernel, and returns its length.
 pub(crate) fn read(fd: &OwnedFd, buf: &Buf) -> io::Result<usize> {
     // SAFETY: the buffer is valid for its length.
     checked(unsafe { libc::read(fd.as_raw_fd(), buf.as_ptr().cast(), buf.len()) })
 }
 
-/// Writes one message to the kernel, which takes all of it or nothing.
+/// Writes one message to the kernel, which accepts either all of it or nothing.
 pub(crate) fn write(fd: &OwnedFd, buf: &Buf) -> io::Result<()> {
     // SAFETY: the buffer is valid for its length.
     checked(unsafe { libc::write(fd.as_raw_fd(), buf.as_ptr().cast(), buf.len()) }).map(|_| ())
@@ -42,38 +42,39 @@ pub(crate) fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
     checked(result as isize).map(|_| ())
 }
 
-/// Opens the device.
+/// Opens `/dev/fuse`.
 pub(crate) fn open_device() -> io::Result<OwnedFd> {
     Ok(std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse")?.into())
 }
 
-/// Another descriptor of the same mount, with its own list of requests under way.
+/// Returns another descriptor of the same mount, with a list of requests in flight of its own.
 pub(crate) fn clone_device(fd: &OwnedFd) -> io::Result<OwnedFd> {
     let clone = open_device()?;
     let source = fd.as_raw_fd() as u32;
-    // SAFETY: the argument is a pointer to the descriptor's number, as this request wants it.
+    // SAFETY: the argument is a pointer to the descriptor's number, as this `ioctl` requires.
     let result = unsafe { libc::ioctl(clone.as_raw_fd(), CLONE, &raw const source) };
     checked(result as isize).map(|_| clone)
 }
 
-/// The number of CPUs that the kernel may ever use, which is the number of queues: one more than
-/// the highest CPU number.
+/// Returns one more than the highest number of a CPU that the kernel may ever use. This is the
+/// number of queues.
 pub(crate) fn possible_cpus() -> u16 {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
     let last = list.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<u16>().ok());
     last.map_or_else(|| skep_env::available_cpus().len() as u16, |last| last + 1)
 }
 
-/// Whether this process may mount by itself.
+/// Whether this process runs as root and may mount without a helper.
 pub(crate) fn is_root() -> bool {
-    // SAFETY: a plain call that can't fail.
+    // SAFETY: a plain system call that can't fail.
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Makes the kernel offer FUSE over io_uring to new mounts: root may switch it on.
+/// Makes the kernel offer FUSE over io_uring to new mounts. If the feature is switched off,
+/// switches it on, which only root may do.
 ///
 /// # Errors
-/// The reason why the kernel does not offer it.
+/// Returns the reason why the kernel does not offer it.
 pub(crate) fn allow_uring() -> Result<(), String> {
     let value = std::fs::read_to_string(ENABLE_URING)
         .map_err(|_| "this kernel has no FUSE over io_uring; Linux 6.14 or later has".to_owned())?;
@@ -88,14 +89,15 @@ pub(crate) fn allow_uring() -> Result<(), String> {
 /// From `include/uapi/linux/prctl.h`; the crate `libc` lacks it.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
-/// Marks the calling thread as one that writes back dirty pages for others.
+/// Marks the calling thread as one that writes back dirty pages of other programs.
 ///
 /// # Hazard: deadlock under memory pressure
-/// Without the mark, an allocation of this thread may wait until dirty pages of this mount are
-/// written back, which only this thread can do. The mark needs CAP_SYS_RESOURCE. Without it, a host
-/// that runs out of memory while programs write to mapped files may stall.
+/// Without the mark, an allocation of memory by this thread may wait until dirty pages of this
+/// mount are written back, and only this thread can do that. The mark needs CAP_SYS_RESOURCE. A
+/// mount without this capability may stall if the host runs out of memory while programs write to
+/// mapped files.
 pub(crate) fn become_io_flusher() {
-    // SAFETY: a plain call; a refusal changes nothing.
+    // SAFETY: a plain system call. If the kernel refuses, nothing changes.
     unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
 }
 
@@ -103,24 +105,24 @@ fn c_string(text: &OsStr) -> io::Result<CString> {
     CString::new(text.as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// The arguments of a mount.
+/// The arguments of a mount call.
 #[derive(Debug, Clone)]
 pub(crate) struct MountCall<'a> {
     pub(crate) mount_point: &'a Path,
     /// The source that `/proc/mounts` shows.
     pub(crate) source: &'a str,
-    /// Flags that every Linux file system has.
+    /// Mount flags that every Linux file system has, such as read-only.
     pub(crate) flags: MountFlags,
-    /// Largest read.
+    /// Maximum length in bytes of one read.
     pub(crate) max_read: usize,
-    /// Other users may access the mount.
+    /// Whether other users may access the mount.
     pub(crate) allow_other: bool,
 }
 
-/// Mounts by `mount(2)`. Returns the descriptor of the device.
+/// Mounts with `mount(2)`. Returns the descriptor of the device.
 pub(crate) fn mount(call: &MountCall<'_>) -> io::Result<OwnedFd> {
     let fd = open_device()?;
-    // SAFETY: plain calls that can't fail.
+    // SAFETY: plain system calls that can't fail.
     let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
     let mut options = format!(
         "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions,max_read={}",
@@ -133,7 +135,7 @@ pub(crate) fn mount(call: &MountCall<'_>) -> io::Result<OwnedFd> {
     let source = c_string(call.source.as_ref())?;
     let mount_point = c_string(call.mount_point.as_os_str())?;
     let options = c_string(options.as_ref())?;
-    // SAFETY: all strings end with a zero byte and live through the call.
+    // SAFETY: all strings end with a zero byte and outlive the call.
     let result = unsafe {
         libc::mount(
             source.as_ptr(),
@@ -150,7 +152,7 @@ pub(crate) fn mount(call: &MountCall<'_>) -> io::Result<OwnedFd> {
 pub(crate) fn remount(mount_point: &Path, flags: MountFlags) -> io::Result<()> {
     let mount_point = c_string(mount_point.as_os_str())?;
     let bits = flags.bits() | libc::MS_REMOUNT;
-    // SAFETY: the strings end with a zero byte and live through the call; no data is read.
+    // SAFETY: the strings end with a zero byte and outlive the call, which reads no data.
     let result = unsafe {
         libc::mount(
             c"skep".as_ptr(),
@@ -166,15 +168,15 @@ pub(crate) fn remount(mount_point: &Path, flags: MountFlags) -> io::Result<()> {
 /// How to unmount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unmount {
-    /// Only if no program uses it.
+    /// Unmount only if no program uses the mount.
     IfIdle,
-    /// Remove it from the tree at once; programs keep their open files.
+    /// Remove the mount from the directory tree at once. Programs keep their open files.
     Detach,
-    /// At once; requests under way fail with an error.
+    /// Unmount at once. Requests in flight fail with an error.
     Abort,
 }
 
-/// Unmounts by `umount2(2)`; for mounts that this process doesn't serve.
+/// Unmounts with `umount2(2)`. Meant for mounts that this process doesn't serve.
 pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
     let flags = match how {
         Unmount::IfIdle => 0,
@@ -182,21 +184,22 @@ pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
         Unmount::Abort => libc::MNT_DETACH | libc::MNT_FORCE,
     };
     let mount_point = c_string(mount_point.as_os_str())?;
-    // SAFETY: the string ends with a zero byte and lives through the call.
+    // SAFETY: the string ends with a zero byte and outlives the call.
     let result = unsafe { libc::umount2(mount_point.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) };
     checked(result as isize).map(|_| ())
 }
 
-/// Unmounts by `umount(8)`, in a process of its own.
+/// Unmounts with `umount(8)`, in a process of its own.
 ///
-/// # Hazard: a process that can never end
-/// A process must not unmount its own mount by a system call: the call waits until the connection's
-/// requests have ended. If the process is killed during the call, the waiting thread keeps the
-/// process's memory and files, among them the rings. So the requests never end, nor does the
-/// thread.
+/// # Hazard: a process that never exits
+/// A process must not unmount its own mount by a system call, since the call waits until the
+/// connection's requests have ended. If the process is killed during the call, the waiting thread
+/// keeps the memory and files of the process alive, including its rings. So the requests never end,
+/// and the thread never ends either.
 pub(crate) fn unmount_by_program(mount_point: &Path, how: Unmount) -> io::Result<()> {
     let mut command = Command::new("umount");
-    // No helpers, and no access to the path: that would send requests to the mount.
+    // Run no mount helpers (`-i`), and don't resolve the path (`-c`), since that would send
+    // requests to the mount.
     command.env("LC_ALL", "C").arg("-i").arg("-c");
     match how {
         Unmount::IfIdle => &mut command,
@@ -206,7 +209,7 @@ pub(crate) fn unmount_by_program(mount_point: &Path, how: Unmount) -> io::Result
     succeeded(&command.arg("--").arg(mount_point).stdin(Stdio::null()).output()?)
 }
 
-/// The result of a program that unmounts, from its exit status and its messages.
+/// Returns the result of a program that unmounts, from its exit status and its messages.
 fn succeeded(output: &Output) -> io::Result<()> {
     if output.status.success() {
         return Ok(());
@@ -217,7 +220,7 @@ fn succeeded(output: &Output) -> io::Result<()> {
     Err(io::Error::new(kind, message))
 }
 
-/// Name of the helper that mounts for ordinary users.
+/// Name of the helper program that mounts for ordinary users.
 const FUSERMOUNT: &str = "fusermount3";
 
 fn helper_failed(error: &io::Error) -> io::Error {
@@ -230,7 +233,7 @@ fn helper_failed(error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{FUSERMOUNT}: {error}"))
 }
 
-/// Mounts through `fusermount3`, which opens the device and passes it by a socket.
+/// Mounts with `fusermount3`, which opens the device and sends the descriptor through a socket.
 pub(crate) fn mount_by_helper(call: &MountCall<'_>) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
     let mut options =
@@ -246,7 +249,7 @@ pub(crate) fn mount_by_helper(call: &MountCall<'_>) -> io::Result<OwnedFd> {
     let mut command = Command::new(FUSERMOUNT);
     command.arg("-o").arg(options).arg("--").arg(call.mount_point);
     command.env("_FUSE_COMMFD", raw.to_string()).stdin(Stdio::null()).stderr(Stdio::piped());
-    // SAFETY: `fcntl` is async-signal-safe; the descriptor is open in the child.
+    // SAFETY: `fcntl` is async-signal-safe, and the descriptor is open in the child.
     unsafe {
         command.pre_exec(move || {
             skep_env::Signals::unblock_all();
@@ -259,8 +262,8 @@ pub(crate) fn mount_by_helper(call: &MountCall<'_>) -> io::Result<OwnedFd> {
     let output = child.wait_with_output()?;
     if !output.status.success() {
         let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        // Usually udev makes the device accessible to all users; in a container without udev it
-        // isn't.
+        // Usually udev makes the device accessible to all users. In a container without udev it is
+        // not accessible.
         let is_closed = message.contains("/dev/fuse") && message.contains("Permission denied");
         let way_out = if is_closed { " (let root run: chmod 666 /dev/fuse)" } else { "" };
         return Err(io::Error::other(format!("{FUSERMOUNT} failed: {message}{way_out}")));
@@ -268,7 +271,7 @@ pub(crate) fn mount_by_helper(call: &MountCall<'_>) -> io::Result<OwnedFd> {
     fd
 }
 
-/// Unmounts through `fusermount3`.
+/// Unmounts with `fusermount3`.
 pub(crate) fn unmount_by_helper(mount_point: &Path, how: Unmount) -> io::Result<()> {
     let mut command = Command::new(FUSERMOUNT);
     command.arg("-u");
@@ -288,10 +291,10 @@ pub(crate) fn unmount_by_helper(mount_point: &Path, how: Unmount) -> io::Result<
 fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     let mut byte = [0_u8; 1];
     let mut vector = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-    // Aligned for the control header, with space for one descriptor.
+    // The buffer is aligned for the control header, and has space for one descriptor.
     let mut buffer = [0_u64; 8];
-    // SAFETY: all-zero is a valid `msghdr`; all that it points to outlives the call. The macros
-    // check that a control message is within the space that the kernel filled.
+    // SAFETY: all-zero is a valid `msghdr`, and all memory that it points to outlives the call. The
+    // macros check that a control message is within the space that the kernel filled.
     let raw = unsafe {
         let mut message = std::mem::zeroed::<libc::msghdr>();
         message.msg_iov = &raw mut vector;
@@ -312,10 +315,11 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-/// Requests the free space of a mount. The kernel never caches it, so the daemon must reply.
+/// Requests the free space of a mount. The kernel never caches the result, so the daemon must
+/// reply.
 pub(crate) fn stat_fs(path: &Path) -> io::Result<()> {
     let path = c_string(path.as_os_str())?;
-    // SAFETY: the string ends with a zero byte, and the result is written to a valid place.
+    // SAFETY: the string ends with a zero byte, and `buffer` is valid for the result.
     let result = unsafe {
         let mut buffer = std::mem::zeroed::<libc::statfs>();
         libc::statfs(path.as_ptr(), &raw mut buffer)

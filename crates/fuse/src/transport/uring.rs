@@ -1,12 +1,14 @@
-//! FUSE over io_uring (Linux 6.14): each CPU has a queue in the kernel, a request is handed to the
-//! queue of the CPU that its caller runs on, and one command both replies and fetches the next one.
+//! FUSE over io_uring (Linux 6.14). The kernel has one queue for each CPU, and puts a request into
+//! the queue of the CPU on which its caller runs. One command of the daemon both sends a reply and
+//! fetches the next request.
 //!
-//! An entry of a queue is a port: 288 bytes of headers and a payload, registered once by address.
-//! The headers have the request's or reply's header at 0, the operation's fixed struct at 128, and
-//! the fields of the entry itself at 256. Names and data of a request and the body of a reply are
-//! in the payload. `FORGET` and `INTERRUPT` still come by `/dev/fuse` (`control`).
+//! An entry of a queue is a port: 288 bytes of headers and a payload. Both are registered once, by
+//! address. The headers contain the header of the request or reply at offset 0, the operation's
+//! fixed struct at 128, and the fields of the entry itself at 256. The payload contains the names
+//! and data of a request, or the body of a reply. `FORGET` and `INTERRUPT` still arrive through
+//! `/dev/fuse` (`control`).
 //!
-//! Every possible CPU's queue must have an entry before the kernel lets any request through.
+//! The kernel sends no request before the queue of every possible CPU has an entry.
 
 use crate::abi::{self, InHeader, OutHeader};
 use crate::limits;
@@ -23,14 +25,14 @@ use std::sync::Arc;
 
 const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
-/// Bytes of `struct fuse_uring_req_header`.
+/// Length of `struct fuse_uring_req_header` in bytes.
 const HEADER_BYTES: usize = 288;
 const ARGUMENTS_AT: usize = 128;
 const ARGUMENTS_BYTES: usize = 128;
 const COMMIT_ID_AT: usize = 264;
 const PAYLOAD_LEN_AT: usize = 272;
 
-/// The memory whose addresses the kernel has.
+/// The memory whose addresses are registered with the kernel.
 struct Memory {
     header: Buf,
     payload: Buf,
@@ -38,7 +40,7 @@ struct Memory {
     fd: Arc<OwnedFd>,
 }
 
-/// One entry of one queue.
+/// A port: one entry of one queue.
 pub(crate) struct UringPort {
     memory: Rc<Memory>,
     queue: u16,
@@ -46,7 +48,7 @@ pub(crate) struct UringPort {
 }
 
 impl UringPort {
-    /// An entry for the queue of a CPU; it is registered by its first exchange.
+    /// Creates an entry for the queue of a CPU. Its first exchange registers it with the kernel.
     pub(crate) fn new(fd: Arc<OwnedFd>, queue: u16) -> Self {
         let header = Buf::new(HEADER_BYTES);
         let payload = Buf::new(limits::MAX_IO_BYTES);
@@ -69,7 +71,7 @@ impl UringPort {
         }
         let entry = entry.addr(Some(self.memory.vectors.as_ptr() as u64)).build();
         // The number of vectors goes to `sqe->len`, for which the builder has no method. SAFETY: an
-        // entry is 128 plain bytes, and any such bytes are an entry.
+        // entry consists of 128 plain bytes, and any values of these bytes are valid.
         unsafe {
             let mut raw: [u8; 128] = std::mem::transmute(entry);
             raw[24..28].copy_from_slice(&2_u32.to_le_bytes());
@@ -117,10 +119,10 @@ impl Port for UringPort {
             None => REGISTER,
         };
         let keep: Box<dyn Any> = Box::new(Rc::clone(&self.memory));
-        // SAFETY: `keep` owns all memory that the entry points to, and that was registered.
+        // SAFETY: `keep` owns all memory to which the entry points, and all registered memory.
         let (result, _) = unsafe { skep_env::submit(self.command(operation), keep) }.await;
         if result < 0 {
-            // ENOTCONN and ECONNABORTED are the ordinary end.
+            // The mount ends normally with ENOTCONN, ECONNABORTED or ECANCELED.
             if !matches!(-result, libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED) {
                 let error = std::io::Error::from_raw_os_error(-result);
                 tracing::warn!(

@@ -1,4 +1,4 @@
-//! The end of mounts and of callers: by unmount, signal, and kill.
+//! How mounts and waiting callers end: by unmount, by signal, and by kill.
 
 use crate::harness::{Mounted, is_mounted, wait_until};
 use crate::{Test, mounted};
@@ -85,10 +85,10 @@ fn wait_until_blocked(child: &Child) {
     });
 }
 
-/// Open handles, and creations that wait.
+/// Returns the number of open handles and the number of creations that wait.
 fn inside(path: &Path) -> (u64, u64) {
     let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: the string ends with a zero byte; all-zero is a valid result to overwrite.
+    // SAFETY: the string ends with a zero byte, and all-zero is a valid `statvfs` to overwrite.
     unsafe {
         let mut buffer = std::mem::zeroed::<libc::statvfs>();
         assert_eq!(libc::statvfs(path.as_ptr(), &raw mut buffer), 0);
@@ -99,7 +99,8 @@ fn inside(path: &Path) -> (u64, u64) {
 /// Semantics 4.1.
 fn a_caller_that_waits_can_be_killed(transport: &str) {
     let it = mounted(transport);
-    // More callers than slots, and twice, so that slots of killed callers must serve again.
+    // There are more callers than slots, and two rounds, so that slots of killed callers must serve
+    // again.
     for _ in 0..2 {
         let mut callers: Vec<_> =
             (0..40).map(|i| start("stat", &it.join(&format!("never-{i}")))).collect();
@@ -122,7 +123,8 @@ fn a_caller_that_waits_can_be_killed(transport: &str) {
 /// Semantics 4.4.
 fn a_signal_that_does_not_kill_interrupts_nothing(transport: &str) {
     let it = mounted(transport);
-    // In a directory of its own: the kernel keeps it locked during the creation.
+    // The creation has a directory of its own, since the kernel locks the directory during the
+    // creation.
     fs::create_dir(it.join("d")).unwrap();
     let mut creating = Command::new("sh")
         .arg("-c")
@@ -132,7 +134,8 @@ fn a_signal_that_does_not_kill_interrupts_nothing(transport: &str) {
         .spawn()
         .unwrap();
     wait_until("the creation has begun", || inside(&it.path).1 == 1);
-    // SAFETY: a plain call; the child wasn't waited for, so the id is its own.
+    // SAFETY: a plain system call. The test has not waited for the child yet, so the id is still
+    // the child's.
     assert_eq!(unsafe { libc::kill(creating.id() as i32, libc::SIGUSR1) }, 0);
     fs::write(it.join("go"), "").unwrap();
     assert!(creating.wait().unwrap().success());

@@ -1,4 +1,4 @@
-//! Mounts the file system in memory by a process of its own, and unmounts it however the test ends.
+//! Mounts the in-memory file system in a separate process, and unmounts it also if the test fails.
 
 use crate::memory::Memory;
 use skep_fuse::{MountFlags, RequestOptions, ServeOptions, serve};
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 const SERVE: &str = "SKEP_SERVE_IN_MEMORY";
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Serves, if this process was started by [`Mounted::start`]: `transport:mount point`.
+/// Serves a mount and returns the exit code, if [`Mounted::start`] started this process. The
+/// environment variable then has the form `transport:mount point`.
 pub(crate) fn serve_if_asked() -> Option<i32> {
     let asked = std::env::var(SERVE).ok()?;
     let (transport, mount_point) = asked.split_once(':').unwrap();
@@ -38,7 +39,7 @@ pub(crate) fn serve_if_asked() -> Option<i32> {
     }
 }
 
-/// A mount by another process.
+/// A mount that a separate process serves.
 pub(crate) struct Mounted {
     pub(crate) path: PathBuf,
     pub(crate) transport: String,
@@ -69,7 +70,7 @@ impl Mounted {
         it
     }
 
-    /// Mounts on a directory. Returns the server's message if it fails.
+    /// Mounts the file system on a directory. If this fails, returns the server's message.
     pub(crate) fn start(transport: &str, path: &Path) -> Result<Self, String> {
         let mut server = Command::new(std::env::current_exe().unwrap())
             .env(SERVE, format!("{transport}:{}", path.display()))
@@ -97,11 +98,13 @@ impl Mounted {
     }
 
     pub(crate) fn signal(&self, signal: i32) {
-        // SAFETY: a plain call; the child wasn't waited for, so the id is its own.
+        // SAFETY: a plain system call. The test has not waited for the child yet, so the id is
+        // still the child's.
+        // child's.
         assert_eq!(unsafe { libc::kill(self.server.id() as i32, signal) }, 0);
     }
 
-    /// Waits until the server ends.
+    /// Waits until the server exits.
     pub(crate) fn end(&mut self) -> ExitStatus {
         let mut status = None;
         wait_until("the server ends", || {
@@ -118,7 +121,7 @@ impl Drop for Mounted {
         let _ = self.server.wait();
         if is_mounted(&self.path) {
             let path = std::ffi::CString::new(self.path.to_str().unwrap()).unwrap();
-            // SAFETY: the string ends with a zero byte and lives through the call.
+            // SAFETY: the string ends with a zero byte and outlives the call.
             unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
         }
     }

@@ -15,7 +15,8 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_killed_waiter_ends_without_the_lock", a_killed_waiter_ends_without_the_lock),
 ];
 
-/// A program that waits for a lock of each kind, until a signal interrupts it.
+/// A program that waits for a lock of `flock` and then for a lock of `fcntl`, each until a signal
+/// interrupts the wait.
 const WAITING: &str = "
 import fcntl, signal, sys
 class Interrupted(Exception): pass
@@ -31,7 +32,7 @@ for lock in 5 * [fcntl.flock] + 5 * [fcntl.lockf]:
 lock(file, fcntl.LOCK_UN)
 ";
 
-/// Waits until a process sleeps inside the kernel's FUSE code, in a system call.
+/// Waits until a process sleeps inside the kernel's FUSE code during the system call `call`.
 fn wait_until_blocked(child: &Child, call: libc::c_long) {
     let shown = |what: &str| fs::read_to_string(format!("/proc/{}/{what}", child.id()));
     wait_until("the caller waits for the server", || {
@@ -45,7 +46,7 @@ fn wait_until_blocked(child: &Child, call: libc::c_long) {
 /// Locks all bytes of a file with `fcntl`.
 fn lock_bytes(file: &File) {
     use std::os::fd::AsRawFd;
-    // SAFETY: all-zero is a valid lock, of the whole file; the descriptor is open.
+    // SAFETY: all-zero is a valid lock and means the whole file. The descriptor is open.
     unsafe {
         let mut lock = std::mem::zeroed::<libc::flock>();
         lock.l_type = libc::F_WRLCK as i16;
@@ -70,13 +71,15 @@ fn a_wait_for_a_lock_ends_with_a_signal(transport: &str) {
         let mut end_a_wait = || {
             wait_until_blocked(&child, call);
             let sent_at = Instant::now();
-            // SAFETY: a plain call; the child wasn't waited for, so the id is its own.
+            // SAFETY: a plain system call. The test has not waited for the child yet, so the id is
+            // still the child's.
+            // child's.
             assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGUSR1) }, 0);
             assert_eq!(ended.next().unwrap().unwrap(), "interrupted");
             sent_at.elapsed()
         };
-        // Faster than the periodic check for killed callers. (Five times, for a machine that stands
-        // still for a moment.)
+        // A signal must end the wait faster than the periodic check for killed callers would. The
+        // fastest of five attempts counts, since the machine may pause for a moment.
         let fastest = (0..5).map(|_| end_a_wait()).min().unwrap();
         assert!(fastest < Duration::from_millis(200), "{fastest:?}");
     }
@@ -89,7 +92,7 @@ fn locking(path: &Path) -> Child {
 
 fn lock_waits_leave_requests_for_others(transport: &str) {
     let it = mounted(transport);
-    // Twice: slots of the first round serve again.
+    // Two rounds, so that slots of the first round must serve again.
     for round in 0..2 {
         let file = File::create(it.join("file")).unwrap();
         file.lock().unwrap();
@@ -102,8 +105,8 @@ fn lock_waits_leave_requests_for_others(transport: &str) {
     }
 }
 
-/// A program with many threads that wait for a lock on one CPU. Then another thread unlocks it.
-/// Each thread that gets the lock releases it.
+/// A program in which many threads wait for a lock on one CPU. Then another thread releases the
+/// lock. Each thread that gets the lock releases it again.
 const QUEUEING: &str = "
 import fcntl, os, sys, threading, time
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -132,7 +135,8 @@ for thread in threads:
     thread.join()
 ";
 
-/// The kernel left the unlock in its queue: new slots got only requests that came after them.
+/// Regression test: the kernel left the unlock in its queue, since new slots got only requests that
+/// arrived after the slots.
 fn an_unlock_behind_many_waits_is_served(transport: &str) {
     let it = mounted(transport);
     File::create(it.join("file")).unwrap();
@@ -146,7 +150,7 @@ fn an_unlock_behind_many_waits_is_served(transport: &str) {
         .unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
     assert_eq!(output.next().unwrap().unwrap(), "ready");
-    // All of them are in the queue before the server reads the first.
+    // The server is suspended, so that all requests are in the queue before it reads the first one.
     it.signal(libc::SIGSTOP);
     writeln!(child.stdin.take().unwrap(), "go").unwrap();
     assert_eq!(output.next().unwrap().unwrap(), "queued");

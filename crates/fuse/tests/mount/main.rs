@@ -1,11 +1,11 @@
-//! A file system in memory behind real mounts, by both transports.
+//! Tests of an in-memory file system behind real mounts, with both transports.
 //!
-//! The server is this program, started again: a test could not kill a server in its own process. So
-//! the program has a main function, which runs the tests by name. An argument selects the tests
-//! whose names contain it.
+//! The server is a second process of this program, since a test could not kill a server in its own
+//! process. So the program has a main function of its own, which runs the tests. With an argument,
+//! it runs only the tests whose names contain the argument.
 
-// In a test an unwrap is an assertion; clippy sees that only of functions that the usual harness
-// runs.
+// In a test an unwrap is an assertion. Clippy recognises tests only if the usual test harness runs
+// them.
 #![allow(clippy::unwrap_used)]
 
 mod ends;
@@ -39,7 +39,7 @@ fn main() {
     println!("{run} tests passed");
 }
 
-/// A mount with the requested transport, which is checked.
+/// Mounts with a transport, and checks that the mount uses this transport.
 fn mounted(transport: &str) -> Mounted {
     let it = Mounted::new(transport);
     assert_eq!(it.transport, transport);

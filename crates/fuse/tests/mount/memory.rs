@@ -1,7 +1,7 @@
-//! A file system in memory, to mount: as simple as can be, with one lock around everything.
+//! An in-memory file system to mount, as simple as possible, with one lock for all its state.
 //!
-//! Some names are special. Looking up `never...` and creating `slow` wait, as on a server that has
-//! died: the former for ever, `slow` until a file `go` exists in the root directory.
+//! Some names are special: they wait, as on a dead server. Looking up `never...` waits for ever.
+//! Creating `slow` waits until a file `go` exists in the root directory.
 use skep_client::{
     Allocates, Allocation, Closes, Copies, CreateRequest, Created, Directories, DirectoryEntries,
     DirectoryEntry, EntryReply, FileLock, HandleId, HeldLock, InodeAttributes, LockKind, LockMode,
@@ -21,7 +21,7 @@ struct Node {
     attributes: Attributes,
     data: Vec<u8>,
     parent: InodeId,
-    /// Entries by name, with their cursors.
+    /// Cursor and inode of each entry, by name.
     entries: HashMap<Vec<u8>, (u64, InodeId)>,
     names: BTreeMap<u64, Vec<u8>>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -30,7 +30,7 @@ struct Node {
     locks: Vec<(Owner, FileLock)>,
 }
 
-/// Kind of lock, and the kernel's number of the owner.
+/// Kind of the lock, and the kernel's number of the lock's owner.
 type Owner = (LockKind, u64);
 
 #[derive(Default)]
@@ -39,11 +39,11 @@ struct Tree {
     handles: HashMap<u64, InodeId>,
     synced: HashSet<HandleId>,
     next: u64,
-    /// Creations of `slow` that wait.
+    /// Number of creations of `slow` that wait.
     waiting: u64,
 }
 
-/// The file system; clones share it, and may be sent to other threads.
+/// The file system. Clones share its state, and may be sent to other threads.
 #[derive(Clone)]
 pub(crate) struct Memory(Arc<Mutex<Tree>>);
 
@@ -369,7 +369,8 @@ impl Directories for Memory {
                 let inode = tree.find(directory, &name)?;
                 let attributes = tree.node(inode)?.attributes.clone();
                 let kind = attributes.kind;
-                // As if every third one lay on another target.
+                // Every third entry has no attributes, like an entry whose inode is on a different
+                // target.
                 let attributes = (with_attributes && cursor % 3 != 0).then_some(attributes);
                 let entry = EntryReply { inode, kind, attributes };
                 entries.push(DirectoryEntry { cursor, name: name.into(), entry });
@@ -383,7 +384,8 @@ impl Directories for Memory {
             Ok(StatFs {
                 total_bytes: 1 << 40,
                 free_bytes: 1 << 39,
-                // Where tests see open handles, and creations that wait.
+                // Tests read the numbers of open handles and of waiting creations from these
+                // fields.
                 files: tree.handles.len() as u64,
                 free_files: tree.waiting,
                 name_max: 255,
@@ -400,7 +402,7 @@ impl InodeAttributes for Memory {
     async fn stat(&self, inode: InodeId) -> Result<Stat> {
         let attributes = self.attributes(inode).await?;
         let allocated_bytes = if attributes.is_sparse {
-            // Pages of zeros count as holes.
+            // Pages that contain only zeros count as holes.
             let is_full = |page: &&[u8]| page.iter().any(|byte| *byte != 0);
             let full = |data: &[u8]| data.chunks(4096).filter(is_full).map(<[u8]>::len).sum();
             self.with(|tree| Ok::<usize, Error>(full(&tree.node(inode)?.data)))? as u64
@@ -647,7 +649,7 @@ impl Allocates for Memory {
         })
     }
 
-    /// Pages of zeros count as holes.
+    /// Pages that contain only zeros count as holes.
     async fn seek(&self, handle: HandleId, offset: u64, what: SeekTarget) -> Result<Option<u64>> {
         self.with(|tree| {
             let data = &tree.opened(handle)?.data;
@@ -681,7 +683,7 @@ impl Locks for Memory {
         0
     }
 
-    /// Of whole files only.
+    /// Locks whole files only.
     async fn set_lock(&self, handle: HandleId, lock: FileLock, _: u64) -> Result<LockOutcome> {
         let owner = owner_of(handle, &lock);
         self.with(|tree| {

@@ -1,4 +1,4 @@
-//! Operations of programs on files, names and attributes.
+//! File system operations of programs on files, names and attributes.
 
 use crate::{Test, mounted};
 use std::collections::HashSet;
@@ -69,7 +69,8 @@ fn files_keep_what_is_written(transport: &str) {
     assert_eq!(fs::read(&path).unwrap()[..4], *b"near");
 }
 
-/// The kernel sends the flags of the handle with writes only.
+/// The kernel sends the flags of a handle with writes only, so the daemon must remember them for
+/// other changes.
 fn changes_through_synchronous_handles_are_synced(transport: &str) {
     let it = mounted(transport);
     let path = it.join("file");
@@ -87,7 +88,7 @@ fn changes_through_synchronous_handles_are_synced(transport: &str) {
         assert_eq!(now > before, is_synced, "{before} syncs, then {now}");
         before = now;
     };
-    // The first round makes the file, the others open it.
+    // The first round creates the file, and the other rounds open it.
     for (flags, is_synced) in [(libc::O_SYNC, true), (libc::O_DSYNC, true), (0, false)] {
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).custom_flags(flags).open(&path).unwrap();
@@ -96,12 +97,12 @@ fn changes_through_synchronous_handles_are_synced(transport: &str) {
         check(is_synced);
         let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         for mode in [0, libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_ZERO_RANGE, hole] {
-            // SAFETY: a plain call with an open file.
+            // SAFETY: a plain system call on an open descriptor.
             assert_eq!(unsafe { libc::fallocate(fd, mode, 0, 100_000) }, 0);
             check(is_synced);
         }
         let (mut from, mut to) = (0, 0);
-        // SAFETY: both files are open, and the offsets live through the call.
+        // SAFETY: both files are open, and the offsets outlive the call.
         let copied = unsafe {
             libc::copy_file_range(source.as_raw_fd(), &raw mut from, fd, &raw mut to, 5000, 0)
         };
@@ -112,14 +113,14 @@ fn changes_through_synchronous_handles_are_synced(transport: &str) {
     let mut options = OpenOptions::new();
     let unnamed = options.write(true).custom_flags(libc::O_TMPFILE | libc::O_SYNC).open(&path);
     let unnamed = unnamed.unwrap();
-    // SAFETY: a plain call with an open file.
+    // SAFETY: a plain system call on an open descriptor.
     assert_eq!(unsafe { libc::fallocate(unnamed.as_raw_fd(), 0, 0, 100_000) }, 0);
     let named = format!("/proc/self/fd/{}", unnamed.as_raw_fd());
     assert!(syncs(Path::new(&named)) > 0);
 }
 
-/// The space of a file with holes changes with each write. So the kernel must not use the number of
-/// blocks that a lookup or a new length returned.
+/// The space of a file with holes may change with each write. So the kernel must not use the number
+/// of blocks from an earlier lookup or change of length.
 fn holes_take_no_space(transport: &str) {
     let it = mounted(transport);
     let path = it.join("file");
@@ -154,7 +155,8 @@ fn direct_io_is_served(transport: &str) {
     assert!(got == bytes);
     assert_eq!(file.read_at(&mut got, (3 << 20) - 100).unwrap(), 100);
     assert_eq!(file.read_at(&mut got, 3 << 20).unwrap(), 0);
-    // The kernel sends the parts of a large direct write together, also when they append.
+    // The kernel has the parts of a large direct write in flight together, even if the write
+    // appends.
     let mut options = OpenOptions::new();
     let mut file =
         options.append(true).custom_flags(libc::O_DIRECT).open(it.join("direct")).unwrap();
@@ -167,7 +169,8 @@ fn mapped_memory_reaches_the_file(transport: &str) {
     let path = it.join("mapped");
     fs::write(&path, pattern(100_000)).unwrap();
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
-    // SAFETY: a shared mapping of a file of at least this length, unmapped before it is closed.
+    // SAFETY: this is a shared mapping of a file of at least this length, and it is unmapped before
+    // the file is closed.
     unsafe {
         let flags = libc::PROT_READ | libc::PROT_WRITE;
         let start =
@@ -224,14 +227,14 @@ fn names_are_made_renamed_and_removed(transport: &str) {
     symlink("nowhere/special", it.join("s")).unwrap();
     assert_eq!(fs::read_link(it.join("s")).unwrap(), Path::new("nowhere/special"));
     assert_eq!(errno(fs::metadata(it.join("x".repeat(256).as_str()))), libc::ENAMETOOLONG);
-    // RENAME_NOREPLACE and RENAME_EXCHANGE reach the file system.
+    // The flags RENAME_NOREPLACE and RENAME_EXCHANGE must reach the file system.
     for name in ["p", "q"] {
         fs::write(it.join(name), name).unwrap();
     }
     let rename = |flags: u32| {
         let path = |name| std::ffi::CString::new(it.join(name).to_str().unwrap()).unwrap();
         let (from, to) = (path("p"), path("q"));
-        // SAFETY: both strings end with a zero byte and live through the call.
+        // SAFETY: both strings end with a zero byte and outlive the call.
         unsafe {
             match libc::renameat2(0, from.as_ptr(), 0, to.as_ptr(), flags) {
                 0 => 0,
@@ -253,7 +256,7 @@ fn special_files_are_made(transport: &str) {
     let it = mounted(transport);
     let make = |name: &str, mode: u32, device: u64| {
         let path = std::ffi::CString::new(it.join(name).to_str().unwrap()).unwrap();
-        // SAFETY: the string ends with a zero byte and lives through the call.
+        // SAFETY: the string ends with a zero byte and outlives the call.
         assert_eq!(unsafe { libc::mknod(path.as_ptr(), mode, device) }, 0);
         fs::symlink_metadata(it.join(name)).unwrap()
     };
@@ -281,12 +284,13 @@ fn large_directories_are_listed_whole(transport: &str) {
     let got = names();
     assert_eq!(got.len(), COUNT);
     assert_eq!(got.iter().collect::<HashSet<_>>().len(), COUNT, "no name twice");
-    // With attributes too: some come with the entries, the kernel asks for others.
+    // Read the attributes too: some come with the listing, and the kernel requests the others one
+    // by one.
     for entry in fs::read_dir(&directory).unwrap() {
         let entry = entry.unwrap();
         assert!(entry.metadata().unwrap().is_file());
     }
-    // Removing entries during a listing doesn't disturb the rest of it.
+    // Removing entries during a listing must not disturb the rest of the listing.
     let mut removed = 0;
     for entry in fs::read_dir(&directory).unwrap() {
         fs::remove_file(entry.unwrap().path()).unwrap();
@@ -321,7 +325,7 @@ fn attributes_are_changed(transport: &str) {
     builder.mode(0o1770).create(it.join("directory")).unwrap();
     assert_eq!(fs::metadata(it.join("directory")).unwrap().mode(), 0o041_750, "umask 022");
     let path = std::ffi::CString::new(it.path.to_str().unwrap()).unwrap();
-    // SAFETY: the string ends with a zero byte; all-zero is a valid result to overwrite.
+    // SAFETY: the string ends with a zero byte, and all-zero is a valid `statvfs` to overwrite.
     let buffer = unsafe {
         let mut buffer = std::mem::zeroed::<libc::statvfs>();
         assert_eq!(libc::statvfs(path.as_ptr(), &raw mut buffer), 0);
@@ -342,7 +346,8 @@ fn writing_clears_set_user_id(transport: &str) {
         assert!(command.status().unwrap().success(), "{script}");
     };
     for script in ["echo y >> \"$1\"", "echo y > \"$1\"", "truncate -s 0 \"$1\""] {
-        // Twice: a worker's cache of the first round must not outlive a new set-user-id.
+        // Two rounds: a worker's cache from the first round must be invalid after the bits are set
+        // again.
         for _ in 0..2 {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
             as_nobody(script);
@@ -357,7 +362,7 @@ fn writing_clears_set_user_id(transport: &str) {
 fn xattr(path: &Path, name: &str, buffer: &mut [u8]) -> Result<usize, i32> {
     let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
     let name = std::ffi::CString::new(name).unwrap();
-    // SAFETY: strings end with zero bytes; the space is valid for its length.
+    // SAFETY: both strings end with a zero byte, and the buffer is valid for its length.
     let len = unsafe {
         libc::getxattr(path.as_ptr(), name.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len())
     };
@@ -367,7 +372,7 @@ fn xattr(path: &Path, name: &str, buffer: &mut [u8]) -> Result<usize, i32> {
 fn set_xattr(path: &Path, name: &str, value: &[u8], flags: i32) -> Result<(), i32> {
     let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
     let name = std::ffi::CString::new(name).unwrap();
-    // SAFETY: strings end with zero bytes; the value is valid for its length.
+    // SAFETY: both strings end with a zero byte, and the value is valid for its length.
     let result = unsafe {
         libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags)
     };
@@ -397,10 +402,10 @@ fn extended_attributes_are_stored(transport: &str) {
     assert_eq!(xattr(&path, "user.large", &mut got), Ok(65_536));
     assert!(got == large);
     let text = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: the string ends with a zero byte; the space is valid for its length.
+    // SAFETY: the string ends with a zero byte, and the buffer is valid for its length.
     let len = unsafe { libc::listxattr(text.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len()) };
     assert_eq!(buffer[..len as usize], *b"user.colour\0user.empty\0user.large\0");
-    // SAFETY: both strings end with zero bytes.
+    // SAFETY: both strings end with a zero byte.
     assert_eq!(unsafe { libc::removexattr(text.as_ptr(), c"user.colour".as_ptr()) }, 0);
     assert_eq!(xattr(&path, "user.colour", &mut buffer), Err(libc::ENODATA));
     assert_eq!(xattr(&path, "security.capability", &mut buffer), Err(libc::ENODATA));
