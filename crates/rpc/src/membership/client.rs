@@ -61,7 +61,7 @@ pub struct ClientMembership {
     token: JoinToken,
     request: RegisterClient,
     cell: Arc<MapCell>,
-    /// The last id of this client for which a new registration was started.
+    /// The latest removed id of this client for which a thread has started a new registration.
     removed: AtomicU32,
     is_leaving: AtomicBool,
 }
