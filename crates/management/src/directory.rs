@@ -11,7 +11,7 @@ use skep_service::listen::{ADDRESS_FILE, IfTaken, advertised, listen};
 use skep_store::identity::IDENTITY_FILE;
 use skep_types::{ClusterId, Result};
 
-/// Initialises a blank directory for a new cluster. Returns the token with which nodes join the
+/// Initialises a blank directory for a new cluster. Returns the token that nodes need to join the
 /// cluster.
 ///
 /// # Errors

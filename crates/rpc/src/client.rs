@@ -34,7 +34,7 @@ pub struct CallOptions {
     pub group: GroupId,
     /// The epoch of the group in the sender's cluster map.
     pub epoch: Epoch,
-    /// The oldest cluster map under which the receiver may execute the request.
+    /// Minimum version of the cluster map that the receiver must have to execute the request.
     pub lowest_map: MapVersion,
     /// If set, the router sends the request only while this process has this node id; otherwise the
     /// call fails with `Evicted`.
@@ -106,8 +106,7 @@ impl Connection {
     /// # Errors
     /// - `Disconnected` if nothing listens at the address, the host does not reply in time, or the
     ///   connection ends during the handshake.
-    /// - `AuthenticationFailed`, `VersionMismatch` or another error with which the peer refuses the
-    ///   handshake.
+    /// - The peer's refusal of the handshake, such as `AuthenticationFailed` or `VersionMismatch`.
     pub async fn connect(
         address: &str,
         identity: &Identity,
@@ -245,7 +244,7 @@ impl Connection {
     /// bulk data.
     ///
     /// # Errors
-    /// - The error with which the peer replies.
+    /// - The error in the peer's reply.
     /// - `Disconnected` if the connection ends before the reply.
     /// - `TimedOut` if no reply arrives within `time_left`; the peer may still execute the request.
     /// - `Protocol` if the reply cannot be decoded.

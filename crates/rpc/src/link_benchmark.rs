@@ -1,9 +1,9 @@
 //! Both ends of a network benchmark. Its messages are like the messages between clients and storage
 //! targets, with bulk data and checksums, but no device is involved.
 //!
-//! The benchmark measures the path of real data: connections of the same kind, to the threads of
-//! the named targets, with a checksum computed and verified for every byte. Only the chunk files
-//! are missing.
+//! The benchmark measures the path of real data: it uses connections of the same kind, to the
+//! threads of the named targets. Checksums are computed and verified for all bytes. Only the chunk
+//! files are missing.
 
 use crate::access::{Channel, Identity};
 use crate::client::{CallOptions, Connection};

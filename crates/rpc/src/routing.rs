@@ -88,8 +88,8 @@ impl MapCell {
         }
     }
 
-    /// Replaces a cached map by management's map, even if the latter is older: an administrator may
-    /// have restored management to an older state, and management's map is the valid one.
+    /// Replaces a cached map by management's map, even if management's map is older. An
+    /// administrator may have restored management to an older state, and its map is the valid one.
     pub(crate) fn replace(&self, map: ClusterMap) {
         self.put(self.map.lock().unwrap_or_else(PoisonError::into_inner), map);
     }

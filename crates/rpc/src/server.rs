@@ -16,7 +16,7 @@ use std::rc::Rc;
 /// this process does not serve. Afterwards, the caller may pass the socket to another thread.
 ///
 /// # Errors
-/// The error with which the handshake refused the peer; the peer has received the same error.
+/// The reason for which the handshake refused the peer. The peer has received the same error.
 pub async fn authenticate(
     stream: &TcpStream,
     identity: &Identity,

@@ -1,4 +1,4 @@
-//! A service's own directory: its identity in the cluster, and the join token with which it joins.
+//! A service's own directory: its identity in the cluster, and the join token that lets it join.
 
 use skep_format::identity::{DirectoryKind, Identity};
 use skep_rpc::JoinToken;

@@ -183,7 +183,7 @@ impl ChunkStore {
         self.space.free_bytes()
     }
 
-    /// Returns the failure because of which the target refuses writes. `None` means that the target
+    /// Returns the failure that makes the target refuse writes. `None` means that the target
     /// accepts writes.
     pub fn failure(&self) -> Option<Error> {
         self.failure.borrow().clone()

@@ -77,8 +77,8 @@ async fn answer<R: Request>(
     }
 }
 
-/// Logs an error with which a request was refused. Damage and I/O errors are logged as errors,
-/// since an operator must look at them. The client handles the others.
+/// Logs the error of a refused request. Damage and I/O errors are logged as errors, since an
+/// operator must look at them. The client handles the others.
 fn log_refusal(header: &Header, error: &Error) {
     match error.code() {
         ErrorCode::Corrupt | ErrorCode::Io => tracing::error!("{error}"),

@@ -177,9 +177,9 @@ impl ServedTarget {
         position
     }
 
-    /// Checks that the target's map is new enough for a request, that the request addresses this
-    /// target's group with an epoch that is not older than the map's, and that its sender has not
-    /// been removed from the cluster.
+    /// Checks that the target's map is new enough for a request, and that the sender has not been
+    /// removed from the cluster. The request must address this target's group, with an epoch that
+    /// is not older than the group's epoch in the map.
     fn check(&self, header: &Header, peer: &Peer) -> Result<()> {
         let map = self.router.map();
         if map.has_removed(peer.node) {

@@ -10,8 +10,8 @@ use std::rc::Rc;
 pub(super) fn handle(authority: &Authority, incoming: &Incoming, outbox: &Rc<Outbox>) {
     match note(authority, &incoming.body) {
         Ok((node, known)) => {
-            // The last fields of a `HeartbeatReply` are those of a `MapUpdate`, which may be
-            // encoded already.
+            // A `HeartbeatReply` ends with the fields of a `MapUpdate`, which may be encoded
+            // already.
             let mut body = authority.total_capacity().to_bytes();
             body.extend(authority.log_level_changes.of(node).to_bytes());
             match authority.newer(known) {

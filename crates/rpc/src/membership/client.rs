@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Conditions under which a client stops trying to join.
+/// Limits after which a client stops trying to join.
 #[derive(Debug, Clone, Copy)]
 pub struct JoinLimits {
     /// Time limit for all attempts together; `None` means no limit.

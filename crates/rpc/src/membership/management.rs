@@ -22,7 +22,7 @@ pub struct Management {
     addresses: Vec<String>,
     /// The cell with the cluster map and the node's id; `None` before the node has registered.
     cell: RefCell<Option<Arc<MapCell>>>,
-    /// The open connection, and the node id with which it authenticated.
+    /// The open connection, and this node's id at the time when it was opened.
     connection: RefCell<Option<(Rc<Connection>, NodeId)>>,
     is_connecting: Cell<bool>,
     connected: Notify,
@@ -62,7 +62,7 @@ impl Management {
         self.cell.borrow().as_ref().map_or(self.identity.node, |cell| cell.node())
     }
 
-    /// Returns the join token with which another thread can create its own handle to management.
+    /// Returns the join token, so that another thread can create its own handle to management.
     pub fn token(&self) -> JoinToken {
         JoinToken {
             cluster: self.identity.cluster,
@@ -74,7 +74,7 @@ impl Management {
     /// Sends a request without retries.
     ///
     /// # Errors
-    /// - The error with which management replies.
+    /// - The error in management's reply.
     /// - `Disconnected` if management cannot be reached at any of its addresses.
     pub async fn call_once<R: Request>(
         &self,

@@ -80,7 +80,7 @@ impl Membership {
     }
 
     /// Registers a service. If management does not reply and there is a cached map, starts with
-    /// that map and returns no registration; [`Self::keep`] then registers the service as soon as
+    /// that map and returns no registration. [`Self::keep`] then registers the service as soon as
     /// management replies. Without a cached map, waits for management without limit.
     ///
     /// # Errors

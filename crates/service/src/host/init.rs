@@ -101,7 +101,7 @@ mod tests {
         Host { kind: NodeKind::Storage, settings, targets, reserve: |_| 0 }
     }
 
-    /// Returns the text of the error with which `host` refuses one of its target directories.
+    /// Opens the target directories of `host`, and returns the text of the first refusal.
     fn problem(host: &Host) -> String {
         let node = NodeDirectory::open(&host.settings.directory, DirectoryKind::StorageNode);
         let node = node.unwrap();

@@ -58,7 +58,7 @@ pub struct TargetStart {
     pub directory: Directory,
     /// The target's id.
     pub target: TargetId,
-    /// The join token, with which the thread can connect to management.
+    /// The join token, which the thread needs to connect to management.
     pub token: JoinToken,
     /// The identity that this node presents to its peers.
     pub identity: Identity,

@@ -1,5 +1,5 @@
-//! The targets of a running node: starts a thread for each target, sends changes of the cluster map
-//! to the threads, and stops all threads when the service or one of the targets ends.
+//! The targets of a running node. Starts a thread for each target, and sends changes of the cluster
+//! map to the threads. Stops all threads when the service or one of the targets ends.
 //!
 //! An error that a target's function returns ends the service cleanly. A *panic* of a target's
 //! thread is a bug and aborts the process at once, since no target may serve the state that a

@@ -34,8 +34,8 @@ enum Directory {
 #[derive(Debug)]
 pub(crate) struct Names {
     chunks: PathBuf,
-    /// Leaves whose own names, and those of the directories above, have been synced since the
-    /// start.
+    /// Leaves whose names have been synced since the start, together with the names of the
+    /// directories above.
     anchored: RefCell<BTreeSet<u16>>,
     syncs: GroupSync,
 }

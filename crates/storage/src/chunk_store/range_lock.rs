@@ -1,6 +1,6 @@
 //! The lock that orders the operations on one chunk file. It admits one writer at a time, and
 //! concurrent readers if their ranges do not overlap with the writer's. The order is first come,
-//! first served: no later operation overtakes a waiting writer with which it conflicts.
+//! first served: no later operation overtakes a waiting writer if the two conflict.
 //!
 //! # Invariants
 //! Tickets ascend along the queue, so an entry waits only for earlier entries: see

@@ -7,8 +7,8 @@ use skep_format::chunk::{PAGE_BYTES, REGION_BYTES, REGION_STRIDE, physical_offse
 use skep_types::{ChunkFileKey, Result};
 
 impl ChunkStore {
-    /// Returns the offset of the first byte at or after `offset` that contains data, or `None` if
-    /// there is none. Blocks of the file system that were never written, or were cleared
+    /// Returns the offset of the first byte at or after `offset` that contains data. Returns `None`
+    /// if no data follows. Blocks of the file system that were never written, or were cleared
     /// completely, are holes. Cancel-safe.
     ///
     /// # Errors

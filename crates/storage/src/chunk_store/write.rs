@@ -1,5 +1,5 @@
 //! Writes to chunk files, in this order: verify the received data, compute the new checksums,
-//! record the regions that will be overwritten in the dirty log, write the data, write the pages.
+//! record in the dirty log the regions that will be overwritten, write the data, write the pages.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region, granule_in_region, whole_granules};

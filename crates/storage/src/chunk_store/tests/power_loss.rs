@@ -2,9 +2,9 @@
 //! reflink while the store works. The copy contains the data that was on the device at that moment,
 //! without the kernel's page cache.
 //!
-//! After each power loss, the test checks that every byte can be read, that synced data or data
-//! written over it later is present, and that the incarnation has changed. It does not check how
-//! much unsynced data survives.
+//! After each power loss, the test checks that every byte can be read and that the incarnation has
+//! changed. Synced data must be present, or data that was written over it later. It does not check
+//! how much unsynced data survives.
 //!
 //! The test needs root and `mkfs.xfs`. Without them it prints a line and passes. `SKEP_TEST_SEED`
 //! repeats a run.
