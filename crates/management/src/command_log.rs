@@ -148,8 +148,8 @@ impl CommandLog {
         Ok(())
     }
 
-    /// If the log has `COMMANDS_PER_SNAPSHOT` commands, replaces it by a snapshot of `state` and an
-    /// empty log. `state` must contain the effects of all logged commands.
+    /// If the log has at least `COMMANDS_PER_SNAPSHOT` commands, replaces it by a snapshot of
+    /// `state` and an empty log. `state` must contain the effects of all logged commands.
     ///
     /// # Errors
     /// Errors of the file system.

@@ -119,7 +119,8 @@ impl RunningManagement {
 
 async fn accept(listener: TcpListener, identity: Identity, authority: Rc<Authority>) {
     let incarnation = skep_env::random_u64();
-    // Retry: accepting after an error (out of file descriptors), `limits::TICK`, no limit
+    // Retry: accept after an error, such as no free file descriptor. Every `limits::TICK`, without
+    // limit.
     loop {
         match listener.accept().await {
             Ok(stream) => {

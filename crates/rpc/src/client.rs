@@ -28,7 +28,7 @@ pub struct CallOptions {
     pub slot: u32,
     /// The sequence number within `slot`.
     pub sequence: u64,
-    /// Whether the target must reply only after the effect is durable.
+    /// Whether the target may reply only after the effect is durable.
     pub durable: bool,
     /// The group that the request addresses.
     pub group: GroupId,
@@ -48,7 +48,7 @@ pub struct CallOptions {
     /// Number that identifies one operation in all requests that belong to it, for tracing.
     pub trace: u128,
     /// Flag that the router sets when a connection is lost between a request and its reply. The
-    /// target may then have executed the request, whatever it replies to a repetition.
+    /// target may then have executed the request, whatever the reply to a repetition is.
     pub reply_lost: Option<Rc<Cell<bool>>>,
 }
 

@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn negotiation_chooses_the_highest_common_version() {
-        // Version 2 is invented: only version 1 exists.
+        // Simulates a future version 2 next to version 1.
         assert_eq!(negotiate(&hello(1, 2), 1, 1).unwrap(), 1);
         assert_eq!(negotiate(&hello(1, 1), 1, 2).unwrap(), 1);
         assert_eq!(negotiate(&hello(1, 2), 1, 2).unwrap(), 2);

@@ -198,7 +198,8 @@ impl Router {
     ) -> Result<(R::Reply, usize)> {
         let deadline = options.time_left.map(|left| skep_env::now() + left);
         let mut backoff = FIRST_BACKOFF;
-        // Retry: a request to a group, 2 ms doubling to 100 ms, `CallOptions::time_left`
+        // Retry: a request to a group. After 2 ms, doubling to 100 ms, for
+        // `CallOptions::time_left`.
         loop {
             let attempt = async {
                 let group = resolve()?;

@@ -109,7 +109,7 @@ pub(crate) async fn keep(
     let mut cached: Option<Arc<ClusterMap>> = None;
     let mut written_at: Option<Duration> = None;
     let mut has_warned = false;
-    // Retry: writing the cached map after an error, `PAUSE`, no limit
+    // Retry: writing the cached map after an error. Every `PAUSE`, without limit.
     loop {
         let change = changed.wait();
         let newest = cell.load();

@@ -104,7 +104,7 @@ async fn listen_as_before(host: &str, directory: &Path, if_taken: IfTaken) -> Re
 /// Binds an address. If it is in use, retries for up to `BIND_TIMEOUT`.
 async fn bind_patiently(address: &str) -> Result<TcpListener> {
     let deadline = skep_env::now() + BIND_TIMEOUT;
-    // Retry: binding an address in use, `BIND_PAUSE`, `BIND_TIMEOUT`
+    // Retry: bind of an address in use. Every `BIND_PAUSE`, for `BIND_TIMEOUT`.
     while skep_env::now() < deadline {
         match TcpListener::bind(address) {
             Ok(listener) => return Ok(listener),
@@ -133,10 +133,11 @@ fn bind(address: &str) -> Result<TcpListener> {
     })
 }
 
-/// Returns the addresses at which other nodes can reach a listener. If `advertise` is not empty,
-/// these are its addresses, completed with the listener's port where a port is missing. Otherwise
-/// it is the address on which the listener listens. If that is the wildcard address, it is this
-/// host's address on the route to `towards`.
+/// Returns the addresses at which other nodes can reach a listener:
+///
+/// - If `advertise` is not empty, its addresses, with the listener's port where a port is missing.
+/// - For a listener on all addresses, this host's address on the route to `towards`.
+/// - Otherwise, the address on which the listener listens.
 ///
 /// # Errors
 /// `Io` if the kernel cannot report the listener's address.

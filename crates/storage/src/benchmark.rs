@@ -1,10 +1,11 @@
 //! Benchmarks of a target without the network: the target's own thread writes and reads files.
 //!
-//! The files are in a directory of their own next to the chunk files. The target removes them when
-//! the run is stopped, when no client has asked about the run for [`ABANDONED_AFTER`], and when the
-//! service ends. After the process was killed, the next start removes them. Every block goes
-//! through the event loop, so the target serves requests of clients between blocks. The benchmark
-//! and the clients share the device.
+//! The files are in a directory of their own next to the chunk files. The target removes the files
+//! when the run is stopped, when no client has asked about the run for [`ABANDONED_AFTER`], and
+//! when the service ends. If the process was killed, the next start removes the files.
+//!
+//! Every block goes through the event loop, so the target serves requests of clients between
+//! blocks. The benchmark and the clients share the device.
 
 use crate::emulation::Device;
 use crate::limits::{

@@ -197,8 +197,8 @@ impl ChunkStore {
     }
 
     /// After a failed write or sync, makes the target refuse writes until it is restarted, since
-    /// the contents of the device are unknown. Returns errors of a full disk, of a quota and of a
-    /// too long file unchanged: the target continues after these.
+    /// the contents of the device are unknown. If the disk is full, a quota is exceeded or a file
+    /// is too long, returns the error unchanged: the target continues.
     fn note_failure(&self, error: Error) -> Error {
         if matches!(
             error.code(),

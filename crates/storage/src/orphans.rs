@@ -35,7 +35,7 @@ pub(crate) struct CleanUpCounts {
 /// run to completion in tasks of their own.
 pub(crate) async fn clean_up_forever(store: Rc<ChunkStore>, router: Rc<Router>) {
     let mut last = skep_env::now();
-    // Retry: a clean-up after an error, `cleanup_interval_ms`, no limit
+    // Retry: a clean-up after an error. Every `cleanup_interval_ms`, without limit.
     loop {
         skep_env::sleep(LOOK).await;
         let map = router.map();

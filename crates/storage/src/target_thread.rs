@@ -38,7 +38,7 @@ struct ServedTarget {
 }
 
 /// Serves a target on the calling thread until [`TargetEvent::Stop`]. Keeps at most `open_files`
-/// unused chunk files open.
+/// chunk files open, apart from those in use.
 ///
 /// # Errors
 /// The error that prevents the target's start or its clean shutdown. After an unclean shutdown, the

@@ -70,6 +70,7 @@ impl ClientMembership {
     /// Registers a client. Retries after transient errors until a limit of `limits` is reached, and
     /// logs each kind of error once.
     ///
+    /// # Errors
     /// Without a retry:
     ///
     /// - Management's final reply, such as `AuthenticationFailed`.
@@ -144,7 +145,7 @@ impl ClientMembership {
     /// until management accepts the registration or the client leaves.
     pub async fn register_again(&self) {
         let management = Management::new(&self.token, NodeKind::Client);
-        // Retry: registration after a removal, `CLIENT_JOIN_PAUSE`, until the client leaves
+        // Retry: registration after a removal. Every `CLIENT_JOIN_PAUSE`, until the client leaves.
         while !self.is_leaving() {
             match management.call_once(&self.request, MANAGEMENT_DEADLINE).await {
                 Ok(registered) => {
@@ -183,7 +184,8 @@ impl ClientMembership {
         let _following = skep_env::spawn(following);
         let mut is_unreachable = false;
         // A heartbeat after `leave` would get `Stale`, and the client would register again.
-        // Retry: heartbeats, the cluster's heartbeat interval, until the client leaves
+        //
+        // Retry: heartbeats. Every heartbeat interval of the cluster, until the client leaves.
         while !self.is_leaving() {
             let node = self.node();
             match self.send_heartbeat(&management, node, &map, &*events).await {
@@ -269,7 +271,7 @@ async fn register_until(
     };
     let mut logged = Vec::new();
     let mut pause = CLIENT_JOIN_PAUSE;
-    // Retry: registration of a client, 250 ms doubling to 1 s, `JoinLimits::patience`
+    // Retry: registration of a client. After 250 ms, doubling to 1 s, for `JoinLimits::patience`.
     loop {
         let error = match register_once(management, request, limits.needs_format).await {
             Ok(registered) => return Ok(registered),

@@ -48,7 +48,7 @@ impl Management {
         })
     }
 
-    /// Sends later requests under the node id in `cell`: called when the node has registered.
+    /// Sends all later requests under the node id in `cell`. Called when the node has registered.
     pub(super) fn set_member(&self, cell: Arc<MapCell>) {
         *self.cell.borrow_mut() = Some(cell);
     }
@@ -106,7 +106,7 @@ impl Management {
         let deadline = patience.map(|patience| skep_env::now() + patience);
         let mut backoff = FIRST_BACKOFF;
         let mut has_warned = false;
-        // Retry: a request to management, 2 ms doubling to 1 s, `patience`
+        // Retry: a request to management. After 2 ms, doubling to 1 s, for `patience`.
         loop {
             let error = match self.call_once(request, MANAGEMENT_DEADLINE).await {
                 Ok(reply) => return Ok(reply),

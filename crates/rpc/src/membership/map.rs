@@ -23,8 +23,8 @@ impl FollowedMap {
         Self { cell, settings_changed: Notify::default() }
     }
 
-    /// Stores `newer` if it is a newer map. Reports whether the map and whether the settings have
-    /// changed.
+    /// Stores `newer` if it is a newer map. Returns whether the map changed, and whether the
+    /// settings changed.
     pub(super) fn take(&self, newer: Option<ClusterMap>) -> MapChange {
         let before = self.cell.version();
         let mut settings = false;
@@ -47,7 +47,7 @@ impl FollowedMap {
         on_change: impl Fn(MapChange),
     ) {
         let mut backoff = FIRST_BACKOFF;
-        // Retry: waiting for a newer map, 2 ms doubling to 1 s, until the node leaves
+        // Retry: the long poll for a newer map. After 2 ms, doubling to 1 s, until the node leaves.
         while !is_leaving() {
             let request = GetMap { known: self.cell.version() };
             match management.call_once(&request, LONG_POLL).await {

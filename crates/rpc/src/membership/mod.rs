@@ -162,7 +162,7 @@ impl Membership {
             let is_leaving = || member.is_leaving.get();
             member.map.follow(&member.management, is_leaving, |it| report(it, &*changes)).await;
         });
-        // Retry: heartbeats, the cluster's heartbeat interval, until the node leaves
+        // Retry: heartbeats. Every heartbeat interval of the cluster, until the node leaves.
         while !self.is_leaving.get() {
             let known = self.map.cell.version();
             let heartbeat = Heartbeat { node: self.node(), known, capacities: capacities() };

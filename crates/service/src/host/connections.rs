@@ -18,7 +18,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Accepts connections until this future is dropped.
 pub(super) async fn accept(listener: TcpListener, node: Rc<ServingNode>) {
     let incarnation = skep_env::random_u64();
-    // Retry: accepting after an error (out of file descriptors), `ACCEPT_PAUSE`, no limit
+    // Retry: accept after an error, such as no free file descriptor. Every `ACCEPT_PAUSE`, without
+    // limit.
     loop {
         match listener.accept().await {
             Ok(stream) => {

@@ -122,7 +122,7 @@ impl Host {
     /// return after [`TargetEvent::Stop`]. If it returns an error, the whole service ends.
     ///
     /// # Errors
-    /// - The error that prevents the start, with a hint how to fix it in its context.
+    /// - The error that prevents the start. Its context contains a hint how to fix the problem.
     /// - The first error of a target.
     pub fn run(
         self,

@@ -112,8 +112,8 @@ impl ChunkStore {
         self.adopt(file, header, None).await
     }
 
-    /// Accepts the data of a region as it is, and recomputes its checksums. `stored` is the
-    /// checksums of an intact page.
+    /// Accepts the data of a region as it is, and recomputes its checksums. `stored` contains the
+    /// checksums of the page; `None` means that the page is missing or torn.
     async fn adopt(
         &self,
         file: &ChunkFile,

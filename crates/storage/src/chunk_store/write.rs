@@ -280,8 +280,8 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Records those regions in the dirty log that are on the device. Must be called before they
-    /// are changed.
+    /// Records in the dirty log which of the given regions are on the device. The caller must do
+    /// this before it changes these regions.
     pub(super) async fn record_overwrite(
         &self,
         regions: impl Iterator<Item = &Region>,
