@@ -205,8 +205,9 @@ impl Stream {
 }
 
 /// Measures the link to a service. The connections are distributed over the threads of `targets` in
-/// turn; if `targets` is empty, all go to the service itself. Every `LINK_LOOK`, the function calls
-/// `goes_on` with the number of bytes moved. If `goes_on` returns `false`, the measurement ends.
+/// turn. If `targets` is empty, all connections go to the service itself. Every `LINK_LOOK`, the
+/// function calls `goes_on` with the number of bytes moved. If `goes_on` returns `false`, the
+/// measurement ends.
 ///
 /// # Errors
 /// - `InvalidArgument` if the plan exceeds a limit.

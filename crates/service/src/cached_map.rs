@@ -29,7 +29,7 @@ pub const CACHED_MAP_FILE: &str = "kept-map";
 /// Minimum pause between two writes: when many clients mount at the same time, each mount changes
 /// the map.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Minimum pause before a write for which only free space has changed. Free space only affects the
+/// Minimum pause between two writes if only free space has changed. Free space only affects the
 /// placement of new files.
 const FREE_SPACE_WRITE_PAUSE: Duration = Duration::from_secs(60);
 

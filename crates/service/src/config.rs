@@ -203,8 +203,8 @@ fn from_text(known: Option<&Value>, text: &str) -> Value {
     }
 }
 
-/// Returns a hint at a setting whose last word equals or resembles the last word of `key`. Returns
-/// an empty text if no setting matches.
+/// Returns a hint that names a setting whose last word equals or resembles the last word of `key`.
+/// Returns an empty text if no setting matches.
 fn hint(values: &Table, key: &str) -> String {
     let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
     let last_word = last(key);

@@ -1,9 +1,10 @@
 //! Standard error as a log file of limited size.
 //!
 //! If standard error is a file that has reached its limit, the process renames the file to `.old`
-//! and continues in a new file. An older `.old` file is replaced. It does so before it writes the
-//! first line that exceeds the limit, so no line is lost. Output that other threads write at that
-//! moment without the logger, such as a panic message, goes to one of the two files.
+//! and continues in a new file. An older `.old` file is replaced. The process renames the file
+//! before it writes the first line that exceeds the limit, so no line is lost. Output that other
+//! threads write at that moment without the logger, such as a panic message, goes to one of the two
+//! files.
 //!
 //! Does not rotate pipes, terminals, systemd's journal, or a file that another program has renamed.
 

@@ -1,5 +1,5 @@
 //! The cleaner: syncs written data to the device, marks the regions of that data as synced, and
-//! removes them from the dirty log.
+//! removes these regions from the dirty log.
 //!
 //! Runs every [`CLEAN_INTERVAL`] and at a clean shutdown. The cleaner blocks no operation: a region
 //! that an operation writes while the cleaner runs stays dirty until the next round.
@@ -184,7 +184,8 @@ impl ChunkStore {
         synced.map_err(failed)
     }
 
-    /// Marks the given regions as synced, except regions that changed since before the sync.
+    /// Marks regions as synced, except regions that have changed since the round collected them,
+    /// which was before the sync.
     async fn mark_synced(&self, key: &ChunkFileKey, regions: &[(u64, u64)]) -> Result<()> {
         let Some(file) = self.existing(key)? else {
             self.give_up(key, regions);

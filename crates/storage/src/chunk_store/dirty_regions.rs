@@ -1,5 +1,5 @@
-//! The dirty regions: those regions that changed since they were last synced to the device. In
-//! memory only.
+//! The dirty regions, which are the regions that have changed since they were last synced to the
+//! device. In memory only.
 //!
 //! # Invariants
 //! `count` is the number of dirty regions, and each listed chunk file has at least one: see

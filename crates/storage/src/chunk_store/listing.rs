@@ -40,10 +40,11 @@ impl ChunkStore {
         })
     }
 
-    /// Returns the chunk files after `cursor`, and the cursor for the next page. A cursor of zero
-    /// means the start of the listing as an argument, and the last page as a result. Files that are
-    /// created or removed between two pages may be missing; each other file is listed exactly once.
-    /// A page may exceed `limit`, since files with the same position are returned together.
+    /// Returns the chunk files after `cursor`, and the cursor for the next page. As an argument, a
+    /// cursor of zero means the start of the listing. As a result, it means that this page is the
+    /// last one. Files that are created or removed between two pages may be missing; each other
+    /// file is listed exactly once. A page may exceed `limit`, since files with the same position
+    /// are returned together.
     ///
     /// # Errors
     /// Errors of the file system.

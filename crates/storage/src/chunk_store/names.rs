@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 
 /// Name of the directory in a target that contains all chunk files.
 pub(crate) const CHUNKS: &str = "chunks";
-/// Number of low bits of the inode id that do not affect the leaf directory: 256 consecutive inodes
-/// share a leaf.
+/// Number of low bits of the inode id that do not affect the leaf directory: inodes that differ
+/// only in these bits share a leaf.
 const NEIGHBOURS: u32 = 8;
 /// Number of leaf directories.
 #[cfg(test)]

@@ -87,8 +87,7 @@ impl OpenFiles {
         }
     }
 
-    /// Drops those pages of one file that are not in use: this file alone has more pages than the
-    /// limit.
+    /// Drops the unused pages of one file, because this file alone has more pages than the limit.
     fn drop_regions(&mut self, file: &ChunkFile) {
         let mut regions = file.regions.borrow_mut();
         let before = regions.len();
