@@ -15,7 +15,7 @@ use skep_types::{ChunkFileKey, Error, ErrorCode, Result};
 use std::rc::Rc;
 
 impl ChunkStore {
-    /// Runs a round every [`CLEAN_INTERVAL`], or earlier if many regions are dirty, until the
+    /// Runs a round every `CLEAN_INTERVAL`, or earlier if many regions are dirty, until the
     /// target fails. Cancel-safe.
     pub async fn clean_forever(self: &Rc<Self>) {
         // Retry: cleaning after an error. Every `CLEAN_INTERVAL`, until the target fails.
