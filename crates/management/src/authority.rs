@@ -1,7 +1,8 @@
-//! The authority: the state machine, its command log, and the data of heartbeats.
+//! The authority: the state machine of the cluster, its command log, and the data that heartbeats
+//! report.
 //!
-//! Owns the order of a command: check it on a copy of the state, log it durably, apply it, publish
-//! the new map. No reply and no map contains a command that is not synced.
+//! Owns the order of steps of a command: check it on a copy of the state, log it durably, apply it,
+//! publish the new map. A reply or map never contains the effect of a command that is not synced.
 //!
 //! # Invariants
 //! The published map is never newer than the state: see [`Authority::check_invariants`].
@@ -18,13 +19,13 @@ use skep_wire::management::{ClientEntry, MapUpdate};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// The authority over one cluster.
+/// The only authority over the state of one cluster.
 #[derive(Debug)]
 pub(crate) struct Authority {
     inner: RefCell<AuthorityState>,
-    /// Notified when there is a newer map.
+    /// Notified when a newer map is published.
     pub(crate) changed: Notify,
-    /// Changes of the clients' log levels that are not confirmed yet.
+    /// Changes of clients' log levels that the clients have not confirmed yet.
     pub(crate) log_level_changes: LogLevelChanges,
 }
 
@@ -33,12 +34,13 @@ struct AuthorityState {
     state: ClusterState,
     soft: SoftState,
     command_log: CommandLog,
-    /// Free space of the whole cluster, as of the published map or of a later tick.
+    /// Free space of the whole cluster when the map was published or at the last tick, whichever is
+    /// later.
     total_capacity: Option<Capacity>,
-    /// The map that nodes get.
+    /// The map that management sends to nodes.
     published: Rc<ClusterMap>,
-    /// The published map as the body of a `MapUpdate`, encoded at the first request: each new map
-    /// goes to all nodes.
+    /// The published map, encoded as the body of a `MapUpdate` at the first request. The encoding
+    /// is cached because each new map goes to all nodes.
     encoded: Option<Rc<[u8]>>,
 }
 
@@ -47,7 +49,8 @@ fn now_ms() -> u64 {
 }
 
 impl Authority {
-    /// Starts with a restored state.
+    /// Starts the authority with the state restored from the command log, and logs the start as a
+    /// command.
     pub(crate) fn start(state: ClusterState, command_log: CommandLog) -> Result<Rc<Self>> {
         let soft = SoftState::new(now_ms(), &state);
         let published = Rc::new(state.map().clone());
@@ -68,29 +71,32 @@ impl Authority {
         Ok(authority)
     }
 
-    /// The newest map.
+    /// Returns the published map.
     pub(crate) fn map(&self) -> Rc<ClusterMap> {
         Rc::clone(&self.inner.borrow().published)
     }
 
-    /// Free space of the whole cluster. `None` means that targets have not reported theirs yet.
+    /// Returns the free space of the whole cluster. `None` means that some targets have not
+    /// reported their free space yet.
     pub(crate) fn total_capacity(&self) -> Option<Capacity> {
         self.inner.borrow().total_capacity
     }
 
-    /// The body of a `MapUpdate` with the map, if it is newer than `known`.
+    /// Returns the published map as the body of a `MapUpdate`, or `None` if the map is not newer
+    /// than `known`.
     pub(crate) fn newer(&self, known: MapVersion) -> Option<Rc<[u8]>> {
         let mut inner = self.inner.borrow_mut();
         let AuthorityState { published, encoded, .. } = &mut *inner;
-        // A node with a newer map got it before management's directory was restored from an older
-        // copy. It accepts no older map and must be restarted: docs/operations/several-hosts.md.
+        // A node can have a newer map than management if management's directory was restored from
+        // an older copy after the node got its map. Such a node accepts no older map and must be
+        // restarted: docs/operations/several-hosts.md.
         (published.version > known).then(|| {
             let encode = || MapUpdate { map: Some((**published).clone()) }.to_bytes().into();
             Rc::clone(encoded.get_or_insert_with(encode))
         })
     }
 
-    /// At most `most` clients with ids above `after`, by id.
+    /// Returns at most `most` clients whose ids are above `after`, in ascending order of ids.
     pub(crate) fn clients(&self, after: NodeId, most: usize) -> Vec<ClientEntry> {
         let inner = self.inner.borrow();
         let AuthorityState { state, soft, .. } = &*inner;
@@ -107,12 +113,12 @@ impl Authority {
         clients.take(most).map(entry).collect()
     }
 
-    /// Checks whether a command would succeed.
+    /// Checks whether a command would succeed, without changing the state.
     pub(crate) fn check(&self, command: &Command) -> Result<()> {
         self.inner.borrow().state.clone().apply(command).map(|_| ())
     }
 
-    /// Carries out a command, durably.
+    /// Executes a command. If the command changes the state, it is durable when this returns.
     pub(crate) fn command(&self, command: &Command) -> Result<Outcome> {
         let mut inner = self.inner.borrow_mut();
         let mut next = inner.state.clone();
@@ -133,7 +139,8 @@ impl Authority {
         Ok(outcome)
     }
 
-    /// Notes that a node registered, or sent a heartbeat with the free space of its targets.
+    /// Records that a node has registered, or has sent a heartbeat with the free space of its
+    /// targets.
     pub(crate) fn note_alive(&self, node: NodeId, capacities: &[(TargetId, Capacity)]) {
         let mut inner = self.inner.borrow_mut();
         let mut changed = inner.soft.record_contact(now_ms(), node);
@@ -145,7 +152,7 @@ impl Authority {
         self.soft_change(changed);
     }
 
-    /// Notes that a server ends.
+    /// Records that a server has left cleanly.
     pub(crate) fn left(&self, node: NodeId) {
         let changed = self.inner.borrow_mut().soft.record_leave(node);
         self.soft_change(changed);
@@ -158,7 +165,7 @@ impl Authority {
         Ok(())
     }
 
-    /// Updates everything that depends on time: reachability and leases.
+    /// Updates everything that depends on time: reachability, leases and free space.
     pub(crate) fn tick(&self) {
         let mut inner = self.inner.borrow_mut();
         let AuthorityState { state, soft, total_capacity, .. } = &mut *inner;
@@ -176,10 +183,10 @@ impl Authority {
         }
     }
 
-    /// Checks that the published map belongs to the state.
+    /// Checks that the published map is of this cluster and not newer than the state.
     ///
     /// # Panics
-    /// If it does not.
+    /// Panics if one of these conditions does not hold.
     pub(crate) fn check_invariants(&self) {
         let inner = self.inner.borrow();
         let (published, state) = (&inner.published, inner.state.map());
@@ -198,8 +205,8 @@ impl Authority {
         let mut inner = self.inner.borrow_mut();
         let mut map = inner.state.map().clone();
         inner.soft.overlay(&mut map);
-        // Also between ticks: a client that mounts right after the first targets registered must
-        // not get a capacity of zero.
+        // Updated here too, not only at each tick: a client that mounts right after the first
+        // targets have registered must not get a capacity of zero.
         inner.total_capacity = inner.soft.total_capacity(&map);
         inner.published = Rc::new(map);
         inner.encoded = None;

@@ -1,14 +1,17 @@
 //! The command log and the snapshot in management's directory.
 //!
-//! Owns durability and order of commands: a command counts once it is synced to the log. If Raft
-//! replicates management one day, it replaces this file; the state machine stays as it is.
+//! Owns the durability and order of commands: a command takes effect only after its record in the
+//! log is synced. If management is replicated with Raft one day, Raft replaces this file and the
+//! state machine stays as it is.
 //!
 //! # Crash rule
-//! Each command is appended and synced before the next one is written. So a crash can
-//! tear only the last record, which was never acknowledged: the next start truncates it. Damage
-//! before it is an error. A snapshot replaces the old one atomically before an empty log replaces
-//! the old log. In between, the log contains commands that are in the snapshot already; a start
-//! skips them.
+//! Each command is appended and synced before the next one is written. So a crash can tear only the
+//! last record, which management has not acknowledged: the next start truncates it. Damage before
+//! the last record is an error.
+//!
+//! A new snapshot first replaces the old snapshot atomically, and then an empty log replaces the
+//! old log. After a crash between these two steps, the log contains commands whose effects are
+//! already in the snapshot; the next start skips them.
 
 use crate::limits::COMMANDS_PER_SNAPSHOT;
 use skep_cluster::{ClusterState, Command};
@@ -21,12 +24,12 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Name of the file with the commands.
+/// Name of the file that contains the commands.
 pub(crate) const LOG_FILE: &str = "log";
-/// Name of the file with the state before the first command of the log.
+/// Name of the file that contains the state before the first command of the log.
 pub(crate) const SNAPSHOT_FILE: &str = "snapshot";
 
-/// The owner in the records: none, since they do not belong to a target.
+/// The owner in each record: target 0, since the commands belong to no target.
 const OWNER: TargetId = TargetId::new(0);
 
 /// The open command log.
@@ -38,7 +41,7 @@ pub(crate) struct CommandLog {
     end: u64,
     last: Lsn,
     since_snapshot: usize,
-    /// Whether a write or sync has failed: the contents of the disk are unknown then.
+    /// Whether a write or sync has failed. The contents of the disk are unknown then.
     has_failed: bool,
 }
 
@@ -47,7 +50,7 @@ fn next(lsn: Lsn) -> Lsn {
 }
 
 impl CommandLog {
-    /// Creates snapshot and log of a new cluster in its directory.
+    /// Creates the snapshot and an empty log in the directory of a new cluster.
     pub(crate) fn create(directory: &Path, state: &ClusterState) -> Result<()> {
         let cluster = state.map().cluster;
         write_snapshot(directory, state, Lsn::new(0))?;
@@ -55,10 +58,12 @@ impl CommandLog {
         replace_atomically(&directory.join(LOG_FILE), &head.to_file())
     }
 
-    /// Opens the log and restores the state.
+    /// Opens the log, and restores the state from the snapshot and the log.
     ///
     /// # Errors
-    /// `Corrupt` naming file and offset if synced bytes are damaged.
+    /// - `Corrupt` with file and offset if synced bytes are damaged, or if a file belongs to
+    ///   another cluster.
+    /// - Errors of the file system.
     pub(crate) fn open(directory: &Path, cluster: ClusterId) -> Result<(Self, ClusterState)> {
         let (mut state, applied) = read_snapshot(&directory.join(SNAPSHOT_FILE), cluster)?;
         let path = directory.join(LOG_FILE);
@@ -112,11 +117,11 @@ impl CommandLog {
         Ok((command_log, state))
     }
 
-    /// Makes a command durable. It counts from then on.
+    /// Appends a command to the log and syncs it. The command takes effect when this returns.
     ///
     /// # Errors
-    /// `DeviceFailed` if this write or an earlier one failed: management accepts no command until a
-    /// restart has read the contents of the disk.
+    /// `DeviceFailed` if this write or an earlier one failed. Management then accepts no command
+    /// until it is restarted and has read the log from the disk again.
     pub(crate) fn append(&mut self, command: &Command) -> Result<()> {
         let failed = |problem: String| {
             Error::new(
@@ -143,10 +148,11 @@ impl CommandLog {
         Ok(())
     }
 
-    /// Folds a log that has grown long into a snapshot of `state`, which contains all its commands.
+    /// If the log has at least `COMMANDS_PER_SNAPSHOT` commands, replaces it by a snapshot of
+    /// `state` and an empty log. `state` must contain the effects of all logged commands.
     ///
     /// # Errors
-    /// Errors of the file system; the log continues as it was.
+    /// Errors of the file system.
     pub(crate) fn fold(&mut self, state: &ClusterState) -> Result<()> {
         if self.since_snapshot < COMMANDS_PER_SNAPSHOT || self.has_failed {
             return Ok(());
@@ -185,7 +191,7 @@ fn corrupt(path: &Path, problem: String) -> Error {
     Error::new(ErrorCode::Corrupt, format!("{}: {problem}", path.display()))
 }
 
-/// The error for a file of management that cannot be read.
+/// Returns the error for a file of management that cannot be opened or read.
 fn cannot_open(path: &Path, error: std::io::Error) -> Error {
     Error::from(error).within(format_args!(
         "cannot open {}; if the file is gone, put back a copy of the directory",

@@ -11,11 +11,15 @@ use skep_service::listen::{ADDRESS_FILE, IfTaken, advertised, listen};
 use skep_store::identity::IDENTITY_FILE;
 use skep_types::{ClusterId, Result};
 
-/// Initialises a blank directory for a new cluster. Returns the token with which nodes join.
+/// Initialises a blank directory for a new cluster. Returns the token that nodes need to join the
+/// cluster.
 ///
 /// # Errors
-/// `Configuration` if the directory is not blank, `Io` if management cannot listen on the address;
-/// the context names the way out.
+/// - `Configuration` if the directory is not blank.
+/// - `Io` if management cannot listen on the configured address.
+/// - Errors of the file system.
+///
+/// The context contains a hint how to fix the problem.
 pub async fn initialise(settings: &ManagementSettings) -> Result<JoinToken> {
     let path = &settings.node.directory;
     let mut token = JoinToken {
@@ -26,8 +30,8 @@ pub async fn initialise(settings: &ManagementSettings) -> Result<JoinToken> {
     let directory = NodeDirectory::initialise(path, DirectoryKind::Management, token.clone())?;
     let filled = fill(settings, &mut token).await;
     if filled.is_err() {
-        // The next attempt would refuse a half-initialised directory, and would name the files that
-        // cannot be removed here.
+        // Best effort: the next attempt refuses a half-initialised directory. Its error names a
+        // file that could not be removed here.
         let files = [IDENTITY_FILE, TOKEN_FILE, LOG_FILE, SNAPSHOT_FILE, ADDRESS_FILE];
         for file in files {
             let _ = std::fs::remove_file(path.join(file));
@@ -40,7 +44,8 @@ pub async fn initialise(settings: &ManagementSettings) -> Result<JoinToken> {
 async fn fill(settings: &ManagementSettings, token: &mut JoinToken) -> Result<()> {
     let path = &settings.node.directory;
     CommandLog::create(path, &ClusterState::new(token.cluster))?;
-    // Listens for a moment to choose the address: it becomes part of the token and stays the same.
+    // Listens briefly to choose the address, which becomes part of the token and must not change
+    // later.
     let listener = listen(&settings.node.listen, path, IfTaken::Fail).await?;
     token.addresses = advertised(&listener, &settings.node.advertise, None)?;
     write_token(path, token)

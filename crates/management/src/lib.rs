@@ -1,11 +1,11 @@
-//! Management: the authority for the cluster map. Nodes register here and send heartbeats;
-//! management pushes each new map to all of them.
+//! Management: the authority over the cluster map. Nodes register here and send heartbeats, and
+//! management pushes each new map to all nodes.
 //!
 //! Owns the order, durability and publication of commands. The pure state machine in `skep-cluster`
-//! decides the effect of a command. Management is never on the path of I/O: while it is down, I/O
-//! continues.
+//! decides the effect of a command. Management is never on the I/O path: I/O continues while
+//! management is down.
 //!
-//! One thread does everything. `docs/format/management.md` describes the files.
+//! One thread runs everything. `docs/format/management.md` describes the files.
 
 mod authority;
 mod command_log;
@@ -31,12 +31,12 @@ use skep_types::registration::ServerRegistration;
 use skep_types::{Error, ErrorCode, NodeKind, Result, TargetId};
 use std::rc::Rc;
 
-/// Serves until a signal asks the process to end. Takes over its signals: call it before the
-/// process starts other threads.
+/// Serves until `SIGTERM` or `SIGINT` arrives. This function handles the signals of the process:
+/// call it before the process starts other threads.
 ///
 /// # Errors
-/// The error that prevents the start, with a way out: a blank or foreign directory, a damaged log,
-/// an address in use.
+/// The error that prevents the start, with a hint how to fix it. Examples are a blank directory, a
+/// directory of another kind, a damaged log, and an address in use.
 pub fn run(settings: &ManagementSettings) -> Result<()> {
     let signals = skep_service::end_signals()?;
     let settings = settings.clone();
@@ -53,7 +53,7 @@ pub fn run(settings: &ManagementSettings) -> Result<()> {
     .map_err(|error| Error::new(ErrorCode::Io, format!("cannot run the event loop: {error}")))?
 }
 
-/// Management while it serves.
+/// A running management service.
 struct RunningManagement {
     identity: Identity,
     listens_on: String,
@@ -119,7 +119,8 @@ impl RunningManagement {
 
 async fn accept(listener: TcpListener, identity: Identity, authority: Rc<Authority>) {
     let incarnation = skep_env::random_u64();
-    // Retry: accepting after an error (out of file descriptors), `limits::TICK`, no limit
+    // Retry: accept after an error, such as no free file descriptor. Every `limits::TICK`, without
+    // limit.
     loop {
         match listener.accept().await {
             Ok(stream) => {
@@ -127,7 +128,8 @@ async fn accept(listener: TcpListener, identity: Identity, authority: Rc<Authori
                 skep_env::spawn(serve(stream, identity, incarnation, authority)).detach();
             }
             Err(error) => {
-                // Most likely out of descriptors: other connections will end and free some.
+                // Most likely the process is out of file descriptors. Connections that end will
+                // free some.
                 tracing::warn!("management cannot accept a connection: {error}");
                 skep_env::sleep(limits::TICK).await;
             }

@@ -1,8 +1,9 @@
-//! Changes of clients' log levels. Clients accept no connections, so an order waits here for the
-//! client's next heartbeat. Each reply to a heartbeat contains it until the client confirms it.
+//! Pending changes of clients' log levels. Clients accept no connections, so a change waits here
+//! for the client's next heartbeat. Each reply to a heartbeat contains the change until the client
+//! confirms it.
 //!
-//! In memory only: the administration tool waits for the confirmation, and repeats the order if
-//! management ends meanwhile.
+//! The changes are in memory only. The administration tool waits for the confirmation, and repeats
+//! its request if management ends before that.
 
 use crate::limits::MAX_LOG_ORDERS;
 use skep_env::local::{Receiver, Sender, oneshot};
@@ -12,7 +13,7 @@ use skep_wire::node::LogLevel;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// Orders that are not confirmed yet, at most one for each client.
+/// The changes that are not confirmed yet, at most one per client.
 #[derive(Debug, Default)]
 pub(crate) struct LogLevelChanges {
     inner: RefCell<Orders>,
@@ -25,11 +26,11 @@ struct Orders {
 }
 
 impl LogLevelChanges {
-    /// Adds an order for a client. The returned receiver gets the confirmation, or `None` if a
-    /// later order for this client replaced this one.
+    /// Adds a change for a client, and returns its number. The returned receiver gets the client's
+    /// confirmation, or `None` if a later change for the same client replaced this one.
     ///
     /// # Errors
-    /// `LimitReached` if `MAX_LOG_ORDERS` orders wait already.
+    /// `LimitReached` if `MAX_LOG_ORDERS` changes are pending already.
     pub(crate) fn add(
         &self,
         client: NodeId,
@@ -50,12 +51,13 @@ impl LogLevelChanges {
         Ok((number, receiver))
     }
 
-    /// The order for a client.
+    /// Returns the pending change for a client.
     pub(crate) fn of(&self, client: NodeId) -> Option<LogLevelChange> {
         self.inner.borrow().orders.get(&client).map(|(order, _)| order.clone())
     }
 
-    /// Completes an order that a client has confirmed. Ignores orders that no request waits for.
+    /// Completes the change that a client has confirmed. Ignores the confirmation if no request
+    /// waits for it any more.
     pub(crate) fn confirm(&self, confirmation: ConfirmLogLevel) {
         if let Some(sender) = self.take(confirmation.client, confirmation.number) {
             let refused = || Error::new(ErrorCode::InvalidArgument, confirmation.refusal);
@@ -63,7 +65,7 @@ impl LogLevelChanges {
         }
     }
 
-    /// Removes an order that no request waits for any more.
+    /// Removes a change whose request does not wait any more.
     pub(crate) fn give_up(&self, client: NodeId, number: u64) {
         drop(self.take(client, number));
     }

@@ -1,4 +1,4 @@
-//! Management over real sockets, with members as services and clients are.
+//! Tests of management over real sockets, with members like real services and clients.
 
 use super::*;
 use skep_cluster::ClusterState;
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
 
-/// A new cluster's directory, and its token.
+/// Creates the directory of a new cluster; returns its settings and its join token.
 fn cluster() -> (tempfile::TempDir, ManagementSettings, JoinToken) {
     let directory = tempfile::tempdir().unwrap();
     let mut settings = ManagementSettings::default();
@@ -60,7 +60,7 @@ async fn join_client(token: &JoinToken) -> Arc<ClientMembership> {
     ClientMembership::join(token.clone(), request, limits).await.unwrap()
 }
 
-/// A client's events, recorded; the client registers again when it was removed.
+/// Records a client's events, and registers the client again after management has removed it.
 struct RecordedEvents {
     client: Arc<ClientMembership>,
     removed: RefCell<Vec<NodeId>>,
@@ -104,7 +104,7 @@ impl ClientEvents for RecordedEvents {
     }
 }
 
-/// Waits until `holds` or fails after a while.
+/// Waits until `holds` returns `true`, and fails after a time limit.
 async fn until(condition: &str, holds: impl Fn() -> bool) {
     let deadline = skep_env::now() + Duration::from_secs(20);
     while !holds() {
@@ -113,7 +113,7 @@ async fn until(condition: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// Management in a thread of its own; it ends when this is dropped.
+/// Management in a thread of its own, which ends when this is dropped.
 struct InThread {
     end: skep_env::MailboxSender<()>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -192,8 +192,8 @@ fn members_see_each_other_and_survive_a_restart() {
         until("its end is pushed too", || cell.load().node(id).is_none()).await;
         let before = cell.load();
         drop(running);
-        // The event loop of an ended thread keeps its sockets, only that of an ended process
-        // doesn't: so the second start is at another address.
+        // The sockets of an event loop are closed when its process ends, not when its thread ends.
+        // So the second management must listen on another address.
         std::fs::remove_file(settings.node.directory.join("address")).unwrap();
         let _running = InThread::start(&settings);
         let moved =
@@ -219,7 +219,8 @@ fn server_starts_with_a_cached_map_and_registers_later() {
         let mut request = server(NodeKind::Storage, 10);
         request.server.node = registered.node;
         request.server.targets[0].target = registered.targets[0];
-        // As if management were put back from an older copy.
+        // Simulates that management was restored from an older copy: the cached map is newer than
+        // management's.
         let mut kept = registered.map;
         kept.version = MapVersion::new(1 << 60);
         let (member, nothing) =
@@ -237,7 +238,8 @@ fn server_starts_with_a_cached_map_and_registers_later() {
         let newest = cell.load();
         assert!(newest.version < kept.version);
         assert_eq!(newest.node(registered.node).unwrap().reachability, Reachability::Online);
-        // With management there, a cached map is of no use; and a refusal stands.
+        // If management replies, the service does not use its cached map. If management refuses the
+        // service, a cached map does not help either.
         let (_, again) =
             Membership::begin(&token, request.clone(), Some(kept.clone())).await.unwrap();
         assert_eq!(again.unwrap().node, registered.node);
@@ -318,7 +320,7 @@ fn a_blank_directory_and_one_in_use_are_refused() {
         assert!(error.context().contains("in use"), "{error}");
         let error = initialise(&settings).await.unwrap_err();
         assert!(error.context().contains("already"), "{error}");
-        // An address in use leaves no half-made directory behind.
+        // If the address is in use, no half-initialised directory stays behind.
         blank.node.listen = running.listens_on.clone();
         let error = initialise(&blank).await.unwrap_err();
         assert!(error.context().contains("another program listens"), "{error}");

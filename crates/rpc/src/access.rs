@@ -1,12 +1,13 @@
-//! Proofs that two processes belong to one cluster: the secret, the join token, the identities
-//! of this process and of its peers.
+//! Proofs that two processes belong to one cluster. Owns the secret, the join token, and the
+//! identities of this process and of its peers.
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use skep_types::{ClusterId, Error, ErrorCode, NodeId, NodeKind, Result, TargetId};
 use std::fmt;
 
-/// The secret that all nodes of a cluster share. It never crosses the wire and is never logged.
+/// The secret that all nodes of a cluster share. It is never sent over the network and never
+/// logged.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret([u8; 32]);
 
@@ -17,12 +18,13 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// A new random secret.
+    /// Creates a random secret.
     pub fn generate() -> Self {
         Self(skep_env::random_bytes())
     }
 
-    /// HMAC-SHA-256 over all parts, as two halves (low, high), each little-endian.
+    /// Returns HMAC-SHA-256 over the concatenation of `parts`, keyed with the secret, as two
+    /// little-endian halves: low, then high.
     pub(crate) fn proof(&self, parts: &[&[u8]]) -> (u128, u128) {
         let mut mac =
             Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of every length");
@@ -37,38 +39,41 @@ impl Secret {
     }
 }
 
-/// A node's channel to a target: a sequence of connections, where each new connection ends the
-/// former one. Senders need a channel if a late copy of a request must not run after their next
-/// requests: for example a copy of a write that is still unread in an old connection.
+/// A node's channel to a target: a sequence of connections, in which each new connection ends the
+/// previous one. A sender needs a channel if a delayed copy of an old request must not run after
+/// its newer requests. An example is a copy of a write that the target has not yet read from an old
+/// connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Channel(pub(crate) u64);
 
 impl Channel {
-    /// No channel: the connection ends no other one.
+    /// No channel: a new connection ends no other connection.
     pub const NONE: Self = Self(0);
 
-    /// A new random channel.
+    /// Creates a channel with a random number.
     pub fn random() -> Self {
         Self(skep_env::random_u64() | 1 << 63)
     }
 
-    /// The channel of the process that owns a target. It is the same after each start, so that the
-    /// first connection of the new process ends those of the dead one.
+    /// Returns the channel of the process that owns `target`. The channel is the same after each
+    /// restart, so the first connection of the new process ends the connections of the dead one.
     pub fn of_target(target: TargetId) -> Self {
         Self(u64::from(target.raw()))
     }
 }
 
-/// Everything that a new node needs to join: which cluster, its secret, where management listens.
-/// As text: `skep1-<cluster id>-<secret>@<address>[,<address>]`. Every owner of the token is
-/// trusted.
+/// Everything that a new node needs to join a cluster: the cluster's id, its secret and the
+/// addresses of management.
+///
+/// The text form is `skep1-<cluster id>-<secret>@<address>[,<address>]`. The cluster trusts every
+/// process that has the token.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinToken {
-    /// The cluster.
+    /// The cluster's id.
     pub cluster: ClusterId,
-    /// Its secret.
+    /// The cluster's secret.
     pub secret: Secret,
-    /// Where management listens, `host:port`.
+    /// The addresses of management, each as `host:port`.
     pub addresses: Vec<String>,
 }
 
@@ -79,7 +84,8 @@ impl fmt::Debug for JoinToken {
 }
 
 impl JoinToken {
-    /// The token as text. Not `Display`, so that it doesn't end up in a log by accident.
+    /// Returns the token as text. There is no `Display`, so that the secret is not logged by
+    /// accident.
     pub fn to_text(&self) -> String {
         use std::fmt::Write;
         let mut text = format!("skep1-{}-", self.cluster);
@@ -128,14 +134,14 @@ impl std::str::FromStr for JoinToken {
     }
 }
 
-/// The identity of a process towards its peers.
+/// The identity that a process presents to its peers.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// The cluster.
+    /// The cluster's id.
     pub cluster: ClusterId,
-    /// Its secret.
+    /// The cluster's secret.
     pub secret: Secret,
-    /// This node; zero before its first registration.
+    /// The id of this node; zero before its first registration.
     pub node: NodeId,
     /// The kind of this node.
     pub kind: NodeKind,
@@ -144,13 +150,13 @@ pub struct Identity {
 /// The authenticated peer of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// Its node id; zero if it has none yet.
+    /// The peer's node id; zero if management has not assigned one yet.
     pub node: NodeId,
-    /// Its kind.
+    /// The peer's kind.
     pub kind: NodeKind,
-    /// The target that it addresses; zero for the node itself.
+    /// The target that the peer addresses; zero for the node itself.
     pub target: TargetId,
-    /// Its channel to the target.
+    /// The peer's channel to the target.
     pub channel: Channel,
 }
 

@@ -1,4 +1,5 @@
-//! A client's connection to one target: many requests in flight, replies matched by tag.
+//! The requesting side of a connection to one target: many requests in flight, replies matched by
+//! tag.
 
 use crate::access::{Channel, Identity};
 use crate::handshake;
@@ -17,36 +18,37 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Options of a request, besides its body.
+/// Options of a request, in addition to its body.
 #[derive(Debug, Clone, Default)]
 pub struct CallOptions {
-    /// The session, for metadata.
+    /// The sender's session, for requests to a metadata target.
     pub session: SessionId,
-    /// Slot and sequence, for requests that modify.
+    /// The session's slot, for requests that modify data. Slot and sequence together identify a
+    /// repeated request.
     pub slot: u32,
-    /// See `slot`.
+    /// The sequence number within `slot`.
     pub sequence: u64,
-    /// Reply only when the effect is on the device.
+    /// Whether the target may reply only after the effect is durable.
     pub durable: bool,
-    /// The group that is addressed.
+    /// The group that the request addresses.
     pub group: GroupId,
-    /// The epoch of the group in the sender's map.
+    /// The epoch of the group in the sender's cluster map.
     pub epoch: Epoch,
-    /// Lowest map version that the receiver must have.
+    /// Minimum version of the cluster map that the receiver must have to execute the request.
     pub lowest_map: MapVersion,
-    /// Send only while this process has this id in the cluster; otherwise the call fails with
-    /// `Evicted`.
+    /// If set, the router sends the request only while this process has this node id; otherwise the
+    /// call fails with `Evicted`.
     pub only_as: Option<NodeId>,
-    /// Time after which the call gives up; `None` means to wait for ever.
+    /// Time after which the call fails with `TimedOut`; `None` means no limit.
     pub time_left: Option<Duration>,
-    /// Bulk data to send.
+    /// Bulk data that follows the request.
     pub data: Vec<Buf>,
-    /// Buffer for bulk data of the reply, which may be shorter.
+    /// Buffer for the reply's bulk data, which may be shorter than the buffer.
     pub into: Option<Buf>,
-    /// Identifies one operation in all its requests.
+    /// Number that identifies one operation in all requests that belong to it, for tracing.
     pub trace: u128,
-    /// The router sets it when the connection is lost after a request was sent and before its
-    /// reply. The request may have been carried out then, whatever the reply to a repetition is.
+    /// Flag that the router sets when a connection is lost between a request and its reply. The
+    /// target may then have executed the request, whatever the reply to a repetition is.
     pub reply_lost: Option<Rc<Cell<bool>>>,
 }
 
@@ -58,7 +60,7 @@ struct Reply {
 struct Pending {
     sender: Sender<Reply>,
     into: Option<Buf>,
-    /// Makes the event loop poll for the reply for a moment before it sleeps.
+    /// Makes the event loop poll briefly for the reply before it sleeps.
     _expected: skep_env::ExpectedReply,
 }
 
@@ -70,13 +72,13 @@ pub struct Connection {
     pending: RefCell<HashMap<u64, Pending>>,
     next_tag: Cell<u64>,
     is_closed: Cell<bool>,
-    /// The newest map that a reply has named.
+    /// The newest map version that the peer has named in a reply.
     needed_map: Cell<MapVersion>,
     incarnation: u64,
 }
 
-/// Replaces the buffer that a call lent to its connection when the call is dropped: data that still
-/// arrives is discarded.
+/// Guard for the buffer that a call lends to its connection. When the call is dropped, the guard
+/// replaces the buffer by a new one, so that data that still arrives is discarded.
 struct LentBuffer<'a> {
     connection: &'a Connection,
     tag: u64,
@@ -97,12 +99,14 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// Connects to `host:port` and authenticates; `target` zero addresses the node itself. Ends the
-    /// former connection on the same channel, if there is one.
+    /// Connects to `address` (`host:port`) and authenticates. A `target` of zero addresses the node
+    /// itself. The new connection ends the previous connection on the same channel, if there is
+    /// one.
     ///
     /// # Errors
-    /// `Disconnected` if nothing answers; `AuthenticationFailed` or `VersionMismatch` from the
-    /// handshake.
+    /// - `Disconnected` if nothing listens at the address, the host does not reply in time, or the
+    ///   connection ends during the handshake.
+    /// - The peer's refusal of the handshake, such as `AuthenticationFailed` or `VersionMismatch`.
     pub async fn connect(
         address: &str,
         identity: &Identity,
@@ -144,23 +148,24 @@ impl Connection {
         Ok(connection)
     }
 
-    /// The newest map version that a reply has named: receivers must not carry out later requests
-    /// under an older map.
+    /// Returns the newest map version that the peer has named in a reply. Receivers must not
+    /// execute later requests under an older map.
     pub fn needed_map(&self) -> MapVersion {
         self.needed_map.get()
     }
 
-    /// Whether it can no longer be used.
+    /// Whether the connection has ended and cannot be used any more.
     pub fn is_closed(&self) -> bool {
         self.is_closed.get()
     }
 
-    /// The incarnation of the peer, which changes with each start of its process.
+    /// Returns the incarnation of the peer: a number that changes with each start of the peer's
+    /// process.
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
 
-    /// Ends the connection; all waiting calls fail with `Disconnected`.
+    /// Ends the connection. All calls in flight fail with `Disconnected`.
     pub fn close(&self) {
         if !self.is_closed.replace(true) {
             self.stream.shutdown();
@@ -235,12 +240,14 @@ impl Connection {
         (tag, receiver)
     }
 
-    /// Sends a request and waits for its reply; returns it with the number of bytes of bulk data.
+    /// Sends a request and waits for its reply. Returns the reply and the number of bytes of its
+    /// bulk data.
     ///
     /// # Errors
-    /// The error that the peer replies; `Disconnected` if the connection ends before the reply;
-    /// `TimedOut` after `time_left` (the request may still be carried out); `Protocol` if the reply
-    /// cannot be decoded.
+    /// - The error in the peer's reply.
+    /// - `Disconnected` if the connection ends before the reply.
+    /// - `TimedOut` if no reply arrives within `time_left`; the peer may still execute the request.
+    /// - `Protocol` if the reply cannot be decoded.
     pub async fn call<R: Request>(
         self: &Rc<Self>,
         request: &R,

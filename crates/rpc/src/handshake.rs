@@ -1,4 +1,4 @@
-//! The handshake: before the first request, each side proves that it has the cluster's secret.
+//! The handshake: before the first request, each side proves that it knows the cluster's secret.
 //!
 //! `docs/protocol/handshake.md` describes the messages and the refusals.
 
@@ -25,7 +25,7 @@ async fn send<M: Codec>(stream: &TcpStream, header: &Header, message: &M) -> Res
 
 async fn refuse(stream: &TcpStream, request: &Header, error: &Error) {
     let header = Header { status: error.code() as u16, ..request.reply() };
-    // Best effort: the peer may be gone already, and it is refused in any case.
+    // Best effort: the peer may be gone already, and the caller refuses it in any case.
     let _ = send(stream, &header, &error.context().to_owned()).await;
 }
 
@@ -71,7 +71,8 @@ fn without_proof(challenge: &Challenge) -> Vec<u8> {
     Challenge { proof_low: 0, proof_high: 0, ..challenge.clone() }.to_bytes()
 }
 
-/// Connects as `identity` to a target (zero: the node) behind `stream`.
+/// Runs the client's side of the handshake on `stream`, as `identity`. A `target` of zero addresses
+/// the node itself.
 pub(crate) async fn connect(
     stream: &TcpStream,
     reader: &mut FrameReader,
@@ -126,8 +127,8 @@ fn other_cluster(theirs: ClusterId, ours: ClusterId) -> Error {
     )
 }
 
-/// Runs the server's side of the handshake. `check_target` returns an error for a target that is
-/// not served here.
+/// Runs the server's side of the handshake. `check_target` returns an error for a target that this
+/// process does not serve.
 pub(crate) async fn accept(
     stream: &TcpStream,
     identity: &Identity,
@@ -204,7 +205,7 @@ mod tests {
 
     #[test]
     fn negotiation_chooses_the_highest_common_version() {
-        // A made-up next version beside today's.
+        // Simulates a future version 2 next to version 1.
         assert_eq!(negotiate(&hello(1, 2), 1, 1).unwrap(), 1);
         assert_eq!(negotiate(&hello(1, 1), 1, 2).unwrap(), 1);
         assert_eq!(negotiate(&hello(1, 2), 1, 2).unwrap(), 2);

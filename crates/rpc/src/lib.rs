@@ -1,10 +1,10 @@
-//! Framing on a connection, the handshake, matching of replies to requests; [`routing`], which
-//! sends a request to the member that serves a group, with the retry and fail-over policy; and
-//! [`membership`], which registers a node with management.
+//! Framing on a connection, the handshake, and the matching of replies to requests. [`routing`]
+//! sends a request to the member that serves a group, and owns the retry and fail-over policy.
+//! [`membership`] registers a node with management.
 //!
-//! Owns connections. Does not own the meaning of requests, except for those that measure the
-//! network ([`link_benchmark`]). A connection leads to one target and belongs to one thread's event
-//! loop.
+//! Owns connections. Does not own the meaning of requests, except for requests that measure the
+//! network ([`link_benchmark`]). A connection leads to one target and belongs to the event loop of
+//! one thread.
 
 pub mod access;
 pub mod client;

@@ -1,8 +1,9 @@
-//! Both ends of a benchmark of the network: messages like those of clients to storage, with bulk
-//! data and its checksums, but without a device.
+//! Both ends of a network benchmark. Its messages are like the messages between clients and storage
+//! targets, with bulk data and checksums, but no device is involved.
 //!
-//! It measures the path of real data: the same kind of connections, to the threads of the named
-//! targets, with a checksum computed and compared for every byte. Only the files are missing.
+//! The benchmark measures the path of real data: it uses connections of the same kind, to the
+//! threads of the named targets. Checksums are computed and verified for all bytes. Only the chunk
+//! files are missing.
 
 use crate::access::{Channel, Identity};
 use crate::client::{CallOptions, Connection};
@@ -17,39 +18,40 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The messages of a link measurement.
+/// The number and size of the messages of a link measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkPlan {
-    /// Connections, each with one message in flight.
+    /// Number of connections, each with one message in flight.
     pub streams: u16,
-    /// Messages of each connection.
+    /// Number of messages per connection.
     pub messages: u32,
-    /// Bulk data of each message; zero means that round trips are timed one by one.
+    /// Bytes of bulk data per message. Zero means that the messages are empty and each round trip
+    /// is timed.
     pub message_bytes: u32,
     /// `true` if this side receives the data, `false` if it sends it.
     pub is_receiving: bool,
 }
 
-/// The result of a link measurement. Times are since this host booted.
+/// The result of a link measurement. Times count from the boot of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkResult {
-    /// The address of the peer that answered.
+    /// The address at which the peer was reached.
     pub address: String,
-    /// Bytes of bulk data.
+    /// Bytes of bulk data that were moved.
     pub bytes: u64,
-    /// Start and end of each connection's messages.
+    /// For each connection, the start of its first message and the end of its last.
     pub streams: Vec<(Duration, Duration)>,
-    /// Each round trip, if they were timed.
+    /// The duration of each round trip; empty if the messages carried data.
     pub round_trips: Vec<Duration>,
 }
 
 impl LinkResult {
-    /// The earliest start.
+    /// Returns the earliest start of all connections.
     pub fn begin(&self) -> Duration {
         self.streams.iter().map(|(begin, _)| *begin).min().unwrap_or_default()
     }
 
-    /// The latest end.
+    /// Returns the latest end of all connections.
     pub fn end(&self) -> Duration {
         self.streams.iter().map(|(_, end)| *end).max().unwrap_or_default()
     }
@@ -59,7 +61,7 @@ impl LinkPlan {
     /// Checks the plan against the limits.
     ///
     /// # Errors
-    /// `InvalidArgument` with all problems.
+    /// `InvalidArgument`; its context lists all problems.
     pub fn check(&self) -> Result<()> {
         let mut problems = Vec::new();
         let mut must = |holds: bool, problem: String| {
@@ -93,7 +95,7 @@ impl LinkPlan {
     }
 }
 
-/// Data without meaning. Not zeros, since a network could compress them.
+/// Returns `len` bytes of arbitrary data. Not zeros, since a network could compress them.
 fn filler(len: usize) -> Buf {
     const PART: usize = 4096;
     let mut part = [0; PART];
@@ -124,18 +126,18 @@ fn compare(bytes: &[u8], expected: &[u32]) -> Result<()> {
     is_same.then_some(()).ok_or_else(wrong)
 }
 
-/// Answers [`DiscardData`].
+/// Handles [`DiscardData`]: verifies the checksums and drops the data.
 ///
 /// # Errors
-/// `Protocol` if the data does not match the checksums.
+/// `Protocol` if the data does not match the request's checksums.
 pub fn discard(request: &DiscardData, data: Option<&Buf>) -> Result<EmptyReply> {
     compare(data.map_or(&[], Buf::bytes), &request.checksums).map(|()| EmptyReply {})
 }
 
-/// Answers [`GiveData`].
+/// Handles [`GiveData`]: returns the reply and as many bytes as were requested.
 ///
 /// # Errors
-/// `LimitReached` for more bytes than a frame can contain.
+/// `LimitReached` if the request asks for more bytes than a frame can contain.
 pub fn give(request: GiveData) -> Result<(GiveDataReply, Buf)> {
     let len = request.bytes as usize;
     if len > MAX_DATA_BYTES {
@@ -159,7 +161,7 @@ impl Drop for Stream {
     }
 }
 
-/// Start and end of a stream, and its round trips.
+/// The start of a stream, its end, and the durations of its round trips.
 type StreamTimes = (Duration, Duration, Vec<Duration>);
 
 impl Stream {
@@ -202,13 +204,15 @@ impl Stream {
     }
 }
 
-/// Measures the link to a service. The streams go to the threads of `targets` in turn, or to the
-/// service itself if there are none. `goes_on` is called every `LINK_LOOK` with the bytes moved so
-/// far; if it returns `false`, the measurement ends.
+/// Measures the link to a service. The connections are distributed over the threads of `targets` in
+/// turn. If `targets` is empty, all connections go to the service itself. Every `LINK_LOOK`, the
+/// function calls `goes_on` with the number of bytes moved. If `goes_on` returns `false`, the
+/// measurement ends.
 ///
 /// # Errors
-/// The problems of the plan; the error of the connection or of the peer; `Interrupted` if `goes_on`
-/// returned `false`.
+/// - `InvalidArgument` if the plan exceeds a limit.
+/// - The error of the connection or of the peer.
+/// - `Interrupted` if `goes_on` returned `false`.
 pub async fn measure(
     identity: &Identity,
     addresses: &[String],
@@ -229,7 +233,7 @@ pub async fn measure(
     let stream = |connection| Stream { connection, plan, moved: Rc::clone(&moved) };
     let streams: Vec<Stream> = streams.into_iter().map(stream).collect();
     for stream in &streams {
-        // Not timed: it wakes threads and fills caches on the way.
+        // A first message without timing wakes the threads and fills the caches on the path.
         stream.message(&Buf::new(0)).await?;
     }
     let tasks: Vec<Task<Result<StreamTimes>>> =
@@ -258,7 +262,7 @@ pub async fn measure(
     })
 }
 
-/// Connects at the first address that answers.
+/// Connects to the first address at which the service can be reached.
 async fn connect(
     identity: &Identity,
     addresses: &[String],
@@ -294,7 +298,8 @@ mod tests {
         }
     }
 
-    /// Answers like a service; changes a byte of its data if `is_broken`.
+    /// Serves one connection like a service. If `is_broken` is set, corrupts one byte of the data
+    /// that it sends.
     async fn serve(listener: TcpListener, identity: Identity, is_broken: bool) {
         loop {
             let stream = listener.accept().await.unwrap();

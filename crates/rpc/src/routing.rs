@@ -1,12 +1,12 @@
-//! Sends a request for a group to the member that serves it: holds the cluster map, and the retry
-//! and fail-over policy for requests to targets. For clients and services.
+//! Sends a request for a group to the member that serves the group. Owns the process's cluster map
+//! and the retry and fail-over policy for requests to targets. Clients and services use it.
 //!
-//! A call waits, reconnects and retries until it has a final answer or its deadline passes (for
-//! ever if it has none). Requests that modify are safe to repeat: they carry a slot and a sequence,
-//! or are idempotent by their contents.
+//! A call waits, reconnects and retries until it has a final reply or its deadline passes; without
+//! a deadline it retries without limit. A request that modifies data can be repeated safely: it
+//! carries a slot and a sequence number, or it is idempotent by its contents.
 //!
 //! # Invariants
-//! A target has an open connection or an attempt to connect, never both: see
+//! A target never has both an open connection and an attempt to connect: see
 //! [`Router::check_invariants`].
 
 use crate::access::{Channel, Identity};
@@ -25,20 +25,20 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The newest cluster map that a process has, shared by its threads.
+/// The newest cluster map of a process, shared by its threads.
 #[derive(Debug)]
 pub struct MapCell {
     version: AtomicU64,
     /// The newest map version that peers have named in their replies.
     needed: AtomicU64,
-    /// The id that this process has in the cluster now.
+    /// The node id of this process in the cluster; zero if it has none.
     node: AtomicU32,
-    /// Protects the pointer only; locked to clone or replace it.
+    /// Protects only the pointer; threads lock it to clone or replace the `Arc`.
     map: Mutex<Arc<ClusterMap>>,
 }
 
 impl MapCell {
-    /// A cell with a first map.
+    /// Creates a cell with an initial map and the process's node id.
     pub fn new(map: ClusterMap, node: NodeId) -> Arc<Self> {
         Arc::new(Self {
             version: AtomicU64::new(map.version.raw()),
@@ -48,39 +48,39 @@ impl MapCell {
         })
     }
 
-    /// The newest map.
+    /// Returns the newest map.
     pub fn load(&self) -> Arc<ClusterMap> {
         Arc::clone(&self.map.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Version of the newest map.
+    /// Returns the version of the newest map.
     pub fn version(&self) -> MapVersion {
         MapVersion::new(self.version.load(Ordering::Acquire))
     }
 
-    /// The oldest map under which targets may carry out requests of this process: see
-    /// docs/design/0006-fencing.md.
+    /// Returns the version of the oldest map under which targets may execute requests of this
+    /// process: see docs/design/0006-fencing.md.
     pub fn needed(&self) -> MapVersion {
         MapVersion::new(self.needed.load(Ordering::Acquire))
     }
 
-    /// Notes that a peer relies on a map of this version.
+    /// Raises the needed map version to `version`, because a peer relies on a map of that version.
     pub fn need(&self, version: MapVersion) {
         self.needed.fetch_max(version.raw(), Ordering::AcqRel);
     }
 
-    /// The id that this process has in the cluster now; zero if it has none.
+    /// Returns the node id of this process in the cluster; zero if it has none.
     pub fn node(&self) -> NodeId {
         NodeId::new(self.node.load(Ordering::Acquire))
     }
 
-    /// Sets the id of this process in the cluster. Connections that were made under the former id
-    /// are not used any more.
+    /// Sets the node id of this process. Routers close connections that authenticated with the
+    /// former id.
     pub fn set_node(&self, node: NodeId) {
         self.node.store(node.raw(), Ordering::Release);
     }
 
-    /// Stores a map if it is newer.
+    /// Stores `map` if it is newer than the present one.
     pub fn update(&self, map: ClusterMap) {
         let held = self.map.lock().unwrap_or_else(PoisonError::into_inner);
         if map.version > held.version {
@@ -88,8 +88,8 @@ impl MapCell {
         }
     }
 
-    /// Replaces a cached map by management's, whichever is newer: management may have been restored
-    /// to an older state meanwhile, and its map is the valid one.
+    /// Replaces a cached map by management's map, even if management's map is older. An
+    /// administrator may have restored management to an older state, and its map is the valid one.
     pub(crate) fn replace(&self, map: ClusterMap) {
         self.put(self.map.lock().unwrap_or_else(PoisonError::into_inner), map);
     }
@@ -107,7 +107,7 @@ struct TargetLink {
     connected: Notify,
 }
 
-/// Sends requests to groups, from one thread.
+/// Sends the requests of one thread to groups.
 pub struct Router {
     identity: RefCell<Identity>,
     channel: Channel,
@@ -123,19 +123,20 @@ impl std::fmt::Debug for Router {
 }
 
 impl Router {
-    /// A router for this thread, under the id that the process has in the cluster.
+    /// Creates a router for the calling thread, under the node id in `cell`.
     pub fn new(identity: Identity, channel: Channel, cell: Arc<MapCell>) -> Rc<Self> {
         let cached = RefCell::new(cell.load());
         let identity = RefCell::new(Identity { node: cell.node(), ..identity });
         Rc::new(Self { identity, channel, cell, cached, links: RefCell::default() })
     }
 
-    /// From now on, targets must not carry out requests of this process under an older map.
+    /// Raises the needed map version: targets must not execute later requests of this process under
+    /// an older map.
     pub fn need(&self, version: MapVersion) {
         self.cell.need(version);
     }
 
-    /// The newest map.
+    /// Returns the newest map.
     pub fn map(&self) -> Arc<ClusterMap> {
         let mut cached = self.cached.borrow_mut();
         if cached.version != self.cell.version() {
@@ -144,10 +145,10 @@ impl Router {
         Arc::clone(&cached)
     }
 
-    /// The group that serves a shard now.
+    /// Returns the group that serves a shard in the newest map.
     ///
     /// # Errors
-    /// `StaleMap` if no group serves the shard in this map.
+    /// `StaleMap` if no group serves the shard in the newest map.
     pub fn shard_group(&self, shard: ShardId) -> Result<GroupId> {
         self.map().shard_group(shard).ok_or_else(|| {
             Error::new(
@@ -162,7 +163,7 @@ impl Router {
     /// Sends a request to the metadata group that serves an inode. See [`Self::call`].
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// Returns the same errors as [`Self::call`].
     pub async fn call_inode<R: Request>(
         &self,
         inode: InodeId,
@@ -173,12 +174,13 @@ impl Router {
         self.retry(resolve, request, options).await.map(|(reply, _)| reply)
     }
 
-    /// Sends a request to a group until there is a final answer; returns the reply and the number
-    /// of bytes of its bulk data. Cancel-safe: a dropped call may have been carried out.
+    /// Sends a request to a group until the group gives a final reply. Returns the reply and the
+    /// number of bytes of its bulk data. Cancel-safe: the future may be dropped at any await, but
+    /// the group may have executed the request.
     ///
     /// # Errors
-    /// The final error of the group; `TimedOut` when the deadline passes, with the last error in
-    /// its context.
+    /// - The error of the group's final reply.
+    /// - `TimedOut` if the deadline passes; the context contains the last error.
     pub async fn call<R: Request>(
         &self,
         group: GroupId,
@@ -196,7 +198,8 @@ impl Router {
     ) -> Result<(R::Reply, usize)> {
         let deadline = options.time_left.map(|left| skep_env::now() + left);
         let mut backoff = FIRST_BACKOFF;
-        // Retry: a request to a group, 2 ms doubling to 100 ms, `CallOptions::time_left`
+        // Retry: a request to a group. After 2 ms, doubling to 100 ms, for
+        // `CallOptions::time_left`.
         loop {
             let attempt = async {
                 let group = resolve()?;
@@ -238,12 +241,12 @@ impl Router {
         let target = map.primary(group).ok_or_else(|| unknown("has no member that serves it"))?.id;
         options.group = group;
         options.epoch = entry.epoch;
-        // Metadata needs no map version: it fences removed clients by their sessions.
+        // Metadata targets need no map version: they fence removed clients by their sessions.
         if entry.kind == TargetKind::Storage {
             options.lowest_map = options.lowest_map.max(self.cell.needed());
         }
         let connection = self.connection(&map, target).await?;
-        // The process may have got another id during the connect.
+        // The process may have got a new id while this task connected.
         self.check_sender(options)?;
         let result = connection.call(request, options).await;
         self.cell.need(connection.needed_map());
@@ -258,7 +261,7 @@ impl Router {
         result.map_err(|error| error.within(target))
     }
 
-    /// Checks that a request may go out under the present id of this process.
+    /// Checks that the request may go out under the process's current node id.
     fn check_sender(&self, options: &CallOptions) -> Result<()> {
         match options.only_as.filter(|node| *node != self.cell.node()) {
             None => Ok(()),
@@ -270,11 +273,12 @@ impl Router {
         }
     }
 
-    /// The open connection to a target, or a new one. Concurrent callers share one attempt to
-    /// connect.
+    /// Returns the open connection to a target, or opens one. Concurrent callers share one attempt
+    /// to connect.
     ///
     /// # Errors
-    /// `StaleMap` if the target or its node isn't in the map, or as [`Connection::connect`].
+    /// - `StaleMap` if the target or its node is not in the map.
+    /// - The errors of [`Connection::connect`].
     pub async fn connection(&self, map: &ClusterMap, target: TargetId) -> Result<Rc<Connection>> {
         self.take_process_id();
         let link = Rc::clone(self.links.borrow_mut().entry(target).or_default());
@@ -287,14 +291,15 @@ impl Router {
             }
             link.connected.wait().await;
         }
-        // Resets the flag even if this future is dropped while it connects.
+        // The guard resets the flag even if this future is dropped while it connects.
         let _reset = ConnectingGuard(Rc::clone(&link));
         let connection = self.connect(map, target).await?;
         *link.connection.borrow_mut() = Some(Rc::clone(&connection));
         Ok(connection)
     }
 
-    /// Adopts the present id of this process; ends connections that were made under a former one.
+    /// Takes over a changed node id of this process, and closes all connections that authenticated
+    /// with the former id.
     fn take_process_id(&self) {
         let node = self.cell.node();
         if self.identity.borrow().node == node {
@@ -311,7 +316,7 @@ impl Router {
     /// Checks the connection table.
     ///
     /// # Panics
-    /// If a target has an open connection and an attempt to connect at the same time.
+    /// Panics if a target has both an open connection and an attempt to connect.
     pub fn check_invariants(&self) {
         for (target, link) in &*self.links.borrow() {
             let is_open = link.connection.borrow().as_ref().is_some_and(|it| !it.is_closed());
@@ -347,7 +352,8 @@ impl Drop for ConnectingGuard {
     }
 }
 
-/// A random time between half of `pause` and all of it, so that many clients do not retry at once.
+/// Returns a random time between half of `pause` and all of it, so that clients do not retry
+/// simultaneously.
 fn jittered(pause: Duration) -> Duration {
     let half = pause / 2;
     half + half.mul_f64((skep_env::random_u64() % 1024) as f64 / 1024.0)

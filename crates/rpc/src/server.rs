@@ -1,4 +1,4 @@
-//! The serving side of a connection: authenticated peers, requests in, replies out.
+//! The serving side of a connection: authenticates peers, receives requests, sends replies.
 
 use crate::access::{Identity, Peer};
 use crate::handshake;
@@ -12,11 +12,11 @@ use skep_wire::frame::Header;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Authenticates a peer on a new connection. `check_target` returns an error for a target that is
-/// not served here. Afterwards the socket may be handed to another thread.
+/// Authenticates the peer of a new connection. `check_target` returns an error for a target that
+/// this process does not serve. Afterwards, the caller may pass the socket to another thread.
 ///
 /// # Errors
-/// The refusal of the handshake, which the peer has received.
+/// The reason for which the handshake refused the peer. The peer has received the same error.
 pub async fn authenticate(
     stream: &TcpStream,
     identity: &Identity,
@@ -26,25 +26,25 @@ pub async fn authenticate(
     handshake::accept(stream, identity, incarnation, check_target).await
 }
 
-/// A request as it arrived.
+/// A received request.
 #[derive(Debug)]
 pub struct Incoming {
-    /// Its header.
+    /// The request's header.
     pub header: Header,
-    /// Its body, checked but not decoded.
+    /// The request's body: its checksum is verified, but it is not decoded.
     pub body: Vec<u8>,
-    /// Its bulk data, not checked.
+    /// The request's bulk data: its checksums are not verified.
     pub data: Option<Buf>,
 }
 
-/// Requests of one peer.
+/// The stream of requests from one peer.
 pub struct IncomingStream {
     reader: FrameReader,
     outbox: Rc<Outbox>,
 }
 
 impl IncomingStream {
-    /// Splits an authenticated connection into requests and replies.
+    /// Splits an authenticated connection into a stream of requests and an outbox for replies.
     pub fn new(stream: TcpStream) -> (Self, Rc<Outbox>) {
         let outbox = Rc::new(Outbox {
             stream: stream.clone(),
@@ -56,11 +56,12 @@ impl IncomingStream {
         (Self { reader: FrameReader::new(stream), outbox: Rc::clone(&outbox) }, outbox)
     }
 
-    /// The next request; `None` when the peer has ended the connection. Waits while too many
-    /// replies are waiting to be sent to the peer.
+    /// Receives the next request; returns `None` when the peer has closed the connection. Waits
+    /// while more than `MAX_OUTBOX_BYTES` of replies wait to be sent to the peer.
     ///
     /// # Errors
-    /// `Disconnected` or `Protocol`; the connection cannot be used any more then.
+    /// `Disconnected` if the connection is lost, `Protocol` if a frame is invalid. The connection
+    /// cannot be used any more then.
     pub async fn next(&mut self) -> Result<Option<Incoming>> {
         self.outbox.below_limit().await;
         let Some((header, crc)) = self.reader.header().await? else {
@@ -79,7 +80,7 @@ impl IncomingStream {
     }
 }
 
-/// Replies to one peer. Replies of one turn of the event loop go out together.
+/// The replies to one peer. Replies from one iteration of the event loop are sent together.
 pub struct Outbox {
     stream: TcpStream,
     parts: RefCell<Vec<MessagePart>>,
@@ -101,29 +102,29 @@ impl Outbox {
         }
     }
 
-    /// Answers a request.
+    /// Sends a reply to a request.
     pub fn reply(self: &Rc<Self>, request: &Header, body: &impl Codec) {
         self.push(request.reply().frame(body, 0), Vec::new());
     }
 
-    /// Answers a request with a body that is encoded already.
+    /// Sends a reply whose body is already encoded.
     pub fn reply_raw(self: &Rc<Self>, request: &Header, body: &[u8]) {
         self.push(request.reply().frame_raw(body, 0), Vec::new());
     }
 
-    /// Answers a request with bulk data.
+    /// Sends a reply with bulk data.
     pub fn reply_data(self: &Rc<Self>, request: &Header, body: &impl Codec, data: Vec<Buf>) {
         let data_bytes: usize = data.iter().map(Buf::len).sum();
         self.push(request.reply().frame(body, data_bytes as u32), data);
     }
 
-    /// Refuses a request.
+    /// Replies to a request with an error.
     pub fn refuse(self: &Rc<Self>, request: &Header, error: &Error) {
         let header = Header { status: error.code() as u16, ..request.reply() };
         self.push(header.frame(&error.context().to_owned(), 0), Vec::new());
     }
 
-    /// Ends the connection.
+    /// Closes the connection.
     pub fn close(&self) {
         self.stream.shutdown();
     }
@@ -133,7 +134,7 @@ impl Outbox {
         self.waiting_bytes.set(self.waiting_bytes.get() + bytes);
         {
             let mut parts = self.parts.borrow_mut();
-            // Small replies share a part, and so a vector of the send.
+            // Small replies share one part, and so one I/O vector of the send.
             match parts.last_mut() {
                 Some(MessagePart::Bytes(last)) if last.len() < 16 << 10 => {
                     last.extend_from_slice(&frame)
@@ -154,7 +155,8 @@ impl Outbox {
                 }
                 let bytes = outbox.waiting_bytes.get();
                 if outbox.stream.send(parts).await.is_err() {
-                    // The reader of this connection sees the end too, and cleans up.
+                    // The task that reads from this connection also sees the end of the stream, and
+                    // cleans up.
                     outbox.stream.shutdown();
                     outbox.parts.take();
                     outbox.waiting_bytes.set(0);

@@ -5,7 +5,8 @@ use skep_env::{Buf, TcpStream};
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::frame::{HEADER_BYTES, Header, check_body};
 
-/// Reads frames: headers and bodies from a read-ahead buffer, bulk data directly into its buffer.
+/// Reads frames. Headers and bodies come from a read-ahead buffer; bulk data is received directly
+/// into the caller's buffer.
 pub(crate) struct FrameReader {
     stream: TcpStream,
     ahead: Buf,
@@ -22,8 +23,8 @@ impl FrameReader {
         Self { stream, ahead: Buf::new(READ_AHEAD_BYTES), start: 0, end: 0 }
     }
 
-    /// Receives until `count` bytes are in the read-ahead buffer; `false` if the stream ends before
-    /// the first of them.
+    /// Receives until the read-ahead buffer holds `count` bytes. Returns `false` if the stream ends
+    /// before the first byte.
     async fn fill(&mut self, count: usize) -> Result<bool> {
         debug_assert!(count <= READ_AHEAD_BYTES, "callers read at most the buffer's length");
         while self.end - self.start < count {
@@ -45,7 +46,7 @@ impl FrameReader {
         Ok(true)
     }
 
-    /// The next header, with the checksum of its body; `None` at the end of the stream.
+    /// Reads the next header and the checksum of its body; returns `None` at the end of the stream.
     pub(crate) async fn header(&mut self) -> Result<Option<(Header, u32)>> {
         if !self.fill(HEADER_BYTES).await? {
             return Ok(None);
@@ -56,7 +57,7 @@ impl FrameReader {
         Header::parse(&bytes).map(Some)
     }
 
-    /// The body of the header just read, checked.
+    /// Reads the body that belongs to `header`, and verifies its checksum.
     pub(crate) async fn body(&mut self, header: &Header, expected_crc: u32) -> Result<Vec<u8>> {
         let len = header.body_bytes as usize;
         let body = if len <= READ_AHEAD_BYTES {

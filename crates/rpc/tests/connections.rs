@@ -22,8 +22,8 @@ fn identity(cluster: u8, secret: &Secret) -> Identity {
     }
 }
 
-/// Serves `ReadChunk`: answers with `length` bytes of the low byte of the offset, in reverse order
-/// of arrival within a pair; refuses offsets beyond a million.
+/// Serves `ReadChunk` requests: replies with `length` bytes whose value is the low byte of the
+/// offset. Answers each pair of requests in reverse order, and refuses offsets above one million.
 fn serve(server: Identity) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_address().unwrap().to_string();
@@ -130,7 +130,7 @@ fn waiting_request_is_not_sent_under_a_newer_id() {
         let cell = MapCell::new(ClusterMap::empty(ClusterId::default()), NodeId::new(5));
         let identity = identity(1, &Secret::generate());
         let router = Router::new(identity, Channel::NONE, Arc::clone(&cell));
-        // No map names the group, so it waits for one.
+        // No cluster map contains the group, so the call waits for a newer map.
         let call = spawn(async move {
             let options = CallOptions { only_as: Some(NodeId::new(5)), ..CallOptions::default() };
             router.call(GroupId::new(1), &read(0, 1), options).await.map(|_| ())

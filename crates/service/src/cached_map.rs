@@ -1,14 +1,14 @@
-//! The cached cluster map: a service persists its map, so that it can start while management is
-//! down.
+//! The cached cluster map: a service persists its newest map, so that it can start while management
+//! is down.
 //!
-//! Owns the file `kept-map` in a node's directory: decides when to write it, and whether a start
-//! may use it. `docs/design/0004-serving-without-management.md` has the reasons.
+//! Owns the file `kept-map` in a node's directory: when to write the file, and whether a start may
+//! use it. `docs/design/0004-serving-without-management.md` gives the reasons.
 //!
-//! # When it is written
-//! Changes of nodes, targets, groups, shards and settings decide where requests go: they are
-//! written at once, at most once a second. Reachability and free space change with nearly every
-//! heartbeat of a busy cluster: free space alone is written once a minute, and reachability is not
-//! written.
+//! # When the map is written
+//! Changes of nodes, targets, groups, shards and settings affect where requests go. The service
+//! writes them without delay, but at most once a second. Reachability and free space change with
+//! nearly every heartbeat of a busy cluster. So the service writes a change of free space alone at
+//! most once a minute, and does not write reachability.
 
 use crate::directory::NodeDirectory;
 use skep_env::Mailbox;
@@ -23,16 +23,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// File in a service's directory.
+/// Name of the cached map's file in a service's directory.
 pub const CACHED_MAP_FILE: &str = "kept-map";
 
-/// Pause between two writes: many clients that mount at once change the map with each mount.
+/// Minimum pause between two writes: when many clients mount at the same time, each mount changes
+/// the map.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Pause between two writes for free space alone, which only affects the placement of new files.
+/// Minimum pause between two writes if only free space has changed. Free space only affects the
+/// placement of new files.
 const FREE_SPACE_WRITE_PAUSE: Duration = Duration::from_secs(60);
 
-/// The cached map of a node, in which no node counts as reachable. Returns `None` if there is no
-/// map, or logs a warning and returns `None` if the map cannot be used.
+/// Reads the cached map of a node, and marks all nodes and targets in it as not reachable. Returns
+/// `None` if there is no map. If the map cannot be used, logs a warning and returns `None`.
 pub(crate) fn read(node: &NodeDirectory) -> Option<ClusterMap> {
     let path = node.directory.path().join(CACHED_MAP_FILE);
     let identity = node.directory.identity();
@@ -63,15 +65,15 @@ fn read_file(path: &Path, cluster: ClusterId, node_uuid: u128) -> Result<Option<
     Ok(Some(without_reachability(map)))
 }
 
-/// Resets reachability: its values in a cached map are out of date.
+/// Resets all reachability, since the values in a cached map are out of date.
 fn without_reachability(mut map: ClusterMap) -> ClusterMap {
     map.nodes.iter_mut().for_each(|node| node.reachability = Reachability::ProbablyOffline);
     map.targets.iter_mut().for_each(|target| target.reachability = Reachability::ProbablyOffline);
     map
 }
 
-/// The map without reachability and free space. Also without the version, which counts changes of
-/// those too.
+/// Returns a copy of `map` without reachability, free space and version. The version is omitted
+/// because it also counts changes of reachability and free space.
 fn without_soft_state(map: &ClusterMap) -> ClusterMap {
     let mut map = without_reachability(map.clone());
     map.version = skep_types::MapVersion::new(0);
@@ -82,7 +84,8 @@ fn without_soft_state(map: &ClusterMap) -> ClusterMap {
     map
 }
 
-/// The pause after the last write until the newest map is written; `None` if it need not be.
+/// Returns the minimum pause between the last write and a write of the newest map. `None` means
+/// that the newest map need not be written.
 fn pause(cached: Option<&ClusterMap>, newest: &ClusterMap) -> Option<Duration> {
     let Some(cached) = cached else { return Some(Duration::ZERO) };
     if without_soft_state(cached) != without_soft_state(newest) {
@@ -94,8 +97,8 @@ fn pause(cached: Option<&ClusterMap>, newest: &ClusterMap) -> Option<Duration> {
     (free_space(cached) != free_space(newest)).then_some(FREE_SPACE_WRITE_PAUSE)
 }
 
-/// Persists the newest map whenever it changes; spawn it. `changed` notifies of another map in the
-/// cell.
+/// Persists the newest map whenever it changes; the caller spawns this task. `changed` is notified
+/// when the cell holds a different map.
 pub(crate) async fn keep(
     directory: PathBuf,
     node_uuid: u128,
@@ -106,7 +109,7 @@ pub(crate) async fn keep(
     let mut cached: Option<Arc<ClusterMap>> = None;
     let mut written_at: Option<Duration> = None;
     let mut has_warned = false;
-    // Retry: writing the cached map after an error, `PAUSE`, no limit
+    // Retry: writing the cached map after an error. Every `PAUSE`, without limit.
     loop {
         let change = changed.wait();
         let newest = cell.load();
@@ -134,14 +137,15 @@ pub(crate) async fn keep(
                     );
                 }
                 has_warned = true;
-                // Without a first write, the next attempt would start at once.
+                // Needed if no write has ever succeeded: without this pause, the next attempt would
+                // start at once.
                 skep_env::sleep(PAUSE).await;
             }
         }
     }
 }
 
-/// Writes on a thread of its own: two syncs can take longer than a lease on a busy disk.
+/// Writes the map on a thread of its own: on a busy disk, two syncs can take longer than a lease.
 async fn write(path: PathBuf, cached: CachedMap) -> Result<()> {
     let (sender, done) = Mailbox::new(1)?;
     let body = move || {

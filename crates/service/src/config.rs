@@ -1,8 +1,8 @@
-//! Configuration: defaults, then the TOML file, then the command line. Every value has an origin,
-//! and all problems are reported at once.
+//! Configuration from the defaults, the TOML file and the command line, in ascending order of
+//! priority. Each value has an origin, and all problems are reported together.
 //!
-//! A service's settings are one plain struct with `Default` and serde. A field that may be unset is
-//! an empty text or list, never an `Option`: so the defaults name every existing setting.
+//! A service's settings are one plain struct with `Default` and serde. A setting that may be unset
+//! is an empty text or list, never an `Option`. So the serialized defaults contain every setting.
 
 use crate::NodeSettings;
 use serde::Serialize;
@@ -15,39 +15,41 @@ use toml::{Table, Value};
 
 /// The settings of one service.
 pub trait Settings: Serialize + DeserializeOwned + Default {
-    /// Name of the service, as in `skep storage`.
+    /// Name of the service's command, such as `storage` in `skep storage`.
     const NAME: &'static str;
-    /// The source text of this struct and of its nested structs: their doc comments are the manual.
+    /// The source text of this struct and of its nested structs. The doc comments in it are the
+    /// manual.
     const SOURCES: &'static [&'static str];
 
-    /// All problems of the values.
+    /// Returns a description of each invalid value.
     fn problems(&self) -> Vec<String>;
 
-    /// Settings that every service has.
+    /// Returns the settings that all services have in common.
     fn node(&self) -> &NodeSettings;
 }
 
-/// Settings, with the origin of each value.
+/// Loaded settings, with the origin of each value.
 #[derive(Debug, Clone)]
 pub struct Loaded<T> {
-    /// The settings.
+    /// The settings, checked by [`Settings::problems`].
     pub settings: T,
     values: Table,
     origins: BTreeMap<String, String>,
 }
 
-/// A value from the file or the command line, not validated yet.
+/// A value from the file or the command line, not checked yet.
 struct SettingValue {
     key: String,
     value: Value,
     origin: String,
 }
 
-/// Loads settings. `overrides` are pairs of a dotted key and a value from the command line.
+/// Loads settings from a TOML file and the command line. `overrides` are pairs of a dotted key and
+/// a value from the command line.
 ///
 /// # Errors
-/// `Configuration` with all problems, one per line: an unreadable file, unknown settings, values
-/// of a wrong type, and the problems that [`Settings::problems`] finds.
+/// `Configuration` with all problems, one per line: an unreadable file, unknown settings, values of
+/// a wrong type, and the problems that [`Settings::problems`] returns.
 pub fn load<T: Settings>(file: Option<&Path>, overrides: &[(String, String)]) -> Result<Loaded<T>> {
     let mut values = defaults::<T>();
     let mut problems = Vec::new();
@@ -65,7 +67,8 @@ pub fn load<T: Settings>(file: Option<&Path>, overrides: &[(String, String)]) ->
     }
     let mut origins = BTreeMap::new();
     for SettingValue { key, value, origin } in given {
-        // Each value is tried alone, so that a wrong one does not hide the problems of others.
+        // Each value is tried separately, so that an invalid one does not hide the problems of
+        // others.
         let mut trial = values.clone();
         if !replace(&mut trial, &key, value) {
             problems.push(format!("{origin}: there is no setting `{key}`{}", hint(&values, &key)));
@@ -104,7 +107,7 @@ pub fn load<T: Settings>(file: Option<&Path>, overrides: &[(String, String)]) ->
 }
 
 impl<T: Settings> Loaded<T> {
-    /// All values with their origins as TOML, for `--print-config`.
+    /// Returns all values and their origins as TOML, for `--print-config`.
     pub fn print(&self) -> String {
         let mut lines = Vec::new();
         leaves("", &self.values, &mut |key, value| {
@@ -119,7 +122,7 @@ impl<T: Settings> Loaded<T> {
     }
 }
 
-/// The defaults of all settings.
+/// Returns the defaults of all settings.
 pub(crate) fn defaults<T: Settings>() -> Table {
     Table::try_from(T::default()).expect("settings are plain structs of plain values")
 }
@@ -130,7 +133,7 @@ fn read(path: &Path) -> std::result::Result<Table, String> {
 }
 
 /// Lists the values of a table by dotted keys. A table in place of a plain setting counts as a
-/// value, so that it is refused.
+/// value, so that the caller refuses it.
 fn flatten(
     prefix: &str,
     table: &Table,
@@ -150,7 +153,7 @@ fn flatten(
 }
 
 pub(crate) fn leaves(prefix: &str, table: &Table, visit: &mut impl FnMut(&str, &Value)) {
-    // Values before tables, as TOML itself needs it.
+    // Plain values come before tables, as TOML requires.
     for wants_tables in [false, true] {
         for (name, value) in table.iter().filter(|(_, value)| value.is_table() == wants_tables) {
             let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
@@ -169,7 +172,7 @@ fn find<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
     }
 }
 
-/// Replaces the value of a key. Returns `false` if the key does not exist.
+/// Replaces the value of a dotted key. Returns `false` if the key does not exist.
 fn replace(table: &mut Table, key: &str, value: Value) -> bool {
     match key.split_once('.') {
         None => match table.get_mut(key) {
@@ -186,7 +189,8 @@ fn replace(table: &mut Table, key: &str, value: Value) -> bool {
     }
 }
 
-/// A value from the command line. A text needs no quotes, and a list may be written with commas.
+/// Converts a value from the command line. `known` is the setting's default: a text setting needs
+/// no quotes, and the items of a list may be separated by commas.
 fn from_text(known: Option<&Value>, text: &str) -> Value {
     let parsed = || format!("v = {text}").parse::<Table>().ok()?.remove("v");
     match known {
@@ -199,7 +203,8 @@ fn from_text(known: Option<&Value>, text: &str) -> Value {
     }
 }
 
-/// Suggests a setting with the same or a similar last word.
+/// Returns a hint that names a setting whose last word equals or resembles the last word of `key`.
+/// Returns an empty text if no setting matches.
 fn hint(values: &Table, key: &str) -> String {
     let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
     let last_word = last(key);
@@ -278,7 +283,7 @@ mod tests {
         assert!(line("width = 9").ends_with("# command line"));
         assert!(line("inner.size = \"2 MiB\"").ends_with(&file.path().display().to_string()));
         assert!(line("inner.wait = \"1 s\"").ends_with("# default"));
-        // The output is valid TOML.
+        // The output must be valid TOML.
         text.parse::<Table>().unwrap();
     }
 

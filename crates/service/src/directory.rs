@@ -1,4 +1,4 @@
-//! A service's own directory: its identity in the cluster, and the join token that lets it in.
+//! A service's own directory: its identity in the cluster, and the join token that lets it join.
 
 use skep_format::identity::{DirectoryKind, Identity};
 use skep_rpc::JoinToken;
@@ -7,23 +7,24 @@ use skep_store::identity::Directory;
 use skep_types::{Error, ErrorCode, NodeId, Result, TargetId};
 use std::path::Path;
 
-/// File with the join token; only its owner can read it.
+/// Name of the file that contains the join token. Only its owner can read the file.
 pub const TOKEN_FILE: &str = "join-token";
 
 /// An open directory of a service.
 #[derive(Debug)]
 pub struct NodeDirectory {
-    /// The directory, locked for this process.
+    /// The directory, locked by this process.
     pub directory: Directory,
-    /// The cluster, its secret, and where management listens.
+    /// The join token: the cluster's id, its secret, and the addresses of management.
     pub token: JoinToken,
 }
 
 impl NodeDirectory {
-    /// Initialises a blank directory for a new node in the token's cluster.
+    /// Initialises a blank directory for a new node of the token's cluster.
     ///
     /// # Errors
-    /// `Configuration` if it is not blank; errors of the file system.
+    /// - `Configuration` if the directory is not blank.
+    /// - Errors of the file system.
     pub fn initialise(path: &Path, kind: DirectoryKind, token: JoinToken) -> Result<Self> {
         let identity = Identity {
             kind,
@@ -41,8 +42,8 @@ impl NodeDirectory {
     /// Opens the directory of a node.
     ///
     /// # Errors
-    /// `Configuration` with a way out if the directory is blank, of another kind, in use, or
-    /// without a token of its cluster.
+    /// `Configuration`, with a hint how to fix it, if the directory is blank, of another kind, in
+    /// use by another process, or without a token of its cluster.
     pub fn open(path: &Path, kind: DirectoryKind) -> Result<Self> {
         let directory = Directory::open(path, kind, None)?;
         let file = path.join(TOKEN_FILE);
@@ -62,7 +63,7 @@ impl NodeDirectory {
     }
 }
 
-/// Writes a token into a node's directory.
+/// Writes a join token into a node's directory.
 ///
 /// # Errors
 /// Errors of the file system, with the path.
@@ -70,7 +71,7 @@ pub fn write_token(directory: &Path, token: &JoinToken) -> Result<()> {
     replace_secret(&directory.join(TOKEN_FILE), format!("{}\n", token.to_text()).as_bytes())
 }
 
-/// Reads a token file.
+/// Reads a join token from a file.
 ///
 /// # Errors
 /// `Configuration` with the path if the file cannot be read or contains no token.
@@ -88,7 +89,7 @@ pub(crate) mod tests {
     use skep_rpc::Secret;
     use skep_types::ClusterId;
 
-    /// A token of a cluster without a management.
+    /// Returns a token of a cluster that has no management service.
     pub(crate) fn token(cluster: u8) -> JoinToken {
         JoinToken {
             cluster: ClusterId::new([cluster; 16]),

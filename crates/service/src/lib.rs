@@ -1,11 +1,18 @@
-//! The daemon kit: the common part of all services of Skep.
+//! The code that all services of Skep have in common.
 //!
-//! Owns: configuration with origins ([`config`]), its units ([`units`]), settings that every
-//! service has ([`node`]), logging, readiness towards the service manager, the signals that end a
-//! service, requests about the running process ([`node_requests`]) and about the network
-//! ([`link_requests`]), listening on an address that stays the same over restarts, the host of
-//! targets ([`host`]), and the cluster map that is cached over restarts ([`cached_map`]). Does not
-//! own the requests of one service, nor the registration with management (`skep_rpc::membership`).
+//! Owns:
+//!
+//! - configuration with origins ([`config`]), its units ([`units`]), and settings of all services
+//!   ([`node`])
+//! - logging, readiness notifications to the service manager, and the signals that end a service
+//! - requests about the running process ([`node_requests`]) and about the network
+//!   ([`link_requests`])
+//! - listening on an address that stays the same across restarts
+//! - the host that runs targets ([`host`])
+//! - the cluster map that is cached across restarts ([`cached_map`])
+//!
+//! Does not own the requests of any single service, nor the registration with management
+//! (`skep_rpc::membership`).
 
 pub mod cached_map;
 pub mod config;
@@ -29,14 +36,14 @@ pub use units::{ByteSize, Interval};
 
 use skep_types::{Error, ErrorCode, Result};
 
-/// Version of this program, as nodes report it.
+/// The version of this program that nodes report.
 pub const PROGRAM_VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Takes over the signals that end a service: `SIGTERM` and `SIGINT`. Call it before any thread is
-/// started; then wait with `next`.
+/// Handles the signals that end a service, `SIGTERM` and `SIGINT`. Call this function before the
+/// process starts any thread, and then wait for a signal with `next`.
 ///
 /// # Errors
-/// `Io` when the process is out of file descriptors.
+/// `Io` if the process is out of file descriptors.
 pub fn end_signals() -> Result<skep_env::Signals> {
     skep_env::Signals::take(&[libc::SIGTERM, libc::SIGINT])
         .map_err(|error| Error::new(ErrorCode::Io, format!("cannot take over signals: {error}")))

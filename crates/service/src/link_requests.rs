@@ -1,5 +1,5 @@
-//! Requests that measure the network. Every service answers them on connections to the node itself;
-//! storage targets also answer them on their own connections, which carry the data of files.
+//! Requests that measure the network. Every service handles them on connections to the node itself.
+//! Storage targets also handle them on connections to the target, which normally carry file data.
 
 use skep_rpc::link_benchmark::{self, LinkPlan, LinkResult};
 use skep_rpc::{Identity, Incoming, MapCell, Outbox};
@@ -12,10 +12,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest measurement: the requester may be gone.
+/// Time limit of a measurement, since its requester may have disappeared.
 const MAX_TIME: Duration = Duration::from_secs(600);
 
-/// Measures the links from this service to others, one measurement at a time.
+/// Measures the links from this service to other services. At most one measurement runs at a time.
 #[derive(Debug)]
 pub struct Links {
     identity: Identity,
@@ -23,7 +23,7 @@ pub struct Links {
     is_measuring: Cell<bool>,
 }
 
-/// Allows the next measurement when this one ends or is dropped.
+/// Marks a running measurement, and allows the next one when this is dropped.
 struct MeasuringGuard<'a>(&'a Cell<bool>);
 
 impl Drop for MeasuringGuard<'_> {
@@ -33,7 +33,7 @@ impl Drop for MeasuringGuard<'_> {
 }
 
 impl Links {
-    /// Finds other services in `map`.
+    /// Creates a measurer that looks up the addresses of other services in `map`.
     pub fn new(identity: Identity, map: Arc<MapCell>) -> Rc<Self> {
         Rc::new(Self { identity, map, is_measuring: Cell::new(false) })
     }
@@ -54,7 +54,8 @@ impl Links {
         measured.await.map(|result| reply(&result))
     }
 
-    /// The addresses of another node. Only nodes and targets in the map are allowed.
+    /// Returns the addresses of another service. The node and the target in the request must be in
+    /// the cluster map.
     fn addresses(&self, request: &MeasureLink) -> Result<Vec<String>> {
         let map = self.map.load();
         let MeasureLink { node, target, .. } = request;
@@ -83,13 +84,13 @@ fn reply(result: &LinkResult) -> MeasureLinkReply {
     }
 }
 
-/// Whether a message measures the network.
+/// Whether a message number belongs to a request that measures the network.
 pub fn is_link_request(message: u16) -> bool {
     [DiscardData::ID, GiveData::ID, MeasureLink::ID].contains(&message)
 }
 
-/// Answers a request. A measurement runs in a task of its own. `None` for `links` means that this
-/// process connects to no other service.
+/// Handles a request that measures the network. A measurement runs in a task of its own. `None` for
+/// `links` means that this process cannot connect to other services.
 pub fn answer(links: Option<&Rc<Links>>, incoming: Incoming, outbox: &Rc<Outbox>) {
     let Incoming { header, body, data } = incoming;
     let result = match header.message {

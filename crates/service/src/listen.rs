@@ -1,9 +1,10 @@
-//! Listening on an address that stays the same over restarts.
+//! Listening on an address that stays the same across restarts.
 //!
 //! # Hazard: ephemeral ports
-//! The kernel chooses free ports from its range for outgoing connections. While the service is
-//! down, a client that connects to it over loopback may get that very port as its own, connect to
-//! itself, and prevent the service from starting again. So free ports are chosen below that range.
+//! For outgoing connections, the kernel chooses free ports from its ephemeral range. While the
+//! service is down, a client that connects to the service over loopback may get the service's port
+//! as its own. The client then connects to itself and prevents the service from starting again. So
+//! the service chooses free ports below the ephemeral range.
 
 use skep_env::TcpListener;
 use skep_store::atomic::replace_atomically;
@@ -13,34 +14,35 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
-/// File in a service's directory with the address on which it listens.
+/// Name of the file in a service's directory that contains the address on which the service
+/// listens.
 pub const ADDRESS_FILE: &str = "address";
 
-/// Ports among which a free one is chosen: below the kernel's usual range for outgoing connections,
+/// Range from which a free port is chosen: below the kernel's default range of ephemeral ports, and
 /// above the ports of well-known services.
 const FREE_PORTS: std::ops::Range<u16> = 21_000..32_000;
-/// Time to wait for a fixed address in use: the kernel closes the sockets of a killed process a
-/// moment after its end, since it must tear down the event loop first.
+/// Time to wait for a fixed address that is in use. After a process is killed, the kernel closes
+/// its sockets with a short delay, since it must tear down the event loop first.
 const BIND_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause between attempts.
+/// Pause between attempts to bind an address that is in use.
 const BIND_PAUSE: Duration = Duration::from_millis(20);
-/// Free ports to try before the kernel chooses one.
+/// Number of random ports to try before the kernel chooses one.
 const FREE_PORT_TRIES: usize = 64;
 
-/// The reaction if the address of the last start is in use.
+/// Reaction if the address of the last start is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfTaken {
-    /// Choose another one: peers get it with the cluster map.
+    /// Choose another port: peers get the new address with the cluster map.
     Move,
-    /// Fail: other nodes have the address in their tokens.
+    /// Fail: the address is in the join tokens of other nodes.
     Fail,
 }
 
-/// Listens on `listen`. With port 0, listens on the address of the last start or on a free port.
-/// The address is written to the directory.
+/// Listens on `listen`. With port 0, uses the port of the last start, or a free port at the first
+/// start. Writes the address to the directory.
 ///
 /// # Errors
-/// `Io` with the address and a way out if the service cannot listen on it.
+/// `Io`, with the address and a hint how to fix it, if the service cannot listen on the address.
 pub async fn listen(listen: &str, directory: &Path, if_taken: IfTaken) -> Result<TcpListener> {
     let listener = match listen.rsplit_once(':') {
         Some((host, "0")) => listen_as_before(host, directory, if_taken).await?,
@@ -49,14 +51,15 @@ pub async fn listen(listen: &str, directory: &Path, if_taken: IfTaken) -> Result
     let address = listener.local_address()?.to_string();
     let file = directory.join(ADDRESS_FILE);
     if read_address(&file).as_ref() != Some(&address) {
-        // Durably: tokens contain management's address, and after a power loss the other nodes try
-        // only that one.
+        // Written durably: tokens contain management's address, and after a power loss the other
+        // nodes try only that address.
         replace_atomically(&file, format!("{address}\n").as_bytes())?;
     }
     Ok(listener)
 }
 
-/// The address in an address file.
+/// Reads the address from an address file. Returns `None` if the file is missing or contains no
+/// address.
 pub fn read_address(file: &Path) -> Option<String> {
     let text = std::fs::read_to_string(file).ok()?;
     Some(text.trim().to_owned()).filter(|text| text.contains(':'))
@@ -98,10 +101,10 @@ async fn listen_as_before(host: &str, directory: &Path, if_taken: IfTaken) -> Re
     bind(&format!("{host}:0"))
 }
 
-/// Binds an address; waits up to `BIND_TIMEOUT` if it is in use.
+/// Binds an address. If it is in use, retries for up to `BIND_TIMEOUT`.
 async fn bind_patiently(address: &str) -> Result<TcpListener> {
     let deadline = skep_env::now() + BIND_TIMEOUT;
-    // Retry: binding an address in use, `BIND_PAUSE`, `BIND_TIMEOUT`
+    // Retry: bind of an address in use. Every `BIND_PAUSE`, for `BIND_TIMEOUT`.
     while skep_env::now() < deadline {
         match TcpListener::bind(address) {
             Ok(listener) => return Ok(listener),
@@ -130,12 +133,14 @@ fn bind(address: &str) -> Result<TcpListener> {
     })
 }
 
-/// The addresses under which others reach a listener: `advertise` if it is not empty (a missing
-/// port is the listener's), otherwise the address on which it listens. For a listener on all
-/// addresses, returns this host's address on the route to `towards`.
+/// Returns the addresses at which other nodes can reach a listener:
+///
+/// - If `advertise` is not empty, its addresses, with the listener's port where a port is missing.
+/// - For a listener on all addresses, this host's address on the route to `towards`.
+/// - Otherwise, the address on which the listener listens.
 ///
 /// # Errors
-/// `Io` if the listener has no address.
+/// `Io` if the kernel cannot report the listener's address.
 pub fn advertised(
     listener: &TcpListener,
     advertise: &[String],
@@ -164,9 +169,9 @@ fn is_bare_v6(address: &str) -> bool {
     address.parse::<std::net::Ipv6Addr>().is_ok()
 }
 
-/// This host's address on the route to `towards`; sends no packet.
+/// Returns this host's address on the route to `towards`. Sends no packet.
 fn own_address(towards: Option<&str>) -> Option<IpAddr> {
-    // 192.0.2.1 is reserved for examples: the route to it is the default route.
+    // 192.0.2.1 is reserved for documentation, so the route to it is the default route.
     let target = towards.unwrap_or("192.0.2.1:9");
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect(target).ok()?;

@@ -1,29 +1,30 @@
-//! Standard error as a log of bounded size.
+//! Standard error as a log file of limited size.
 //!
-//! If standard error is a file and has reached its limit, the process renames the file to `.old`,
-//! in place of an older one, and continues in a new file. It does so before the first line that
-//! exceeds the limit, so no line is lost. Output of other threads past the logger at that moment (a
-//! panic) goes to one of the two files.
+//! If standard error is a file that has reached its limit, the process renames the file to `.old`
+//! and continues in a new file. An older `.old` file is replaced. The process renames the file
+//! before it writes the first line that exceeds the limit, so no line is lost. Output that other
+//! threads write at that moment without the logger, such as a panic message, goes to one of the two
+//! files.
 //!
-//! Leaves pipes, terminals and systemd's journal alone, and a file that another program has
-//! renamed.
+//! Does not rotate pipes, terminals, systemd's journal, or a file that another program has renamed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Ending of the former log.
+/// Suffix of the previous log file.
 const OLD_ENDING: &str = ".old";
-/// Ending of a new log before it replaces the present one.
+/// Suffix of a new log file before it replaces the current one.
 const NEW_ENDING: &str = ".new";
 
-/// Standard error, with a limit if it is a file.
+/// Standard error. Its size is limited if it is a file.
 #[derive(Debug)]
 pub(crate) struct LogOutput {
-    /// Limit of the file in bytes; zero means no limit.
+    /// Maximum size of the file in bytes; zero means no limit.
     limit: u64,
-    /// Bytes in the file, by the count of this process; others may write to it too.
+    /// Size of the file in bytes, as this process counts it. Other processes may write to the file
+    /// too.
     size: u64,
     has_warned: bool,
 }
@@ -34,7 +35,7 @@ impl LogOutput {
         Self { limit, size, has_warned: false }
     }
 
-    /// Starts a new file if the line exceeds the limit of this one.
+    /// Starts a new file if a line of `line` bytes would exceed the limit.
     fn rotate_if_full(&mut self, line: u64) {
         self.size += line;
         if self.limit == 0 || self.size <= self.limit {
@@ -43,7 +44,7 @@ impl LogOutput {
         match rotate(self.limit, line) {
             Ok(size) => self.size = size + line,
             Err(error) => {
-                // Tries again after another `limit` bytes.
+                // The next attempt follows after another `limit` bytes.
                 self.size = line;
                 if !self.has_warned {
                     let _ = writeln!(io::stderr(), "cannot rename the log: {error}");
@@ -66,8 +67,8 @@ impl Write for LogOutput {
     }
 }
 
-/// The file behind standard output (1) or standard error (2); `None` if it is not a file with a
-/// name.
+/// Returns path and metadata of the file behind standard output (1) or standard error (2). Returns
+/// `None` if the output is not a file, or if its path no longer leads to that file.
 fn output_file(descriptor: u32) -> Option<(PathBuf, std::fs::Metadata)> {
     let link = PathBuf::from(format!("/proc/self/fd/{descriptor}"));
     let path = std::fs::read_link(&link).ok()?;
@@ -79,7 +80,8 @@ fn is_same(one: &std::fs::Metadata, other: &std::fs::Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-/// Continues the outputs in a new file if the line exceeds the limit; returns the file's size then.
+/// Continues the log in a new file if a line of `line` bytes would exceed the limit. Returns the
+/// size of the file that is then in use.
 fn rotate(limit: u64, line: u64) -> io::Result<u64> {
     let Some((path, file)) = output_file(2) else { return Ok(0) };
     if file.len() + line <= limit {
@@ -89,7 +91,7 @@ fn rotate(limit: u64, line: u64) -> io::Result<u64> {
     let new = with_ending(&path, NEW_ENDING);
     let opened: File =
         OpenOptions::new().create(true).append(true).mode(file.mode() & 0o777).open(&new)?;
-    // A hard link, so that the log exists at every moment.
+    // A hard link, so that a log file with the current name exists at every moment.
     let old = with_ending(&path, OLD_ENDING);
     match std::fs::remove_file(&old) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -1,5 +1,5 @@
-//! Logging: compact lines on stderr, for systemd's journal or a file. The level can change while
-//! the process runs.
+//! Logging: compact lines on standard error, for systemd's journal or a file. The log level can
+//! change while the process runs.
 
 use crate::ByteSize;
 use crate::log_file::LogOutput;
@@ -8,34 +8,35 @@ use std::io::IsTerminal;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use tracing_subscriber::EnvFilter;
 
-/// The running log's control; there is one log in a process.
+/// Controls the log of this process. There is one log per process.
 static CONTROL: OnceLock<Control> = OnceLock::new();
 
 type Apply = Box<dyn Fn(EnvFilter) -> std::result::Result<(), String> + Send + Sync>;
 
 struct Control {
-    /// Replaces the filter.
+    /// Replaces the filter of the log.
     apply: Apply,
-    /// The level in the settings.
+    /// The log level in the settings.
     configured: String,
-    /// The present level. Protects the text only.
+    /// The current log level. The mutex protects only this text.
     current: Mutex<String>,
 }
 
 /// The log level of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Level {
-    /// The present level.
+    /// The current log level.
     pub current: String,
-    /// The level after the next start.
+    /// The log level in the settings, which applies again after the next start.
     pub configured: String,
 }
 
-/// Starts logging for the process. Call it once. If standard error is a file, logging starts a new
-/// one when it has grown to `limit`; a limit of zero means never.
+/// Starts logging for the process. Call this function only once. If standard error is a file,
+/// logging starts a new file when the file has grown to `limit` bytes; zero means no limit.
 ///
 /// # Errors
-/// `Configuration` if `filter` is invalid; `InvalidArgument` if logging was started before.
+/// - `Configuration` if `filter` is invalid.
+/// - `InvalidArgument` if logging has been started before.
 pub fn start(filter: &str, limit: ByteSize) -> Result<()> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(parse(filter)?)
@@ -43,7 +44,8 @@ pub fn start(filter: &str, limit: ByteSize) -> Result<()> {
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .compact();
-    // systemd's journal adds the time itself. The two builders have different types.
+    // systemd's journal adds the time itself. The code is repeated because the two builders have
+    // different types.
     let (apply, started): (Apply, _) = match std::env::var_os("JOURNAL_STREAM") {
         None => {
             let builder = builder.with_filter_reloading();
@@ -59,22 +61,23 @@ pub fn start(filter: &str, limit: ByteSize) -> Result<()> {
     started.map_err(|error| Error::new(ErrorCode::InvalidArgument, format!("logging: {error}")))?;
     let current = Mutex::new(filter.to_owned());
     let control = Control { apply, configured: filter.to_owned(), current };
-    // It was not set before: a second start fails above.
+    // Cannot fail: if logging had been started before, this function would have returned above.
     let _ = CONTROL.set(control);
     Ok(())
 }
 
-/// The log level; `None` before the start.
+/// Returns the log level, or `None` before [`start`].
 pub fn level() -> Option<Level> {
     let control = CONTROL.get()?;
     let current = control.current.lock().unwrap_or_else(PoisonError::into_inner).clone();
     Some(Level { current, configured: control.configured.clone() })
 }
 
-/// Changes the log level until the process ends; an empty text means the level in the settings.
+/// Changes the log level until the process ends. An empty `filter` means the level in the settings.
 ///
 /// # Errors
-/// `InvalidArgument` if `filter` is invalid, `NotReady` before the start.
+/// - `InvalidArgument` if `filter` is invalid.
+/// - `NotReady` if logging has not been started.
 pub fn change(filter: &str) -> Result<Level> {
     let not_started = || Error::new(ErrorCode::NotReady, "this process has no log");
     let control = CONTROL.get().ok_or_else(not_started)?;
@@ -83,8 +86,8 @@ pub fn change(filter: &str) -> Result<Level> {
         |problem: String| Error::new(ErrorCode::InvalidArgument, format!("log level {problem}"));
     check(filter).map_err(wrong)?;
     let parsed = parse(filter)?;
-    // A reader of the log must see why its detail changes. So the line goes out under the more
-    // detailed of the two levels.
+    // A reader of the log must see why the amount of detail changes. So the line is logged under
+    // whichever of the two levels is more detailed.
     let is_logged_before = tracing::enabled!(tracing::Level::INFO);
     let log_change = |before: &str| {
         if before != filter {
@@ -113,7 +116,7 @@ fn parse(filter: &str) -> Result<EnvFilter> {
         .map_err(|error| Error::new(ErrorCode::Configuration, format!("log filter: {error}")))
 }
 
-/// Checks that a text is a valid filter.
+/// Checks that a text is a valid log filter. The error is the problem as text.
 pub(crate) fn check(filter: &str) -> std::result::Result<(), String> {
     if filter.is_empty() {
         return Err("is empty; write `error`, `warn`, `info`, `debug` or `trace`".into());

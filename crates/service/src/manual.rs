@@ -1,18 +1,18 @@
-//! The manual of a service's settings, made from the doc comments of its settings structs: the
-//! sample file, and the page in `docs/config/`.
+//! The manual of a service's settings, made from the doc comments of the settings structs: a sample
+//! configuration file, and a page in `docs/config/`.
 //!
-//! The comments are read from the source text, which the program carries (`Settings::SOURCES`); so
-//! there is one description of each setting and no macro around the structs.
+//! The program contains its own source text (`Settings::SOURCES`), from which the comments are
+//! read. So each setting is described in one place, and the structs need no macro.
 
 use crate::config::{Settings, defaults};
 use std::collections::HashMap;
 use std::fmt::Write;
 use toml::{Table, Value};
 
-/// The fields of a struct: name, type, doc.
+/// The fields of a struct: name, type and doc comment of each.
 type Fields = Vec<(String, String, String)>;
 
-/// A commented configuration file with every setting and its default.
+/// Returns a commented configuration file with every setting and its default.
 pub fn sample<T: Settings>() -> String {
     let structs = parse(T::SOURCES);
     let mut text =
@@ -32,7 +32,7 @@ pub fn sample<T: Settings>() -> String {
     text
 }
 
-/// The page for `docs/config/`.
+/// Returns the page of a service's settings for `docs/config/`.
 pub fn page<T: Settings>() -> String {
     let structs = parse(T::SOURCES);
     let name = T::NAME;
@@ -64,7 +64,8 @@ fn visit<T: Settings>(structs: &HashMap<String, Fields>, see: &mut impl FnMut(&s
     visit_struct(structs, root, "", &defaults::<T>(), see);
 }
 
-/// Values first, then tables, as TOML needs it; each in the order of the struct.
+/// Visits the values first and then the tables, as TOML requires, both in the order of the struct's
+/// fields.
 fn visit_struct(
     structs: &HashMap<String, Fields>,
     name: &str,
@@ -89,7 +90,7 @@ fn visit_struct(
     }
 }
 
-/// Finds the structs with public fields in source text, and the doc comments of those.
+/// Parses source text: returns the public fields of each public struct, with their doc comments.
 fn parse(sources: &[&str]) -> HashMap<String, Fields> {
     let mut structs: HashMap<String, Fields> = HashMap::new();
     for source in sources {

@@ -1,4 +1,4 @@
-//! Settings that every service has.
+//! Settings that all services have in common.
 
 use crate::ByteSize;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// The source text of [`NodeSettings`], for [`crate::Settings::SOURCES`].
 pub const SOURCE: &str = include_str!("node.rs");
 
-/// A smaller log could hardly hold the lines of one request.
+/// Minimum size of a log file in bytes: a smaller file could hardly hold the lines of one request.
 const MIN_LOG_LIMIT: u64 = 4096;
 
 /// The setting that removes a service from its failure domain.
@@ -45,7 +45,7 @@ pub struct NodeSettings {
     pub log_limit: ByteSize,
 }
 
-/// All problems of the directories of a service's targets.
+/// Returns a description of each problem with the directories of a service's targets.
 pub fn target_problems(targets: &[PathBuf], node: &NodeSettings) -> Vec<String> {
     let mut problems = Vec::new();
     if targets.is_empty() {
@@ -67,7 +67,7 @@ pub fn target_problems(targets: &[PathBuf], node: &NodeSettings) -> Vec<String> 
 }
 
 impl NodeSettings {
-    /// The defaults of a service that listens on `port` of all addresses.
+    /// Returns the defaults of a service that listens on `port` of all addresses.
     pub fn with_port(port: u16) -> Self {
         Self {
             directory: PathBuf::new(),
@@ -80,7 +80,8 @@ impl NodeSettings {
         }
     }
 
-    /// The failure domain with which it registers.
+    /// Returns the failure domain for the registration. `None` keeps the domain of the last start;
+    /// an empty text removes the service from its domain.
     pub fn domain(&self) -> Option<String> {
         match self.domain.as_str() {
             "" => None,
@@ -89,7 +90,7 @@ impl NodeSettings {
         }
     }
 
-    /// All problems of the values.
+    /// Returns a description of each invalid value.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.directory.as_os_str().is_empty() {

@@ -1,4 +1,4 @@
-//! Requests about a running process, which every service answers on connections to the node itself.
+//! Requests about a running process. Every service handles them on connections to the node itself.
 
 use crate::logging;
 use skep_rpc::{Incoming, Outbox};
@@ -8,7 +8,7 @@ use skep_wire::Request;
 use skep_wire::node::{LogLevel, SetLogLevel};
 use std::rc::Rc;
 
-/// Answers a request to a node; refuses other messages.
+/// Handles a request to a node; refuses messages that must address a target.
 pub fn answer(incoming: &Incoming, outbox: &Rc<Outbox>) {
     let result = match incoming.header.message {
         SetLogLevel::ID => {
@@ -26,10 +26,12 @@ pub fn answer(incoming: &Incoming, outbox: &Rc<Outbox>) {
     }
 }
 
-/// Changes the log level of this process, as [`SetLogLevel`] requests it; `None` only returns it.
+/// Changes the log level of this process for a [`SetLogLevel`] request, and returns the level. With
+/// `None`, only returns the level.
 ///
 /// # Errors
-/// `InvalidArgument` if `level` is not a level; `NotReady` before the log was started.
+/// - `InvalidArgument` if `level` is not a log level.
+/// - `NotReady` if logging has not been started.
 pub fn set_log_level(level: Option<&str>) -> Result<LogLevel> {
     let level = match level {
         Some(level) => logging::change(level)?,

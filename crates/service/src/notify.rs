@@ -1,21 +1,22 @@
-//! Readiness towards the service manager (`sd_notify(3)`): datagrams to the socket named in
-//! `NOTIFY_SOCKET`. Without that variable, nothing is sent.
+//! Notifies the service manager of the service's state (`sd_notify(3)`), with datagrams to the
+//! socket that `NOTIFY_SOCKET` names. Without that variable, sends nothing.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Notifies the manager that the service answers requests.
+/// Notifies the service manager that the service is ready for requests.
 pub fn ready() {
-    // Not an error of the service: a manager that does not listen has its own timeout.
+    // Only a warning, not an error of the service: a manager that gets no notification has its own
+    // timeout.
     if let Err(error) = send(b"READY=1") {
         tracing::warn!("the service manager could not be notified: {error}");
     }
 }
 
-/// Notifies the manager that the service is ending.
+/// Notifies the service manager that the service is ending.
 pub fn stopping() {
-    // Debug only: a manager that waited for the start alone may be gone by now.
+    // Only a debug line: a manager that waited only for the start may have ended already.
     if let Err(error) = send(b"STOPPING=1") {
         tracing::debug!("the service manager could not be notified: {error}");
     }

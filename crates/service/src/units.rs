@@ -1,4 +1,4 @@
-//! Units as people write them in a configuration: `512 KiB`, `10 ms`.
+//! Units as people write them in a configuration file, such as `512 KiB` and `10 ms`.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -7,18 +7,18 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A number of bytes: `4096`, `512 KiB`, `1 TiB`.
+/// A number of bytes, written as `4096`, `512 KiB` or `1 TiB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
 
-/// A span of time: `10 ms`, `5 s`, `2 min`, `1 h`.
+/// A time span, written as `10 ms`, `5 s`, `2 min` or `1 h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Interval(pub Duration);
 
 const MILLISECONDS: [(&str, u64); 5] =
     [("ms", 1), ("s", 1_000), ("min", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
-/// Splits `10 ms` into 10 and the factor of `ms`.
+/// Parses a time span such as `10 ms`; returns it in milliseconds.
 fn parse(text: &str) -> Option<u64> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -46,7 +46,7 @@ impl FromStr for ByteSize {
 
 impl fmt::Display for Interval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The largest unit of which it is a multiple.
+        // Chooses the largest unit that divides the time span without a remainder.
         let number = self.0.as_millis() as u64;
         let whole =
             |(_, factor): &&(&str, u64)| number >= *factor && number.is_multiple_of(*factor);

@@ -1,9 +1,11 @@
-//! Benchmarks of a target without the network: the target's thread writes and reads files itself.
+//! Benchmarks of a target without the network: the target's own thread writes and reads files.
 //!
-//! The files are in a directory of their own beside the chunk files. They are removed when the run
-//! is stopped, when no client has asked about it for [`ABANDONED_AFTER`], when the service ends,
-//! and, after a kill, at the next start. Every block goes through the event loop, so the target
-//! serves requests of clients between blocks; they share the device.
+//! The files are in a directory of their own next to the chunk files. The target removes the files
+//! when the run is stopped, when no client has asked about the run for [`ABANDONED_AFTER`], and
+//! when the service ends. If the process was killed, the next start removes the files.
+//!
+//! Every block goes through the event loop, so the target serves requests of clients between
+//! blocks. The benchmark and the clients share the device.
 
 use crate::emulation::Device;
 use crate::limits::{
@@ -19,12 +21,12 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Directory of the benchmarks' files, in a target's directory.
+/// Name of the directory in a target's directory that contains the files of benchmarks.
 const DIRECTORY: &str = "benchmark";
-/// Interval of the check whether the run is abandoned.
+/// Interval at which the target checks whether the run is abandoned.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Benchmarks of one target.
+/// The benchmarks of one target. At most one run is in progress.
 #[derive(Debug)]
 pub(crate) struct Benchmark {
     directory: PathBuf,
@@ -32,24 +34,24 @@ pub(crate) struct Benchmark {
     current: RefCell<Option<Rc<Run>>>,
 }
 
-/// A run, from its first phase until it is stopped.
+/// A benchmark run, from its first phase until it is stopped.
 #[derive(Debug)]
 struct Run {
     id: u64,
     is_stopped: Cell<bool>,
-    /// Time of the last request about it.
+    /// Time of the last request about the run.
     asked: Cell<Duration>,
     phase: RefCell<Rc<Phase>>,
 }
 
-/// The write phase or a read phase of a run.
+/// The write phase of a run, or one of its read phases.
 #[derive(Debug)]
 struct Phase {
     plan: StartBenchmark,
     begun: Duration,
     is_direct: Cell<bool>,
     moved: Cell<u64>,
-    /// Streams that have not ended.
+    /// Number of streams that have not ended.
     left: Cell<u16>,
     streams: RefCell<Vec<(u64, u64)>>,
     failure: RefCell<Option<String>>,
@@ -104,10 +106,11 @@ fn check(plan: &StartBenchmark, free_bytes: u64) -> Result<()> {
 }
 
 impl Benchmark {
-    /// The benchmarks of the target in `directory`; removes files that an earlier start left.
+    /// Creates the benchmarks of the target in `directory`. Removes files that an earlier process
+    /// left behind.
     ///
     /// # Errors
-    /// Errors of the file system, if the files cannot be removed.
+    /// Errors of the file system if these files cannot be removed.
     pub(crate) fn open(directory: &Path, device: Option<Rc<Device>>) -> Result<Rc<Self>> {
         let directory = directory.join(DIRECTORY);
         let this = Self { directory, device, current: RefCell::default() };
@@ -115,7 +118,7 @@ impl Benchmark {
         Ok(Rc::new(this))
     }
 
-    /// Removes all files, at once.
+    /// Removes all files. Blocks.
     fn clear(&self) -> Result<()> {
         match std::fs::remove_dir_all(&self.directory) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -125,7 +128,8 @@ impl Benchmark {
         }
     }
 
-    /// Starts a phase. Does nothing if the same phase is running: the request was repeated.
+    /// Starts a phase of a run. Does nothing if the same phase is running, since the request was
+    /// repeated.
     pub(crate) fn start(self: &Rc<Self>, plan: StartBenchmark, free_bytes: u64) -> Result<()> {
         check(&plan, free_bytes)?;
         let current = self.current.borrow().clone();
@@ -175,7 +179,7 @@ impl Benchmark {
         run
     }
 
-    /// Stops a run when no client asks about it any more.
+    /// Stops the run if no client has asked about it for [`ABANDONED_AFTER`].
     async fn watch(self: &Rc<Self>, run: &Rc<Run>) {
         while !run.is_stopped.get() {
             skep_env::sleep(LOOK).await;
@@ -215,7 +219,7 @@ impl Benchmark {
         phase.is_direct.set(phase.is_direct.get() && is_direct);
         let block = plan.block_bytes as usize;
         let buffer = Buf::new(block);
-        // Not zeros: some devices do not store them.
+        // The data is not zeros, since some devices do not store zeros.
         buffer.write(0, &vec![0x5a ^ number as u8; block]);
         for offset in (0..plan.stream_bytes).step_by(block) {
             if run.is_stopped.get() || phase.failure.borrow().is_some() {
@@ -242,12 +246,13 @@ impl Benchmark {
         if let Some(device) = &self.device {
             device.pass(buffer.len()).await;
         }
-        // If the file system completes at once, this loop would never yield to requests.
+        // If the file system completes each operation at once, this loop would never yield to
+        // requests.
         skep_env::yield_now().await;
         Ok(())
     }
 
-    /// The progress of a run.
+    /// Returns the progress of a run, and records that a client has asked about the run.
     pub(crate) fn ask(&self, run: u64) -> Result<BenchmarkProgress> {
         let current = self.current.borrow();
         let Some(run) = current.as_ref().filter(|current| current.id == run) else {
@@ -266,12 +271,12 @@ impl Benchmark {
         })
     }
 
-    /// Stops a run and removes its files. Does nothing if another run is current.
+    /// Stops a run and removes its files. Does nothing if `run` is not the current run.
     pub(crate) async fn stop(&self, run: u64) -> Result<()> {
         let current = self.current.borrow().clone().filter(|current| current.id == run);
         let Some(run) = current else { return Ok(()) };
         run.is_stopped.set(true);
-        // Streams check `is_stopped` after each block.
+        // Each stream checks `is_stopped` after each block.
         while !run.phase.borrow().is_over() {
             skep_env::sleep(Duration::from_millis(10)).await;
         }
@@ -284,7 +289,8 @@ impl Benchmark {
                 _ => {}
             }
         }
-        // Another request may have stopped it meanwhile, and another run may have started.
+        // Another request may have stopped this run while the files were removed, and a new run may
+        // have started.
         if self.current.borrow().as_ref().is_some_and(|current| Rc::ptr_eq(current, &run)) {
             self.clear()?;
             self.current.take();
@@ -292,7 +298,7 @@ impl Benchmark {
         Ok(())
     }
 
-    /// Stops the current run, since the target ends.
+    /// Stops the current run because the target ends.
     pub(crate) fn end(&self) {
         if let Some(run) = self.current.take() {
             run.is_stopped.set(true);

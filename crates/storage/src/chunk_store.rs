@@ -1,12 +1,13 @@
-//! The chunk files of one target: writing, reading, syncing, truncating, removing, listing.
+//! The chunk files of one target: write, read, sync, truncate, remove, list.
 //!
-//! `docs/design/0003-chunk-store.md` has the design and its crash rule, `docs/format/chunk-file.md`
-//! the bytes. One thread owns a store; operations on it are futures of that thread.
+//! `docs/design/0003-chunk-store.md` describes the design and its crash rule,
+//! `docs/format/chunk-file.md` the bytes. One thread owns a store. All operations on the store are
+//! futures on this thread.
 //!
-//! # Hazard: operations that are dropped
-//! Data reaches a file before the checksums that describe it. An operation that changes a file must
-//! run to its end, in a task of its own that is never dropped: between the two writes a mismatch
-//! would look like damage. Reads may be dropped at any time.
+//! # Hazard: dropped operations
+//! Data reaches a file before the checksums that describe the data. Between these two writes, a
+//! mismatch looks like damage. So an operation that changes a file must run to completion: it runs
+//! in a task of its own that is never dropped. Reads are cancel-safe.
 //!
 //! # Invariants
 //! The caches agree with each other: see [`ChunkStore::check_invariants`].
@@ -57,14 +58,15 @@ pub use self::read::ReadData;
 use self::space::SpaceGauge;
 pub(crate) use self::space::reserve;
 
-/// Name of the state record in a target's directory.
+/// Name of the file in a target's directory that contains the state record.
 const STATE_FILE: &str = "state";
 
 /// The chunk files of one target.
 #[derive(Debug)]
 pub struct ChunkStore {
     directory: PathBuf,
-    /// A descriptor of the directory, for syncs of the whole file system.
+    /// A descriptor of the directory, opened at the start of the target: a sync of the whole file
+    /// system through it reports all errors since then.
     opened_at_start: std::fs::File,
     cluster: ClusterId,
     target: TargetId,
@@ -72,21 +74,22 @@ pub struct ChunkStore {
     names: Names,
     open: RefCell<OpenFiles>,
     dirty_log: DirtyLog,
-    /// Regions that the dirty log named at the start: a crash may have torn writes to them, so data
-    /// that does not match its checksums is accepted there.
+    /// Regions that were in the dirty log at the start. A crash may have torn writes to them, so
+    /// the target accepts data in these regions that does not match its checksums.
     suspects: RefCell<HashSet<DirtyRegion>>,
     dirty: DirtyRegions,
     space: SpaceGauge,
-    /// Until this time, writes go to the kernel's workers: the disk is slow, and a write to the
-    /// page cache could block the thread.
+    /// Time until which writes go to the kernel's workers, because the disk is slow and a write to
+    /// the page cache could block the thread.
     disk_is_slow_until: Cell<Duration>,
     failure: RefCell<Option<Error>>,
-    /// Notified when too many regions are dirty to wait for the next interval.
+    /// Notified when more than `MAX_DIRTY_REGIONS` regions are dirty, so that the cleaner starts at
+    /// once.
     cleaning_wanted: Notify,
 }
 
-/// The identity of the running kernel and of the mount: as long as it stays the same, the page
-/// cache still holds the data that the target wrote.
+/// Returns the identity of the running kernel and of the mount. As long as both stay the same, the
+/// page cache still holds all data that the target has written.
 ///
 /// # Errors
 /// Errors of the kernel, with the path.
@@ -102,18 +105,20 @@ pub fn host_mark(directory: &Path) -> Result<HostMark> {
 }
 
 impl ChunkStore {
-    /// Opens the chunk files of a target's directory, for a new start of the target.
+    /// Opens the chunk files in a target's directory. Each call counts as a new start of the
+    /// target.
     ///
     /// # Errors
-    /// `Corrupt` if the target's own records are damaged; errors of the file system.
+    /// - `Corrupt` if the target's own records are damaged.
+    /// - Errors of the file system.
     pub fn open(directory: &Path, cluster: ClusterId, target: TargetId) -> Result<Rc<Self>> {
         Self::open_at(directory, cluster, target, host_mark(directory)?)
     }
 
-    /// Like [`Self::open`], with the state of the host as `host` gives it.
+    /// Like [`Self::open`], but takes the identity of kernel and mount from `host`.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// Returns the same errors as [`Self::open`].
     pub fn open_at(
         directory: &Path,
         cluster: ClusterId,
@@ -132,7 +137,7 @@ impl ChunkStore {
         };
         let fresh = HostIncarnation::new(skep_env::random_u64());
         let state = TargetState::next_start(previous, host, fresh);
-        // Durable before any page carries the number of this start.
+        // The state must be durable before any page contains the number of this start.
         replace_atomically(&path, &state.to_file())?;
         let dirty_log = DirtyLog::open(directory, DirtyLogHeader { cluster, target })?;
         let suspects = dirty_log.recorded();
@@ -161,22 +166,25 @@ impl ChunkStore {
         Ok(Rc::new(store))
     }
 
-    /// Limits the open chunk files to `count`, apart from those in use.
+    /// Limits the number of open chunk files to `count`. Files that are in use may exceed the
+    /// limit.
     pub fn limit_open_files(&self, count: usize) {
         self.open.borrow_mut().set_max_files(count.min(MAX_OPEN_FILES));
     }
 
-    /// A number that changes whenever acknowledged writes that were not synced may have been lost.
+    /// Returns the incarnation: a number that changes whenever acknowledged writes that were not
+    /// synced may have been lost.
     pub fn incarnation(&self) -> HostIncarnation {
         self.state.get().incarnation
     }
 
-    /// Free space for clients, in bytes.
+    /// Returns the free space for clients in bytes.
     pub fn free_bytes(&self) -> u64 {
         self.space.free_bytes()
     }
 
-    /// The failure for which the target refuses writes; `None` means that it accepts them.
+    /// Returns the failure that makes the target refuse writes. `None` means that the target
+    /// accepts writes.
     pub fn failure(&self) -> Option<Error> {
         self.failure.borrow().clone()
     }
@@ -188,8 +196,9 @@ impl ChunkStore {
         }
     }
 
-    /// Makes the target refuse writes until it is started again, after a failed write or sync: the
-    /// contents of the device are unknown then. An error of a full disk is returned as it is.
+    /// After a failed write or sync, makes the target refuse writes until it is restarted, since
+    /// the contents of the device are unknown. If the disk is full, a quota is exceeded or a file
+    /// is too long, returns the error unchanged: the target continues.
     fn note_failure(&self, error: Error) -> Error {
         if matches!(
             error.code(),
@@ -210,9 +219,9 @@ impl ChunkStore {
         tracing::error!("{failure}; check the disk under {}", self.directory.display());
         let state = TargetState { failed: true, ..self.state.get() };
         self.state.set(state);
-        // The next start must change the incarnation, since acknowledged writes may be gone. If
-        // even this record cannot be written, the file system is read-only or gone, and the next
-        // start cannot write its state either.
+        // Acknowledged writes may be lost, so the next start must change the incarnation. If this
+        // record cannot be written either, the file system is read-only or gone. Then the next
+        // start fails, since it cannot write its state.
         if let Err(error) = replace_atomically(&self.directory.join(STATE_FILE), &state.to_file()) {
             tracing::error!("target {}: cannot record the failure: {error}", self.target);
         }
@@ -220,7 +229,7 @@ impl ChunkStore {
         failure
     }
 
-    /// The chunk file of a key, if it exists.
+    /// Returns the chunk file with a key, or `None` if it does not exist.
     fn existing(&self, key: &ChunkFileKey) -> Result<Option<Rc<ChunkFile>>> {
         if let Some(file) = self.open.borrow().get(key) {
             return Ok(Some(file));
@@ -233,7 +242,7 @@ impl ChunkStore {
         }
     }
 
-    /// The chunk file of a key, created if need be.
+    /// Returns the chunk file with a key; creates it if necessary.
     fn existing_or_new(&self, key: &ChunkFileKey) -> Result<Rc<ChunkFile>> {
         if let Some(file) = self.existing(key)? {
             return Ok(file);
@@ -241,7 +250,7 @@ impl ChunkStore {
         let path = self.names.path(key);
         let failed = |error: std::io::Error| Error::from(error).within(path.display());
         // `create_new` cannot fail with `AlreadyExists`: the file did not exist above, only this
-        // thread creates files here, and there was no await in between.
+        // thread creates files here, and there is no await between the two calls.
         let open = || OpenOptions::new().read(true).write(true).create_new(true).open(&path);
         let file = match open() {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -256,11 +265,11 @@ impl ChunkStore {
         Ok(file)
     }
 
-    /// Checks that the cache of open files and the dirty regions are consistent. Not cheap: for
-    /// tests, and debug builds once per cleaning.
+    /// Checks the cache of open files, the dirty regions and the dirty log. The check is expensive:
+    /// only tests run it, and debug builds once per cleaning.
     ///
     /// # Panics
-    /// If they are not.
+    /// Panics if one of them is inconsistent.
     pub(crate) fn check_invariants(&self) {
         self.open.borrow().check_invariants();
         self.dirty.check_invariants();

@@ -1,12 +1,13 @@
 //! Emulation of slower devices, for experiments.
 //!
 //! A target with an emulated rate replies like a device that serves one request after the other at
-//! that rate: each reply waits until the device would have done all earlier requests and this one.
-//! The target does the work at once and delays only the reply, so its thread serves other requests
-//! meanwhile, and a client gains nothing from many requests in flight. A sync waits for all earlier
-//! requests.
+//! that rate. Each reply waits until the device would have completed this request and all earlier
+//! ones. The target does the work at once and delays only the reply, so its thread serves other
+//! requests meanwhile. A client gains no throughput from many requests in flight. A sync waits for
+//! all earlier requests.
 //!
-//! [`RequestQueue`] computes the times, without a clock; [`Device`] delays replies by them.
+//! [`RequestQueue`] computes the completion times and uses no clock. [`Device`] delays the replies
+//! until these times.
 
 use crate::settings::EmulationSettings;
 use skep_rpc::Incoming;
@@ -18,28 +19,29 @@ use skep_wire::storage as messages;
 use std::cell::RefCell;
 use std::time::Duration;
 
-/// Time for which a target keeps one rate.
+/// Time for which a target keeps the same rate.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Uniform numbers whose sum is nearly normal, of standard deviation 1.
+/// Number of uniform random numbers that are added up. Their sum is nearly normally distributed,
+/// with a standard deviation of 1.
 const UNIFORM_NUMBERS: u64 = 12;
-/// Largest deviation of a rate from the configured one, as a share of it. The same in both
+/// Largest deviation from the configured rate, as a fraction of that rate. It is the same in both
 /// directions, so that the mean over a long time is the configured rate.
 const FURTHEST: f64 = 0.9;
 
-/// The rate of a device over time.
+/// The rate of an emulated device over time.
 ///
-/// Each second of the clock has a rate of its own, drawn from a normal distribution that is clamped
-/// to 0.1 and 1.9 times the configured rate. It follows from the seed and the second alone.
+/// Each second of the clock has its own rate, drawn from a normal distribution that is clamped to
+/// 0.1 and 1.9 times the configured rate. The rate depends only on the seed and the second.
 #[derive(Debug, Clone, Copy)]
 struct Speed {
     bytes_per_second: f64,
-    /// Standard deviation, as a share of the rate.
+    /// Standard deviation, as a fraction of the configured rate.
     deviation: f64,
     seed: u64,
 }
 
 impl Speed {
-    /// Bytes per second during an interval.
+    /// Returns the rate in bytes per second during an interval.
     fn during(&self, interval: u64) -> f64 {
         if self.deviation == 0.0 {
             return self.bytes_per_second;
@@ -55,13 +57,13 @@ impl Speed {
 #[derive(Debug)]
 struct RequestQueue {
     speed: Speed,
-    /// Time at which the device has done all accepted requests.
+    /// Time at which the device completes the last accepted request.
     free_at: Duration,
 }
 
 impl RequestQueue {
-    /// Accepts a request that arrived at `arrival` and moves `bytes`; returns the time at which it
-    /// is done. All times come from one monotonic clock.
+    /// Accepts a request that arrived at `arrival` and moves `bytes`. Returns the time at which the
+    /// device completes the request. All times come from the same monotonic clock.
     fn accept(&mut self, arrival: Duration, bytes: usize) -> Duration {
         let mut time = self.free_at.max(arrival);
         let mut left = bytes as f64;
@@ -82,27 +84,29 @@ impl RequestQueue {
         time
     }
 
-    /// The time at which a request that arrived at `arrival` and moves no data is done.
+    /// Returns the time at which the device completes a request that arrived at `arrival` and moves
+    /// no data.
     fn drained(&self, arrival: Duration) -> Duration {
         self.free_at.max(arrival)
     }
 }
 
-/// A device of the emulated rate.
+/// An emulated device.
 #[derive(Debug)]
 pub(crate) struct Device(RefCell<RequestQueue>);
 
 /// A request that the emulated device has accepted.
 #[derive(Debug)]
 pub(crate) enum EmulatedRequest {
-    /// The time at which it is done.
+    /// The time at which the device completes the request.
     Until(Duration),
-    /// Its arrival time; its size is known only when the work is done.
+    /// The arrival time of a request whose size is known only after the target has executed it.
     Since(Duration),
 }
 
 impl Device {
-    /// The device of a target; `None` if none is emulated. Each target has rates of its own.
+    /// Creates the emulated device of a target, or returns `None` if the settings emulate no
+    /// device. Each target has its own sequence of rates.
     pub(crate) fn of(settings: &EmulationSettings, target: TargetId) -> Option<Self> {
         let speed = Speed {
             bytes_per_second: settings.rate.0 as f64,
@@ -113,7 +117,7 @@ impl Device {
         (settings.rate.0 > 0).then(|| Self(RefCell::new(queue)))
     }
 
-    /// Accepts a request; returns `None` for messages that use no device.
+    /// Accepts a request. Returns `None` for messages that do not use the device.
     pub(crate) fn begin(&self, incoming: &Incoming) -> Option<EmulatedRequest> {
         let now = skep_env::now();
         let accept = |bytes| Some(EmulatedRequest::Until(self.0.borrow_mut().accept(now, bytes)));
@@ -121,7 +125,8 @@ impl Device {
             messages::WriteChunk::ID => accept(incoming.data.as_ref().map_or(0, |it| it.len())),
             messages::ReadChunk::ID => Some(EmulatedRequest::Since(now)),
             messages::SyncChunk::ID => Some(EmulatedRequest::Until(self.0.borrow().drained(now))),
-            // A copy reads and writes. The handler refuses a request that cannot be decoded.
+            // A copy reads and writes each byte. The handler refuses a request that cannot be
+            // decoded.
             messages::CopyChunk::ID => match messages::CopyChunk::from_bytes(&incoming.body) {
                 Ok(copy) => accept(copy.length as usize * 2),
                 Err(_) => None,
@@ -135,7 +140,7 @@ impl Device {
         self.end(EmulatedRequest::Since(skep_env::now()), bytes).await;
     }
 
-    /// Waits until the device would have done a request, which has read `bytes`.
+    /// Waits until the device would have completed a request. `bytes` is the size of a read.
     pub(crate) async fn end(&self, begun: EmulatedRequest, bytes: usize) {
         let until = match begun {
             EmulatedRequest::Until(until) => until,
@@ -169,14 +174,14 @@ mod tests {
         let mut queue = queue(0.0, 0);
         let at = |milliseconds| Duration::from_millis(milliseconds);
         assert_eq!(queue.accept(at(500), MB), at(600));
-        // Arrives at the same time, and is served afterwards.
+        // The second request arrives at the same time and is served after the first.
         assert_eq!(queue.accept(at(500), 2 * MB), at(800));
         assert_eq!(queue.drained(at(550)), at(800));
         assert_eq!(queue.drained(at(900)), at(900));
-        // An idle device does not catch up.
+        // An idle device does not make up for lost time.
         assert_eq!(queue.accept(at(5_000), MB), at(5_100));
         assert_eq!(queue.accept(at(5_000), 0), at(5_100));
-        // Over several intervals.
+        // This request takes several intervals.
         assert_eq!(queue.accept(at(5_100), 30 * MB), at(8_100));
     }
 
@@ -191,7 +196,7 @@ mod tests {
         assert!((deviation - 0.1).abs() < 0.005, "{deviation}");
         let within = rates.iter().filter(|rate| (*rate - 1.0).abs() < 0.1).count();
         assert!((6_500..7_200).contains(&within), "two thirds of a normal distribution: {within}");
-        // The same again, and another with another seed.
+        // The same seed gives the same rates, a different seed gives different ones.
         assert_eq!(speed.during(3), queue(0.1, 7).speed.during(3));
         assert_ne!(speed.during(3), queue(0.1, 8).speed.during(3));
     }

@@ -1,4 +1,5 @@
-//! The requests to a storage target, one handler per file, and the table that dispatches them.
+//! The request handlers of a storage target, one per file, and the table that dispatches requests
+//! to them.
 
 mod ask_benchmark;
 mod clear_chunk;
@@ -28,25 +29,26 @@ use skep_wire::frame::Header;
 use skep_wire::storage as messages;
 use std::rc::Rc;
 
-/// A request on its way through a handler.
+/// A decoded request that is passed to its handler.
 pub(crate) struct Call<R> {
     pub(crate) request: R,
     /// Bulk data of the request.
     pub(crate) data: Option<Buf>,
-    /// Whether the effect must be on the device before the reply.
+    /// Whether the effect must be durable before the reply.
     pub(crate) is_durable: bool,
 }
 
-/// The connection that gets the reply, and the parts of the target besides the store.
+/// The connection that gets the reply, and the parts of the target that handlers need in addition
+/// to the store.
 pub(crate) struct Requester<'a> {
     pub(crate) outbox: &'a Rc<Outbox>,
-    /// Delays replies if the target emulates a slower device.
+    /// The emulated device, which delays replies; `None` if the target emulates none.
     pub(crate) device: Option<&'a Device>,
     pub(crate) benchmark: &'a Rc<Benchmark>,
     pub(crate) links: &'a Rc<Links>,
 }
 
-/// Decodes a request, runs `handle`, and sends its result as the reply.
+/// Decodes a request, calls `handle`, and sends its result as the reply.
 async fn answer<R: Request>(
     store: &Rc<ChunkStore>,
     incoming: Incoming,
@@ -75,7 +77,8 @@ async fn answer<R: Request>(
     }
 }
 
-/// Logs errors that an operator must look at; the client handles the others.
+/// Logs the error of a refused request. Damage and I/O errors are logged as errors, since an
+/// operator must look at them. The client handles the others.
 fn log_refusal(header: &Header, error: &Error) {
     match error.code() {
         ErrorCode::Corrupt | ErrorCode::Io => tracing::error!("{error}"),
@@ -84,7 +87,7 @@ fn log_refusal(header: &Header, error: &Error) {
     }
 }
 
-/// Answers a request. Runs in a task of its own that is never dropped.
+/// Handles a request. The caller runs this in a task of its own that is never dropped.
 pub(crate) async fn dispatch(
     store: &Rc<ChunkStore>,
     incoming: Incoming,

@@ -1,8 +1,8 @@
-//! Storage targets: chunk files, served to clients.
+//! Storage targets: store chunk files and serve them to clients.
 //!
 //! Owns the data of a storage target, and its recovery from crashes and damage: [`chunk_store`].
-//! Each target has a thread of its own ([`skep_service::host`]). Owns no names, directories or
-//! files: it sees inode ids only.
+//! Each target has a thread of its own ([`skep_service::host`]). Does not own names, directories or
+//! files: a storage target only sees inode ids.
 
 mod benchmark;
 pub mod chunk_store;

@@ -1,9 +1,9 @@
-//! The clean-up of orphans: chunk files that no inode owns. A power loss of a metadata target
-//! leaves them, when it loses the creation of a file whose data is already on storage.
+//! The clean-up of orphans, which are chunk files without an inode. They arise when a metadata
+//! target loses power, and with it the creation of a file whose data is already on storage.
 //!
-//! The clean-up checks only chunk files older than its interval, and removes only those whose inode
-//! metadata reports as missing: an inode is never created after its chunk files. Inode ids are
-//! never used again, so a reply stays valid.
+//! The clean-up checks only chunk files that are older than its interval. It removes a chunk file
+//! only if metadata reports that the inode does not exist. This is safe because an inode is never
+//! created after its chunk files. Inode ids are never reused, so the reply stays valid.
 
 use crate::chunk_store::ChunkStore;
 use skep_rpc::{CallOptions, Router};
@@ -14,27 +14,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Pause between two checks whether the interval, which may change at any time, has passed.
+/// Interval at which the task checks whether the clean-up interval has passed. The clean-up
+/// interval may change at any time.
 const LOOK: Duration = Duration::from_millis(500);
-/// Time for the reply of a metadata group; after it, the next round asks again.
+/// Time limit for the reply of a metadata group. After a timeout, the next round asks again.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Counts of one round.
+/// The numbers of chunk files in one round of the clean-up.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct CleanUpCounts {
-    /// Chunk files old enough to be checked.
+    /// Chunk files that were old enough for a check.
     pub(crate) looked_at: usize,
     /// Chunk files that were removed.
     pub(crate) removed: usize,
-    /// Chunk files left for the next round, since no metadata group replied.
+    /// Chunk files that are left for the next round because metadata did not reply.
     pub(crate) unknown: usize,
 }
 
-/// Cleans up in each interval, for ever. May be dropped at any time: removals that have started run
-/// to their end.
+/// Runs one clean-up per clean-up interval, without end. Cancel-safe: removals that have started
+/// run to completion in tasks of their own.
 pub(crate) async fn clean_up_forever(store: Rc<ChunkStore>, router: Rc<Router>) {
     let mut last = skep_env::now();
-    // Retry: a clean-up after an error, `cleanup_interval_ms`, no limit
+    // Retry: a clean-up after an error. Every `cleanup_interval_ms`, without limit.
     loop {
         skep_env::sleep(LOOK).await;
         let map = router.map();
@@ -57,7 +58,7 @@ pub(crate) async fn clean_up_forever(store: Rc<ChunkStore>, router: Rc<Router>) 
     }
 }
 
-/// One round over all chunk files.
+/// Runs one round over all chunk files whose last change is at least `age` ago.
 async fn clean_up(store: &Rc<ChunkStore>, router: &Router, age: Duration) -> Result<CleanUpCounts> {
     let mut counts = CleanUpCounts::default();
     let mut batches: BTreeMap<Option<GroupId>, BTreeMap<InodeId, Vec<ChunkFileKey>>> =
@@ -68,8 +69,8 @@ async fn clean_up(store: &Rc<ChunkStore>, router: &Router, age: Duration) -> Res
             let group = router.shard_group(key.inode.shard()).ok();
             batches.entry(group).or_default().entry(key.inode).or_default().push(key);
         }
-        // A leaf holds few inodes, so a batch exceeds the limit by little; `remove_orphans` splits
-        // it.
+        // A leaf contains few inodes, so a batch exceeds the limit only slightly. `remove_orphans`
+        // splits the batch.
         let full: Vec<_> = batches
             .iter()
             .filter(|(_, inodes)| inodes.len() >= MAX_INODES_ASKED / 2)
@@ -113,7 +114,7 @@ async fn remove_orphans(
             tracing::debug!("chunk file {key}: no inode owns it");
         }
         let gone: Vec<_> = gone.into_iter().collect();
-        // In a task of its own: a removal must not be dropped in the middle.
+        // Removes in a task of its own, because a removal must not be dropped in the middle.
         let remover = Rc::clone(store);
         let count = gone.len();
         let (sender, removed) = skep_env::local::oneshot();
@@ -124,12 +125,13 @@ async fn remove_orphans(
     Ok(())
 }
 
-/// Asks a metadata group for each inode whether it exists. Returns `None` without a valid reply.
+/// Asks a metadata group for each inode whether the inode exists. Returns `None` if there is no
+/// valid reply.
 async fn ask(router: &Router, group: Option<GroupId>, inodes: Vec<InodeId>) -> Option<Vec<bool>> {
     let count = inodes.len();
     let options = CallOptions { time_left: Some(PATIENCE), ..CallOptions::default() };
     match router.call(group?, &WhichExist { inodes }, options).await {
-        // A reply of another length does not belong to this request.
+        // A reply of a different length is invalid.
         Ok((existing, _)) => Some(existing.exists).filter(|exists| exists.len() == count),
         Err(error) => {
             tracing::debug!("the clean-up got no reply from metadata: {error}");

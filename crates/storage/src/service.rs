@@ -1,4 +1,4 @@
-//! The storage service: runs its targets on the host of targets.
+//! The storage service: runs storage targets on the common host of targets.
 
 use crate::chunk_store::reserve;
 use crate::limits::{CONNECTIONS_SHARE, MIN_OPEN_FILES};
@@ -17,21 +17,25 @@ fn host(settings: &StorageSettings) -> Host {
     }
 }
 
-/// Initialises the directories of a new storage service and its targets, or of added targets.
+/// Initialises the directories of a new storage service and its targets. For an initialised
+/// service, initialises only the targets that were added to its settings.
 ///
 /// # Errors
-/// `Configuration` if nothing is left to initialise, or if a directory is not blank or belongs to
-/// another cluster or node; the context names the way out.
+/// - `Configuration` if the service and all its targets are initialised already.
+/// - `Configuration` if a directory is not blank, or belongs to another cluster or node.
+///
+/// The context contains a hint how to fix the problem.
 pub fn initialise(settings: &StorageSettings, token: JoinToken) -> Result<()> {
     host(settings).initialise(token)
 }
 
-/// Serves until a signal asks the process to end. Takes over its signals: call it before the
-/// process starts other threads.
+/// Serves until `SIGTERM` or `SIGINT` arrives. This function handles the signals of the process:
+/// call it before the process starts other threads.
 ///
 /// # Errors
-/// The error that prevents the start or ends the service, with a way out: a blank or foreign
-/// directory, an address in use, a registration that management refuses.
+/// The error that prevents the start or ends the service, with a hint how to fix it. Examples are a
+/// blank directory, a directory of another node, an address in use, and a registration that
+/// management refuses.
 pub fn run(settings: &StorageSettings) -> Result<()> {
     let descriptors = skep_env::raise_file_limit() / CONNECTIONS_SHARE;
     let share = descriptors as usize / settings.targets.len().max(1);

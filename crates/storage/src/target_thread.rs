@@ -1,6 +1,7 @@
-//! The thread that owns a storage target: its connections, its chunk files, its background work.
+//! The thread that owns a storage target: its connections, chunk files and background tasks.
 //!
-//! Targets share nothing. The service's main thread sends connections and events through a mailbox.
+//! Targets share no state. The service's main thread sends connections and other events through a
+//! mailbox.
 
 use crate::benchmark::Benchmark;
 use crate::chunk_store::ChunkStore;
@@ -21,27 +22,27 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// A target while it is served, on its thread.
+/// A target that its thread serves.
 struct ServedTarget {
     store: Rc<ChunkStore>,
     router: Rc<Router>,
     target: TargetId,
-    /// Its position in the newest cluster map of `router`.
+    /// The target's cached position in the cluster map, valid for one map version.
     position: Cell<Option<MapPosition>>,
-    /// One permit per request that is processed, over all connections.
+    /// One permit per request in progress, over all connections of the target.
     permits: Rc<Semaphore>,
-    /// The emulated device.
+    /// The emulated device; `None` if the target emulates none.
     device: Option<Rc<Device>>,
     benchmark: Rc<Benchmark>,
     links: Rc<Links>,
 }
 
-/// Serves a target on the calling thread until [`TargetEvent::Stop`]; keeps at most `open_files`
-/// chunk files open.
+/// Serves a target on the calling thread until [`TargetEvent::Stop`]. Keeps at most `open_files`
+/// chunk files open, apart from those in use.
 ///
 /// # Errors
-/// The error that prevents the target's start or its clean end. After an unclean end the next start
-/// checks the regions that were written last.
+/// The error that prevents the target's start or its clean shutdown. After an unclean shutdown, the
+/// next start checks the regions that were written last.
 pub(crate) fn serve(
     start: TargetStart,
     open_files: usize,
@@ -83,13 +84,14 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
                 let served = Rc::clone(&served);
                 connections.push((peer, skep_env::spawn(take_requests(served, socket, peer))));
             }
-            // The router loads the newest map at each request.
+            // Nothing to do: the router loads the newest map for each request.
             TargetEvent::MapChanged => {}
             TargetEvent::Stop => break,
         }
     }
     served.benchmark.end();
-    // Accept no new requests. Requests in progress run to their end: a dropped write would be torn.
+    // From here on, the target accepts no new requests. Requests in progress run to completion,
+    // since a dropped write would be torn.
     drop((connections, clean_up));
     let mut all = Vec::with_capacity(MAX_REQUESTS_PER_TARGET);
     for _ in 0..MAX_REQUESTS_PER_TARGET {
@@ -99,13 +101,14 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
     store.close().await
 }
 
-/// Whether a connection replaces an older one. Requests of the older connection that are processed
-/// already run to their end, before conflicting requests of the new one; the others are dropped.
+/// Whether a new connection replaces an older one. Requests of the older connection that are in
+/// progress run to completion, before conflicting requests of the new connection. Its other
+/// requests are dropped.
 fn follows(new: &Peer, old: &Peer) -> bool {
     new.channel != Channel::NONE && (new.node, new.channel) == (old.node, old.channel)
 }
 
-/// Processes a peer's requests until it ends the connection.
+/// Serves a connection until the peer ends it.
 async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
     let (mut requests, outbox) = IncomingStream::new(TcpStream::from_fd(socket));
     let _closed = CloseAtEnd(Rc::clone(&outbox));
@@ -124,7 +127,8 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
             outbox.refuse(&incoming.header, &error);
             continue;
         }
-        // Taken only for a request: idle connections must not use up the permits.
+        // The permit is acquired only when a request has arrived, so that idle connections hold
+        // none.
         let permit = served.permits.acquire().await;
         let (served, outbox) = (Rc::clone(&served), Rc::clone(&outbox));
         skep_env::spawn(async move {
@@ -141,8 +145,8 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
     }
 }
 
-/// Closes a connection when its task ends or is dropped at the target's end: otherwise the peer
-/// would wait for replies that never come.
+/// Closes a connection when its task ends, or is dropped because the target ends. Otherwise the
+/// peer would wait for replies that never come.
 struct CloseAtEnd(Rc<Outbox>);
 
 impl Drop for CloseAtEnd {
@@ -155,12 +159,12 @@ impl Drop for CloseAtEnd {
 #[derive(Debug, Clone, Copy)]
 struct MapPosition {
     version: MapVersion,
-    /// `None` means that the target is not in the map.
+    /// The target's group and the group's epoch. `None` means that the target is not in the map.
     group: Option<(GroupId, Epoch)>,
 }
 
 impl ServedTarget {
-    /// The target's position in the newest map.
+    /// Returns the target's position in `map`.
     fn position(&self, map: &ClusterMap) -> MapPosition {
         if let Some(position) =
             self.position.get().filter(|position| position.version == map.version)
@@ -173,8 +177,9 @@ impl ServedTarget {
         position
     }
 
-    /// Checks that a request addresses this target's group with its present epoch, that its sender
-    /// is still in the cluster, and that the target's map is new enough.
+    /// Checks that the target's map is new enough for a request, and that the sender has not been
+    /// removed from the cluster. The request must address this target's group, with an epoch that
+    /// is not older than the group's epoch in the map.
     fn check(&self, header: &Header, peer: &Peer) -> Result<()> {
         let map = self.router.map();
         if map.has_removed(peer.node) {
@@ -189,7 +194,7 @@ impl ServedTarget {
                 self.target, header.lowest_map
             ));
         }
-        // Group 0 addresses the target itself, in whatever group it is.
+        // Group 0 addresses the target itself, whatever its group is.
         let Some((group, epoch)) = group.filter(|_| header.group.raw() != 0) else { return Ok(()) };
         if header.group != group {
             return stale(format!(

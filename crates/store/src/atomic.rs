@@ -1,22 +1,23 @@
-//! Replacing small files so that a crash at any moment leaves the old bytes or the new ones.
+//! Atomic replacement of small files: after a crash at any moment, a file contains either the old
+//! bytes or the new ones.
 
 use skep_types::{Error, Result};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 
-/// Suffix of the temporary file. The next replacement overwrites one that a crash left.
+/// Suffix of the temporary file. If a crash leaves such a file, the next replacement removes it.
 const TEMPORARY_ENDING: &str = ".new";
 
 fn io_error(failed_step: &str, path: &Path) -> impl Fn(std::io::Error) -> Error {
     move |error| Error::from(error).within(format!("{failed_step} {}", path.display()))
 }
 
-/// Replaces (or creates) the file at `path` durably: when this returns, the new bytes survive a
-/// power loss; after a crash before that, the file holds the old bytes or the new ones, never a
-/// mixture.
+/// Replaces or creates the file at `path`, durably and atomically. When this returns, the new bytes
+/// survive a power loss. After a crash before that, the file contains either the old bytes or the
+/// new ones, never a mixture.
 ///
-/// Blocks for two syncs: use it for files that change rarely.
+/// Blocks for two syncs, so it is meant for files that change rarely.
 ///
 /// # Errors
 /// Errors of the file system, with the path.
@@ -24,7 +25,7 @@ pub fn replace_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
     replace_with_mode(path, bytes, 0o644)
 }
 
-/// Like [`replace_atomically`], for secrets: only the owner can read the file at any moment.
+/// Like [`replace_atomically`], for secrets: at every moment, only the owner can read the file.
 ///
 /// # Errors
 /// Errors of the file system, with the path.
@@ -37,7 +38,7 @@ fn replace_with_mode(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(TEMPORARY_ENDING);
     let temporary = Path::new(&temporary);
-    // A temporary file that a crash left may have another mode.
+    // A temporary file that a crash left behind may have a different mode.
     match std::fs::remove_file(temporary) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(io_error("cannot remove", temporary)(error));
@@ -56,7 +57,7 @@ fn replace_with_mode(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
     sync_directory(path.parent().unwrap_or(Path::new(".")))
 }
 
-/// Makes the names in a directory durable.
+/// Syncs a directory, so that created, renamed and removed names in it are durable.
 ///
 /// # Errors
 /// Errors of the file system, with the path.

@@ -1,8 +1,9 @@
-//! Directories of nodes and targets: initialises them, opens them, refuses foreign ones.
+//! Directories of nodes and targets: initialises them, opens them, and refuses directories that
+//! belong to another node, target or cluster.
 //!
-//! Owns the file `skep-identity` and the lock `skep-lock` of a directory. A blank directory is
-//! refused unless `--init` was given, so a target whose disk is not mounted cannot start empty
-//! under its old id.
+//! Owns the file `skep-identity` and the lock file `skep-lock` of a directory. A service refuses a
+//! blank directory unless `--init` was given. Otherwise a target whose disk is not mounted would
+//! start empty under its old id.
 
 use crate::atomic::replace_atomically;
 use skep_format::identity::{DirectoryKind, Identity};
@@ -15,8 +16,8 @@ pub const IDENTITY_FILE: &str = "skep-identity";
 /// Name of the file that a process locks while it serves the directory.
 pub const LOCK_FILE: &str = "skep-lock";
 
-/// An open directory: its identity was checked, and no other process can open it until this is
-/// dropped.
+/// An open directory whose identity was checked. No other process can open the directory until this
+/// is dropped.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -32,17 +33,18 @@ fn io_error(path: &Path) -> impl Fn(std::io::Error) -> Error {
     move |error| Error::from(error).within(path.display())
 }
 
-/// Whether a directory holds the identity record of some Skep directory.
+/// Whether a directory contains the identity record of a Skep node or target.
 pub fn is_initialised(path: &Path) -> bool {
     path.join(IDENTITY_FILE).exists()
 }
 
 impl Directory {
-    /// Initialises a blank directory (created if necessary) durably, and opens it.
+    /// Initialises a blank directory durably, and opens it. Creates the directory if necessary.
     ///
     /// # Errors
-    /// `Configuration` if it has an identity already or holds anything else; errors of the file
-    /// system.
+    /// - `Configuration` if the directory has an identity already, contains any other file, or is
+    ///   in use by another process.
+    /// - Errors of the file system.
     pub fn initialise(path: &Path, identity: Identity) -> Result<Self> {
         std::fs::create_dir_all(path).map_err(io_error(path))?;
         if let Some(found) = read_identity(path)? {
@@ -57,7 +59,7 @@ impl Directory {
         let lock = lock(path)?;
         for entry in std::fs::read_dir(path).map_err(io_error(path))? {
             let name = entry.map_err(io_error(path))?.file_name();
-            // A new ext4 contains `lost+found`; a crash in this function leaves
+            // A new ext4 file system contains `lost+found`. A crash in this function can leave
             // `skep-identity.new`.
             let known = ["lost+found", LOCK_FILE, "skep-identity.new"];
             if !known.iter().any(|known| name == *known) {
@@ -71,18 +73,20 @@ impl Directory {
             }
         }
         replace_atomically(&path.join(IDENTITY_FILE), &identity.to_file())?;
-        // Makes the directory's own name durable, if it was created above.
+        // Makes the name of the directory durable, in case it was created above.
         if let Some(parent) = path.parent() {
             crate::atomic::sync_directory(parent)?;
         }
         Ok(Self { path: path.to_owned(), identity, _lock: lock })
     }
 
-    /// Opens a directory that must be of `kind` and, unless `cluster` is `None`, of that cluster.
+    /// Opens a directory. It must be of `kind` and, unless `cluster` is `None`, belong to that
+    /// cluster.
     ///
     /// # Errors
-    /// `Configuration` with a way out if the directory is missing, blank, of another kind or
-    /// another cluster, or served by another process; `Corrupt` if its record is damaged.
+    /// - `Configuration`, with a hint how to fix it, if the directory is missing, blank, of another
+    ///   kind, of another cluster, or in use by another process.
+    /// - `Corrupt` if the identity record is damaged.
     pub fn open(path: &Path, kind: DirectoryKind, cluster: Option<ClusterId>) -> Result<Self> {
         let Some(identity) = read_identity(path)? else {
             return Err(refused(
@@ -115,20 +119,22 @@ impl Directory {
         Ok(Self { path: path.to_owned(), identity, _lock: lock })
     }
 
-    /// Its path.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The cluster, node and target that it belongs to.
+    /// Returns the identity: the cluster, node and target to which the directory belongs.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// Persists the ids that management assigned. They must equal ids that the record already has.
+    /// Persists the ids that management assigned. An id that the record already contains must not
+    /// change.
     ///
     /// # Errors
-    /// `Configuration` with both ids if the record has another one; errors of the file system.
+    /// - `Configuration` with both ids if the record already contains a different one.
+    /// - Errors of the file system.
     pub fn assign(&mut self, node: NodeId, target: TargetId) -> Result<()> {
         let old = self.identity;
         if old.target.raw() != 0 && old.target != target {
@@ -160,11 +166,14 @@ fn name_of(identity: &Identity) -> String {
     }
 }
 
-/// Reads the identity of a directory without opening it; `None` if it has none.
+/// Reads the identity of a directory without opening or locking it. Returns `None` if the directory
+/// has no identity record.
 ///
 /// # Errors
-/// `Corrupt` or `Unsupported` if the record can't be read, errors of the file system; each with the
-/// path.
+/// - `Corrupt` if the record is damaged, `Unsupported` if its version is unknown.
+/// - Errors of the file system.
+///
+/// Each error names the path.
 pub fn read_identity(path: &Path) -> Result<Option<Identity>> {
     let file = path.join(IDENTITY_FILE);
     match std::fs::read(&file) {
@@ -176,8 +185,8 @@ pub fn read_identity(path: &Path) -> Result<Option<Identity>> {
     }
 }
 
-/// Locks a directory for this process. The kernel releases the lock with the file, also after
-/// `kill -9`.
+/// Locks a directory for this process. The kernel releases the lock when the returned file is
+/// closed, also after `kill -9`.
 fn lock(path: &Path) -> Result<File> {
     let file_path = path.join(LOCK_FILE);
     let file = OpenOptions::new()
@@ -215,8 +224,8 @@ mod tests {
         Directory::open(path, DirectoryKind::StorageTarget, Some(cluster))
     }
 
-    /// As [`open`], but waits until the lock is free: a program that another test starts has copies
-    /// of all descriptors for a moment, and with them the lock.
+    /// Like [`open`], but waits until the lock is free. A program that another test is starting
+    /// holds copies of all file descriptors for a moment, and so the lock too.
     fn open_again(path: &Path) -> Directory {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         loop {

@@ -1,8 +1,8 @@
-//! Local durable primitives: target directories and their identity, atomic replacement, log
-//! segments.
+//! Building blocks for durable local data: directories of targets and their identity, atomic
+//! replacement of files, and log segments.
 //!
 //! Owns the durable replacement of small files, and the check that a directory is the expected one.
-//! Does not own the layout of records (`skep-format`), and depends on no service and no network.
+//! Does not own the layout of records (`skep-format`). Depends on no service and no network.
 
 pub mod atomic;
 pub mod identity;

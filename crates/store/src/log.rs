@@ -1,17 +1,18 @@
 //! The log of a metadata target on disk: segment files of checksummed records.
 //!
-//! Owns files, their order and their syncs; the bytes are `skep_format::log`'s. A segment is the
-//! file `<number of its first record>.log`; it is synced as a whole before the next is begun, so
-//! that only the last can end in a gap.
+//! Owns the segment files, their order and their syncs; `skep_format::log` owns the byte layout. A
+//! segment is the file `<number of its first record>.log`. It is synced completely before the next
+//! segment is started, so only the last segment can end with a torn record.
 //!
 //! # A full disk
-//! Space is allocated ahead of the end, so that operations that free space can still be logged when
-//! other files have filled the disk. A new segment starts only if there is space for it; otherwise
-//! the present one grows. An append that still finds no space leaves the log as it was.
+//! The log allocates space ahead of its end, so that operations that free space can still be logged
+//! when other files have filled the disk. A new segment starts only if there is space for it;
+//! otherwise the current segment grows. If an append still finds no space, it leaves the log
+//! unchanged.
 //!
 //! # Invariants
-//! The segments' numbers rise, and no byte is allocated before the end: see
-//! [`Log::check_invariants`].
+//! The first record numbers of the segments ascend, and the next allocation is never due before the
+//! end of the log: see [`Log::check_invariants`].
 
 use crate::atomic::sync_directory;
 use skep_env::File;
@@ -21,14 +22,14 @@ use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Bytes after which a new segment is begun.
+/// Length of a segment after which a new one is started.
 const SEGMENT_BYTES: u64 = 32 << 20;
-/// Bytes that are allocated ahead of the end, again when half of them are used.
+/// Bytes that are allocated ahead of the end. More are allocated when half of them are used.
 const AHEAD_BYTES: u64 = 32 << 20;
-/// Bytes after which a failed allocation is tried again: an allocation makes a full file system
-/// search for everything that it could free, which is slow.
+/// Bytes that are appended after a failed allocation before the next attempt. Each attempt makes a
+/// full file system search for all space that it could free, which is slow.
 const RETRY_ALLOCATION_BYTES: u64 = 1 << 20;
-/// Name of a segment that is prepared but not in use yet.
+/// Name of a segment file that is prepared but not in use yet.
 const NEXT_SEGMENT: &str = "next";
 
 /// An open log.
@@ -36,26 +37,26 @@ const NEXT_SEGMENT: &str = "next";
 pub struct Log {
     directory: PathBuf,
     target: TargetId,
-    /// Numbers of the segments' first records, rising; appends go to the last segment.
+    /// Numbers of the segments' first records, in ascending order. Appends go to the last segment.
     segments: Vec<Lsn>,
     file: File,
     offset: u64,
-    /// Offset up to which the file's space is allocated.
+    /// Offset in the last segment up to which space is allocated.
     allocated: u64,
-    /// Offset at which more space is allocated.
+    /// Offset in the last segment at which more space must be allocated.
     allocate_at: u64,
-    /// Offset at which the next segment starts.
+    /// Offset in the last segment at which the next segment starts.
     segment_ends_at: u64,
 }
 
-/// A log that was opened, and its contents.
+/// An opened log and the records that it contained.
 #[derive(Debug)]
 pub struct Recovered {
-    /// The log, ready for the next record.
+    /// The log, ready for appends.
     pub log: Log,
-    /// All records.
+    /// All records with their numbers, in ascending order.
     pub records: Vec<(Lsn, Vec<u8>)>,
-    /// Bytes after the last whole record that were truncated.
+    /// Number of bytes after the last complete record, which were truncated.
     pub truncated_bytes: u64,
 }
 
@@ -73,13 +74,13 @@ fn open_segment(path: &Path) -> Result<File> {
     File::open(path, &options).map_err(at(path))
 }
 
-/// Creates a file with space for a segment.
+/// Creates a file and allocates space for a segment.
 fn make_segment(path: &Path) -> std::io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(true);
     let file = File::open(path, &options)?;
     match file.reserve(0..AHEAD_BYTES) {
-        // Some file systems cannot reserve space.
+        // Some file systems do not support preallocation.
         Err(error) if error.kind() != ErrorKind::Unsupported => Err(error),
         _ => Ok(file),
     }
@@ -90,12 +91,13 @@ fn is_out_of_space(error: &std::io::Error) -> bool {
 }
 
 impl Log {
-    /// Opens the log in a directory (created if necessary) and reads all its records. A damaged
-    /// tail that was never synced is truncated. `next` is the number of the first record if there
-    /// are no segments. Blocks.
+    /// Opens the log in a directory, which is created if necessary, and reads all records.
+    /// Truncates a damaged tail that was never synced. `next` is the number of the first record if
+    /// there are no segments. Blocks.
     ///
     /// # Errors
-    /// `Corrupt` naming file and offset if a synced record is damaged; errors of the file system.
+    /// - `Corrupt` with file and offset if a synced record is damaged or a segment is missing.
+    /// - Errors of the file system.
     pub fn open(directory: &Path, target: TargetId, next: Lsn) -> Result<Recovered> {
         std::fs::create_dir_all(directory).map_err(at(directory))?;
         let mut segments = list_segments(directory)?;
@@ -130,7 +132,8 @@ impl Log {
         {
             let std_file = file.borrow_std();
             std_file.set_len(offset).map_err(at(&path))?;
-            // The caller applies these records to its store, so they must survive a power loss.
+            // The caller applies these records to its store, so the records must survive a power
+            // loss.
             std_file.sync_all().map_err(at(&path))?;
         }
         sync_directory(directory)?;
@@ -148,12 +151,14 @@ impl Log {
         Ok(Recovered { log, records, truncated_bytes: length - offset })
     }
 
-    /// Appends a record: it survives the end of the process, and after a sync a power loss.
+    /// Appends a record. The record survives the end of the process at once, and a power loss after
+    /// the next sync.
     ///
     /// # Errors
-    /// `TooLarge` if the record is longer than a reader accepts, `NoSpace` if the disk is full: the
-    /// log is as it was. After another error of the file system, which names the path, the caller
-    /// must not append any more.
+    /// - `TooLarge` if the record is longer than a reader accepts. The log is unchanged.
+    /// - `NoSpace` if the disk is full. The log is unchanged.
+    /// - `DeviceFailed` or another error of the file system, with the path. The caller must not
+    ///   append any more.
     pub fn append(&mut self, lsn: Lsn, synced: Lsn, payload: &[u8]) -> Result<()> {
         let bytes = encode_record(self.target, lsn, synced, payload)?;
         if self.offset >= self.segment_ends_at {
@@ -170,7 +175,8 @@ impl Log {
         Ok(())
     }
 
-    /// Allocates space ahead of the end if little is left. A failure is not an error yet.
+    /// Allocates space ahead of the end if little is left. Ignores a failure: the append may still
+    /// find space.
     fn allocate_ahead(&mut self, bytes: u64) {
         let end = self.offset + bytes;
         if end < self.allocate_at {
@@ -185,7 +191,8 @@ impl Log {
         }
     }
 
-    /// Truncates the bytes that a failed append may have left.
+    /// Truncates the bytes that a failed append may have left behind. Returns the error for the
+    /// caller.
     fn undo_append(&self, error: std::io::Error) -> Error {
         let failed = self.failed(error);
         match self.file.borrow_std().set_len(self.offset) {
@@ -210,7 +217,7 @@ impl Log {
         Error::new(ErrorCode::DeviceFailed, self.failed(error).context())
     }
 
-    /// Starts the next segment, if there is space for it.
+    /// Starts the next segment. If there is no space for it, the current segment continues.
     fn begin_segment(&mut self, first: Lsn) -> Result<()> {
         let new_path = self.directory.join(NEXT_SEGMENT);
         let file = match make_segment(&new_path) {
@@ -237,20 +244,22 @@ impl Log {
         sync_directory(&self.directory)
     }
 
-    /// The file whose sync makes all that was appended durable.
+    /// Returns the file of the last segment. A sync of this file makes all appended records
+    /// durable.
     pub fn file(&self) -> File {
         self.file.clone()
     }
 
-    /// Makes all that was appended durable. Blocks.
+    /// Makes all appended records durable. Blocks.
     ///
     /// # Errors
-    /// `DeviceFailed` naming the file.
+    /// `DeviceFailed` with the file's path.
     pub fn sync(&self) -> Result<()> {
         self.file.borrow_std().sync_data().map_err(|error| self.unsynced(error))
     }
 
-    /// Removes the segments that contain no record after `lsn`.
+    /// Removes the segments whose records all have numbers up to `lsn`. The last segment always
+    /// stays.
     ///
     /// # Errors
     /// Errors of the file system, with the path.
@@ -265,10 +274,11 @@ impl Log {
 }
 
 impl Log {
-    /// Checks segments and offsets.
+    /// Checks that the log has segments, that their numbers ascend, and that space is allocated in
+    /// time.
     ///
     /// # Panics
-    /// If they contradict each other.
+    /// Panics if one of these conditions does not hold.
     pub fn check_invariants(&self) {
         assert!(!self.segments.is_empty(), "a log has a segment");
         assert!(self.segments.is_sorted_by(|first, next| first < next), "segments rise");
@@ -358,7 +368,7 @@ mod tests {
         assert!(error.context().contains("0000000000000001.log"), "{error}");
     }
 
-    /// A small file system, unmounted when dropped. Needs the right to mount.
+    /// A small file system, which is unmounted when this is dropped. Needs the permission to mount.
     struct Disk(tempfile::TempDir);
 
     fn succeeds(program: &str, arguments: &[&str]) -> bool {

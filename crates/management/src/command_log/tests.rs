@@ -1,4 +1,4 @@
-//! Management's log and snapshots, after clean ends, crashes and damage.
+//! Tests of management's log and snapshots after clean shutdowns, crashes and damage.
 
 use super::*;
 use skep_cluster::command::ClientRegistration;
@@ -9,7 +9,7 @@ fn client(number: usize) -> Command {
     Command::RegisterClient(ClientRegistration { host: format!("c{number}"), ..Default::default() })
 }
 
-/// A command log of `commands` commands, and the state that they lead to.
+/// Creates a command log with `commands` commands, and returns the state after the last command.
 fn command_log(commands: usize) -> (tempfile::TempDir, ClusterState) {
     let directory = tempfile::tempdir().unwrap();
     CommandLog::create(directory.path(), &ClusterState::new(CLUSTER)).unwrap();
@@ -37,7 +37,7 @@ fn restart_restores_commands_with_and_without_snapshots() {
 #[test]
 fn commands_in_the_snapshot_are_not_applied_again() {
     let (directory, state) = command_log(5);
-    // As after a crash between the new snapshot and the new log.
+    // The state of the files after a crash between the new snapshot and the new log.
     write_snapshot(directory.path(), &state, Lsn::new(5)).unwrap();
     let (mut command_log, mut reopened) = CommandLog::open(directory.path(), CLUSTER).unwrap();
     assert_eq!(reopened, state);

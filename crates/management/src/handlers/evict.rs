@@ -1,5 +1,5 @@
-//! `Evict`: removes a dead client. A metadata target sends it when a client has not renewed its
-//! session for a lease, or an administrator does.
+//! `Evict`: removes a dead client. A metadata target sends this request when a client has not
+//! renewed its session for the duration of a lease. An administrator may send it at any time.
 
 use crate::authority::Authority;
 use skep_types::{Error, ErrorCode, NodeKind, Result};

@@ -1,4 +1,4 @@
-//! `Format`: divides the virtual shards over the existing metadata groups.
+//! `Format`: distributes the virtual shards over the existing metadata groups.
 
 use crate::authority::Authority;
 use skep_cluster::Command;

@@ -1,7 +1,9 @@
-//! `GetMap`: replies when there is a map newer than the sender's, or shortly before the deadline.
+//! `GetMap`: replies when there is a map newer than the sender's, or shortly before the request's
+//! deadline.
 //!
-//! Many nodes wait at a time, and each gets the whole map. So changes in quick succession go out
-//! together, after a pause that grows with the number of waiting nodes.
+//! Many nodes wait at the same time, and each gets the whole map. So management sends several
+//! changes in quick succession as one map, after a pause that grows with the number of waiting
+//! nodes.
 
 use super::{answer_map, longest_wait};
 use crate::authority::Authority;
@@ -13,7 +15,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 thread_local! {
-    /// Number of waiting requests. Management has one thread.
+    /// Number of waiting `GetMap` requests. A thread-local counter is enough, since management has
+    /// one thread.
     static WAITING: Cell<usize> = const { Cell::new(0) };
 }
 

@@ -1,4 +1,4 @@
-//! `Heartbeat`: a node is alive.
+//! `Heartbeat`: a node reports that it is alive, and the free space of its targets.
 
 use crate::authority::Authority;
 use skep_rpc::{Incoming, Outbox};
@@ -10,7 +10,8 @@ use std::rc::Rc;
 pub(super) fn handle(authority: &Authority, incoming: &Incoming, outbox: &Rc<Outbox>) {
     match note(authority, &incoming.body) {
         Ok((node, known)) => {
-            // A `HeartbeatReply` ends with the fields of a `MapUpdate`, which is encoded already.
+            // A `HeartbeatReply` ends with the fields of a `MapUpdate`, which may be encoded
+            // already.
             let mut body = authority.total_capacity().to_bytes();
             body.extend(authority.log_level_changes.of(node).to_bytes());
             match authority.newer(known) {
@@ -23,7 +24,7 @@ pub(super) fn handle(authority: &Authority, incoming: &Incoming, outbox: &Rc<Out
     }
 }
 
-/// Notes that the sender is alive; returns its id and the version of its map.
+/// Records that the sender is alive; returns its node id and the version of its map.
 fn note(authority: &Authority, body: &[u8]) -> Result<(NodeId, MapVersion)> {
     let Heartbeat { node, known, capacities } = Heartbeat::from_bytes(body)?;
     if authority.map().node(node).is_none() {

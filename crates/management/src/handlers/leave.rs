@@ -1,4 +1,4 @@
-//! `Leave`: a node ends cleanly. Removes a client, marks a server as offline.
+//! `Leave`: a node shuts down cleanly. Management removes a client, and marks a server as offline.
 
 use crate::authority::Authority;
 use skep_types::{NodeKind, Result};

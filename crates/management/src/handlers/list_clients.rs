@@ -1,4 +1,4 @@
-//! `ListClients`: lists the registered clients with the data that `skep client list` shows.
+//! `ListClients`: returns the registered clients with the data that `skep client list` shows.
 
 use crate::authority::Authority;
 use skep_types::Result;

@@ -1,4 +1,5 @@
-//! The requests to management, one handler per file, and the table that dispatches them.
+//! The request handlers of management, one per file, and the table that dispatches requests to
+//! them.
 
 mod change_setting;
 mod confirm_log_level;
@@ -24,7 +25,7 @@ use skep_wire::{management as messages, node};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Decodes a request, runs `handle`, and sends its result as the reply.
+/// Decodes a request, calls `handle`, and sends its result as the reply.
 fn answer<R: Request>(
     authority: &Rc<Authority>,
     incoming: &Incoming,
@@ -38,7 +39,8 @@ fn answer<R: Request>(
     }
 }
 
-/// Answers with a `MapUpdate`, whose body is encoded already if there is a newer map.
+/// Replies with a `MapUpdate`. `newer` is its encoded body; `None` means that there is no newer
+/// map.
 fn answer_map(outbox: &Rc<Outbox>, request: &Header, newer: Option<Rc<[u8]>>) {
     match newer {
         Some(body) => outbox.reply_raw(request, &body),
@@ -46,17 +48,18 @@ fn answer_map(outbox: &Rc<Outbox>, request: &Header, newer: Option<Rc<[u8]>>) {
     }
 }
 
-/// Longest wait of a request whose reply still arrives before its deadline.
+/// Returns how long a request may wait so that its reply still arrives before its deadline.
 fn longest_wait(request: &Header) -> Duration {
     let wait = match request.time_left_ms {
         0 => LONGEST_WAIT,
         left => Duration::from_millis(u64::from(left)).min(LONGEST_WAIT),
     };
-    // Short deadlines keep half of their time for the wait.
+    // A request with a short deadline may wait for half of its time.
     wait.saturating_sub(ANSWER_BEFORE_DEADLINE).max(wait / 2)
 }
 
-/// Answers a request, now or (`GetMap`, `SetClientLogLevel`) later.
+/// Handles a request. The reply is sent at once, except for `GetMap` and `SetClientLogLevel`, which
+/// may wait in a task of their own.
 pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<Outbox>) {
     match incoming.header.message {
         messages::RegisterServer::ID => {

@@ -1,4 +1,4 @@
-//! `RegisterClient`: a client reports itself before it mounts.
+//! `RegisterClient`: a client registers before it mounts.
 
 use crate::authority::Authority;
 use skep_cluster::Command;

@@ -1,4 +1,4 @@
-//! `RegisterServer`: a service reports itself with its targets.
+//! `RegisterServer`: a service registers itself and its targets.
 
 use crate::authority::Authority;
 use skep_cluster::Command;

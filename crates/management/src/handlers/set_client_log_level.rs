@@ -1,4 +1,5 @@
-//! `SetClientLogLevel`: changes a client's log level; replies when the client has confirmed it.
+//! `SetClientLogLevel`: changes a client's log level. Replies when the client has confirmed the
+//! change.
 
 use super::longest_wait;
 use crate::authority::Authority;
@@ -42,7 +43,7 @@ async fn order(
         return Err(Error::new(ErrorCode::NotFound, context));
     };
     let (number, answer) = authority.log_level_changes.add(client, level)?;
-    // Removes the order when this future ends or is dropped.
+    // The guard removes the pending change when this future ends or is dropped.
     let _pending = PendingOrder { authority, client, number };
     let name = &node.name;
     match skep_env::timeout(wait, answer).await {
@@ -61,7 +62,8 @@ async fn order(
     }
 }
 
-/// An order that a request waits for.
+/// A change of a client's log level for whose confirmation a request waits. The change is removed
+/// when this is dropped.
 struct PendingOrder<'a> {
     authority: &'a Authority,
     client: NodeId,

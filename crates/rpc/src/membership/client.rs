@@ -1,10 +1,10 @@
-//! A client's membership: registration with a time limit, heartbeats, and a new registration after
-//! management removed the client.
+//! A client's membership: registration with a time limit, heartbeats, and registration under a new
+//! id after management has removed the client.
 //!
-//! One [`ClientMembership`] is shared by all threads of a mount. [`ClientMembership::keep`] runs on
-//! one of them. Any thread may notice the removal (storage replies `Evicted`) and start the new
-//! registration. Does not own the handles, which the client must fence before it registers again
-//! (docs/design/0006-fencing.md).
+//! All threads of a mount share one [`ClientMembership`]; one of them runs
+//! [`ClientMembership::keep`]. Any thread may notice the removal (storage replies `Evicted`) and
+//! start the new registration. Does not own the file handles: the client must fence them before it
+//! registers again (docs/design/0006-fencing.md).
 
 use super::management::is_final;
 use super::map::{FollowedMap, MapChange};
@@ -24,56 +24,62 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// When a client stops trying to join.
+/// Limits after which a client stops trying to join.
 #[derive(Debug, Clone, Copy)]
 pub struct JoinLimits {
-    /// Time for all attempts together; `None` means no limit.
+    /// Time limit for all attempts together; `None` means no limit.
     pub patience: Option<Duration>,
     /// Whether the client waits until the cluster is formatted.
     pub needs_format: bool,
 }
 
-/// The client's side of events that its membership brings. Each method returns at once.
+/// Callbacks for events of a client's membership. Each method must return without blocking.
 pub trait ClientEvents {
-    /// The free space of the whole cluster, from a heartbeat's reply. `None` means that management
-    /// does not have the reports of all targets yet.
+    /// A heartbeat's reply has reported the free space of the whole cluster. `None` means that
+    /// management does not have the reports of all targets yet.
     fn on_capacity(&self, capacity: Option<Capacity>);
 
-    /// The cluster's settings have changed: leases and intervals may be shorter now.
+    /// The cluster's settings have changed. Leases and intervals may be shorter now.
     fn on_settings_changed(&self);
 
-    /// Management has removed this client, whose id was `removed`. The client fences its handles
-    /// and registers again: see [`ClientMembership::begin_rejoin`]. Comes with each heartbeat until
-    /// the client has another id.
+    /// Management has removed this client, whose id was `removed`. The client must fence its
+    /// handles and register again: see [`ClientMembership::begin_rejoin`]. The method is called at
+    /// each heartbeat until the client has a new id.
     fn on_removed(&self, removed: NodeId);
 
-    /// Changes the log level of this process, or only returns it if `level` is `None`.
+    /// Changes the log level of this process and returns it. `None` for `level` changes nothing.
     ///
     /// # Errors
-    /// `InvalidArgument` if `level` is not a log level; `Unsupported` for a process without a log.
+    /// - `InvalidArgument` if `level` is not a log level.
+    /// - `Unsupported` if the process has no log.
     fn change_log_level(&self, level: Option<&str>) -> Result<LogLevel>;
 }
 
-/// The membership of a client, for all threads of its process.
+/// The membership of a client, shared by all threads of its process.
 #[derive(Debug)]
 pub struct ClientMembership {
     token: JoinToken,
     request: RegisterClient,
     cell: Arc<MapCell>,
-    /// The last id of this client for which a new registration was started.
+    /// The latest removed id of this client for which a thread has started a new registration.
     removed: AtomicU32,
     is_leaving: AtomicBool,
 }
 
 impl ClientMembership {
-    /// Registers a client. Repeats passing errors until the limits are reached, and logs each kind
-    /// of error once.
+    /// Registers a client. Retries after transient errors until a limit of `limits` is reached, and
+    /// logs each kind of error once.
     ///
     /// # Errors
-    /// Management's final answer, such as `AuthenticationFailed`, and `Configuration` for a token
-    /// without addresses, at once. At the end of the patience, `Disconnected` or `TimedOut` if
-    /// management does not answer, and `NotReady` if the cluster is not formatted; the context then
-    /// ends with the time for which the client tried.
+    /// Without a retry:
+    ///
+    /// - Management's final reply, such as `AuthenticationFailed`.
+    /// - `Configuration` for a token without addresses.
+    ///
+    /// After `patience`, with the time for which the client tried at the end of the context:
+    ///
+    /// - `Disconnected` or `TimedOut` if management does not reply.
+    /// - `NotReady` if the client needs a formatted cluster and the cluster is not formatted.
     pub async fn join(
         token: JoinToken,
         request: RegisterClient,
@@ -94,17 +100,17 @@ impl ClientMembership {
         }))
     }
 
-    /// The client's id in the cluster.
+    /// Returns the client's id in the cluster.
     pub fn node(&self) -> NodeId {
         self.cell.node()
     }
 
-    /// The newest map.
+    /// Returns the cell with the newest cluster map.
     pub fn map_cell(&self) -> Arc<MapCell> {
         Arc::clone(&self.cell)
     }
 
-    /// The client's identity towards its peers.
+    /// Returns the identity that the client presents to its peers.
     pub fn identity(&self) -> Identity {
         Identity {
             cluster: self.token.cluster,
@@ -114,31 +120,32 @@ impl ClientMembership {
         }
     }
 
-    /// Management, for the calling thread.
+    /// Returns a new handle to management, for use by the calling thread.
     pub fn management(&self) -> Rc<Management> {
         let management = Management::new(&self.token, NodeKind::Client);
         management.set_member(self.map_cell());
         management
     }
 
-    /// Whether [`Self::leave`] was called.
+    /// Whether the client has called [`Self::leave`].
     pub fn is_leaving(&self) -> bool {
         self.is_leaving.load(Ordering::Acquire)
     }
 
-    /// Returns `true` to exactly one caller for each removed id. That caller fences the handles of
-    /// the client first, and then runs [`Self::register_again`] (as a task of its own, since all
-    /// threads wait for it). Returns `false` if another thread does that, or has done it.
+    /// Claims the new registration after a removal. Returns `true` to exactly one caller for each
+    /// removed id. That caller must first fence the client's handles, and then run
+    /// [`Self::register_again`] as a task of its own, since all threads wait for its result.
+    /// Returns `false` if another thread has claimed the registration.
     pub fn begin_rejoin(&self, removed: NodeId) -> bool {
         self.node() == removed
             && self.removed.swap(removed.raw(), Ordering::AcqRel) != removed.raw()
     }
 
-    /// Registers the client again, under a new id, after [`Self::begin_rejoin`] returned `true`.
-    /// Returns when that is done or the client leaves.
+    /// Registers the client under a new id, after [`Self::begin_rejoin`] returned `true`. Retries
+    /// until management accepts the registration or the client leaves.
     pub async fn register_again(&self) {
         let management = Management::new(&self.token, NodeKind::Client);
-        // Retry: registration after a removal, `CLIENT_JOIN_PAUSE`, until the client leaves
+        // Retry: registration after a removal. Every `CLIENT_JOIN_PAUSE`, until the client leaves.
         while !self.is_leaving() {
             match management.call_once(&self.request, MANAGEMENT_DEADLINE).await {
                 Ok(registered) => {
@@ -154,15 +161,15 @@ impl ClientMembership {
         }
     }
 
-    /// Reports to management that the client ends, and stops its heartbeats. If management does not
-    /// answer, the client's lease expires instead.
+    /// Reports to management that the client leaves, and stops the heartbeats. If management does
+    /// not reply, it removes the client when the client's lease expires.
     pub async fn leave(&self) {
         self.is_leaving.store(true, Ordering::Release);
         leave(&self.management(), self.node()).await;
     }
 
-    /// Sends heartbeats and follows the map until the client leaves; spawn it on one thread.
-    /// Without it the client's lease expires.
+    /// Sends heartbeats and follows the cluster map until the client leaves. The caller spawns this
+    /// task on one thread; without it, the client's lease expires.
     pub async fn keep(self: Arc<Self>, events: Rc<impl ClientEvents + 'static>) {
         let management = self.management();
         let map = Rc::new(FollowedMap::new(self.map_cell()));
@@ -176,8 +183,9 @@ impl ClientMembership {
         };
         let _following = skep_env::spawn(following);
         let mut is_unreachable = false;
-        // A heartbeat after the leave would get `Stale`, and the client would register again.
-        // Retry: heartbeats, the cluster's heartbeat interval, until the client leaves
+        // A heartbeat after `leave` would get `Stale`, and the client would register again.
+        //
+        // Retry: heartbeats. Every heartbeat interval of the cluster, until the client leaves.
         while !self.is_leaving() {
             let node = self.node();
             match self.send_heartbeat(&management, node, &map, &*events).await {
@@ -263,7 +271,7 @@ async fn register_until(
     };
     let mut logged = Vec::new();
     let mut pause = CLIENT_JOIN_PAUSE;
-    // Retry: registration of a client, 250 ms doubling to 1 s, `JoinLimits::patience`
+    // Retry: registration of a client. After 250 ms, doubling to 1 s, for `JoinLimits::patience`.
     loop {
         let error = match register_once(management, request, limits.needs_format).await {
             Ok(registered) => return Ok(registered),
@@ -279,13 +287,14 @@ async fn register_until(
             logged.push(error.code());
             tracing::warn!("{error}; trying on, {span}");
         }
-        // The last attempt is made at the deadline, not before it.
+        // The last attempt starts at the deadline, not before it.
         skep_env::sleep(left.unwrap_or(pause).min(pause)).await;
         pause = (pause * 2).min(LONGEST_MANAGEMENT_BACKOFF);
     }
 }
 
-/// Registers once. A client that needs a formatted cluster leaves one that is not.
+/// Makes one attempt to register. A client that needs a formatted cluster leaves an unformatted one
+/// again.
 async fn register_once(
     management: &Management,
     request: &RegisterClient,

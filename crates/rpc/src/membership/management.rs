@@ -1,5 +1,6 @@
-//! Connections to management, and the loop that repeats a request until it has a final answer. Owns
-//! no state of the node: [`super::Membership`] and [`super::ClientMembership`] use it.
+//! Connections to management, and the loop that repeats a request until management gives a final
+//! reply. Owns no state of the node, which belongs to [`super::Membership`] and
+//! [`super::ClientMembership`].
 
 use crate::access::{Channel, Identity, JoinToken};
 use crate::client::{CallOptions, Connection};
@@ -13,23 +14,23 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Connections to management, from one thread: for members of the cluster and for administration
+/// Sends requests of one thread to management, for members of the cluster and for administration
 /// tools, which do not register.
 #[derive(Debug)]
 pub struct Management {
     identity: Identity,
     addresses: Vec<String>,
-    /// The map and the node's id, once it is registered.
+    /// The cell with the cluster map and the node's id; `None` before the node has registered.
     cell: RefCell<Option<Arc<MapCell>>>,
-    /// The open connection, and the node's id under which it was made.
+    /// The open connection, and this node's id at the time when it was opened.
     connection: RefCell<Option<(Rc<Connection>, NodeId)>>,
     is_connecting: Cell<bool>,
     connected: Notify,
 }
 
 impl Management {
-    /// Management at the addresses of a join token. `kind` is the caller's kind; administration
-    /// tools are clients.
+    /// Creates a handle to management at the addresses of a join token. `kind` is the caller's
+    /// kind; administration tools count as clients.
     pub fn new(token: &JoinToken, kind: NodeKind) -> Rc<Self> {
         let identity = Identity {
             cluster: token.cluster,
@@ -47,12 +48,12 @@ impl Management {
         })
     }
 
-    /// The requests of a registered node go out under its id in `cell`, from now on.
+    /// Sends all later requests under the node id in `cell`. Called when the node has registered.
     pub(super) fn set_member(&self, cell: Arc<MapCell>) {
         *self.cell.borrow_mut() = Some(cell);
     }
 
-    /// The caller's identity, with its id in the cluster once it is registered.
+    /// Returns the caller's identity. Its node id is zero until the caller has registered.
     pub(super) fn identity(&self) -> Identity {
         Identity { node: self.node(), ..self.identity.clone() }
     }
@@ -61,7 +62,7 @@ impl Management {
         self.cell.borrow().as_ref().map_or(self.identity.node, |cell| cell.node())
     }
 
-    /// The token with which another thread reaches management.
+    /// Returns the join token, so that another thread can create its own handle to management.
     pub fn token(&self) -> JoinToken {
         JoinToken {
             cluster: self.identity.cluster,
@@ -70,10 +71,11 @@ impl Management {
         }
     }
 
-    /// Sends a request once.
+    /// Sends a request without retries.
     ///
     /// # Errors
-    /// The error that management replies; `Disconnected` if no address of management answers.
+    /// - The error in management's reply.
+    /// - `Disconnected` if management cannot be reached at any of its addresses.
     pub async fn call_once<R: Request>(
         &self,
         request: &R,
@@ -90,11 +92,12 @@ impl Management {
         result.map(|(reply, _)| reply).map_err(|error| error.within("management"))
     }
 
-    /// Repeats a request until management gives a final answer or `patience` has passed; `None`
-    /// means for ever. Requests to management are idempotent by their contents.
+    /// Repeats a request until management gives a final reply or `patience` has passed; `None`
+    /// means no limit. Repetition is safe: requests to management are idempotent by their contents.
     ///
     /// # Errors
-    /// The final answer; after `patience`, the error of the last attempt.
+    /// - The error of management's final reply.
+    /// - The error of the last attempt when `patience` has passed.
     pub async fn call<R: Request>(
         &self,
         request: &R,
@@ -103,7 +106,7 @@ impl Management {
         let deadline = patience.map(|patience| skep_env::now() + patience);
         let mut backoff = FIRST_BACKOFF;
         let mut has_warned = false;
-        // Retry: a request to management, 2 ms doubling to 1 s, `patience`
+        // Retry: a request to management. After 2 ms, doubling to 1 s, for `patience`.
         loop {
             let error = match self.call_once(request, MANAGEMENT_DEADLINE).await {
                 Ok(reply) => return Ok(reply),
@@ -135,7 +138,7 @@ impl Management {
             }
             self.connected.wait().await;
         }
-        // Resets the flag even if this future is dropped while it connects.
+        // The guard resets the flag even if this future is dropped while it connects.
         let _reset = ConnectingGuard(self);
         let node = self.node();
         let connection = self.connect().await?;
@@ -146,9 +149,10 @@ impl Management {
         Ok(connection)
     }
 
-    /// Connects to the first address that answers. Servers try the addresses in the map first,
-    /// since management may have moved; clients try those of their mount first, since the map's may
-    /// be addresses of a network that only servers reach.
+    /// Connects to the first address at which management can be reached. Servers try the addresses
+    /// in the cluster map first, since management may have moved. Clients try the addresses of
+    /// their join token first, since the addresses in the map may belong to a network that only
+    /// servers can reach.
     async fn connect(&self) -> Result<Rc<Connection>> {
         let mut in_map = Vec::new();
         if let Some(cell) = &*self.cell.borrow() {
@@ -188,8 +192,9 @@ impl Drop for ConnectingGuard<'_> {
     }
 }
 
-/// Whether an error of management is a final answer. `TimedOut` is not: the request may have been
-/// carried out. Nor is a lost connection, which can be made again.
+/// Whether an error that management replied is final. `TimedOut` is not: management may have
+/// executed the request. A lost connection is not final either, since the next attempt opens a new
+/// one.
 pub(super) fn is_final(error: &Error) -> bool {
     error.code().retry_class() == RetryClass::Never && error.code() != ErrorCode::TimedOut
 }

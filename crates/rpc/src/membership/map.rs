@@ -1,5 +1,5 @@
-//! Cluster maps as management pushes them: a long poll that returns each newer map at once, and not
-//! with the next heartbeat.
+//! Receives cluster maps from management by long polls, so that each newer map arrives at once and
+//! not only with the next heartbeat.
 
 use super::Management;
 use crate::limits::{FIRST_BACKOFF, LONG_POLL, LONGEST_MANAGEMENT_BACKOFF};
@@ -9,12 +9,12 @@ use skep_types::ClusterMap;
 use skep_wire::management::GetMap;
 use std::sync::Arc;
 
-/// The map of one member, with a notification of changed settings.
+/// The cluster map of one member, and a notification of changed settings.
 #[derive(Debug)]
 pub(super) struct FollowedMap {
     pub(super) cell: Arc<MapCell>,
-    /// Notified when the cluster's settings change: a task that sleeps for a time set there must
-    /// look again.
+    /// Notified when the cluster's settings change. A task that sleeps for an interval from the
+    /// settings must then read the interval again.
     pub(super) settings_changed: Notify,
 }
 
@@ -23,7 +23,8 @@ impl FollowedMap {
         Self { cell, settings_changed: Notify::default() }
     }
 
-    /// Stores a newer map; returns whether the map and whether the settings have changed.
+    /// Stores `newer` if it is a newer map. Returns whether the map changed, and whether the
+    /// settings changed.
     pub(super) fn take(&self, newer: Option<ClusterMap>) -> MapChange {
         let before = self.cell.version();
         let mut settings = false;
@@ -37,7 +38,8 @@ impl FollowedMap {
         MapChange { map: self.cell.version() != before, settings }
     }
 
-    /// Waits at management for newer maps until `is_leaving`; calls `on_change` after each reply.
+    /// Polls management for newer maps until `is_leaving` returns `true`. Calls `on_change` after
+    /// each successful reply.
     pub(super) async fn follow(
         &self,
         management: &Management,
@@ -45,7 +47,7 @@ impl FollowedMap {
         on_change: impl Fn(MapChange),
     ) {
         let mut backoff = FIRST_BACKOFF;
-        // Retry: waiting for a newer map, 2 ms doubling to 1 s, until the node leaves
+        // Retry: the long poll for a newer map. After 2 ms, doubling to 1 s, until the node leaves.
         while !is_leaving() {
             let request = GetMap { known: self.cell.version() };
             match management.call_once(&request, LONG_POLL).await {
@@ -53,8 +55,8 @@ impl FollowedMap {
                     on_change(self.take(update.map));
                     backoff = FIRST_BACKOFF;
                 }
-                // Management replies shortly before `LONG_POLL` even if there is no newer map, so
-                // this is always a lost connection or a dead management.
+                // Management replies shortly before `LONG_POLL` even if there is no newer map. So
+                // an error always means a lost connection or a dead management process.
                 Err(error) => {
                     tracing::debug!("waiting for a newer cluster map failed: {error}");
                     skep_env::sleep(backoff).await;
@@ -65,7 +67,7 @@ impl FollowedMap {
     }
 }
 
-/// The parts of a member's view that a reply of management has changed.
+/// Whether a reply of management has changed a member's map or its settings.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MapChange {
     pub(super) map: bool,

@@ -1,12 +1,12 @@
 //! A node's membership in the cluster: registration with management, heartbeats, and the cluster
 //! map that management pushes.
 //!
-//! [`Membership`] is a service's: it registers targets, and may start with a cluster map that it
-//! cached over a restart. [`ClientMembership`] is a client's: it is shared by the threads of a
-//! mount, and gets a new id when it registers again. Both use [`Management`].
+//! [`Membership`] is for services: it registers targets, and may start with a cluster map that the
+//! service cached before a restart. [`ClientMembership`] is for clients: the threads of a mount
+//! share it, and a client that registers again gets a new id. Both use [`Management`].
 //!
-//! Management is never on the path of I/O: while it does not answer, the node keeps its map and
-//! retries for ever. A node that management has removed registers again by itself.
+//! Management is never on the I/O path: while it does not reply, the node keeps its map and retries
+//! without limit. A node that management has removed registers again without an administrator.
 //!
 //! [`Membership`] belongs to one thread; other threads read the map from the shared [`MapCell`].
 
@@ -31,14 +31,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A service that is registered, or that has started with a cached map and is not registered yet.
+/// The membership of a service. A service that started with a cached map may not be registered yet.
 #[derive(Debug)]
 pub struct Membership {
     management: Rc<Management>,
-    /// The registration, with the ids that management has assigned.
+    /// The next registration request, with the ids that management has assigned.
     request: RefCell<RegisterServer>,
     map: FollowedMap,
-    /// `false` after a start with a cached map.
+    /// `false` after a start with a cached map, until management has registered the service.
     is_registered: Cell<bool>,
     is_leaving: Cell<bool>,
 }
@@ -46,25 +46,26 @@ pub struct Membership {
 /// A change that the membership reports to its service.
 #[derive(Debug)]
 pub enum Change {
-    /// The cell holds another map.
+    /// The cell holds a different map.
     Map,
-    /// A service that started with a cached map is registered now; comes before its first
-    /// [`Self::Map`].
+    /// Management has registered a service that had started with a cached map. This change precedes
+    /// the first [`Self::Map`].
     Joined(Box<RegisterReply>),
-    /// Management refuses a service that started with a cached map. No further change follows.
+    /// Management has refused a service that had started with a cached map. No further change
+    /// follows.
     Refused(Error),
-    /// Management did not have this service in its state any more, and it has registered again.
+    /// Management had removed this service from its state, and the service has registered again.
     Rejoined(Box<RegisterReply>),
 }
 
 impl Membership {
-    /// Registers a service; waits for management until `patience` has passed. `None` means for
-    /// ever.
+    /// Registers a service. Waits for management until `patience` has passed; `None` means no
+    /// limit.
     ///
     /// # Errors
-    /// Management's final answer, such as `AuthenticationFailed` for a wrong token or
-    /// `NotPermitted` for an id that belongs to another node; `Disconnected` at the end of the
-    /// patience.
+    /// - Management's final reply, such as `AuthenticationFailed` for a wrong token, or
+    ///   `NotPermitted` for an id that belongs to another node.
+    /// - The error of the last attempt, such as `Disconnected`, when `patience` has passed.
     pub async fn join(
         token: &JoinToken,
         mut request: RegisterServer,
@@ -78,12 +79,12 @@ impl Membership {
         Ok((member, registered))
     }
 
-    /// Registers a service. If management does not answer and there is a cached map, starts with
-    /// that map and returns no registration: [`Self::keep`] registers as soon as management
-    /// answers. Without a cached map it waits for ever.
+    /// Registers a service. If management does not reply and there is a cached map, starts with
+    /// that map and returns no registration. [`Self::keep`] then registers the service as soon as
+    /// management replies. Without a cached map, waits for management without limit.
     ///
     /// # Errors
-    /// Management's final answer, as [`Self::join`].
+    /// The error of management's final reply, as for [`Self::join`].
     pub async fn begin(
         token: &JoinToken,
         request: RegisterServer,
@@ -122,28 +123,29 @@ impl Membership {
         })
     }
 
-    /// The identity of this node towards its peers.
+    /// Returns the identity that this node presents to its peers.
     pub fn identity(&self) -> Identity {
         self.management.identity()
     }
 
-    /// The node's id.
+    /// Returns the node's id in the cluster.
     pub fn node(&self) -> NodeId {
         self.map.cell.node()
     }
 
-    /// The newest map, for all threads of the process.
+    /// Returns the cell with the newest map, which all threads of the process may read.
     pub fn map_cell(&self) -> Arc<MapCell> {
         Arc::clone(&self.map.cell)
     }
 
-    /// Management, for other requests to it.
+    /// Returns the handle to management, for requests other than registration and heartbeats.
     pub fn management(&self) -> &Rc<Management> {
         &self.management
     }
 
-    /// Sends heartbeats and follows the map until the node leaves; spawn it. `capacities` returns
-    /// the free space of the node's targets, and should not block. `on_change` gets each change.
+    /// Sends heartbeats and follows the cluster map until the node leaves; the caller spawns this
+    /// task. `capacities` returns the free space of the node's targets and must not block.
+    /// `on_change` is called for each change.
     pub async fn keep(
         self: Rc<Self>,
         capacities: impl Fn() -> Vec<(TargetId, Capacity)> + 'static,
@@ -160,7 +162,7 @@ impl Membership {
             let is_leaving = || member.is_leaving.get();
             member.map.follow(&member.management, is_leaving, |it| report(it, &*changes)).await;
         });
-        // Retry: heartbeats, the cluster's heartbeat interval, until the node leaves
+        // Retry: heartbeats. Every heartbeat interval of the cluster, until the node leaves.
         while !self.is_leaving.get() {
             let known = self.map.cell.version();
             let heartbeat = Heartbeat { node: self.node(), known, capacities: capacities() };
@@ -177,7 +179,7 @@ impl Membership {
         }
     }
 
-    /// Registers a node that started with a cached map; waits for management for ever.
+    /// Registers a node that started with a cached map. Waits for management without limit.
     async fn register_late(&self, on_change: &impl Fn(Change)) -> Result<()> {
         let request = self.request.borrow().clone();
         let registered = self.management.call(&request, None).await?;
@@ -190,8 +192,8 @@ impl Membership {
         Ok(())
     }
 
-    /// Registers a node that management does not have in its state any more. After an error, the
-    /// next heartbeat tries again.
+    /// Registers a node that management has removed from its state. After an error, the task tries
+    /// again with the next heartbeat.
     async fn register_again(&self, on_change: &impl Fn(Change)) {
         let request = self.request.borrow().clone();
         match self.management.call_once(&request, MANAGEMENT_DEADLINE).await {
@@ -210,7 +212,7 @@ impl Membership {
         }
     }
 
-    /// Reports to management that the node ends. If management does not answer, the node's lease
+    /// Reports to management that the node leaves. If management does not reply, the node's lease
     /// expires instead.
     pub async fn leave(&self) {
         self.is_leaving.set(true);
@@ -221,7 +223,7 @@ impl Membership {
     }
 }
 
-/// Stores the ids that management has assigned, for the next registration.
+/// Stores the ids that management has assigned in `server`, for the next registration.
 fn confirm(server: &mut ServerRegistration, registered: &RegisterReply) {
     server.node = registered.node;
     for (claim, target) in server.targets.iter_mut().zip(&registered.targets) {
@@ -235,7 +237,8 @@ fn report(change: MapChange, on_change: &impl Fn(Change)) {
     }
 }
 
-/// Time for the reply to a heartbeat: later, the lease that it renews has expired.
+/// Returns the longest wait for a heartbeat's reply: a lease, since the lease has expired after
+/// that time.
 fn call_lease(cell: &MapCell) -> Duration {
     Duration::from_millis(u64::from(cell.load().policy.lease_ms))
 }

@@ -1,5 +1,5 @@
-//! Connections of a node: accepts and authenticates each one, and hands it to the thread of the
-//! target that the peer names. Answers requests to the node itself; no request to a target.
+//! Connections of a node: accepts and authenticates each one, and passes it to the thread of the
+//! target that the peer names. Handles requests to the node itself, but no requests to targets.
 
 use super::TargetEvent;
 use super::targets::ServingNode;
@@ -12,13 +12,14 @@ use skep_types::{Error, ErrorCode, TargetId};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Pause after a failed accept.
+/// Pause before the next accept after a failed one.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts connections until it is dropped.
+/// Accepts connections until this future is dropped.
 pub(super) async fn accept(listener: TcpListener, node: Rc<ServingNode>) {
     let incarnation = skep_env::random_u64();
-    // Retry: accepting after an error (out of file descriptors), `ACCEPT_PAUSE`, no limit
+    // Retry: accept after an error, such as no free file descriptor. Every `ACCEPT_PAUSE`, without
+    // limit.
     loop {
         match listener.accept().await {
             Ok(stream) => {
@@ -34,11 +35,11 @@ pub(super) async fn accept(listener: TcpListener, node: Rc<ServingNode>) {
 }
 
 impl ServingNode {
-    /// Authenticates a connection and hands it to its target.
+    /// Authenticates a connection and passes it to the thread of its target.
     async fn hand_over(self: Rc<Self>, stream: TcpStream, incarnation: u64) {
         let identity = self.membership.identity();
         let is_served = |target: TargetId| {
-            // Target 0 is the node itself, which answers requests about the process.
+            // Target 0 addresses the node itself, which handles requests about the process.
             (self.serves(target) || target.raw() == 0).then_some(()).ok_or_else(|| {
                 let context = format!("target {target} is not served by node {}", identity.node);
                 Error::new(ErrorCode::StaleMap, context)
@@ -65,7 +66,7 @@ impl ServingNode {
     }
 }
 
-/// Answers requests to the node itself, until the peer ends the connection.
+/// Serves a connection to the node itself until the peer ends the connection.
 async fn serve_node(stream: TcpStream, links: &Rc<Links>) {
     let peer = stream.peer();
     let (mut requests, outbox) = IncomingStream::new(stream);

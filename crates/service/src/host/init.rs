@@ -1,5 +1,5 @@
-//! Directories of a node and of its targets: initialises blank ones, opens initialised ones, and
-//! refuses directories of other nodes and clusters.
+//! Initialises and opens the directories of a node and of its targets. Refuses directories that
+//! belong to other nodes or clusters.
 
 use super::Host;
 use crate::directory::NodeDirectory;
@@ -10,13 +10,15 @@ use skep_types::{Error, ErrorCode, NodeId, Result, TargetId};
 use std::path::Path;
 
 impl Host {
-    /// Initialises blank directories for a new node and its targets, in the token's cluster. If the
-    /// node is initialised already, initialises the targets that were added to its settings. A call
-    /// after an interrupted one continues it.
+    /// Initialises blank directories for a new node and its targets in the token's cluster. If the
+    /// node is initialised already, initialises only the targets that an administrator has added to
+    /// its settings. If a call was interrupted, the next call completes it.
     ///
     /// # Errors
-    /// `Configuration` if nothing is left to initialise, or if a directory is not blank or belongs
-    /// to another cluster or node; the context names the way out.
+    /// - `Configuration` if the node and all its targets are initialised already.
+    /// - `Configuration` if a directory is not blank, or belongs to another cluster or node.
+    ///
+    /// The context contains a hint how to fix the problem.
     pub fn initialise(&self, token: JoinToken) -> Result<()> {
         let (node_kind, target_kind, _) = self.kinds();
         let path = &self.settings.directory;
@@ -57,7 +59,7 @@ impl Host {
         Ok(())
     }
 
-    /// Opens a target's directory and checks that it belongs to this node.
+    /// Opens a target's directory and checks that the directory belongs to this node.
     pub(super) fn open_target(&self, path: &Path, node: &NodeDirectory) -> Result<Directory> {
         let (_, kind, _) = self.kinds();
         let own = node.directory.identity();
@@ -99,7 +101,7 @@ mod tests {
         Host { kind: NodeKind::Storage, settings, targets, reserve: |_| 0 }
     }
 
-    /// The error for which a host refuses one of its directories.
+    /// Opens the target directories of `host`, and returns the text of the first refusal.
     fn problem(host: &Host) -> String {
         let node = NodeDirectory::open(&host.settings.directory, DirectoryKind::StorageNode);
         let node = node.unwrap();

@@ -1,13 +1,14 @@
-//! A node that serves targets, each on a thread of its own: the common part of metadata and storage
-//! services.
+//! A node that serves targets, each on a thread of its own. Metadata and storage services share
+//! this code.
 //!
-//! The main thread opens the directories ([`init`]), registers, and listens. It hands each
-//! authenticated connection to the thread of the target that the peer names ([`connections`]), and
-//! starts, watches and stops these threads ([`targets`]). If management does not answer at the
-//! start, it starts the targets that are in the cached cluster map ([`crate::cached_map`]).
+//! The main thread opens the directories ([`init`]), registers with management, and listens. It
+//! passes each authenticated connection to the thread of the target that the peer names
+//! ([`connections`]), and starts, watches and stops the target threads ([`targets`]). If management
+//! does not reply at the start, the main thread starts the targets that are in the cached cluster
+//! map ([`crate::cached_map`]).
 //!
-//! Owns no request to a target: the service gives [`Host::run`] the function that serves a target.
-//! A panic of a target's thread aborts the process ([`targets`]).
+//! Does not own the requests to targets: the service passes a function that serves a target to
+//! [`Host::run`]. If a target's thread panics, the process aborts ([`targets`]).
 
 mod capacity;
 mod connections;
@@ -37,39 +38,39 @@ use targets::{MAILBOX_ITEMS, Serve, ServingNode, is_known};
 /// An event that the main thread sends to a target's thread.
 #[derive(Debug)]
 pub enum TargetEvent {
-    /// An authenticated connection.
+    /// A peer has opened an authenticated connection to the target.
     Connection {
-        /// The socket.
+        /// The connection's socket.
         socket: OwnedFd,
-        /// The peer, as it authenticated itself.
+        /// The authenticated peer.
         peer: Peer,
     },
-    /// The cell holds a newer cluster map.
+    /// The cell holds a new cluster map.
     MapChanged,
-    /// The service ends: stop cleanly and return.
+    /// The service ends. The target must stop cleanly and its function must return.
     Stop,
 }
 
-/// Everything that a target's thread starts with.
+/// Everything that a target's thread gets when it starts.
 #[derive(Debug)]
 pub struct TargetStart {
-    /// The target's directory, locked for this process.
+    /// The target's directory, locked by this process.
     pub directory: Directory,
-    /// Its id.
+    /// The target's id.
     pub target: TargetId,
-    /// Reaches management.
+    /// The join token, which the thread needs to connect to management.
     pub token: JoinToken,
-    /// The identity of this node towards its peers.
+    /// The identity that this node presents to its peers.
     pub identity: Identity,
-    /// The newest map.
+    /// The cell with the newest cluster map.
     pub map: Arc<MapCell>,
-    /// Connections and other events, from the main thread.
+    /// The mailbox through which the main thread sends connections and other events.
     pub events: Mailbox<TargetEvent>,
-    /// The thread calls [`Ready::report`] once the target serves.
+    /// The thread must call [`Ready::report`] as soon as the target serves.
     pub ready: Ready,
 }
 
-/// Reports to the main thread that a target serves.
+/// Reports to the main thread that a target is ready to serve.
 pub struct Ready(Box<dyn FnOnce() + Send>);
 
 impl std::fmt::Debug for Ready {
@@ -79,12 +80,12 @@ impl std::fmt::Debug for Ready {
 }
 
 impl Ready {
-    /// `report` is called when the target serves.
+    /// Creates a reporter. `report` is called when the target is ready to serve.
     pub fn new(report: impl FnOnce() + Send + 'static) -> Self {
         Self(Box::new(report))
     }
 
-    /// Reports that the target serves.
+    /// Reports that the target is ready to serve.
     pub fn report(self) {
         (self.0)();
     }
@@ -95,11 +96,12 @@ impl Ready {
 pub struct Host {
     /// The kind of service.
     pub kind: NodeKind,
-    /// Settings that every node has.
+    /// Settings that all services have in common.
     pub settings: NodeSettings,
-    /// Directories of its targets.
+    /// Directories of the node's targets.
     pub targets: Vec<PathBuf>,
-    /// Bytes of a target's file system that Skep keeps free, from the size of the file system.
+    /// Returns how many bytes of a target's file system Skep keeps free. The parameter is the size
+    /// of the file system in bytes.
     pub reserve: fn(u64) -> u64,
 }
 
@@ -113,14 +115,15 @@ impl Host {
         }
     }
 
-    /// Serves until a signal asks the process to end. `serve` runs on a thread of its own for each
-    /// target, outside of any event loop. It returns after [`TargetEvent::Stop`], or with an error,
-    /// which ends the whole service. Takes over the process's signals: call it before the process
-    /// starts other threads.
+    /// Serves until `SIGTERM` or `SIGINT` arrives. This function handles the signals of the
+    /// process: call it before the process starts other threads.
+    ///
+    /// For each target, a thread of its own runs `serve`, outside of any event loop. `serve` must
+    /// return after [`TargetEvent::Stop`]. If it returns an error, the whole service ends.
     ///
     /// # Errors
-    /// The error that prevents the start, with a way out in its context; the first error of a
-    /// target.
+    /// - The error that prevents the start. Its context contains a hint how to fix the problem.
+    /// - The first error of a target.
     pub fn run(
         self,
         serve: impl Fn(TargetStart) -> Result<()> + Send + Sync + 'static,
@@ -204,7 +207,8 @@ impl Host {
     }
 }
 
-/// Runs a future until it ends or a signal arrives. A signal gives the error `Interrupted`.
+/// Runs a future until it completes or a signal arrives. A signal results in the error
+/// `Interrupted`.
 async fn until_signal<T>(
     signals: &skep_env::Signals,
     future: impl Future<Output = Result<T>>,

@@ -1,11 +1,11 @@
-//! The targets of a running node: starts a thread for each, reports cluster-map changes to them,
-//! and stops all of them when the service ends or one target does.
+//! The targets of a running node. Starts a thread for each target, and sends changes of the cluster
+//! map to the threads. Stops all threads when the service or one of the targets ends.
 //!
-//! A target's function returns its error, which ends the service. A *panic* of a target's thread is
-//! a bug: it aborts the process at once (`panic = "abort"` in the release profile, [`AbortOnPanic`]
-//! in other builds), since the state of a half-done operation must not be served. The service
-//! manager restarts the process (`Restart=always` in the units), and the target recovers from its
-//! directory as after a crash.
+//! An error that a target's function returns ends the service cleanly. A *panic* of a target's
+//! thread is a bug and aborts the process at once, since no target may serve the state that a
+//! half-finished operation left. In the release profile `panic = "abort"` does this, in other
+//! builds [`AbortOnPanic`]. The service manager restarts the process (`Restart=always` in the
+//! units), and the target recovers from its directory like after a crash.
 
 use super::capacity::capacity;
 use super::{Ready, TargetEvent, TargetStart, until_signal};
@@ -24,35 +24,37 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Connections and map changes that may wait in a target's mailbox; also reports of all targets.
+/// Maximum number of events that wait in one target's mailbox, and of reports of all targets that
+/// wait in the main task's mailbox.
 pub(super) const MAILBOX_ITEMS: usize = 10_000;
-/// Time that targets have to stop when the service ends: they sync their data, and service managers
-/// kill a process after 90 seconds.
+/// Time limit for the targets to stop when the service ends. They need time to sync their data, but
+/// service managers kill a process after 90 seconds.
 const STOP_TIMEOUT: Duration = Duration::from_secs(80);
 
-/// The function that serves a target on its thread.
+/// The function that serves a target on the target's thread.
 pub(super) type Serve = Arc<dyn Fn(TargetStart) -> Result<()> + Send + Sync>;
 
-/// A report of a target's thread or of the membership to the main task.
+/// A report from a target's thread or from the membership to the main task.
 #[derive(Debug)]
 pub(super) enum Report {
-    /// A target serves.
+    /// A target is ready to serve.
     Serves,
-    /// A target's function returned.
+    /// A target's function has returned.
     Ended(TargetId, Result<()>),
     /// The service cannot continue.
     Failed(Error),
 }
 
-/// A node while it serves.
+/// A running node.
 pub(super) struct ServingNode {
     pub(super) node: RefCell<NodeDirectory>,
-    /// Directories of targets that are not started yet, at their indexes in the registration.
+    /// Directories of targets that are not started yet. The index of a directory is the target's
+    /// index in the registration.
     pub(super) waiting: RefCell<Vec<Option<Directory>>>,
     pub(super) running: RefCell<Vec<RunningTarget>>,
     pub(super) links: Rc<Links>,
     pub(super) membership: Rc<Membership>,
-    /// Notified when there is another map in the membership's cell.
+    /// Notified when the membership's cell holds a different map.
     pub(super) map_changed: Rc<Notify>,
     pub(super) serve: Serve,
     pub(super) reports: MailboxSender<Report>,
@@ -65,8 +67,8 @@ pub(super) struct RunningTarget {
     sender: MailboxSender<TargetEvent>,
 }
 
-/// Aborts the process if its thread panics, in builds that unwind: otherwise the service would run
-/// on without the target, and the service manager would not restart it.
+/// Aborts the process if the thread that holds this guard panics, in builds that unwind. Otherwise
+/// the service would continue without the target, and the service manager would not restart it.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -78,21 +80,21 @@ impl Drop for AbortOnPanic {
 }
 
 impl ServingNode {
-    /// Whether a target has a thread here.
+    /// Whether this node runs a thread for `target`.
     pub(super) fn serves(&self, target: TargetId) -> bool {
         self.running.borrow().iter().any(|running| running.target == target)
     }
 
-    /// Sends an event to a target; returns `false` if its mailbox is full. Events for targets
-    /// without a thread are dropped.
+    /// Sends an event to a target. Returns `false` if the target's mailbox is full. Drops the event
+    /// and returns `true` if the target has no thread.
     pub(super) fn send(&self, target: TargetId, event: TargetEvent) -> bool {
         let running = self.running.borrow();
         let running = running.iter().find(|running| running.target == target);
         running.is_none_or(|running| running.sender.send(event).is_ok())
     }
 
-    /// Starts the targets that are in the cached cluster map; the others wait until management has
-    /// registered them.
+    /// Starts the targets that are in the cached cluster map. The other targets wait until
+    /// management has registered them.
     pub(super) fn start_known(&self) -> Result<()> {
         let node = self.membership.node();
         let map = self.membership.map_cell().load();
@@ -111,7 +113,7 @@ impl ServingNode {
         Ok(())
     }
 
-    /// Persists the ids that management assigned, and starts the targets that do not run yet.
+    /// Persists the ids that management assigned, and starts the targets that are not running yet.
     pub(super) fn start_all(&self, registered: &RegisterReply) -> Result<()> {
         let RegisterReply { node, targets, .. } = registered;
         self.node.borrow_mut().directory.assign(*node, TargetId::default())?;
@@ -137,7 +139,8 @@ impl ServingNode {
             map: self.membership.map_cell(),
             events,
             ready: Ready::new(move || {
-                // The main task empties this mailbox; without that task the process ends anyway.
+                // The main task empties this mailbox. If the main task has ended, the process ends
+                // anyway.
                 let _ = ready.send(Report::Serves);
             }),
         };
@@ -151,7 +154,7 @@ impl ServingNode {
         Ok(())
     }
 
-    /// Spawns the heartbeats and map updates of this node.
+    /// Spawns the task that sends heartbeats and follows the cluster map.
     pub(super) fn keep_membership(self: &Rc<Self>, reserve: fn(u64) -> u64) -> skep_env::Task<()> {
         let node = Rc::clone(self);
         let capacities = move || {
@@ -176,19 +179,20 @@ impl ServingNode {
             Change::Map | Change::Rejoined(_) => {
                 self.map_changed.notify();
                 for running in self.running.borrow().iter() {
-                    // A full mailbox contains a map change already.
+                    // A full mailbox already contains a `MapChanged` event.
                     let _ = running.sender.send(TargetEvent::MapChanged);
                 }
                 None
             }
         };
         if let Some(error) = failed {
-            // The main task empties this mailbox.
+            // The main task empties this mailbox, so it is not full.
             let _ = self.reports.send(Report::Failed(error));
         }
     }
 
-    /// Waits until all targets serve, then for a signal or a target's end; stops all targets.
+    /// Waits until a signal arrives, a target's function returns or the service fails; then stops
+    /// all targets. Notifies the service manager when the targets serve.
     pub(super) async fn watch(
         &self,
         signals: &skep_env::Signals,
@@ -219,14 +223,15 @@ impl ServingNode {
         result
     }
 
-    /// Notifies the service manager once, when all targets that have a thread serve.
+    /// When all targets with a thread serve, logs them. The first time, also notifies the service
+    /// manager.
     fn on_target_ready(&self, serving: usize, is_ready: &mut bool) {
         let running = self.running.borrow();
         if serving < running.len() {
             return;
         }
-        // Targets that wait for management may start later; scripts that start several services
-        // count the notifications.
+        // Targets that wait for management may start later. But the service manager must be
+        // notified only once: scripts that start several services count the notifications.
         if !std::mem::replace(is_ready, true) {
             notify::ready();
         }
@@ -234,7 +239,7 @@ impl ServingNode {
         tracing::info!("this node serves {}", names.join(", "));
     }
 
-    /// Stops all targets; `ended` of them have ended already.
+    /// Stops all targets. `ended` is the number of targets whose functions have returned already.
     async fn stop_targets(&self, mut ended: usize, inbox: &Mailbox<Report>) {
         for running in self.running.borrow().iter() {
             let _ = running.sender.send(TargetEvent::Stop);
@@ -255,7 +260,8 @@ impl ServingNode {
     }
 }
 
-/// Whether a map places a target at a node, under the id in the target's directory.
+/// Whether `map` contains a target, under the id in the target's directory, as a member of a group
+/// at `node`.
 pub(super) fn is_known(map: &ClusterMap, node: NodeId, target: &Directory) -> bool {
     let is_placed = |it: &Target| it.node == node && map.group_of(it.id).is_some();
     map.node(node).is_some() && map.target(target.identity().target).is_some_and(is_placed)

@@ -1,4 +1,4 @@
-//! Benchmarks of a target, without its requests.
+//! Tests of a target's benchmarks without the network.
 
 use super::*;
 use skep_types::Result;
@@ -67,7 +67,7 @@ fn invalid_plans_are_refused() {
         assert!(!place.join(DIRECTORY).exists());
         benchmark.start(PLAN, 1 << 30)?;
         assert_eq!(refused(StartBenchmark { run: 8, ..PLAN }, 1 << 30), ErrorCode::InUse);
-        // The same again goes on.
+        // A repeated request does not start the phase again.
         benchmark.start(PLAN, 1 << 30)?;
         assert_eq!(until_over(&benchmark, 7).await?.failure, None);
         benchmark.stop(8).await?;

@@ -1,7 +1,8 @@
-//! One open chunk file: its size, the region pages in memory, and the order of operations on it.
+//! An open chunk file: its size, its region pages in memory, and the lock that orders the
+//! operations on it.
 //!
-//! Holds state only. [`super::region`] decides which pages are trusted; [`super::read`],
-//! [`super::write`] and the other operations do the reads and writes.
+//! Owns state only. [`super::region`] decides which pages to trust. [`super::read`],
+//! [`super::write`] and the modules of the other operations do the I/O.
 
 use super::range_lock::RangeLock;
 use skep_env::File;
@@ -14,64 +15,65 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// A region's page in memory. It always equals the page in the file, as a read from the page cache
-/// returns it.
+/// A region's page in memory. It is always equal to the page in the file as a read from the page
+/// cache would return it.
 #[derive(Debug)]
 pub(crate) struct Region {
-    /// `None` means that the page and the data are a hole.
+    /// The header of the page. `None` means that the page and the data are a hole.
     pub(crate) header: Cell<Option<RegionHeader>>,
-    /// One checksum per granule as stored: XORed with the checksum of a granule of zeros.
+    /// One checksum per granule in its stored form: XORed with the checksum of a granule of zeros.
     pub(crate) checksums: RefCell<Box<[u32; GRANULES]>>,
 }
 
 impl Region {
-    /// A region that was never written.
+    /// Creates a region that was never written.
     pub(crate) fn blank() -> Self {
         Self { header: Cell::new(None), checksums: RefCell::new(Box::new([0; GRANULES])) }
     }
 
-    /// The page's bytes; `None` for a hole.
+    /// Returns the page's bytes, or `None` if the page is a hole.
     pub(crate) fn page(&self) -> Option<[u8; PAGE_BYTES as usize]> {
         self.header.get().map(|header| header.to_page(&self.checksums.borrow()))
     }
 }
 
-/// One open chunk file.
+/// An open chunk file.
 #[derive(Debug)]
 pub(crate) struct ChunkFile {
     pub(crate) key: ChunkFileKey,
     pub(crate) path: PathBuf,
     pub(crate) file: File,
-    /// Logical size. Only a holder of `lock` for writing changes it.
+    /// Logical size in bytes. Only the holder of the write lock may change it.
     pub(crate) size: Cell<u64>,
     pub(crate) regions: RefCell<HashMap<u64, Rc<Region>>>,
     pub(crate) lock: RangeLock,
-    /// Held while a region is loaded, so that no region is loaded twice.
+    /// Held while a task loads a region, so that no two tasks load the same region.
     pub(crate) loading: Rc<Semaphore>,
-    /// Counts changes of the file.
+    /// Number of changes of the file since it was opened.
     pub(crate) changes: Cell<u64>,
-    /// The value of `changes` up to which the changes are on the device.
+    /// Value of `changes` up to which all changes are on the device.
     pub(crate) synced_changes: Cell<u64>,
-    /// Whether the name is on the device for certain.
+    /// Whether the file's name in its directory is certainly on the device.
     pub(crate) is_name_synced: Cell<bool>,
-    /// Whether it was removed: an operation that waited for the lock must open the name again.
+    /// Whether the file was removed. An operation that has waited for the lock must then open the
+    /// file again by its name.
     pub(crate) is_removed: Cell<bool>,
-    /// Whether the write that created it has not succeeded yet.
+    /// Whether the write that created the file has not succeeded yet.
     pub(crate) is_new: Cell<bool>,
-    /// Used since the cache last looked.
+    /// Whether the file was used since the cache's clock last passed it.
     pub(crate) is_recent: Cell<bool>,
 }
 
 impl ChunkFile {
-    /// Wraps an open file, whose changes may not be on the device.
+    /// Wraps an open file. Assumes that its contents and its name may not be on the device.
     ///
     /// # Errors
-    /// Errors of `fstat`.
+    /// Errors of `fstat` and `ftruncate`.
     pub(crate) fn new(key: ChunkFileKey, path: PathBuf, file: std::fs::File) -> Result<Rc<Self>> {
         let failed = |error: std::io::Error| Error::from(error).within(path.display());
         let mut length = file.metadata().map_err(failed)?.len();
-        // A power loss may leave a part of a page at the end. No data belongs to it, and it would
-        // look like a damaged page if the file grew again.
+        // A power loss can leave a part of a page at the end of the file. No data belongs to that
+        // page, but it would look like a damaged page if the file grew again.
         if (1..PAGE_BYTES).contains(&(length % REGION_STRIDE)) {
             length -= length % REGION_STRIDE;
             file.set_len(length).map_err(failed)?;
@@ -93,17 +95,17 @@ impl ChunkFile {
         }))
     }
 
-    /// Notes that the file was changed, or is about to be.
+    /// Counts a change that was made or is about to be made.
     pub(crate) fn note_change(&self) {
         self.changes.set(self.changes.get() + 1);
     }
 
-    /// The error for damage of this file.
+    /// Returns the error for damage of this file.
     pub(crate) fn corrupt(&self, problem: impl std::fmt::Display) -> Error {
         Error::new(ErrorCode::Corrupt, format!("chunk file {}: {problem}", self.path.display()))
     }
 
-    /// The error for a damaged granule; `offset` is logical.
+    /// Returns the error for a damaged granule at the logical offset `offset`.
     pub(crate) fn corrupt_granule(&self, offset: u64) -> Error {
         self.corrupt(format_args!(
             "granule {} (bytes {offset} to {}) does not match its checksum",
@@ -118,14 +120,15 @@ impl ChunkFile {
     }
 }
 
-/// A logical range, widened to whole granules.
+/// Returns a logical range, extended to whole granules.
 pub(crate) fn whole_granules(range: &Range<u64>) -> Range<u64> {
     let start = range.start / GRANULE_BYTES * GRANULE_BYTES;
-    // `u64::MAX` means "to the end", and stays so.
+    // `u64::MAX` means "to the end" and must stay unchanged.
     start..range.end.div_ceil(GRANULE_BYTES).saturating_mul(GRANULE_BYTES)
 }
 
-/// Index of a granule within its region.
+/// Returns the index of a granule within its region. `offset` is the logical offset of any byte in
+/// the granule.
 pub(crate) fn granule_in_region(offset: u64) -> usize {
     ((offset / GRANULE_BYTES) % GRANULES as u64) as usize
 }

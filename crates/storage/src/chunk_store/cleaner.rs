@@ -1,8 +1,8 @@
-//! The cleaner: syncs written data to the device, marks its regions as synced, and empties the
-//! dirty log.
+//! The cleaner: syncs written data to the device, marks the regions of that data as synced, and
+//! removes these regions from the dirty log.
 //!
-//! Runs every [`CLEAN_INTERVAL`] and at a clean end. It blocks no operation: a region that is
-//! written while the cleaner runs stays dirty until the next round.
+//! Runs every [`CLEAN_INTERVAL`] and at a clean shutdown. The cleaner blocks no operation: a region
+//! that an operation writes while the cleaner runs stays dirty until the next round.
 
 use super::ChunkStore;
 use super::dirty_regions::UnchangedRegions;
@@ -15,9 +15,10 @@ use skep_types::{ChunkFileKey, Error, ErrorCode, Result};
 use std::rc::Rc;
 
 impl ChunkStore {
-    /// Cleans again and again, until the target fails or this is dropped. Cancel-safe.
+    /// Runs a round every `CLEAN_INTERVAL`, or earlier if many regions are dirty, until the
+    /// target fails. Cancel-safe.
     pub async fn clean_forever(self: &Rc<Self>) {
-        // Retry: cleaning after an error, `CLEAN_INTERVAL`, until the target fails
+        // Retry: cleaning after an error. Every `CLEAN_INTERVAL`, until the target fails.
         while self.failure().is_none() {
             skep_env::timeout(CLEAN_INTERVAL, self.cleaning_wanted.wait()).await;
             if let Err(error) = self.clean().await {
@@ -33,11 +34,12 @@ impl ChunkStore {
         }
     }
 
-    /// Syncs everything to the device and records that no region can be torn at the next start. No
-    /// operation may write from now on.
+    /// Closes the store cleanly: syncs everything to the device, and records that no region can be
+    /// torn at the next start. No operation may write after this call has begun.
     ///
     /// # Errors
-    /// As [`Self::clean`]; the target was not closed cleanly then.
+    /// Returns the errors of [`Self::clean`], and `Io` if a dirty region cannot be cleaned. In both
+    /// cases the target is not closed cleanly.
     pub async fn close(self: &Rc<Self>) -> Result<()> {
         while self.dirty.len() > 0 || self.dirty_log.has_forgotten() {
             let before = self.dirty.len();
@@ -49,8 +51,8 @@ impl ChunkStore {
                 ));
             }
         }
-        // The marks that the last round wrote may not be on the device. The pages count as unsynced
-        // then; their data is on the device all the same.
+        // The marks that the last round wrote may not be on the device. The next start then counts
+        // these pages as unsynced, although their data is on the device.
         self.check_writable()?;
         let state = TargetState { clean: true, ..self.state.get() };
         replace_atomically(&self.directory.join(super::STATE_FILE), &state.to_file())?;
@@ -58,14 +60,15 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// One round. Cancel-safe.
+    /// Runs one round of the cleaner. Cancel-safe.
     ///
     /// # Errors
-    /// `DeviceFailed` if a sync fails.
+    /// `DeviceFailed` if a sync or write fails.
     pub async fn clean(self: &Rc<Self>) -> Result<()> {
         self.check_writable()?;
-        // Loading a region that a crash may have torn recomputes its checksums, which is a change:
-        // so load all of them first, and clean those that are unchanged since.
+        // Loading a region that a crash may have torn recomputes its checksums, which changes the
+        // region. So this function loads all dirty regions first, and then cleans those regions
+        // that are not being changed.
         let mut files = Vec::new();
         for settled in self.dirty.unchanged() {
             files.extend(self.load_unchanged(settled).await);
@@ -93,7 +96,7 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Loads a file's dirty regions. Returns `None` if the file cannot be cleaned.
+    /// Loads the dirty regions of one file. Returns `None` if the file cannot be cleaned.
     async fn load_unchanged(&self, (key, regions): UnchangedRegions) -> Option<ChunkFileKey> {
         let file = match self.existing(&key) {
             Ok(Some(file)) => file,
@@ -123,7 +126,8 @@ impl ChunkStore {
         Some(key)
     }
 
-    /// Removes regions from the dirty log whose file is gone, or whose damage no crash explains.
+    /// Removes regions from the dirty log because their file does not exist any more, or because
+    /// their damage cannot come from a crash.
     fn give_up(&self, key: &ChunkFileKey, regions: &[(u64, u64)]) {
         for (region, number) in regions {
             if self.dirty.take_if_unchanged(key, *region, *number) {
@@ -158,7 +162,7 @@ impl ChunkStore {
         result
     }
 
-    /// Syncs the whole file system, on a thread of its own since that takes long.
+    /// Syncs the whole file system. Uses a thread of its own because this takes long.
     async fn sync_all(&self) -> Result<()> {
         let failed = |error: std::io::Error| {
             self.note_failure(
@@ -166,11 +170,12 @@ impl ChunkStore {
             )
         };
         let (sender, mailbox) = Mailbox::new(1).map_err(failed)?;
-        // A sync reports the errors since its descriptor was opened: use the one from the start.
+        // A sync reports only the errors since its descriptor was opened, so use the descriptor
+        // from the start.
         let directory = self.opened_at_start.try_clone().map_err(failed)?;
         let body = move || {
             let synced = skep_env::File::from(directory).sync_file_system_now();
-            // The receiver is gone if the cleaning was dropped.
+            // If the cleaning was dropped, the receiver is gone.
             let _dropped = sender.send(synced);
         };
         let thread = skep_env::spawn_thread("storage-sync".into(), None, body).map_err(failed)?;
@@ -179,7 +184,8 @@ impl ChunkStore {
         synced.map_err(failed)
     }
 
-    /// Marks those regions as synced that did not change since before the sync.
+    /// Marks regions as synced, except regions that have changed since the round collected them,
+    /// which was before the sync.
     async fn mark_synced(&self, key: &ChunkFileKey, regions: &[(u64, u64)]) -> Result<()> {
         let Some(file) = self.existing(key)? else {
             self.give_up(key, regions);
@@ -188,7 +194,8 @@ impl ChunkStore {
         for (region, number) in regions {
             let _guard = file.lock.read(region_span(*region)).await;
             let Ok(loaded) = self.region(&file, *region).await else { continue };
-            // No await from here on: the next writer must see the mark and the log together.
+            // From here on there must be no await: the next writer must see both the mark and the
+            // changed log.
             if file.is_removed.get() || !self.dirty.take_if_unchanged(key, *region, *number) {
                 continue;
             }
@@ -202,7 +209,7 @@ impl ChunkStore {
     }
 }
 
-/// All logical bytes of a region.
+/// Returns the logical byte range of a region.
 fn region_span(region: u64) -> std::ops::Range<u64> {
     let start = region * skep_format::chunk::REGION_BYTES;
     start..start + skep_format::chunk::REGION_BYTES

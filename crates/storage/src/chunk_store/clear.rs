@@ -1,10 +1,13 @@
-//! Clearing: a range reads as zeros afterwards, and its whole granules become a hole on the device.
+//! Clears a range of a chunk file: it reads as zeros afterwards, and its whole granules become a
+//! hole on the device.
 //!
 //! # Crashes
-//! The order is that of a write. A region that is on the device is recorded in the dirty log first;
-//! then its data becomes a hole; then its page gets the checksums of zeros. After a power loss in
-//! between, the region's data is accepted as it is. Pages of cleared regions stay: without a page,
-//! data that reappears after the power loss would have no checksums.
+//! The steps are in the same order as for a write. If a region is on the device, it is first
+//! recorded in the dirty log. Then its data becomes a hole, and then its page gets the checksums of
+//! zeros. After a power loss between these steps, the target accepts the region's data as it is.
+//!
+//! The pages of cleared regions stay allocated: without a page, data that reappears after a power
+//! loss would have no checksums.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region, granule_in_region, whole_granules};
@@ -22,31 +25,33 @@ use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Whole granules of one region, to be cleared.
+/// The granules of one region that one step clears.
 struct RegionPart {
     index: u64,
-    /// Logical.
+    /// Logical byte range, aligned to granules.
     range: Range<u64>,
     region: Rc<Region>,
 }
 
-/// The work of one step.
+/// The work of one step of a clearing.
 #[derive(Default)]
 struct Plan {
     /// Ranges in regions that have a page.
     parts: Vec<RegionPart>,
-    /// Physical ranges without a page: they read as zeros already, but may have allocated space.
+    /// Physical ranges without a page. They read as zeros already, but may contain allocated space.
     holes: Vec<Range<u64>>,
-    /// Logical: the plan covers everything before it.
+    /// Logical offset up to which the step clears the range.
     end: u64,
 }
 
 impl ChunkStore {
-    /// Makes a range of a chunk file zeros; returns the offset up to which it did. The size stays.
-    /// A chunk file that does not exist is not created. Not cancel-safe, see [`super`].
+    /// Clears a range of a chunk file, so that it reads as zeros. Returns the offset up to which
+    /// the range was cleared; the caller continues there. The size of the file does not change, and
+    /// a missing file is not created. Not cancel-safe, see [`super`].
     ///
     /// # Errors
-    /// `Corrupt` if a granule that is only partly cleared is damaged, or a page; `DeviceFailed`.
+    /// - `Corrupt` if a page is damaged, or a granule that is cleared only in part.
+    /// - `DeviceFailed` if a write fails.
     pub async fn clear(&self, key: &ChunkFileKey, range: Range<u64>) -> Result<u64> {
         self.check_writable()?;
         let requested = range.end;
@@ -76,14 +81,14 @@ impl ChunkStore {
             self.clear_within_granule(file, whole_end..end).await?;
         }
         if range.start <= held && range.end > held {
-            // Behind the end there is only reserved space. ext4 frees it when the file is
-            // truncated, not when a hole is punched there.
+            // Beyond the end of the file there is only reserved space. ext4 frees this space when
+            // the file is truncated, but not when a hole is punched there.
             self.truncate_to_size(file)?;
         }
         Ok(range.end)
     }
 
-    /// Clears a part of one granule, which stays allocated.
+    /// Clears a part of one granule. The granule stays allocated.
     async fn clear_within_granule(&self, file: &Rc<ChunkFile>, part: Range<u64>) -> Result<()> {
         let part = part.start..part.end.min(file.size.get());
         let granule = physical_range(&whole_granules(&part));
@@ -109,7 +114,7 @@ impl ChunkStore {
         self.write_locked(file, UNKNOWN_STRIPE, &incoming, FreeSpace::Plenty).await
     }
 
-    /// Clears whole granules; returns the offset up to which it did.
+    /// Clears whole granules. Returns the offset up to which the range was cleared.
     async fn clear_granules(&self, file: &Rc<ChunkFile>, range: Range<u64>) -> Result<u64> {
         let plan = self.plan_clearing(file, &range).await?;
         let changing: Vec<_> = plan
@@ -136,14 +141,15 @@ impl ChunkStore {
             part.region.header.set(Some(RegionHeader { synced: false, start, ..header }));
             self.write_page(file, part.index, &part.region)?;
         }
-        // A sync that ran beside this may have missed the changes: count them again.
+        // A sync that ran at the same time may have missed the changes, so count them again.
         file.note_change();
         drop(changing);
         self.wake_cleaner_if_needed();
         Ok(plan.end)
     }
 
-    /// Finds the regions that have a page, and skips the holes between them.
+    /// Plans one step: finds the regions in `range` that have a page, and skips the holes between
+    /// them.
     async fn plan_clearing(&self, file: &ChunkFile, range: &Range<u64>) -> Result<Plan> {
         let mut plan = Plan { end: range.start, ..Plan::default() };
         while plan.end < range.end && plan.parts.len() + plan.holes.len() < MAX_CLEARED_STEPS {
@@ -171,7 +177,7 @@ impl ChunkStore {
     }
 
     /// Punches a hole into a physical range. Returns `false` if the file system does not support
-    /// it.
+    /// holes.
     async fn punch_if_possible(&self, file: &ChunkFile, range: Range<u64>) -> Result<bool> {
         match file.file.punch_through_ring(range).await {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(false),

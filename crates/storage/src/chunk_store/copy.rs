@@ -1,6 +1,8 @@
-//! Copying between chunk files of one target, holes as holes.
+//! Copies ranges between chunk files of one target. Holes in the source become holes in the
+//! destination.
 //!
-//! A copy never holds two locks: it reads, and writes afterwards, as a client would.
+//! A copy never holds the locks of both files: it reads from the source first, and then writes like
+//! a client would.
 
 use super::{ChunkStore, ReadData};
 use skep_types::codec::crc32c;
@@ -8,26 +10,29 @@ use skep_types::{ChunkFileKey, GRANULE_BYTES, Result};
 use skep_wire::storage::StripeHint;
 use std::ops::Range;
 
-/// The start of the range to be copied.
+/// The start of the range to copy.
 #[derive(Debug, Clone, Copy)]
 pub struct CopySource<'a> {
-    /// The chunk file.
+    /// The key of the source chunk file.
     pub key: &'a ChunkFileKey,
-    /// First byte in it.
+    /// Offset of the first byte in the source.
     pub offset: u64,
 }
 
 impl ChunkStore {
-    /// Copies `length` bytes to `offset` of a chunk file, which is created if necessary. Bytes
-    /// beyond the source's end are zeros. Returns whether the source had holes. Not cancel-safe,
-    /// see [`super`].
+    /// Copies `length` bytes to `offset` of the chunk file `key`, which is created if necessary.
+    /// Bytes beyond the end of the source count as zeros. Returns whether the source range had
+    /// holes. Not cancel-safe, see [`super`].
     ///
     /// # Errors
-    /// `Corrupt` if the source is damaged, or a granule of the destination that is only partly
-    /// overwritten; `NoSpace`; `FileTooLarge`; `DeviceFailed`. A part may have been copied then.
+    /// - `Corrupt` if the source is damaged, or if a granule of the destination is damaged that the
+    ///   copy overwrites only in part.
+    /// - `NoSpace`, `FileTooLarge` and `DeviceFailed` under the same conditions as [`Self::write`].
+    ///
+    /// After an error, a part of the range may have been copied.
     ///
     /// # Panics
-    /// If the source range ends beyond the largest offset.
+    /// Panics if the source range ends beyond the largest offset.
     pub async fn copy(
         &self,
         from: CopySource<'_>,
@@ -52,7 +57,7 @@ impl ChunkStore {
             let ReadData { data, checksums } = self.read(from.key, at, (hole - at) as u32).await?;
             let length = data.len() as u64;
             if length == 0 {
-                // The source was truncated after the search for data.
+                // The source was truncated after `next_data` had found data at this offset.
                 self.clear_all(key, target_offset(at)..target_offset(end)).await?;
                 return Ok(true);
             }
@@ -76,7 +81,8 @@ impl ChunkStore {
     }
 }
 
-/// Checksums of the granule pieces of data that begins at `offset`.
+/// Returns the checksums of the granule pieces of `bytes`, which begin at the logical offset
+/// `offset`.
 fn piece_checksums(offset: u64, bytes: &[u8]) -> Vec<u32> {
     let first = ((GRANULE_BYTES - offset % GRANULE_BYTES) as usize).min(bytes.len());
     let (head, rest) = bytes.split_at(first);

@@ -1,11 +1,11 @@
-//! The dirty log of a target: before a region that is on the device is changed again, it is
-//! recorded here, durably.
+//! The dirty log of a target. Before an operation changes a region that is on the device, it
+//! records the region in this log and syncs the log.
 //!
-//! Owns the file `dirty-log`. Appends share syncs: an entry that is added while a sync runs goes
-//! out with the next one. Only [`DirtyLog::rewrite`] removes entries from the file.
+//! Owns the file `dirty-log`. Appends use group commit: an entry that is added while a sync runs is
+//! written with the next one. Only [`DirtyLog::rewrite`] removes entries from the file.
 //!
 //! # Invariants
-//! Every pending entry is unsynced: see [`DirtyLog::check_invariants`].
+//! Each pending entry is also in the set of unsynced entries: see [`DirtyLog::check_invariants`].
 
 use skep_env::File;
 use skep_env::local::{Notify, Semaphore};
@@ -17,7 +17,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Name of the file.
+/// Name of the dirty log's file in a target's directory.
 pub(crate) const DIRTY_LOG: &str = "dirty-log";
 
 /// The open dirty log of a target.
@@ -27,22 +27,24 @@ pub(crate) struct DirtyLog {
     header: DirtyLogHeader,
     file: RefCell<File>,
     length: Cell<u64>,
-    /// The recorded regions: in the file, or to be appended.
+    /// The recorded regions: their entries are in the file or will be appended.
     recorded: RefCell<HashSet<DirtyRegion>>,
-    /// Regions that are not in the file yet.
+    /// Regions whose entries are not in the file yet.
     pending: RefCell<Vec<DirtyRegion>>,
-    /// Regions that are not on the device yet.
+    /// Regions whose entries are not on the device yet.
     unsynced: RefCell<HashSet<DirtyRegion>>,
-    /// Held while the file is written or replaced.
+    /// Held by the task that writes or replaces the file.
     writing: Rc<Semaphore>,
     synced: Notify,
 }
 
 impl DirtyLog {
-    /// Opens the log, or creates an empty one. [`Self::recorded`] returns its entries.
+    /// Opens the log, or creates an empty one. [`Self::recorded`] then returns the entries that the
+    /// file contained.
     ///
     /// # Errors
-    /// `Corrupt` if its header is damaged or another target's; errors of the file system.
+    /// - `Corrupt` if the header is damaged or belongs to another target.
+    /// - Errors of the file system.
     pub(crate) fn open(target: &Path, header: DirtyLogHeader) -> Result<Self> {
         let path = target.join(DIRTY_LOG);
         let failed = |error: std::io::Error| Error::from(error).within(path.display());
@@ -52,7 +54,7 @@ impl DirtyLog {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(failed(error)),
         };
-        // Written again as a whole, so that no entry is appended behind a torn one.
+        // The file is rewritten completely, so that no entry is appended after a torn one.
         let bytes = header.to_file(entries.iter());
         replace_atomically(&path, &bytes)?;
         let file = std::fs::OpenOptions::new().write(true).open(&path).map_err(failed)?;
@@ -69,15 +71,16 @@ impl DirtyLog {
         })
     }
 
-    /// The recorded regions.
+    /// Returns the recorded regions.
     pub(crate) fn recorded(&self) -> Vec<DirtyRegion> {
         self.recorded.borrow().iter().copied().collect()
     }
 
-    /// Records regions that are not recorded yet; returns when they are on the device. Cancel-safe.
+    /// Records regions unless they are recorded already. Returns when all entries are on the
+    /// device. Cancel-safe.
     ///
     /// # Errors
-    /// Errors of the file system: the target must stop writing.
+    /// Errors of the file system. The target must then stop writing.
     pub(crate) async fn record(&self, regions: &[DirtyRegion]) -> Result<()> {
         for region in regions {
             if self.recorded.borrow_mut().insert(*region) {
@@ -96,7 +99,7 @@ impl DirtyLog {
         }
     }
 
-    /// Appends the pending entries and syncs them. The caller holds `writing`.
+    /// Appends the pending entries and syncs them. The caller must hold `writing`.
     async fn flush(&self) -> Result<()> {
         let batch: Vec<_> = self.unsynced.borrow().iter().copied().collect();
         if batch.is_empty() {
@@ -104,7 +107,8 @@ impl DirtyLog {
         }
         let failed = |error: std::io::Error| Error::from(error).within(self.path.display());
         let file = self.file.borrow().clone();
-        // No await between the write and the clear: an entry is in the file or still pending.
+        // Between the write and `clear` there must be no await: each entry is either in the file or
+        // still pending.
         let bytes: Vec<u8> = self.pending.borrow().iter().flat_map(DirtyRegion::to_entry).collect();
         file.write_now(&bytes, self.length.get()).map_err(failed)?;
         self.length.set(self.length.get() + bytes.len() as u64);
@@ -117,8 +121,8 @@ impl DirtyLog {
         Ok(())
     }
 
-    /// Removes regions whose data and checksums are on the device. They count as not recorded from
-    /// now on, and disappear from the file with the next [`Self::rewrite`].
+    /// Forgets regions whose data and checksums are on the device. They count as not recorded from
+    /// now on. Their entries stay in the file until the next [`Self::rewrite`].
     pub(crate) fn forget(&self, regions: &[DirtyRegion]) {
         let mut recorded = self.recorded.borrow_mut();
         regions.iter().for_each(|region| {
@@ -126,16 +130,16 @@ impl DirtyLog {
         });
     }
 
-    /// Whether the file contains entries of regions that are not recorded any more.
+    /// Whether the file contains entries of forgotten regions.
     pub(crate) fn has_forgotten(&self) -> bool {
         let entries = self.recorded.borrow().len() as u64 * DIRTY_ENTRY_BYTES as u64;
         self.length.get() > self.header.to_file([].iter()).len() as u64 + entries
     }
 
-    /// Replaces the file by one with the recorded regions only.
+    /// Replaces the file by a new one that contains only the recorded regions.
     ///
     /// # Errors
-    /// Errors of the file system. The old file is still valid then.
+    /// Errors of the file system. The file on disk is valid in any case.
     pub(crate) async fn rewrite(&self) -> Result<()> {
         let _permit = self.writing.acquire().await;
         let failed = |error: std::io::Error| Error::from(error).within(self.path.display());
@@ -148,8 +152,8 @@ impl DirtyLog {
         std::fs::rename(&temporary, &self.path).map_err(failed)?;
         let directory = self.path.parent().expect("the log is in its target's directory");
         let directory = File::from(std::fs::File::open(directory).map_err(failed)?);
-        // From here on appends go to the new file. Its name is not durable yet, but an append waits
-        // for `writing`, and so for this sync.
+        // From here on, appends go to the new file, whose name is not durable yet. An append waits
+        // for `writing`, and so for the sync of the directory below.
         *self.file.borrow_mut() = file;
         self.length.set(bytes.len() as u64);
         directory.sync_all().await.map_err(failed)?;
@@ -164,10 +168,10 @@ impl DirtyLog {
 }
 
 impl DirtyLog {
-    /// Checks that each pending entry is unsynced too.
+    /// Checks that each pending entry is also in the set of unsynced entries.
     ///
     /// # Panics
-    /// If one is not.
+    /// Panics if one is missing there.
     pub(crate) fn check_invariants(&self) {
         let unsynced = self.unsynced.borrow();
         for region in &*self.pending.borrow() {

@@ -1,7 +1,8 @@
-//! The regions that changed since they were last synced to the device. In memory only.
+//! The dirty regions, which are the regions that have changed since they were last synced to the
+//! device. In memory only.
 //!
 //! # Invariants
-//! `count` is the number of regions, and no chunk file is listed without one: see
+//! `count` is the number of dirty regions, and each listed chunk file has at least one: see
 //! [`DirtyRegions::check_invariants`].
 
 use skep_format::chunk::DirtyRegion;
@@ -12,13 +13,13 @@ use std::ops::Range;
 
 #[derive(Debug, Clone, Copy)]
 struct Change {
-    /// Number of the last change, counted over the whole target.
+    /// Number of the last change of the region. Changes are numbered across the whole target.
     last: u64,
-    /// Changes that have begun and not ended.
+    /// Number of changes of the region that are in progress.
     in_flight: u32,
 }
 
-/// The changed regions of a target.
+/// The dirty regions of a target.
 #[derive(Debug, Default)]
 pub(crate) struct DirtyRegions {
     files: RefCell<HashMap<ChunkFileKey, BTreeMap<u64, Change>>>,
@@ -26,7 +27,7 @@ pub(crate) struct DirtyRegions {
     next: Cell<u64>,
 }
 
-/// A change in progress; it ends when this is dropped.
+/// Marks a change in progress, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct ChangeGuard<'a> {
     dirty: &'a DirtyRegions,
@@ -34,24 +35,24 @@ pub(crate) struct ChangeGuard<'a> {
     regions: Range<u64>,
 }
 
-/// A chunk file with its regions that no operation is changing, each with the number of its last
-/// change.
+/// A chunk file and its dirty regions that no operation is changing. Each pair is the index of a
+/// region and the number of its last change.
 pub(crate) type UnchangedRegions = (ChunkFileKey, Vec<(u64, u64)>);
 
 impl DirtyRegions {
-    /// `regions` count as changed from the start.
+    /// Creates the set of dirty regions with `regions` as its first members.
     pub(crate) fn new(regions: &[DirtyRegion]) -> Self {
         let dirty = Self::default();
         regions.iter().for_each(|it| drop(dirty.change(it.key, it.region..it.region + 1)));
         dirty
     }
 
-    /// The number of changed regions.
+    /// Returns the number of dirty regions.
     pub(crate) fn len(&self) -> usize {
         self.count.get()
     }
 
-    /// Begins a change of regions of a chunk file.
+    /// Begins a change of a range of regions of a chunk file, which become dirty.
     pub(crate) fn change(&self, key: ChunkFileKey, regions: Range<u64>) -> ChangeGuard<'_> {
         let last = self.next_number();
         let mut files = self.files.borrow_mut();
@@ -72,7 +73,7 @@ impl DirtyRegions {
         self.next.get()
     }
 
-    /// Chunk files with regions that no operation is changing.
+    /// Returns the dirty regions that no operation is changing, grouped by chunk file.
     pub(crate) fn unchanged(&self) -> Vec<UnchangedRegions> {
         let files = self.files.borrow();
         let unchanged = files.iter().map(|(key, changes)| {
@@ -82,10 +83,11 @@ impl DirtyRegions {
         unchanged.filter(|(_, regions): &UnchangedRegions| !regions.is_empty()).collect()
     }
 
-    /// Removes a region unless it changed since [`Self::unchanged`] returned `number`.
+    /// Removes a region unless it has changed since [`Self::unchanged`] returned `number` for it.
+    /// Returns whether the region was removed.
     pub(crate) fn take_if_unchanged(&self, key: &ChunkFileKey, region: u64, number: u64) -> bool {
         let mut files = self.files.borrow_mut();
-        // The file may have been truncated or cleaned since.
+        // The file may have been truncated or cleaned meanwhile.
         let Some(changes) = files.get_mut(key) else { return false };
         let unchanged =
             changes.get(&region).is_some_and(|it| it.in_flight == 0 && it.last == number);
@@ -99,11 +101,11 @@ impl DirtyRegions {
         unchanged
     }
 
-    /// Removes the regions of a chunk file from `from` on, which were truncated, unless an
-    /// operation is changing them.
+    /// Removes the regions of a chunk file from index `from` on, because the file was truncated.
+    /// Regions that an operation is changing stay.
     pub(crate) fn truncate(&self, key: &ChunkFileKey, from: u64) {
         let mut files = self.files.borrow_mut();
-        // A file without changed regions has nothing to remove.
+        // A file without dirty regions has nothing to remove.
         let Some(changes) = files.get_mut(key) else { return };
         let before = changes.len();
         changes.retain(|region, change| *region < from || change.in_flight > 0);
@@ -115,10 +117,10 @@ impl DirtyRegions {
 }
 
 impl DirtyRegions {
-    /// Checks the count of regions.
+    /// Checks the number of regions, the listed files and the numbers of changes.
     ///
     /// # Panics
-    /// If it is wrong, or a chunk file is listed without regions.
+    /// Panics if one of them is wrong.
     pub(crate) fn check_invariants(&self) {
         let files = self.files.borrow();
         let count: usize = files.values().map(BTreeMap::len).sum();
@@ -133,7 +135,7 @@ impl Drop for ChangeGuard<'_> {
     fn drop(&mut self) {
         let last = self.dirty.next_number();
         let mut files = self.dirty.files.borrow_mut();
-        // A region with a change in flight is never removed.
+        // A region with a change in progress is never removed.
         let changes = files.get_mut(&self.key).expect("a changing chunk file stays");
         for region in self.regions.clone() {
             let change = changes.get_mut(&region).expect("a changing region stays");

@@ -8,13 +8,14 @@ use skep_wire::storage::ChunkStat;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-/// Position of a chunk file in a listing: its leaf, then its order in the leaf. Never zero.
+/// Returns the position of a chunk file in listings: its leaf in the high bits, then its order in
+/// the leaf. Never zero.
 fn cursor_of(key: &ChunkFileKey) -> u64 {
     u64::from(leaf_of(key)) << 48 | order_in_leaf(key) | 1
 }
 
 impl ChunkStore {
-    /// Attributes of a chunk file; all zero if it does not exist.
+    /// Returns the attributes of a chunk file. They are zero if the file does not exist.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -39,10 +40,11 @@ impl ChunkStore {
         })
     }
 
-    /// Returns chunk files after `cursor` (zero: from the start), and the cursor of the next page
-    /// (zero: this is the last one). Files that are created or removed between two pages may be
-    /// missing; each other file is listed once. A page may exceed `limit`, since files with the
-    /// same position go together.
+    /// Returns the chunk files after `cursor`, and the cursor for the next page. As an argument, a
+    /// cursor of zero means the start of the listing. As a result, it means that this page is the
+    /// last one. Files that are created or removed between two pages may be missing; each other
+    /// file is listed exactly once. A page may exceed `limit`, since files with the same position
+    /// are returned together.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -71,7 +73,7 @@ impl ChunkStore {
         Ok((found.into_iter().map(|(_, key)| key).collect(), next))
     }
 
-    /// The existing leaf directories.
+    /// Returns the existing leaf directories in ascending order.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -79,7 +81,7 @@ impl ChunkStore {
         self.names.leaves(0)
     }
 
-    /// Chunk files of one leaf directory that were last changed at least `age` ago.
+    /// Returns the chunk files of one leaf directory whose last change is at least `age` ago.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -97,7 +99,7 @@ impl ChunkStore {
             match std::fs::metadata(&path) {
                 Ok(metadata) if is_old(&metadata) => keys.push(key),
                 Ok(_) => {}
-                // Removed since it was listed.
+                // The file was removed after it had been listed.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(Error::from(error).within(path.display())),
             }

@@ -1,9 +1,9 @@
-//! Paths of chunk files, `<target>/chunks/<xx>/<yy>/<key>`, and syncs that make their names
+//! Paths of chunk files, `<target>/chunks/<xx>/<yy>/<key>`, and the syncs that make the names
 //! durable.
 //!
-//! A leaf directory is chosen by a hash of the inode without its low bits, so that files created
-//! one after the other share directories (and their syncs), and over time all directories fill
-//! evenly.
+//! A hash of the inode id without its low bits selects the leaf directory. So files that are
+//! created one after the other share directories and their syncs, and in the long run all
+//! directories contain a similar number of files.
 
 use crate::limits::PARALLEL_SYNCS;
 use skep_env::File;
@@ -13,15 +13,16 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Name of the directory of all chunk files in a target.
+/// Name of the directory in a target that contains all chunk files.
 pub(crate) const CHUNKS: &str = "chunks";
-/// Inodes in a row that share a leaf directory: two to the power of this.
+/// Number of low bits of the inode id that do not affect the leaf directory: inodes that differ
+/// only in these bits share a leaf.
 const NEIGHBOURS: u32 = 8;
 /// Number of leaf directories.
 #[cfg(test)]
 const LEAVES: u32 = 1 << 16;
 
-/// A directory of the tree of chunk files.
+/// A directory in the tree of chunk files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Directory {
     Top,
@@ -29,34 +30,36 @@ enum Directory {
     Leaf(u16),
 }
 
-/// Names of chunk files, and the leaves whose own names are durable.
+/// Maps chunk files to paths, and knows which leaf directories have durable names.
 #[derive(Debug)]
 pub(crate) struct Names {
     chunks: PathBuf,
-    /// Leaves whose own name was synced since the start, with those of the directories above.
+    /// Leaves whose names have been synced since the start, together with the names of the
+    /// directories above.
     anchored: RefCell<BTreeSet<u16>>,
     syncs: GroupSync,
 }
 
-/// Multiplication by a large odd number and a fold: enough to spread dense numbers.
+/// Hashes a number: a multiplication by a large odd number and a fold, which is enough to spread
+/// consecutive numbers.
 fn mix(value: u64) -> u64 {
     let product = value.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     product ^ (product >> 32)
 }
 
-/// The leaf directory of a chunk file.
+/// Returns the leaf directory of a chunk file.
 pub(crate) fn leaf_of(key: &ChunkFileKey) -> u16 {
     (mix(key.inode.raw() >> NEIGHBOURS) >> 16) as u16
 }
 
-/// Order of a chunk file in its leaf, which never changes: for listings.
+/// Returns the position of a chunk file within its leaf in listings. It never changes.
 pub(crate) fn order_in_leaf(key: &ChunkFileKey) -> u64 {
     let parts = u64::from(key.generation) << 32 | u64::from(key.component) << 16;
     mix(key.inode.raw() ^ mix(parts | u64::from(key.index))) & ((1 << 48) - 1)
 }
 
 impl Names {
-    /// Opens the names of a target; creates the directory of all chunk files if necessary.
+    /// Opens the names of a target. Creates the directory for all chunk files if necessary.
     ///
     /// # Errors
     /// Errors of the file system, with the path.
@@ -82,17 +85,17 @@ impl Names {
         }
     }
 
-    /// Path of a leaf directory.
+    /// Returns the path of a leaf directory.
     pub(crate) fn leaf(&self, leaf: u16) -> PathBuf {
         self.directory(Directory::Leaf(leaf))
     }
 
-    /// Path of a chunk file.
+    /// Returns the path of a chunk file.
     pub(crate) fn path(&self, key: &ChunkFileKey) -> PathBuf {
         self.leaf(leaf_of(key)).join(key.to_string())
     }
 
-    /// The existing leaf directories from `first` on, in order.
+    /// Returns the existing leaf directories from number `first` on, in ascending order.
     ///
     /// # Errors
     /// Errors of the file system, with the path.
@@ -111,10 +114,11 @@ impl Names {
         Ok(leaves)
     }
 
-    /// Chunk files in a leaf directory, in no order. Skips other files.
+    /// Returns the chunk files in a leaf directory, in arbitrary order. Skips other files. A
+    /// missing leaf counts as empty.
     ///
     /// # Errors
-    /// Errors of the file system, with the path. A leaf that doesn't exist is empty.
+    /// Errors of the file system, with the path.
     pub(crate) fn list(&self, leaf: u16) -> Result<Vec<ChunkFileKey>> {
         let path = self.leaf(leaf);
         let failed = |error: std::io::Error| Error::from(error).within(path.display());
@@ -131,10 +135,10 @@ impl Names {
         Ok(keys)
     }
 
-    /// Makes additions and removals of names in these leaves durable. Several callers share syncs.
+    /// Makes created and removed names in these leaves durable. Concurrent callers share the syncs.
     ///
     /// # Errors
-    /// Errors of `fsync`, with the path: the target must stop writing.
+    /// Errors of `fsync`, with the path. The target must then stop writing.
     pub(crate) async fn sync_leaves(&self, leaves: &BTreeSet<u16>) -> Result<()> {
         let mut wanted = BTreeSet::new();
         for leaf in leaves {
@@ -149,7 +153,7 @@ impl Names {
     }
 }
 
-/// Entries whose names are two hexadecimal digits.
+/// Returns the entries of a directory whose names are two hexadecimal digits.
 fn subdirectories(path: &Path) -> Result<Vec<u8>> {
     let failed = |error: std::io::Error| Error::from(error).within(path.display());
     let mut found = Vec::new();
@@ -161,14 +165,14 @@ fn subdirectories(path: &Path) -> Result<Vec<u8>> {
     Ok(found)
 }
 
-/// Shared syncs of directories: a directory that is added while a round runs goes into the next
-/// round.
+/// Group commit of directory syncs: a directory that is added while a round runs is synced in the
+/// next round.
 #[derive(Debug, Default)]
 struct GroupSync {
     pending: RefCell<BTreeSet<Directory>>,
-    /// Number of the last round that was started.
+    /// Number of the last round that has started.
     begun: Cell<u64>,
-    /// Number of the last round that succeeded.
+    /// Number of the last round that has succeeded.
     ended: Cell<u64>,
     is_running: Cell<bool>,
     failure: RefCell<Option<Error>>,
@@ -191,7 +195,7 @@ impl GroupSync {
                 self.round_ended.wait().await;
                 continue;
             }
-            // The first caller that finds no round running runs one for all callers.
+            // The first caller that finds no round in progress runs one for all waiting callers.
             self.is_running.set(true);
             let mut round = SyncRound { syncs: self, unfinished: self.pending.take() };
             self.begun.set(self.begun.get() + 1);
@@ -206,7 +210,8 @@ impl GroupSync {
     }
 }
 
-/// Ends a round even if its caller is dropped in the middle; the next round syncs the rest.
+/// Guard of a running round. If the caller that runs the round is dropped, the guard leaves the
+/// directories to the next round.
 struct SyncRound<'a> {
     syncs: &'a GroupSync,
     unfinished: BTreeSet<Directory>,
@@ -229,7 +234,7 @@ async fn sync_all(paths: Vec<PathBuf>) -> Result<()> {
             let _permit = permit;
             let synced = match std::fs::File::open(&path) {
                 Ok(directory) => File::from(directory).sync_all().await,
-                // A directory that does not exist has no names to sync.
+                // A missing directory has no names to sync.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
                 Err(error) => Err(error),
             };

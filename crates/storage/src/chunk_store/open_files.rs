@@ -1,12 +1,12 @@
-//! The bounded cache of open chunk files and of their region pages.
+//! The cache of open chunk files and of their region pages, of limited size.
 //!
-//! Everything in it is in the files too (region pages are written at once), so a file that no
-//! operation uses can be dropped. A clock finds the file to drop: a file that was used since the
-//! hand last passed is skipped once.
+//! All cached contents are also in the files, because region pages are written through. So a file
+//! that no operation uses can be evicted at any time. The clock algorithm selects the file: the
+//! hand skips a file once if the file was used since the hand last passed.
 //!
 //! # Invariants
-//! `pages` counts the region pages of the cached files, and the clock contains the key of each
-//! cached file: see [`OpenFiles::check_invariants`].
+//! `pages` is the number of region pages of all cached files, and the clock contains the key of
+//! each cached file: see [`OpenFiles::check_invariants`].
 
 use super::chunk_file::{ChunkFile, Region};
 use crate::limits::MAX_CACHED_PAGES;
@@ -24,24 +24,24 @@ pub(crate) struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// An empty cache for `max_files` files.
+    /// Creates an empty cache for `max_files` files. Files that are in use may exceed the limit.
     pub(crate) fn new(max_files: usize) -> Self {
         Self { files: HashMap::new(), clock: VecDeque::new(), pages: 0, max_files }
     }
 
-    /// Changes the limit of files.
+    /// Changes the maximum number of files.
     pub(crate) fn set_max_files(&mut self, max_files: usize) {
         self.max_files = max_files;
     }
 
-    /// The open file of a key.
+    /// Returns the cached file with a key, and marks it as used.
     pub(crate) fn get(&self, key: &ChunkFileKey) -> Option<Rc<ChunkFile>> {
         let file = self.files.get(key)?;
         file.is_recent.set(true);
         Some(Rc::clone(file))
     }
 
-    /// Adds a file that is not cached.
+    /// Adds a file that is not cached yet. Evicts another file if the cache is full.
     pub(crate) fn insert(&mut self, file: &Rc<ChunkFile>) {
         if self.files.len() >= self.max_files {
             self.evict(1, 0);
@@ -50,18 +50,19 @@ impl OpenFiles {
         self.files.insert(file.key, Rc::clone(file));
     }
 
-    /// Drops a file that was removed.
+    /// Drops a file from the cache because it was removed.
     pub(crate) fn remove(&mut self, key: &ChunkFileKey) {
         if let Some(file) = self.files.remove(key) {
             self.pages -= file.regions.take().len();
         }
-        // Its key leaves the clock when the hand passes, unless a later file of that key is cached.
+        // The key leaves the clock when the hand passes it, unless a new file with the same key is
+        // cached by then.
     }
 
-    /// Adds a region page to an open file, and drops others if there are too many.
+    /// Adds a region page to an open file. Evicts other pages if there are too many.
     pub(crate) fn add_region(&mut self, file: &ChunkFile, index: u64, region: &Rc<Region>) {
         let old = file.regions.borrow_mut().insert(index, Rc::clone(region));
-        // The pages of a file that was removed meanwhile are not counted any more.
+        // The count does not include the pages of a file that was removed meanwhile.
         let is_cached = self.files.get(&file.key).is_some_and(|it| std::ptr::eq(&**it, file));
         if !is_cached || old.is_some() {
             return;
@@ -75,7 +76,7 @@ impl OpenFiles {
         }
     }
 
-    /// Drops region pages from `from` on, which were truncated.
+    /// Drops the region pages of a file from index `from` on, because the file was truncated.
     pub(crate) fn truncate_regions(&mut self, file: &ChunkFile, from: u64) {
         let is_cached = self.files.get(&file.key).is_some_and(|it| std::ptr::eq(&**it, file));
         let mut regions = file.regions.borrow_mut();
@@ -86,7 +87,7 @@ impl OpenFiles {
         }
     }
 
-    /// Drops the unused pages of one file, which alone has more pages than the limit.
+    /// Drops the unused pages of one file, because this file alone has more pages than the limit.
     fn drop_regions(&mut self, file: &ChunkFile) {
         let mut regions = file.regions.borrow_mut();
         let before = regions.len();
@@ -94,14 +95,15 @@ impl OpenFiles {
         self.pages -= before - regions.len();
     }
 
-    /// Moves the hand until `files` files and `pages` pages are dropped, or it has passed all files
+    /// Moves the hand until it has evicted `files` files and `pages` pages, or has passed all files
     /// twice.
     fn evict(&mut self, mut files: usize, mut pages: usize) {
         for _ in 0..2 * self.clock.len() {
             if files == 0 && pages == 0 {
                 return;
             }
-            // Keys of removed files leave the clock here, so it may become empty.
+            // The loop drops the keys of removed files from the clock, so the clock may become
+            // empty.
             let Some(key) = self.clock.pop_front() else { return };
             let Some(file) = self.files.get(&key) else { continue };
             if file.is_recent.replace(false) || Rc::strong_count(file) > 1 {
@@ -111,7 +113,7 @@ impl OpenFiles {
             let dropped = file.regions.borrow().len();
             self.pages -= dropped;
             self.files.remove(&key);
-            // Both count down to zero: a file may hold more pages than are left to drop.
+            // Saturating, since a file may have more pages than are left to evict.
             files = files.saturating_sub(1);
             pages = pages.saturating_sub(dropped);
         }
@@ -119,10 +121,10 @@ impl OpenFiles {
 }
 
 impl OpenFiles {
-    /// Checks the count of pages and the clock.
+    /// Checks the count of pages, the clock and the keys of the files.
     ///
     /// # Panics
-    /// If one is wrong.
+    /// Panics if one of them is wrong.
     pub(crate) fn check_invariants(&self) {
         let pages: usize = self.files.values().map(|file| file.regions.borrow().len()).sum();
         assert_eq!(self.pages, pages, "the count of cached pages");
@@ -157,7 +159,8 @@ mod tests {
             cache.insert(&file(dir.path(), number));
         }
         let keys: Vec<_> = cache.clock.iter().copied().collect();
-        // The hand passes all three (they are new), and drops the first one that is not in use.
+        // All three files are marked as used, so the hand passes them once. It then evicts the
+        // first file that is not in use.
         cache.insert(&file(dir.path(), 4));
         assert!(cache.get(&keys[0]).is_some() && cache.get(&keys[1]).is_none());
         assert!(cache.get(&keys[2]).is_some());

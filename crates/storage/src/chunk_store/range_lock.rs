@@ -1,8 +1,9 @@
-//! Order of the operations on one chunk file: one writer at a time, and readers beside it if their
-//! ranges do not overlap. First come, first served: a waiting writer is not overtaken.
+//! The lock that orders the operations on one chunk file. It admits one writer at a time, and
+//! concurrent readers if their ranges do not overlap with the writer's. The order is first come,
+//! first served: no later operation overtakes a waiting writer if the two conflict.
 //!
 //! # Invariants
-//! Tickets rise along the queue, so an entry waits only for earlier ones: see
+//! Tickets ascend along the queue, so an entry waits only for earlier entries: see
 //! [`RangeLock::check_invariants`].
 
 use skep_env::local::Notify;
@@ -24,7 +25,7 @@ impl Entry {
     }
 }
 
-/// The lock of one chunk file.
+/// The range lock of one chunk file.
 #[derive(Debug, Default)]
 pub(crate) struct RangeLock {
     queue: RefCell<VecDeque<Entry>>,
@@ -32,7 +33,7 @@ pub(crate) struct RangeLock {
     changed: Notify,
 }
 
-/// An entry of the queue, which leaves it when dropped.
+/// An entry of the queue. The entry leaves the queue when this is dropped.
 #[derive(Debug)]
 pub(crate) struct RangeGuard<'a> {
     lock: &'a RangeLock,
@@ -40,12 +41,13 @@ pub(crate) struct RangeGuard<'a> {
 }
 
 impl RangeLock {
-    /// Waits until no writer is in `range`. Cancel-safe.
+    /// Waits until no earlier writer's range overlaps `range`. Cancel-safe.
     pub(crate) async fn read(&self, range: Range<u64>) -> RangeGuard<'_> {
         self.enter(range, false).await
     }
 
-    /// Waits until there is no other writer, and no reader in `range`. Cancel-safe.
+    /// Waits until there is no earlier writer, and no earlier reader whose range overlaps `range`.
+    /// Cancel-safe.
     pub(crate) async fn write(&self, range: Range<u64>) -> RangeGuard<'_> {
         self.enter(range, true).await
     }
@@ -64,10 +66,11 @@ impl RangeLock {
         guard
     }
 
-    /// Checks that tickets rise, so that an entry waits only for earlier ones and cannot deadlock.
+    /// Checks that tickets ascend along the queue. Then an entry waits only for earlier entries, so
+    /// there can be no deadlock.
     ///
     /// # Panics
-    /// If they do not.
+    /// Panics if they do not.
     pub(crate) fn check_invariants(&self) {
         let queue = self.queue.borrow();
         let tickets = queue.iter().map(|entry| entry.ticket);
@@ -96,8 +99,8 @@ mod tests {
     use super::*;
     use std::rc::Rc;
 
-    /// Starts operations in order; returns for each whether it enters while the first `held` are
-    /// inside.
+    /// Starts operations in order, and lets the first `held` keep the lock. Returns for each
+    /// operation whether it has acquired the lock.
     fn entered(held: usize, operations: &[(bool, Range<u64>)]) -> Vec<bool> {
         let operations = operations.to_vec();
         skep_env::block_on(async move {

@@ -1,4 +1,4 @@
-//! Reading: all returned data matched its checksums.
+//! Reads from chunk files. All returned data has matched its checksums.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, granule_in_region, whole_granules};
@@ -9,20 +9,21 @@ use skep_types::{ChunkFileKey, GRANULE_BYTES, Result};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// The data of a read.
+/// The result of a read.
 #[derive(Debug)]
 pub struct ReadData {
-    /// The bytes; fewer than requested only at the end of the chunk file.
+    /// The data. It is shorter than requested only at the end of the chunk file.
     pub data: Buf,
-    /// CRC-32C of each granule piece of the bytes.
+    /// The CRC-32C of each granule piece of the data.
     pub checksums: Vec<u32>,
 }
 
 impl ChunkStore {
-    /// Reads a range of a chunk file. A chunk file that does not exist is empty. Cancel-safe.
+    /// Reads a range of a chunk file. A missing chunk file counts as empty. Cancel-safe.
     ///
     /// # Errors
-    /// `Corrupt` with path and granule if the data don't match their checksums.
+    /// - `Corrupt`, with the path and the granule, if the data does not match its checksums.
+    /// - Errors of the file system.
     pub async fn read(&self, key: &ChunkFileKey, offset: u64, length: u32) -> Result<ReadData> {
         let empty = || ReadData { data: Buf::new(0), checksums: Vec::new() };
         let Some(file) = self.existing(key)? else { return Ok(empty()) };
@@ -40,8 +41,8 @@ impl ChunkStore {
         Ok(ReadData { data, checksums })
     }
 
-    /// Reads the granules of a range into `buf` and checks them; returns the checksums of the
-    /// pieces within the range.
+    /// Reads the granules of a range into `buf` and verifies their checksums. Returns the checksums
+    /// of the pieces within the range.
     async fn read_granules(
         &self,
         file: &Rc<ChunkFile>,

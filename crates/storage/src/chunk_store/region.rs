@@ -1,12 +1,12 @@
-//! Region pages: loads them, decides whether to trust them, writes them.
+//! Loads region pages, decides whether to trust them, and writes them.
 //!
-//! The crash rule: data that was written in this start, or was on the device before it, must match
-//! its checksums. Data that a crash may have torn is accepted as it is, and its checksums are
-//! computed again.
+//! The crash rule: data that was written in this start, or was on the device before this start,
+//! must match its checksums. If a crash may have torn the data of a region, the target accepts the
+//! data as it is and recomputes its checksums.
 //!
 //! # Hazard: pages that read as zeros
 //! If a region has data but a blank page, the target assumes that a power loss destroyed the page
-//! of a new region: the device has no record against it. The target logs a warning.
+//! of a new region, since no record on the device contradicts this. The target logs a warning.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region};
@@ -20,16 +20,17 @@ use skep_wire::storage::StripeHint;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// The stripe in the header of a region whose stripe no request has named.
+/// The stripe in the header of a region if no request has named the stripe.
 pub(super) const UNKNOWN_STRIPE: StripeHint =
     StripeHint { chunk_bytes: 0, width: 0, component_start: 0 };
 
 impl ChunkStore {
-    /// The region of a chunk file, from memory or from its page. The caller holds the file's lock
-    /// for a range that overlaps the region. Cancel-safe.
+    /// Returns a region of a chunk file, from memory or from its page. The caller must hold the
+    /// file's lock for a range that overlaps the region. Cancel-safe.
     ///
     /// # Errors
-    /// `Corrupt` if page or data are damaged.
+    /// - `Corrupt` if the page is damaged.
+    /// - Errors of the file system.
     pub(super) async fn region(&self, file: &ChunkFile, index: u64) -> Result<Rc<Region>> {
         let cached = |file: &ChunkFile| file.regions.borrow().get(&index).map(Rc::clone);
         if let Some(region) = cached(file) {
@@ -90,7 +91,7 @@ impl ChunkStore {
         }
     }
 
-    /// Whether a crash may have left page and data in disagreement.
+    /// Whether page and data may contradict each other because of a crash.
     fn may_be_torn(&self, header: &RegionHeader) -> bool {
         let dirty = skep_format::chunk::DirtyRegion {
             key: header.identity.key,
@@ -106,12 +107,13 @@ impl ChunkStore {
             return Ok(Region::blank());
         }
         let mut header = self.new_header(file, index, UNKNOWN_STRIPE);
-        // Start 0 is before all starts: the region counts as possibly torn.
+        // Start 0 precedes all starts, so the region counts as possibly torn.
         header.start = 0;
         self.adopt(file, header, None).await
     }
 
-    /// Accepts the data of a region as it is, and computes its checksums.
+    /// Accepts the data of a region as it is, and recomputes its checksums. `stored` contains the
+    /// checksums of the page; `None` means that the page is missing or torn.
     async fn adopt(
         &self,
         file: &ChunkFile,
@@ -136,7 +138,7 @@ impl ChunkStore {
             return Ok(region);
         }
         if torn == 0 && header.start == 0 {
-            // Allocated, but all zeros: equal to a hole.
+            // The data is allocated but all zeros, which is equivalent to a hole.
             return Ok(region);
         }
         tracing::warn!(
@@ -149,21 +151,22 @@ impl ChunkStore {
         region.header.set(Some(RegionHeader { start, synced: false, ..header }));
         drop(self.dirty.change(file.key, index..index + 1));
         file.note_change();
-        // If there is no space for the page, the next load computes it again.
+        // If there is no space for the page, the next load recomputes it.
         match self.write_page(file, index, &region) {
             Err(error) if error.code() != skep_types::ErrorCode::NoSpace => Err(error),
             _ => Ok(region),
         }
     }
 
-    /// Reads a logical range within one region; bytes beyond the file's end are zeros.
+    /// Reads a logical range within one region. Bytes beyond the end of the file read as zeros.
     pub(super) async fn read_region(&self, file: &ChunkFile, range: &Range<u64>) -> Result<Buf> {
         let data = Buf::new((range.end - range.start) as usize);
         self.read_into(file, range.start, data.clone()).await?;
         Ok(data)
     }
 
-    /// Fills a buffer from `start` within one region; bytes beyond the file's end are zeros.
+    /// Fills `data` with the bytes from the logical offset `start` on, within one region. Bytes
+    /// beyond the end of the file read as zeros.
     pub(super) async fn read_into(&self, file: &ChunkFile, start: u64, data: Buf) -> Result<()> {
         let mut filled = 0;
         while filled < data.len() {
@@ -182,7 +185,7 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// A header for a region that had none.
+    /// Creates the header of a region that had none.
     pub(super) fn new_header(
         &self,
         file: &ChunkFile,
@@ -206,9 +209,9 @@ impl ChunkStore {
         }
     }
 
-    /// Writes a region's page into its file, if it has one.
+    /// Writes a region's page into the file, if the region has a page.
     pub(super) fn write_page(&self, file: &ChunkFile, index: u64, region: &Region) -> Result<()> {
-        // A region without a page is a hole and stays one.
+        // A region without a page is a hole and must stay one.
         let Some(page) = region.page() else { return Ok(()) };
         file.file
             .write_now(&page, page_offset(index))
@@ -216,18 +219,18 @@ impl ChunkStore {
     }
 }
 
-/// Whether a header contains the stripe of its chunk file.
+/// Whether a header names the stripe of its chunk file.
 pub(super) fn knows_stripe(header: &RegionHeader) -> bool {
     header.identity.chunk_bytes != 0
 }
 
-/// The part of a region that lies within the size of its chunk file.
+/// Returns the part of a region's logical range that lies within the size of the chunk file.
 fn data_range(file: &ChunkFile, index: u64) -> Range<u64> {
     let start = index * REGION_BYTES;
     start..file.size.get().clamp(start, start + REGION_BYTES)
 }
 
-/// The physical range of a logical range within one region.
+/// Converts a logical range within one region to the physical range.
 pub(super) fn physical_range(range: &Range<u64>) -> Range<u64> {
     let start = physical_offset(range.start);
     start..start + (range.end - range.start)

@@ -1,4 +1,4 @@
-//! Removing chunk files, durably.
+//! Removes chunk files durably.
 
 use super::ChunkStore;
 use super::names::leaf_of;
@@ -10,12 +10,12 @@ use std::io;
 use std::rc::Rc;
 
 impl ChunkStore {
-    /// Removes chunk files; returns when the removal survives a power loss, so the caller need not
-    /// repeat it. Chunk files that do not exist are skipped, but their absence is made durable too:
-    /// they may have been removed just before the last start.
+    /// Removes chunk files. When this returns, the removal survives a power loss, so the caller
+    /// need not repeat the request. Missing chunk files are skipped, but their absence is made
+    /// durable too, since they may have been removed just before the last start.
     ///
     /// # Errors
-    /// Errors of the file system; some of the files may be removed then.
+    /// Errors of the file system. Some of the files may have been removed then.
     pub async fn remove(self: &Rc<Self>, keys: &[ChunkFileKey]) -> Result<()> {
         self.check_writable()?;
         let permits = Semaphore::new(PARALLEL_SYNCS);
@@ -50,7 +50,7 @@ impl ChunkStore {
         {
             return Err(self.note_failure(Error::from(error).within(path.display())));
         }
-        // Another operation may have opened the file during the removal.
+        // Another operation may have opened the file while it was being removed.
         for file in [open.as_ref(), self.open.borrow().get(key).as_ref()].into_iter().flatten() {
             file.is_removed.set(true);
         }

@@ -1,7 +1,8 @@
-//! Reserving space for later writes.
+//! Reserves space for later writes.
 //!
-//! Reserved space is allocated on the file system without being written, for pages too: it reads as
-//! a hole, and no checksum changes. A full target ([`FreeSpace::None`]) still accepts writes there.
+//! Reserved space is allocated on the file system but not written, for region pages too. It reads
+//! as a hole, and no checksum changes. A full target ([`FreeSpace::None`]) still accepts writes to
+//! reserved space.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, whole_granules};
@@ -15,13 +16,17 @@ use std::io;
 use std::ops::Range;
 
 impl ChunkStore {
-    /// Reserves space for a range of a chunk file, which is created if necessary; returns the
-    /// offset up to which it did. First checks that there is space for the whole range. Not
-    /// cancel-safe, see [`super`].
+    /// Reserves space for a range of a chunk file, which is created if necessary. First checks that
+    /// there is space for the whole range. Returns the offset up to which space was reserved; the
+    /// caller continues there. Not cancel-safe, see [`super`].
     ///
     /// # Errors
-    /// `NoSpace`; `Unsupported` if the file system cannot reserve space; `FileTooLarge`;
-    /// `DeviceFailed`. A part may have been reserved then.
+    /// - `NoSpace` if there is not enough space for the whole range.
+    /// - `FileTooLarge` if the range ends beyond the longest chunk file.
+    /// - `Unsupported` if the file system cannot reserve space.
+    /// - `DeviceFailed` if a write has failed.
+    ///
+    /// After an error, a part of the range may be reserved.
     pub async fn reserve(&self, key: &ChunkFileKey, range: Range<u64>) -> Result<u64> {
         self.check_writable()?;
         if range.end > MAX_CHUNK_FILE_BYTES {
@@ -83,17 +88,18 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Bytes of a physical range that are not allocated.
+    /// Returns how many bytes of a physical range are not allocated.
     pub(super) fn unallocated_bytes(&self, file: &ChunkFile, range: &Range<u64>) -> Result<u64> {
         let allocated = file.file.allocated_bytes(range.clone());
         let allocated = allocated.map_err(|error| file.io_error(error))?;
-        // File systems round allocations up to blocks, so they may report more than the range.
+        // File systems round allocations up to blocks, so the allocated bytes may exceed the length
+        // of the range.
         Ok((range.end - range.start).saturating_sub(allocated))
     }
 }
 
-/// The physical range from the first to the last granule of a logical range, with the pages in
-/// between.
+/// Returns the physical range from the first to the last granule of a logical range, including the
+/// pages between them.
 fn physical_span(range: &Range<u64>) -> Range<u64> {
     let whole = whole_granules(range);
     physical_offset(whole.start)..physical_offset(whole.end - 1) + 1

@@ -1,4 +1,4 @@
-//! Finds the start of data and of holes, as the target's file system reports them.
+//! Finds the next data or hole in a chunk file, as the target's file system reports them.
 
 use super::ChunkStore;
 use super::chunk_file::ChunkFile;
@@ -7,8 +7,9 @@ use skep_format::chunk::{PAGE_BYTES, REGION_BYTES, REGION_STRIDE, physical_offse
 use skep_types::{ChunkFileKey, Result};
 
 impl ChunkStore {
-    /// The first byte of a chunk file from `offset` on that contains data. Whole blocks of the file
-    /// system that were never written, or were cleared, are holes. Cancel-safe.
+    /// Returns the offset of the first byte at or after `offset` that contains data. Returns `None`
+    /// if no data follows. Blocks of the file system that were never written, or were cleared
+    /// completely, are holes. Cancel-safe.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -18,8 +19,8 @@ impl ChunkStore {
         seek(&file, offset, |at| file.file.next_data(at)).await
     }
 
-    /// The first byte of a chunk file from `offset` on that is in a hole or beyond the end.
-    /// Cancel-safe.
+    /// Returns the offset of the first byte at or after `offset` that is in a hole or beyond the
+    /// end of the file. Cancel-safe.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -31,8 +32,9 @@ impl ChunkStore {
     }
 }
 
-/// Finds an offset in the file with `next`, which sees region pages too, and skips these. Returns
-/// `None` if the file ends before it.
+/// Calls `next` until it finds an offset that is not in a region page, because the file system also
+/// reports region pages as data. Returns `None` if there is no such offset before the end of the
+/// file.
 async fn seek(
     file: &ChunkFile,
     offset: u64,
@@ -49,7 +51,7 @@ async fn seek(
         if let Some(within) = within.checked_sub(PAGE_BYTES) {
             return Ok(Some(region * REGION_BYTES + within).filter(|found| *found < size));
         }
-        // The file system found a page: continue behind it.
+        // The file system has found a region page: continue after the page.
         at = region * REGION_BYTES;
         if step.is_multiple_of(SEEKS_AT_ONCE) {
             skep_env::yield_now().await;

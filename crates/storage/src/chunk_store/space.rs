@@ -1,4 +1,4 @@
-//! The free space of a target, estimated without a system call for each write.
+//! Estimates the free space of a target without a system call per write.
 
 use crate::limits::{MAX_RESERVE_BYTES, RESERVE_DIVISOR, SCARCE_BYTES, SPACE_VALID};
 use skep_env::{Space, space};
@@ -7,18 +7,18 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The verdict about free space for a write.
+/// Whether there is enough free space for a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FreeSpace {
-    /// There is enough, for other writes too.
+    /// There is enough space, also for concurrent writes.
     Plenty,
-    /// There is enough now, but it should be reserved before data is written.
+    /// There is enough space now, but the write must reserve it before it writes data.
     Scarce,
-    /// The target is full: a write may only overwrite allocated space.
+    /// The target is full: a write may only overwrite space that is already allocated.
     None,
 }
 
-/// The free space at the last `statvfs`, and the bytes written since.
+/// The free space at the last `statvfs`, and the number of bytes written since then.
 #[derive(Debug)]
 pub(crate) struct SpaceGauge {
     path: PathBuf,
@@ -28,7 +28,7 @@ pub(crate) struct SpaceGauge {
 }
 
 impl SpaceGauge {
-    /// A gauge for the file system that holds a target.
+    /// Creates a gauge for the file system that contains a target.
     ///
     /// # Errors
     /// Errors of `statvfs`, with the path.
@@ -43,7 +43,7 @@ impl SpaceGauge {
     }
 
     fn look(&self) {
-        // After an error the last value stays, and further writes are subtracted from it.
+        // After an error the old value stays, and later writes are still subtracted from it.
         if let Ok(found) = space(&self.path) {
             self.found.set(found);
             self.written_since.set(0);
@@ -51,7 +51,7 @@ impl SpaceGauge {
         self.looked_at.set(skep_env::now());
     }
 
-    /// Free space for clients, in bytes.
+    /// Returns the free space for clients in bytes.
     pub(crate) fn free_bytes(&self) -> u64 {
         if skep_env::now() - self.looked_at.get() > SPACE_VALID {
             self.look();
@@ -61,14 +61,14 @@ impl SpaceGauge {
 
     fn estimate(&self) -> u64 {
         let found = self.found.get();
-        // An estimate below zero means a full target: others use the file system too.
+        // A negative estimate counts as a full target: other programs use the file system too.
         found
             .free_bytes
             .saturating_sub(reserve(found.total_bytes))
             .saturating_sub(self.written_since.get())
     }
 
-    /// Returns whether there is space for `bytes` more, and counts them as written if so.
+    /// Checks whether there is space for `bytes` more. If there is, counts them as written.
     pub(crate) fn admit(&self, bytes: u64) -> FreeSpace {
         let mut free = self.free_bytes();
         if free < bytes.saturating_add(SCARCE_BYTES) {
@@ -83,7 +83,8 @@ impl SpaceGauge {
     }
 }
 
-/// Bytes of a file system of this size that are kept for the target's own records.
+/// Returns how many bytes of a file system of `total_bytes` are kept free for the target's own
+/// records.
 pub(crate) fn reserve(total_bytes: u64) -> u64 {
     (total_bytes / RESERVE_DIVISOR).min(MAX_RESERVE_BYTES)
 }

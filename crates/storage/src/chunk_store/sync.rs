@@ -1,4 +1,4 @@
-//! Makes acknowledged writes durable.
+//! Makes acknowledged changes durable.
 
 use super::ChunkStore;
 use super::chunk_file::ChunkFile;
@@ -7,11 +7,12 @@ use skep_types::{ChunkFileKey, Result};
 use std::collections::BTreeSet;
 
 impl ChunkStore {
-    /// Makes all acknowledged changes of a chunk file durable, and its name. Does nothing for a
-    /// chunk file that does not exist. Cancel-safe.
+    /// Makes all acknowledged changes of a chunk file and its name durable. Does nothing if the
+    /// chunk file does not exist. Cancel-safe.
     ///
     /// # Errors
-    /// `DeviceFailed` if a sync fails: the target refuses writes from then on.
+    /// `DeviceFailed` if a sync or an earlier write has failed. The target refuses writes from then
+    /// on.
     pub async fn sync(&self, key: &ChunkFileKey) -> Result<()> {
         self.check_writable()?;
         match self.existing(key)? {
@@ -32,7 +33,7 @@ impl ChunkStore {
             synced.map_err(|error| self.note_failure(error))?;
             file.is_name_synced.set(true);
         }
-        // Another operation may have met a failure while this one waited.
+        // Another operation may have failed while this one waited for its sync.
         self.check_writable()
     }
 }

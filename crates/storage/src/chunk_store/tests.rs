@@ -1,4 +1,4 @@
-//! The store as a whole: in use, after crashes, and with damage.
+//! Tests of the whole store: in use, after crashes, and with damage.
 
 mod allocation;
 mod crash;
@@ -24,18 +24,18 @@ fn key(number: u64) -> ChunkFileKey {
     ChunkFileKey { inode: InodeId::new(number), generation: 0, component: 0, index: 0 }
 }
 
-/// A new start of the target.
+/// Opens the store, which counts as a new start of the target.
 fn open(directory: &Path) -> Rc<ChunkStore> {
     ChunkStore::open(directory, CLUSTER, TARGET).unwrap()
 }
 
-/// Runs a test's future on an event loop, with a directory for its target.
+/// Runs a test's future on an event loop, with a temporary directory for its target.
 fn run<F: Future<Output = ()> + 'static>(test: impl FnOnce(PathBuf) -> F) {
     let dir = tempfile::tempdir().unwrap();
     skep_env::block_on(test(dir.path().to_owned())).unwrap();
 }
 
-/// Checksums of the granule pieces of data at an offset.
+/// Returns the checksums of the granule pieces of `bytes`, which begin at `offset`.
 fn piece_checksums(offset: u64, bytes: &[u8]) -> Vec<u32> {
     let mut checksums = Vec::new();
     let mut at = 0;
@@ -53,7 +53,7 @@ async fn write(store: &Rc<ChunkStore>, key: ChunkFileKey, offset: u64, bytes: &[
     store.write(&key, STRIPE, offset, &Buf::copy_of(bytes), &checksums).await
 }
 
-/// Reads, and checks that the checksums are right.
+/// Reads a range, and checks that the returned checksums are right.
 async fn read(
     store: &Rc<ChunkStore>,
     key: ChunkFileKey,
@@ -75,7 +75,7 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Changes bytes of a file on disk.
+/// Changes a range of bytes of a file on disk.
 fn tamper(path: &Path, range: Range<u64>, change: impl Fn(u8) -> u8) {
     use std::os::unix::fs::FileExt;
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
@@ -90,7 +90,7 @@ fn written_data_is_read_across_regions_and_holes() {
     run(|dir| async move {
         let store = open(&dir);
         let data = pattern(1, 5 * MIB as usize);
-        // From the middle of a granule, over two borders of regions.
+        // The write starts in the middle of a granule and crosses two region boundaries.
         write(&store, key(1), MIB + 1000, &data[..4 * MIB as usize]).await.unwrap();
         let got = read(&store, key(1), MIB + 1000, 4 << 20).await.unwrap();
         assert!(got == data[..4 * MIB as usize]);

@@ -1,4 +1,4 @@
-//! Truncating chunk files.
+//! Truncates chunk files.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, granule_in_region};
@@ -6,11 +6,12 @@ use skep_format::chunk::{DirtyRegion, REGION_BYTES, RegionHeader, granule_checks
 use skep_types::{ChunkFileKey, GRANULE_BYTES, Result};
 
 impl ChunkStore {
-    /// Truncates a chunk file. A chunk file that is shorter, or does not exist, stays as it is:
+    /// Truncates a chunk file to `size`. Does nothing if the file is shorter or does not exist:
     /// bytes beyond its end read as zeros anyway. Not cancel-safe, see [`super`].
     ///
     /// # Errors
-    /// `Corrupt` if the new end lies within a damaged granule; `DeviceFailed`.
+    /// - `Corrupt` if the new end is within a damaged granule or in a region with a damaged page.
+    /// - `DeviceFailed` if a write fails.
     pub async fn truncate(&self, key: &ChunkFileKey, size: u64) -> Result<()> {
         self.check_writable()?;
         loop {
@@ -28,7 +29,7 @@ impl ChunkStore {
     }
 
     async fn truncate_locked(&self, file: &ChunkFile, size: u64) -> Result<()> {
-        // A size of zero keeps region 0, which holds the stripe.
+        // Even with a size of zero, region 0 stays, because its page contains the stripe.
         let last = region_of(size.saturating_sub(1));
         let _changing = self.dirty.change(file.key, last..last + 1);
         file.note_change();
@@ -40,10 +41,10 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Sets the checksums that the region with the new end has after the truncation.
+    /// Updates the checksums of region `last`, which contains the new end of the file.
     async fn truncate_checksums(&self, file: &ChunkFile, last: u64, size: u64) -> Result<()> {
         let region = self.region(file, last).await?;
-        // Without a page the region is a hole, which has no checksums.
+        // Without a page, the region is a hole and has no checksums.
         let Some(header) = region.header.get() else { return Ok(()) };
         let tail = size % GRANULE_BYTES;
         let start = size - tail;
@@ -63,7 +64,7 @@ impl ChunkStore {
         }
         {
             let mut checksums = region.checksums.borrow_mut();
-            // A size at the end of the region leaves all its granules whole.
+            // If the file ends exactly at the end of the region, all granules of the region stay.
             let first_cleared = if size > 0 && tail == 0 && start == (last + 1) * REGION_BYTES {
                 checksums.len()
             } else {

@@ -1,5 +1,5 @@
-//! Undoes a write that failed in the middle because the disk is full or the file too long: no
-//! half-written data stays visible, and changed data matches its checksums.
+//! Undoes a write that failed in the middle because the disk is full or the file is too long.
+//! Afterwards the file has its old length, and all data matches its checksums.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, granule_in_region, whole_granules};
@@ -11,14 +11,16 @@ use std::io;
 use std::ops::Range;
 
 impl ChunkStore {
-    /// Restores the length of a file, and computes the checksums of its regions from their present
-    /// data. The caller holds the file's lock for the failed writes.
+    /// Restores the length of a file, and recomputes the checksums of the regions that the failed
+    /// writes touched from their present data. The caller must hold the file's lock for these
+    /// writes.
     pub(super) async fn undo(&self, file: &ChunkFile, writes: &[RegionWrite]) -> Result<()> {
         self.truncate_to_size(file)?;
         for write in writes {
             let kept = write.range.start..write.range.end.min(file.size.get());
             if write.was_blank && self.punch(file, write.index, &kept)? {
-                // The write had filled holes only, so punching them again restores the region.
+                // The write had filled only holes, so punching these holes again restores the
+                // region.
                 write.region.header.set(None);
                 write.region.checksums.borrow_mut().fill(0);
                 continue;
@@ -26,7 +28,7 @@ impl ChunkStore {
             self.refresh_checksums(file, write).await?;
             match self.write_page(file, write.index, &write.region) {
                 // There is no space for the page of a region that was blank. The next load accepts
-                // the data as it is, which is correct here.
+                // the data as it is, and that is correct here.
                 Err(error) if error.code() == ErrorCode::NoSpace && write.was_blank => {}
                 other => other?,
             }
@@ -34,15 +36,15 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Punches holes into a region's page and a logical range. Returns `false` if the file system
-    /// does not support it.
+    /// Punches holes into a region's page and into a logical range of its data. Returns `false` if
+    /// the file system does not support holes.
     fn punch(&self, file: &ChunkFile, region: u64, data: &Range<u64>) -> Result<bool> {
         let page = page_offset(region)..page_offset(region) + PAGE_BYTES;
         let ranges = [Some(page), (!data.is_empty()).then(|| physical_range(data))];
         for range in ranges.into_iter().flatten() {
             match file.file.punch_hole(range) {
                 Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(false),
-                // No data can be beyond the longest file.
+                // There can be no data beyond the maximum file length.
                 Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {}
                 other => other.map_err(|error| self.note_failure(file.io_error(error)))?,
             }
@@ -62,7 +64,7 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Removes a file that the failed write created.
+    /// Removes the file if the failed write had created it.
     pub(super) fn drop_if_new(&self, file: &ChunkFile) {
         if file.is_new.get() && file.size.get() == 0 {
             file.is_removed.set(true);

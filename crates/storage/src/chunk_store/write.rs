@@ -1,5 +1,5 @@
-//! Writing, in this order: verify the received data, compute the new checksums, record the regions
-//! to be overwritten, write the data, write the pages.
+//! Writes to chunk files, in this order: verify the received data, compute the new checksums,
+//! record in the dirty log the regions that will be overwritten, write the data, write the pages.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region, granule_in_region, whole_granules};
@@ -17,23 +17,23 @@ use skep_wire::storage::StripeHint;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// The part of a write in one region.
+/// The part of a write that lies in one region.
 pub(super) struct RegionWrite {
     pub(super) index: u64,
-    /// Logical.
+    /// Logical byte range.
     pub(super) range: Range<u64>,
     pub(super) region: Rc<Region>,
-    /// Whether the region was a hole before, page and data.
+    /// Whether page and data of the region were a hole before the write.
     pub(super) was_blank: bool,
-    /// Checksums of the granules of the range, from the first.
+    /// New checksums of the granules that the range touches, in ascending order.
     checksums: Vec<u32>,
 }
 
-/// The data of a write, with its offset.
+/// The received data of a write, with its offset.
 pub(super) struct Incoming<'a> {
     pub(super) offset: u64,
     pub(super) data: &'a Buf,
-    /// As the client computed them, one for each granule piece.
+    /// One checksum per granule piece, as the client computed them.
     pub(super) checksums: &'a [u32],
 }
 
@@ -46,7 +46,7 @@ impl Incoming<'_> {
         self.data.slice((range.start - self.offset) as usize..(range.end - self.offset) as usize)
     }
 
-    /// Granule pieces: logical range and checksum.
+    /// Returns the logical range and the checksum of each granule piece.
     fn pieces(&self) -> impl Iterator<Item = (Range<u64>, u32)> {
         let range = self.range();
         let first = range.start / GRANULE_BYTES;
@@ -56,7 +56,7 @@ impl Incoming<'_> {
         })
     }
 
-    /// Checks that the data arrived as the client sent them.
+    /// Checks that the received data is the data that the client sent.
     fn verify(&self, key: &ChunkFileKey) -> Result<()> {
         let wrong = |problem: String| {
             let context = format!("cannot write to chunk file {key}: {problem}");
@@ -80,14 +80,17 @@ impl Incoming<'_> {
 }
 
 impl ChunkStore {
-    /// Writes `data` at `offset` of a chunk file, which is created if necessary. `checksums` has
-    /// one checksum per granule piece. When this returns, the data survives the end of the process;
-    /// after [`Self::sync`] it survives a power loss. Not cancel-safe, see [`super`].
+    /// Writes `data` at `offset` of a chunk file, which is created if necessary. `checksums` must
+    /// contain one checksum per granule piece. When this returns, the data survives the end of the
+    /// process. After [`Self::sync`], the data also survives a power loss. Not cancel-safe, see
+    /// [`super`].
     ///
     /// # Errors
-    /// `Protocol` if the data does not match the checksums, `NoSpace` or `FileTooLarge`: no data
-    /// has changed (holes within the range may have been filled); `Corrupt` if a granule that is
-    /// only partly overwritten is damaged; `DeviceFailed`.
+    /// - `Protocol` if the data does not match the checksums.
+    /// - `NoSpace` if the target is full, `FileTooLarge` if the write ends beyond the longest chunk
+    ///   file. No data has changed, but holes within the range may have been filled.
+    /// - `Corrupt` if a granule is damaged that the write overwrites only in part.
+    /// - `DeviceFailed` if a write to the device has failed.
     pub async fn write(
         &self,
         key: &ChunkFileKey,
@@ -117,7 +120,7 @@ impl ChunkStore {
         }
     }
 
-    /// Writes to an open file. Returns `false` if it was removed meanwhile.
+    /// Writes to an open file. Returns `false` if the file was removed meanwhile.
     pub(super) async fn write_if_there(
         &self,
         file: &Rc<ChunkFile>,
@@ -176,7 +179,8 @@ impl ChunkStore {
             Ok(()) => {
                 file.size.set(file.size.get().max(range.end));
                 file.is_new.set(false);
-                // A sync that ran beside this write may have missed it: count the change again.
+                // A sync that ran at the same time may have missed this write, so count the change
+                // again.
                 file.note_change();
                 self.wake_cleaner_if_needed();
                 Ok(())
@@ -190,7 +194,7 @@ impl ChunkStore {
         }
     }
 
-    /// Loads the regions and computes their checksums after the write.
+    /// Loads the regions that the write touches, and computes their checksums after the write.
     async fn prepare(&self, file: &ChunkFile, incoming: &Incoming<'_>) -> Result<Vec<RegionWrite>> {
         let mut writes = Vec::with_capacity(2);
         let mut pieces = incoming.pieces().peekable();
@@ -212,8 +216,8 @@ impl ChunkStore {
         Ok(writes)
     }
 
-    /// The checksum of a granule after a piece of it is overwritten. The old bytes must match the
-    /// stored checksum: otherwise damaged bytes would get a valid one.
+    /// Returns the checksum of a granule after a piece of it is overwritten. The old bytes must
+    /// match the stored checksum, since damaged bytes would otherwise get a valid checksum.
     async fn merged_checksum(
         &self,
         file: &ChunkFile,
@@ -238,8 +242,9 @@ impl ChunkStore {
         Ok(granule_checksum(old.bytes()))
     }
 
-    /// Reserves or checks space, so that the file system does not run out of it during the write. A
-    /// file system that cannot reserve may still do so; [`Self::undo`] handles that.
+    /// Reserves or checks space, so that the file system does not run out of space during the
+    /// write. This can still happen on a file system that cannot reserve space; [`Self::undo`]
+    /// handles it.
     fn secure_space(
         &self,
         file: &ChunkFile,
@@ -262,7 +267,7 @@ impl ChunkStore {
                         }
                     }
                 }
-                // Overwriting needs no new space, nor does a write into reserved space.
+                // An overwrite needs no new space, and neither does a write into reserved space.
                 FreeSpace::None => {
                     for range in ranges {
                         if self.unallocated_bytes(file, &range)? > 0 {
@@ -275,7 +280,8 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Records regions that are on the device in the dirty log, before they are changed.
+    /// Records in the dirty log which of the given regions are on the device. The caller must do
+    /// this before it changes these regions.
     pub(super) async fn record_overwrite(
         &self,
         regions: impl Iterator<Item = &Region>,
@@ -336,7 +342,7 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Sets the physical length of the file that belongs to its logical size.
+    /// Sets the physical length of the file to the length that belongs to its logical size.
     pub(super) fn truncate_to_size(&self, file: &ChunkFile) -> Result<()> {
         file.file
             .borrow_std()

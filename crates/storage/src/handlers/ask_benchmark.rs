@@ -1,4 +1,4 @@
-//! `AskBenchmark`: the progress of a benchmark.
+//! `AskBenchmark`: returns the progress of a benchmark.
 
 use super::Call;
 use crate::benchmark::Benchmark;

@@ -1,4 +1,4 @@
-//! `ClearChunk`: makes a range zeros, with holes where possible.
+//! `ClearChunk`: clears a range, so that it reads as zeros, and makes it a hole where possible.
 
 use super::Call;
 use crate::chunk_store::ChunkStore;
@@ -12,7 +12,7 @@ pub(super) async fn handle(
     call: Call<ClearChunk>,
 ) -> Result<(ChunkRangeReply, Option<Buf>)> {
     let ClearChunk { key, offset, length } = call.request;
-    // A range beyond the largest offset means up to the end.
+    // A range that ends beyond the largest offset extends to the end of the file.
     let end = store.clear(&key, offset..offset.saturating_add(length)).await?;
     if call.is_durable {
         store.sync(&key).await?;

@@ -1,4 +1,4 @@
-//! `ListChunks`: lists the chunk files, page by page.
+//! `ListChunks`: returns one page of the list of chunk files.
 
 use super::Call;
 use crate::chunk_store::ChunkStore;

@@ -1,4 +1,4 @@
-//! `ReadChunk`: reads from a chunk file; replies data and checksums.
+//! `ReadChunk`: reads from a chunk file; replies with the data and its checksums.
 
 use super::Call;
 use crate::chunk_store::{ChunkStore, ReadData};

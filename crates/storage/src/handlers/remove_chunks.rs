@@ -1,4 +1,4 @@
-//! `RemoveChunks`: removes (deletes) chunk files durably.
+//! `RemoveChunks`: removes chunk files durably.
 
 use super::Call;
 use crate::chunk_store::ChunkStore;

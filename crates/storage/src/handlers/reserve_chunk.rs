@@ -12,7 +12,7 @@ pub(super) async fn handle(
     call: Call<ReserveChunk>,
 ) -> Result<(ChunkRangeReply, Option<Buf>)> {
     let ReserveChunk { key, offset, length } = call.request;
-    // A range beyond the largest offset is refused by the store as `FileTooLarge`.
+    // If the range ends beyond the largest offset, the store refuses it with `FileTooLarge`.
     let end = store.reserve(&key, offset..offset.saturating_add(length)).await?;
     if call.is_durable {
         store.sync(&key).await?;

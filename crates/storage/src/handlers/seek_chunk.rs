@@ -1,4 +1,4 @@
-//! `SeekChunk`: finds the start of data or of a hole.
+//! `SeekChunk`: finds the next data or hole.
 
 use super::Call;
 use crate::chunk_store::ChunkStore;

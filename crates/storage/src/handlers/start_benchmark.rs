@@ -1,4 +1,4 @@
-//! `StartBenchmark`: starts writing or reading the files of a benchmark.
+//! `StartBenchmark`: starts the write phase or a read phase of a benchmark.
 
 use super::Call;
 use crate::benchmark::Benchmark;

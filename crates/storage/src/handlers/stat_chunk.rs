@@ -1,4 +1,4 @@
-//! `StatChunk`: replies the attributes of a chunk file.
+//! `StatChunk`: returns the attributes of a chunk file.
 
 use super::Call;
 use crate::chunk_store::ChunkStore;

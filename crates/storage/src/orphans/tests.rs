@@ -1,4 +1,4 @@
-//! The clean-up against a metadata target that answers over a socket.
+//! Tests of the clean-up with a metadata target that replies over a socket.
 
 use super::*;
 use skep_env::{Buf, TcpListener};
@@ -15,7 +15,7 @@ use skep_wire::storage::{StripeHint, WhichExistReply};
 const CLUSTER: ClusterId = ClusterId::new([4; 16]);
 const METADATA: TargetId = TargetId::new(1);
 
-/// A map in which one metadata group serves the first hundred shards.
+/// Returns a map in which one metadata group serves the first hundred shards.
 fn map(address: &str) -> ClusterMap {
     let mut map = ClusterMap::empty(CLUSTER);
     map.formatted = true;
@@ -49,7 +49,7 @@ fn map(address: &str) -> ClusterMap {
     map
 }
 
-/// Metadata that reports inodes with an even number as existing.
+/// Serves as a metadata target that reports inodes with even numbers as existing.
 async fn metadata(listener: TcpListener, identity: Identity) {
     let stream = listener.accept().await.unwrap();
     authenticate(&stream, &identity, 1, |_| Ok(())).await.unwrap();
@@ -93,7 +93,7 @@ fn clean_up_removes_only_old_files_without_an_inode() {
                 kept.extend((number % 2 == 0).then_some(key));
             }
         }
-        // No metadata group serves the shard of this one.
+        // No metadata group serves the shard of this chunk file.
         kept.push(write(&store, 100, 1, 0).await);
 
         let an_hour = Duration::from_secs(3600);

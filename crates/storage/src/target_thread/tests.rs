@@ -1,4 +1,4 @@
-//! A target behind real sockets: its thread, the handlers, and their refusals.
+//! Tests of a target over real sockets: its thread, its handlers, and the requests that it refuses.
 
 use super::*;
 use crate::StorageSettings;
@@ -25,8 +25,8 @@ const STRIPE: messages::StripeHint =
 
 fn directory(path: &Path) -> Directory {
     if skep_store::identity::is_initialised(path) {
-        // A program that another test starts has copies of all descriptors for a moment, and the
-        // lock of the directory with them.
+        // A program that another test is starting holds copies of all file descriptors for a
+        // moment, and so the lock of the directory too.
         let deadline = skep_env::now() + Duration::from_secs(10);
         loop {
             match Directory::open(path, DirectoryKind::StorageTarget, Some(CLUSTER)) {
@@ -48,7 +48,7 @@ fn directory(path: &Path) -> Directory {
     Directory::initialise(path, identity).unwrap()
 }
 
-/// A target's thread, as the host holds it.
+/// A running target, with the handles that the host would have.
 struct Running {
     events: MailboxSender<TargetEvent>,
     thread: JoinHandle<Result<()>>,
@@ -58,12 +58,12 @@ fn identity(kind: NodeKind) -> Identity {
     Identity { cluster: CLUSTER, secret: Secret::generate(), node: NodeId::new(2), kind }
 }
 
-/// Starts a target; returns when it serves. The caller ends it.
+/// Starts a target, and returns when it serves. The caller must end the target.
 async fn start(path: &Path, map: ClusterMap) -> Running {
     start_as(path, map, StorageSettings::default().emulation).await
 }
 
-/// As [`start`], with an emulated device.
+/// Like [`start`], with an emulated device.
 async fn start_as(path: &Path, map: ClusterMap, emulation: EmulationSettings) -> Running {
     let (events, mailbox) = Mailbox::new(10).unwrap();
     let (ready, is_ready) = Mailbox::new(1).unwrap();
@@ -82,7 +82,7 @@ async fn start_as(path: &Path, map: ClusterMap, emulation: EmulationSettings) ->
     Running { events, thread }
 }
 
-/// A target with a connection to it. The caller ends the target.
+/// Starts a target and connects to it. The caller must end the target.
 async fn started(path: &Path) -> (Running, Rc<Connection>) {
     let running = start(path, ClusterMap::empty(CLUSTER)).await;
     let connection = connect(&running, Channel::NONE).await;
@@ -267,21 +267,24 @@ fn emulated_rate_delays_replies_only() {
             skep_env::spawn(async move { write(&connection, key(number), &vec![1; bytes]).await })
         };
         let (first, second) = (send(1, 300_000), send(2, 200_000));
-        // Requests that use no device are answered meanwhile, and the data is there.
+        // The target replies at once to requests that do not use the device, and the written data
+        // is visible to them.
         let stat = messages::StatChunk { key: key(2) };
         while !connection.call(&stat, &options).await.unwrap().0.exists {}
-        // Unless making the files took as long as the device takes for the first.
+        // Checked only if creating the files took less time than the device needs for the first
+        // write.
         if passed() < 0.3 {
             assert!(!first.is_finished() && !second.is_finished());
         }
-        // One after the other: the second is done when both are, and so is a sync.
+        // The device serves one request after the other. The second write is complete when both
+        // are, and so is a sync.
         connection.call(&messages::SyncChunk { key: key(1) }, &options).await.unwrap();
         assert!(passed() >= 0.5, "{}", passed());
         first.await.unwrap();
         second.await.unwrap();
         assert_eq!(read(&connection, key(1), 250_000).await.unwrap().len(), 250_000);
         assert!(passed() >= 0.75, "{}", passed());
-        // It is copied, that is, read and written.
+        // A copy counts twice, since the device reads and writes each byte.
         let (from, to) = (key(2), key(3));
         let copy = messages::CopyChunk {
             from,

@@ -33,7 +33,7 @@ fn cleared_range_is_zero_and_a_hole_by_granules() {
         assert_eq!(store.stat(&key(1)).unwrap().size, 7 * MIB, "the size stays");
         let left = store.stat(&key(1)).unwrap().allocated;
         assert!(left + 4 * MIB <= full, "{left} of {full} bytes are left");
-        // Zeros may be written over again, also by a part of a granule.
+        // Data may be written over cleared ranges again, even within a granule.
         write(&store, key(1), MIB + 77, b"new").await.unwrap();
         store.close().await.unwrap();
         data[MIB as usize + 77..MIB as usize + 80].copy_from_slice(b"new");
@@ -96,7 +96,7 @@ fn clearing_records_a_synced_region_before_changing_it() {
             store.clear(&key(1), 2 * MIB..4 * MIB).await.unwrap();
             assert_eq!(store.dirty_log.recorded(), [DirtyRegion { key: key(1), region: 1 }]);
             drop(store);
-            // Either the hole or its page did not reach the device.
+            // Simulates that either the hole or the page did not reach the device.
             let lost = match is_hole_lost {
                 true => physical_offset(2 * MIB)..physical_offset(3 * MIB),
                 false => page_offset(1)..page_offset(1) + 4096,
@@ -117,7 +117,7 @@ fn clearing_records_a_synced_region_before_changing_it() {
             store.clean().await.unwrap();
             assert_eq!(store.dirty_log.recorded(), []);
             drop(store);
-            // From now on it is an ordinary region.
+            // From now on the region counts as intact, so a mismatch is damage.
             tamper(&path, lost.start..lost.start + 1, |byte| byte ^ 1);
             assert!(read(&open(&dir), key(1), 2 * MIB, 4096).await.is_err());
         });
@@ -135,7 +135,7 @@ fn reserved_space_is_allocated_and_reads_as_a_hole() {
         write(&store, key(1), 2 * MIB + 5, b"data").await.unwrap();
         assert_eq!(extents(&store).await, [(2 * MIB, 2 * MIB + 9)]);
         assert_eq!(read(&store, key(1), 2 * MIB, 100).await.unwrap(), b"\0\0\0\0\0data");
-        // Clearing gives it back, also behind the end.
+        // Clearing releases the reserved space, also beyond the end of the file.
         store.clear(&key(1), 0..u64::MAX).await.unwrap();
         let stat = store.stat(&key(1)).unwrap();
         assert_eq!(stat.size, 2 * MIB + 9);
@@ -166,7 +166,7 @@ fn copies_between_chunk_files_keep_holes_and_find_damage() {
         let got = read(&store, key(1), 8192, 5 << 20).await.unwrap();
         assert!(got[..data.len()] == data && got[3 * MIB as usize..] == *b"end");
         assert_eq!(extents(&store).await, [(0, MIB + 8192), (3 * MIB + 8192, 3 * MIB + 8195)]);
-        // A hole is copied over data.
+        // The source range is a hole, the destination contains data.
         assert!(copy(2 * MIB, 8192, 8192).await.unwrap());
         assert_eq!(read(&store, key(1), 8192, 8192).await.unwrap(), [0; 8192]);
         store.close().await.unwrap();

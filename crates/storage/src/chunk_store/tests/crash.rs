@@ -1,4 +1,4 @@
-//! Power losses: a test changes the files of a closed store as a power loss would, and a new start
+//! Power losses: a test changes the files of a closed store like a power loss would. The next start
 //! must distinguish torn writes from damage.
 
 use super::*;
@@ -11,12 +11,12 @@ fn torn_data_of_a_new_region_is_accepted() {
         write(&store, key(1), 0, &data).await.unwrap();
         let path = store.names.path(&key(1));
         drop(store);
-        // A page of the cache that never reached the device.
+        // Simulates a page of the page cache that never reached the device.
         tamper(&path, 4096 + 8192..4096 + 12_288, |_| 0);
         data[8192..12_288].fill(0);
         let store = open(&dir);
         assert!(read(&store, key(1), 0, 100_000).await.unwrap() == data);
-        // From now on it is an ordinary region.
+        // After the clean shutdown the region counts as intact, so a mismatch is damage.
         store.close().await.unwrap();
         tamper(&path, 4096 + 8192..4096 + 8193, |_| 1);
         assert!(read(&open(&dir), key(1), 0, 100_000).await.is_err());
@@ -77,7 +77,8 @@ fn overwriting_records_a_synced_region_before_changing_it() {
         let dirty = DirtyRegion { key: key(1), region: 1 };
         assert_eq!(store.dirty_log.recorded(), [dirty]);
         drop(store);
-        // The new page reached the device, the data didn't; and a bit rotted elsewhere.
+        // Simulates that the new page reached the device but the data did not, and that a bit in
+        // another region flipped.
         let at = physical_offset(2 * MIB);
         tamper(&path, at..at + 11, |_| 7);
         tamper(&path, 4096..4097, |byte| byte ^ 1);
@@ -105,7 +106,8 @@ fn page_of_a_synced_region_may_be_torn_by_an_overwrite() {
 
         let store = open(&dir);
         write(&store, key(1), 0, &pattern(2, 100_000)).await.unwrap();
-        // Old first sector (so: synced), new checksums but for a sector.
+        // The first sector is old, and so is the header's synced mark. The checksums are new except
+        // for one sector.
         tamper_with(&path, 0, &old[..512]);
         tamper_with(&path, 1024, &old[1024..1536]);
         let store = open(&dir);
@@ -146,7 +148,7 @@ fn truncation_within_a_synced_region_is_recorded() {
         store.clean().await.unwrap();
         store.truncate(&key(1), 50_000).await.unwrap();
         assert_eq!(store.dirty_log.recorded().len(), 1);
-        // The page was written, the truncation was not.
+        // Simulates that the page reached the device but the truncation did not.
         let path = store.names.path(&key(1));
         std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(104_096).unwrap();
         let store = open(&dir);

@@ -1,9 +1,11 @@
-//! Damage that no crash explains is an error that names file and target, never data.
+//! Damage that no crash explains must result in an error that names the file and the target, and
+//! never in data.
 
 use super::*;
 use crate::chunk_store::dirty_log::DIRTY_LOG;
 
-/// A file of 5 MiB that is on the device, and the store closed.
+/// Writes a file of 5 MiB, closes the store so that the file is on the device, and returns its
+/// path.
 async fn settled(dir: &Path) -> PathBuf {
     let store = open(dir);
     write(&store, key(1), 0, &pattern(7, 5 * MIB as usize)).await.unwrap();
@@ -29,7 +31,8 @@ fn a_flipped_bit_of_data_is_refused_and_its_neighbours_are_read() {
         let error = read(&store, key(1), 3 * MIB, 100_000).await.unwrap_err();
         assert_names(&error, &path, "granule 769");
         assert!(error.context().contains("t3"), "{error}");
-        // A partial overwrite must not give it a fresh checksum; a whole one mends it.
+        // A partial overwrite must not give the damaged granule a valid checksum. A complete
+        // overwrite repairs it.
         let error = write(&store, key(1), 3 * MIB + 4100, b"new").await.unwrap_err();
         assert_names(&error, &path, "granule 769");
         assert!(store.truncate(&key(1), 3 * MIB + 4100).await.is_err());

@@ -1,14 +1,15 @@
-//! Full disks, on small file systems of their own. The tests need the right to mount: without it
-//! they print a line and pass.
+//! Full disks, on small file systems of their own. The tests need the permission to mount. Without
+//! it they print a line and pass.
 
 use super::*;
 use std::process::Command;
 use std::time::Duration;
 
-/// A small file system, unmounted when dropped.
+/// A small file system, which is unmounted when this is dropped.
 struct Mounted(tempfile::TempDir);
 
-/// The file systems of the tests: they differ in allocation and in the size of holes.
+/// The kinds of file systems that the tests use. They differ in how they allocate space and in the
+/// size of holes.
 const KINDS: [&str; 3] = ["tmpfs", "ext4", "xfs"];
 
 fn succeeds(program: &str, arguments: &[&str]) -> bool {
@@ -49,14 +50,15 @@ impl Drop for Mounted {
     }
 }
 
-/// Takes all the space that there is.
+/// Fills the file system completely with a file at `path`.
 fn fill(path: &Path) {
     use std::io::Write;
     let mut file = std::fs::File::create(path).unwrap();
     for block in [256 << 10, 4096] {
         while file.write_all(&vec![1; block]).is_ok() {}
     }
-    // The file system releases the space that it had preallocated for this file: take that too.
+    // The sync makes the file system release the space that it had preallocated for this file. Fill
+    // that space too.
     let _full = file.sync_all();
     while file.write_all(&[1; 4096]).is_ok() {}
 }
@@ -65,9 +67,9 @@ fn free_bytes(path: &Path) -> u64 {
     skep_env::space(path).unwrap().free_bytes
 }
 
-/// Waits until a disk has `bytes` of free space. Threads of the kernel free the space of removed
-/// files (XFS always; others if a worker of the ring closes the file last): a moment later, or much
-/// later on a busy machine.
+/// Waits until a disk has `bytes` of free space. Kernel threads free the space of removed files:
+/// XFS does so always, other file systems if a worker of the ring closes the file last. This takes
+/// a moment, or much longer on a busy machine.
 async fn space_is_back(path: &Path, bytes: u64) {
     let deadline = skep_env::now() + Duration::from_secs(30);
     while free_bytes(path) < bytes {
@@ -76,8 +78,8 @@ async fn space_is_back(path: &Path, bytes: u64) {
     }
 }
 
-/// Runs a test on each kind of file system. XFS wants 300 MiB at least: there a stranger's file
-/// takes all but `mib`.
+/// Runs a test on each kind of file system, with `mib` MiB of free space. XFS needs at least 300
+/// MiB, so another file takes the rest.
 fn on_small_disks<F: Future<Output = ()> + 'static>(mib: u64, test: impl Fn(PathBuf) -> F) {
     on_small_disks_of(&KINDS, mib, test);
 }
@@ -122,7 +124,8 @@ fn a_full_disk_refuses_writes_whole_and_serves_the_rest() {
         for at in (0..written).step_by(data.len()) {
             assert!(read(&store, key(1), at, data.len() as u32).await.unwrap() == data);
         }
-        // New files leave nothing, existing data may be overwritten, removal frees space.
+        // A refused write leaves no new file behind, existing data can be overwritten, and a
+        // removal frees space.
         assert!(write(&store, key(2), 0, &data).await.is_err());
         assert!(!store.stat(&key(2)).unwrap().exists);
         write(&store, key(1), 1000, &data).await.unwrap();
@@ -141,7 +144,7 @@ fn write_that_runs_out_of_space_is_undone() {
         let old = pattern(1, 600_000);
         write(&store, key(1), 100_000, &old).await.unwrap();
         let free_space = free_bytes(&dir);
-        // A stranger takes the rest behind the back of the gauge.
+        // Another program takes the remaining space, which the store's gauge does not notice.
         fill(&dir.join("stranger"));
         let file = store.existing(&key(1)).unwrap().unwrap();
         for (offset, len) in [(650_000, MIB), (2 * MIB, MIB), (650_000, 2 * MIB), (0, 2 * MIB)] {
@@ -168,7 +171,7 @@ fn write_that_runs_out_of_space_is_undone() {
     });
 }
 
-/// The longest file that the file system of a directory takes.
+/// Returns the maximum file length of a directory's file system.
 fn longest_file(directory: &Path) -> u64 {
     let path = directory.join("probe");
     let file = std::fs::File::create(&path).unwrap();
@@ -189,14 +192,15 @@ fn write_beyond_the_longest_file_is_refused_whole() {
     on_small_disks(16, |dir| async move {
         let longest = longest_file(&dir);
         if longest > 1 << 60 {
-            // The format ends before such a file system does.
+            // On such a file system, the limit of the chunk file format is reached first.
             return;
         }
         let store = open(&dir);
         let data = pattern(3, 100_000);
         write(&store, key(1), 0, &data).await.unwrap();
         let end = skep_format::chunk::logical_size(longest);
-        // Beyond it, across it, and over two regions, the second of them beyond it.
+        // The writes are beyond the limit, across it, and across a region boundary with only the
+        // second region beyond the limit.
         let border = (end / REGION_BYTES + 1) * REGION_BYTES;
         for offset in [1 << 60, end + 4096, end - 50_000, border - 50_000] {
             let error = write(&store, key(1), offset, &data).await.unwrap_err();

@@ -1,4 +1,5 @@
-//! Random operations against the simplest model: the bytes of each chunk file in a vector.
+//! Random operations on the store, compared with the simplest model: the bytes of each chunk file
+//! in a vector.
 
 use super::*;
 use proptest::prelude::*;
@@ -44,13 +45,13 @@ enum Operation {
         file: u64,
     },
     Clean,
-    /// The process is killed and started again: nothing is lost.
+    /// The process is killed and started again. No data may be lost.
     Kill,
-    /// Ended cleanly and started again.
+    /// The target shuts down cleanly and is started again.
     Restart,
 }
 
-/// Places of interest: around granules and regions.
+/// Generates offsets near the boundaries of granules and regions.
 fn place() -> impl Strategy<Value = u64> {
     let border = prop_oneof![
         Just(0),
@@ -93,7 +94,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Contents of the chunk files; `None` for one that does not exist.
+/// The contents of the chunk files; `None` means that the file does not exist.
 #[derive(Default)]
 struct Model([Option<Vec<u8>>; 3]);
 
@@ -113,7 +114,8 @@ impl Model {
         held[range.start.min(end)..end].fill(0);
     }
 
-    /// `size` is the size of the copy afterwards: a hole at the end does not make it longer.
+    /// `size` is the size of the destination after the copy: a hole at the end of the source does
+    /// not extend the destination.
     fn copy(&mut self, from: u64, source: Range<usize>, file: u64, offset: usize, size: usize) {
         let mut bytes = self.read(from, source.clone()).to_vec();
         bytes.resize(source.len(), 0);
@@ -186,7 +188,7 @@ async fn apply(store: &mut Rc<ChunkStore>, dir: &Path, model: &mut Model, operat
     }
 }
 
-/// Whether seeking finds all bytes that are not zero as data, and holes and data alternate.
+/// Checks that seeking reports all nonzero bytes as data, and that holes and data alternate.
 async fn data_is_found(store: &Rc<ChunkStore>, file: u64, bytes: &[u8]) -> bool {
     let mut at = 0;
     while let Some(data) = store.next_data(&key(file), at as u64).await.unwrap() {

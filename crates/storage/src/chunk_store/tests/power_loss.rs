@@ -1,12 +1,12 @@
-//! Power losses for real: a store on a loop device whose image is copied by reflink while it works.
-//! The copy contains the data that was on the device at that moment, without the kernel's page
-//! cache.
+//! Realistic power losses: the store is on a loop device, and a test copies the device's image by
+//! reflink while the store works. The copy contains the data that was on the device at that moment,
+//! without the kernel's page cache.
 //!
-//! Checked after each power loss: every byte can be read; synced data is there, or data that was
-//! written over it since; the incarnation has changed. Not checked: how much unsynced data
-//! survives.
+//! After each power loss, the test checks that every byte can be read and that the incarnation has
+//! changed. Synced data must be present, or data that was written over it later. It does not check
+//! how much unsynced data survives.
 //!
-//! Needs root and `mkfs.xfs`; without them the test prints a line and passes. `SKEP_TEST_SEED`
+//! The test needs root and `mkfs.xfs`. Without them it prints a line and passes. `SKEP_TEST_SEED`
 //! repeats a run.
 
 use super::*;
@@ -20,7 +20,8 @@ const LONGEST: u64 = 5 << 20;
 const ROUNDS: usize = 6;
 const GRANULE: usize = 4096;
 
-/// A disk on a disk: the outer one can copy images at once.
+/// A file system whose image is a file on an outer file system. The outer one can copy the image
+/// instantly by reflink.
 struct Disk {
     _dir: tempfile::TempDir,
     outer: PathBuf,
@@ -69,17 +70,17 @@ impl Disk {
         assert!(succeeds("mount", &options), "{} mounts", image.display());
     }
 
-    /// Copies the present image, on a thread of its own.
+    /// Returns a function that copies the current image, on a thread of its own.
     fn cut(&self) -> impl FnOnce() -> std::thread::JoinHandle<bool> + 'static {
         let (from, to) = (self.image(), self.outer.join(format!("{}.image", self.image + 1)));
         let copy = move || succeeds("cp", &["--reflink=always", text(&from), text(&to)]);
         move || std::thread::spawn(copy)
     }
 
-    /// Puts the copy in the place of the disk.
+    /// Replaces the disk by the copy, which simulates the power loss.
     fn restore(&mut self) {
-        // A worker of the ring, or a program that another test starts, may have a file for a
-        // moment.
+        // A worker of the ring, or a program that another test is starting, may keep a file open
+        // for a moment.
         let deadline = skep_env::now() + Duration::from_secs(20);
         while !succeeds("umount", &[text(&self.inner)]) {
             assert!(skep_env::now() < deadline, "no process uses the disk any more");
@@ -99,7 +100,7 @@ impl Drop for Disk {
     }
 }
 
-/// Numbers from a seed.
+/// A generator of random numbers with a seed.
 struct Random(RefCell<SplitMix64>);
 
 impl Random {
@@ -111,12 +112,12 @@ impl Random {
 /// The contents that a chunk file may have after a power loss.
 #[derive(Default)]
 struct Expected {
-    /// As written last.
+    /// The contents after the last write.
     now: Vec<u8>,
-    /// Size when it was last synced.
+    /// Size in bytes at the last sync.
     synced_size: usize,
-    /// For each granule written since the last sync: its contents at that sync and after each write
-    /// since.
+    /// For each granule that was written since the last sync: its contents at that sync, and after
+    /// each later write.
     versions: BTreeMap<usize, Vec<Vec<u8>>>,
 }
 
@@ -152,7 +153,8 @@ impl Expected {
         self.synced_size = self.now.len();
     }
 
-    /// Checks the contents found after a power loss, which are the expected ones from now on.
+    /// Checks the contents that a start found after a power loss. From then on, these are the
+    /// expected contents.
     fn check(&mut self, found: Vec<u8>, name: &str) {
         assert!(
             found.len() >= self.synced_size,
@@ -162,11 +164,12 @@ impl Expected {
         );
         for index in 0..found.len().div_ceil(GRANULE) {
             let got = granule(&found, index);
-            // The device may have newer bytes than size: bytes beyond it are not visible.
+            // The device may have newer data than the size. Bytes beyond the size are not visible.
             let seen = (found.len() - index * GRANULE).min(GRANULE);
             let is_right = match self.versions.get(&index) {
                 None => got[..seen] == granule(&self.now, index)[..seen],
-                // A part of a page may be older than the rest of it: the device's sectors.
+                // A device writes sectors atomically, so different sectors of a granule may have
+                // different ages.
                 Some(versions) => (0..seen).step_by(512).all(|start| {
                     let sector = start..seen.min(start + 512);
                     versions.iter().any(|version| version[sector.clone()] == got[sector.clone()])
@@ -181,7 +184,7 @@ impl Expected {
         }
         self.synced_size = 0;
         self.versions.clear();
-        // Until the next sync none of it is on the device for certain.
+        // Until the next sync, it is not certain that any of these contents are on the device.
         for index in 0..found.len().div_ceil(GRANULE) {
             self.versions.insert(index, vec![vec![0; GRANULE], granule(&found, index)]);
         }
@@ -204,7 +207,7 @@ async fn write_some(store: &Rc<ChunkStore>, random: &Random, file: u64, expected
     checksums.extend((!head.is_empty()).then(|| crc32c(head)));
     checksums.extend(rest.chunks(GRANULE).map(crc32c));
     let stripe = StripeHint { chunk_bytes: 1 << 20, width: 1, component_start: 0 };
-    // A write during the power loss may be there too.
+    // A write that is in progress during the power loss may survive too.
     expected.written(offset as usize, &bytes);
     store.write(&file_key(file), stripe, offset, &Buf::copy_of(&bytes), &checksums).await.unwrap();
 }
@@ -218,7 +221,7 @@ async fn clear_some(store: &Rc<ChunkStore>, random: &Random, file: u64, expected
     }
 }
 
-/// Works until the disk is copied; returns the incarnation.
+/// Runs random operations until the disk is copied; returns the incarnation.
 async fn work(
     store: Rc<ChunkStore>,
     random: Rc<Random>,
@@ -240,7 +243,7 @@ async fn work(
             0..9 => write_some(&store, &random, file, &mut expected).await,
             9..11 => {
                 store.sync(&file_key(file)).await.unwrap();
-                // Once the copy has started, it may precede this sync.
+                // Once the copy has started, it may contain the state before this sync.
                 if cut.is_none() {
                     expected.synced();
                 }
