@@ -1,5 +1,5 @@
-//! Syncing. Tests of power losses show that the data reaches the disk; these tests show that all
-//! forms of the call work.
+//! Syncing. The tests of power losses show that the data reaches the disk. These tests show that
+//! all forms of the call work.
 
 use crate::{Test, ok};
 use rustix::fs::{Mode, OFlags};
