@@ -1,4 +1,4 @@
-//! Clusters for tests: each is started, mounted and stopped with the program `skep`. A test may
+//! Starts, mounts and stops a separate cluster for a test, with the program `skep`. The test may
 //! kill the processes of its cluster.
 
 use crate::files;
@@ -32,7 +32,8 @@ impl Transport {
     /// Both transports.
     pub const ALL: [Self; 2] = [Self::Uring, Self::Device];
 
-    /// Returns the transport's name on the command line and in the root directory's attribute.
+    /// Returns the name of the transport, as on the command line and in the root directory's
+    /// attribute.
     pub fn name(self) -> &'static str {
         match self {
             Self::Uring => "uring",
@@ -102,7 +103,7 @@ pub fn skep(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Finished 
     finish(Command::new(program()).args(arguments), PATIENCE)
 }
 
-/// An additional mount of a cluster. Dropping it unmounts the file system and kills the mount
+/// An additional mount of a cluster. Dropping it unmounts the file system, and kills the mount
 /// process.
 #[derive(Debug)]
 pub struct Mounted {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
-/// A host with one link to this machine. Dropping it removes the host.
+/// A host that is connected to this machine by one link. Dropping it removes the host.
 #[derive(Debug)]
 pub struct Host {
     name: String,

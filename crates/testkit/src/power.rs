@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// A disk that, like a real disk, keeps only written-back data over a power loss.
+/// A disk that, like a real disk, loses all data in a power loss that was not yet written back.
 #[derive(Debug)]
 pub struct Disk {
     host: PathBuf,
@@ -57,7 +57,7 @@ impl Disk {
     }
 
     fn mount(&self, number: u32) {
-        // A copy has the UUID of the original. XFS mounts it nevertheless with `nouuid`.
+        // A copy has the same UUID as the original. XFS mounts such a copy only with `nouuid`.
         let options = "loop,nouuid";
         run("mount", ["-o", options, text(&self.image(number)), text(&self.disk)]);
     }
@@ -80,7 +80,7 @@ impl Disk {
         number
     }
 
-    /// Replaces the disk's contents with copy `number`. No process may still use the disk.
+    /// Replaces the disk's contents with copy `number`. No process may use the disk any more.
     ///
     /// # Panics
     /// Panics if the disk is still in use, or the copy can't be mounted.

@@ -82,7 +82,8 @@ pub fn finish(command: &mut Command, patience: Duration) -> Finished {
     let ended =
         eventually(patience, || child.try_wait().unwrap_or_else(|error| panic!("{line}: {error}")));
     let Some((status, _)) = ended else {
-        // The reader threads are not joined: a grandchild process may keep the pipes open.
+        // The reader threads are not joined: a grandchild process may keep the pipes open, so that
+        // they never end.
         child.kill().ok();
         panic!("{line}: still runs after {patience:?}");
     };

@@ -2,8 +2,8 @@
 //! simulate power losses.
 //!
 //! A [`Worker`] is the only user of its directory, so the expected contents follow from its own
-//! operations. [`history`] records when each operation began and when the file system acknowledged
-//! it, and which files were synced. After a crash [`verify`] compares the directory with all
+//! operations. [`history`] records when each operation began, when the file system acknowledged the
+//! operation, and which files were synced. After a crash [`verify`] compares the directory with all
 //! allowed states.
 //!
 //! There are three kinds of files:
@@ -32,7 +32,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Number of subdirectories of each worker. Renames cross them, and so cross metadata targets.
+/// Number of subdirectories of each worker: several, so that renames cross directories (and
+/// metadata targets).
 const DIRECTORIES: usize = 4;
 /// Number of names in each subdirectory: few, so that operations often use the same name.
 const NAMES: usize = 12;

@@ -82,7 +82,7 @@ fn log_levels_change_in_running_services_and_mounts() {
     cluster.stop();
 }
 
-/// Regression test: a mount kept the lease that was set when it was mounted, and ignored later
+/// Regression test: a mount kept the lease that applied when it was mounted, and ignored later
 /// settings.
 #[test]
 fn existing_mounts_adopt_a_shorter_lease() {

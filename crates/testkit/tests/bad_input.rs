@@ -68,8 +68,8 @@ fn a_token_of_another_cluster_is_refused() {
     check_message(&mount_with(&scratch, &format!("{key}@{address}")), &["cluster"]);
 }
 
-/// Like in other file systems, a mount point must be a directory, and the mount hides the
-/// directory's contents.
+/// As in other file systems, a mount point must be a directory, and the mount hides the directory's
+/// contents.
 #[test]
 fn mount_points_that_are_none_are_named() {
     let (mut cluster, scratch) = (Cluster::start(Shape::small()), Scratch::new());

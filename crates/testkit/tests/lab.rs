@@ -73,8 +73,8 @@ fn written_rate(lab: &Lab, name: &str, targets: &str) -> f64 {
     bytes / host["seconds"].float()
 }
 
-/// Checks that the measured rate reaches `expected`. It may never exceed this limit. On a busy
-/// machine a few attempts may stay below it.
+/// Checks that the measured rate reaches `expected` and never exceeds it. On a busy machine a few
+/// attempts may stay below this rate.
 fn assert_rate(lab: &Lab, targets: &str, expected: f64) {
     let mut found = Vec::new();
     for attempt in 0..5 {

@@ -68,7 +68,7 @@ fn signals_unmount() {
     cluster.stop();
 }
 
-/// This includes a mount that no program has used: `umount` must not need attributes from a server.
+/// `umount` must not need attributes from a server, not even for a mount that no program has used.
 /// Semantics 4.10.
 #[test]
 fn umount_ends_mounts_while_the_cluster_is_away() {

@@ -39,7 +39,7 @@ impl Place {
         self.path.join("mnt")
     }
 
-    /// Calls the helper like mount(8) does.
+    /// Calls the helper in the same way as mount(8).
     fn helper(&self, options: &str) -> Finished {
         let mut command = Command::new(self.path.join("mount.skep"));
         command.arg(self.cluster.data()).arg(self.mount_point()).args(["-o", options]);
@@ -129,7 +129,7 @@ fn helper_reports_the_cause_of_a_failed_mount() {
     assert_eq!(called.status.code(), Some(1), "{}", called.stderr);
     assert!(called.stderr.contains("usage: mount.skep"), "{}", called.stderr);
     assert_eq!(place.shown(), None, "nothing was mounted");
-    // The mount hides the contents of the directory, like in other file systems.
+    // As in other file systems, the mount hides the contents of the directory.
     let hidden = place.path.join("mnt/file");
     files::write(&hidden, "in the way?");
     place.helper("defaults").expect_success();

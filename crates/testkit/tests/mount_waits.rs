@@ -1,4 +1,4 @@
-//! Mounts that start while management is not reachable, like at boot. They wait as long as
+//! Mounts that start while management is not reachable, for example at boot. They wait as long as
 //! configured. Ending them while they wait leaves nothing behind.
 
 use rustix::process::{Pid, Signal, kill_process};

@@ -1,4 +1,4 @@
-//! A cluster whose services are started one by one, like a service manager does.
+//! A cluster whose services are started one by one, as by a service manager.
 
 use rustix::process::{Pid, Signal, kill_process};
 use skep_testkit::files;
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Directory for the logs of background mounts, instead of the system's log directory.
+/// Environment variable that replaces the system's directory for the logs of background mounts.
 const LOGS_VARIABLE: &str = "LOGS_DIRECTORY";
 
 /// A service, and the socket on which it notifies its manager.
@@ -125,7 +125,7 @@ except OSError as error:
     print(errno.errorcode[error.errno])
 "#;
 
-/// Semantics 3.8: the client's network was disconnected.
+/// Semantics 3.8, for a client whose network was disconnected.
 #[test]
 fn client_disconnected_past_its_lease_overwrites_nothing() {
     let scratch = Scratch::new();

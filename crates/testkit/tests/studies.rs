@@ -184,8 +184,8 @@ const QUICK: &str = "name = 'quick'\ntitle = 'Quick'\nrepetitions = 8\nwait = ['
     [[experiment]]\nname = 'operation'\ntitle = 'Write or read?'\n\
     factors = { operation = ['write', 'read'], access = ['shared-file', 'file-per-process'] }\n";
 
-/// Writes a plan, and creates the directory in which its runs write. Returns the directory of the
-/// study, too.
+/// Writes a plan, and creates the directory in which its runs write. Returns the scratch directory,
+/// and the path of the study in it.
 fn prepare(plan: &str) -> (Scratch, PathBuf) {
     let scratch = Scratch::new();
     files::write(scratch.join("plan.toml"), plan);
@@ -431,7 +431,7 @@ fn study_resumes_in_a_new_lab_after_ctrl_c() {
 
     skep(scratch.path(), &in_own_lab(&lab, &["--resume"])).expect_success();
     assert_eq!(journal_of(&study)[..interrupted.len()], interrupted, "nothing is lost");
-    // The study repeats runs during which this machine was too busy, so some numbers occur twice.
+    // The study repeats runs during which this machine was too busy, so a number may occur twice.
     let numbers: BTreeSet<u64> = runs_of(&study).iter().map(|run| run["run"].number()).collect();
     assert_eq!(numbers.len(), 30);
     assert_eq!(lab.remains(), Vec::<String>::new());

@@ -156,7 +156,7 @@ fn free_space_stays_as_last_reported_without_management() {
     let before = free(cluster.path());
     management.signal(Signal::STOP);
     stranger.set(true);
-    // Wait longer than the maximum age of the report if management ran.
+    // Wait for longer than a report may be old while management runs.
     let shown = eventually(Duration::from_secs(8), || {
         let now = free(cluster.path());
         has_moved(before, now).then_some(now)

@@ -49,7 +49,7 @@ impl State {
 pub struct Crash {
     /// Operations that were acknowledged before this moment must survive.
     pub settled: Instant,
-    /// Synced data, and synced operations that were acknowledged before this moment, must survive.
+    /// Data and operations that were synced and acknowledged before this moment must survive.
     pub begun: Instant,
     /// Operations that began after this moment must have no effect.
     pub ended: Instant,
@@ -86,8 +86,8 @@ impl Crash {
         Self { settled, begun, ended, loses_unsynced_data: true, loses_unsynced_ends: true }
     }
 
-    /// Whether an operation must survive. `acknowledged` is the time of its acknowledgement, and
-    /// `durable` tells whether the operation was synced.
+    /// Whether an operation must survive. `acknowledged` is the time of its acknowledgement;
+    /// `durable` means that the operation was synced.
     pub(crate) fn keeps(&self, acknowledged: Option<Instant>, durable: bool) -> bool {
         acknowledged.is_some_and(|at| at <= self.settled || (durable && at <= self.begun))
     }
@@ -105,8 +105,8 @@ struct Record {
 #[derive(Debug, Default)]
 pub(crate) struct History(BTreeMap<String, Vec<Record>>);
 
-/// Age from which an acknowledged operation survives every crash of a test. Only the newest record
-/// of this age is needed; older ones are dropped.
+/// Age from which an acknowledged operation survives every crash of a test. Of all records of at
+/// least this age, only the newest is kept.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
 
 impl History {
@@ -163,10 +163,10 @@ impl History {
         Some((kept, &records[kept].state))
     }
 
-    /// Whether the length of a file that was found after a crash is final. This needs three
-    /// conditions: the file was closed or synced, its record survived, and the file is as long as
-    /// recorded. (A busy metadata host may have lost the reported length of an unsynced file
-    /// although it kept the name.)
+    /// Whether the length of a file that was found after a crash is final. The file must have been
+    /// closed or synced, its record must have survived, and the file must be as long as recorded.
+    /// (A busy metadata host may have lost the reported length of an unsynced file although it kept
+    /// the name.)
     pub(crate) fn is_end_known(&self, name: &str, found: &State, crash: &Crash) -> bool {
         let is_it = |state: &State, even_unsynced: bool| match (state, found) {
             (

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 /// Name of the log.
 pub(crate) const LOG: &str = "log";
-/// Name of the file of blocks.
+/// Name of the file whose blocks are overwritten.
 pub(crate) const BLOCKS: &str = "blocks";
 /// Length in bytes beyond which the worker truncates the log to zero and starts again.
 const MAX_LOG: u64 = 6 << 20;
@@ -48,8 +48,8 @@ pub(crate) struct Log {
     file: Option<File>,
     seed: u64,
     written: Vec<Written>,
-    /// Whether a truncation to zero has begun and not returned. It may or may not have taken
-    /// effect.
+    /// Whether a truncation to zero has begun and has not returned. The truncation may or may not
+    /// have taken effect.
     is_restarting: bool,
 }
 
@@ -133,8 +133,8 @@ impl Log {
                 found.len()
             ));
         }
-        // Beyond `surviving`, part of an append may be on disk: each byte must be right or still
-        // zero.
+        // Beyond `surviving`, part of an append may be on disk: each byte must be correct, or zero
+        // because it was never written.
         let wrong = found.iter().zip(0_u64..).find(|(byte, offset)| {
             **byte != log_byte(self.seed, *offset) && (*offset < surviving || **byte != 0)
         });

@@ -24,7 +24,8 @@ pub fn first_difference(expected: &[u8], found: &[u8]) -> Option<String> {
     (expected != found).then(|| format!("{found} bytes, not {expected}"))
 }
 
-/// Returns the state of a path, with a file's bytes, and a file's number of hard links.
+/// Returns the state of a path, which includes a file's bytes, and the number of hard links of a
+/// file.
 fn look(path: &Path) -> Result<(State, u64), String> {
     let failed = |error| format!("{}: {error}", path.display());
     let found = fs::symlink_metadata(path).map_err(failed)?;

@@ -1,5 +1,5 @@
 //! Kernel functions that cover only the programs of one mount: watches and leases of files do not
-//! report changes by other mounts. Also functions that Skep does not support.
+//! report changes by other mounts. The tests also cover functions that Skep does not support.
 
 use crate::statements::Stepwise;
 use crate::{Mounts, within_a_second};

@@ -175,8 +175,8 @@ fn attributes_are_stale_for_a_second_at_most(mounts: &Mounts) {
     }
 }
 
-/// An open handle need not show changes (close-to-open consistency). But after a second and another
-/// open of the file, the handle must return the new bytes, also from the page cache.
+/// An open handle need not show changes (close-to-open consistency). But after a second, and after
+/// another open of the file, the handle must return the new bytes, even from the page cache.
 /// Semantics 2.3.
 fn open_handle_sees_synced_bytes(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
@@ -373,7 +373,8 @@ fn listings_agree(mounts: &Mounts) {
     assert_eq!(names(&mounts.one), names(&mounts.other));
 }
 
-/// Semantics 1.4: also between directories, which may lie on different metadata targets.
+/// Semantics 1.4: this includes renames between directories, which may lie on different metadata
+/// targets.
 fn a_name_that_is_replaced_is_never_missing(mounts: &Mounts) {
     for index in 0..8 {
         files::create_dir(mounts.one.join(format!("from-{index}")));

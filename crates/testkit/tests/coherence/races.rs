@@ -131,8 +131,8 @@ fn exchange(top: &Path, first: &str, second: &str) -> rustix::io::Result<()> {
 /// In each round, one mount for each name in `ring` exchanges that directory with the directory
 /// below the next name in the ring. All exchanges run at once. Together they would create a loop
 /// that is not reachable from the root, so metadata must refuse the exchange that would close the
-/// loop. The error depends on whether that mount has already seen the other exchanges: if so, its
-/// names already refer to other directories.
+/// loop. The error depends on whether that mount has already seen the other exchanges. If it has,
+/// its names already refer to other directories.
 fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
     for round in 0..rounds {
         let name = format!("round-{round}");

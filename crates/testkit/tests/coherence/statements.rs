@@ -135,8 +135,8 @@ fn listings_while_the_other_changes_them(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.9: also if the access time is before the modification time. In that case other file
-/// systems update the access time.
+/// Semantics 1.9: reading changes no time, even if the access time is before the modification time.
+/// In that case other file systems update the access time.
 fn reading_changes_no_time(mounts: &Mounts) {
     let at = |seconds| Timespec { tv_sec: seconds, tv_nsec: 7 };
     let times = Timestamps { last_access: at(1000), last_modification: at(2000) };
@@ -364,7 +364,7 @@ fn times_are_seen_once_the_writer_reports_them(mounts: &Mounts) {
     }
 }
 
-/// Semantics 2.8: also if the program does not call `msync`.
+/// Semantics 2.8: `close` writes mapped pages even if the program does not call `msync`.
 fn close_writes_mapped_pages(mounts: &Mounts) {
     files::write(mounts.one.join("file"), vec![b'a'; 2_000_000]);
     let program = "import mmap\n\

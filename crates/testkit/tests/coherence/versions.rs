@@ -91,7 +91,7 @@ impl Story {
         self.pages[page].closed.load(Ordering::SeqCst)
     }
 
-    /// Runs a change of `pages`, and records its begin and its end.
+    /// Runs a change of `pages`, and records its beginning and its end.
     fn change(&self, pages: Range<usize>, number: u64, clears: bool, call: impl FnOnce()) {
         for page in &self.pages[pages.clone()] {
             if clears {

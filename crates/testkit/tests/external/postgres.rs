@@ -1,6 +1,5 @@
 //! PostgreSQL on a mount. While its benchmark runs, the test kills services, then the server, then
-//! the mount. Committed rows survive, independent of the mount on which the database is started
-//! again.
+//! the mount. Committed rows survive, no matter on which mount the database is started again.
 
 use crate::text;
 use skep_testkit::files;

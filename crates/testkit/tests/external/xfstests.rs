@@ -45,7 +45,7 @@ enum Ended {
     TimedOut,
 }
 
-/// One of the two file systems for the tests.
+/// The test or the scratch file system.
 struct Side {
     cluster: Cluster,
     disk: PathBuf,

@@ -1,4 +1,4 @@
-//! Locks between two mounts of which no process dies.
+//! Locks between two mounts while no process dies.
 
 use crate::Mounts;
 use crate::program::Program;
@@ -359,8 +359,8 @@ fn waiters_get_the_lock_in_order_of_arrival(mounts: &Mounts) {
     }
 }
 
-/// After 64 overtaking readers, no further reader gets the lock for a second. Then a waiting reader
-/// gets it, although no program has unlocked.
+/// After 64 readers have overtaken the writer, no further reader gets the lock for a second. Then a
+/// waiting reader gets it, although no program has unlocked.
 /// Semantics 6.4.
 fn readers_overtake_a_waiting_writer_64_times(mounts: &Mounts) {
     for kind in KINDS {

@@ -17,8 +17,8 @@ pub(crate) struct Mounts {
 }
 
 impl Mounts {
-    /// Runs `story` twice, the second time with the mounts exchanged, so that each transport has
-    /// each part.
+    /// Runs `story` twice, the second time with the mounts exchanged, so that each transport plays
+    /// each role.
     pub(crate) fn both_ways(&self, story: impl Fn(&PathBuf, &PathBuf)) {
         story(&self.one, &self.other);
         story(&self.other, &self.one);

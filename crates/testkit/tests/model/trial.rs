@@ -77,7 +77,8 @@ pub(crate) struct Trial {
     scratch: Scratch,
     watch: Watch,
     runs: u32,
-    /// For each step of the last run, whether it had an effect: a kill, or a call that succeeded.
+    /// For each step of the last run, whether the step had an effect: a kill, or a call that
+    /// succeeded.
     effective: Vec<bool>,
 }
 
@@ -135,7 +136,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Returns for each step of the last run whether it had an effect: a kill, or a call that
+    /// Returns for each step of the last run whether the step had an effect: a kill, or a call that
     /// succeeded.
     pub(crate) fn effective(&self) -> &[bool] {
         &self.effective

@@ -23,7 +23,7 @@ const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";
 const ANY: XattrFlags = XattrFlags::empty();
 
-/// Whether a shell command succeeds as a different user, who is only in one group.
+/// Whether a shell command succeeds as a user other than root, in no group but the user's own.
 fn may(directory: &Path, command: &str) -> bool {
     let mut call = Command::new("setpriv");
     call.args(["--reuid", USER, "--regid", USER, "--clear-groups", "sh", "-c", command]);

@@ -219,7 +219,7 @@ fn of_open_files(root: &Path) {
     assert_eq!(text, "12345");
 }
 
-/// A `chown` that changes neither user nor group also clears these bits.
+/// A `chown` that changes neither user nor group also clears the set-user-id and set-group-id bits.
 /// Semantics 1.10.
 fn chown_clears_setuid(root: &Path) {
     let (file, directory) = (root.join("file"), root.join("directory"));
@@ -237,7 +237,8 @@ fn chown_clears_setuid(root: &Path) {
     }
 }
 
-/// Each kind of write by a user clears the bits, and a stat right afterwards shows the new mode.
+/// Each kind of write by a user other than root clears the set-user-id bit, and a stat right
+/// afterwards shows the new mode.
 /// Semantics 1.1 and 1.10.
 fn writes_of_users_clear_setuid(root: &Path) {
     let path = root.join("file");

@@ -28,7 +28,8 @@ fn of_directories(root: &Path) {
     files::sync_all(&files::open(root));
 }
 
-/// The test cannot check more: the kernel does not forward the call to FUSE file systems.
+/// The test checks only that syncfs(2) succeeds: the kernel does not forward the call to FUSE file
+/// systems.
 /// Semantics 5.4.
 fn of_the_file_system_is_no_error(root: &Path) {
     for index in 0..20 {

@@ -69,7 +69,7 @@ fn while_entries_come_and_go(root: &Path) {
     }
 }
 
-/// `rm -r` removes entries while it lists them.
+/// Removes entries during their listing, like `rm -r`.
 fn while_all_entries_are_removed(root: &Path) {
     fill(root, 2500);
     for entry in files::read_dir(root) {

@@ -56,7 +56,7 @@ fn leaves_open_directories_without_a_name(root: &Path) {
     let open = files::open(&path);
     let before = files::metadata_of(&open);
     files::remove_dir(&path);
-    // This holds even if the kernel uses nothing from its caches.
+    // The result is the same if the kernel uses nothing from its caches.
     for flags in [AtFlags::EMPTY_PATH, AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC] {
         let found = ok(rustix::fs::statx(&open, "", flags, StatxFlags::BASIC_STATS));
         assert_eq!((found.stx_nlink, found.stx_ino), (0, before.ino()));
