@@ -1,5 +1,5 @@
-//! A cluster of its own for a test: started, mounted and stopped through the program `skep`, with
-//! processes that the test may kill.
+//! Starts, mounts and stops a separate cluster for a test, with the program `skep`. The test may
+//! kill the processes of its cluster.
 
 use crate::files;
 use crate::process::{self, Process};
@@ -13,9 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// How long `skep up` and `skep down` may take: longer than either waits for any service.
+/// Maximum time for `skep up` and `skep down` to exit: longer than either command waits for any
+/// service.
 const UP_PATIENCE: Duration = Duration::from_secs(200);
-/// Attribute of a mount's root directory with the name of its transport.
+/// Extended attribute of a mount's root directory that contains the name of the transport.
 const TRANSPORT_ATTRIBUTE: &str = "user.skep.transport";
 
 /// How the kernel passes requests to the mount.
@@ -23,7 +24,7 @@ const TRANSPORT_ATTRIBUTE: &str = "user.skep.transport";
 pub enum Transport {
     /// FUSE over io_uring.
     Uring,
-    /// Reads and writes of /dev/fuse.
+    /// Reads from and writes to /dev/fuse.
     Device,
 }
 
@@ -31,7 +32,8 @@ impl Transport {
     /// Both transports.
     pub const ALL: [Self; 2] = [Self::Uring, Self::Device];
 
-    /// The transport's name on the command line and in the root's attribute.
+    /// Returns the name of the transport, as on the command line and in the root directory's
+    /// attribute.
     pub fn name(self) -> &'static str {
         match self {
             Self::Uring => "uring",
@@ -43,15 +45,15 @@ impl Transport {
 /// The number of services and targets of a cluster, and its options.
 #[derive(Debug, Clone)]
 pub struct Shape {
-    /// Metadata targets.
+    /// Number of metadata targets.
     pub metadata_targets: usize,
-    /// Storage services.
+    /// Number of storage services.
     pub storage_services: usize,
-    /// Storage targets of each storage service.
+    /// Number of storage targets of each storage service.
     pub targets_per_service: usize,
-    /// Transport of the mount that `skep up` makes.
+    /// Transport of the mount that `skep up` creates.
     pub transport: Transport,
-    /// More arguments of `skep up`.
+    /// Further arguments for `skep up`.
     pub more: Vec<String>,
 }
 
@@ -68,17 +70,18 @@ impl Default for Shape {
 }
 
 impl Shape {
-    /// One service of each kind, and two storage targets: for tests that need no more.
+    /// Returns a shape with one service of each kind and two storage targets, for tests that need
+    /// no more.
     pub fn small() -> Self {
         Self { metadata_targets: 1, storage_services: 1, targets_per_service: 2, ..Self::default() }
     }
 }
 
-/// The path of the program under test: next to the test's own executable, in the target directory
-/// of the same profile.
+/// Returns the path of the program under test: `skep` in the target directory of the test's own
+/// build profile.
 ///
 /// # Panics
-/// If the program is not built.
+/// Panics if the program has not been built.
 pub fn program() -> PathBuf {
     let test = std::env::current_exe().expect("/proc names the executable");
     let place = test.ancestors().nth(2).expect("tests lie in target/<profile>/deps");
@@ -92,15 +95,16 @@ pub fn program() -> PathBuf {
     program
 }
 
-/// Runs `skep` with these arguments to its end.
+/// Runs `skep` with `arguments`, and waits until it exits.
 ///
 /// # Panics
-/// If the program takes longer than a minute.
+/// Panics if the program runs longer than a minute.
 pub fn skep(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Finished {
     finish(Command::new(program()).args(arguments), PATIENCE)
 }
 
-/// A further mount of a cluster. Dropping it unmounts, and kills the mount's process.
+/// An additional mount of a cluster. Dropping it unmounts the file system, and kills the mount
+/// process.
 #[derive(Debug)]
 pub struct Mounted {
     path: PathBuf,
@@ -108,24 +112,25 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// The mount point.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Unmounts, and waits until the mount's process has ended by itself.
+    /// Unmounts, and waits until the mount process exits on its own.
     ///
     /// # Panics
-    /// If either takes too long, or the process fails.
+    /// Panics if `umount` fails, or if the mount process does not exit successfully within a
+    /// minute.
     pub fn unmount(mut self) {
         finish(Command::new("umount").arg(&self.path), PATIENCE).expect_success();
         self.ends();
     }
 
-    /// Waits until the mount's process has ended by itself.
+    /// Waits until the mount process exits on its own.
     ///
     /// # Panics
-    /// If that takes too long, or the process fails.
+    /// Panics if the mount process does not exit successfully within a minute.
     pub fn wait_for_end(mut self) {
         self.ends();
     }
@@ -137,15 +142,15 @@ impl Mounted {
         assert!(status.success(), "the mount's process ended with {status}");
     }
 
-    /// Sends a signal to the mount's process.
+    /// Sends a signal to the mount process.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("our own child");
     }
 
-    /// Kills the mount's process with SIGKILL, and unmounts.
+    /// Kills the mount process with SIGKILL, and unmounts.
     ///
     /// # Panics
-    /// If either fails.
+    /// Panics if the process cannot be killed, or if `umount` fails.
     pub fn kill(mut self) {
         self.child.kill().expect("our own child");
         self.child.wait().expect("our own child");
@@ -158,7 +163,8 @@ impl Drop for Mounted {
         if self.child.try_wait().is_ok_and(|ended| ended.is_some()) {
             return;
         }
-        // A test may have stopped the process; umount(8) would wait for its reply to a stat.
+        // A test may have suspended the mount process; umount(8) would then wait forever for its
+        // reply to a stat.
         self.signal(Signal::CONT);
         finish(Command::new("umount").arg("--lazy").arg(&self.path), PATIENCE);
         self.child.kill().ok();
@@ -173,16 +179,17 @@ pub struct Cluster {
     mount_point: PathBuf,
     shape: Shape,
     next_mount: u32,
-    // The last field, so that it is dropped after all others.
+    // Fields are dropped in the order of declaration: the directory must be removed last.
     scratch: Option<Scratch>,
 }
 
 impl Cluster {
-    /// Starts a new cluster in a directory of its own. The variable `SKEP_TEST_PATTERN` sets the
-    /// stripe pattern of its files, so that any test can be run with another pattern.
+    /// Starts a new cluster in a temporary directory. The environment variable `SKEP_TEST_PATTERN`
+    /// sets the stripe pattern of the cluster's files, so that any test can be run with a different
+    /// pattern.
     ///
     /// # Panics
-    /// If `skep up` fails.
+    /// Panics if `skep up` fails, or if the pattern cannot be set.
     pub fn start(shape: Shape) -> Self {
         let scratch = Scratch::new();
         let mut cluster = Self::start_in(scratch.path(), shape);
@@ -193,20 +200,20 @@ impl Cluster {
         cluster
     }
 
-    /// Sets the stripe pattern that new files and directories inherit from `directory`.
+    /// Sets the stripe pattern that new files and directories in `directory` inherit.
     ///
     /// # Panics
-    /// If `skep entry set` fails.
+    /// Panics if `skep entry set` fails.
     pub fn hand_down(&self, directory: &Path, pattern: &str) {
         let words = ["entry", "set", "--pattern", pattern];
         finish(Command::new(program()).args(words).arg(directory), PATIENCE).expect_success();
     }
 
-    /// Starts a cluster below a directory of the caller: a new one, or the one that was stopped
-    /// there.
+    /// Starts a cluster whose data and mount point lie in `directory`: a new cluster, or the
+    /// stopped cluster whose data is there.
     ///
     /// # Panics
-    /// If `skep up` fails.
+    /// Panics if `skep up` fails.
     pub fn start_in(directory: &Path, shape: Shape) -> Self {
         let (data, mount_point) = (directory.join("data"), directory.join("mnt"));
         let cluster = Self { data, mount_point, shape, next_mount: 1, scratch: None };
@@ -215,10 +222,10 @@ impl Cluster {
         cluster
     }
 
-    /// Calls `skep up`, for a cluster that was stopped.
+    /// Runs `skep up --detach`, which also restarts a stopped cluster.
     ///
     /// # Panics
-    /// If the program takes longer than 200 s.
+    /// Panics if the program runs longer than 200 s.
     pub fn up(&self) -> Finished {
         let shape = &self.shape;
         let mut command = Command::new(program());
@@ -231,10 +238,10 @@ impl Cluster {
         finish(command.args(&shape.more), UP_PATIENCE)
     }
 
-    /// Calls `skep down`, and checks that no process and no mount of the cluster is left.
+    /// Runs `skep down`, and checks that no process and no mount of the cluster remains.
     ///
     /// # Panics
-    /// If `skep down` fails, or a process or mount is left.
+    /// Panics if `skep down` fails, or if a process or mount remains.
     pub fn stop(&self) {
         let mut command = Command::new(program());
         command.args(["down", "--data-dir"]).arg(&self.data);
@@ -247,20 +254,20 @@ impl Cluster {
         assert_eq!(mounts_below(&self.mount_point), Vec::<PathBuf>::new());
     }
 
-    /// The mount point.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         &self.mount_point
     }
 
-    /// The cluster's data directory.
+    /// Returns the cluster's data directory.
     pub fn data(&self) -> &Path {
         &self.data
     }
 
-    /// Waits until the cluster's own mount replies again, after its process was killed.
+    /// Waits until the mount that `skep up` created replies again after its process was killed.
     ///
     /// # Panics
-    /// If the mount does not reply within a minute.
+    /// Panics if the mount does not reply within a minute.
     pub fn wait_for_mount(&self) {
         wait_for("the mount is back", PATIENCE, || {
             let point = rustix::fs::statvfs(&self.mount_point).ok()?;
@@ -268,24 +275,25 @@ impl Cluster {
         });
     }
 
-    /// Mounts the cluster once more.
+    /// Mounts the cluster at an additional mount point.
     ///
     /// # Panics
-    /// If the mount is not there within a minute, or has another transport.
+    /// Panics if the mount does not reply within a minute, or if it has a different transport.
     pub fn mount(&mut self, transport: Transport) -> Mounted {
         self.mount_with(transport, "defaults")
     }
 
-    /// As [`Self::mount`], with `options` as in `mount -o`.
+    /// Like [`Self::mount`], with `options` in the syntax of `mount -o`.
     ///
     /// # Panics
-    /// As [`Self::mount`].
+    /// Panics like [`Self::mount`].
     pub fn mount_with(&mut self, transport: Transport, options: &str) -> Mounted {
         let name = format!("mnt-{}", self.next_mount);
         let path = self.mount_point.with_file_name(&name);
         self.next_mount += 1;
         files::create_dir_all(&path);
-        // Beside the logs of the services: a failing test prints all logs there.
+        // Next to the logs of the services: when a test fails, all logs of this directory are
+        // printed.
         let log = self.data.join("logs").join(name).with_extension("log");
         let log = files::create(log);
         let mut child = Command::new(program())
@@ -314,35 +322,35 @@ impl Cluster {
         String::from_utf8(bytes[..len].to_vec()).ok()
     }
 
-    /// Checks the transport of the mount at `path`.
+    /// Checks that the mount at `path` uses `transport`.
     ///
     /// # Panics
-    /// If the mount has another transport.
+    /// Panics if the mount uses a different transport.
     pub fn assert_transport(&self, path: &Path, transport: Transport) {
         let found = self.transport_of(path);
         assert_eq!(found.as_deref(), Some(transport.name()), "transport of {}", path.display());
     }
 
-    /// The cluster's processes of one role: `management`, `metadata`, `storage`, `mount` or `up`
-    /// (the supervisor), oldest first.
+    /// Returns the cluster's processes with one role, in ascending order of process ids. Roles are
+    /// `management`, `metadata`, `storage`, `mount` and `up` (the supervisor).
     pub fn processes(&self, role: &str) -> Vec<Process> {
         let mut found = process::below(&self.data);
         found.retain(|process| process.role() == role);
         found
     }
 
-    /// Kills all processes at once, as a power loss does.
+    /// Kills all processes of the cluster with SIGKILL, and unmounts all its mounts.
     pub fn kill_all(&self) {
         crate::scratch::clear(&self.data);
         crate::scratch::clear(&self.mount_point);
     }
 
-    /// All chunk files of the cluster's targets, in no order. Targets may create and remove some
-    /// meanwhile.
+    /// Returns the paths of all chunk files of the cluster's targets, in no particular order.
+    /// Targets may create and remove chunk files during the call.
     pub fn chunk_files(&self) -> Vec<PathBuf> {
         let (mut found, mut directories) = (Vec::new(), vec![self.data.clone()]);
         while let Some(directory) = directories.pop() {
-            // A path that has vanished since it was listed is neither directory nor file.
+            // A directory that has vanished since it was listed counts as empty.
             for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
                 let path = entry.path();
                 if path.is_dir() {
@@ -355,25 +363,26 @@ impl Cluster {
         found
     }
 
-    /// Runs `skep` with these arguments and with `--cluster` for this cluster.
+    /// Runs `skep` with `arguments` and `--cluster` for this cluster, and returns its standard
+    /// output.
     ///
     /// # Panics
-    /// If the program fails.
+    /// Panics if the program fails.
     pub fn skep(&self, arguments: &[&str]) -> String {
         self.try_skep(arguments).expect_success()
     }
 
-    /// As [`Self::skep`], but the program may fail.
+    /// Like [`Self::skep`], but returns the result even if the program fails.
     pub fn try_skep(&self, arguments: &[&str]) -> Finished {
         let mut command = Command::new(program());
         command.args(arguments).arg("--cluster").arg(&self.data);
         finish(&mut command, PATIENCE)
     }
 
-    /// As [`Self::skep`], and reads the JSON that the program prints.
+    /// Like [`Self::skep`] with `--output json`, and parses the output.
     ///
     /// # Panics
-    /// If the program fails or prints no JSON.
+    /// Panics if the program fails or its output is not JSON.
     pub fn skep_json(&self, arguments: &[&str]) -> serde_json::Value {
         let text = self.skep(&[arguments, &["--output", "json"]].concat());
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}\n{text}"))

@@ -1,8 +1,8 @@
 //! File system calls that a test expects to succeed.
 //!
-//! Owns the message of such a failure: the call, the path (which shows the mount) and the error
-//! with its number, at the line of the test. The functions have the names of `std::fs` and
-//! `std::fs::File`. Tests use the standard library for calls that they expect to fail.
+//! Owns the failure message: the call, the path (which shows the mount), and the error with its
+//! number, reported at the source line of the test. The functions have the names of `std::fs` and
+//! `std::fs::File`. For calls that must fail, tests use the standard library.
 //!
 //! # Panics
 //! Every function here panics if its call fails.
@@ -33,7 +33,8 @@ impl<T, E: Into<io::Error>> OrFail<T> for Result<T, E> {
     }
 }
 
-/// Unwraps the result of a call on an open file, whose path the kernel still has.
+/// Unwraps the result of a call on an open file. The failure message contains the path from
+/// /proc/self/fd.
 #[track_caller]
 fn of_file<T>(result: io::Result<T>, call: &str, file: &File) -> T {
     match result {
@@ -46,7 +47,7 @@ fn of_file<T>(result: io::Result<T>, call: &str, file: &File) -> T {
     }
 }
 
-/// Writes a file of exactly `bytes`: creates it, or replaces its contents.
+/// Creates a file with the contents `bytes`, or replaces the contents of an existing file.
 #[track_caller]
 pub fn write(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
     let path = path.as_ref();
@@ -74,14 +75,14 @@ pub fn open(path: impl AsRef<Path>) -> File {
     File::open(path).or_fail("open", path)
 }
 
-/// Opens a file for writing: creates it, or empties it.
+/// Opens a file for writing: creates it, or truncates it to zero.
 #[track_caller]
 pub fn create(path: impl AsRef<Path>) -> File {
     let path = path.as_ref();
     File::create(path).or_fail("create", path)
 }
 
-/// Creates a file that does not exist yet, and opens it for reading and writing.
+/// Creates a file that must not exist yet, and opens it for reading and writing.
 #[track_caller]
 pub fn create_new(path: impl AsRef<Path>) -> File {
     let path = path.as_ref();
@@ -102,14 +103,14 @@ pub fn remove_file(path: impl AsRef<Path>) {
     fs::remove_file(path).or_fail("remove_file", path)
 }
 
-/// Makes a directory.
+/// Creates a directory.
 #[track_caller]
 pub fn create_dir(path: impl AsRef<Path>) {
     let path = path.as_ref();
     fs::create_dir(path).or_fail("create_dir", path)
 }
 
-/// Makes a directory and its missing parents.
+/// Creates a directory and its missing parents.
 #[track_caller]
 pub fn create_dir_all(path: impl AsRef<Path>) {
     let path = path.as_ref();
@@ -123,7 +124,7 @@ pub fn remove_dir(path: impl AsRef<Path>) {
     fs::remove_dir(path).or_fail("remove_dir", path)
 }
 
-/// Removes a directory with everything below it.
+/// Removes a directory and all its contents.
 #[track_caller]
 pub fn remove_dir_all(path: impl AsRef<Path>) {
     let path = path.as_ref();
@@ -137,42 +138,42 @@ pub fn read_dir(path: impl AsRef<Path>) -> ReadDir {
     fs::read_dir(path).or_fail("read_dir", path)
 }
 
-/// Attributes of a path; follows symbolic links.
+/// Returns the attributes of a path; follows symbolic links.
 #[track_caller]
 pub fn metadata(path: impl AsRef<Path>) -> Metadata {
     let path = path.as_ref();
     fs::metadata(path).or_fail("metadata", path)
 }
 
-/// Attributes of a path; does not follow a symbolic link.
+/// Returns the attributes of a path; does not follow a symbolic link.
 #[track_caller]
 pub fn symlink_metadata(path: impl AsRef<Path>) -> Metadata {
     let path = path.as_ref();
     fs::symlink_metadata(path).or_fail("symlink_metadata", path)
 }
 
-/// Changes permissions.
+/// Changes the permissions of a path.
 #[track_caller]
 pub fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) {
     let path = path.as_ref();
     fs::set_permissions(path, permissions).or_fail("set_permissions", path)
 }
 
-/// The target of a symbolic link.
+/// Returns the target of a symbolic link.
 #[track_caller]
 pub fn read_link(path: impl AsRef<Path>) -> PathBuf {
     let path = path.as_ref();
     fs::read_link(path).or_fail("read_link", path)
 }
 
-/// An absolute path without symbolic links.
+/// Returns the absolute path of `path` without symbolic links.
 #[track_caller]
 pub fn canonicalize(path: impl AsRef<Path>) -> PathBuf {
     let path = path.as_ref();
     fs::canonicalize(path).or_fail("canonicalize", path)
 }
 
-/// Changes user and group; `None` leaves one as it is.
+/// Changes the owning user and group of a path; `None` leaves the user or group unchanged.
 #[track_caller]
 pub fn chown(path: impl AsRef<Path>, user: Option<u32>, group: Option<u32>) {
     let path = path.as_ref();
@@ -186,21 +187,21 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     fs::rename(from, to).or_fail(&format!("rename {} to", from.display()), to)
 }
 
-/// Makes the name `to` for the file `from`.
+/// Creates the hard link `to` to the file `from`.
 #[track_caller]
 pub fn hard_link(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let (from, to) = (from.as_ref(), to.as_ref());
     fs::hard_link(from, to).or_fail(&format!("hard_link {} to", from.display()), to)
 }
 
-/// Copies the contents and permissions of a file; returns their length.
+/// Copies the contents and permissions of a file; returns the number of bytes copied.
 #[track_caller]
 pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> u64 {
     let (from, to) = (from.as_ref(), to.as_ref());
     fs::copy(from, to).or_fail(&format!("copy {} to", from.display()), to)
 }
 
-/// Makes a symbolic link `to` that points to `from`.
+/// Creates the symbolic link `to` with the target `from`.
 #[track_caller]
 pub fn symlink(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let (from, to) = (from.as_ref(), to.as_ref());
@@ -219,7 +220,7 @@ pub fn read_exact_at(file: &File, buffer: &mut [u8], offset: u64) {
     of_file(file.read_exact_at(buffer, offset), "read_exact_at", file)
 }
 
-/// Reads once at `offset`; returns the number of bytes.
+/// Calls pread(2) once at `offset`; returns the number of bytes read.
 #[track_caller]
 pub fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> usize {
     of_file(file.read_at(buffer, offset), "read_at", file)
@@ -237,13 +238,13 @@ pub fn read_exact(mut file: &File, buffer: &mut [u8]) {
     of_file(file.read_exact(buffer), "read_exact", file)
 }
 
-/// Waits until data and attributes are on stable storage.
+/// Waits until the file's data and attributes are on stable storage.
 #[track_caller]
 pub fn sync_all(file: &File) {
     of_file(file.sync_all(), "sync_all", file)
 }
 
-/// Waits until data is on stable storage.
+/// Waits until the file's data is on stable storage.
 #[track_caller]
 pub fn sync_data(file: &File) {
     of_file(file.sync_data(), "sync_data", file)
@@ -255,20 +256,20 @@ pub fn set_len(file: &File, len: u64) {
     of_file(file.set_len(len), "set_len", file)
 }
 
-/// Allocates, clears or removes a range of a file, depending on `flags`.
+/// Allocates, zeroes or removes a range of a file, depending on `flags`.
 #[track_caller]
 pub fn fallocate(file: &File, flags: FallocateFlags, offset: u64, len: u64) {
     of_file(rustix::fs::fallocate(file, flags, offset, len).map_err(Into::into), "fallocate", file)
 }
 
-/// Waits until everything of the file system at `path` is on stable storage.
+/// Waits until all data and attributes of the file system at `path` are on stable storage.
 #[track_caller]
 pub fn syncfs(path: impl AsRef<Path>) {
     let path = path.as_ref();
     rustix::fs::syncfs(open(path)).or_fail("syncfs", path)
 }
 
-/// Attributes of an open file.
+/// Returns the attributes of an open file.
 #[track_caller]
 pub fn metadata_of(file: &File) -> Metadata {
     of_file(file.metadata(), "metadata_of", file)

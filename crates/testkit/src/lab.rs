@@ -1,5 +1,4 @@
-//! Labs of `skep lab` for tests: each has a name of its own, and is removed even when the test
-//! fails.
+//! Labs of `skep lab` for tests. Each lab has a unique name, and is removed even if the test fails.
 
 use crate::cluster::program;
 use crate::files;
@@ -12,66 +11,66 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How long a command may take: a lab starts a whole cluster in network namespaces.
+/// Maximum run time of a `skep lab` command: a lab starts a whole cluster in network namespaces.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
-/// A name for a lab. Dropping it removes the lab with `skep lab down`.
+/// The name of a lab. Dropping it removes the lab with `skep lab down`.
 #[derive(Debug)]
 pub struct Lab(String);
 
 impl Lab {
-    /// A new name; the lab does not exist yet.
+    /// Returns a new name. The lab itself does not exist yet.
     pub fn new() -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         Self(format!("t{}x{number}", std::process::id()))
     }
 
-    /// The name.
+    /// Returns the lab's name.
     pub fn name(&self) -> &str {
         &self.0
     }
 
-    /// A command `skep lab VERB --name NAME` with more arguments.
+    /// Returns the command `skep lab VERB --name NAME`, followed by the arguments `more`.
     pub fn command(&self, verb: &str, more: &[&str]) -> Command {
         let mut command = Command::new(program());
         command.args(["lab", verb, "--name", &self.0]).args(more);
         command
     }
 
-    /// Runs [`Self::command`] to its end.
+    /// Runs [`Self::command`], and waits until it exits.
     ///
     /// # Panics
-    /// If the program takes longer than two minutes.
+    /// Panics if the program runs longer than two minutes.
     pub fn call(&self, verb: &str, more: &[&str]) -> Finished {
         finish(&mut self.command(verb, more), PATIENCE)
     }
 
-    /// Runs [`Self::command`], and reads the JSON that it prints.
+    /// Runs [`Self::command`] with `--output json`, and parses the output.
     ///
     /// # Panics
-    /// If the program prints no JSON.
+    /// Panics if the output is not JSON.
     pub fn json(&self, verb: &str, more: &[&str]) -> Value {
         let finished = self.call(verb, &[&["--output", "json"], more].concat());
         serde_json::from_str(&finished.stdout)
             .unwrap_or_else(|error| panic!("{finished:?}: {error}"))
     }
 
-    /// The directory of the lab's state.
+    /// Returns the directory of the lab's state.
     pub fn directory(&self) -> PathBuf {
         Path::new("/run/skep-lab").join(&self.0)
     }
 
-    /// The mount of a client host.
+    /// Returns the mount point of a client host.
     pub fn mount(&self, host: &str) -> PathBuf {
         self.directory().join("mnt").join(host)
     }
 
-    /// Ids of all processes with the lab's name in their environment.
+    /// Returns the ids of all processes whose environment contains the lab's name.
     ///
     /// # Panics
-    /// If /proc can't be read.
+    /// Panics if /proc cannot be read.
     pub fn processes(&self) -> Vec<u32> {
         let mark = format!("SKEP_LAB_PROCESS={}", self.0);
         let is_marked = |pid: &u32| {
@@ -83,10 +82,10 @@ impl Lab {
         pids.filter(is_marked).collect()
     }
 
-    /// All processes, network namespaces, mounts and directories of the lab.
+    /// Lists the processes, network namespaces, mounts and directories of the lab that exist.
     ///
     /// # Panics
-    /// If /proc can't be read.
+    /// Panics if /proc cannot be read.
     pub fn remains(&self) -> Vec<String> {
         let mut found: Vec<String> =
             self.processes().iter().map(|pid| format!("process {pid}")).collect();
@@ -121,7 +120,7 @@ impl Drop for Lab {
     }
 }
 
-/// Prints the last lines of all logs, so that a failure in CI can be understood.
+/// Prints the last lines of all logs in `directory`, so that a failure in CI can be understood.
 fn print_logs(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let text = fs::read_to_string(entry.path()).unwrap_or_default();

@@ -1,18 +1,25 @@
 //! Starts real clusters for black-box tests: real daemons, real sockets, real mounts.
 //!
-//! Owns the tools that such tests share: directories that are removed even when a test fails
-//! ([`Scratch`]), the cluster ([`Cluster`]) and its mounts, its processes and how to kill them
-//! ([`process`]), disks that can lose their power ([`power`]), network namespaces ([`network`]),
-//! labs ([`lab`]), file system calls that must succeed ([`files`]), typed views of printed JSON
-//! ([`view`]), trees to compare ([`tree`]), random workloads whose results can be checked
-//! ([`workload`]), a runner for many short tests on one cluster ([`suite`]). It uses
-//! Skep only as users do: by the program `skep` and by its mounts. The only crate of Skep that it
-//! links is `skep-types`, for random numbers.
+//! Owns the tools that such tests share:
+//! - [`Scratch`]: directories that are removed even if a test fails
+//! - [`Cluster`]: a cluster and its mounts
+//! - [`process`]: the processes of a cluster, and signals to them
+//! - [`power`]: disks that simulate power losses
+//! - [`network`]: hosts in network namespaces
+//! - [`lab`]: labs of `skep lab`
+//! - [`files`]: file system calls that must succeed
+//! - [`view`]: typed views of JSON output
+//! - [`tree`]: directory trees to compare
+//! - [`workload`]: random workloads whose results can be checked
+//! - [`suite`]: a runner for many short tests on one cluster
+//!
+//! The crate uses Skep only as users do: through the program `skep` and through mounts. The only
+//! crate of Skep that it links is `skep-types`, for random numbers.
 //!
 //! # Running
-//! `cargo xtask ci --only black-box` builds `skep` and runs all of it, as root, one test at a time.
-//! To run one file: `cargo build -p skep-ctl && cargo test -p skep-testkit --test posix`. Tests
-//! look for the program in the target directory of their own profile, and do not build it.
+//! `cargo xtask ci --only black-box` builds `skep` and runs all tests as root, one at a time. To
+//! run one file: `cargo build -p skep-ctl && cargo test -p skep-testkit --test posix`. Tests look
+//! for the program in the target directory of their own build profile, and do not build it.
 //!
 //! # Panics
 //! Every function panics if it fails, with a message that names the expected result.

@@ -1,5 +1,4 @@
-//! Hosts made with network namespaces: each has an address of its own and a link that a test can
-//! disconnect.
+//! Hosts in network namespaces: each has its own address, and a link that a test can disconnect.
 
 use crate::program::{finish, run};
 use std::path::Path;
@@ -9,7 +8,7 @@ use std::time::Duration;
 
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
-/// A host with one link to this one. Removed when dropped.
+/// A host that is connected to this machine by one link. Dropping it removes the host.
 #[derive(Debug)]
 pub struct Host {
     name: String,
@@ -21,14 +20,14 @@ pub struct Host {
 }
 
 impl Host {
-    /// Makes a host.
+    /// Creates a host.
     ///
     /// # Panics
-    /// Without root, or where the kernel has no network namespaces.
+    /// Panics if the test does not run as root, or if the kernel has no network namespaces.
     pub fn new() -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let id = std::process::id();
-        // Addresses for tests of networks (RFC 2544), one small network for each link.
+        // 198.18.0.0/15 is reserved for network tests (RFC 2544). Each link is a /30 network.
         let net = format!("198.18.{}.{}", id % 250, 4 * (number % 60));
         let (prefix, last) = net.rsplit_once('.').expect("an address has dots");
         let last: u32 = last.parse().expect("a number");
@@ -52,15 +51,15 @@ impl Host {
         host
     }
 
-    /// A command that runs on the host.
+    /// Returns a command that runs `program` on the host.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name, program]);
         command
     }
 
-    /// A command in the host's network, but in this machine's file tree: its mounts are visible to
-    /// the test.
+    /// Returns a command that runs `program` in the host's network namespace but in this machine's
+    /// mount namespace: the test sees the mounts of the program.
     pub fn command_in_network(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.name)).arg(program);
@@ -70,7 +69,7 @@ impl Host {
     /// Connects or disconnects the host's link.
     ///
     /// # Panics
-    /// If that fails.
+    /// Panics if the state of the link cannot be changed.
     pub fn set_link(&self, connected: bool) {
         run("ip", ["link", "set", &self.link, if connected { "up" } else { "down" }]);
     }

@@ -1,9 +1,10 @@
-//! Power losses: a disk whose contents at one moment can be copied and restored.
+//! Simulates power losses: copies the contents of a disk at one moment, and restores them.
 //!
-//! The disk is an XFS on a loop device. Its backing file lies on another XFS, which copies it by
-//! reflink while everything runs. The copy is instantaneous and lacks the data that the kernel has
-//! not yet written to the disk. So it holds exactly the contents that a machine would find after a
-//! power loss at that moment. Killing processes does not show that: the kernel keeps their writes.
+//! The disk is an XFS on a loop device. Its backing file lies on a second XFS, which copies the
+//! file by reflink while the disk is in use. The copy is instantaneous and lacks the data that the
+//! kernel has not yet written to the disk. So it holds exactly the contents that a machine would
+//! find after a power loss at that moment. Killing processes does not simulate a power loss: the
+//! kernel keeps their dirty pages.
 
 use crate::program::{finish, run};
 use crate::scratch::{Scratch, mounts_below};
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// A disk that keeps only the written-back data over a power loss, as real disks do.
+/// A disk that, like a real disk, loses all data in a power loss that was not yet written back.
 #[derive(Debug)]
 pub struct Disk {
     host: PathBuf,
@@ -34,14 +35,14 @@ fn make_image(path: &Path, bytes: u64) {
 }
 
 impl Disk {
-    /// Makes a disk of `bytes` inside `scratch`, and mounts it.
+    /// Creates a disk of `bytes` bytes inside `scratch`, and mounts it.
     ///
     /// # Panics
-    /// If the machine lacks XFS, loop devices or root.
+    /// Panics if XFS or loop devices are missing, or if the test does not run as root.
     pub fn new(scratch: &Scratch, bytes: u64) -> Self {
         let host = scratch.directory("host");
         let outer = scratch.join("host.image");
-        // Sparse: copies take only the space of the writes between them.
+        // Sparse: each copy takes up only the space of the writes since the previous copy.
         make_image(&outer, bytes * 8);
         run("mount", ["-o", "loop", text(&outer), text(&host)]);
         let disk = scratch.directory("disk");
@@ -56,21 +57,21 @@ impl Disk {
     }
 
     fn mount(&self, number: u32) {
-        // A copy has the UUID of the original: `nouuid` makes XFS mount it nevertheless.
+        // A copy has the same UUID as the original. XFS mounts such a copy only with `nouuid`.
         let options = "loop,nouuid";
         run("mount", ["-o", options, text(&self.image(number)), text(&self.disk)]);
     }
 
-    /// The mount point.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         &self.disk
     }
 
-    /// Copies the contents that the disk would have after a power loss now, while it is in use.
-    /// Returns the copy's number for [`Self::restore`].
+    /// Copies the contents that the disk would have after a power loss at this moment, while the
+    /// disk is in use. Returns the copy's number for [`Self::restore`].
     ///
     /// # Panics
-    /// If copying fails.
+    /// Panics if the copy fails.
     pub fn freeze_copy(&mut self) -> u32 {
         let number = self.next;
         self.next += 1;
@@ -79,12 +80,12 @@ impl Disk {
         number
     }
 
-    /// Replaces the disk's contents with a copy. No process may use the disk any more.
+    /// Replaces the disk's contents with copy `number`. No process may use the disk any more.
     ///
     /// # Panics
-    /// If the disk is still in use, or the copy can't be mounted.
+    /// Panics if the disk is still in use, or the copy can't be mounted.
     pub fn restore(&mut self, number: u32) {
-        // The kernel closes the files of a killed process a moment after its death.
+        // After a process is killed, the kernel needs a moment to close its files.
         let mut refusal = String::new();
         let freed = eventually(Duration::from_secs(20), || {
             let ended = finish(Command::new("umount").arg(&self.disk), Duration::from_secs(60));
@@ -98,7 +99,7 @@ impl Disk {
     }
 }
 
-/// Describes the mounts below `disk` and the processes that use it: both prevent its unmount.
+/// Lists the mounts below `disk` and the processes that use the disk: both prevent unmounting.
 fn users(disk: &Path) -> String {
     let mut lines: Vec<_> =
         mounts_below(disk).iter().map(|it| format!("mounted: {}", it.display())).collect();

@@ -1,4 +1,4 @@
-//! Processes of a cluster: found by the directory on their command line, and killed by their id.
+//! Finds the processes of a cluster by the directory on their command line, and signals them.
 
 use crate::files;
 use crate::wait::wait_for;
@@ -17,13 +17,13 @@ pub struct Process {
 }
 
 impl Process {
-    /// The first argument after the program's name, such as `metadata` or `mount`.
+    /// Returns the first argument after the program's name, such as `metadata` or `mount`.
     pub fn role(&self) -> &str {
         self.arguments.get(1).map_or("", String::as_str)
     }
 
-    /// Whether the process or one of its threads still runs. A process that has ended but is not
-    /// yet reaped by its parent does not run.
+    /// Whether the process or one of its threads still runs. A zombie (a process that has exited
+    /// but is not yet reaped by its parent) does not run.
     pub fn runs(&self) -> bool {
         let alive = pid(self.pid).is_some_and(|pid| test_kill_process(pid).is_ok());
         let arguments = read_arguments(self.pid);
@@ -40,10 +40,10 @@ impl Process {
         }
     }
 
-    /// Kills the process with SIGKILL, and waits for its end.
+    /// Kills the process with SIGKILL, and waits until it has exited.
     ///
     /// # Panics
-    /// If the process still runs after 20 seconds.
+    /// Panics if the process still runs after 20 seconds.
     pub fn kill(&self) {
         self.signal(Signal::KILL);
         wait_for("a killed process ends", Duration::from_secs(20), || (!self.runs()).then_some(()));
@@ -58,7 +58,7 @@ fn threads(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
-/// `None` means that the process has ended or is a kernel thread: both have no arguments.
+/// Returns `None` if the process has exited or is a kernel thread: neither has arguments.
 fn read_arguments(pid: u32) -> Option<Vec<String>> {
     let bytes = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let text = String::from_utf8_lossy(&bytes);
@@ -66,7 +66,7 @@ fn read_arguments(pid: u32) -> Option<Vec<String>> {
     (!text.is_empty()).then_some(arguments)
 }
 
-/// Whether `text` contains `path` or a path below it. `/a/b-10` does not contain `/a/b-1`.
+/// Whether `text` contains `path` or a path below `path`. `/a/b-10` does not contain `/a/b-1`.
 fn names(text: &str, path: &str) -> bool {
     text.match_indices(path).any(|(start, _)| {
         let next = text[start + path.len()..].chars().next();
@@ -74,11 +74,11 @@ fn names(text: &str, path: &str) -> bool {
     })
 }
 
-/// All processes of the program `skep` that name something below `directory` on their command line,
-/// oldest first.
+/// Returns all processes of the program `skep` that have `directory` or a path below it on their
+/// command line, in ascending order of process ids.
 ///
 /// # Panics
-/// If /proc can't be read.
+/// Panics if /proc cannot be read.
 pub fn below(directory: &Path) -> Vec<Process> {
     let place = directory.to_string_lossy();
     let mut found: Vec<Process> = files::read_dir("/proc")

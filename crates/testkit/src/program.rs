@@ -1,4 +1,4 @@
-//! Running outside programs with a deadline.
+//! Runs external programs with a deadline.
 
 use crate::wait::eventually;
 use std::ffi::OsStr;
@@ -7,10 +7,10 @@ use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// The result of a program that has ended.
+/// The result of a program that has exited.
 #[derive(Debug)]
 pub struct Finished {
-    /// The command line, for messages.
+    /// The command line, for failure messages.
     pub line: String,
     /// The exit status.
     pub status: ExitStatus,
@@ -24,7 +24,7 @@ impl Finished {
     /// Returns the program's standard output.
     ///
     /// # Panics
-    /// If the program failed; the message contains its output.
+    /// Panics if the program failed; the message contains its output.
     pub fn expect_success(self) -> String {
         assert!(
             self.status.success(),
@@ -40,7 +40,7 @@ impl Finished {
     /// Returns standard output followed by standard error.
     ///
     /// # Panics
-    /// If the program succeeded or was killed by a signal.
+    /// Panics if the program succeeded or was killed by a signal.
     pub fn expect_failure(self) -> String {
         let code = self.status.code();
         assert!(
@@ -65,10 +65,11 @@ fn reader(from: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<S
     })
 }
 
-/// Runs a command to its end.
+/// Runs a command, and waits until it exits.
 ///
 /// # Panics
-/// If the program cannot be started, or has not ended within `patience`; it is killed then.
+/// Panics if the program cannot be started, or if it still runs after `patience`. In the second
+/// case the program is killed first.
 pub fn finish(command: &mut Command, patience: Duration) -> Finished {
     let line = format!("{command:?}");
     let mut child = command
@@ -81,7 +82,8 @@ pub fn finish(command: &mut Command, patience: Duration) -> Finished {
     let ended =
         eventually(patience, || child.try_wait().unwrap_or_else(|error| panic!("{line}: {error}")));
     let Some((status, _)) = ended else {
-        // The reader threads are not joined: a grandchild may hold the pipes open.
+        // The reader threads are not joined: a grandchild process may keep the pipes open, so that
+        // they never end.
         child.kill().ok();
         panic!("{line}: still runs after {patience:?}");
     };
@@ -89,10 +91,10 @@ pub fn finish(command: &mut Command, patience: Duration) -> Finished {
     Finished { line, status, stdout: text(stdout), stderr: text(stderr) }
 }
 
-/// Runs a program of the system in a directory, and returns its standard output.
+/// Runs a system program in `directory`, and returns its standard output.
 ///
 /// # Panics
-/// If the program fails or takes longer than five minutes.
+/// Panics if the program fails or runs longer than five minutes.
 pub fn run_in(
     directory: &Path,
     program: &str,
@@ -103,10 +105,10 @@ pub fn run_in(
     finish(&mut command, Duration::from_secs(300)).expect_success()
 }
 
-/// Runs a program of the system.
+/// Runs a system program, and returns its standard output.
 ///
 /// # Panics
-/// As [`run_in`].
+/// Panics like [`run_in`].
 pub fn run(program: &str, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> String {
     run_in(Path::new("/"), program, arguments)
 }

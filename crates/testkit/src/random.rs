@@ -1,21 +1,23 @@
-//! Random numbers from a seed, the same on every machine.
+//! Random numbers from a seed. Each seed gives the same numbers on every machine.
 
 use skep_types::random::SplitMix64;
 
-/// A generator. Each test that uses it prints the seed on failure, so that the run can be repeated.
+/// A random number generator. A test prints the seed when it fails, so that the run can be
+/// repeated.
 #[derive(Debug, Clone)]
 pub struct Random(SplitMix64);
 
 impl Random {
-    /// The numbers of this seed.
+    /// Creates a generator from `seed`.
     pub fn new(seed: u64) -> Self {
         Self(SplitMix64::new(seed))
     }
 
-    /// A seed for this run: from `SKEP_TEST_SEED` if set, else from the clock. Print it.
+    /// Returns the seed of this run: `SKEP_TEST_SEED` if set, else a value of the clock. The caller
+    /// must print the seed.
     ///
     /// # Panics
-    /// If the variable is set to something else than a number.
+    /// Panics if `SKEP_TEST_SEED` is not a number.
     pub fn seed_of_run() -> u64 {
         match std::env::var("SKEP_TEST_SEED") {
             Ok(text) => text.parse().expect("SKEP_TEST_SEED is a number"),
@@ -23,25 +25,25 @@ impl Random {
         }
     }
 
-    /// Any number.
+    /// Returns a random number.
     pub fn number(&mut self) -> u64 {
         self.0.number()
     }
 
-    /// A number below `end`, which must not be zero.
+    /// Returns a random number below `end`, which must not be zero.
     pub fn below(&mut self, end: usize) -> usize {
         self.0.below(end as u64) as usize
     }
 
-    /// One of several.
+    /// Returns a random element of `choices`.
     ///
     /// # Panics
-    /// If `choices` is empty.
+    /// Panics if `choices` is empty.
     pub fn one_of<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())].clone()
     }
 
-    /// `len` random bytes.
+    /// Returns `len` random bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len + 8);
         while bytes.len() < len {

@@ -1,6 +1,6 @@
-//! JSON Schema, as far as the schemas of Skep's output use it: `type`, `enum`, `required`,
-//! `properties`, `additionalProperties: false`, `items`. Any other keyword panics, so that no part
-//! of a schema goes unchecked.
+//! Checks values against JSON Schema, limited to the keywords in the schemas of Skep's output:
+//! `type`, `enum`, `required`, `properties`, `additionalProperties: false`, `items`. Any other
+//! keyword panics, so that no part of a schema is left unchecked.
 //!
 //! The schemas lie in `crates/testkit/tests/schemas`; [`check`] and [`check_lines`] compare the
 //! output of commands with them.
@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The directory of the schemas.
+/// Returns the directory of the schemas.
 pub fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/schemas")
 }
@@ -25,20 +25,21 @@ fn read(name: &str) -> Value {
     parse(&text.unwrap_or_else(|error| panic!("{}: {error}", path.display())))
 }
 
-/// Checks a value against a command's schema.
+/// Checks `value` against the schema `name` of a command's output.
 ///
 /// # Panics
-/// If the value does not fit, or there is no schema of that name.
+/// Panics if the value does not match the schema, or if there is no schema `name`.
 pub fn check(name: &str, value: &Value) {
     let problems = problems(&read(name), value);
     assert_eq!(problems, Vec::<String>::new(), "{name}: {value}");
 }
 
-/// Checks a command's output of `--output ndjson` against its schema: a list has one line for each
-/// element, any other value one line. Returns the value that `--output json` would have printed.
+/// Checks the output of a command with `--output ndjson` against the schema `name`. A list must
+/// have one line for each element, any other value exactly one line. Returns the value that
+/// `--output json` would have printed.
 ///
 /// # Panics
-/// As [`check`], or if a line is not JSON.
+/// Panics like [`check`], and if a line is not JSON.
 pub fn check_lines(name: &str, lines: &str) -> Value {
     let mut values: Vec<Value> = lines.lines().map(parse).collect();
     let value = match read(name)["type"] == "array" {
@@ -52,10 +53,10 @@ pub fn check_lines(name: &str, lines: &str) -> Value {
     value
 }
 
-/// Returns each violation of `schema` by `value`; an empty list means that the value fits.
+/// Returns each violation of `schema` by `value`; an empty list means that the value matches.
 ///
 /// # Panics
-/// If the schema has a keyword that is not checked here.
+/// Panics if the schema has an unsupported keyword.
 pub fn problems(schema: &Value, value: &Value) -> Vec<String> {
     let mut problems = Vec::new();
     compare(schema, value, "", &mut problems);

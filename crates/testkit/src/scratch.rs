@@ -11,17 +11,17 @@ use std::time::Duration;
 
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
-/// A new directory. Dropping it (also by a panic) kills the processes of Skep that work in it,
-/// unmounts everything below it, and removes it.
+/// A new directory. Dropping it (also during a panic) kills the Skep processes that use the
+/// directory, unmounts all mounts below it, and removes it (unless `SKEP_TEST_KEEP` is set).
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes a directory below the one in the variable `SKEP_TEST_DIRECTORY`; without it, below the
-    /// system's directory for temporary files.
+    /// Creates a directory below the one in the environment variable `SKEP_TEST_DIRECTORY`. If the
+    /// variable is not set, creates it below the system's directory for temporary files.
     ///
     /// # Panics
-    /// If the directory cannot be made.
+    /// Panics if the directory cannot be created.
     pub fn new() -> Self {
         let parent =
             std::env::var_os("SKEP_TEST_DIRECTORY").map_or_else(std::env::temp_dir, PathBuf::from);
@@ -31,7 +31,7 @@ impl Scratch {
             let path = parent.join(format!("skep-test-{}-{number}", std::process::id()));
             match fs::create_dir(&path) {
                 Ok(()) => break path,
-                // A killed process with the same id has left it behind.
+                // An earlier process with the same id was killed and left its directory behind.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => panic!("{}: {error}", path.display()),
             }
@@ -39,22 +39,22 @@ impl Scratch {
         Self(path.canonicalize().expect("just made"))
     }
 
-    /// The path of the directory.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Makes a directory in it, unless that exists.
+    /// Creates the subdirectory `name` if it does not exist, and returns its path.
     ///
     /// # Panics
-    /// If the directory cannot be made.
+    /// Panics if the subdirectory cannot be created.
     pub fn directory(&self, name: &str) -> PathBuf {
         let path = self.0.join(name);
         fs::create_dir_all(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         path
     }
 
-    /// The path of `name` in it.
+    /// Returns the path of `name` in the directory.
     pub fn join(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
@@ -66,7 +66,7 @@ impl Default for Scratch {
     }
 }
 
-/// All mount points below a directory, innermost first.
+/// Returns all mount points at or below `directory`, innermost first.
 pub fn mounts_below(directory: &Path) -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let points = table.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
@@ -75,9 +75,9 @@ pub fn mounts_below(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Kills all processes of Skep that work below a directory, and unmounts everything there.
+/// Kills all Skep processes that use `directory`, and unmounts all mounts at or below it.
 pub fn clear(directory: &Path) {
-    // The supervisor first: it would restart the others.
+    // Kill the supervisor first: it would restart the other processes.
     let (supervisors, others): (Vec<_>, Vec<_>) =
         process::below(directory).into_iter().partition(|process| process.role() == "up");
     for process in supervisors.iter().chain(&others) {
@@ -94,11 +94,11 @@ pub fn clear(directory: &Path) {
     }
 }
 
-/// Prints the last lines of the logs below a directory, so that a failure in CI can be understood.
+/// Prints the last lines of all logs below `directory`, so that a failure in CI can be understood.
 fn print_logs(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-        // A stat of a mount point may hang, and there are no logs below it.
+        // A stat of a mount point may block forever, and there are no logs below it.
         if path.file_name().is_some_and(|it| it.to_string_lossy().starts_with("mnt")) {
             continue;
         }
@@ -121,7 +121,7 @@ fn print_logs(directory: &Path) {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Before anything is unmounted: the logs may lie on a mounted disk.
+            // Print before unmounting: the logs may lie on a mounted disk.
             print_logs(&self.0);
         }
         clear(&self.0);

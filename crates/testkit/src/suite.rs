@@ -1,22 +1,22 @@
-//! A runner for many short tests that share one cluster: prints a line for each test, continues
-//! after failures, and takes the important arguments of `cargo test` (filters, `--list`).
+//! Runs many short tests that share one cluster. The runner prints a line for each test, continues
+//! after failures, and accepts the important arguments of `cargo test` (filters, `--list`).
 //!
-//! The built-in harness cannot do that: it has no hook after the last test, where the shared
-//! cluster could be stopped.
+//! The built-in test harness cannot do this: it has no hook after the last test to stop the shared
+//! cluster.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// A test on something of type `T`, such as a directory.
+/// A test that runs on a value of type `T`, such as a directory.
 pub struct Case<T: ?Sized + 'static> {
-    /// The names of the test's module and function.
+    /// Names of the test's module and function, joined by `::`.
     pub name: &'static str,
-    /// The test itself, which fails by panicking.
+    /// The test function, which fails by panicking.
     pub body: fn(&T),
 }
 
-/// A table of cases: `cases![rename: over_a_file, into_itself]` makes the cases
+/// Builds a table of cases. `cases![rename: over_a_file, into_itself]` builds the cases
 /// `rename::over_a_file` and `rename::into_itself` from functions of the current module.
 #[macro_export]
 macro_rules! cases {
@@ -40,7 +40,7 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// Reads the command line, as `cargo test` passes it on.
+    /// Parses the arguments that `cargo test` passes on.
     pub fn from_arguments() -> Self {
         let mut suite = Self::default();
         let mut arguments = std::env::args().skip(1);
@@ -49,7 +49,8 @@ impl Suite {
                 "--list" => suite.list = true,
                 "--exact" => suite.exact = true,
                 "--skip" => suite.skips.extend(arguments.next()),
-                // Ignored: tests run one after the other, and their output is always shown.
+                // Options with a value, ignored: tests run one at a time, and their output is
+                // always shown.
                 "--test-threads" | "--color" | "--format" | "--logfile" | "-Z" => {
                     arguments.next();
                 }
@@ -66,8 +67,9 @@ impl Suite {
             && !self.skips.iter().any(|it| name.contains(it.as_str()))
     }
 
-    /// Whether the filters select any of the cases, so that a cluster is started only if needed.
-    /// With `--list` it prints the selected cases and returns false.
+    /// Whether the filters select any of the cases: if not, the caller need not start a cluster.
+    /// `place` is the first part of the case names. With `--list`, prints the selected cases and
+    /// returns false.
     pub fn starts<T: ?Sized>(&self, place: &str, tables: &[&[Case<T>]]) -> bool {
         let names = tables.iter().flat_map(|table| table.iter());
         let mut names = names.map(|case| format!("{place}::{}", case.name));
@@ -78,7 +80,7 @@ impl Suite {
         names.any(|name| self.wants(&name))
     }
 
-    /// Runs the cases that the filters select; `place` is the first part of their names.
+    /// Runs the cases that the filters select. `place` is the first part of the case names.
     pub fn run<T: ?Sized>(&mut self, place: &str, tables: &[&[Case<T>]], on: &T) {
         for case in tables.iter().flat_map(|table| table.iter()) {
             let name = format!("{place}::{}", case.name);
@@ -98,7 +100,8 @@ impl Suite {
         }
     }
 
-    /// Records a failure outside of the cases, such as a cluster that does not stop.
+    /// Runs `body` outside of the cases, and records a failure if it panics. Used for steps such as
+    /// stopping the cluster.
     pub fn check(&mut self, name: &str, body: impl FnOnce()) {
         if !self.list && catch_unwind(AssertUnwindSafe(body)).is_err() {
             println!("test {name} ... FAILED");
@@ -106,7 +109,8 @@ impl Suite {
         }
     }
 
-    /// Prints the number of passed cases and the names of the failed ones.
+    /// Prints the number of passed cases and the names of the failed cases. Returns the exit code
+    /// of the test program.
     pub fn end(self) -> ExitCode {
         if self.list {
             return ExitCode::SUCCESS;

@@ -1,4 +1,4 @@
-//! Directory trees, recorded so that two of them can be compared.
+//! Records directory trees, so that two of them can be compared.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,34 +11,36 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Longest value of an extended attribute.
+/// Maximum length of the value of an extended attribute, in bytes.
 const LONGEST_VALUE: usize = 1 << 16;
-/// Longest list of names of extended attributes.
+/// Maximum length of the list of a file's extended attribute names, in bytes.
 const LONGEST_LIST: usize = 1 << 16;
 
-/// The files and directories of a tree by their paths below its root.
+/// The files and directories of a tree by path, relative to the root of the tree.
 pub type Tree = BTreeMap<PathBuf, Node>;
 
 /// Attributes and contents of one file, directory or link.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Type and permissions.
+    /// File type and permissions.
     pub mode: u32,
-    /// User and group.
+    /// User id and group id.
     pub owner: (u32, u32),
-    /// Length of a file, zero for other kinds: their length differs between file systems.
+    /// Length of a regular file in bytes. Zero for other kinds: their length differs between file
+    /// systems.
     pub len: u64,
-    /// Number of links.
+    /// Number of hard links.
     pub links: u64,
-    /// The first path to the same inode; `None` if this is the first.
+    /// The first path (in ascending order) of the same inode; `None` if this path is the first.
     pub same_as: Option<PathBuf>,
-    /// Hash of a file's bytes.
+    /// Hash of a regular file's contents; zero for other kinds.
     pub hash: u64,
     /// The target of a symbolic link.
     pub target: Option<PathBuf>,
-    /// Extended attributes, access control lists among them.
+    /// Extended attributes by name, including access control lists.
     pub attributes: BTreeMap<OsString, Vec<u8>>,
-    /// Seconds of the modification time; `None` if the caller did not ask for times.
+    /// Modification time in seconds; `None` for symbolic links, and if the caller did not ask for
+    /// times.
     pub modified: Option<i64>,
 }
 
@@ -60,10 +62,10 @@ impl fmt::Debug for Node {
     }
 }
 
-/// Hash of a file's bytes.
+/// Returns the hash of a file's contents.
 ///
 /// # Errors
-/// If the file cannot be opened or read.
+/// Returns an error if the file cannot be opened or read.
 pub fn hash_of_file(path: &Path) -> io::Result<u64> {
     let mut hasher = DefaultHasher::new();
     let mut file = fs::File::open(path)?;
@@ -76,10 +78,10 @@ pub fn hash_of_file(path: &Path) -> io::Result<u64> {
     }
 }
 
-/// Extended attributes of a path by name, without following a symbolic link.
+/// Returns the extended attributes of a path by name; does not follow a symbolic link.
 ///
 /// # Errors
-/// If the attributes cannot be listed or read.
+/// Returns an error if the attributes cannot be listed or read.
 pub fn attributes(path: &Path) -> io::Result<BTreeMap<OsString, Vec<u8>>> {
     let mut names = vec![0; LONGEST_LIST];
     let len = rustix::fs::llistxattr(path, &mut names[..])?;
@@ -109,10 +111,11 @@ fn node(path: &Path, found: &fs::Metadata, with_times: bool) -> io::Result<Node>
     })
 }
 
-/// Records everything below a directory.
+/// Records all entries below `root`, with their modification times if `with_times` is set.
 ///
 /// # Errors
-/// If a file or directory cannot be read; the error contains its path.
+/// Returns an error with the path if an entry cannot be read, or if a directory lists an entry
+/// twice.
 pub fn read(root: &Path, with_times: bool) -> io::Result<Tree> {
     let mut tree = Tree::new();
     let mut names: BTreeMap<(u64, u64), Vec<PathBuf>> = BTreeMap::new();
@@ -147,15 +150,15 @@ pub fn read(root: &Path, with_times: bool) -> io::Result<Tree> {
     Ok(tree)
 }
 
-/// As [`read`].
+/// Like [`read`], but panics on errors.
 ///
 /// # Panics
-/// If a file or directory cannot be read.
+/// Panics if an entry cannot be read, or if a directory lists an entry twice.
 pub fn take(root: &Path, with_times: bool) -> Tree {
     read(root, with_times).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// One line for each path at which the trees differ, up to `most` lines.
+/// Returns one line for each path at which the trees differ, at most `most` lines.
 pub fn differences(expected: &Tree, found: &Tree, most: usize) -> Vec<String> {
     let paths: BTreeSet<_> = expected.keys().chain(found.keys()).collect();
     let differing = paths.iter().filter(|path| expected.get(**path) != found.get(**path));
@@ -165,10 +168,10 @@ pub fn differences(expected: &Tree, found: &Tree, most: usize) -> Vec<String> {
     differing.take(most).map(line).collect()
 }
 
-/// Checks that two trees are the same.
+/// Checks that two trees are equal.
 ///
 /// # Panics
-/// If the trees differ; the message has the first differences.
+/// Panics if the trees differ; the message shows the first differences.
 pub fn assert_same(expected: &Path, found: &Path, with_times: bool) {
     let differences = differences(&take(expected, with_times), &take(found, with_times), 20);
     assert!(

@@ -1,7 +1,7 @@
 //! Typed views of the output of `skep --output json`.
 //!
-//! Owns how tests read that output: a value of another type than expected fails with the value. The
-//! schemas of the output are checked elsewhere ([`crate::schema`]).
+//! Owns the conversion of that output to the types that tests expect. A value of a different type
+//! panics with a message that shows the value. [`crate::schema`] checks the schemas of the output.
 
 use crate::Cluster;
 use serde_json::Value;
@@ -11,15 +11,15 @@ use std::path::Path;
 /// Reads a JSON value as the type that the test expects.
 ///
 /// # Panics
-/// Each method panics with the value if it has another type.
+/// Each method panics if the value has a different type; the message shows the value.
 pub trait Typed {
-    /// The elements of an array.
+    /// Returns the elements of an array.
     fn list(&self) -> &[Value];
-    /// A string.
+    /// Returns a string.
     fn text(&self) -> &str;
-    /// A whole number that is not negative.
+    /// Returns a non-negative integer.
     fn number(&self) -> u64;
-    /// Any number.
+    /// Returns a number as a float.
     fn float(&self) -> f64;
 }
 
@@ -58,22 +58,22 @@ impl Typed for Value {
 pub struct EntryInfo(pub Value);
 
 impl EntryInfo {
-    /// The origin of the stripe pattern: `cluster`, `directory` or `asked`.
+    /// Returns the origin of the stripe pattern: `cluster`, `directory` or `asked`.
     pub fn origin(&self) -> &str {
         self.0["pattern"]["origin"].text()
     }
 
-    /// The components of the stripe pattern, in the order of the file.
+    /// Returns the components of the stripe pattern, in file order.
     pub fn components(&self) -> Vec<Component> {
         self.0["pattern"]["components"].list().iter().cloned().map(Component).collect()
     }
 
-    /// The component at the beginning of the file.
+    /// Returns the component at the beginning of the file.
     pub fn first_component(&self) -> Component {
         Component(self.0["pattern"]["components"][0].clone())
     }
 
-    /// The number of targets on each server, for the first component.
+    /// Returns the number of the first component's targets on each server.
     pub fn allocation(&self) -> Vec<u64> {
         self.first_component().numbers("targets_per_server")
     }
@@ -84,48 +84,48 @@ impl EntryInfo {
 pub struct Component(pub Value);
 
 impl Component {
-    /// The placement policy.
+    /// Returns the placement policy.
     pub fn chooser(&self) -> &str {
         self.0["chooser"].text()
     }
 
-    /// The kind of storage: `stripe`, or `inline` for bytes in metadata.
+    /// Returns the kind of storage: `stripe`, or `inline` for file data in metadata.
     pub fn redundancy(&self) -> &str {
         self.0["redundancy"].text()
     }
 
-    /// How many targets the pattern asks for.
+    /// Returns the number of targets that the pattern requests.
     pub fn targets_wanted(&self) -> u64 {
         self.0["targets_wanted"].number()
     }
 
-    /// The length of a chunk.
+    /// Returns the chunk length in bytes.
     pub fn chunk_bytes(&self) -> u64 {
         self.0["chunk_bytes"].number()
     }
 
-    /// The first byte of the file that belongs to this component.
+    /// Returns the file offset at which the component begins.
     pub fn start_byte(&self) -> u64 {
         self.0["start_byte"].number()
     }
 
-    /// The ids of its targets, in the order of the stripe.
+    /// Returns the ids of the component's targets, in stripe order.
     pub fn targets(&self) -> Vec<u64> {
         self.0["targets"].list().iter().map(|target| target["target"].number()).collect()
     }
 
-    /// The names of the storage services that have its targets.
+    /// Returns the names of the storage services that own the component's targets.
     pub fn services(&self) -> BTreeSet<String> {
         let targets = self.0["targets"].list().iter();
         targets.map(|target| target["node_name"].text().to_owned()).collect()
     }
 
-    /// The number of targets on each server.
+    /// Returns the number of the component's targets on each server.
     pub fn targets_per_server(&self) -> Vec<u64> {
         self.numbers("targets_per_server")
     }
 
-    /// The number of targets in each failure domain.
+    /// Returns the number of the component's targets in each failure domain.
     pub fn targets_per_domain(&self) -> Vec<u64> {
         self.numbers("targets_per_domain")
     }
@@ -136,19 +136,19 @@ impl Component {
 }
 
 impl Cluster {
-    /// Runs `skep` with these arguments and reads the list that it prints.
+    /// Runs `skep` with `arguments` and `--output json`, and returns the list that it prints.
     ///
     /// # Panics
-    /// If it fails or prints something else.
+    /// Panics if the program fails or its output is not a JSON list.
     #[track_caller]
     pub fn skep_list(&self, arguments: &[&str]) -> Vec<Value> {
         self.skep_json(arguments).list().to_vec()
     }
 
-    /// The nodes of one kind: `management`, `metadata`, `storage` or `client`.
+    /// Returns the nodes of one kind: `management`, `metadata`, `storage` or `client`.
     ///
     /// # Panics
-    /// If `skep node list` fails.
+    /// Panics if `skep node list` fails.
     #[track_caller]
     pub fn nodes(&self, kind: &str) -> Vec<Value> {
         let mut nodes = self.skep_list(&["node", "list"]);
@@ -156,20 +156,21 @@ impl Cluster {
         nodes
     }
 
-    /// The ids of the targets of one kind, `metadata` or `storage`, in the order of the list.
+    /// Returns the ids of the targets of one kind, `metadata` or `storage`, in the order of `skep
+    /// target list`.
     ///
     /// # Panics
-    /// If `skep target list` fails.
+    /// Panics if `skep target list` fails.
     #[track_caller]
     pub fn target_ids(&self, kind: &str) -> Vec<u64> {
         let targets = self.skep_list(&["target", "list"]).into_iter();
         targets.filter(|it| it["kind"] == kind).map(|it| it["id"].number()).collect()
     }
 
-    /// Runs `skep entry info` for a path.
+    /// Runs `skep entry info` for a path, and returns its output.
     ///
     /// # Panics
-    /// If it fails.
+    /// Panics if `skep entry info` fails.
     #[track_caller]
     pub fn entry_info(&self, path: &Path) -> EntryInfo {
         EntryInfo(self.skep_json(&["entry", "info", &path.display().to_string()]))

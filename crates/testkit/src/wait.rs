@@ -1,15 +1,16 @@
-//! Waiting for conditions, always with a deadline.
+//! Waits for conditions, always with a deadline.
 
 use std::time::{Duration, Instant};
 
-/// How long a test waits for a condition or a command, also on a machine that runs much else. It is
-/// far longer than each takes: a test with another limit gives the reason.
+/// Maximum time that a test waits for a condition or a command, even on a busy machine. The limit
+/// is far longer than any condition or command takes. A test with a different limit gives the
+/// reason.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Pause between two evaluations of a condition.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// Waits until `condition` returns a value, and returns that with the time that passed. `None`
-/// means that the condition returned none within `patience`.
+/// Polls `condition` until it returns a value. Returns that value with the elapsed time, or `None`
+/// if the condition returned no value within `patience`.
 pub fn eventually<T>(
     patience: Duration,
     mut condition: impl FnMut() -> Option<T>,
@@ -26,10 +27,10 @@ pub fn eventually<T>(
     }
 }
 
-/// Waits until `condition` returns a value.
+/// Polls `condition` until it returns a value, and returns that value.
 ///
 /// # Panics
-/// If the condition returns none within `patience`; the message begins with `what`.
+/// Panics if the condition returns no value within `patience`; the message begins with `what`.
 #[track_caller]
 pub fn wait_for<T>(what: &str, patience: Duration, condition: impl FnMut() -> Option<T>) -> T {
     match eventually(patience, condition) {
@@ -38,10 +39,10 @@ pub fn wait_for<T>(what: &str, patience: Duration, condition: impl FnMut() -> Op
     }
 }
 
-/// Polls until `is_seen`, however long one poll takes.
+/// Polls `is_seen` until it returns true, however long one poll takes.
 ///
 /// # Panics
-/// If a poll that started later than `within` still does not see it; the message begins with
+/// Panics if a poll that started later than `within` still returns false; the message begins with
 /// `what`.
 #[track_caller]
 pub fn seen_within(what: &str, within: Duration, is_seen: impl Fn() -> bool) {

@@ -1,15 +1,18 @@
 //! A mixed workload that records its acknowledged operations, for tests that kill processes or
 //! simulate power losses.
 //!
-//! A [`Worker`] is alone in its directory, so the expected contents follow from its own operations.
-//! [`history`] records when each operation began, when the file system acknowledged it, and which
-//! files were synced. After a crash [`verify`] compares the directory with all allowed states.
+//! A [`Worker`] is the only user of its directory, so the expected contents follow from its own
+//! operations. [`history`] records when each operation began, when the file system acknowledged the
+//! operation, and which files were synced. After a crash [`verify`] compares the directory with all
+//! allowed states.
 //!
-//! There are three kinds of files: plain files, which are written once and then renamed, linked and
-//! unlinked; a log, to which the worker appends through a handle that stays open; and a file whose
-//! blocks the worker overwrites in place.
+//! There are three kinds of files:
+//! - plain files, which are written once and then renamed, linked and unlinked
+//! - a log, to which the worker appends through a handle that stays open
+//! - a file whose blocks the worker overwrites in place
 //!
-//! Does not share files between workers (the model test does), and does not fill the disk.
+//! The workload does not share files between workers (the model test does), and does not fill the
+//! disk.
 
 mod history;
 mod ongoing;
@@ -29,17 +32,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Subdirectories of each worker, so that renames cross directories (and metadata targets).
+/// Number of subdirectories of each worker: several, so that renames cross directories (and
+/// metadata targets).
 const DIRECTORIES: usize = 4;
-/// Names in each subdirectory: few, so that operations often use the same one.
+/// Number of names in each subdirectory: few, so that operations often use the same name.
 const NAMES: usize = 12;
-/// Lengths of plain files: empty, within a granule, over chunk boundaries.
+/// Lengths of plain files in bytes: empty, within a granule, across chunk boundaries.
 const LENGTHS: &[usize] = &[0, 1, 100, 4096, 20_000, 300_000, 1_500_000];
 
-/// One thread's part of the workload.
+/// The part of the workload that one thread runs.
 #[derive(Debug)]
 pub struct Worker {
-    /// The worker's directory; another path after a mount was replaced.
+    /// The worker's directory. The path changes when the worker moves to a different mount.
     root: PathBuf,
     random: Random,
     history: History,
@@ -57,10 +61,10 @@ fn failed(what: &str, path: &Path) -> impl Fn(io::Error) -> String {
 }
 
 impl Worker {
-    /// Makes the worker's directory below `parent`, and syncs it.
+    /// Creates the worker's directory below `parent`, and syncs it.
     ///
     /// # Panics
-    /// If a call fails.
+    /// Panics if a file system call fails.
     pub fn new(parent: &Path, number: u64, seed: u64) -> Self {
         let root = parent.join(format!("worker-{number}"));
         fs::create_dir(&root).unwrap_or_else(|e| panic!("{}: {e}", root.display()));
@@ -70,7 +74,7 @@ impl Worker {
         let mut random = Random::new(seed.wrapping_add(number));
         let log = Log::new(&root, random.number());
         let blocks = Blocks::new(&root, random.number());
-        // A crash may lose names that were not synced; all checks rely on these, so sync them.
+        // A crash may lose names that were not synced. All checks need these names, so sync them.
         let mut history = History::default();
         for name in std::iter::once(ongoing::LOG.into())
             .chain([ongoing::BLOCKS.into()])
@@ -90,35 +94,36 @@ impl Worker {
         }
     }
 
-    /// The number of acknowledged operations, readable from other threads.
+    /// Returns the counter of acknowledged operations, which other threads may read.
     pub fn operations(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.operations)
     }
 
-    /// The worker's directory.
+    /// Returns the worker's directory.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Continues below another mount, or below the same one after it was mounted again.
+    /// Continues below `parent`: a different mount, or the same mount point mounted again.
     ///
     /// # Panics
-    /// If the log cannot be opened.
+    /// Panics if the log cannot be opened.
     pub fn moved_to(&mut self, parent: &Path) {
         let name = self.root.file_name().expect("it has a name").to_owned();
         self.root = parent.join(name);
         self.log.reopen(&self.root);
     }
 
-    /// Closes all files, so that the mount can be unmounted.
+    /// Closes the worker's open file, so that the mount can be unmounted.
     pub fn close(&mut self) {
         self.log.close();
     }
 
-    /// Runs one operation after the other until `stop` is set.
+    /// Runs operations one after another until `stop` is set.
     ///
     /// # Errors
-    /// The first operation that fails. It may or may not have taken effect; [`verify`] allows both.
+    /// Returns the error of the first operation that fails. This operation may or may not have
+    /// taken effect; [`verify`] allows both.
     pub fn run(&mut self, stop: &AtomicBool) -> Outcome {
         while !stop.load(Ordering::Relaxed) {
             self.step()?;
@@ -145,7 +150,7 @@ impl Worker {
         format!("d{}/n{}", self.random.below(DIRECTORIES), self.random.below(NAMES))
     }
 
-    /// A random name of a plain file; `None` if there is no plain file.
+    /// Returns a random name of a plain file; `None` if there is no plain file.
     fn file(&mut self) -> Option<String> {
         let files = self.history.names(|state| matches!(state, State::File { .. }));
         (!files.is_empty()).then(|| self.random.one_of(&files))
@@ -171,7 +176,7 @@ impl Worker {
             file.sync_all().map_err(&failed)?;
         }
         drop(file);
-        // `drop` hides the result of close(2). If close failed, metadata may lack the new length.
+        // `drop` ignores the result of close(2). If close failed, metadata may lack the new length.
         let len = fs::metadata(&path).map_err(&failed)?.len();
         if len != content.len() as u64 {
             return Err(format!("close {}: {len} bytes, not {}", path.display(), content.len()));
@@ -256,7 +261,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Makes a directory, or removes one.
+    /// Creates or removes a directory.
     fn directory(&mut self) -> Outcome {
         let name = self.name();
         let path = self.root.join(&name);
@@ -276,8 +281,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Reads a file during the run and compares it with the written bytes. A wrong byte panics: no
-    /// crash explains it.
+    /// Reads a random file during the run and compares it with the written bytes. A wrong byte
+    /// panics, because no crash can explain it.
     fn look(&mut self) -> Outcome {
         let Some(name) = self.file() else { return Ok(()) };
         let path = self.root.join(&name);

@@ -11,7 +11,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-/// Of errno(3).
+/// Input/output error, see errno(3).
 const EIO: i32 = 5;
 
 /// Command: skep node log-level.
@@ -61,7 +61,7 @@ fn log_levels_change_in_running_services_and_mounts() {
     let one: Vec<String> = levels(&[&client, "default"]);
     assert_eq!(one, ["info"]);
 
-    // Signals set the level of a client that does not answer.
+    // Signals set the level of a client that does not reply.
     let clients = cluster.skep_json(&["client", "list"]);
     let pid = clients[0]["pid"].to_string();
     let kill = |signal: &str| {
@@ -82,7 +82,8 @@ fn log_levels_change_in_running_services_and_mounts() {
     cluster.stop();
 }
 
-/// The lease of a mount's session was that of the day when it was mounted, whatever came later.
+/// Regression test: a mount kept the lease that applied when it was mounted, and ignored later
+/// settings.
 #[test]
 fn existing_mounts_adopt_a_shorter_lease() {
     let mut cluster = Cluster::start(Shape::small());
@@ -108,7 +109,7 @@ fn existing_mounts_adopt_a_shorter_lease() {
         (opens() == json!(0)).then_some(())
     });
     wait_for("and management forgets it", PATIENCE, || (clients() == 1).then_some(()));
-    // The one that lives has kept its session all the time.
+    // The remaining mount has kept its session throughout.
     files::write(cluster.path().join("alive"), "x");
     let log = files::read_to_string(cluster.data().join("logs/mount.log"));
     assert!(!log.contains("was lost"), "{log}");
@@ -227,7 +228,7 @@ fn evicted_client_loses_its_opens_and_locks() {
     assert_eq!(files::read(cluster.path().join("held")), b"oursle");
     drop(held);
 
-    // The mount joins again by itself, as a new client.
+    // The evicted mount joins the cluster again on its own, as a new client.
     let second_id = wait_for("it is back", PATIENCE, || {
         Some(client()?["id"].clone()).filter(|id| *id != first)
     });
@@ -238,14 +239,14 @@ fn evicted_client_loses_its_opens_and_locks() {
     let printed = refusal(&cluster, &["client", "evict", &first_id]);
     assert!(printed.contains("skep node list"), "it is no client any more: {printed}");
 
-    // One that hangs needs no --force.
+    // The eviction of a client that does not respond needs no --force.
     second.signal(Signal::STOP);
     wait_for("it is missed", PATIENCE, || {
         client().is_none_or(|client| client["reachability"] != "Online").then_some(())
     });
     let data = cluster.data().display().to_string();
     let evicted = cluster::skep(["client", "evict", &second_id.to_string(), "--cluster", &data]);
-    // Its lease may have run out before.
+    // The client's lease may have expired before the eviction.
     assert!(
         evicted.status.success() || evicted.stderr.contains("skep node list"),
         "{}",
@@ -257,7 +258,7 @@ fn evicted_client_loses_its_opens_and_locks() {
     cluster.stop();
 }
 
-/// The message of a command that must fail.
+/// Runs a command that must fail, and returns its message.
 fn refusal(cluster: &Cluster, arguments: &[&str]) -> String {
     let data = cluster.data().display().to_string();
     let arguments = [arguments, &["--cluster", &data]].concat();

@@ -1,5 +1,5 @@
-//! Bad input of all kinds: each is refused with a message that names it and a way out, and damages
-//! nothing.
+//! Bad input of all kinds. Skep refuses each input with a message that names the input and a hint
+//! how to fix it, and damages nothing.
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, XattrFlags, mknodat, setxattr};
 use skep_testkit::cluster::{program, skep};
@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Shorter than elsewhere: bad input is refused at once.
+/// Shorter than in other tests: Skep refuses bad input at once.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Time until a log has used up its preallocated space and finds the disk full.
+/// Maximum time until a log has used up its preallocated space and finds the disk full.
 const FULL_PATIENCE: Duration = Duration::from_secs(300);
 
 /// Checks that a message contains all of `words`.
@@ -34,7 +34,7 @@ fn token(cluster: &Cluster) -> String {
     token.expect("management keeps a token").trim().to_owned()
 }
 
-/// Tries to mount with a token; returns the message of `skep mount`.
+/// Tries to mount with a token, which must fail. Returns the message of `skep mount`.
 fn mount_with(scratch: &Scratch, token: &str) -> String {
     let file = scratch.join("token");
     files::write(&file, token);
@@ -68,7 +68,8 @@ fn a_token_of_another_cluster_is_refused() {
     check_message(&mount_with(&scratch, &format!("{key}@{address}")), &["cluster"]);
 }
 
-/// As other file systems: a mount point must be a directory, and the mount hides its contents.
+/// As in other file systems, a mount point must be a directory, and the mount hides the directory's
+/// contents.
 #[test]
 fn mount_points_that_are_none_are_named() {
     let (mut cluster, scratch) = (Cluster::start(Shape::small()), Scratch::new());
@@ -105,13 +106,14 @@ fn crc32c(bytes: &[u8]) -> u32 {
     !crc
 }
 
-/// The first frame of a connection that offers these versions, written after docs/protocol without
-/// our own code.
+/// Returns the first frame of a connection that offers the protocol versions `oldest` to `newest`.
+/// The test builds the frame from docs/protocol, without Skep's own code.
 fn hello(cluster: [u8; 16], oldest: u16, newest: u16) -> Vec<u8> {
     let mut body = cluster.to_vec();
     body.extend(oldest.to_le_bytes());
     body.extend(newest.to_le_bytes());
-    // A client without an id, for the node itself, on no channel; then the nonce.
+    // The sender is a client without an id. It connects to the node itself (target 0) on no
+    // channel. The nonce follows.
     body.extend([4, 0, 0, 0, 0, 0, 0, 0, 0]);
     body.extend([0; 8]);
     body.extend([7; 16]);
@@ -125,7 +127,7 @@ fn hello(cluster: [u8; 16], oldest: u16, newest: u16) -> Vec<u8> {
     frame
 }
 
-/// Sends a frame to management; returns status and text of the reply.
+/// Sends a frame to management. Returns the status and the text of the reply.
 fn ask(address: &str, frame: &[u8]) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("the other thread receives it");
     stream.set_read_timeout(Some(PATIENCE)).expect("a deadline");
@@ -150,11 +152,11 @@ fn newer_protocol_is_refused_unless_it_also_speaks_ours() {
     let (status, text) = ask(address, &hello(id, 7, 9));
     assert_ne!(status, 0);
     check_message(&text, &["7 to 9", "upgrade"]);
-    // A client that offers the next version and this one gets a challenge.
+    // A client that offers the current and the next version gets a challenge.
     assert_eq!(ask(address, &hello(id, 1, 2)).0, 0);
 }
 
-/// Ends a cluster, but keeps the command lines of its services of one kind.
+/// Stops a cluster. Returns the processes of its services of one role, with their command lines.
 fn stopped(cluster: &Cluster, role: &str) -> Vec<Process> {
     let found = wait_for("services to look at", PATIENCE, || {
         let found = cluster.processes(role);
@@ -164,8 +166,8 @@ fn stopped(cluster: &Cluster, role: &str) -> Vec<Process> {
     found
 }
 
-/// Starts a service with its old command line and some changed arguments; returns its error
-/// message.
+/// Starts a stopped service with its old command line, in which `change` has replaced some
+/// arguments. The start must fail; returns the error message.
 fn start_again(process: &Process, change: impl Fn(&mut Vec<String>)) -> String {
     let mut arguments = process.arguments[1..].to_vec();
     change(&mut arguments);
@@ -179,7 +181,7 @@ fn a_port_in_use_is_named() {
     let address = taken.local_addr().expect("it has an address").to_string();
     let token = cluster.data().join("management/join-token").display().to_string();
     for role in ["management", "metadata", "storage"] {
-        // Another service on the same host, whose settings name a port that is taken.
+        // A second service on the same host, whose settings name a port that is already in use.
         let scratch = Scratch::new();
         let directory = scratch.join("service").display().to_string();
         let target = scratch.join("target").display().to_string();
@@ -212,7 +214,7 @@ fn directories_of_others_are_refused_by_name() {
         }
     };
     check_message(&start_again(&storage, swap(&foreign)), &[&foreign, "cluster"]);
-    // A directory that isn't mounted must not come up as an empty target.
+    // A directory whose disk is not mounted must not be used as an empty target.
     let blank = cluster.data().join("blank");
     files::create_dir(&blank);
     let blank = blank.display().to_string();
@@ -221,12 +223,13 @@ fn directories_of_others_are_refused_by_name() {
     check_message(&start_again(&storage, swap(&metadata)), &[&metadata, "metadata"]);
     let missing = cluster.data().join("missing").display().to_string();
     check_message(&start_again(&storage, swap(&missing)), &[&missing]);
-    // And the cluster still starts afterwards.
+    // The cluster still starts afterwards.
     cluster.up().expect_success();
     cluster.stop();
 }
 
-/// Writes until there is no space left, and checks that exactly the acknowledged writes are there.
+/// Writes a file until no space is left, and checks that it contains exactly the acknowledged
+/// writes. Returns the length of the file.
 fn fill(path: &Path) -> usize {
     let mut random = Random::new(5);
     let bytes = random.bytes(1 << 20);
@@ -261,7 +264,7 @@ fn full_target_reports_no_space_and_recovers() {
     let first = fill(&cluster.path().join("large"));
     assert!(first > 50 << 20, "{first} bytes fitted");
     assert!(files::read(&before).iter().all(|byte| *byte == 9));
-    // Removing files frees space, and is never refused for lack of it.
+    // Removing files frees space, and is never refused for lack of space.
     files::remove_file(cluster.path().join("large"));
     wait_for("free space is reported again", PATIENCE, || {
         fs::write(cluster.path().join("after"), vec![8; 20 << 20]).ok()
@@ -270,7 +273,7 @@ fn full_target_reports_no_space_and_recovers() {
     cluster.stop();
 }
 
-/// A cluster whose only metadata target lies on a disk of its own.
+/// Returns a running cluster whose only metadata target lies on a separate disk.
 fn with_metadata_on(disk: &Path) -> Cluster {
     let cluster = Cluster::start(Shape::small());
     cluster.stop();
@@ -282,18 +285,20 @@ fn with_metadata_on(disk: &Path) -> Cluster {
     cluster
 }
 
-/// Takes all the space of a disk.
+/// Uses up all the space of a disk.
 fn take_all(path: &Path) {
     let mut file = files::create(path);
     for block in [1 << 20, 4096] {
         let zeros = vec![0; block];
         while file.write_all(&zeros).is_ok() {}
-        // The file system now returns the space that it reserved for this file; take that too.
+        // The file system now releases the space that it reserved for this file; use up that space
+        // too.
         files::sync_all(&file);
     }
 }
 
-/// As soon as the target notices the full disk it refuses new data, with ENOSPC only.
+/// Checks that the target refuses new data as soon as it notices the full disk, and only with
+/// ENOSPC.
 #[track_caller]
 fn takes_nothing_new(root: &Path) {
     let probe = root.join("probe");
@@ -346,7 +351,7 @@ fn a_full_metadata_target_takes_nothing_new_and_serves_the_rest() {
         let metadata = targets.as_array()?.iter().find(|it| it["kind"] == "metadata")?;
         (metadata["pool"] == "emergency").then_some(())
     });
-    // Existing files can still be read, overwritten, extended, renamed and removed, also after the
+    // Existing files can still be read, overwritten, extended, renamed and removed, even after the
     // target was killed.
     for (version, first) in [(2, 0), (3, 100)] {
         for number in first..first + 50 {
@@ -381,9 +386,9 @@ fn a_full_metadata_target_takes_nothing_new_and_serves_the_rest() {
     cluster.stop();
 }
 
-/// Changes that take no space of their own still have to be logged: when the log finds no space,
-/// the service ends with a message. No acknowledged change is lost, and waiting clients continue
-/// once there is space.
+/// Changes that take no space of their own must still be logged. When the log finds no space, the
+/// service exits with a message. No acknowledged change is lost, and waiting clients continue as
+/// soon as there is space.
 /// Semantics 4.8.
 #[test]
 fn metadata_target_without_log_space_ends_and_recovers() {
@@ -416,7 +421,7 @@ fn metadata_target_without_log_space_ends_and_recovers() {
             let text = fs::read_to_string(&log).ok()?;
             text.contains("is full: free space there").then_some(())
         });
-        // Before any assertion: the waiting changes need this space to complete.
+        // Free the space before any assertion: the waiting changes need it to complete.
         files::remove_file(&stranger);
         let before = done.load(Ordering::Relaxed);
         wait_for("changes go on", PATIENCE, || {
@@ -440,7 +445,7 @@ fn segments(cluster: &Cluster) -> Vec<PathBuf> {
     found
 }
 
-/// A killed cluster with many records in its metadata log.
+/// Returns a killed cluster with many records in its metadata log.
 fn with_a_log() -> Cluster {
     let cluster = Cluster::start(Shape::small());
     for number in 0..300 {
@@ -453,7 +458,7 @@ fn with_a_log() -> Cluster {
     cluster
 }
 
-/// The newest segment of the log and its bytes, up to the end of its last record.
+/// Returns the newest segment of the log, and its bytes up to the end of the last record.
 fn last_segment(cluster: &Cluster) -> (PathBuf, Vec<u8>) {
     let last = segments(cluster).pop().expect("a segment");
     let mut bytes = files::read(&last);
@@ -466,7 +471,7 @@ fn torn_log_tail_is_truncated_and_logged() {
     let cluster = with_a_log();
     let (last, bytes) = last_segment(&cluster);
     let file = files::open_with(OpenOptions::new().write(true), &last);
-    // In the middle of the last record, as a power loss leaves it.
+    // Cut the log in the middle of the last record, like a power loss.
     files::set_len(&file, bytes.len() as u64 - 20);
     drop(file);
     cluster.up().expect_success();
@@ -483,13 +488,13 @@ fn a_flipped_bit_in_the_log_is_found_and_named() {
     let cluster = with_a_log();
     let (last, bytes) = last_segment(&cluster);
     let file = files::open_with(OpenOptions::new().write(true), &last);
-    // In the first third: later records were synced, so this cannot be a torn tail.
+    // Damage a byte in the first third: later records were synced, so this cannot be a torn tail.
     let at = bytes.len() / 3;
     files::write_all_at(&file, &[bytes[at] ^ 0x10], at as u64);
     drop(file);
     let message = cluster.up().expect_failure();
     check_message(&message, &["metadata-1", last.to_str().expect("ASCII")]);
-    // With the bit restored, everything is there.
+    // With the bit restored, all files are there.
     let file = files::open_with(OpenOptions::new().write(true), &last);
     files::write_all_at(&file, &[bytes[at]], at as u64);
     drop(file);
@@ -508,7 +513,7 @@ fn files_below(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The storage target on which a chunk file lies.
+/// Returns the name of the storage target on which a chunk file lies.
 fn target_at(cluster: &Cluster, chunk_file: &Path) -> String {
     let targets = cluster.skep_list(&["target", "list"]);
     let is_its = |it: &&serde_json::Value| {
@@ -530,7 +535,7 @@ fn a_flipped_bit_in_a_chunk_is_an_error_that_names_it() {
         files::sync_all(&file);
     }
     cluster.stop();
-    // The chunk file with these bytes: both have them, one is damaged.
+    // Find the chunk file with these bytes. Both files have them; only one is damaged.
     let mut found = Vec::new();
     for target in ["t1", "t2"] {
         files_below(&cluster.data().join("storage-1").join(target).join("chunks"), &mut found);
@@ -568,7 +573,7 @@ fn a_flipped_bit_in_a_chunk_is_an_error_that_names_it() {
     let mounts = log("mount.log");
     let line = mounts.lines().find(|line| line.contains("ERROR")).expect("an error is logged");
     check_message(line, &[&format!("file {file}"), &format!("target {target}"), "checksum"]);
-    // Where nothing is damaged, the file can still be read.
+    // The undamaged part of the file can still be read.
     let mut first = vec![0; 4096];
     files::read_exact_at(&files::open(damaged), &mut first, 0);
     assert!(first == bytes[..4096]);
@@ -593,7 +598,7 @@ fn unreadable_configuration_is_refused_with_the_reason() {
     check_message(&message, &[&file, "line"]);
     let (file, message) = with("targetz = [\"/a\"]\n");
     check_message(&message, &[&file, "targetz", "targets"]);
-    // All mistakes are reported at once.
+    // All mistakes in a settings file are reported at once.
     let (_, message) =
         with("targets = []\n[node]\nlisten = \"nowhere\"\nlog = \"skep_rpc=loud\"\n");
     check_message(&message, &["targets", "node.directory", "node.listen", "node.log"]);

@@ -1,5 +1,5 @@
-//! `skep bench` over real clusters and several hosts. Hosts are two mounts of one cluster: each is
-//! "entered" by a command that does nothing, and `{host}` in the path names its mount.
+//! `skep bench` over real clusters and several hosts. The hosts are two mounts of one cluster: the
+//! command to enter a host does nothing, and `{host}` in the path selects the mount.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -13,17 +13,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Longer than for other tests: a benchmark writes for seconds, and other programs use the machine
+/// Longer than in other tests: a benchmark writes for seconds, and other programs use the machine
 /// too.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The host's enter command, which does nothing.
+/// Option with the command to enter a host. The command only sets a variable.
 const ENTER: [&str; 2] = ["--enter", "env HOST={host}"];
 
 fn parse(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// `skep bench` without dropping the machine's caches, since other programs use them.
+/// Returns a `skep bench` command that does not drop the machine's caches, since other programs use
+/// them.
 fn bench(arguments: &[&str]) -> Command {
     let mut command = Command::new(cluster::program());
     command.arg("bench").args(arguments).args(["--keep-caches"]);
@@ -284,19 +285,19 @@ fn missing_or_unusable_tools_are_named() {
     assert_eq!(names(scratch.path()), ["file"]);
 }
 
-/// `skep bench` on a cluster, with small files.
+/// Returns a `skep bench` command for the targets of a cluster.
 fn bench_targets(cluster: &Cluster, verb: &str, more: &[&str]) -> Command {
     let mut command = Command::new(cluster::program());
     command.args(["bench", verb, "--cluster"]).arg(cluster.data()).args(more);
     command
 }
 
-/// Ids of the targets of a kind.
+/// Returns the ids of the targets of one kind.
 fn targets(cluster: &Cluster, kind: &str) -> Vec<String> {
     cluster.target_ids(kind).iter().map(ToString::to_string).collect()
 }
 
-/// Directories that benchmarks have left on the targets.
+/// Returns the directories that benchmarks have left on the targets.
 fn left_on_targets(cluster: &Cluster) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut waiting = vec![cluster.data().to_owned()];
@@ -338,7 +339,7 @@ fn storage_bench_measures_and_judges_all_targets() {
     let ids = targets(&cluster, "storage");
     let one = run("storage", &["--targets", &ids[1], "--size", "1m", "--write"]).expect_success();
     assert!(one.contains("storage-") && !one.contains("read"), "{one}");
-    // One target of a stored result is made slow.
+    // Make one target of a stored result slow.
     let place = cluster.data().parent().expect("a directory").join("result.json");
     let mut value = parse(&measured);
     let third: u64 = ids[2].parse().expect("an id");
@@ -400,13 +401,13 @@ fn storage_refuses_invalid_options_and_leaves_nothing() {
     kill_process(Pid::from_child(&child), Signal::INT).expect("our own child");
     wait_for("it ends", PATIENCE, || child.try_wait().expect("our child"));
     assert_eq!(left_on_targets(&cluster), Vec::<PathBuf>::new());
-    // A service that is killed cleans up when it starts again.
+    // A killed service removes the files when it starts again.
     let mut child = endless();
     cluster.processes("storage").iter().for_each(process::Process::kill);
     wait_for("it ends", PATIENCE, || child.try_wait().expect("our child"));
     wait_for("files are removed", PATIENCE, || left_on_targets(&cluster).is_empty().then_some(()));
-    // A target also stops a benchmark that no client polls any longer, and then accepts the next
-    // one.
+    // A target also stops a benchmark that no client polls any longer. The target then accepts the
+    // next benchmark.
     let mut child = wait_for("the service is back", PATIENCE, || {
         run(&["--targets", &target, "--size", "1m"]).status.success().then(&endless)
     });
@@ -417,14 +418,14 @@ fn storage_refuses_invalid_options_and_leaves_nothing() {
     run(&["--targets", &target, "--size", "1m"]).expect_success();
 }
 
-/// Runs `skep bench` with a full device as standard output.
+/// Runs `skep bench` with /dev/full as standard output.
 fn run_on_full(arguments: &[&str]) -> Finished {
     let mut command = Command::new("sh");
     command.args(["-c", "exec \"$0\" \"$@\" >/dev/full"]).arg(cluster::program());
     finish(command.arg("bench").args(arguments), PATIENCE)
 }
 
-/// The kinds of the records in a result file.
+/// Returns the kinds of the records in a result file.
 fn kinds(file: &Path) -> Vec<String> {
     let text = files::read_to_string(file);
     assert!(text.ends_with('\n'), "{text}");
@@ -440,7 +441,7 @@ fn results_outlive_a_disk_that_fills_up() {
     finish(Command::new("mount").args(tmpfs).arg(&small), PATIENCE).expect_success();
     let kept = small.join("kept.ndjson");
     let (file, kept_as) = (scratch.join("file").display().to_string(), kept.display().to_string());
-    // Another program takes all remaining space after the run has begun.
+    // A different program uses up all remaining space after the run has begun.
     let fill = format!("head -c 1m /dev/zero >{} || true", small.join("fill").display());
     let io = ["io", "-o", &file, "-t", "64k", "-i", "3", "--before-phase", &fill];
     let keep = ["--keep-caches", "--result-file", &kept_as];
@@ -463,7 +464,7 @@ fn results_outlive_a_disk_that_fills_up() {
     );
     assert!(!left && !Path::new(&file).exists());
 
-    // Without such a file, the results go to standard error: standard output is full.
+    // Without a result file, the results go to standard error, because standard output is full.
     let printed = run_on_full(&["io", "-o", &file, "--keep-caches"]);
     let printed = printed.expect_failure();
     assert!(printed.contains("SUMMARY") && printed.contains("--result-file"), "{printed}");
@@ -565,7 +566,7 @@ fn net_refuses_invalid_options_and_skips_dead_services() {
     run(&[&quick[..], &some].concat()).expect_success();
 }
 
-/// Children of a process, oldest first.
+/// Returns the child processes of a process, in ascending order of process ids.
 fn children(parent: u32) -> Vec<process::Process> {
     let is_child = |it: &process::Process| {
         let status = fs::read_to_string(format!("/proc/{}/status", it.pid)).unwrap_or_default();
@@ -576,13 +577,13 @@ fn children(parent: u32) -> Vec<process::Process> {
     found
 }
 
-/// A run that the test ends after its first results.
+/// A benchmark run that only ends when the test stops it.
 struct Endless {
     child: Child,
     scratch: Scratch,
 }
 
-/// The result of an endless run that has ended.
+/// The result of an endless run that the test has stopped.
 struct Ended {
     code: Option<i32>,
     outcome: Value,
@@ -668,7 +669,7 @@ fn io_ends_when_a_process_makes_no_progress() {
     assert_eq!(ended.code, Some(1), "{}", ended.error);
     let why = ended.outcome["failure"].as_str().unwrap_or(&ended.error);
     assert!(why.contains("no progress for 10 s"), "{why}");
-    // The workers clean up when they continue.
+    // The suspended workers clean up when they continue.
     workers.iter().for_each(|worker| worker.signal(Signal::CONT));
     run.wait_for_clean();
 }

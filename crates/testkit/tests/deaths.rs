@@ -1,4 +1,4 @@
-//! Files of a client that dies: their sizes, unlinked files and append rights.
+//! Files of a client that dies: their sizes, their unlinked files and append rights.
 
 use skep_testkit::files;
 use skep_testkit::{Cluster, Random, Shape, Transport, wait_for};
@@ -6,10 +6,10 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// Leases last 5 s; a busy machine detects the end a little later.
+/// Leases last 5 s; a busy machine detects their expiry a little later.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Semantics 3.7: only the storage targets have the size of the file.
+/// Semantics 3.7: when the writer dies, only the storage targets have the size of the file.
 #[test]
 fn size_by_a_dead_writer_is_settled_after_its_lease() {
     for transport in [Transport::Uring, Transport::Device] {
@@ -68,7 +68,7 @@ fn unlinked_files_of_a_dead_client_are_removed() {
     cluster.stop();
 }
 
-/// Appends lines until one fails or the limit is reached; returns the acknowledged ones.
+/// Appends `count` lines, or until one append fails. Returns the acknowledged lines.
 fn append(path: &std::path::Path, name: &str, count: usize) -> Vec<String> {
     let mut acknowledged = Vec::new();
     let Ok(mut file) = OpenOptions::new().append(true).open(path) else { return acknowledged };
@@ -82,8 +82,8 @@ fn append(path: &std::path::Path, name: &str, count: usize) -> Vec<String> {
     acknowledged
 }
 
-/// Semantics 2.9 and 4.5: appends continue after metadata is killed, and after the client dies that
-/// holds the append right.
+/// Semantics 2.9 and 4.5: appends continue after metadata is killed, and after the client that
+/// holds the append right dies.
 #[test]
 fn appends_of_two_mounts_go_on_over_kills() {
     const COUNT: usize = 400;

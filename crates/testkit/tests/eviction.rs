@@ -14,7 +14,7 @@ fn mounts(cluster: &Cluster) -> usize {
     cluster.nodes("client").len()
 }
 
-/// Stops a mount's process until the cluster has removed that client.
+/// Suspends a mount's process until the cluster has removed that client.
 fn stop_beyond_lease(cluster: &Cluster, mount: &Mounted) {
     let before = mounts(cluster);
     mount.signal(Signal::STOP);
@@ -27,8 +27,9 @@ fn open(path: &Path) -> File {
     files::open_with(OpenOptions::new().read(true).write(true).create(true).truncate(false), path)
 }
 
-/// Writes to a file until that fails; then reports which of its handles still work. A process of
-/// its own: a process that has files of a stopped mount open cannot start others, which would hang.
+/// Writes to a file until a write fails, and then reports which of its handles still work. This is
+/// a separate process, because a process with open files of a suspended mount would hang when it
+/// starts other processes.
 const WRITER: &str = r#"
 import errno, os, sys
 def outcome(of):
@@ -59,8 +60,8 @@ print(first, *(outcome(of) for of in (
     lambda: os.pwrite(nameless, b"A", 0), lambda: os.fsync(nameless))))
 "#;
 
-/// Semantics 3.8 and 4.6: before fencing, its delayed writes overwrote newer writes of other
-/// clients.
+/// Semantics 3.8 and 4.6: before clients were fenced, delayed writes of a suspended client
+/// overwrote newer writes of other clients.
 #[test]
 fn client_stopped_past_its_lease_overwrites_nothing() {
     for transport in [Transport::Uring, Transport::Device] {
@@ -91,7 +92,7 @@ fn client_stopped_past_its_lease_overwrites_nothing() {
         assert!(writer.wait().expect("our own child").success());
         assert!(files::read(&path) == theirs, "what others wrote is untouched");
 
-        // The mount has recovered by itself.
+        // The mount has recovered on its own.
         assert!(files::read(first.path().join("file")) == theirs);
         let again = open(&first.path().join("file"));
         files::write_all_at(&again, b"again", 0);
@@ -104,7 +105,7 @@ fn client_stopped_past_its_lease_overwrites_nothing() {
     }
 }
 
-/// The opens of a dead client are removed although no other client uses the files.
+/// The opens of a dead client are removed even if no other client uses the files.
 #[test]
 fn dead_client_and_its_opens_are_removed_within_a_lease() {
     let mut cluster = Cluster::start(Shape::default());

@@ -1,4 +1,5 @@
-//! File handles: `name_to_handle_at` and `open_by_handle_at`, on this mount and the next.
+//! File handles: `name_to_handle_at` and `open_by_handle_at`, on the same mount and on a different
+//! mount.
 
 use skep_testkit::files;
 use skep_testkit::program::run_in;
@@ -6,8 +7,8 @@ use skep_testkit::{Cluster, Shape, Transport, wait_for};
 use std::path::Path;
 use std::time::Duration;
 
-/// Prints the handle of a path, or opens a handle and prints its path and the text of a file. The
-/// standard library has neither call.
+/// Prints the handle of a path, or opens a handle and prints its path and the text of a file.
+/// Rust's standard library has neither call.
 const SCRIPT: &str = r#"
 import ctypes, errno, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -38,7 +39,7 @@ fn python(arguments: &[&str]) -> String {
     run_in(Path::new("/"), "python3", all).trim().to_owned()
 }
 
-/// Kind and bytes of a handle.
+/// Kind and bytes of a handle, as the script prints them.
 type Handle = (String, String);
 
 fn handle(path: &Path) -> Handle {
@@ -47,7 +48,7 @@ fn handle(path: &Path) -> Handle {
     (kind.to_owned(), bytes.to_owned())
 }
 
-/// The file that a handle refers to on a mount.
+/// Opens a handle on a mount. Returns the path and text of its file, or the name of the error.
 fn open(mount: &Path, (kind, bytes): &Handle) -> String {
     python(&["open", mount.to_str().expect("UTF-8"), kind, bytes])
 }

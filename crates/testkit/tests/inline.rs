@@ -1,5 +1,6 @@
-//! Files whose first bytes lie in metadata: programs on every mount see them like other files. Also
-//! their cost, their printed patterns, and their contents after kills and power losses.
+//! Files whose first bytes are stored in metadata. Programs on every mount see them like other
+//! files. The tests also cover their cost, their printed patterns, and their contents after kills
+//! and power losses.
 
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom, copy_file_range, seek};
 use rustix::process::Signal;
@@ -39,7 +40,7 @@ fn open(path: &Path) -> File {
     files::open_with(OpenOptions::new().read(true).write(true).create(true).truncate(false), path)
 }
 
-/// A file by its paths on two mounts, and its expected contents.
+/// A file with its paths on two mounts, and its expected contents.
 struct Checked {
     paths: [PathBuf; 2],
     expected: Vec<u8>,
@@ -49,7 +50,8 @@ impl Checked {
     #[track_caller]
     fn check(&self, what: &str) {
         for path in &self.paths {
-            // Another mount may show attributes of a second ago; an open reads the newest.
+            // The other mount may show attributes that are a second old; an open fetches the
+            // newest.
             let found = files::read(path);
             let at = found.iter().zip(&self.expected).position(|(a, b)| a != b);
             let (len, right) = (found.len(), self.expected.len());
@@ -81,7 +83,7 @@ impl Checked {
     }
 }
 
-/// Two mounts, over both transports, of a cluster whose files begin in metadata.
+/// Returns a cluster whose files begin in metadata, and its second mount over the other transport.
 fn mounts() -> (Cluster, Mounted) {
     let mut cluster = Cluster::start(Shape::default());
     cluster.hand_down(cluster.path(), PATTERN);
@@ -121,7 +123,7 @@ fn small_files_cost_no_chunk_file_and_show_inline() {
     let metadata = info.0["metadata"]["target"].clone();
     assert_eq!((&pieces[0]["length"], &pieces[0]["target"]), (&json!(INLINE), &metadata));
     assert_ne!(pieces[1]["target"], metadata);
-    // The owner of a file can also set the pattern by an attribute.
+    // The owner of a file can also set the pattern through an extended attribute.
     let other = cluster.path().join("other");
     files::write(&other, "");
     let wanted = b"inline/from=8KiB,count=1";
@@ -130,7 +132,7 @@ fn small_files_cost_no_chunk_file_and_show_inline() {
     files::write_all_at(&open(&other), &[9], 8191);
     assert_eq!((count(), entry_info(&other).components()[1].start_byte()), (0, 8192));
     files::remove_file(&other);
-    // One byte more is one chunk file.
+    // A write beyond the inline part creates one chunk file.
     let file = open(&path);
     files::write_all_at(&file, &[8; 10], 4090);
     assert_eq!(count(), 1);
@@ -161,7 +163,7 @@ fn invalid_inline_patterns_are_refused_with_the_reason() {
     end(cluster, second);
 }
 
-/// `skep config set inline-bytes` applies to all files without another pattern.
+/// `skep config set inline-bytes` applies to all new files that have no other pattern.
 #[test]
 fn cluster_setting_inline_bytes_applies_to_new_files() {
     let cluster = Cluster::start(Shape::default());
@@ -184,7 +186,8 @@ fn cluster_setting_inline_bytes_applies_to_new_files() {
     cluster.stop();
 }
 
-/// Semantics 2.1, 2.2, 2.6, 2.7, 2.11, 2.12 and 2.13 over the border.
+/// Semantics 2.1, 2.2, 2.6, 2.7, 2.11, 2.12 and 2.13, across the border between metadata and
+/// storage.
 #[test]
 fn each_kind_of_change_over_the_border_is_seen_by_both_mounts() {
     let (cluster, second) = mounts();
@@ -226,7 +229,7 @@ fn each_kind_of_change_over_the_border_is_seen_by_both_mounts() {
         it.expected.extend_from_slice(&bytes[..300]);
         it.check("an append over the border");
 
-        // Mapped, by Python, so that this needs no unsafe code.
+        // Python writes through the mapping, so that this test needs no unsafe code.
         let program = format!(
             "import mmap\n\
              with open('{name}', 'r+b') as file:\n\
@@ -243,7 +246,7 @@ fn each_kind_of_change_over_the_border_is_seen_by_both_mounts() {
         it.write(&file, 0, &bytes[..20]);
         drop(file);
 
-        // Copies within the file and between files, of which one begins in metadata or both.
+        // Copies within the file, and between two files of which one or both begin in metadata.
         let plain = here.join("plain");
         entry_json(&["create", "--pattern", "count=1"], &plain);
         files::write(&plain, &bytes[..20_000]);
@@ -294,7 +297,7 @@ fn copy_all(from: &File, at: &mut u64, to: &File, place: &mut u64, len: usize) {
     }
 }
 
-/// Memory that begins at a page.
+/// Memory that is aligned to a page.
 struct Page {
     memory: Vec<u8>,
     start: usize,
@@ -312,8 +315,8 @@ fn aligned(byte: u8) -> Page {
     Page { memory, start }
 }
 
-/// Random changes on one mount or the other, each closed before the next is opened, around the
-/// border of metadata and storage.
+/// Random changes around the border between metadata and storage, each on a random mount. Each
+/// change closes the file before the next change opens it.
 #[test]
 fn random_changes_from_two_mounts_match_a_plain_file() {
     let (cluster, second) = mounts();
@@ -346,7 +349,7 @@ fn random_changes_from_two_mounts_match_a_plain_file() {
     end(cluster, second);
 }
 
-/// Semantics 2.3 and 2.9: while both have it open.
+/// Semantics 2.3 and 2.9, while both mounts have the file open.
 #[test]
 fn a_shared_file_is_as_the_last_write_left_it() {
     let (cluster, second) = mounts();
@@ -393,7 +396,7 @@ fn a_shared_file_is_as_the_last_write_left_it() {
     end(cluster, second);
 }
 
-/// Semantics 3.1: a writer that had not synced gets no error.
+/// Semantics 3.1: a writer that had not synced before the kill gets no error.
 #[test]
 fn a_killed_metadata_service_loses_no_bytes() {
     let (cluster, second) = mounts();
@@ -411,7 +414,7 @@ fn a_killed_metadata_service_loses_no_bytes() {
     end(cluster, second);
 }
 
-/// A cluster with its metadata service on a disk of its own.
+/// Returns a cluster whose metadata service lies on a separate disk.
 fn with_metadata_on(disk: &Path) -> Cluster {
     let shape = Shape { storage_services: 1, metadata_targets: 1, ..Shape::default() };
     let cluster = Cluster::start(shape);
@@ -434,8 +437,8 @@ fn lose_power(cluster: &Cluster, disk: &mut Disk, copy: u32) {
     supervisor.signal(Signal::CONT);
 }
 
-/// Semantics 3.3 and 3.5: a metadata host alone loses its power, under a mount that goes on, and
-/// with it bytes that it had acknowledged.
+/// Semantics 3.3 and 3.5: only a metadata host loses its power, while the mounts keep running.
+/// Bytes that it had acknowledged are lost.
 #[test]
 fn unsynced_writer_gets_one_error_after_metadata_power_loss() {
     let scratch = Scratch::new();
@@ -458,7 +461,7 @@ fn unsynced_writer_gets_one_error_after_metadata_power_loss() {
             file.sync_all().unwrap_or_else(|error| panic!("once, not again: {error}"));
         }
         untouched.sync_all().expect("all that was written to it is there");
-        // Written again, it is there for good.
+        // The same data is durable after it is written and synced again.
         files::write_all_at(&hit, &[3; 2000], 500);
         files::sync_all(&hit);
         let copy = disk.freeze_copy();

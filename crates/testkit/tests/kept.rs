@@ -1,5 +1,5 @@
-//! Attributes of files, not only their contents, are the same on every mount and after restarts:
-//! kinds, numbers, owners, times, targets, attributes.
+//! Not only the contents of files, but also their attributes are the same on every mount and after
+//! restarts: kinds, inode numbers, owners, times, link targets, extended attributes.
 
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, StatxFlags, Timespec, Timestamps, XattrFlags, getxattr,
@@ -15,10 +15,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Before 1970, after 2106 (32 bits without a sign) and beyond 2446 (34 bits, as ext4 has it).
+/// Times before 1970, after 2106 (the limit of 32 unsigned bits) and after 2446 (the limit of the
+/// 34 bits of ext4).
 const SECONDS: [i64; 4] = [-2_000_000_000, -1, 4_294_967_296, 100_000_000_000];
 
-/// Makes one of everything.
+/// Creates an entry of each kind, with attributes.
 fn make(root: &Path) {
     let node = |name: &str, kind, device| {
         mknodat(CWD, root.join(name), kind, Mode::RUSR | Mode::WUSR, device).expect("made");
@@ -47,7 +48,7 @@ fn make(root: &Path) {
     }
 }
 
-/// All that can be seen of it, a line for each.
+/// Returns all visible attributes of the entries in `root`, one line for each entry.
 fn state(root: &Path) -> Vec<String> {
     let mut lines = Vec::new();
     let listed = files::read_dir(root).map(|it| it.expect("an entry").path());
@@ -109,7 +110,7 @@ fn attributes_are_equal_on_all_mounts_and_after_restart() {
         assert!(line.contains(&times), "{line}");
     }
     assert_eq!(state(&there), before);
-    // Devices can be used where the mount doesn't forbid it.
+    // Devices can be used unless the mount forbids it.
     files::write(here.join("null"), "nothing");
     let mut bytes = [1; 16];
     files::read_exact(&files::open(there.join("zero")), &mut bytes);
@@ -120,7 +121,7 @@ fn attributes_are_equal_on_all_mounts_and_after_restart() {
     assert_eq!(state(&third.path().join("all")), before);
     third.unmount();
     second.unmount();
-    // Once in order, and once as by a power loss to all processes.
+    // Once with an orderly stop, and once with a kill of all processes.
     for in_order in [true, false] {
         match in_order {
             true => cluster.stop(),
@@ -132,7 +133,7 @@ fn attributes_are_equal_on_all_mounts_and_after_restart() {
     cluster.stop();
 }
 
-/// Semantics 1.8, of files and directories, over restarts of all services.
+/// Semantics 1.8, for files and directories, over restarts of all services.
 #[test]
 fn numbers_are_not_used_again_after_restarts() {
     let cluster = Cluster::start(Shape::default());

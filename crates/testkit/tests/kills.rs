@@ -1,10 +1,10 @@
-//! `kill -9` of any one process at random moments under a mixed workload: every acknowledged
-//! operation survives, every byte is right, `skep entry info` works on all files, no chunk file is
-//! orphaned.
+//! `kill -9` of single processes at random moments under a mixed workload. Every acknowledged
+//! operation survives, every byte is right, `skep entry info` works on all files, and no chunk file
+//! is orphaned.
 //!
-//! At least 50 kills on each run: half with FUSE over io_uring, half over /dev/fuse, which is
-//! asserted. The seed is printed; `SKEP_TEST_SEED` repeats the order of kills and operations (not
-//! their timing).
+//! There are at least 50 kills in each run: half with FUSE over io_uring, half over /dev/fuse. The
+//! test asserts the transport. It prints the seed; `SKEP_TEST_SEED` repeats the order of kills and
+//! operations (not their timing).
 
 use skep_testkit::files;
 use skep_testkit::process::Process;
@@ -15,15 +15,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-/// Kills on each transport; in total at least 50.
+/// Number of kills on each transport; in total at least 50.
 const KILLS: usize = 30;
-/// One of this many kills hits the mount's process. It ends a round, since the running operations
-/// fail.
+/// One of this many kills hits the mount process. Such a kill ends a round, because the running
+/// operations fail.
 const CLIENT_KILL_EVERY: usize = 5;
 const WORKERS: u64 = 4;
-/// Upper limit of the operations between two kills.
+/// Maximum number of operations between two kills.
 const BETWEEN: usize = 900;
-/// Time within which the cluster must remove the chunk files of removed files.
+/// Maximum time in which the cluster must remove the chunk files of removed files.
 const CLEAN_UP: Duration = Duration::from_secs(30);
 
 type Running<'scope> = ScopedJoinHandle<'scope, Result<(), String>>;
@@ -40,7 +40,7 @@ fn under_load(workers: &mut [Worker], violence: impl FnOnce(&mut dyn FnMut(usize
                 scope.spawn(move || worker.run(stop))
             })
             .collect();
-        // Waits until all workers together have completed a number of operations.
+        // Waits until all workers together have completed `operations` more operations.
         let mut go_on = |operations: usize| {
             let count = || done.iter().map(|it| it.load(Ordering::Relaxed)).sum::<u64>();
             let goal = count() + operations as u64;
@@ -61,7 +61,7 @@ fn verify(workers: &mut [Worker], crash: &Crash, round: &str) {
     assert!(problems.is_empty(), "{round}:\n{}", problems.join("\n"));
 }
 
-/// Picks a service: metadata and storage more often than management.
+/// Picks a random service to kill: metadata and storage more often than management.
 fn victim(cluster: &Cluster, random: &mut Random) -> Process {
     let role = random.one_of(&["management", "metadata", "metadata", "storage", "storage"]);
     wait_for("a service to kill", PATIENCE, || {
@@ -70,7 +70,7 @@ fn victim(cluster: &Cluster, random: &mut Random) -> Process {
     })
 }
 
-/// A round ends with a kill of the mount. Only then may a worker see an error.
+/// Ends a round with a kill of the mount. Only then may a worker get an error.
 fn kill_client(cluster: &Cluster, workers: &mut [Worker], random: &mut Random) {
     let failures = under_load(workers, |go_on| {
         go_on(1 + random.below(BETWEEN));
@@ -127,7 +127,7 @@ fn entry_info_on_all(cluster: &Cluster) {
     }
 }
 
-/// Removes all files; then no chunk file may be left.
+/// Removes all files, and checks that no chunk file is left.
 /// Semantics 4.5.
 fn nothing_is_orphaned(cluster: &Cluster, workers: &mut Vec<Worker>) {
     workers.iter_mut().for_each(Worker::close);

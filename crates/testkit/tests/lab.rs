@@ -12,22 +12,22 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Longer than for other tests: a lab starts a whole cluster in network namespaces with limited
+/// Longer than in other tests: a lab starts a whole cluster in network namespaces with limited
 /// rates.
 const PATIENCE: Duration = Duration::from_secs(240);
 const NOTHING: Vec<String> = Vec::new();
-/// The rates that the lab below is started with, in bytes per second.
+/// Rates of a client's link and of a target in bytes per second, as in [`RATES`].
 const LINK: f64 = 8e6;
 const TARGET: f64 = 5e6;
-/// Programs that write at the same time.
+/// Number of programs that write at the same time.
 const WRITERS: u32 = 8;
-/// The bytes that each program writes.
+/// Number of megabytes that each program writes.
 const MEGABYTES: u32 = 4;
 const RATES: [&str; 4] = ["--client-link", "64Mbit", "--target-rate", "5MB/s"];
 const SHAPE: [&str; 7] = ["--servers", "2", "--targets", "1", "--clients", "2", "--in-memory"];
 
-/// Runs a `skep lab` command that must succeed, checks its output as `json` and as `ndjson` against
-/// the schema, and returns the value.
+/// Runs a `skep lab` command that must succeed, and checks its output as `json` and as `ndjson`
+/// against the schema. Returns the JSON value.
 fn checked(lab: &Lab, verb: &str, more: &[&str]) -> Value {
     let schema = format!("lab-{verb}");
     let lines = lab.call(verb, &[&["--output", "ndjson"], more].concat()).expect_success();
@@ -49,9 +49,9 @@ fn has_sleep(lab: &Lab) -> bool {
     lab.processes().iter().any(|pid| name(pid).is_ok_and(|name| name == "sleep\n"))
 }
 
-/// Client 1 writes new files on these targets and syncs them. Returns the bytes written per second.
-/// It writes several files at once, because a single writer would wait alternately for the link and
-/// for the target.
+/// Writes new files on `targets` from client 1, and syncs them. Returns the bytes written per
+/// second. Several files are written at once, because a single writer would wait alternately for
+/// the link and for the target.
 fn written_rate(lab: &Lab, name: &str, targets: &str) -> f64 {
     let skep = cluster::program().display().to_string();
     let on_client = |script: &str| lab.json("run", &["--host", "c1", "--", "sh", "-c", script]);
@@ -73,8 +73,8 @@ fn written_rate(lab: &Lab, name: &str, targets: &str) -> f64 {
     bytes / host["seconds"].float()
 }
 
-/// The measured rate may never exceed the limit. On a busy machine a few attempts may stay below
-/// it.
+/// Checks that the measured rate reaches `expected` and never exceeds it. On a busy machine a few
+/// attempts may stay below this rate.
 fn assert_rate(lab: &Lab, targets: &str, expected: f64) {
     let mut found = Vec::new();
     for attempt in 0..5 {
@@ -99,7 +99,7 @@ fn lab_links_and_targets_have_the_requested_rates() {
     assert_eq!(names, ["m1", "s1", "s2", "c1", "c2"]);
     checked(&lab, "status", &[]);
 
-    // Both mounts, from outside and from the hosts.
+    // Both mounts, used from outside and from the hosts.
     files::write(lab.mount("c1").join("greeting"), "hello");
     assert_eq!(files::read_to_string(lab.mount("c2").join("greeting")), "hello");
     let script = ["--", "sh", "-c", "cat greeting; echo $SKEP_LAB_HOST >&2"];
@@ -112,8 +112,8 @@ fn lab_links_and_targets_have_the_requested_rates() {
         );
     }
 
-    // One target is slower than the client's link; both together are faster.
-    // Target 1 is that of metadata.
+    // A single target is slower than the client's link; two targets together are faster.
+    // Target 1 is the metadata target.
     assert_rate(&lab, "2", TARGET);
     assert_rate(&lab, "2,3", LINK);
     let status = lab.json("status", &[]);
@@ -146,7 +146,7 @@ fn commands_on_hosts_have_exit_codes_and_a_limit_of_time() {
     let value: Value = serde_json::from_str(&run.stdout).expect("JSON");
     assert_eq!(value["hosts"][0]["exit_code"], 0, "{value}");
     assert_eq!(value["hosts"][1]["exit_code"], 7, "{value}");
-    // Processes that the command has started end with the command.
+    // Processes that the command has started are killed with the command.
     let script = "sleep 1000 & sleep 1000; echo not reached";
     let limited = ["--host", "c1", "--timeout", "300ms", "--output", "json"];
     let run = lab.call("run", &[&limited[..], &["--", "sh", "-c", script]].concat());
@@ -167,7 +167,7 @@ fn remains_of_a_killed_lab_are_removed() {
     let lab = Lab::new();
     lab.call("up", &SHAPE).expect_success();
     files::write(lab.mount("c1").join("data"), vec![7; 3 << 20]);
-    // Another program also runs on a host.
+    // A second program runs on a host.
     let mut shell = lab.command("run", &["--host", "c2", "--", "sleep", "1000"]);
     let mut shell = shell.stdout(Stdio::null()).spawn().expect("started");
     wait_for("it runs", PATIENCE, || has_sleep(&lab).then_some(()));
@@ -185,14 +185,14 @@ fn remains_of_a_killed_lab_are_removed() {
     lab.call("down", &[]).expect_success();
     shell.wait().expect("our own child");
     assert_eq!(lab.remains(), NOTHING);
-    // The name is free again, and the removal also works without the state file.
+    // The name can be used again, and the removal also works without the state file.
     lab.call("up", &SHAPE).expect_success();
     files::remove_file(lab.directory().join("lab.json"));
     lab.call("down", &[]).expect_success();
     assert_eq!(lab.remains(), NOTHING);
 }
 
-/// The number of processes in the state of a lab; `None` means that there is no state.
+/// Returns the number of processes in the state of a lab; `None` means that there is no state.
 fn noted_processes(lab: &Lab) -> Option<usize> {
     let text = fs::read(lab.directory().join("lab.json")).ok()?;
     let state: Value = serde_json::from_slice(&text).expect("never half a state");
@@ -225,7 +225,7 @@ fn lab_killed_while_starting_is_removed() {
         lab.call("down", &[]).expect_success();
         assert_eq!(lab.remains(), NOTHING, "{moment}");
     }
-    // A lab whose `skep lab up` still runs: `down` ends that process first.
+    // If `skep lab up` of a lab still runs, `down` ends that process first.
     let mut up = lab.command("up", &SHAPE);
     let mut up = up.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("started");
     wait_for("it has begun", PATIENCE, || noted_processes(&lab));
@@ -258,7 +258,7 @@ fn impossible_lab_is_refused_before_anything_is_made() {
     refused(&["--directory", &full.display().to_string()], 1, "it is not empty");
     assert_eq!(files::read_to_string(full.join("thesis")), "precious");
     refused(&["--link", "100Gbit"], 1, "--force");
-    // A description from a file, and its dry run.
+    // A shape from a file, and its dry run.
     files::write(&file, "servers = 3\ntargets = 1\nlink = \"80Mbit\"\n");
     let file = file.display().to_string();
     let plan = checked(&lab, "up", &[&file, "--clients", "1", "--dry-run"]);
@@ -285,7 +285,7 @@ fn shapes(format: &str) -> String {
 fn without_root_a_lab_is_refused() {
     let scratch = Scratch::new();
     let lab = Lab::new();
-    // Other users may have no access to the build directory.
+    // Use a copy: other users may have no access to the build directory.
     let copy = scratch.join("skep");
     files::copy(cluster::program(), &copy);
     let mut command = Command::new("setpriv");
@@ -296,7 +296,7 @@ fn without_root_a_lab_is_refused() {
     assert_eq!(lab.remains(), NOTHING);
 }
 
-/// How often this kernel has dropped its page cache, and its cache of names and inodes.
+/// Returns how often this kernel has dropped its page cache, and its cache of names and inodes.
 fn cache_drops() -> [u64; 2] {
     let text = files::read_to_string("/proc/vmstat");
     ["drop_pagecache ", "drop_slab "].map(|name| {
@@ -331,7 +331,7 @@ fn benchmarks_run_on_the_hosts_of_a_lab_and_drop_caches() {
         for phase in phases {
             assert_eq!(phase["caches_dropped"], true, "{phase}");
         }
-        // Other programs may drop caches, too.
+        // Other programs may drop caches too, so a counter may grow by more.
         for (before, after) in before.into_iter().zip(cache_drops()) {
             assert!(after - before >= phases.len() as u64, "{before} {after}: {value}");
         }
@@ -361,13 +361,15 @@ fn benchmarks_run_on_the_hosts_of_a_lab_and_drop_caches() {
     assert_eq!(lab.remains(), NOTHING);
 }
 
-/// A shell command that leaves no processor idle for some seconds, even on a busy machine.
+/// Returns a shell command that leaves no processor idle for `seconds` seconds, even on a busy
+/// machine.
 fn hog(seconds: u32) -> String {
     let text = files::read_to_string("/proc/stat");
     let is_processor = |line: &&str| line.starts_with("cpu") && !line.starts_with("cpu ");
     let loops = text.lines().filter(is_processor).count() * 4;
-    // `skep lab` does not count processes with a positive nice value as load, so these have a
-    // negative value: in their session and, where the kernel has autogroups, in their autogroup.
+    // `skep lab` does not count processes with a positive nice value as load. So these processes
+    // get a negative nice value in their session and, if the kernel has autogroups, in their
+    // autogroup.
     let endless = format!("timeout {seconds} nice -n -19 sh -c \"while :; do :; done\"");
     format!(
         "for i in $(seq {loops}); do setsid sh -c 'echo -19 >/proc/$$/autogroup; {endless}' \

@@ -1,7 +1,7 @@
 //! Large things: a file of 4 GiB, a directory of 200,000 files, a sparse file of 64 GiB.
 //!
-//! One cluster for all, one transport for each half of the work: files go through one mount, and
-//! are looked at through another with the other transport.
+//! Each test has its own cluster. Files are created through one mount, and read through a second
+//! mount with the other transport.
 
 use skep_testkit::files;
 use skep_testkit::{Cluster, Random, Shape, Transport};
@@ -14,7 +14,7 @@ use std::time::Instant;
 
 const FILES: usize = 200_000;
 
-/// Four threads do one thing to all files of a directory.
+/// Runs `work` for all files of a directory, on four threads.
 fn with_all(work: impl Fn(usize) + Sync) {
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -86,7 +86,7 @@ fn a_file_of_4_gib_from_another_mount() {
     const PIECE: usize = 4 << 20;
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);
-    // The same bytes again and again would hide pieces that came to the wrong place.
+    // Each piece has different bytes: equal pieces would hide a piece at a wrong offset.
     let mut timer = Timer::default();
     let mut bytes = Random::new(42).bytes(PIECE);
     let mut written = DefaultHasher::new();

@@ -1,5 +1,5 @@
-//! Mounts as an administrator starts them, and how they end: by signals, by `umount`, with and
-//! without a cluster.
+//! Mounts as an administrator starts them, and how they end: by signals and by `umount`, with and
+//! without a reachable cluster.
 
 use rustix::process::Signal;
 use skep_testkit::cluster;
@@ -13,11 +13,13 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// Longest time that `umount` may take when no server answers.
+/// Maximum time of `umount` if no server is reachable.
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(10);
-/// The same when servers accept requests and never reply: each request has to time out.
+/// Maximum time of `umount` if servers accept requests but never reply: each request has to time
+/// out.
 const SILENT_PATIENCE: Duration = Duration::from_secs(20);
-/// The supervisor first: it would restart the others.
+/// Roles in the order in which they are killed: the supervisor comes first, because it would
+/// restart the others.
 const SERVICES: [&str; 4] = ["up", "management", "metadata", "storage"];
 
 fn small() -> Cluster {
@@ -29,7 +31,7 @@ fn is_mounted(path: &Path) -> bool {
     mounts.lines().any(|line| line.split(' ').nth(4) == path.to_str())
 }
 
-/// Mounts in the background. Returns the mount's process; no program has used the mount yet.
+/// Mounts in the background, and returns the mount process. No program has used this mount yet.
 fn detach(cluster: &Cluster, transport: Transport, path: &Path) -> Process {
     files::create_dir_all(path);
     let before: Vec<_> = cluster.processes("mount").iter().map(|it| it.pid).collect();
@@ -66,7 +68,7 @@ fn signals_unmount() {
     cluster.stop();
 }
 
-/// Also a mount that no program has used: `umount` must not need its attributes from a server.
+/// `umount` must not need attributes from a server, not even for a mount that no program has used.
 /// Semantics 4.10.
 #[test]
 fn umount_ends_mounts_while_the_cluster_is_away() {
@@ -90,7 +92,7 @@ fn umount_ends_mounts_while_the_cluster_is_away() {
     }
 }
 
-/// Locks a whole file, reports that, and holds the lock until it is stopped.
+/// Locks a whole file, reports that, and holds the lock until its input ends.
 const LOCKER: &str = "
 import fcntl, sys
 with open(sys.argv[1], 'r+') as file:
@@ -167,7 +169,7 @@ with open(sys.argv[1], 'r+b') as file:
     sys.stdin.read()
 ";
 
-/// Resumes stopped processes, also when a test fails: programs that wait for them would never end.
+/// Resumes suspended processes, even if a test fails: programs that wait for them would never end.
 struct Stopped(Vec<Process>);
 
 impl Stopped {
@@ -210,7 +212,7 @@ fn forced_umount_frees_killed_program_with_dirty_pages() {
         wait_for("it waits in the kernel", PATIENCE, || {
             (state(mapper.id()) == Some('D')).then_some(())
         });
-        // It may report a busy mount, but it still aborts the waiting requests.
+        // `umount -f` may report a busy mount, but it still aborts the waiting requests.
         finish(Command::new("umount").arg("-f").arg(&path), PATIENCE);
         wait_for("it ends", PATIENCE, || mapper.try_wait().expect("our own child"));
         finish(Command::new("umount").arg("-l").arg(&path), PATIENCE);
@@ -221,8 +223,8 @@ fn forced_umount_frees_killed_program_with_dirty_pages() {
     }
 }
 
-/// A program that reads a file, killed on drop. Drop does not wait for its end: while the servers
-/// are stopped it may be unable to end.
+/// A program that reads a file. Dropping it kills the program without waiting for its exit, which
+/// may be impossible while the servers are suspended.
 struct Reader(Child);
 
 impl Reader {
@@ -240,7 +242,7 @@ impl Reader {
         });
     }
 
-    /// Kills the program, and waits for its end.
+    /// Kills the program, and waits until it has exited.
     fn end(mut self) {
         self.0.kill().expect("our own child");
         wait_for("the killed reader ends", SILENT_PATIENCE, || {
@@ -255,7 +257,7 @@ impl Drop for Reader {
     }
 }
 
-/// Connections to stopped processes stay open: only a timeout reveals them.
+/// Connections to suspended processes stay open, so only a timeout detects the suspension.
 /// Semantics 4.1 and 4.10.
 #[test]
 fn mounts_end_while_the_services_are_stopped() {
@@ -270,7 +272,7 @@ fn mounts_end_while_the_services_are_stopped() {
         let services = SERVICES.iter().flat_map(|role| cluster.processes(role)).collect();
         let stopped = Stopped::all(services);
         let run = |command: &mut Command| finish(command, SILENT_PATIENCE).expect_success();
-        // It opens the directory, the second time with cached attributes. For other users the
+        // `df` opens the directory, the second time with cached attributes. For other users the
         // kernel also reads the access control list.
         run(Command::new("df").arg(used));
         let of_user = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "df"];
@@ -290,7 +292,7 @@ fn mounts_end_while_the_services_are_stopped() {
             ends(process, path);
         }
         drop(stopped);
-        // The other mounts go on.
+        // The other mounts keep running.
         let file = cluster.path().join("file");
         let found = finish(Command::new("cat").arg(file), PATIENCE).expect_success();
         assert_eq!(found, "text");
@@ -298,7 +300,7 @@ fn mounts_end_while_the_services_are_stopped() {
     }
 }
 
-/// The log has the mount point in its name, and names have 255 bytes at most.
+/// The name of the log contains the mount point, and file names have at most 255 bytes.
 #[test]
 fn mount_points_may_have_any_name() {
     let cluster = small();

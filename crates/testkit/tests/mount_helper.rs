@@ -1,7 +1,7 @@
 //! `mount -t skep`, `/etc/fstab` and mount options, through the helper `mount.skep`.
 //!
-//! mount(8) looks for helpers in `/sbin` alone: the tests that call it have a mount namespace of
-//! their own, with a copy of that directory.
+//! mount(8) looks for helpers only in `/sbin`. So the tests that call mount(8) run in their own
+//! mount namespace, with a copy of `/sbin`.
 
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::process::Signal;
@@ -18,7 +18,7 @@ fn small() -> Cluster {
     Cluster::start(Shape::small())
 }
 
-/// A place beside a cluster's data, with the program under the names of the helper.
+/// A directory next to a cluster's data, which contains the program under the names of the helper.
 struct Place {
     cluster: Cluster,
     path: PathBuf,
@@ -39,14 +39,14 @@ impl Place {
         self.path.join("mnt")
     }
 
-    /// Calls the helper as mount(8) does.
+    /// Calls the helper in the same way as mount(8).
     fn helper(&self, options: &str) -> Finished {
         let mut command = Command::new(self.path.join("mount.skep"));
         command.arg(self.cluster.data()).arg(self.mount_point()).args(["-o", options]);
         finish(&mut command, PATIENCE)
     }
 
-    /// The options that the kernel shows of the mount.
+    /// Returns the options of the mount in /proc/self/mounts; `None` means that it is not mounted.
     fn shown(&self) -> Option<String> {
         let table = files::read_to_string("/proc/self/mounts");
         let mount_point = self.mount_point().display().to_string();
@@ -58,7 +58,7 @@ impl Place {
         finish(Command::new("umount").arg(self.mount_point()), PATIENCE).expect_success();
     }
 
-    /// Runs a script in a mount namespace where `/sbin` has the helper.
+    /// Runs a script in a mount namespace where `/sbin` contains the helper.
     fn with_mount(&self, script: &str) -> String {
         let setup = "cp -a /sbin/. sbin && cp -P mount.skep mount.fuse.skep sbin && \
                      mount --bind sbin /sbin && exec sh -ec \"$1\"";
@@ -92,7 +92,7 @@ fn flags_are_the_kernels_and_can_be_changed() {
         assert!(printed.contains(words), "{options}: {printed}");
     }
     assert!(is_read_only(&mount_point), "nothing was changed");
-    // An option that the mount has already changes nothing.
+    // A remount with an option that the mount already has changes nothing.
     place.helper("remount,rw,nosuid,transport=uring,attribute_timeout=1").expect_success();
     let shown = place.shown().expect("mounted");
     assert!(shown.starts_with("rw,nosuid") && !shown.contains("noexec"), "{shown}");
@@ -121,7 +121,7 @@ fn helper_reports_the_cause_of_a_failed_mount() {
     let mut command = Command::new(place.path.join("mount.skep"));
     command.arg(place.cluster.data()).arg(place.path.join("absent"));
     let failed = finish(&mut command, PATIENCE);
-    // "Mount failure" and "incorrect invocation" of mount(8).
+    // The exit codes "mount failure" and "incorrect invocation" of mount(8).
     assert_eq!(failed.status.code(), Some(32), "{}", failed.stderr);
     assert!(failed.stderr.contains("absent"), "{}", failed.stderr);
     let mut command = Command::new(place.path.join("mount.skep"));
@@ -129,7 +129,7 @@ fn helper_reports_the_cause_of_a_failed_mount() {
     assert_eq!(called.status.code(), Some(1), "{}", called.stderr);
     assert!(called.stderr.contains("usage: mount.skep"), "{}", called.stderr);
     assert_eq!(place.shown(), None, "nothing was mounted");
-    // The mount hides the contents of the directory, as with other file systems.
+    // As in other file systems, the mount hides the contents of the directory.
     let hidden = place.path.join("mnt/file");
     files::write(&hidden, "in the way?");
     place.helper("defaults").expect_success();
@@ -139,19 +139,19 @@ fn helper_reports_the_cause_of_a_failed_mount() {
     place.cluster.stop();
 }
 
-/// The value of an attribute of a mount's root.
+/// Returns the value of an extended attribute of a mount's root directory.
 fn xattr_as_root(mount_point: &Path, name: &str) -> String {
     let mut bytes = [0_u8; 64];
     let len = rustix::fs::getxattr(mount_point, name, &mut bytes).or_fail("getxattr", mount_point);
     String::from_utf8_lossy(&bytes[..len]).into_owned()
 }
 
-/// A log that is as large as the mount may let it become.
+/// Fills a log to the maximum length that the mount allows.
 fn full_log(log: &Path) {
     files::write(log, "as it was\n".repeat(7_000));
 }
 
-/// Checks that a mount whose log is full has begun a new log, with the configured level.
+/// Checks that a mount with a full log has started a new log, with the configured level.
 fn logs_anew(mount_point: &Path, log: &Path) {
     let mount = skep_testkit::process::below(mount_point).pop().expect("it runs");
     mount.signal(Signal::USR1);
@@ -203,7 +203,7 @@ fn each_option_has_its_effect() {
     let serves = || skep_testkit::process::below(&mount_point).len();
     wait_for("the mount's process ends", PATIENCE, || (serves() == 0).then_some(()));
 
-    // The same from the command line.
+    // The same options on the command line.
     let log = place.path.join("b.log");
     let mut command = Command::new(skep_testkit::cluster::program());
     command.args(["mount", "--detach", "--quiet", "-s", "--options", "sunny,colour=red"]);
@@ -216,7 +216,8 @@ fn each_option_has_its_effect() {
     assert_eq!(mount(&mut command).expect_success(), "");
     files::write(mount_point.join("file"), "x");
     logs_anew(&mount_point, &log);
-    // Programs that have it open go on with it, and others don't find it any more.
+    // After a lazy unmount, programs that have files open can still use them. Other programs no
+    // longer find the mount.
     let mut file = files::open(mount_point.join("file"));
     let umount = |more: &[&str]| {
         let mut command = Command::new(skep_testkit::cluster::program());
@@ -258,7 +259,8 @@ fn fstab_and_mount_know_the_type() {
     place.cluster.stop();
 }
 
-/// `mount -a` compares the table of mounts with the lines of `fstab`.
+/// `mount -a` compares the table of mounts with the lines of `fstab`, and so finds that the line is
+/// already mounted.
 #[test]
 fn mount_a_does_not_mount_twice() {
     let place = Place::new();
@@ -281,18 +283,18 @@ fn a_mount_ends_while_the_cluster_is_away() {
         let idle = cluster.mount(transport);
         let busy = cluster.mount(transport);
         files::write(busy.path().join("file"), vec![1; 1 << 20]);
-        // The supervisor first, or it would start the others again.
+        // The supervisor first, because it would start the other processes again.
         for role in ["up", "management", "metadata", "storage"] {
             cluster.processes(role).iter().for_each(Process::kill);
         }
-        // Not from the kernel's cache.
+        // The reply must not come from the kernel's cache.
         let flags = AtFlags::STATX_FORCE_SYNC;
         let found = rustix::fs::statx(rustix::fs::CWD, idle.path(), flags, StatxFlags::BASIC_STATS);
         assert_eq!(found.expect("shown").stx_ino, 1);
         finish(Command::new("df").arg(idle.path()), PATIENCE).expect_success();
         idle.unmount();
         let path = busy.path().join("file");
-        // A program that goes on when it gets an error.
+        // A program that continues after it gets an error.
         let (tell, told) = std::sync::mpsc::channel();
         let reader = std::thread::spawn(move || {
             tell.send(rustix::thread::gettid()).expect("the other thread receives it");

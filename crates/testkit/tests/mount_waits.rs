@@ -1,5 +1,5 @@
-//! Mounts that begin while management is away, as at boot: they wait as long as configured, and
-//! ending them meanwhile leaves nothing behind.
+//! Mounts that start while management is not reachable, for example at boot. They wait as long as
+//! configured. Ending them while they wait leaves nothing behind.
 
 use rustix::process::{Pid, Signal, kill_process};
 use skep_testkit::files::{self, OrFail};
@@ -12,17 +12,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a mount waits without an option.
+/// How long a mount waits for management by default.
 const USUAL_RETRY: Duration = Duration::from_secs(15);
-/// The log line of a waiting mount.
+/// Part of the log line of a waiting mount.
 const WAITS: &str = "trying on";
 
-/// A host that mounts a cluster without any running service.
+/// A host that mounts a cluster of which no service runs yet.
 struct Host {
     cluster: Cluster,
-    /// Has the cluster's token, and the program under the name of the helper.
+    /// Directory with the cluster's token, and with the program under the name of the helper.
     path: PathBuf,
-    /// The future address of management.
+    /// Address of management, once it runs.
     address: String,
 }
 
@@ -43,7 +43,8 @@ impl Host {
         self.path.join("token").display().to_string()
     }
 
-    /// The helper as mount(8) calls it, for a directory that is there, with some more options.
+    /// Returns the helper's command as mount(8) calls it, for the mount point `name`, with
+    /// additional options.
     fn helper(&self, name: &str, token: &str, options: &str) -> Command {
         let mount_point = self.path.join(name);
         files::create_dir_all(&mount_point);
@@ -61,13 +62,13 @@ impl Host {
         format!("log_file={},{options}", self.log(name).display())
     }
 
-    /// Begins to mount by the helper.
+    /// Starts to mount with the helper.
     fn begin(&self, name: &str, options: &str) -> Begun {
         Begun::new(self, name, self.helper(name, &self.token(), options))
     }
 
-    /// By mount(8) itself, in a mount namespace with the helper in `/sbin`, the only place where it
-    /// looks.
+    /// Starts to mount with mount(8), which looks for helpers only in `/sbin`. So it runs in a
+    /// mount namespace with the helper in `/sbin`.
     fn begin_by_mount(&self, name: &str, options: &str) -> Begun {
         let mount_point = self.path.join(name);
         files::create_dir_all(&mount_point);
@@ -80,7 +81,7 @@ impl Host {
         Begun::new(self, name, command)
     }
 
-    /// In the foreground, where standard error is the log.
+    /// Starts to mount in the foreground, where standard error is the log.
     fn begin_in_front(&self, name: &str, options: &[&str]) -> Begun {
         let mount_point = self.path.join(name);
         files::create_dir_all(&mount_point);
@@ -93,13 +94,13 @@ impl Host {
     }
 }
 
-/// A mount that has begun. Killed when dropped.
+/// A mount that has been started. Dropping it kills its process.
 struct Begun {
     child: Child,
     since: Instant,
     mount_point: PathBuf,
     log: PathBuf,
-    /// The mount's standard error so far.
+    /// File with the mount's standard error so far.
     printed: PathBuf,
 }
 
@@ -128,7 +129,7 @@ impl Begun {
         wait_for("it ends", PATIENCE, || self.child.try_wait().expect("our own child"))
     }
 
-    /// Waits until the mount has failed; returns its message.
+    /// Waits until the mount has failed, and returns its message.
     fn failure(&mut self) -> String {
         let status = self.end();
         let printed = files::read_to_string(&self.printed);
@@ -136,7 +137,7 @@ impl Begun {
         printed
     }
 
-    /// The processes of the mount: the helper and the background process.
+    /// Returns the processes of the mount: the helper and the background process.
     fn processes(&self) -> Vec<Process> {
         process::below(&self.mount_point)
     }
@@ -154,7 +155,7 @@ impl Drop for Begun {
     }
 }
 
-/// Runs a command that is to fail by itself.
+/// Runs a command that must fail without being killed, and returns its message.
 fn refusal(mut command: Command) -> String {
     let finished: Finished = finish(&mut command, PATIENCE);
     finished.expect_failure()
@@ -203,16 +204,16 @@ fn mount_waits_for_management_as_long_as_configured() {
     let log = files::read_to_string(&patient.log);
     let told = log.lines().filter(|it| it.contains(WAITS) && it.contains("Connection refused"));
     assert_eq!(told.count(), 1, "{log}");
-    // The mount goes on after the commands that waited for it have ended.
+    // The mount continues after the commands that waited for it have exited.
     write_to_and_unmount(&host, &patient.mount_point, "file");
     patient.await_nothing_left();
-    // The mount of mount(8) exists only in the mount namespace of its process.
+    // The mount that mount(8) made exists only in the mount namespace of its process.
     let serving = by_mount.processes();
     assert_eq!(serving.len(), 1, "{serving:?}");
     serving[0].signal(Signal::TERM);
     by_mount.await_nothing_left();
 
-    // A wrong token fails at once: waiting cannot help.
+    // A mount with a wrong token fails at once, because waiting cannot help.
     let token = files::read_to_string(host.token());
     let secret = token.split('-').nth(2).expect("a secret").split('@').next().expect("a secret");
     let wrong = host.path.join("wrong-token").display().to_string();
@@ -233,7 +234,7 @@ fn ending_a_waiting_mount_leaves_nothing() {
     for begun in all {
         begun.await_wait();
     }
-    // The helper, and the processes that it has started.
+    // The helper, and the process that it has started.
     assert_eq!(by_mount.processes().len(), 2);
     assert_eq!(by_helper.processes().len(), 2);
 

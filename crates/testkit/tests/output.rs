@@ -1,4 +1,4 @@
-//! The output of commands for programs: JSON by the schemas in `schemas/`, errors and exit codes.
+//! Output for programs: JSON as described by the schemas in `schemas/`, errors and exit codes.
 //! docs/operations/output.md describes the stable parts.
 
 use rustix::process::Signal;
@@ -18,9 +18,9 @@ fn parse(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Runs a command in a directory, and checks both forms of JSON against its schema. The second run
-/// of a command that changes something must print the same. Lists must not be empty, because the
-/// test checks the schema by their entries.
+/// Runs a command in a directory, and checks both forms of JSON against its schema. If a command
+/// changes something, its second run must print the same. Lists must not be empty, because the test
+/// checks the schema with their entries.
 fn check_command(directory: &Path, arguments: &[&str], name: &str) -> Value {
     let run = |format: &str| {
         let mut command = Command::new(cluster::program());
@@ -43,8 +43,8 @@ fn check_printed(name: &str, printed: &str, format: &str) {
     }
 }
 
-/// Runs a command without `--output`: expects a header with `titles`, if given, and a line with
-/// `words`.
+/// Runs a command without `--output`. Its table must have a header with `titles` (if not empty),
+/// and a line with `words`.
 fn check_table(arguments: &[&str], titles: &str, words: &[&str]) {
     let shown = cluster::skep(arguments).expect_success();
     let mut lines = shown.lines();
@@ -56,7 +56,7 @@ fn check_table(arguments: &[&str], titles: &str, words: &[&str]) {
     assert!(lines.any(has_all), "{arguments:?}: no line with {words:?}: {shown}");
 }
 
-/// Locks bytes 10 to 15 of a file by `fcntl` until its input ends.
+/// Locks bytes 10 to 14 of a file with `fcntl` until its input ends.
 const LOCKER: &str = "import fcntl, sys\n\
                       with open(sys.argv[1], 'r+') as file:\n    \
                       fcntl.lockf(file, fcntl.LOCK_EX, 5, 10)\n    \
@@ -135,7 +135,8 @@ fn json_output_matches_its_schemas() {
         let status = wait_for("a locker ends", PATIENCE, || locker.try_wait().expect("ours"));
         assert!(status.success(), "{status}");
     }
-    // An unreachable service: some fields have a value only then, and others are null.
+    // An unreachable service: some fields have a value only in this case, and other fields are
+    // null.
     let storage = cluster.processes("storage").pop().expect("it runs");
     storage.signal(Signal::STOP);
     let data = cluster.data().display().to_string();
@@ -187,7 +188,7 @@ fn commands_that_make_and_end_clusters_have_schemas_too() {
         let table = || files::read_to_string("/proc/self/mounts");
         let place = scratch.join("more").display().to_string();
         wait_for("it is mounted", PATIENCE, || table().contains(&place).then_some(()));
-        // The kernel has it in its table a moment before it is served.
+        // The kernel lists a mount a moment before the mount is served.
         files::read_dir(&place);
         run(&["umount", "more"]);
         let status = wait_for("the mount ends", PATIENCE, || mount.try_wait().expect("ours"));
@@ -285,19 +286,20 @@ fn formatting_a_cluster_has_a_schema_too() {
     ["json", "ndjson"].into_iter().for_each(format_one);
 }
 
-/// Makes a cluster of one metadata target, and formats it.
+/// Creates a cluster with one metadata target, and formats it.
 fn format_one(format: &str) {
     let scratch = Scratch::new();
     let place = |name: &str| scratch.join(name).display().to_string();
     let (management, node, target) = (place("m"), place("n"), place("t"));
     let listen = ["--listen", "127.0.0.1:0"];
-    // The port that is found here stands in the token, and is taken again at the start.
+    // The token contains the port that is chosen here. The service must use the same port when it
+    // starts.
     let init = [&["management", "--init", "--directory", &management][..], &listen].concat();
     cluster::skep(init).expect_success();
     let start = |arguments: &[&str]| {
         let mut command = Command::new(cluster::program());
         command.args(arguments).stderr(Stdio::null());
-        // Ended with all that works in the scratch directory.
+        // Dropping the scratch directory kills this process.
         command.spawn().expect("skep can be started")
     };
     let mut running = vec![start(&["management", "--directory", &management])];
@@ -351,7 +353,7 @@ fn every_command_that_prints_data_has_a_schema() {
     assert!(commands > 20, "{commands}");
 }
 
-/// Code, message and exit code of a command that must fail.
+/// Returns the code, the message and the exit code of a command that must fail.
 fn failure(finished: &Finished) -> (String, String, i64) {
     let value = parse(&finished.stderr);
     check("error", &value);
@@ -403,7 +405,7 @@ fn errors_have_a_code_a_way_out_and_an_exit_code() {
     check(&astray, "Disconnected", 3, "check the address");
     let root = cluster.path().display().to_string();
     check(&["entry", "who", &root], "InvalidArgument", 2, "not a regular file");
-    // Nothing is mounted, and each attempt names the obstacle.
+    // Each attempt must fail without a mount, and its message must name the obstacle.
     let absent = scratch.join("absent").display().to_string();
     let of_file = scratch.join("token").display().to_string();
     let empty = scratch.directory("empty").display().to_string();
@@ -448,7 +450,7 @@ fn errors_have_a_code_a_way_out_and_an_exit_code() {
     );
 }
 
-/// JSON cannot represent such a name: it is printed with U+FFFD, and the command succeeds.
+/// JSON cannot represent such a name. The name is printed with U+FFFD, and the command succeeds.
 #[test]
 fn non_utf8_names_are_printed() {
     let cluster = Cluster::start(Shape { storage_services: 1, ..Shape::default() });

@@ -1,4 +1,4 @@
-//! Where files lie: choosers and stripe patterns over a real cluster.
+//! The placement of files: choosers and stripe patterns over a real cluster.
 
 use rustix::fs::{XattrFlags, copy_file_range};
 use rustix::process::Signal;
@@ -18,8 +18,8 @@ const PATTERN: &str = "user.skep.pattern";
 /// The id of a user other than root.
 const USER: u32 = 23_456;
 
-/// Two servers of four targets, as in the study of Boito, Pallez and Teylo (CLUSTER 2022). Files
-/// lie on four from the first byte on.
+/// Starts two servers of four targets each, as in the study of Boito, Pallez and Teylo (CLUSTER
+/// 2022). Files use four targets from the first byte on.
 fn scenario() -> Cluster {
     let cluster = Cluster::start(Shape {
         metadata_targets: 1,
@@ -37,7 +37,7 @@ fn first_component(cluster: &Cluster, path: &Path) -> Component {
     cluster.entry_info(path).first_component()
 }
 
-/// Makes files until one is made by a rule; settings arrive a moment after they are set.
+/// Creates files until a file follows the new settings, which take effect with a delay.
 fn wait_for_rule(cluster: &Cluster, chooser: &str, width: u64) {
     let mut number = 0;
     wait_for("new files follow the new settings", PATIENCE, || {
@@ -51,7 +51,7 @@ fn wait_for_rule(cluster: &Cluster, chooser: &str, width: u64) {
     });
 }
 
-/// The allocations of files made one after the other.
+/// Returns the allocations of eight files that are created one after another.
 fn allocations(cluster: &Cluster, chooser: &str, width: u64) -> BTreeSet<(u64, u64)> {
     cluster.skep(&["config", "set", "stripe-width", &width.to_string()]);
     wait_for_rule(cluster, chooser, width);
@@ -71,7 +71,8 @@ fn balanced_allocates_evenly_and_round_robin_as_studied() {
         assert_eq!(allocations(&cluster, "balanced", width), BTreeSet::from([best]), "{width}");
     }
     cluster.skep(&["config", "set", "chooser", "roundrobin"]);
-    // Even counts first: where round-robin stands moves with every file of every count.
+    // Even counts first: each new file, with any count, advances the position of the round-robin
+    // chooser.
     for (width, measured) in [
         (6, &[(2, 4), (3, 3)][..]),
         (4, &[(1, 3)]),
@@ -94,7 +95,8 @@ fn balanced_allocates_evenly_and_round_robin_as_studied() {
     cluster.stop();
 }
 
-/// The services of a new file's targets; an empty file needs no request to them.
+/// Creates an empty file, and returns the services of its targets. An empty file needs no request
+/// to these services.
 fn services_of_new(cluster: &Cluster, path: &Path) -> BTreeSet<String> {
     files::create_new(path);
     first_component(cluster, path).services()
@@ -108,7 +110,7 @@ fn targets_that_are_gone_are_not_chosen_until_they_are_back() {
     let both = new(0);
     assert_eq!(both.len(), 2);
     let gone = cluster.processes("storage").swap_remove(0);
-    // One that is killed is started again at once by its supervisor.
+    // Suspend the service: the supervisor would restart a killed service at once.
     gone.signal(Signal::STOP);
     let mut number = 0;
     let mut found = |count: usize, what: &str| {
@@ -128,7 +130,8 @@ fn targets_that_are_gone_are_not_chosen_until_they_are_back() {
     cluster.stop();
 }
 
-/// A cluster of four servers of one target each, that are started with failure domains.
+/// Starts a cluster of four servers with one target each; `domains` sets the failure domains of
+/// some servers.
 fn with_domains(directory: &Path, domains: &[(usize, &str)]) -> Cluster {
     let option = |(number, name): &(usize, &str)| {
         ["--set".to_owned(), format!("storage-{number}:node.domain={name}")]
@@ -143,7 +146,7 @@ fn with_domains(directory: &Path, domains: &[(usize, &str)]) -> Cluster {
     Cluster::start_in(directory, shape)
 }
 
-/// The failure domains of the storage servers, in the order of their names.
+/// Returns the failure domains of the storage servers, in ascending order of server names.
 fn domains(cluster: &Cluster) -> Vec<String> {
     let nodes = cluster.nodes("storage");
     let text = |node: &Value, field: &str| node[field].as_str().unwrap_or("none").to_owned();
@@ -152,7 +155,8 @@ fn domains(cluster: &Cluster) -> Vec<String> {
     by_name.into_values().collect()
 }
 
-/// Where some new files lie: the names of their servers, in order.
+/// Creates some files. Returns the sets of servers on which they lie, each as a string of server
+/// names.
 fn servers_of_files(cluster: &Cluster, name: &str) -> BTreeSet<String> {
     let path = |number: usize| cluster.path().join(format!("{name}-{number}"));
     let servers = |number: usize| services_of_new(cluster, &path(number));
@@ -179,7 +183,8 @@ fn files_of_two_targets_lie_in_two_failure_domains() {
     }
     cluster.stop();
 
-    // Two start with other domains. The others start without an option, and keep theirs.
+    // Two servers start with different domains. The others start without this option, and keep
+    // their domains.
     let cluster = with_domains(scratch.path(), &[(2, "rack-2"), (3, "rack-1")]);
     assert_eq!(domains(&cluster), ["rack-1", "rack-2", "rack-1", "rack-2"]);
     let mut round = 0;
@@ -212,7 +217,7 @@ fn entry_json(arguments: &[&str], path: &Path) -> Value {
     serde_json::from_str(&entry(arguments, path).expect_success()).expect("JSON")
 }
 
-/// Runs a command that must fail and change nothing, and checks its message.
+/// Runs a command that must fail without changing anything, and checks its message.
 fn refused(arguments: &[&str], path: &Path, code: &str, words: &str) {
     let before = fs::exists(path).expect("a way there").then(|| pattern_of(path));
     let failed = entry(arguments, path);
@@ -228,7 +233,7 @@ fn assert_refusal(failed: &Finished, code: &str, words: &str) {
     assert!(found == code && message.contains(words), "{}: {found}: {message}", failed.line);
 }
 
-/// The value of the attribute; `None` means that it is not set.
+/// Returns the value of the pattern attribute; `None` means that it is not set.
 fn pattern_of(path: &Path) -> Option<String> {
     let mut bytes = [0; 4096];
     match rustix::fs::getxattr(path, PATTERN, &mut bytes) {
@@ -238,7 +243,8 @@ fn pattern_of(path: &Path) -> Option<String> {
     }
 }
 
-/// A file made as any program makes it: its origin, count, chunk size and chooser.
+/// Creates a file like any program does. Returns the origin, the target count, the chunk size and
+/// the chooser of its pattern.
 fn made(cluster: &Cluster, path: &Path) -> (String, u64, u64, String) {
     files::write(path, "x");
     let info = cluster.entry_info(path);
@@ -247,7 +253,7 @@ fn made(cluster: &Cluster, path: &Path) -> (String, u64, u64, String) {
     (info.origin().to_owned(), first.targets_wanted(), first.chunk_bytes(), chooser)
 }
 
-/// The result of [`made`] for these values.
+/// Returns the result that [`made`] has for these values.
 fn rule(origin: &str, count: u64, chunk_bytes: u64, chooser: &str) -> (String, u64, u64, String) {
     (origin.to_owned(), count, chunk_bytes, chooser.to_owned())
 }
@@ -269,7 +275,7 @@ fn directories_hand_patterns_down_and_files_keep_theirs() {
     assert_eq!(changed[0]["pattern"], "chunk-size=1MiB,count=2");
     let own = rule("directory", 2, 1 << 20, "balanced");
     assert_eq!(made(&cluster, &directory.join("file")), own);
-    // On every metadata target.
+    // Directories on every metadata target inherit the pattern.
     for number in 0..8 {
         let inner = directory.join(format!("inner-{number}"));
         files::create_dir(&inner);
@@ -278,7 +284,8 @@ fn directories_hand_patterns_down_and_files_keep_theirs() {
         assert_eq!(made(&cluster, &inner.join("more/file")), own);
     }
     assert_eq!(pattern_of(&directory.join("before")), Some(before));
-    // Programs can set the attribute too; the cluster's settings fill the unset fields.
+    // Programs can set the attribute too; the cluster's settings apply to the fields that it does
+    // not set.
     let flags = XattrFlags::empty();
     rustix::fs::setxattr(&directory, PATTERN, b"chooser=roundrobin", flags)
         .or_fail("setxattr", &directory);
@@ -294,7 +301,7 @@ fn directories_hand_patterns_down_and_files_keep_theirs() {
     ] {
         assert!(shown.contains(words), "{words}: {shown}");
     }
-    // Programs that copy all attributes do not see it.
+    // The attributes are not listed, so programs that copy all attributes do not copy them.
     let mut bytes = [0; 4096];
     let file = directory.join("file");
     let len = rustix::fs::getxattr(&file, "user.skep.map", &mut bytes).or_fail("getxattr", &file);
@@ -308,7 +315,7 @@ fn directories_hand_patterns_down_and_files_keep_theirs() {
     cluster.stop();
 }
 
-/// The targets of a file, in the order of its stripe.
+/// Returns the targets of a file, in stripe order.
 fn targets(cluster: &Cluster, path: &Path) -> Vec<u64> {
     first_component(cluster, path).targets()
 }
@@ -328,7 +335,7 @@ fn files_take_a_requested_pattern_until_first_write() {
     entry_json(&["create", "--targets", &ids, "--chunk-size", "64KiB"], &path("listed"));
     assert_eq!(targets(&cluster, &path("listed")), listed);
     assert_eq!(first_component(&cluster, &path("listed")).chooser(), "listed");
-    // A file that is there but empty gets another pattern, and then keeps it.
+    // An existing but empty file gets a different pattern, and then keeps it.
     files::create(path("empty"));
     entry_json(&["set", "--targets", &ids], &path("empty"));
     files::write(path("empty"), vec![7; 3 << 20]);
@@ -379,7 +386,7 @@ fn users_set_patterns_on_own_files_within_limits() {
     let cluster = scenario();
     let around = cluster.path().parent().expect("a directory");
     files::set_permissions(around, fs::Permissions::from_mode(0o755));
-    // Where others come to it, too.
+    // Copy the program to a directory that other users may access.
     let program = around.join("skep");
     files::copy(cluster::program(), &program);
     let as_user = |arguments: &[&str], path: &Path| as_user(&program, arguments, path);
@@ -419,7 +426,8 @@ fn users_set_patterns_on_own_files_within_limits() {
     denied(&["--num-targets", "all"]);
     denied(&["--chunk-size", "2MiB"]);
     as_user(&["create", "--num-targets", "4"], &own.join("at-most")).expect_success();
-    // Patterns set by root are inherited beyond the limits, which do not apply to root.
+    // The limits do not apply to root. Patterns that root has set are inherited even beyond the
+    // limits.
     entry_json(&["set", "--num-targets", "8", "--chunk-size", "4MiB"], &own);
     files::write(own.join("inherited"), "x");
     assert_eq!(targets(&cluster, &own.join("inherited")).len(), 8);
@@ -432,7 +440,7 @@ fn users_set_patterns_on_own_files_within_limits() {
     cluster.stop();
 }
 
-/// Bytes that differ everywhere.
+/// Returns pseudo-random bytes.
 fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {
@@ -443,7 +451,7 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// The bytes that the mount has sent and received over its connections.
+/// Returns the number of bytes that the mount has sent and received over its connections.
 fn traffic(cluster: &Cluster) -> u64 {
     let mounts = cluster.processes("mount");
     let [mount] = &mounts[..] else { panic!("one mount, not {mounts:?}") };
@@ -458,7 +466,8 @@ fn traffic(cluster: &Cluster) -> u64 {
     words.filter_map(bytes).sum()
 }
 
-/// The bytes that go through the mount while one file is copied over another.
+/// Copies one file over another. Returns the number of bytes that the mount sent and received
+/// meanwhile.
 fn traffic_of_copy(cluster: &Cluster, from: &Path, to: &Path) -> u64 {
     let (source, copy) = (files::open(from), files::open_with(OpenOptions::new().write(true), to));
     let (mut at, mut place) = (0, 0);
@@ -486,7 +495,7 @@ fn copies_between_files_of_the_same_targets_are_made_there() {
     files::write(path("source"), &bytes);
     let few = traffic_of_copy(&cluster, &path("source"), &path("same"));
     assert!(few < LEN as u64 / 20, "{few} bytes went through the mount");
-    // They do where nothing lies on the same target in both.
+    // All bytes go through the mount if no part has the same target in both files.
     let many = traffic_of_copy(&cluster, &path("source"), &path("others"));
     assert!(many >= 2 * LEN as u64, "only {many} bytes went through the mount");
     for name in ["same", "others"] {
@@ -508,7 +517,7 @@ fn progressive_files_start_narrow_and_become_wide() {
     let elsewhere = second.path().join("progressive/file");
     let content = bytes(13 << 20, 1);
     let file = files::open_with(OpenOptions::new().create(true).truncate(true).write(true), &path);
-    // Across the borders of components, not in order, with a hole between.
+    // Writes across the borders of components, out of order, and with a hole between them.
     for (start, end) in
         [(5 << 20, 13 << 20), (900_000, 1_200_000), (0, 900_000), (4_000_000, 5 << 20)]
     {
@@ -518,7 +527,7 @@ fn progressive_files_start_narrow_and_become_wide() {
     expected[1_200_000..4_000_000].fill(0);
     let is_seen = |what: &str, expected: &[u8]| {
         assert!(files::read(&path) == expected, "{what}");
-        // Another mount may see the size and the bytes of a moment ago.
+        // The other mount may still see the previous size and bytes for a moment.
         wait_for(what, PATIENCE, || (files::read(&elsewhere) == expected).then_some(()));
     };
     is_seen("what was written", &expected);
@@ -540,7 +549,8 @@ fn progressive_files_start_narrow_and_become_wide() {
     assert_eq!(per_component.values().map(BTreeSet::len).collect::<Vec<_>>(), [1, 2, 8]);
     assert_eq!(pieces[0]["length"], 64 << 10);
 
-    // Truncated within the second component and extended again: the old bytes do not come back.
+    // The file is truncated within the second component and extended again. The old bytes must not
+    // reappear.
     files::set_len(&file, 2_000_000);
     files::set_len(&file, 6 << 20);
     files::write_all_at(&file, b"end", (6 << 20) - 3);
@@ -591,7 +601,7 @@ fn mount_with_job_patterns_honours_their_environment() {
     let failed = make(&mount_point, "wrong", "count=many");
     assert!(failed.stderr.contains("Invalid argument"), "{}", failed.stderr);
     assert!(!cluster.path().join("wrong").exists());
-    // The other mount doesn't look.
+    // The other mount ignores the variable.
     make(cluster.path(), "elsewhere", "count=many").expect_success();
     assert_eq!(targets(&cluster, &cluster.path().join("elsewhere")).len(), 4);
     cluster::skep(["umount", &shown]).expect_success();

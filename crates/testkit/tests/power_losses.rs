@@ -1,12 +1,12 @@
-//! Power losses: the data directories lie on a disk whose contents the test copies during the run.
+//! Power losses. The data directories lie on a disk whose contents the test copies during the run.
 //! A cluster that is started on the copy must have everything that `metadata.sync` and `fsync`
 //! guarantee.
 //!
-//! Ten power losses hit a workload, half under `metadata.sync = interval` (10 ms), half under
-//! `always`. After each, the workload continues on the restored disk. The seed is printed;
-//! `SKEP_TEST_SEED` repeats the order of operations (not their timing). Other tests sync files in
-//! each possible way before the power loss, or let only one service lose its power while the mount
-//! goes on.
+//! Ten power losses hit a workload, half of them under `metadata.sync = interval` (10 ms), half
+//! under `always`. After each power loss, the workload continues on the restored disk. The test
+//! prints the seed; `SKEP_TEST_SEED` repeats the order of operations (not their timing). Other
+//! tests sync files in each possible way before the power loss, or let only one service lose its
+//! power while the mount keeps running.
 
 use rustix::fs::OFlags;
 use rustix::process::Signal;
@@ -22,13 +22,13 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Power losses under each setting of `metadata.sync`.
+/// Number of power losses under each setting of `metadata.sync`.
 const POWER_LOSSES: usize = 5;
 const WORKERS: u64 = 4;
-/// Upper limit of the operations between two power losses.
+/// Maximum number of operations between two power losses.
 const BETWEEN: usize = 1500;
 const DISK_BYTES: u64 = 4 << 30;
-/// Syncs a small file repeatedly; returns when each sync began and ended.
+/// Writes and syncs a small file repeatedly. Returns the start and end of each sync.
 fn syncs(directory: &Path, stop: &AtomicBool) -> Vec<(Instant, Instant)> {
     let file = files::create(directory.join("probe"));
     let mut done = Vec::new();
@@ -42,7 +42,7 @@ fn syncs(directory: &Path, stop: &AtomicBool) -> Vec<(Instant, Instant)> {
     done
 }
 
-/// Copies the disk while the workload runs; then kills all processes and restores the copy.
+/// Copies the disk while the workload runs. Then kills all processes, and restores the copy.
 fn lose_power_under_load(
     cluster: &Cluster,
     disk: &mut Disk,
@@ -75,7 +75,7 @@ fn lose_power_under_load(
         }
         let before = probe.join().expect("no panic").into_iter().filter(|it| it.0 < begun);
         let slowest = before.map(|it| it.1.min(begun) - it.0).max().unwrap_or_default();
-        // On a slow disk: as long as two syncs take.
+        // A slow disk gets additional time: twice the duration of its slowest sync.
         let late = if late.is_zero() { late } else { late + 2 * slowest };
         println!("    the slowest sync took {slowest:?}");
         (copy, Crash::of_power(begun, ended, late))
@@ -115,16 +115,16 @@ fn power_losses(sync: &str, late: Duration, transport: Transport) {
     cluster.stop();
 }
 
-/// An acknowledged operation is on the disk 10 ms later. The simulator checks exactly that. Here a
-/// busy machine may wake the syncing thread late, so the test allows 40 ms more. On a slow disk it
-/// allows the time of two syncs, which it measures.
+/// Every acknowledged operation is on the disk 10 ms later. The simulator checks exactly this
+/// limit. Here a busy machine may wake the syncing thread late, so the test allows 40 ms more. On a
+/// slow disk it also allows twice the duration of the slowest sync, which it measures.
 /// Semantics 3.2 and 3.3.
 #[test]
 fn power_losses_with_metadata_synced_at_intervals() {
     power_losses("interval", Duration::from_millis(50), Transport::Uring);
 }
 
-/// Each acknowledged operation is on the disk.
+/// Every acknowledged operation is on the disk.
 /// Semantics 3.2 and 3.3.
 #[test]
 fn power_losses_with_metadata_synced_always() {
@@ -136,13 +136,13 @@ fn power_losses_with_metadata_synced_always() {
 enum Way {
     Fsync,
     Fdatasync,
-    /// Each write by itself.
+    /// The kernel syncs each write: the file is open with `O_SYNC`.
     Sync,
     Dsync,
     Msync,
 }
 
-/// Copies a file to mapped memory.
+/// Copies a file into a mapping of another file, and syncs the mapping.
 const MAPS: &str = "
 import mmap, os, sys
 path, start, source = sys.argv[1], int(sys.argv[2]), sys.argv[3]
@@ -160,8 +160,8 @@ os._exit(0)
 impl Way {
     const ALL: [Self; 5] = [Self::Fsync, Self::Fdatasync, Self::Sync, Self::Dsync, Self::Msync];
 
-    /// Writes to a file, and creates it if necessary. Returns the open file: the sync alone must
-    /// make the data durable, not `close`.
+    /// Writes and syncs `bytes`, and creates the file if necessary. Returns the open file: the sync
+    /// alone must make the data durable, not `close`.
     fn write(self, path: &Path, start: usize, bytes: &[u8], scratch: &Scratch) -> Option<File> {
         let flags = match self {
             Self::Fsync | Self::Fdatasync => OFlags::empty(),
@@ -190,7 +190,8 @@ impl Way {
     }
 }
 
-/// Semantics 3.3: each kind of sync makes data durable, on new files and on files that it extends.
+/// Semantics 3.3: each kind of sync makes data durable, both in new files and in files that the
+/// writes extend.
 #[test]
 fn synced_bytes_survive_a_power_loss_for_each_way_to_sync() {
     const LENGTHS: [usize; 3] = [10, 300_000, 2_000_000];
@@ -241,7 +242,7 @@ fn synced_bytes_survive_a_power_loss_for_each_way_to_sync() {
     cluster.stop();
 }
 
-/// A cluster with one service on a disk of its own.
+/// Starts a cluster with one service on a separate disk.
 fn with_service_on(disk: &Path, name: &str) -> Cluster {
     let shape = Shape { storage_services: 1, metadata_targets: 1, ..Shape::default() };
     let cluster = Cluster::start(shape);
@@ -250,13 +251,13 @@ fn with_service_on(disk: &Path, name: &str) -> Cluster {
     finish(Command::new("cp").arg("-a").arg(&service).arg(disk), PATIENCE).expect_success();
     files::remove_dir_all(&service);
     files::symlink(disk.join(name), &service);
-    // A power loss may come before a target has synced anything.
+    // A power loss may come before a target has synced anything, so sync the copied data.
     files::syncfs(disk);
     cluster.up().expect_success();
     cluster
 }
 
-/// Kills one service, restores the copy of its disk, and restarts it.
+/// Kills one service, restores the copy of its disk, and lets the supervisor restart the service.
 fn lose_power(cluster: &Cluster, role: &str, disk: &mut Disk, copy: u32) {
     let supervisor = cluster.processes("up").remove(0);
     supervisor.signal(Signal::STOP);
@@ -265,8 +266,8 @@ fn lose_power(cluster: &Cluster, role: &str, disk: &mut Disk, copy: u32) {
     supervisor.signal(Signal::CONT);
 }
 
-/// Semantics 3.3 and 3.5: a metadata host loses its power while the mount goes on, and with it
-/// reported sizes that it had not synced.
+/// Semantics 3.3 and 3.5: only a metadata host loses its power, while the mount keeps running.
+/// Reported sizes that metadata had not synced are lost.
 #[test]
 fn sync_reports_lost_sizes_again_after_metadata_power_loss() {
     let scratch = Scratch::new();
@@ -314,7 +315,7 @@ fn sync_reports_lost_sizes_again_after_metadata_power_loss() {
     cluster.stop();
 }
 
-/// Semantics 3.5: only the storage host loses its power, while the mount goes on.
+/// Semantics 3.5: only the storage host loses its power, while the mount keeps running.
 #[test]
 fn unsynced_writer_gets_one_error_after_storage_power_loss() {
     let scratch = Scratch::new();

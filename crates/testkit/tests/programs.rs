@@ -1,6 +1,7 @@
-//! Ordinary programs on a mount; their results must equal the results on the local file system.
+//! Ordinary programs on a mount. Their results must equal the results on the local file system.
 //!
-//! Runs on a mount over each transport. Needs no network: sources and repositories are made here.
+//! The tests run on a mount over each transport. They need no network, because they create all
+//! sources and repositories themselves.
 
 use skep_testkit::files;
 use skep_testkit::program::{run, run_in};
@@ -10,14 +11,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Where a test works: an empty directory of a mount, and one of the local file system.
+/// The directories of a test: an empty directory of a mount, and one of the local file system.
 struct Places {
     mount: PathBuf,
     local: PathBuf,
 }
 
 impl Places {
-    /// Runs the same steps in both, and compares the trees afterwards.
+    /// Runs the same steps in both directories, and compares the trees afterwards.
     fn in_both(&self, work: impl Fn(&Path)) {
         work(&self.local);
         work(&self.mount);
@@ -30,7 +31,7 @@ const CASES: &[Case<Places>] = skep_testkit::cases![programs:
     editors_save_by_renaming, sqlite, tar_of_a_mount, shell_scripts, compressors,
 ];
 
-/// Writes a C program of many files, with headers that all include, and packs it.
+/// Writes a C program of many files, with headers that all files include, and packs it.
 fn c_project(directory: &Path) -> PathBuf {
     let project = directory.join("project");
     files::create_dir_all(project.join("include"));
@@ -68,7 +69,7 @@ fn untar_and_build(places: &Places) {
         run_in(&project, "make", ["-j4"]);
         let result = run(project.join("build/program").to_str().expect("ASCII"), [""; 0]);
         files::write(place.join("result"), result);
-        // No source is newer than the file made from it.
+        // No source is newer than its object file.
         assert!(run_in(&project, "make", [""; 0]).contains("up to date"));
     });
     run_in(&places.mount.join("project"), "make", ["clean"]);
@@ -106,7 +107,7 @@ fn git_clone_and_fsck(places: &Places) {
     for name in ["d0", "d1", "d2", "d3", "d4"] {
         tree::assert_same(&places.local.join("clone").join(name), &clone.join(name), false);
     }
-    // Work in it, as people do.
+    // Typical work in the clone.
     git(&clone, &["checkout", "--quiet", "-b", "branch", "HEAD~7"]);
     files::write(clone.join("new"), "text");
     git(&clone, &["add", "--all"]);
@@ -117,7 +118,7 @@ fn git_clone_and_fsck(places: &Places) {
     assert_eq!(git(&clone, &["status", "--porcelain"]), "");
 }
 
-/// A tree with files of many lengths, links of both kinds, odd names, modes and times.
+/// Creates a tree with files of many lengths, hard and symbolic links, odd names, modes and times.
 fn make_tree(root: &Path) {
     files::create_dir(root);
     let mut random = Random::new(77);
@@ -152,7 +153,7 @@ fn rsync_there_and_back(places: &Places) {
     tree::assert_same(&source, &there, true);
     rsync(&there, &back, &[]);
     tree::assert_same(&source, &back, true);
-    // A second time there is nothing to do.
+    // The second run has nothing to do.
     let left = rsync(&source, &there, &["--itemize-changes", "--dry-run"]);
     assert_eq!(left, "");
     files::remove_dir_all(source.join("d1"));
@@ -197,7 +198,7 @@ fn find_and_du(places: &Places) {
     same("find", &[".", "-name", "file*", "-links", "2", "-printf", "%p %s %m %n %T@\n"]);
     same("find", &[".", "-type", "l", "-printf", "%p %l\n"]);
     same("find", &[".", "-newermt", "2001-09-09 01:48:00 UTC", "-type", "f"]);
-    // Directories have lengths of their own on each file system: files only.
+    // Only files: each file system has its own lengths of directories.
     let files = "find . -type f -links 1 -print0 | du --files0-from=- --bytes";
     same("sh", &["-c", files]);
     same("sh", &["-c", "ls -lR --time-style=full-iso | grep '^-'"]);
@@ -212,7 +213,8 @@ fn find_and_du(places: &Places) {
     assert!(kilobytes * 1024 >= bytes, "du reports {kilobytes} KiB, the files have {bytes} bytes");
 }
 
-/// Editors write a new file, sync it, and rename it over the old one, while others read.
+/// Saves like an editor: writes a new file, syncs it, and renames it over the old one, while a
+/// reader is active.
 fn editors_save_by_renaming(places: &Places) {
     let path = places.mount.join("document");
     let text = |version: u32| format!("version {version}\n").repeat(2000);

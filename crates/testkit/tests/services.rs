@@ -1,4 +1,4 @@
-//! A cluster from its services, each started by hand as a service manager does.
+//! A cluster whose services are started one by one, as by a service manager.
 
 use rustix::process::{Pid, Signal, kill_process};
 use skep_testkit::files;
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Directory for the logs of background mounts, instead of the system's log directory.
+/// Environment variable that replaces the system's directory for the logs of background mounts.
 const LOGS_VARIABLE: &str = "LOGS_DIRECTORY";
 
 /// A service, and the socket on which it notifies its manager.
@@ -30,11 +30,11 @@ impl Service {
         let mut command = Command::new(cluster::program());
         command.current_dir(directory).args(arguments).env("NOTIFY_SOCKET", &path);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        // Dropping the scratch directory kills it.
+        // Dropping the scratch directory kills the service.
         Self { child: command.spawn().expect("skep can be started"), socket }
     }
 
-    /// Its next notification.
+    /// Returns the service's next notification.
     fn notification(&self) -> String {
         let mut bytes = [0; 64];
         let len = self.socket.recv(&mut bytes).expect("a notification arrives");
@@ -50,8 +50,8 @@ impl Service {
     }
 }
 
-/// Makes and starts a cluster of one service of each kind, which listens at `address`. Returns the
-/// services and the printed token.
+/// Creates and starts a cluster with one service of each kind, all of which listen at `address`.
+/// Returns the services, and the printed token.
 fn start_all(scratch: &Scratch, address: &str) -> (Vec<Service>, String) {
     let run = |arguments: &[&str]| {
         let mut command = Command::new(cluster::program());
@@ -94,7 +94,7 @@ fn services_notify_systemd_and_join_by_the_printed_token() {
         finish(&mut command, PATIENCE).expect_success()
     };
     let mount_point = scratch.directory("mnt").display().to_string();
-    // The mount needs only the printed token: it contains the address of management.
+    // The mount needs only the printed token, which contains the address of management.
     files::write(scratch.join("token"), token);
     run(&["mount", "--detach", "--token-file", "token", &mount_point]);
     files::write(scratch.join("mnt/file"), "text");
@@ -103,14 +103,14 @@ fn services_notify_systemd_and_join_by_the_printed_token() {
     services.into_iter().rev().for_each(Service::end);
 }
 
-/// Mounts in the background, with the token and the mount point in one directory.
+/// Mounts in the background. The token and the mount point lie in the scratch directory.
 fn mount_by_token(scratch: &Scratch, mut command: Command, name: &str) {
     command.args(["mount", "--detach", "--token-file"]).arg(scratch.join("token"));
     command.env(LOGS_VARIABLE, scratch.path());
     finish(command.arg(scratch.directory(name)), PATIENCE).expect_success();
 }
 
-/// Writes to a file until that fails, and prints the error.
+/// Writes to a file until a write fails, and prints the error.
 const WRITER: &str = r#"
 import errno, os, sys
 file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
@@ -125,7 +125,7 @@ except OSError as error:
     print(errno.errorcode[error.errno])
 "#;
 
-/// Semantics 3.8: the client's network was disconnected.
+/// Semantics 3.8, for a client whose network was disconnected.
 #[test]
 fn client_disconnected_past_its_lease_overwrites_nothing() {
     let scratch = Scratch::new();
@@ -158,7 +158,7 @@ fn client_disconnected_past_its_lease_overwrites_nothing() {
     for name in ["near/file", "far/file"] {
         assert!(files::read(scratch.join(name)) == [b'B'; 4096], "{name}");
     }
-    // The mount has recovered by itself.
+    // The mount has recovered on its own.
     files::write(scratch.join("far/new"), "new");
     assert_eq!(files::read(scratch.join("near/new")), b"new");
     for name in ["far", "near"] {
@@ -167,7 +167,7 @@ fn client_disconnected_past_its_lease_overwrites_nothing() {
     services.into_iter().rev().for_each(Service::end);
 }
 
-/// Longest time that `df` and `umount` may take when the network drops all replies.
+/// Maximum time of `df` and `umount` if the network drops all replies.
 const SILENT_PATIENCE: Duration = Duration::from_secs(20);
 
 /// The network silently drops all packets to the servers.

@@ -1,4 +1,4 @@
-//! Studies: plans, journals and reports, and whole studies of real clusters.
+//! Studies: plans, journals and reports, and complete studies on real clusters.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Time limit for a whole study.
+/// Maximum duration of a whole study.
 const STUDY_PATIENCE: Duration = Duration::from_secs(1200);
 
 fn skep(directory: &Path, arguments: &[&str]) -> Finished {
@@ -26,21 +26,22 @@ fn parse(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// The complete lines of a study's journal; an empty list means that there is no journal yet.
+/// Returns the complete lines of a study's journal; an empty list means that there is no journal
+/// yet.
 fn journal_of(study: &Path) -> Vec<String> {
     let text = fs::read_to_string(study.join("journal.ndjson")).unwrap_or_default();
     let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     whole.map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// The runs in a study's journal.
+/// Returns the runs in a study's journal.
 fn runs_of(study: &Path) -> Vec<Value> {
     let records = journal_of(study).into_iter().map(|line| parse(&line));
     records.filter(|record| record["kind"] == "run").collect()
 }
 
-/// Runs a command that must succeed, checks its output as `ndjson` and then as `json` against the
-/// schema, and returns the value.
+/// Runs a command that must succeed, and checks its output as `ndjson` and then as `json` against
+/// the schema. Returns the JSON value.
 fn checked(directory: &Path, arguments: &[&str], name: &str) -> Value {
     let run = |format: &str| {
         skep(directory, &[arguments, &["--output", format]].concat()).expect_success()
@@ -56,7 +57,8 @@ const PLAN: &str = "name = 'x'\ntitle = 'A title'\nrepetitions = 10\n\
     [[experiment]]\nname = 'count'\ntitle = 'Who chooses?'\n\
     factors = { count = [2, 4], chooser = ['roundrobin', 'balanced'] }\n";
 
-/// A study's journal in which files on both servers are twice as fast as files on one server.
+/// Returns the journal of a study in which files on both servers are twice as fast as files on one
+/// server.
 fn journal() -> String {
     let first = json!({
         "kind": "study", "format": 1, "plan": PLAN, "started_at": "2026-01-01T00:00:00Z",
@@ -102,7 +104,7 @@ fn report_needs_only_the_journal() {
     let scratch = Scratch::new();
     let study = scratch.join("study");
     files::create_dir(&study);
-    // The writer was interrupted in the middle of the last line.
+    // The last line is incomplete, because the writer was interrupted.
     let text = journal() + "{\"kind\":\"run\",\"run\":40,";
     files::write(study.join("journal.ndjson"), &text);
     let value = checked(scratch.path(), &["study", "report", "study"], "study-report");
@@ -182,7 +184,8 @@ const QUICK: &str = "name = 'quick'\ntitle = 'Quick'\nrepetitions = 8\nwait = ['
     [[experiment]]\nname = 'operation'\ntitle = 'Write or read?'\n\
     factors = { operation = ['write', 'read'], access = ['shared-file', 'file-per-process'] }\n";
 
-/// Writes a plan, and creates the directory on which it runs.
+/// Writes a plan, and creates the directory in which its runs write. Returns the scratch directory,
+/// and the path of the study in it.
 fn prepare(plan: &str) -> (Scratch, PathBuf) {
     let scratch = Scratch::new();
     files::write(scratch.join("plan.toml"), plan);
@@ -205,7 +208,7 @@ fn study_measures_each_condition_as_often_as_planned() {
     check("study-run", &ended);
     assert_eq!((&ended["runs_done"], &ended["is_finished"]), (&json!(32), &json!(true)));
     assert!(scratch.join(ended["report"].text()).exists());
-    // No run is left.
+    // A resumed study has no runs left.
     let again = [&RUN[..], &["--resume", "--output", "ndjson"]].concat();
     let again = check_lines("study-run", &skep(scratch.path(), &again).expect_success());
     assert_eq!(again, ended);
@@ -241,7 +244,7 @@ fn a_plan_may_leave_data_size_and_hosts_to_the_first_step() {
     skep(scratch.path(), &RUN).expect_success();
     let kinds: Vec<String> =
         journal_of(&study).iter().map(|line| parse(line)["kind"].text().to_owned()).collect();
-    // Two trials for each of two sizes, and two with the only host.
+    // Two trials for each of the two sizes, and two trials with the only available number of hosts.
     assert_eq!(
         kinds[..8],
         ["study", "trial", "trial", "trial", "trial", "trial", "trial", "calibrated"]
@@ -284,7 +287,7 @@ fn interrupted_study_ends_after_its_run_and_resumes() {
     let count = runs_of(&study).len();
     assert!(count < 80, "it was interrupted: {count}");
 
-    // A study can neither start again nor mix with another plan.
+    // A study can neither be started again nor be resumed with a different plan.
     let refused = skep(scratch.path(), &RUN);
     assert_eq!(refused.status.code(), Some(1));
     assert!(refused.expect_failure().contains("--resume"));
@@ -299,7 +302,7 @@ fn interrupted_study_ends_after_its_run_and_resumes() {
     assert!(refused.expect_failure().contains("another plan"));
     assert_eq!(journal_of(&study), interrupted, "untouched");
 
-    // A power loss in the middle of a line leaves such a journal.
+    // A power loss in the middle of a line leaves a journal with an incomplete last line.
     let path = study.join("journal.ndjson");
     let torn = files::read_to_string(&path) + "{\"kind\":\"run\",\"ru";
     files::write(&path, torn);
@@ -376,7 +379,8 @@ const OWN: &str = "name = 'own'\ntitle = 'Own'\nrepetitions = 3\nblock = 3\n\
     [[experiment]]\nname = 'count'\ntitle = 'How many?'\n\
     factors = { count = [1, 2], chooser = ['balanced'] }\n";
 
-/// `skep study run` of the plan here, in a lab that is made for it under this name.
+/// Returns the arguments of `skep study run` for the local plan, in a lab of its own with this
+/// name.
 fn in_own_lab<'a>(lab: &'a Lab, more: &[&'a str]) -> Vec<&'a str> {
     let line = ["study", "run", "./plan.toml", "--force", "--lab-name", lab.name()];
     [&line[..], &["--directory", "study"], more].concat()
@@ -392,7 +396,7 @@ fn study_in_its_own_lab_leaves_nothing_of_the_lab() {
     assert_eq!((&ended["runs_done"], &ended["runs_planned"]), (&json!(6), &json!(6)));
     assert_eq!(runs_of(&study).len(), 6);
     assert_eq!(lab.remains(), Vec::<String>::new());
-    // A failed study prints the reason, and its lab is removed too.
+    // A failed study prints the reason, and its lab is also removed.
     files::remove_dir_all(&study);
     files::write(&study, "a file");
     let printed = run(&[]).expect_failure();
@@ -427,14 +431,14 @@ fn study_resumes_in_a_new_lab_after_ctrl_c() {
 
     skep(scratch.path(), &in_own_lab(&lab, &["--resume"])).expect_success();
     assert_eq!(journal_of(&study)[..interrupted.len()], interrupted, "nothing is lost");
-    // The study repeats runs in which this machine was too busy.
+    // The study repeats runs during which this machine was too busy, so a number may occur twice.
     let numbers: BTreeSet<u64> = runs_of(&study).iter().map(|run| run["run"].number()).collect();
     assert_eq!(numbers.len(), 30);
     assert_eq!(lab.remains(), Vec::<String>::new());
 }
 
-/// The short study over a whole emulated cluster must find the exact targets of each chooser, and
-/// the ratios of bandwidth that follow from the places of the targets.
+/// The short study over a whole emulated cluster must find the exact targets of each chooser. It
+/// must also find the ratios of bandwidth that follow from the placement of the targets.
 #[test]
 fn small_study_finds_the_known_properties_of_its_lab() {
     let scratch = Scratch::new();

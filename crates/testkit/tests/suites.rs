@@ -1,5 +1,5 @@
-//! External test suites, on mounts over both transports: `pjdfstest` (POSIX rules for names,
-//! attributes and errors) and `fsx` (random operations on one file, each read compared).
+//! External test suites on mounts over both transports: `pjdfstest` (POSIX rules for names,
+//! attributes and errors) and `fsx` (random operations on one file, which compares each read).
 //!
 //! `cargo xtask ci --only black-box` installs both programs first.
 
@@ -13,13 +13,14 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Longer than the slowest of these suites.
+/// Longer than the slowest of these suites takes.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// This many operations of `fsx` take at least a second, also on a busy machine.
+/// Minimum number of `fsx` operations per second, even on a busy machine.
 const FSX_SLOWEST: u64 = 50;
 const TRANSPORTS: [Transport; 2] = [Transport::Uring, Transport::Device];
 
-/// Users that every Debian has; tests of BSD features are left out.
+/// Settings of `pjdfstest`, with users that every Debian system has. Tests of BSD features are left
+/// out.
 const PJDFSTEST: &str = "
 [features]
 utime_now = {}
@@ -36,12 +37,13 @@ entries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]
 /// Default number of operations on each mount.
 const FSX_OPERATIONS: u64 = 6000;
 const FSX_OPERATIONS_VARIABLE: &str = "SKEP_FSX_OPERATIONS";
-/// Limit of operations of one process: a longer `fsx` process ran out of memory mappings.
+/// Maximum number of operations of one process: a longer `fsx` process ran out of memory mappings.
 const FSX_LONGEST_RUN: u64 = 20_000;
-/// Number of operations after which the other mount compares the file.
+/// Number of operations after which the test compares the file on the other mount.
 const FSX_SEGMENT: u64 = 2000;
-/// The file extends over several chunks on all targets. Without the minimum size `fsx` sometimes
-/// calls `posix_fallocate` with a length of 0, which POSIX refuses.
+/// Maximum length of the file, which extends over several chunks on all targets. The minimum size
+/// of an operation is 1, because `fsx` would otherwise sometimes call `posix_fallocate` with a
+/// length of 0, which POSIX refuses.
 const FSX_FILE_BYTES: usize = 6_000_000;
 const FSX: &str = "
 flen = 6000000
@@ -89,9 +91,9 @@ fn pjdfstest_passes() {
     }
 }
 
-/// Runs the suite and returns its last line. `mount -o remount` needs the helper, and mount(8)
-/// looks for it only in `/sbin`. The suite therefore runs in its own mount namespace with a copy of
-/// `/sbin` that has the helper.
+/// Runs the suite, and returns its last line. `mount -o remount` needs the helper, for which
+/// mount(8) looks only in `/sbin`. Therefore the suite runs in its own mount namespace, with a copy
+/// of `/sbin` that contains the helper.
 fn pjdfstest(root: &Path, remounts: bool, only: &str) -> String {
     let scratch = Scratch::new();
     let second = scratch.directory("second");
@@ -117,7 +119,7 @@ fn fsx_operations() -> u64 {
     wanted.map_or(FSX_OPERATIONS, |it| it.parse().expect("a number of operations"))
 }
 
-/// A seed for `fsx`, which accepts only half of the numbers.
+/// Returns a seed for `fsx`, which accepts only the lower half of the numbers.
 fn fsx_seed() -> u64 {
     let seed = Random::seed_of_run() >> 1;
     println!("seed {seed} (SKEP_TEST_SEED={} repeats it)", seed << 1);
@@ -149,7 +151,7 @@ fn fsx_reads_its_own_writes() {
     }
 }
 
-/// Stops a thread, also when the test fails.
+/// Stops a thread when it is dropped, even if the test fails.
 struct Stops<'a>(&'a AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -158,8 +160,8 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// Reads a file repeatedly until it is stopped, so that the file is shared with its writer
-/// meanwhile.
+/// Reads a file repeatedly until `stop` is set, so that the file is shared with its writer during
+/// that time.
 fn read_until(stop: &AtomicBool, path: &Path) {
     while !stop.load(Ordering::Relaxed) {
         match fs::read(path) {
@@ -169,9 +171,9 @@ fn read_until(stop: &AtomicBool, path: &Path) {
     }
 }
 
-/// `fsx` compares the file with its model during a segment; between segments the file must be the
-/// same on another mount. The mounts take turns, so each has cached data that the other has made
-/// outdated. In every other pair of segments the other mount reads the file all the time.
+/// During a segment, `fsx` compares the file with its model. Between two segments, the file must be
+/// equal on both mounts. The mounts take turns, so each has cached data that the other has made
+/// outdated. In every other pair of segments, the other mount reads the file all the time.
 #[test]
 fn fsx_result_is_seen_by_another_mount() {
     let seed = fsx_seed();

@@ -1,6 +1,6 @@
-//! `skep up` and `skep mount` as an ordinary user: they mount through `fusermount3`, and name the
-//! missing package or permission if they cannot. They log to a directory that only this user can
-//! write to.
+//! `skep up` and `skep mount` as an ordinary user. They mount through `fusermount3`, and if they
+//! cannot, they name the missing package or permission. They log to a directory in which only this
+//! user can write.
 //!
 //! The user is `nobody`. Each test has its own mount namespace with its own `/dev/fuse`, so the
 //! tests change neither the permissions nor the mounts of the machine.
@@ -15,8 +15,8 @@ use std::process::Command;
 const NOBODY: u32 = 65_534;
 const SHAPE: &str = "--metadata-targets 1 --storage-services 1 --targets-per-service 2";
 
-/// Runs a script as `nobody` in its own directory, next to the program. `/dev/fuse` has the mode
-/// `device`.
+/// Runs a script as `nobody` in a directory of that user, next to the program. `device` is the mode
+/// of `/dev/fuse`.
 fn as_nobody(device: &str, script: &str) -> Finished {
     as_root(device, "nobody \"$1\"", &[script])
 }
@@ -57,7 +57,7 @@ fn cluster_of_root() -> Cluster {
     Cluster::start(Shape::small())
 }
 
-/// A cluster with a directory that belongs to the ordinary user.
+/// Starts a cluster with a directory that belongs to the ordinary user.
 fn cluster_with_a_home() -> Cluster {
     let cluster = cluster_of_root();
     let home = cluster.path().join("nobody");
@@ -66,8 +66,8 @@ fn cluster_with_a_home() -> Cluster {
     cluster
 }
 
-/// Only the user that mounted sees the files. This user needs no root permissions to change or end
-/// the mount.
+/// Only the user that made the mount sees the files. This user needs no root permissions to change
+/// or end the mount.
 ///
 /// Command: skep mount, skep umount.
 #[test]
@@ -108,8 +108,8 @@ fn an_ordinary_user_mounts_a_cluster_of_root() {
     cluster.stop();
 }
 
-/// `allow_other` needs an entry in `/etc/fuse.conf`, and the option alone makes no mount visible to
-/// others.
+/// `allow_other` needs an entry in `/etc/fuse.conf`. Without this entry, a mount with the option is
+/// refused.
 #[test]
 fn user_mounts_allow_others_if_fuse_conf_does() {
     let cluster = cluster_of_root();
@@ -129,8 +129,8 @@ fn user_mounts_allow_others_if_fuse_conf_does() {
     cluster.stop();
 }
 
-/// This test checks no statement of Semantics, but the cooperation of mount(8), the helper and
-/// `fusermount3`.
+/// This test checks no statement of Semantics. It checks that mount(8), the helper and
+/// `fusermount3` work together.
 #[test]
 fn an_ordinary_user_mounts_a_line_of_fstab_with_user() {
     let cluster = cluster_with_a_home();
@@ -151,8 +151,8 @@ fn an_ordinary_user_mounts_a_line_of_fstab_with_user() {
     cluster.stop();
 }
 
-/// Tries to mount an unreachable cluster, which creates a log all the same; prints the path of the
-/// log.
+/// Tries to mount an unreachable cluster. The attempt fails, but creates a log; prints the path of
+/// this log.
 const TRY: &str = "../skep mount --detach --cluster 127.0.0.1:1 --token-file token --retry 0 mnt \
                    2>&1 | sed -n 's/Full log: //p'";
 
@@ -188,7 +188,7 @@ fn mounts_in_the_background_log_where_only_their_user_writes() {
     ];
     assert_eq!(lines.len(), 1 + expected.len() + 2, "{printed}");
     assert_eq!(lines[1..=expected.len()], expected, "{printed}");
-    // A directory of another user is not used.
+    // A directory that belongs to a different user is not used.
     let (other, within) = (lines[lines.len() - 2], lines[lines.len() - 1]);
     assert!(other.starts_with(&format!("{home}/tmp/skep-{NOBODY}-")), "{printed}");
     assert_eq!(within, "0", "{printed}");

@@ -1,5 +1,6 @@
-//! `skep up` and `skep down`: one command starts a cluster, later commands find it. The supervisor
-//! restarts services, several clusters run side by side, and administration shows each.
+//! `skep up` and `skep down`: one command starts a cluster, and later commands find it. The
+//! supervisor restarts services, several clusters run side by side, and the administrative commands
+//! show each cluster.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -20,7 +21,7 @@ fn text(value: &Value) -> &str {
     value.text()
 }
 
-/// Semantics 5.7: a group has one target, without a mirror.
+/// Semantics 5.7: each group has one target and no mirror.
 ///
 /// Command: skep node list, skep target list, skep health df, skep health check.
 #[test]
@@ -46,7 +47,8 @@ fn the_default_shape_is_shown_in_all_lists() {
     assert_eq!(groups.len(), targets.len());
     let members = |group: &Value| group["members"].as_array().map(Vec::len);
     assert!(groups.iter().all(|group| members(group) == Some(1)), "{groups:?}");
-    // All of them share one file system, so the whole has no more space than each has.
+    // All targets share one file system, so the whole cluster has no more space than each target
+    // has.
     let of = |path: &Path| rustix::fs::statvfs(path).or_fail("statvfs", path);
     let (host, mount) = (of(cluster.data()), of(cluster.path()));
     let total = |it: &rustix::fs::StatVfs| it.f_blocks * it.f_frsize;
@@ -69,18 +71,18 @@ fn the_default_shape_is_shown_in_all_lists() {
 /// Semantics 1.15.
 #[test]
 fn free_space_follows_the_disk_in_small_steps() {
-    // A disk of its own: no other program writes to it.
+    // A separate disk, to which no other program writes.
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, 32 << 30);
     let cluster = Cluster::start_in(disk.path(), Shape::small());
-    // The space that a target reserves for its own records on a disk that is not small.
+    // Bytes that a target reserves for its own records, unless the disk is small.
     let reserve = 64 << 20;
     let follows = || {
         let (host, mount) = (free(cluster.data()) - reserve, free(cluster.path()));
         host.abs_diff(mount) < 32 << 20
     };
     wait_for("the space is that of the disk", PATIENCE, || follows().then_some(()));
-    // Less than a hundredth of the disk.
+    // The file is smaller than a hundredth of the disk.
     let path = cluster.path().join("large");
     files::write(&path, vec![1; 128 << 20]);
     files::sync_all(&files::open(&path));
@@ -90,7 +92,7 @@ fn free_space_follows_the_disk_in_small_steps() {
     cluster.stop();
 }
 
-/// A file on the same disk that does not belong to Skep.
+/// A file on the targets' disk that does not belong to Skep.
 struct Stranger<'a> {
     disk: &'a Disk,
 }
@@ -98,7 +100,7 @@ struct Stranger<'a> {
 impl Stranger<'_> {
     const BYTES: u64 = 96 << 20;
 
-    /// Comes, or goes; waits until the disk itself shows that.
+    /// Creates or removes the file, and waits until the disk's free space shows the change.
     fn set(&self, is_there: bool) {
         let (path, before) = (self.disk.path().join("stranger"), free(self.disk.path()));
         if is_there {
@@ -113,13 +115,13 @@ impl Stranger<'_> {
     }
 }
 
-/// Bytes that users may still write.
+/// Returns the number of bytes that users may still write.
 fn free(path: &Path) -> u64 {
     let capacity = rustix::fs::statvfs(path).or_fail("statvfs", path);
     capacity.f_bavail * capacity.f_frsize
 }
 
-/// Whether the free bytes have changed by about the size of a foreign file.
+/// Whether the number of free bytes has changed by about the size of a [`Stranger`].
 fn has_moved(before: u64, after: u64) -> bool {
     before.abs_diff(after) > Stranger::BYTES / 2
 }
@@ -127,7 +129,7 @@ fn has_moved(before: u64, after: u64) -> bool {
 /// Semantics 1.15: on a disk to which no other program writes.
 #[test]
 fn free_space_is_at_most_three_seconds_old() {
-    // Of the machine itself, which does other things too.
+    // Tolerance for delays of a busy machine.
     const MARGIN: Duration = Duration::from_millis(1500);
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, 1 << 30);
@@ -154,7 +156,7 @@ fn free_space_stays_as_last_reported_without_management() {
     let before = free(cluster.path());
     management.signal(Signal::STOP);
     stranger.set(true);
-    // For longer than it would be old otherwise.
+    // Wait for longer than a report may be old while management runs.
     let shown = eventually(Duration::from_secs(8), || {
         let now = free(cluster.path());
         has_moved(before, now).then_some(now)
@@ -174,7 +176,7 @@ fn entries_say_where_they_lie_and_servers_are_used_evenly() {
     for number in 0..20 {
         let path = cluster.path().join(format!("file-{number}"));
         files::write(&path, vec![7; 3 << 20]);
-        // The command finds the cluster by the path in the mount alone.
+        // The command finds the cluster only by the path in the mount.
         let mut command = Command::new(cluster::program());
         command.args(["entry", "info", "--output", "json"]).arg(&path);
         let info = finish(&mut command, PATIENCE).expect_success();
@@ -215,7 +217,7 @@ fn the_next_up_finds_the_same_files_at_the_same_addresses() {
     assert_eq!(files::read(cluster.path().join("kept")), b"as it was");
     assert_eq!(addresses(), before);
     cluster.stop();
-    // Stopping a stopped cluster succeeds; starting it with another shape fails.
+    // Stopping a stopped cluster succeeds; starting it with a different shape fails.
     cluster.stop();
     let data = cluster.data().display().to_string();
     let other = cluster::skep(["up", "--detach", "--data-dir", &data, "--metadata-targets", "2"]);
@@ -230,7 +232,7 @@ fn clusters_run_beside_each_other_and_nothing_mixes() {
     let second = one.mount(Transport::Device);
     assert_eq!(files::read(second.path().join("name")), b"one");
     assert_eq!(files::read(two.path().join("name")), b"two");
-    // The token of one is of no use at the other.
+    // The token of one cluster is not valid for the other.
     let address = files::read_to_string(one.data().join("management/address"));
     let token = two.data().join("management/join-token").display().to_string();
     let wrong =
@@ -260,7 +262,7 @@ fn killed_processes_are_restarted_and_logged() {
     for name in ["storage-1", "management", "metadata-1", "mount"] {
         assert!(log.contains(&format!("{name} exited unexpectedly (signal 9)")), "{name}: {log}");
         assert!(log.contains(&format!("{name} is running again")), "{name}: {log}");
-        // The process that waited for `skep up` is gone, which must not matter to the services.
+        // The process that waited for `skep up` has exited, which must not affect the services.
         let log = cluster.data().join(format!("logs/{name}.log"));
         let log = files::read_to_string(log);
         assert!(!log.contains("could not be notified"), "{name}: {log}");

@@ -1,8 +1,8 @@
-//! Management is never on the path of I/O: with it gone, services that die start again from the
-//! cluster map that they cached, and the mount goes on. A target that management does not know has
-//! to wait for it. When it is back, all are members.
+//! Management is never on the I/O path. Without management, killed services start again from their
+//! cached cluster map, and the mount keeps running. A target that management has never seen must
+//! wait for management. When management is back, all targets are members.
 //!
-//! Services are started singly here, since `skep up` would start management again.
+//! The tests start each service separately, since `skep up` would also start management again.
 
 use skep_testkit::files;
 use skep_testkit::program::{Finished, finish};
@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::SystemTime;
 
-/// One service, with the command line that `skep up` gave it. Killed when dropped.
+/// A service with the command line that `skep up` gave it. Dropping it kills the service.
 struct Service {
     directory: PathBuf,
     arguments: Vec<String>,
@@ -21,7 +21,7 @@ struct Service {
 }
 
 impl Service {
-    /// Starts it, also after it was killed.
+    /// Starts the service, for the first time or after it was killed.
     fn start(&mut self) {
         let log = self.directory.join("service.log");
         let log = files::open_with(OpenOptions::new().create(true).append(true), log);
@@ -41,7 +41,7 @@ impl Service {
         self.arguments[0] == role
     }
 
-    /// Waits until it has kept a map of this start, or a later one.
+    /// Waits until the service has written its cached cluster map after `since`.
     fn await_cached_map(&self, since: SystemTime) {
         wait_for("the cluster map is kept", PATIENCE, || {
             let file = fs::metadata(self.directory.join("kept-map")).ok()?;
@@ -56,9 +56,9 @@ impl Drop for Service {
     }
 }
 
-/// A cluster whose services are the test's own children.
+/// A cluster whose services are child processes of the test.
 struct Loose {
-    // Before the cluster, which would wait for them.
+    // Dropped before the cluster, which would otherwise wait for the services.
     services: Vec<Service>,
     mount: Mounted,
     cluster: Cluster,
@@ -91,7 +91,7 @@ impl Loose {
         self.services.iter_mut().filter(move |it| it.is(role))
     }
 
-    /// Starts a storage service again with one more target, which management has never seen.
+    /// Restarts a storage service with one more target, which management has never seen.
     fn add_storage_target(&mut self) -> PathBuf {
         let token = self.cluster.data().join("management/join-token");
         let service = self.of("storage").next().expect("a storage service");
@@ -105,7 +105,7 @@ impl Loose {
         path
     }
 
-    /// `skep` with these arguments, about this cluster, however it ends.
+    /// Runs `skep` with `arguments` and `--cluster` for this cluster. The command may fail.
     fn ask(&self, arguments: &[&str]) -> Finished {
         let mut command = Command::new(cluster::program());
         command.args(arguments).arg("--cluster").arg(self.cluster.data());
@@ -125,7 +125,7 @@ impl Loose {
     }
 }
 
-/// Does something on a mount that may wait for servers; fails if it waits too long.
+/// Runs `body`, which may wait for servers; panics if it takes too long.
 fn in_time(what: &'static str, body: impl FnOnce() + Send + 'static) {
     let (done, is_done) = mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -163,7 +163,7 @@ fn services_start_and_mounts_go_on_while_management_is_away() {
     loose.of("management").for_each(Service::kill);
     assert!(!loose.ask(&["node", "list"]).status.success(), "management is gone");
 
-    // One of each kind, while the others run; then all that are left.
+    // First kill one service of each kind while the others run, then all that are left.
     for skipped in [1, 0] {
         for role in ["metadata", "storage"] {
             loose.of(role).skip(skipped).for_each(Service::kill);

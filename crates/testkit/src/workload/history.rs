@@ -1,4 +1,5 @@
-//! A worker's acknowledged operations: for each name, the states that are allowed after a crash.
+//! Owns the records of a worker's operations, and derives the states of each name that are allowed
+//! after a crash.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,27 +9,27 @@ use std::time::{Duration, Instant};
 /// The file, directory or link at a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Nothing.
+    /// The name does not exist.
     Absent,
     /// A directory.
     Directory,
-    /// The log or the file of blocks: each has a check of its own, and is never renamed.
+    /// The log or the file of blocks: each is checked separately, and never renamed.
     Fixed,
-    /// A file whose creation was interrupted: its contents may be anything, and its length may
-    /// change until the lease of the client that made it has expired.
+    /// A file whose creation was interrupted. Its contents may be anything, and its length may
+    /// change until the lease of the client that created it has expired.
     Partial {
-        /// Its inode number; `None` if a check has not seen the file yet.
+        /// Inode number of the file; `None` until a check has seen the file.
         inode: Option<u64>,
     },
     /// A symbolic link.
     Symlink(PathBuf),
     /// A file that was written and closed.
     File {
-        /// Its inode number.
+        /// Inode number of the file.
         inode: u64,
-        /// All of its bytes.
+        /// All bytes of the file.
         content: Arc<Vec<u8>>,
-        /// Whether `fsync` came after the writes.
+        /// Whether the worker called `fsync` after the writes.
         synced: bool,
     },
 }
@@ -43,24 +44,25 @@ impl State {
     }
 }
 
-/// A kill of processes or a power loss, and the operations that must survive it.
+/// A kill of processes or a power loss, with the operations that must survive it.
 #[derive(Debug, Clone, Copy)]
 pub struct Crash {
-    /// Operations that were acknowledged before this moment survive.
+    /// Operations that were acknowledged before this moment must survive.
     pub settled: Instant,
-    /// Synced data and operations that were acknowledged before this moment survive.
+    /// Data and operations that were synced and acknowledged before this moment must survive.
     pub begun: Instant,
-    /// Operations that began after this moment have no effect.
+    /// Operations that began after this moment must have no effect.
     pub ended: Instant,
     /// Whether unsynced data may be lost.
     pub loses_unsynced_data: bool,
-    /// Whether an open, extended and unsynced file may have an older length (until the lease of the
-    /// dead client has expired).
+    /// Whether a file that was open, extended and not synced may have an older length. The length
+    /// may change until the lease of the dead client has expired.
     pub loses_unsynced_ends: bool,
 }
 
 impl Crash {
-    /// Services were killed, but their hosts go on: no acknowledged operation may be lost.
+    /// Returns a crash in which services were killed but their hosts kept running: no acknowledged
+    /// operation may be lost.
     pub fn of_services() -> Self {
         let now = Instant::now();
         Self {
@@ -72,19 +74,20 @@ impl Crash {
         }
     }
 
-    /// The worker's own client was killed.
+    /// Returns a crash in which the worker's own client was killed.
     pub fn of_client() -> Self {
         Self { loses_unsynced_ends: true, ..Self::of_services() }
     }
 
-    /// Power was lost between `begun` and `ended`. An acknowledged operation reaches the disk
-    /// within `sync_delay`.
+    /// Returns a power loss between `begun` and `ended`. An acknowledged operation reaches the disk
+    /// within `sync_delay` even without a sync.
     pub fn of_power(begun: Instant, ended: Instant, sync_delay: Duration) -> Self {
         let settled = begun.checked_sub(sync_delay).unwrap_or(begun);
         Self { settled, begun, ended, loses_unsynced_data: true, loses_unsynced_ends: true }
     }
 
-    /// Whether an operation with this acknowledgement must survive.
+    /// Whether an operation must survive. `acknowledged` is the time of its acknowledgement;
+    /// `durable` means that the operation was synced.
     pub(crate) fn keeps(&self, acknowledged: Option<Instant>, durable: bool) -> bool {
         acknowledged.is_some_and(|at| at <= self.settled || (durable && at <= self.begun))
     }
@@ -98,38 +101,40 @@ struct Record {
     state: State,
 }
 
-/// The operations on each name, newest last.
+/// The operations on each name, the newest last.
 #[derive(Debug, Default)]
 pub(crate) struct History(BTreeMap<String, Vec<Record>>);
 
-/// Older records survive every crash of a test, so those before the newest of them are dropped.
+/// Age from which an acknowledged operation survives every crash of a test. Of all records of at
+/// least this age, only the newest is kept.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
 
 impl History {
-    /// The last acknowledged state of a name.
+    /// Returns the last acknowledged state of a name.
     pub(crate) fn now(&self, name: &str) -> &State {
         let records = self.0.get(name).map_or(&[][..], Vec::as_slice);
         let settled = records.iter().rev().find(|record| record.acknowledged.is_some());
         settled.map_or(&State::Absent, |record| &record.state)
     }
 
-    /// All names whose last acknowledged state fulfils `is_wanted`.
+    /// Returns all names whose last acknowledged state satisfies `is_wanted`.
     pub(crate) fn names(&self, is_wanted: impl Fn(&State) -> bool) -> Vec<String> {
         self.0.keys().filter(|name| is_wanted(self.now(name))).cloned().collect()
     }
 
-    /// All names with records.
+    /// Returns all names with records.
     pub(crate) fn all_names(&self) -> impl Iterator<Item = &String> {
         self.0.keys()
     }
 
-    /// Adds a name that exists durably and is never removed.
+    /// Adds a name that is durable and is never removed.
     pub(crate) fn fixed(&mut self, name: String) {
         let state = if name.starts_with('d') { State::Directory } else { State::Fixed };
         self.replace(name, state);
     }
 
-    /// Records the start of an operation that leads to `state`. It may or may not take effect.
+    /// Records the start of an operation that leads to `state`. The operation may or may not take
+    /// effect.
     pub(crate) fn begins(&mut self, name: &str, state: State) {
         let started = Instant::now();
         let record = Record { started, acknowledged: None, durable: false, state };
@@ -149,7 +154,8 @@ impl History {
         }
     }
 
-    /// The newest state that must survive, with its index among the name's records.
+    /// Returns the newest state of `name` that must survive `crash`, with its index among the
+    /// name's records.
     fn kept(&self, name: &str, crash: &Crash) -> Option<(usize, &State)> {
         let records = self.0.get(name)?;
         let kept =
@@ -157,9 +163,10 @@ impl History {
         Some((kept, &records[kept].state))
     }
 
-    /// Whether the length of a file that was found after a crash is final: the file was closed or
-    /// synced, its record survived, and it is as long as recorded. (A busy metadata host may have
-    /// lost the reported length of an unsynced file although it kept the name.)
+    /// Whether the length of a file that was found after a crash is final. The file must have been
+    /// closed or synced, its record must have survived, and the file must be as long as recorded.
+    /// (A busy metadata host may have lost the reported length of an unsynced file although it kept
+    /// the name.)
     pub(crate) fn is_end_known(&self, name: &str, found: &State, crash: &Crash) -> bool {
         let is_it = |state: &State, even_unsynced: bool| match (state, found) {
             (
@@ -173,7 +180,7 @@ impl History {
             || self.possible(name, crash).into_iter().any(|state| is_it(state, false))
     }
 
-    /// All states that are allowed for a name after a crash.
+    /// Returns all states that are allowed for a name after a crash.
     pub(crate) fn possible(&self, name: &str, crash: &Crash) -> Vec<&State> {
         let records = self.0.get(name).map_or(&[][..], Vec::as_slice);
         let base = self.kept(name, crash).map(|(index, _)| index);
@@ -210,7 +217,7 @@ struct Inode {
     names: usize,
 }
 
-/// Files by inode number, to check that an interrupted rename neither loses nor duplicates them.
+/// Files by inode number, to check that an interrupted rename neither loses nor duplicates a file.
 #[derive(Debug, Default)]
 pub(crate) struct Inodes(BTreeMap<u64, Inode>);
 
@@ -235,7 +242,8 @@ impl Inodes {
         }
     }
 
-    /// Compares the records with the inodes that were found and the number of names of each.
+    /// Compares the records with `found`, the number of names of each inode after a crash. Returns
+    /// each problem.
     pub(crate) fn check(&self, found: &BTreeMap<u64, usize>, crash: &Crash) -> Vec<String> {
         let mut problems = Vec::new();
         for (number, inode) in &self.0 {
@@ -252,7 +260,7 @@ impl Inodes {
         problems
     }
 
-    /// Replaces all records with the inodes that a check has found.
+    /// Replaces all records with `found`, the number of names of each inode after a crash.
     pub(crate) fn replace(&mut self, found: &BTreeMap<u64, usize>) {
         let now = Instant::now();
         let known = |names: &usize| Inode {

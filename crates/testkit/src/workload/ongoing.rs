@@ -1,4 +1,4 @@
-//! Files that a worker writes repeatedly: a growing log, and a file of blocks that it overwrites.
+//! Files that a worker writes repeatedly: a growing log, and a file whose blocks it overwrites.
 
 use super::history::Crash;
 use super::{Outcome, failed};
@@ -12,17 +12,18 @@ use std::time::Instant;
 
 /// Name of the log.
 pub(crate) const LOG: &str = "log";
-/// Name of the file of blocks.
+/// Name of the file whose blocks are overwritten.
 pub(crate) const BLOCKS: &str = "blocks";
-/// Length at which the worker truncates the log and starts again.
+/// Length in bytes beyond which the worker truncates the log to zero and starts again.
 const MAX_LOG: u64 = 6 << 20;
-/// Blocks in the file, and the length of each. Writes of several blocks cross chunk boundaries.
+/// Number of blocks in the file; each has [`BLOCK`] bytes. Writes of several blocks cross chunk
+/// boundaries.
 const BLOCK_COUNT: usize = 400;
 const BLOCK: usize = 8192;
-/// A power loss may tear a write between units of this length.
+/// A power loss may tear a write between units of this length (in bytes).
 const SECTOR: usize = 512;
 
-/// The byte of a log at an offset.
+/// Returns the byte of a log at `offset`.
 fn log_byte(seed: u64, offset: u64) -> u8 {
     let mixed = (seed ^ (offset / 64)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> (offset % 7 * 8)) as u8 | 1
@@ -39,14 +40,16 @@ struct Written {
     acknowledged: Instant,
 }
 
-/// A file to which the worker appends. Each byte follows from its offset and is never zero.
+/// A file to which the worker appends. Each byte follows from the seed and the offset, and is never
+/// zero.
 #[derive(Debug)]
 pub(crate) struct Log {
     path: PathBuf,
     file: Option<File>,
     seed: u64,
     written: Vec<Written>,
-    /// A truncation to zero has begun and not returned, so it may or may not have taken effect.
+    /// Whether a truncation to zero has begun and has not returned. The truncation may or may not
+    /// have taken effect.
     is_restarting: bool,
 }
 
@@ -104,8 +107,8 @@ impl Log {
         Ok(())
     }
 
-    /// Returns each problem of the log after a crash. Then truncates the log to the length that had
-    /// to survive.
+    /// Checks the log after a crash, and returns each problem. Then truncates the log to the length
+    /// that had to survive.
     pub(crate) fn check(&mut self, root: &Path, crash: &Crash) -> Vec<String> {
         self.path = root.join(LOG);
         let found = match fs::read(&self.path) {
@@ -130,7 +133,8 @@ impl Log {
                 found.len()
             ));
         }
-        // Behind it, an append may be there in part: each byte is right or was never written.
+        // Beyond `surviving`, part of an append may be on disk: each byte must be correct, or zero
+        // because it was never written.
         let wrong = found.iter().zip(0_u64..).find(|(byte, offset)| {
             **byte != log_byte(self.seed, *offset) && (*offset < surviving || **byte != 0)
         });
@@ -156,7 +160,7 @@ struct Version {
     synced: Option<Instant>,
 }
 
-/// A file whose blocks are overwritten in place, each with a version of its own.
+/// A file whose blocks are overwritten in place. Each block has its own version.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     seed: u64,
@@ -221,7 +225,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Returns each problem of the blocks after a crash.
+    /// Checks the blocks after a crash, and returns each problem. Then overwrites the whole file.
     pub(crate) fn check(&mut self, root: &Path, crash: &Crash) -> Vec<String> {
         let path = root.join(BLOCKS);
         let found = match fs::read(&path) {

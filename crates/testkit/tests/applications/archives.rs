@@ -1,5 +1,5 @@
-//! Trees with every kind of file and attribute: `rsync` and `tar` copy them to one mount and back
-//! from the other, and nothing may differ.
+//! Trees with every kind of file and attribute. `rsync` and `tar` copy such a tree to one mount,
+//! and copy it back from the other mount. The copies must be equal to the original.
 
 use crate::{Places, text};
 use rustix::fs::{XattrFlags, lsetxattr};
@@ -10,8 +10,8 @@ use std::fs::{self};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
 use std::path::Path;
 
-/// Files with holes, access control lists, extended attributes, owners, hard links, and special
-/// files.
+/// Creates a tree with sparse files, access control lists, extended attributes, owners, hard links,
+/// and special files.
 fn make_tree(root: &Path) {
     files::create_dir(root);
     let mut random = Random::new(41);
@@ -53,7 +53,8 @@ fn make_tree(root: &Path) {
     files::set_permissions(root.join("directory-2"), fs::Permissions::from_mode(0o1777));
 }
 
-/// Checks that two trees have the same contents, times, lists, attributes and owners.
+/// Checks that two trees have the same contents, times, access control lists, attributes and
+/// owners.
 fn assert_same(expected: &Path, found: &Path) {
     tree::assert_same(expected, found, true);
     let printed = |directory: &Path, program: &str, arguments: &[&str]| {
@@ -81,7 +82,8 @@ fn assert_same(expected: &Path, found: &Path) {
     assert_eq!(owners[0], owners[1]);
 }
 
-/// A sparse file of 200 MB with 30 KB of data stays sparse, as far as chunk files allow.
+/// Checks that a sparse file of 200 MB with 30 KB of data is still sparse, as far as chunk files
+/// allow.
 fn assert_sparse(path: &Path) {
     let found = files::metadata(path);
     assert_eq!(found.len(), 200_000_000);

@@ -1,5 +1,5 @@
 //! SQLite: several processes transfer amounts between accounts. Afterwards the total is unchanged,
-//! and every committed transfer is there.
+//! and every committed transfer is in the database.
 
 use crate::{Places, text};
 use skep_testkit::program::{finish, run};
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/applications/sqlite.py");
-/// Longer than for other tests: each commit of the database waits for stable storage.
+/// Longer than in other tests: each commit of the database waits for stable storage.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 fn sqlite(arguments: &[&str]) {
@@ -21,7 +21,7 @@ fn base(directory: &Path) -> String {
     text(&directory.join("base.db")).to_owned()
 }
 
-/// Runs one writer for each name at once, each on its directory.
+/// Runs one writer for each pair of name and directory, all at once.
 fn writers(count: &str, of: &[(&str, &Path)]) {
     std::thread::scope(|scope| {
         for (name, directory) in of {

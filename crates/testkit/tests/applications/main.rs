@@ -2,7 +2,7 @@
 //! and builds, archives, and verified writes. The results are checked from the other mount, or
 //! against the local file system.
 //!
-//! Longer ones are in `external`.
+//! Longer tests of applications are in `external`.
 
 mod archives;
 mod bytes;
@@ -15,8 +15,8 @@ use skep_testkit::{Cluster, Scratch, Shape, Transport};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Where a test works: the same empty directory through two mounts, and one of the local file
-/// system.
+/// The directories of a test: one empty directory through two mounts, and a directory of the local
+/// file system.
 struct Places {
     one: PathBuf,
     other: PathBuf,

@@ -1,4 +1,4 @@
-//! Source trees and builds: git and make, with two mounts at once.
+//! Source trees and builds: git and make on two mounts at once.
 
 use crate::{Places, text};
 use skep_testkit::files;
@@ -16,7 +16,7 @@ fn git(directory: &Path, arguments: &[&str]) -> String {
     run_in(directory, "git", [&who[..], arguments].concat())
 }
 
-/// Makes a repository with this many commits.
+/// Creates a git repository with `commits` commits.
 fn repository(directory: &Path, commits: usize) {
     files::create_dir(directory);
     git(directory, &["init", "--quiet", "--initial-branch=main"]);
@@ -56,7 +56,7 @@ pub(crate) fn git_is_read_while_it_is_collected(places: &Places) {
         is_done.store(true, Ordering::Relaxed);
         reader.join().expect("the reader found everything");
     });
-    // Directory listings on the other mount may be a second old.
+    // Directory listings on the other mount may be stale for up to a second.
     wait_for("the other mount sees that all is packed", Duration::from_secs(10), || {
         git(&there, &["count-objects"]).starts_with("0 objects").then_some(())
     });
@@ -65,7 +65,7 @@ pub(crate) fn git_is_read_while_it_is_collected(places: &Places) {
 }
 
 /// Two work trees of one repository commit at once, each to its own branch. Both create references
-/// and packs by `link` and `rename`.
+/// and packs with `link` and `rename`.
 pub(crate) fn git_commits_of_both_mounts(places: &Places) {
     let here = places.one.join("repository");
     repository(&here, 2);
@@ -96,7 +96,7 @@ pub(crate) fn git_commits_of_both_mounts(places: &Places) {
     assert_eq!(git(&places.other.join("repository"), &["ls-files"]).lines().count(), 6 + 24);
 }
 
-/// Writes a C program of several parts and one header that all parts include.
+/// Writes a C program of several parts, and one header that all parts include.
 fn project(directory: &Path) {
     files::create_dir(directory);
     files::write(directory.join("all.h"), "#define ADDED 1\n");
@@ -116,14 +116,15 @@ fn project(directory: &Path) {
     files::write(directory.join("Makefile"), makefile);
 }
 
-/// Runs `make -j`; returns the number of compiled files, and the output of the built program.
+/// Runs `make -j4`. Returns the number of compiled files, and the output of the built program.
 fn make(directory: &Path) -> (usize, String) {
     let printed = run_in(directory, "make", ["-j4"]);
     let compiled = printed.lines().filter(|line| line.starts_with("compile")).count();
     (compiled, run_in(directory, "./program", [""; 0]))
 }
 
-/// Waits until both mounts have the same time of a file: attributes may be old for a second.
+/// Waits until both mounts show the same modification time of a file: attributes may be stale for
+/// up to a second.
 fn same_time(places: &Places, name: &str) {
     wait_for("the other mount sees the new time", Duration::from_secs(10), || {
         let times = [&places.one, &places.other].map(|place| {
@@ -134,9 +135,9 @@ fn same_time(places: &Places, name: &str) {
     });
 }
 
-/// The metadata host sets all times. A file made on one mount is therefore newer than a file that
-/// another mount wrote before, independent of the clocks of the client hosts. So make rebuilds
-/// exactly the outdated files.
+/// The metadata host sets all times. So a file created on one mount is newer than a file that a
+/// different mount wrote before, independent of the clocks of the client hosts. Therefore make
+/// rebuilds exactly the outdated files.
 pub(crate) fn make_sees_changes_of_the_other_mount(places: &Places) {
     project(&places.one.join("project"));
     let (here, there) = (places.one.join("project"), places.other.join("project"));

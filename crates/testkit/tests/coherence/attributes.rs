@@ -1,4 +1,4 @@
-//! Attributes that only some inodes have: extended ones, access control lists, projects.
+//! Attributes that only some inodes have: extended attributes, access control lists, projects.
 
 use crate::statements::Stepwise;
 use crate::{Mounts, within_a_second};
@@ -37,7 +37,7 @@ fn attributes_that_are_set_are_seen(mounts: &Mounts) {
         assert_eq!(getxattr(&there, name, &mut bytes[..]), Ok(65_536));
         assert!(bytes == longest);
     }
-    // Names may take 64 KiB together.
+    // The names of all attributes of a file may take up to 64 KiB together.
     let name = |index: u32| format!("user.{index:0>250}");
     let limit = (0..300).find(|index| match setxattr(&here, name(*index), b"", any) {
         Ok(()) => false,
@@ -81,7 +81,7 @@ fn access_control_lists_are_seen(mounts: &Mounts) {
     assert!(text.contains("user:23456:rwx"), "{text}");
 }
 
-/// The kernel caches lists with the inode, and several names may lead to one inode.
+/// The kernel caches access control lists with the inode, and several names may refer to one inode.
 /// Semantics 1.17.
 fn lists_are_seen_under_a_new_name(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.other);
@@ -91,7 +91,7 @@ fn lists_are_seen_under_a_new_name(mounts: &Mounts) {
     assert!(list("old").contains("user:23456:r"));
     files::rename(here.join("old"), here.join("new"));
     run_in(here, "setfacl", ["-m", "u:23456:rwx", "new"]);
-    // The kernel has cached nothing for the new name.
+    // The kernel has no list cached for the new name.
     assert!(list("new").contains("user:23456:rwx"), "under a name that was looked up");
     files::rename(here.join("new"), here.join("newer"));
     run_in(here, "setfacl", ["-b", "newer"]);
@@ -99,7 +99,7 @@ fn lists_are_seen_under_a_new_name(mounts: &Mounts) {
     assert!(!list("newer").contains("user:23456"), "under a name that was listed");
 }
 
-/// One of the names is a link that this mount removed and the other mount created again.
+/// One of the names is a hard link that this mount removed and the other mount created again.
 /// Semantics 1.17.
 fn lists_are_seen_under_names_that_come_back(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.at_once);
@@ -121,16 +121,16 @@ fn lists_are_seen_under_names_that_come_back(mounts: &Mounts) {
     assert_eq!(list(there), list(here));
 }
 
-/// The kernel checks the owner itself. It must take the owner from its last lookup of the name,
-/// even if it drops the cached list at the same time, and even if the file has a new name. It must
-/// not detach a mount on the file.
+/// The kernel checks the owner itself. It must use the owner from its last lookup of the name, even
+/// if it drops the cached list at the same time, and even if the file has a new name. The kernel
+/// must not detach a mount on the file.
 /// Semantics 1.2 and 1.17.
 fn former_owner_of_a_file_with_a_list_may_not_change_it(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.at_once);
     for place in [here, there] {
         files::set_permissions(place, fs::Permissions::from_mode(0o755));
     }
-    // Calls chmod(2) without a stat before it; chmod(1) would look up the file first.
+    // Calls chmod(2) without a previous stat; chmod(1) would look up the file first.
     let may = |name: &str| {
         let change = || {
             set_thread_res_uid(None, Uid::from_raw(23456), None).expect("root may");
@@ -146,7 +146,7 @@ fn former_owner_of_a_file_with_a_list_may_not_change_it(mounts: &Mounts) {
         }
         run_in(here, "setfacl", ["-m", "u:34567:rx", name]);
         files::chown(&path, Some(23456), None);
-        // The kernel now has cached the inode and its list.
+        // The kernel has now cached the inode and its list.
         run_in(there, "getfacl", [name]);
         assert!(may(name));
         run_in(here, "setfacl", ["-m", "u:34567:rwx", name]);
@@ -185,8 +185,8 @@ fn former_owner_of_a_file_with_a_list_may_not_change_it(mounts: &Mounts) {
     }
 }
 
-/// An access control list in the kernel's layout, with `count` named users besides owner, group,
-/// mask and other.
+/// Returns an access control list in the kernel's layout, with `count` named users besides owner,
+/// group, mask and other.
 fn list_for(count: u32) -> Vec<u8> {
     let undefined = u32::MAX;
     let mut entries = vec![(1_u16, 6_u16, undefined)];
@@ -262,16 +262,16 @@ fn projects_are_handed_down(mounts: &Mounts) {
     assert!(!refused.status.success());
 }
 
-/// A directory with a project. If it hands the project down, it accepts only entries of that
-/// project.
+/// A directory with a project id. If new entries inherit the project, the directory accepts only
+/// entries of the same project.
 struct ProjectDirectory {
     path: PathBuf,
-    /// The inherited project.
+    /// Project that new entries inherit; `None` if they do not inherit the directory's project.
     project: Option<u32>,
 }
 
 impl ProjectDirectory {
-    /// Creates a directory. Directories with an even number hand their project down.
+    /// Creates a directory. New entries inherit the project of directories with an even number.
     fn make(root: &Path, number: u32) -> Self {
         let path = root.join(format!("of-a-project-{number}"));
         let project = 40 + number / 4;
@@ -284,19 +284,19 @@ impl ProjectDirectory {
         Self { path, project: hands_down.then_some(project) }
     }
 
-    /// The project that new files in it get.
+    /// Returns the project of new files in the directory.
     fn inherited(&self) -> u32 {
         self.project.unwrap_or(0)
     }
 
-    /// Whether an entry of this project may be moved or linked into the directory.
+    /// Whether an entry of `project` may be moved or linked into the directory.
     fn accepts(&self, project: u32) -> bool {
         self.project.is_none_or(|own| own == project)
     }
 }
 
-/// A rename or link into a directory that hands down another project fails with EXDEV, as on ext4
-/// and XFS. Directories in the root lie on both metadata targets.
+/// A rename or link into a directory that hands down a different project fails with EXDEV, like on
+/// ext4 and XFS. Directories in the root lie on both metadata targets.
 /// Semantics 1.20.
 fn projects_are_not_mixed(mounts: &Mounts) {
     let root = mounts.one.parent().expect("the mount");
@@ -355,14 +355,14 @@ fn projects_restrict_renames_and_links(mounts: &Mounts) {
     assert_eq!(renameat(CWD, &here, CWD, from.path.join("new")), Err(Errno::XDEV));
     run_in(&from.path, "chattr", ["-p", &to.inherited().to_string(), "file"]);
     renameat(CWD, &here, CWD, &there).expect("the file has the new project");
-    // An unnamed file gets the project of the directory in which it is created.
+    // An unnamed file inherits the project of the directory in which it was created.
     let flags = OFlags::TMPFILE | OFlags::RDWR;
     let file = openat(CWD, &from.path, flags, Mode::RUSR).expect("made");
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let name = |at: &Path| linkat(CWD, &path, CWD, at, AtFlags::SYMLINK_FOLLOW);
     assert_eq!(name(&to.path.join("named")), Err(Errno::XDEV));
     name(&from.path.join("named")).expect("named");
-    // mv(1) then copies the files, as between file systems.
+    // mv(1) then copies the files, like between file systems.
     files::create_dir(from.path.join("tree"));
     files::write(from.path.join("tree/file"), "whole");
     run_in(&from.path, "mv", [Path::new("tree"), &to.path]);
@@ -376,7 +376,7 @@ fn projects_restrict_renames_and_links(mounts: &Mounts) {
 fn writes_remove_capabilities_set_by_the_other_mount(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     files::write(&here, "x");
-    // The mount has cached that the file has no capabilities.
+    // The mount has cached the fact that the file has no capabilities.
     files::write_all(&files::open_with(OpenOptions::new().append(true), &there), b"y");
     skep_testkit::program::run_in(&mounts.one, "setcap", ["cap_net_raw+ep", "file"]);
     let name = "security.capability";

@@ -1,5 +1,5 @@
-//! Functions of a mount's kernel that cover its own programs alone: watches and leases of files
-//! report nothing of other mounts. Also functions that Skep does not have.
+//! Kernel functions that cover only the programs of one mount: watches and leases of files do not
+//! report changes by other mounts. The tests also cover functions that Skep does not support.
 
 use crate::statements::Stepwise;
 use crate::{Mounts, within_a_second};
@@ -19,7 +19,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![kernel:
     leases_end_by_opens_of_their_own_mount, quotas_are_not_supported,
 ];
 
-/// All events of a watch, with the names.
+/// Returns all pending events of a watch, with the names of the entries.
 fn read_events(watch: &OwnedFd) -> Vec<(ReadFlags, String)> {
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut reader = inotify::Reader::new(watch, &mut buffer);
@@ -72,8 +72,8 @@ fn inotify_reports_changes_of_its_own_mount_only(mounts: &Mounts) {
     }
 }
 
-/// Watches this directory for files that are closed after writing (`fanotify(7)`), and prints their
-/// number after each line of input.
+/// Watches this directory with `fanotify(7)` for files that are closed after writing. After each
+/// line of input, prints the number of such files.
 const WATCHER: &str = "
 import ctypes, os, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -112,8 +112,8 @@ fn fanotify_reports_opens_of_its_own_mount_only(mounts: &Mounts) {
     }
 }
 
-/// Takes a write lease on a file. Prints whether the lease still holds after the first line of
-/// input. Then it waits for the kernel's request to release the lease, and releases it.
+/// Takes a write lease on a file. After the first line of input, prints whether the lease still
+/// holds. Then waits for the kernel's request to release the lease, and releases it.
 const LEASER: &str = "
 import fcntl, os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
@@ -148,7 +148,7 @@ fn leases_end_by_opens_of_their_own_mount(mounts: &Mounts) {
 
 /// Semantics 5.6.
 fn quotas_are_not_supported(mounts: &Mounts) {
-    // quotactl_fd(2), to get the quota of user 0.
+    // Calls quotactl_fd(2) to get the quota of user 0.
     let program = "import ctypes, errno, os\n\
          libc, buffer = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(256)\n\
          file = os.open('.', os.O_RDONLY)\n\

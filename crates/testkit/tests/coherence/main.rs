@@ -1,5 +1,5 @@
-//! Two mounts of one cluster, over different transports: completed operations of one are seen by
-//! the other. Data from close to open, names and attributes within a second.
+//! Two mounts of one cluster, over different transports: each sees the completed operations of the
+//! other. Data is seen by the next open after a close, names and attributes within a second.
 
 mod attributes;
 mod kernel;
@@ -21,11 +21,11 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The same directory, through two mounts.
+/// One directory, through several mounts.
 struct Mounts {
     one: PathBuf,
     other: PathBuf,
-    /// Through a third mount, which caches neither names nor attributes.
+    /// The directory through a third mount, which caches neither names nor attributes.
     at_once: PathBuf,
 }
 
@@ -47,7 +47,7 @@ const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
     pages_of_several_writers_are_whole, sizes_are_seen_once_the_writer_reports_them,
 ];
 
-/// Names and attributes may be this old, plus a margin for delays of the machine.
+/// Maximum age of cached names and attributes. [`MARGIN`] is added for delays of the machine.
 const STALENESS: Duration = Duration::from_millis(1000);
 const MARGIN: Duration = Duration::from_millis(300);
 
@@ -63,14 +63,15 @@ fn closed_writes_are_seen_by_a_later_open(mounts: &Mounts) {
         let len = [0, 10, 4096, 600_000, 2_000_000][random.below(5)];
         let bytes = random.bytes(len);
         files::write(from.join("file"), &bytes);
-        // An open fetches the attributes again, so a later reader sees everything.
+        // Each open fetches the attributes again, so a later reader sees all bytes.
         let found = files::read(to.join("file"));
         assert!(found == bytes, "round {round}: {} bytes, not {len}", found.len());
     }
 }
 
-/// Also by programs that do not call stat: the kernel reads no further than its cached length.
-/// (`fs::read` calls stat, and asks for the creation time, which the kernel never caches.)
+/// Programs that do not call stat also see the new length: the kernel reads no further than its
+/// cached length. (`fs::read` calls stat, and asks for the creation time, which the kernel never
+/// caches.)
 /// Semantics 2.2.
 fn length_is_seen_by_a_later_open(mounts: &Mounts) {
     let mut found = vec![0; 1_000_000];
@@ -97,7 +98,7 @@ fn length_is_seen_by_a_later_open(mounts: &Mounts) {
     }
 }
 
-/// A mount does not cache a name that it never looked up.
+/// A mount has no cached entry for a name that it never looked up.
 fn new_names_are_seen_at_once(mounts: &Mounts) {
     for round in 0..60 {
         let name = format!("file-{round}");
@@ -108,8 +109,8 @@ fn new_names_are_seen_at_once(mounts: &Mounts) {
     }
 }
 
-/// A program with the old file open keeps it. The name is cached for a second, but an open resolves
-/// it again.
+/// A program that has the old file open keeps the old file. The name is cached for a second, but an
+/// open looks the name up again.
 /// Semantics 1.2.
 fn a_name_that_was_removed_leads_to_a_new_file(mounts: &Mounts) {
     for round in 0..20 {
@@ -174,8 +175,8 @@ fn attributes_are_stale_for_a_second_at_most(mounts: &Mounts) {
     }
 }
 
-/// An open file need not show changes (close-to-open). But after a second and another open it must
-/// return the new bytes, also through the page cache.
+/// An open handle need not show changes (close-to-open consistency). But after a second, and after
+/// another open of the file, the handle must return the new bytes, even from the page cache.
 /// Semantics 2.3.
 fn open_handle_sees_synced_bytes(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
@@ -372,7 +373,8 @@ fn listings_agree(mounts: &Mounts) {
     assert_eq!(names(&mounts.one), names(&mounts.other));
 }
 
-/// Semantics 1.4: also between directories, which may lie on different metadata targets.
+/// Semantics 1.4: this includes renames between directories, which may lie on different metadata
+/// targets.
 fn a_name_that_is_replaced_is_never_missing(mounts: &Mounts) {
     for index in 0..8 {
         files::create_dir(mounts.one.join(format!("from-{index}")));
@@ -388,7 +390,7 @@ fn a_name_that_is_replaced_is_never_missing(mounts: &Mounts) {
                 while !is_done.load(Ordering::Relaxed) {
                     match fs::read_to_string(place.join("name")) {
                         Ok(text) => assert!(text.len() >= 5, "whole when it got the name: {text}"),
-                        // The file was replaced twice during the open.
+                        // ESTALE is allowed: the file was replaced twice during the open.
                         Err(error) if error.kind() == ErrorKind::StaleNetworkFileHandle => {}
                         Err(error) => panic!("never missing: {error}"),
                     }
@@ -409,7 +411,7 @@ fn a_name_that_is_replaced_is_never_missing(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.4. Both mounts exchange two names repeatedly: each name always leads to one of the
+/// Semantics 1.4. Both mounts exchange two names repeatedly: each name always refers to one of the
 /// two files.
 fn names_that_are_exchanged_are_never_missing(mounts: &Mounts) {
     for name in ["a", "b"] {
@@ -442,14 +444,14 @@ fn names_that_are_exchanged_are_never_missing(mounts: &Mounts) {
             assert!(reader.join().expect("no panic") > 10, "it looked often enough");
         }
     });
-    // An odd number of times.
+    // The files were exchanged an odd number of times.
     within_a_second("the last exchange", || {
         files::read(mounts.other.join("a/it")) == b"made as b"
             && files::read(mounts.other.join("b/it")) == b"made as a"
     });
 }
 
-/// Semantics 1.7: of two renames that would make a loop together, one is refused.
+/// Semantics 1.7: if two renames together would create a loop, one of them is refused.
 fn directories_moved_into_each_other_stay_a_tree(mounts: &Mounts) {
     for round in 0..60 {
         let top = mounts.one.join(format!("round-{round}"));
@@ -508,7 +510,7 @@ fn pages_of_several_writers_are_whole(mounts: &Mounts) {
         }
         let looked = std::panic::catch_unwind(|| {
             for _ in 0..200 {
-                // A later open sees the current contents, not the cached ones.
+                // A later open sees the current contents, not the cached contents.
                 let bytes = files::read(mounts.other.join("file"));
                 let page = &bytes[PAGE..2 * PAGE];
                 assert!(page.iter().all(|byte| *byte == page[0]), "of one write alone");
@@ -519,7 +521,7 @@ fn pages_of_several_writers_are_whole(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.6: rsync and tar set a directory's modification time back to the old value.
+/// Semantics 1.6: rsync and tar set the modification time of a directory back to the old value.
 fn listings_are_new_though_times_were_set_back(mounts: &Mounts) {
     let time = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let directory = |path: &PathBuf| path.join("directory");

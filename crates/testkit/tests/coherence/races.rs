@@ -1,4 +1,4 @@
-//! Several mounts make the same or conflicting calls at once; exactly one call may succeed.
+//! Several mounts make the same call, or conflicting calls, at once. Exactly one call may succeed.
 
 use crate::{Mounts, within_a_second};
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
@@ -17,8 +17,8 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![races:
     three_concurrent_exchanges_keep_a_tree,
 ];
 
-/// Creates the name `new` for the contender with this number, from its own numbered file if the
-/// call needs a file.
+/// Creates the name `new` in `place` for contender `number`. A call that needs an existing file
+/// uses the contender's own numbered file.
 type Make = fn(place: &Path, number: usize) -> io::Result<()>;
 
 const WAYS: [(&str, Make); 6] = [
@@ -39,7 +39,7 @@ const WAYS: [(&str, Make); 6] = [
     }),
 ];
 
-/// Semantics 1.5, and of 1.4 that `RENAME_NOREPLACE` replaces nothing.
+/// Semantics 1.5, and the rule of 1.4 that `RENAME_NOREPLACE` replaces nothing.
 fn one_of_many_creators_of_a_name_succeeds(mounts: &Mounts) {
     const ROUNDS: usize = 15;
     for (way, make) in WAYS {
@@ -75,7 +75,7 @@ fn one_of_many_creators_of_a_name_succeeds(mounts: &Mounts) {
     }
 }
 
-/// Checks that the name leads to the winner's file, and that the other contenders still have their
+/// Checks that the name refers to the winner's file, and that the other contenders still have their
 /// own files.
 fn check_winner(way: &str, place: &Path, winner: usize) {
     let new = place.join("new");
@@ -110,7 +110,8 @@ fn check_winner(way: &str, place: &Path, winner: usize) {
     }
 }
 
-/// Adds the paths of all mark files below `directory` to `found`, by the text of the mark.
+/// Adds the paths of all mark files below `directory` to `found`, with the text of the mark as the
+/// key.
 fn places_of_marks(directory: &Path, found: &mut BTreeMap<String, Vec<String>>) {
     for entry in files::read_dir(directory).map(|it| it.expect("an entry")) {
         let path = entry.path();
@@ -127,11 +128,11 @@ fn exchange(top: &Path, first: &str, second: &str) -> rustix::io::Result<()> {
     renameat_with(CWD, top.join(first), CWD, top.join(second), RenameFlags::EXCHANGE)
 }
 
-/// In each round one mount for each name in `ring` exchanges that directory with the directory
-/// below the next one in the ring, all at once. All exchanges together would make a loop that is
-/// not reachable from the root. Metadata must refuse the exchange that would close it. The error
-/// depends on whether that mount has already seen the other exchanges: if so, its names already
-/// lead elsewhere.
+/// In each round, one mount for each name in `ring` exchanges that directory with the directory
+/// below the next name in the ring. All exchanges run at once. Together they would create a loop
+/// that is not reachable from the root, so metadata must refuse the exchange that would close the
+/// loop. The error depends on whether that mount has already seen the other exchanges. If it has,
+/// its names already refer to other directories.
 fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
     for round in 0..rounds {
         let name = format!("round-{round}");
@@ -149,7 +150,7 @@ fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
             let all = all.enumerate().map(|(index, (place, first))| {
                 let (place, starts) = (place.join(&name), &starts);
                 let second = format!("{}/below/inner", ring[(index + 1) % ring.len()]);
-                // The mounts have cached the paths, so that no call looks them up again.
+                // The mounts have cached the paths, so the exchange does not look them up again.
                 assert!(place.join(first).is_dir() && place.join(&second).is_dir());
                 scope.spawn(move || {
                     starts.wait();
@@ -162,7 +163,7 @@ fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
         let done = results.iter().filter(|it| it.is_ok()).count();
         assert!((1..ring.len()).contains(&done), "{name}: {results:?}");
         for error in results.iter().filter_map(|it| it.err()) {
-            // A new lookup of the names finds that they lead elsewhere or nowhere.
+            // After a new lookup, the names refer to other directories or do not exist.
             let allowed = [Errno::INVAL, Errno::NOENT, Errno::STALE];
             assert!(allowed.contains(&error), "{name}: {results:?}");
         }
@@ -178,7 +179,7 @@ fn two_concurrent_exchanges_keep_a_tree(mounts: &Mounts) {
     exchange_in_a_ring(mounts, &["a", "b"], 40);
 }
 
-/// Semantics 1.7: any two of the exchanges would be valid together.
+/// Semantics 1.7: any two of the three exchanges would be valid together.
 fn three_concurrent_exchanges_keep_a_tree(mounts: &Mounts) {
     exchange_in_a_ring(mounts, &["a", "b", "c"], 40);
 }

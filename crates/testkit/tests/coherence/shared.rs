@@ -1,4 +1,5 @@
-//! Files that both mounts have open while at least one writes: a completed write is seen at once.
+//! Files that both mounts have open while at least one of them writes: the next read sees a
+//! completed write.
 
 use crate::Mounts;
 use skep_testkit::files;
@@ -24,14 +25,15 @@ fn open(path: &Path) -> File {
     files::open_with(OpenOptions::new().read(true).write(true).create(true).truncate(false), path)
 }
 
-/// All bytes of an open file.
+/// Returns all bytes of an open file.
 fn all(file: &File) -> Vec<u8> {
     let mut bytes = vec![0; files::metadata_of(file).len() as usize];
     files::read_exact_at(file, &mut bytes, 0);
     bytes
 }
 
-/// Writes a random range of the file through `by`, and of the model in memory.
+/// Writes random bytes to a random range of the file through `by`, and to the same range of
+/// `model`.
 fn write_some(random: &mut Random, by: &File, model: &mut Vec<u8>) {
     let offset = random.below(model.len() + 5000);
     let most = random.one_of(&[100, 5000, 300_000]);
@@ -55,7 +57,7 @@ fn each_write_is_seen_by_the_next_read(mounts: &Mounts) {
         assert!(all(reader) == model, "round {round}: the contents");
         let mut beyond = [0; 9];
         assert_eq!(files::read_at(reader, &mut beyond, len), 0, "the end");
-        // Without a stat before the read.
+        // A read without a stat before it.
         write_some(&mut random, &handles[round % 2], &mut model);
         let mut tail = vec![0; 400_000];
         let start = model.len().saturating_sub(1000);
@@ -65,7 +67,7 @@ fn each_write_is_seen_by_the_next_read(mounts: &Mounts) {
 }
 
 /// Semantics 2.3: the reader opened the file before the writer, so the kernel caches the pages that
-/// it reads.
+/// the reader reads.
 fn pages_from_before_are_not_shown_again(mounts: &Mounts) {
     let mut random = Random::new(Random::seed_of_run());
     for (round, len) in [4096, 100_000, 1_500_000].into_iter().enumerate() {
@@ -92,13 +94,13 @@ fn pages_from_before_are_not_shown_again(mounts: &Mounts) {
 
 const RECORDS: usize = 150;
 
-/// Appends numbered lines of different lengths, and sometimes reads the whole file.
+/// Appends numbered lines of different lengths.
 fn append(path: &Path, name: &str) {
     let mut file = files::open_with(OpenOptions::new().read(true).append(true), path);
     for record in 0..RECORDS {
         let filler = "x".repeat(record * 37 % 9000);
         let line = format!("{name} {record} {filler}\n");
-        // One `write`: two would append at two positions.
+        // A single `write`: two calls would append at two positions.
         assert_eq!(file.write(line.as_bytes()).expect("written"), line.len());
     }
 }
@@ -115,8 +117,8 @@ fn appends_of_both_at_once_are_whole(mounts: &Mounts) {
             })
             .collect();
         let reader = scope.spawn(|| {
-            // No reader ever sees a hole or an incomplete line. (It opens after the writers: see
-            // the exception in 2.3.)
+            // No reader ever sees a hole or an incomplete line. (The reader opens the file after
+            // the writers: see the exception in Semantics 2.3.)
             wait_for("something is written", Duration::from_secs(30), || {
                 let found = files::metadata(mounts.other.join("log")).len() > 50_000;
                 found.then_some(())
@@ -153,8 +155,8 @@ fn appends_of_both_at_once_are_whole(mounts: &Mounts) {
     assert_eq!(next, [RECORDS; 6], "each record is there once");
 }
 
-/// Bytes, and the offset of a memory page in them. The kernel passes at most 256 pages of a
-/// program's memory in one request; an unaligned mebibyte covers 257.
+/// Returns bytes, and the offset of the first memory page in them. The kernel passes at most 256
+/// pages of a program's memory in one request; an unaligned mebibyte covers 257 pages.
 pub(crate) fn with_pages(byte: u8, len: usize) -> (Vec<u8>, usize) {
     const PAGE: usize = 4096;
     let bytes = vec![byte; len + 2 * PAGE];
@@ -164,7 +166,8 @@ pub(crate) fn with_pages(byte: u8, len: usize) -> (Vec<u8>, usize) {
 
 const LONG_RECORDS: u8 = 12;
 
-/// Appends long records from both mounts at once; the buffers begin at an offset in a page.
+/// Appends long records from both mounts at once. Each buffer begins `behind` bytes after a page
+/// boundary.
 fn append_long(mounts: &Mounts, name: &str, len: usize, behind: usize) {
     files::write(mounts.one.join(name), "");
     std::thread::scope(|scope| {
@@ -183,7 +186,7 @@ fn append_long(mounts: &Mounts, name: &str, len: usize, behind: usize) {
     });
 }
 
-/// Semantics 2.9: the longest appends that stay in one piece.
+/// Semantics 2.9: the longest appends that are guaranteed to stay in one piece.
 fn appends_of_a_mebibyte_are_whole(mounts: &Mounts) {
     for (name, len, behind) in [("pages", 1 << 20, 0), ("elsewhere", (1 << 20) - 4096, 7)] {
         append_long(mounts, name, len, behind);
@@ -218,7 +221,8 @@ fn a_truncation_is_seen_by_the_next_read(mounts: &Mounts) {
     }
 }
 
-/// Semantics 1.9: invalidating the kernel's pages of one file has no effect on other files.
+/// Semantics 1.9: reads of a shared file make the mount drop the kernel's pages, which must not
+/// change the times of the file.
 fn times_that_only_the_kernel_sees_stay_hidden(mounts: &Mounts) {
     files::write(mounts.one.join("file"), [1; 9000]);
     let reader = files::open(mounts.one.join("file"));
@@ -255,8 +259,8 @@ fn shared_files_can_be_mapped(mounts: &Mounts) {
     assert_eq!(all(&here)[5000], 7);
 }
 
-/// After sharing ends, a file is like any other for a later open. Only the kernel's cache would
-/// show that, so this test checks only that the contents are right.
+/// When a file is no longer shared, a later open treats it like any other file. Only the kernel's
+/// cache would show the difference, so this test checks only that the contents are right.
 /// Semantics 2.2.
 fn file_is_cached_again_once_opened_by_one_client(mounts: &Mounts) {
     let mut random = Random::new(Random::seed_of_run());

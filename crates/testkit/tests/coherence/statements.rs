@@ -1,4 +1,5 @@
-//! Statements of docs/semantics.md that fit none of the other files; each test checks both mounts.
+//! Statements of docs/semantics.md that fit into none of the other files. Each test checks both
+//! mounts.
 
 use crate::shared::with_pages;
 use crate::{Mounts, within_a_second};
@@ -37,7 +38,7 @@ fn new(path: &Path, bytes: &[u8]) -> File {
     files::open_with(OpenOptions::new().read(true).write(true), path)
 }
 
-/// Counts events on one thread for which another thread waits.
+/// Counts events of one thread for which a different thread waits.
 #[derive(Default)]
 struct Done(AtomicUsize);
 
@@ -51,9 +52,9 @@ impl Done {
     }
 }
 
-/// Semantics 1.4, for directories: an empty one is replaced.
+/// Semantics 1.4, for directories: a rename may replace an empty directory.
 fn a_directory_that_is_replaced_is_never_missing(mounts: &Mounts) {
-    // Through the mount that caches no names.
+    // Look through the mount that caches no names.
     let target = mounts.at_once.join("target");
     let (replaced, looks, is_done) = (Done::default(), Done::default(), AtomicBool::new(false));
     files::create_dir(mounts.one.join("target"));
@@ -134,8 +135,8 @@ fn listings_while_the_other_changes_them(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.9: also if the access time is before the modification time, in which case other file
-/// systems update it.
+/// Semantics 1.9: reading changes no time, even if the access time is before the modification time.
+/// In that case other file systems update the access time.
 fn reading_changes_no_time(mounts: &Mounts) {
     let at = |seconds| Timespec { tv_sec: seconds, tv_nsec: 7 };
     let times = Timestamps { last_access: at(1000), last_modification: at(2000) };
@@ -157,7 +158,7 @@ fn reading_changes_no_time(mounts: &Mounts) {
     }
 }
 
-/// A program that waits for a line between its steps.
+/// A program that waits for a line of input between its steps.
 pub(crate) struct Stepwise {
     child: Child,
     says: std::io::Lines<BufReader<std::process::ChildStdout>>,
@@ -171,7 +172,7 @@ impl Stepwise {
         Self { child, says }
     }
 
-    /// The next line of the program's output.
+    /// Returns the next line of the program's output.
     pub(crate) fn line(&mut self) -> String {
         self.says.next().expect("a line").expect("text")
     }
@@ -280,7 +281,8 @@ fn directory_removed_by_the_other_mount_is_empty(mounts: &Mounts) {
     within_a_second("its name", || !mounts.other.join("directory").exists());
     let changed = open.set_permissions(fs::Permissions::from_mode(0o700));
     assert_eq!(changed.expect_err("nothing is left").kind(), ErrorKind::StaleNetworkFileHandle);
-    // A lookup in it is refused as in any empty directory, also with an access control list.
+    // A lookup in the removed directory fails like in any empty directory, also with an access
+    // control list.
     let step = || rustix::fs::statat(&open, "any/other", AtFlags::empty());
     for _ in 0..3 {
         assert_eq!(step().expect_err("nothing is there"), Errno::NOENT);
@@ -349,8 +351,7 @@ fn times_are_seen_once_the_writer_reports_them(mounts: &Mounts) {
     let file = new(&mounts.one.join("file"), b"x");
     let mut before = time(&mounts.one);
     for round in 0..6_u64 {
-        // The times come from another host's clock, not from this program's: wait until it has
-        // advanced.
+        // The times come from the clock of another host: wait until that clock has advanced.
         wait_for("a write has a new time", Duration::from_secs(10), || {
             files::write_all_at(&file, b"more", 10 * round);
             (time(&mounts.one) > before).then_some(())
@@ -363,7 +364,7 @@ fn times_are_seen_once_the_writer_reports_them(mounts: &Mounts) {
     }
 }
 
-/// Semantics 2.8: also without `msync`.
+/// Semantics 2.8: `close` writes mapped pages even if the program does not call `msync`.
 fn close_writes_mapped_pages(mounts: &Mounts) {
     files::write(mounts.one.join("file"), vec![b'a'; 2_000_000]);
     let program = "import mmap\n\
@@ -385,7 +386,7 @@ fn collapse_and_insert_range_are_refused(mounts: &Mounts) {
         assert_eq!(fallocate(&file, flags, 0, 65_536), Err(Errno::OPNOTSUPP));
     }
     assert!(files::read(mounts.other.join("file")) == bytes);
-    // Space that is allocated behind the end does not count.
+    // Space that is allocated beyond the end of the file does not count as blocks.
     files::fallocate(&file, FallocateFlags::KEEP_SIZE, 1 << 20, 8 << 20);
     for place in [&mounts.one, &mounts.other] {
         let found = files::metadata(place.join("file"));
@@ -411,7 +412,7 @@ fn allocated_space_is_a_hole(mounts: &Mounts) {
     }
 }
 
-/// Semantics 2.13, where both files lie on the same targets.
+/// Semantics 2.13, if both files lie on the same targets.
 fn holes_stay_holes_in_copies(mounts: &Mounts) {
     const PATTERN: &str = "user.skep.pattern";
     let source = new(&mounts.one.join("source"), b"begins");
@@ -439,8 +440,8 @@ fn holes_stay_holes_in_copies(mounts: &Mounts) {
     assert_eq!(seek(&copy, SeekFrom::Data(1 << 20)), Ok(20 << 20));
 }
 
-/// The kernel copies up to the size of the source that it has cached, which is the size that
-/// `fstat` returned last. Semantics 2.13.
+/// The kernel copies up to the size of the source that it has cached: the size that the last
+/// `fstat` returned. Semantics 2.13.
 fn copies_end_at_the_cached_end_of_the_source(mounts: &Mounts) {
     for round in 0..20_u64 {
         let name = format!("source-{round}");

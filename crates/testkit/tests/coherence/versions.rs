@@ -1,10 +1,10 @@
-//! The versions of pages that readers find while a file is written, mapped, punched and truncated.
+//! Which versions of pages readers find while a file is written, mapped, punched and truncated.
 //!
 //! One mount changes a file page by page and counts the changes. Every eight bytes of a page
 //! contain the page's number and the number of the change that wrote them. Readers on both mounts
-//! note the last completed change of a page before they read it. They must find that change or a
-//! later one that has begun, and each page must come from one change alone. So the test needs no
-//! moment at which the file does not change.
+//! record the last completed change of a page before they read the page. They must find that
+//! change, or a later change that has already begun. The bytes of each page must come from a single
+//! change. So the test works although the file never stops changing.
 
 use crate::Mounts;
 use crate::statements::Stepwise;
@@ -27,13 +27,14 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![versions:
 
 const PAGE: usize = 4096;
 const PAGES: usize = 64;
-/// The test truncates pages from here on now and then. A program that maps them would get SIGBUS.
+/// First page that the test may truncate. A program that maps this or a later page would get
+/// SIGBUS.
 const KEPT: usize = 32;
-/// How long the writer changes the file, and the minimum number of reads of each reader in this
-/// time.
+/// How long the writer changes the file. In this time each reader must complete at least [`ENOUGH`]
+/// reads.
 const SPAN: Duration = Duration::from_millis(1200);
 const ENOUGH: usize = 10;
-/// The contents of a page after a change.
+/// Returns the eight bytes that `change` writes to a page.
 fn word(change: u64, page: usize) -> u64 {
     (change << 8) | page as u64
 }
@@ -47,32 +48,32 @@ fn words(bytes: &[u8]) -> Vec<u64> {
     parts.map(u64::from_le_bytes).collect()
 }
 
-/// Pages that only a mapping writes: the kernel may write them back half changed.
+/// Whether only a mapping writes the page: the kernel may write such a page back half changed.
 fn is_mapped(page: usize) -> bool {
     page % 4 == 3
 }
 
-/// Numbers of the changes of a page.
+/// Progress of the changes of a page. Zero means no change.
 #[derive(Default)]
 struct Page {
-    /// The last change that has returned.
+    /// Number of the last change that has returned.
     done: AtomicU64,
-    /// The last change that had returned when the writer closed the file.
+    /// Number of the last change that had returned when the writer closed the file.
     closed: AtomicU64,
-    /// The last change that has begun.
+    /// Number of the last change that has begun.
     begun: AtomicU64,
-    /// The last change that has begun and leaves zeros.
+    /// Number of the last change that has begun and leaves zeros.
     cleared: AtomicU64,
 }
 
-/// The progress of the changes of a file. Only the writer advances it.
+/// The progress of the changes of a file. Only the writer may advance it.
 struct Story {
     pages: [Page; PAGES],
     is_over: AtomicBool,
 }
 
 impl Story {
-    /// The state of a file of zeros.
+    /// Creates the progress for a file of zeros.
     fn new() -> Self {
         let pages = std::array::from_fn(|_| Page::default());
         Self { pages, is_over: AtomicBool::new(false) }
@@ -90,7 +91,7 @@ impl Story {
         self.pages[page].closed.load(Ordering::SeqCst)
     }
 
-    /// Runs one change of some pages.
+    /// Runs a change of `pages`, and records its beginning and its end.
     fn change(&self, pages: Range<usize>, number: u64, clears: bool, call: impl FnOnce()) {
         for page in &self.pages[pages.clone()] {
             if clears {
@@ -104,8 +105,8 @@ impl Story {
         }
     }
 
-    /// Checks the bytes that a read returned for a page. Change `least` was complete when the read
-    /// began.
+    /// Checks the bytes that a read returned for a page. `least` is the last change that was
+    /// complete when the read began.
     fn check(&self, page: usize, found: &[u64], least: u64) {
         let Page { begun, cleared, .. } = &self.pages[page];
         let (cleared, most) = (cleared.load(Ordering::SeqCst), begun.load(Ordering::SeqCst));
@@ -123,7 +124,7 @@ impl Story {
         }
     }
 
-    /// As [`Self::check`], for a read of the whole page that no mapping writes.
+    /// Like [`Self::check`], for a read of a whole page that is not written by a mapping.
     fn check_whole(&self, page: usize, found: &[u64], least: u64) {
         self.check(page, found, least);
         let mut written = found.iter().filter(|word| **word != 0);
@@ -132,7 +133,7 @@ impl Story {
     }
 }
 
-/// Ends all other threads when one thread ends, also if it fails.
+/// Ends all other threads when one thread ends, even if that thread panics.
 struct Stops<'a>(&'a Story);
 
 impl Drop for Stops<'_> {
@@ -141,7 +142,7 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// Writes pages of a file through a mapping, as its input lines request.
+/// Writes pages of a file through a mapping, as requested by its lines of input.
 const MAPPER: &str = "
 import mmap, sys
 PAGE = 4096
@@ -155,7 +156,8 @@ with open(sys.argv[1], 'r+b') as file:
         print('synced', flush=True)
 ";
 
-/// Opens and maps the file for each input line, and prints the words of each of its first pages.
+/// For each line of input, opens and maps the file, and prints the words of each of its first
+/// pages.
 const LOOKER: &str = "
 import mmap, sys
 PAGE, pages = 4096, int(sys.argv[2])
@@ -171,7 +173,7 @@ for line in sys.stdin:
 struct Writer<'a> {
     story: &'a Story,
     random: Random,
-    /// The current or last change.
+    /// Number of the current change, or of the last one.
     number: u64,
     path: PathBuf,
     file: File,
@@ -237,7 +239,7 @@ fn open(path: &Path) -> File {
     files::open_with(OpenOptions::new().read(true).write(true), path)
 }
 
-/// Reads random pages, at most `most` at once.
+/// Reads random pages, at most `most` in one read, and checks them.
 fn read(story: &Story, looks: &AtomicUsize, file: &File, most: usize, mut random: Random) {
     let _stops = Stops(story);
     let mut bytes = vec![0; most * PAGE];
@@ -247,7 +249,7 @@ fn read(story: &Story, looks: &AtomicUsize, file: &File, most: usize, mut random
         let least: Vec<_> = (first..first + count).map(|page| story.done(page)).collect();
         let bytes = &mut bytes[..count * PAGE];
         let len = files::read_at(file, bytes, offset(first));
-        // Pages that are being truncated become zeros.
+        // A read during a truncation may be short: the missing pages count as zeros.
         bytes[len..].fill(0);
         for ((page, found), least) in (first..).zip(bytes.chunks_exact(PAGE)).zip(least) {
             match is_mapped(page) {
@@ -259,7 +261,7 @@ fn read(story: &Story, looks: &AtomicUsize, file: &File, most: usize, mut random
     }
 }
 
-/// Opens and maps the file repeatedly: each new mapping must show at least the changes before the
+/// Opens and maps the file repeatedly. Each new mapping must show at least the changes before the
 /// last close.
 fn look(story: &Story, looks: &AtomicUsize, looker: &mut Stepwise) {
     let _stops = Stops(story);
@@ -280,8 +282,8 @@ fn look(story: &Story, looks: &AtomicUsize, looker: &mut Stepwise) {
 /// The readers on the other mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Readers {
-    /// A reader that opened the file before the writer did. No other program uses its mount:
-    /// concurrent calls on the same mount may hide a change (2.3).
+    /// A reader that opened the file before the writer did. No other program uses the reader's
+    /// mount: concurrent calls on the same mount may hide a change (Semantics 2.3).
     FromBefore,
     /// A reader that opens and maps the file while it is written.
     New,
@@ -293,7 +295,7 @@ fn run(writer: &Path, reader: &Path, readers: Readers, mut random: Random) {
     files::set_len(&files::create(&here), offset(PAGES));
     let from_before = [(); 2].map(|()| files::open(&there));
     for file in &from_before {
-        // Reads all pages, so that the kernel has pages to drop.
+        // Read all pages, so that the kernel has cached pages to drop.
         files::read_exact_at(file, &mut vec![1; PAGES * PAGE], 0);
     }
     let story = Story::new();

@@ -1,4 +1,4 @@
-//! `dbench`: the recorded calls of office programs on a file server, by several clients.
+//! `dbench`: several clients replay the recorded calls of office programs on a file server.
 
 use crate::text;
 use skep_testkit::files;
@@ -17,7 +17,7 @@ fn dbench(directory: &Path) -> String {
     finish(&mut command, PATIENCE).expect_success()
 }
 
-/// Each mount has its own clients; all work in one directory.
+/// Each mount has its own clients, which work in a directory of their own.
 pub(crate) fn runs_on_two_mounts(_: &()) {
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);

@@ -1,7 +1,7 @@
-//! Longer runs of external programs and suites: `cargo xtask external` lists them with their
-//! requirements, and starts this program with their names.
+//! Longer runs of external programs and test suites. `cargo xtask external` lists them with their
+//! requirements, and runs this program with their names.
 //!
-//! Not part of CI. CI runs the tests of this kind in `applications` and `programs`.
+//! These runs are not part of CI. CI runs the tests of this kind in `applications` and `programs`.
 
 mod dbench;
 mod mpi;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/external/collective.c");
 const RANKS: usize = 4;
-/// Longer than the whole program runs with all ranks on one core.
+/// Longer than the program takes with all ranks on one core.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The program checks every byte that it reads.

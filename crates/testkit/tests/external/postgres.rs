@@ -1,5 +1,5 @@
-//! PostgreSQL on a mount: its benchmark while services are killed, then the server killed, then the
-//! mount. Committed rows survive, on whichever mount the database is started again.
+//! PostgreSQL on a mount. While its benchmark runs, the test kills services, then the server, then
+//! the mount. Committed rows survive, no matter on which mount the database is started again.
 
 use crate::text;
 use skep_testkit::files;
@@ -12,19 +12,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Longer than for other tests: after a kill the database recovers from its log.
+/// Longer than in other tests: after a kill the database recovers from its log.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// PostgreSQL refuses to run as root.
+/// An unprivileged user, because PostgreSQL refuses to run as root.
 const NOBODY: u32 = 65_534;
 
-/// The programs, the data directory, and the directory of socket and logs of a server.
+/// A PostgreSQL server: the directory of its programs, its data directory, and the directory of its
+/// socket and logs.
 struct Server<'a> {
     programs: PathBuf,
     data: PathBuf,
     local: &'a Path,
 }
 
-/// Looks in PATH, and in Debian's directory.
+/// Returns the directory of the programs: first looks in Debian's directory, then in PATH.
 fn programs() -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let packaged = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
@@ -56,7 +57,8 @@ impl Server<'_> {
         )
     }
 
-    /// `at` is the data directory; it may be the same directory on another mount.
+    /// Starts the server. `at` is the data directory; it may be the same directory on a different
+    /// mount.
     fn start(&mut self, at: PathBuf) {
         self.data = at;
         // These files contain the id of a killed process; another process may have that id now.
@@ -83,7 +85,7 @@ impl Server<'_> {
         self.run("psql", &["--no-psqlrc", "-At", "-c", query]).trim().to_owned()
     }
 
-    /// A benchmark that runs until the test ends it or its server.
+    /// Starts a benchmark of at most `seconds` seconds. It ends early if the test kills the server.
     fn benchmark(&self, seconds: &str) -> Child {
         let mut command = self.command("pgbench", &["-n", "-c", "4", "-j", "2", "-T", seconds]);
         command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("pgbench starts")
@@ -93,7 +95,8 @@ impl Server<'_> {
         self.query("select count(*) from pgbench_history").parse().expect("a number")
     }
 
-    /// Every transaction keeps the sums equal, and the tables must agree with their indexes.
+    /// Checks the tables, and returns the number of transactions. Every transaction keeps the sums
+    /// equal, and the tables must match their indexes.
     fn check(&self) -> u64 {
         let sums = "select (select sum(abalance) from pgbench_accounts), \
                     (select sum(bbalance) from pgbench_branches), \
@@ -108,7 +111,7 @@ impl Server<'_> {
     }
 }
 
-/// The number of transactions that the server acknowledged to a benchmark as committed.
+/// Returns the number of transactions that the server acknowledged as committed.
 fn acknowledged(benchmark: Child) -> u64 {
     let output = benchmark.wait_with_output().expect("our own child");
     let printed = String::from_utf8_lossy(&output.stdout);
@@ -117,12 +120,12 @@ fn acknowledged(benchmark: Child) -> u64 {
     number.unwrap_or_else(|| panic!("no result:\n{printed}"))
 }
 
-/// `kill -9` of a process and all its descendants.
+/// Kills a process and its child processes with SIGKILL.
 fn kill_tree(root: u32) {
     let mut found = vec![root];
     for entry in files::read_dir("/proc").flatten() {
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        // The name may contain any bytes; state and parent follow it.
+        // The process name may contain any bytes; state and parent follow it.
         let parent = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1));
         if parent == Some(&root.to_string()) {
             found.extend(entry.file_name().to_str().and_then(|it| it.parse::<u32>().ok()));
@@ -158,7 +161,7 @@ pub(crate) fn runs_and_recovers(_: &()) {
     server.start(here.clone());
     server.run("pgbench", &["-i", "-q", "-s", "2"]);
 
-    // Kills of services only make the database wait.
+    // Kills of services only delay the database.
     let benchmark = server.benchmark("15");
     for role in ["storage", "metadata"] {
         let before = server.transactions();
@@ -168,7 +171,7 @@ pub(crate) fn runs_and_recovers(_: &()) {
     let done = acknowledged(benchmark);
     assert_eq!(server.check(), done);
 
-    // The server is killed; the other mount takes over.
+    // The server is killed; it starts again on the other mount.
     let benchmark = server.benchmark("120");
     wait_for("it runs", PATIENCE, || (server.transactions() > done + 300).then_some(()));
     kill_tree(server.postmaster());
@@ -180,7 +183,7 @@ pub(crate) fn runs_and_recovers(_: &()) {
         "{committed} transactions were acknowledged, the database has {found}"
     );
 
-    // Its mount is killed; the first one takes over.
+    // The server's mount is killed; the server starts again on the first mount.
     let benchmark = server.benchmark("120");
     wait_for("it runs", PATIENCE, || (server.transactions() > found + 300).then_some(()));
     let postmaster = server.postmaster();

@@ -1,15 +1,15 @@
-//! The tests of the group `generic` of xfstests, from a tree that was built before.
+//! Runs the tests of the group `generic` of xfstests, from a tree that was built before.
 //!
-//! Two clusters, the *test* and the *scratch* file system, each on a small disk of its own, so that
-//! a test that fills a file system doesn't fill the machine's. Each test runs in a mount and a
-//! process namespace of its own: there the helper is in `/sbin`, the users that the tests want
-//! exist, and whatever it leaves mounted or running ends with it.
+//! There are two clusters, for the *test* and the *scratch* file system. Each has its own small
+//! disk, so that a test that fills a file system does not fill the machine's disk. Each test runs
+//! in its own mount and process namespace. There the helper is in `/sbin`, and the users that the
+//! tests need exist. Everything that a test leaves mounted or running ends with its namespace.
 //!
 //! # Settings
-//! - `SKEP_XFSTESTS_TREE`: the built tree.
-//! - `SKEP_XFSTESTS_TESTS`: numbers with commas between them; all without it.
-//! - `SKEP_XFSTESTS_PATIENCE`: seconds for each test, 300 without it.
-//! - `SKEP_EXTERNAL_RESULTS`: a directory for the results.
+//! - `SKEP_XFSTESTS_TREE`: path of the built tree.
+//! - `SKEP_XFSTESTS_TESTS`: test numbers, separated by commas. If it is not set, all tests run.
+//! - `SKEP_XFSTESTS_PATIENCE`: time limit of each test in seconds; the default is 300.
+//! - `SKEP_EXTERNAL_RESULTS`: directory for the results.
 
 use crate::text;
 use skep_testkit::files;
@@ -23,29 +23,29 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Sparse.
+/// Length of each disk. The disks are sparse files.
 const DISK_BYTES: u64 = 10 << 30;
-/// The page with the tests that fail for a known reason.
+/// The page that lists the tests that fail for a known reason.
 const KNOWN: &str = include_str!("../../../../docs/tests/xfstests.md");
 
-/// The environment of a test; `$1` is the test.
+/// Shell script that sets up the environment of a test and runs it; `$1` is the test.
 const AROUND: &str = "\
     mount --bind sbin /sbin; mount --bind passwd /etc/passwd; mount --bind group /etc/group; \
     export HOST_OPTIONS=$PWD/config RESULT_BASE=$PWD/results; \
     cd \"$TREE\"; ./check generic/$1; umount \"$PLACE/test\" \"$PLACE/scratch\" 2>/dev/null";
 
-/// How a test ended.
+/// The outcome of a test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Ended {
     Passed,
-    /// The test printed the reason.
+    /// The test did not run, for the reason that it printed.
     NotRun(String),
     Failed,
     /// The test was still running at its time limit.
     TimedOut,
 }
 
-/// A file system for the tests.
+/// The test or the scratch file system.
 struct Side {
     cluster: Cluster,
     disk: PathBuf,
@@ -66,7 +66,7 @@ impl Side {
         Self { cluster, disk }
     }
 
-    /// The address of management.
+    /// Returns the address of management.
     fn address(&self) -> String {
         self.cluster.nodes("management")[0]["addresses"][0].text().to_owned()
     }
@@ -77,7 +77,7 @@ impl Side {
     }
 }
 
-/// Creates the files that the namespaces of tests need in a directory.
+/// Creates the files that the namespaces of the tests need, in the scratch directory.
 fn prepare(scratch: &Scratch, addresses: [String; 2]) {
     let sbin = scratch.directory("sbin");
     run("cp", ["-a", "/sbin/.", text(&sbin)]);
@@ -92,7 +92,7 @@ fn prepare(scratch: &Scratch, addresses: [String; 2]) {
     }
     files::write(scratch.join("passwd"), users);
     files::write(scratch.join("group"), groups);
-    // The tests compare the type with `fuse`.
+    // The tests compare the file system type in the output of `df` with `fuse`.
     let df = "#!/bin/sh\ndf -T -P \"$@\" | sed 's/ fuse\\.skep / fuse /'\n";
     files::write(scratch.join("df"), df);
     files::set_permissions(scratch.join("df"), fs::Permissions::from_mode(0o755));
@@ -109,7 +109,7 @@ fn prepare(scratch: &Scratch, addresses: [String; 2]) {
     scratch.directory("results");
 }
 
-/// Runs one test and writes its output to a file named by its number.
+/// Runs one test, and writes its output to a file that is named by the test's number.
 fn run_test(scratch: &Scratch, tree: &Path, test: &str, patience: Duration) -> Ended {
     let log = scratch.join(&format!("results/{test}.log"));
     let output = files::create(&log);
@@ -121,7 +121,8 @@ fn run_test(scratch: &Scratch, tree: &Path, test: &str, patience: Duration) -> E
     let mut child = command.spawn().expect("unshare is installed");
     let ended = eventually(patience, || child.try_wait().expect("our own child"));
     if ended.is_none() {
-        // The first process of the namespace gets the signal too, and its end ends all others.
+        // The first process of the namespace is killed as well, and its exit ends all other
+        // processes.
         child.kill().expect("our own child");
         child.wait().expect("our own child");
         return Ended::TimedOut;
@@ -136,7 +137,7 @@ fn run_test(scratch: &Scratch, tree: &Path, test: &str, patience: Duration) -> E
     if printed.contains("\nPassed all 1 tests") { Ended::Passed } else { Ended::Failed }
 }
 
-/// The numbers in the first column of the page's table of failures.
+/// Returns the numbers in the first column of the page's table of failures.
 fn known_failures() -> BTreeSet<String> {
     let table = KNOWN.split("## Failures").nth(1).expect("the page has that part");
     let rows = table.lines().filter_map(|line| line.strip_prefix("| "));
@@ -144,7 +145,7 @@ fn known_failures() -> BTreeSet<String> {
     numbers.filter(|it| it.len() == 3 && it.parse::<u32>().is_ok()).map(str::to_owned).collect()
 }
 
-/// A list of numbers in which consecutive numbers form a range: `001-005, 007`.
+/// Formats a list of numbers; consecutive numbers form a range: `001-005, 007`.
 fn ranges(numbers: &[&str]) -> String {
     let mut parts: Vec<(u32, u32)> = Vec::new();
     for number in numbers.iter().filter_map(|it| it.parse().ok()) {
@@ -160,7 +161,8 @@ fn ranges(numbers: &[&str]) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-/// Reasons that differ only in a test's own file or device count as one reason.
+/// Returns the reason without the names of files and devices. Reasons that differ only in these
+/// names count as one reason.
 fn kind_of_reason(reason: &str) -> String {
     let words = reason.split_whitespace().map(|word| match word {
         word if word.contains("127.0.0.1") => "the device",
@@ -170,7 +172,7 @@ fn kind_of_reason(reason: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The tables of the page, generated from a run.
+/// Returns the tables of the page, generated from the results of a run.
 fn report(results: &BTreeMap<String, Ended>) -> String {
     let of = |wanted: &dyn Fn(&Ended) -> bool| {
         let found = results.iter().filter(|(_, ended)| wanted(ended));
@@ -207,7 +209,8 @@ fn tests_of(tree: &Path) -> Vec<String> {
     let names = names.flatten().filter_map(|it| it.file_name().into_string().ok());
     let mut tests: Vec<_> = names.filter(|it| it.parse::<u32>().is_ok()).collect();
     tests.sort();
-    // Tests that do damage when they fail, and tests that need more time than a run has.
+    // Keep only the group `auto`. Other tests may do damage when they fail, or need more time than
+    // a run has.
     tests.retain(|test| {
         let script = fs::read_to_string(place.join(test)).unwrap_or_default();
         let groups = script.lines().find(|line| line.starts_with("_begin_fstest"));

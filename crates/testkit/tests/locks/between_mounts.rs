@@ -49,8 +49,8 @@ fn a_lock_excludes_on_all_mounts(mounts: &Mounts) {
     });
 }
 
-/// The kernel handles these locks itself. If a later kernel forwards them, the semantics need an
-/// entry.
+/// The kernel handles locks on special files itself. If a later kernel forwards them to FUSE, the
+/// semantics need an entry.
 ///
 /// Semantics 6.1.
 fn locks_on_special_files_are_local_to_the_mount(mounts: &Mounts) {
@@ -97,7 +97,7 @@ fn a_wait_ends_when_the_lock_is_free(mounts: &Mounts) {
             let freed_at = Instant::now();
             holder.unlock(kind);
             assert_eq!(waiter.answer(), "ok");
-            // At once, not at the next poll, which comes every five seconds.
+            // The wait must end at once, not only at the next poll (every five seconds).
             assert!(freed_at.elapsed() < Duration::from_secs(3), "{:?}", freed_at.elapsed());
             assert_eq!(holder.try_lock(kind, "shared"), "EAGAIN");
             waiter.unlock(kind);
@@ -117,7 +117,7 @@ fn a_signal_ends_a_wait(mounts: &Mounts) {
             let took = begun.elapsed();
             assert!(took > Duration::from_millis(400) && took < Duration::from_secs(4), "{took:?}");
             holder.unlock(kind);
-            // Nor is the lock reserved for a waiter that has gone.
+            // The lock is not reserved for a waiter that has gone.
             assert_eq!(third.try_lock(kind, "exclusive"), "ok");
             third.unlock(kind);
         }
@@ -139,7 +139,7 @@ fn ranges_split_merge_and_change(mounts: &Mounts) {
             assert_eq!(test(&mut other, 40, 20), "free");
             assert_eq!(test(&mut other, 50, 0), "exclusive 60 40");
             other.ok(&format!("lock f {kind} exclusive 40 20 try"));
-            // Another program holds the range between: nothing changes.
+            // Another program holds the range in the middle: nothing changes.
             assert_eq!(holder.run(&format!("lock f {kind} shared 0 100 try")), "EAGAIN");
             other.ok(&format!("lock f {kind} unlock 0 0 try"));
             holder.ok(&format!("lock f {kind} exclusive 40 20 try"));
@@ -157,7 +157,7 @@ fn ranges_split_merge_and_change(mounts: &Mounts) {
     });
 }
 
-/// The holder of the lock, as `F_GETLK` reports it.
+/// Returns the holder of the lock, as `F_GETLK` reports it.
 fn holder_of(program: &mut Program) -> String {
     program.run("test f posix exclusive 0 0")
 }
@@ -172,7 +172,8 @@ fn closing_releases_posix_locks(mounts: &Mounts) {
         assert_eq!(holder_of(&mut neighbour), format!("exclusive 0 0 {}", holder.pid()));
         holder.ok("fork_and_close f");
         assert_eq!(other.try_lock("posix", "shared"), "EAGAIN", "the child had no locks");
-        // Any close by the process, also of another descriptor of the file.
+        // Any close by the process releases the lock, even the close of a different descriptor of
+        // the file.
         for mode in ["write", "read"] {
             holder.open("g", here, mode);
             holder.ok("close g");
@@ -187,7 +188,7 @@ fn closing_releases_posix_locks(mounts: &Mounts) {
 }
 
 fn is_free_soon(program: &mut Program, kind: &str) {
-    // The kernel doesn't wait for the end of a file's last close.
+    // The kernel does not wait until the file's last close is complete.
     wait_for("the lock is free", Duration::from_secs(10), || {
         (program.try_lock(kind, "exclusive") == "ok").then_some(())
     });
@@ -209,7 +210,7 @@ fn other_locks_last_until_the_last_close(mounts: &Mounts) {
             assert_eq!(other.try_lock(kind, "shared"), "EAGAIN", "{kind}");
             holder.ok("close g");
             is_free_soon(&mut other, kind);
-            // The kernel gives the new file the number of the old one.
+            // The kernel may reuse the number of the closed file for the newly opened one.
             for _ in 0..50 {
                 holder.open("f", here, "write");
                 assert_eq!(holder.try_lock(kind, "exclusive"), "ok");
@@ -235,13 +236,13 @@ fn deadlocks_are_refused(mounts: &Mounts) {
     });
 }
 
-/// The number in a file.
+/// Returns the number that a file contains.
 fn number(path: &Path) -> u64 {
     let text = files::read_to_string(path);
     text.parse().expect("a number")
 }
 
-/// Semantics 6.6: each program keeps the file open, and reads the writes of the others.
+/// Semantics 6.6: each program keeps the file open, and reads what the other programs write.
 fn counters_lose_no_update(mounts: &Mounts) {
     let mut expected = 0;
     for kind in KINDS {
@@ -262,7 +263,7 @@ fn counters_lose_no_update(mounts: &Mounts) {
 fn all_of_many_waiters_get_the_lock(mounts: &Mounts) {
     let mut holder = Program::on(&mounts.one);
     assert_eq!(holder.try_lock("flock", "exclusive"), "ok");
-    // More waits on each mount than one worker can have requests.
+    // More waiting requests on each mount than a single worker can have.
     let mut waiting: Vec<_> = (0..80)
         .map(|index| Program::on(if index % 2 == 0 { &mounts.one } else { &mounts.other }))
         .collect();
@@ -271,7 +272,7 @@ fn all_of_many_waiters_get_the_lock(mounts: &Mounts) {
     let path = mounts.one.with_file_name("served-meanwhile");
     std::fs::write(&path, "x").expect("others are served");
     holder.unlock("flock");
-    // Each holds the lock for a moment, until it closes the file.
+    // Each program holds the lock for a moment, until it closes the file.
     std::thread::scope(|scope| {
         for mut program in waiting {
             scope.spawn(move || {
@@ -289,12 +290,13 @@ fn an_owner_has_at_most_1024_ranges(mounts: &Mounts) {
         let (mut holder, mut other) = (Program::on(here), Program::on(there));
         for kind in ["posix", "ofd"] {
             assert_eq!(holder.run(&format!("every_other f {kind} 1025")), "1024 ENOLCK");
-            // Another owner has its own, and one range for another is no more than before.
+            // The limit of a different owner is separate. Unlocking one range makes room for
+            // exactly one other range.
             other.ok(&format!("lock f {kind} exclusive 1 1 try"));
             holder.ok(&format!("lock f {kind} unlock 0 1 try"));
             holder.ok(&format!("lock f {kind} exclusive 5000 1 try"));
             assert_eq!(holder.run(&format!("lock f {kind} exclusive 6000 1 try")), "ENOLCK");
-            // Nor is one that joins two, and unlocking is never refused.
+            // A range that joins two others is not refused either, and unlocking is never refused.
             holder.ok(&format!("lock f {kind} exclusive 3 1 try"));
             holder.ok(&format!("lock f {kind} exclusive 6000 1 try"));
             holder.unlock(kind);
@@ -322,7 +324,7 @@ fn holders_of_the_same_mount_are_named(mounts: &Mounts) {
     });
 }
 
-/// The number of waiters for locks of a file, as the cluster reports it.
+/// Returns the number of waiters for locks of a file, as the cluster reports it.
 fn waiting_for(path: &Path) -> usize {
     let path = path.to_str().expect("ASCII");
     let text = cluster::skep(["lock", "list", path, "--output", "json"]).expect_success();
@@ -349,7 +351,7 @@ fn waiters_get_the_lock_in_order_of_arrival(mounts: &Mounts) {
             })
             .collect();
         holder.unlock(kind);
-        // While one program holds the lock no other gets it, so a wrong order would show.
+        // Only one program at a time holds the lock, so a wrong order would show.
         for program in &mut waiting {
             assert_eq!(program.answer(), "ok", "{kind}");
             program.unlock(kind);
@@ -357,8 +359,8 @@ fn waiters_get_the_lock_in_order_of_arrival(mounts: &Mounts) {
     }
 }
 
-/// Then for a second no program gets it; afterwards the delayed waiter does, though nothing was
-/// unlocked.
+/// After 64 readers have overtaken the writer, no further reader gets the lock for a second. Then a
+/// waiting reader gets it, although no program has unlocked.
 /// Semantics 6.4.
 fn readers_overtake_a_waiting_writer_64_times(mounts: &Mounts) {
     for kind in KINDS {
@@ -374,7 +376,7 @@ fn readers_overtake_a_waiting_writer_64_times(mounts: &Mounts) {
             later.unlock(kind);
         }
         let answer = later.try_lock(kind, "shared");
-        // On a stalled machine the second may have passed already.
+        // On a stalled machine this second may have passed already.
         if before_last.elapsed() < Duration::from_secs(1) {
             assert_eq!(answer, "EAGAIN", "{kind}");
         }
@@ -398,7 +400,7 @@ fn grantable_lock_is_not_blocked_by_queued_waiters(mounts: &Mounts) {
         until_they_wait(1, &mounts.one);
         reader.begin(&format!("lock f {kind} shared 5 20 wait"));
         until_they_wait(2, &mounts.one);
-        // The writer, which came before the reader, cannot get it yet.
+        // The writer came before the reader, but cannot get its lock yet.
         last.unlock(kind);
         assert_eq!(reader.answer(), "ok", "{kind}");
         reader.unlock(kind);
@@ -408,7 +410,7 @@ fn grantable_lock_is_not_blocked_by_queued_waiters(mounts: &Mounts) {
     }
 }
 
-/// Semantics 6.4. (By `/dev/fuse` a request goes to any worker of the mount.)
+/// Semantics 6.4. (With `/dev/fuse`, any worker of the mount may receive a request.)
 fn on_each_processor_256_wait(mounts: &Mounts) {
     let (mut holder, mut crowd) = (Program::on(&mounts.other), Program::start());
     let path = mounts.one.display();
@@ -417,7 +419,7 @@ fn on_each_processor_256_wait(mounts: &Mounts) {
         let first = crowd.run(&format!("crowd_begins {path} 257"));
         assert_eq!(first, "ENOLCK", "round {round}: one too many");
         until_they_wait(256, &mounts.one);
-        // Others are served meanwhile.
+        // Other requests are served meanwhile.
         assert_eq!(Program::on(&mounts.one).try_lock("flock", "exclusive"), "ok");
         holder.unlock("posix");
         assert_eq!(crowd.run("crowd_ends 256"), "ok", "round {round}");
@@ -425,8 +427,8 @@ fn on_each_processor_256_wait(mounts: &Mounts) {
     }
 }
 
-/// Directories at the root lie on targets in turn: returns the first two with files on different
-/// targets.
+/// Returns two files that lie on different metadata targets. New directories in the root are placed
+/// on the targets in turn.
 fn apart(place: &Path) -> [PathBuf; 2] {
     let root = place.parent().expect("it is in the mount");
     let target = |path: &Path| {
@@ -465,7 +467,7 @@ fn deadlocks_across_targets_are_found(mounts: &Mounts) {
         other.ok("lock b posix exclusive 0 1 try");
         one.begin("lock b posix exclusive 0 1 wait");
         other.begin("lock a posix exclusive 0 1 wait");
-        // Either of them, not both.
+        // Exactly one of the two programs gets EDEADLK.
         let (is_one, printed) = wait_for("one of both gives way", PATIENCE, || {
             let by_one = one.try_answer().map(|it| (true, it));
             by_one.or_else(|| other.try_answer().map(|it| (false, it)))

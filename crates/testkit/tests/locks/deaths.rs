@@ -1,4 +1,4 @@
-//! Locks when a client or a metadata service dies, or stops for longer than a lease.
+//! Locks when a client or a metadata service dies, or is suspended for longer than a lease.
 
 use crate::between_mounts::KINDS;
 use crate::program::Program;
@@ -13,15 +13,17 @@ pub(crate) const CASES: &[Case<()>] = skep_testkit::cases![locks:
     client_stopped_past_its_lease_loses_its_locks,
 ];
 
-/// Leases last 5 s; a busy machine finds out a little later.
+/// Leases last 5 s; a busy machine detects their expiry a little later.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PROGRAMS: u64 = 4;
 
-/// Kills clients that increment a counter while others go on; returns the number of increments.
+/// Kills clients one by one while programs increment a counter. Returns the number of increments by
+/// the killed clients' programs.
 fn kill_one_by_one(clients: Vec<Mounted>, victims: &[Program], goes_on: impl Fn(u64)) -> u64 {
     for client in clients {
         goes_on(20);
-        // The programs on that mount end with an error, some while they hold the lock.
+        // The programs on the killed mount exit with an error, some of them while they hold the
+        // lock.
         client.kill();
     }
     let count = |victim: &Program| {
@@ -65,7 +67,7 @@ fn counters_survive_kills_of_metadata_and_of_clients((): &()) {
             assert_eq!(survivor.answer(), "150 ok");
             done += 150;
         }
-        // Each killed program may have written a number without getting the reply.
+        // Each killed program may have written one more number without getting the reply.
         let (found, most) = (count(), done + victims.len() as u64);
         assert!((done..=most).contains(&found), "{found} of {done} are counted");
         drop((survivors, victims));
@@ -92,7 +94,7 @@ fn locks_outlive_a_restart_of_metadata((): &()) {
         for metadata in cluster.processes("metadata") {
             metadata.kill();
         }
-        // Answered by the next process.
+        // The restarted service replies to this request.
         assert_eq!(Program::on(&there).try_lock(kind, "shared"), "EAGAIN");
         assert!(other.is_waiting());
         holder.unlock(kind);

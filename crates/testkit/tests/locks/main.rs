@@ -10,14 +10,15 @@ use skep_testkit::{Cluster, Shape, Transport};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The same file, through two mounts.
+/// One file, through two mounts.
 pub(crate) struct Mounts {
     pub(crate) one: PathBuf,
     pub(crate) other: PathBuf,
 }
 
 impl Mounts {
-    /// Both ways round, so that each transport has each part.
+    /// Runs `story` twice, the second time with the mounts exchanged, so that each transport plays
+    /// each role.
     pub(crate) fn both_ways(&self, story: impl Fn(&PathBuf, &PathBuf)) {
         story(&self.one, &self.other);
         story(&self.other, &self.one);

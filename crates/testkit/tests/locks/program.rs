@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const PROGRAM: &str = include_str!("program.py");
 
-/// A program with at most one command under way.
+/// A running program with at most one command in progress.
 pub(crate) struct Program {
     child: Child,
     commands: ChildStdin,
@@ -17,7 +17,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts a program and opens the file in it under the key `f`.
+    /// Starts a program, which opens the file under the key `f`.
     pub(crate) fn on(path: &Path) -> Self {
         let mut program = Self::start();
         program.open("f", path, "write");
@@ -40,28 +40,28 @@ impl Program {
         Self { child, commands, answers }
     }
 
-    /// The process id.
+    /// Returns the process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends a command without waiting for its answer.
+    /// Sends a command without waiting for the reply.
     pub(crate) fn begin(&mut self, command: &str) {
         writeln!(self.commands, "{command}").expect("the program runs");
     }
 
-    /// Waits for the answer to the last command.
+    /// Waits for the reply to the last command, and returns it.
     #[track_caller]
     pub(crate) fn answer(&self) -> String {
         self.answers.recv_timeout(PATIENCE).expect("the program answers")
     }
 
-    /// The answer to the last command if it has arrived.
+    /// Returns the reply to the last command if it has arrived.
     pub(crate) fn try_answer(&self) -> Option<String> {
         self.answers.try_recv().ok()
     }
 
-    /// Whether the last command still has no answer after 300 ms.
+    /// Returns true if the last command still has no reply after 300 ms; panics otherwise.
     #[track_caller]
     pub(crate) fn is_waiting(&self) -> bool {
         match self.answers.recv_timeout(Duration::from_millis(300)) {
@@ -71,7 +71,7 @@ impl Program {
         }
     }
 
-    /// Runs a command and returns its answer.
+    /// Runs a command, and returns its reply.
     #[track_caller]
     pub(crate) fn run(&mut self, command: &str) -> String {
         self.begin(command);
@@ -89,7 +89,7 @@ impl Program {
         self.ok(&format!("open {key} {} {mode}", path.display()));
     }
 
-    /// Tries to lock all bytes.
+    /// Tries to lock all bytes, and returns the reply.
     #[track_caller]
     pub(crate) fn try_lock(&mut self, kind: &str, mode: &str) -> String {
         self.run(&format!("lock f {kind} {mode} 0 0 try"))
@@ -108,7 +108,7 @@ impl Program {
         assert!(self.is_waiting());
     }
 
-    /// `kill -9`.
+    /// Kills the program with SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().expect("our own child");
         self.child.wait().expect("our own child");

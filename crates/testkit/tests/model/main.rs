@@ -1,17 +1,19 @@
-//! Random operations from two mounts, renames between metadata targets and kills of services among
-//! them, against one reference tree: the same calls on the local file system. Each call must end
-//! the same way, and the trees must be the same.
+//! Random operations from two mounts, including renames between metadata targets, while services
+//! are killed. The reference is a tree on the local file system, on which the test makes the same
+//! calls. Each call must have the same result in both, and the trees must be equal.
 //!
-//! Two tests. In one, each call uses a random mount: the mounts cache no names and attributes
-//! (`attribute_timeout=0`), so each result must be exact. In the other the mounts use their caches
-//! and take turns; between two turns the test waits until the cached entries have expired. The
-//! coherence tests cover the time within that second; the simulator covers concurrent operations.
+//! There are two tests. In `calls_of_any_mount` each call uses a random mount. The mounts cache no
+//! names and attributes (`attribute_timeout=0`), so each result must be exact. In
+//! `mounts_that_take_turns` the mounts use their caches, and between two turns the test waits until
+//! the cached entries have expired. The coherence tests cover the time within that second; the
+//! simulator covers concurrent operations.
 //!
-//! A failing seed is printed with the command that repeats it. The test then removes steps while
-//! the rest still fails, and prints the shortest sequence.
+//! If a seed fails, the test prints it with the command that repeats it. Then the test removes
+//! steps as long as the remaining steps still fail, and prints the shortest sequence.
 //!
-//! `SKEP_TEST_OPERATIONS` sets the number of calls of each test, in rounds of at most 5,000; each
-//! round has a seed of its own, one more than that before. For a long run:
+//! `SKEP_TEST_OPERATIONS` sets the number of calls of each test. They run in rounds of at most
+//! 5,000 calls. Each round has its own seed: the seed of the previous round plus one. For a long
+//! run:
 //!
 //! ```text
 //! SKEP_TEST_OPERATIONS=100000 cargo test --release -p skep-testkit --test model
@@ -27,11 +29,11 @@ use skep_testkit::{Cluster, Random, Shape, Transport, wait_for};
 use std::time::{Duration, Instant};
 use trial::{Plan, Trial};
 
-/// Calls with one seed, at most.
+/// Maximum number of calls with one seed.
 const ROUND: usize = 5000;
-/// Cached names and attributes are at most this old.
+/// Maximum age of cached names and attributes.
 const STALENESS: Duration = Duration::from_millis(1050);
-/// Time within which the cluster must remove the chunk files of removed files.
+/// Maximum time in which the cluster must remove the chunk files of removed files.
 const CLEAN_UP: Duration = Duration::from_secs(60);
 
 fn calls(unless_set: usize) -> usize {
@@ -62,10 +64,10 @@ fn round(trial: &mut Trial, plan: Plan, seed: u64, test: &str) {
     panic!("seed {seed}: {what}\nthe shortest: {last}");
 }
 
-/// When all files are gone and closed, nothing is left of them.
+/// Checks that no lock and no chunk file is left after all files are removed and closed.
 fn nothing_is_left(cluster: &Cluster) {
     wait_for("no lock and no chunk file is left", CLEAN_UP, || {
-        // A service that was killed last may still be away.
+        // The last killed service may not have restarted yet.
         let listed = cluster.try_skep(&["lock", "list", "--output", "json"]);
         let is_free = listed.status.success() && listed.stdout.trim() == "[]";
         (is_free && cluster.chunk_files().is_empty()).then_some(())
@@ -87,7 +89,7 @@ fn rounds(mut trial: Trial, plan: Plan, test: &str) -> Trial {
     trial
 }
 
-/// Three metadata targets, so that renames have up to three participants.
+/// Starts a cluster with three metadata targets, so that renames have up to three participants.
 fn cluster() -> Cluster {
     Cluster::start(Shape { metadata_targets: 3, ..Shape::default() })
 }

@@ -1,4 +1,4 @@
-//! One call of a program, how it is chosen at random, and making it on a tree.
+//! One call of a program: its random choice, and its execution on a tree.
 
 use crate::view::{SLOTS, View};
 use rustix::fs::{
@@ -8,7 +8,7 @@ use skep_testkit::Random;
 use std::fmt;
 use std::path::PathBuf;
 
-/// The user that makes a call.
+/// The user as which the test makes a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct User {
     pub(crate) uid: u32,
@@ -16,16 +16,16 @@ pub(crate) struct User {
 }
 
 pub(crate) const ROOT: User = User { uid: 0, gid: 0 };
-/// Two that share a group, and one that is in another.
+/// Two users of the same group, and one user of a different group.
 const OTHERS: &[User] =
     &[User { uid: 1001, gid: 1000 }, User { uid: 1002, gid: 1000 }, User { uid: 1003, gid: 1003 }];
 
-/// Where a path begins.
+/// A path with its starting point.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Place {
     /// At the tree's root.
     Root(PathBuf),
-    /// At the open file of this number, which may be no directory.
+    /// At the open file in this slot, which need not be a directory.
     Open(usize, PathBuf),
 }
 
@@ -46,7 +46,7 @@ pub(crate) enum Time {
     Omit,
 }
 
-/// One call. Files that are open have numbers, below [`SLOTS`].
+/// One call. Open files are named by their slots, which are below [`SLOTS`].
 #[derive(Debug, Clone)]
 pub(crate) enum Operation {
     Create(Place, u32),
@@ -57,7 +57,7 @@ pub(crate) enum Operation {
     Rename(Place, PathBuf, RenameFlags),
     Unlink(Place),
     RemoveDirectory(Place),
-    /// Opened, written and closed.
+    /// Opens, writes and closes a file.
     Write(Place, OFlags, u64, usize, u8),
     Truncate(Place, u64),
     Permissions(Place, u32),
@@ -77,7 +77,7 @@ pub(crate) enum Operation {
     WriteOpen(usize, u64, usize, u8),
     TruncateOpen(usize, u64),
     AllocateOpen(usize, FallocateFlags, u64, u64),
-    /// Within one file.
+    /// Copies within one open file.
     CopyOpen(usize, u64, u64, usize),
     LookOpen(usize),
     PermissionsOpen(usize, u32),
@@ -104,7 +104,8 @@ impl Lock {
 }
 
 impl Operation {
-    /// The number of the open file that the call needs: the call must run on the same mount.
+    /// Returns the slot of the open file that the call needs. Such a call must run on the mount
+    /// that has the file open.
     pub(crate) fn slot(&self) -> Option<usize> {
         match self {
             Self::Close(slot)
@@ -145,7 +146,7 @@ impl Operation {
         }
     }
 
-    /// Makes the call on a tree; returns its result or error number.
+    /// Makes the call on a tree, and returns its result or error number.
     pub(crate) fn run(&self, view: &mut View) -> Result<String, i32> {
         let result = match self {
             Self::Create(place, mode) => view.create(place, *mode),
@@ -222,7 +223,8 @@ const ATTRIBUTES: &[&str] = &["user.one", "user.two", "trusted.one", "security.o
 const ACCESS_LIST: &str = "system.posix_acl_access";
 const DEFAULT_LIST: &str = "system.posix_acl_default";
 
-/// A path of one to three components out of few names, so that paths meet.
+/// Returns a path of one to three components. There are few names, so that different calls often
+/// use the same path.
 fn path(random: &mut Random) -> PathBuf {
     (0..1 + random.below(3)).map(|_| random.one_of(NAMES)).collect()
 }
@@ -237,7 +239,7 @@ fn place(random: &mut Random) -> Place {
     }
 }
 
-/// The target of a symbolic link.
+/// Returns the target of a symbolic link.
 fn target(random: &mut Random) -> PathBuf {
     let above = if random.below(3) == 0 { ".." } else { "" };
     PathBuf::from(above).join(path(random))
@@ -247,7 +249,7 @@ fn follows_or_not(random: &mut Random) -> AtFlags {
     random.one_of(&[ANY, AtFlags::SYMLINK_NOFOLLOW])
 }
 
-/// An access control list in the kernel's layout, sometimes a wrong one.
+/// Returns an access control list in the kernel's layout, sometimes an invalid one.
 fn list(random: &mut Random) -> Vec<u8> {
     const UNDEFINED: u32 = u32::MAX;
     let mut permissions = || random.below(8) as u16;
@@ -267,7 +269,7 @@ fn list(random: &mut Random) -> Vec<u8> {
             }
             entries.push(mask);
         }
-        _ => entries.push(named[2]), // Without a mask, which there must be.
+        _ => entries.push(named[2]), // Invalid: a mask is missing.
     }
     entries.push(others);
     let mut bytes = 2_u32.to_le_bytes().to_vec();
@@ -316,7 +318,7 @@ fn open(random: &mut Random) -> Operation {
         _ => OFlags::RDWR | OFlags::CREATE,
     };
     let path = match random.below(8) {
-        // The root's own directory, for files without a name.
+        // The root directory itself, for unnamed files.
         0 => Place::Root(PathBuf::new()),
         _ => place(random),
     };
@@ -352,7 +354,7 @@ fn on_open(random: &mut Random) -> Operation {
     }
 }
 
-/// Any operation.
+/// Returns a random operation.
 pub(crate) fn operation(random: &mut Random) -> Operation {
     let it = place(random);
     match random.below(40) {
@@ -403,7 +405,7 @@ pub(crate) fn operation(random: &mut Random) -> Operation {
     }
 }
 
-/// A random user: mostly root, which may do everything.
+/// Returns a random user: mostly root, which may do everything.
 pub(crate) fn user(random: &mut Random) -> User {
     if random.below(4) == 0 { random.one_of(OTHERS) } else { ROOT }
 }

@@ -3,15 +3,15 @@
 use crate::trial::{Step, Trial};
 use std::time::{Duration, Instant};
 
-/// Longest time for shrinking one failure.
+/// Maximum time for shrinking one failure.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Removes steps while the rest still fails. Returns the remaining steps with their failure; `None`
-/// means that the steps do not fail again.
+/// Removes steps as long as the remaining steps still fail. Returns the remaining steps with their
+/// failure; `None` means that the steps did not fail again.
 pub(crate) fn shrink(trial: &mut Trial, steps: &[Step]) -> Option<(Vec<Step>, String)> {
     let deadline = Instant::now() + PATIENCE;
     let mut best = fails(trial, steps)?;
-    // Removes all rarely needed operations at once: kills, comparisons before the last one, calls
+    // First removes all steps that are rarely needed: kills, comparisons before the last one, calls
     // that failed.
     let has_effect = trial.effective().to_vec();
     let last = best.0.len() - 1;
@@ -42,7 +42,7 @@ pub(crate) fn shrink(trial: &mut Trial, steps: &[Step]) -> Option<(Vec<Step>, St
             }
             to = from.min(best.0.len());
         }
-        // Single steps are tried until none can be left out any more.
+        // Single steps are tried until none can be removed any more.
         if len > 1 || best.0.len() == before {
             len /= 2;
         }
@@ -50,7 +50,7 @@ pub(crate) fn shrink(trial: &mut Trial, steps: &[Step]) -> Option<(Vec<Step>, St
     Some(best)
 }
 
-/// Runs steps; if they fail, returns the steps up to the failure, and the failure.
+/// Runs steps. If one fails, returns the steps up to the failing one, and the failure.
 fn fails(trial: &mut Trial, steps: &[Step]) -> Option<(Vec<Step>, String)> {
     let (last, what) = trial.run(steps).err()?;
     Some((steps[..=last].to_vec(), what))

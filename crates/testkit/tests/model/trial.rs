@@ -12,40 +12,43 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Differences between trees that are shown.
+/// Maximum number of differences between trees that are shown.
 const SHOWN: usize = 20;
-/// One thing to do.
+/// One step of a test.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
-    /// A call on one of the mounts; on that where its open file is, if it has one, unless the
-    /// mounts take turns.
+    /// A call on the mount with this number. A call that needs an open file runs on the mount that
+    /// has the file open. If the mounts take turns and that mount does not have its turn, the call
+    /// is skipped.
     Call(usize, User, Operation),
-    /// `kill -9` of the services of a role, this many microseconds after the next step begins.
+    /// Kills one service of a role with SIGKILL, this many microseconds after the next step begins.
     Kill(&'static str, u64),
-    /// Compares the trees; the first mount sees its work at once.
+    /// Compares the trees. The mount with this number made the last calls, so its tree is read
+    /// without waiting for its cache to expire.
     Compare(usize),
 }
 
-/// The kinds of steps, and their number.
+/// The number of steps of each kind.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
-    /// Calls in all.
+    /// Total number of calls.
     pub(crate) calls: usize,
-    /// Calls between comparisons.
+    /// Number of calls between two comparisons.
     pub(crate) between_comparisons: usize,
-    /// Before one of this many calls a service is killed.
+    /// Average number of calls between two kills of services.
     pub(crate) kill_every: usize,
-    /// Whether a mount makes all calls up to the next comparison; otherwise each is any mount's.
+    /// Whether one mount makes all calls up to the next comparison; otherwise each call uses a
+    /// random mount.
     pub(crate) in_turns: bool,
 }
 
-/// The role to kill: metadata and storage more often than management.
+/// Roles of the services to kill: metadata and storage more often than management.
 const ROLES: &[&str] = &["management", "metadata", "metadata", "storage", "storage"];
-/// Longest time from a call's beginning to the death of the service.
+/// Maximum time from the beginning of a call to the kill of the service, in microseconds.
 const LONGEST_DELAY_US: usize = 3000;
 
 impl Plan {
-    /// Random steps.
+    /// Returns random steps.
     pub(crate) fn steps(&self, random: &mut Random) -> Vec<Step> {
         let mut steps = Vec::new();
         for number in 0..self.calls {
@@ -65,7 +68,7 @@ impl Plan {
     }
 }
 
-/// A cluster with two mounts, on which steps can be run again and again.
+/// A cluster with two mounts, on which steps can be run repeatedly.
 pub(crate) struct Trial {
     cluster: Cluster,
     mounts: [PathBuf; 2],
@@ -74,7 +77,8 @@ pub(crate) struct Trial {
     scratch: Scratch,
     watch: Watch,
     runs: u32,
-    /// The steps of the last run that succeeded.
+    /// For each step of the last run, whether the step had an effect: a kill, or a call that
+    /// succeeded.
     effective: Vec<bool>,
 }
 
@@ -96,7 +100,7 @@ impl Trial {
         &self.cluster
     }
 
-    /// Runs steps on new trees; returns the first failure and its step.
+    /// Runs steps on new trees. Returns the index of the first step that fails, with its failure.
     pub(crate) fn run(&mut self, steps: &[Step]) -> Result<(), (usize, String)> {
         self.runs += 1;
         self.effective.clear();
@@ -104,7 +108,7 @@ impl Trial {
         let reference = self.scratch.directory(&name);
         let roots = [0, 1].map(|it| self.mounts[it].join(&name));
         files::create_dir(&roots[0]);
-        // Users are to do something there, and links to have something above them.
+        // Other users must be able to write there, and links need a directory above the tree.
         for above in [&reference, &roots[0]] {
             files::create_dir(above.join("tree"));
             for place in [above.clone(), above.join("tree")] {
@@ -132,12 +136,13 @@ impl Trial {
         Ok(())
     }
 
-    /// The steps of the last run that did not fail.
+    /// Returns for each step of the last run whether the step had an effect: a kill, or a call that
+    /// succeeded.
     pub(crate) fn effective(&self) -> &[bool] {
         &self.effective
     }
 
-    /// Whether operations hung, so that repeating the steps proves nothing.
+    /// Whether a call hung. In that case repeating the steps proves nothing.
     pub(crate) fn stood_still(&self) -> bool {
         self.watch.has_bitten()
     }
@@ -147,7 +152,7 @@ impl Trial {
             let found = self.cluster.processes(role);
             (!found.is_empty()).then_some(found)
         });
-        // One service of the role at a time; which one, is as random as the delay.
+        // Kill only one service of the role. The choice depends on the delay, which is random.
         let victim = victims[delay_us as usize % victims.len()].clone();
         std::thread::spawn(move || {
             let start = Instant::now();
@@ -164,11 +169,11 @@ struct Run<'a> {
     trial: &'a mut Trial,
     reference: View,
     views: [View; 2],
-    /// The reference, and the same on both mounts.
+    /// The roots of the reference tree and of the trees on both mounts.
     places: [PathBuf; 3],
-    /// The mount on which each file is open.
+    /// For each slot, the mount on which its file is open.
     opened_on: [usize; SLOTS],
-    /// The mount that made the last call, and when.
+    /// The mount that made the last call, and the time of that call.
     last: Option<(usize, Instant)>,
 }
 
@@ -192,14 +197,14 @@ impl Run<'_> {
     fn call(&mut self, mount: usize, user: User, operation: &Operation) -> Result<(), String> {
         let of_file = operation.slot().map_or(mount, |slot| self.opened_on[slot]);
         if of_file != mount && !self.trial.staleness.is_zero() {
-            // It isn't that mount's turn.
+            // That mount does not have its turn: skip the call.
             self.trial.effective.push(false);
             return Ok(());
         }
         let mount = of_file;
         self.turn_of(mount);
         if let Operation::Open(slot, ..) = operation {
-            // Another file takes the number, perhaps on another mount.
+            // A different file takes this slot, perhaps on a different mount.
             self.close(*slot)?;
             self.opened_on[*slot] = mount;
         }
@@ -216,7 +221,7 @@ impl Run<'_> {
         Err(format!("on mount {mount}: {:?}, not {:?}", shown(found), shown(expected)))
     }
 
-    /// Waits until a mount's caches have run out, if another made the last call.
+    /// Waits until the caches of `mount` have expired, if the other mount made the last call.
     fn turn_of(&mut self, mount: usize) {
         if let Some((_, since)) = self.last.filter(|(last, _)| *last != mount) {
             wait_for("caches run out", PATIENCE, || {

@@ -1,4 +1,4 @@
-//! A tree as one mount (or the local file system) shows it, with the files that are open on it.
+//! A tree as one mount (or the local file system) shows it, with its open files.
 
 use crate::operation::{Lock, Place, Time, User};
 use rustix::fs::{
@@ -14,11 +14,11 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Files and directories that may be open at once.
+/// Maximum number of files and directories that are open at once.
 pub(crate) const SLOTS: usize = 6;
-/// Times that are older were set by a call; newer ones come from the clock.
+/// Times that are older than this were set by a call; newer times come from the clock.
 const RECENT: Duration = Duration::from_secs(3 * 3600);
-/// `NONBLOCK`, so that opening a pipe does not block.
+/// Flags of every open. With `NONBLOCK`, opening a pipe does not block.
 const ALWAYS: OFlags = OFlags::NONBLOCK.union(OFlags::CLOEXEC);
 
 type Outcome = io::Result<String>;
@@ -30,7 +30,7 @@ pub(crate) struct View {
     open: [Option<File>; SLOTS],
 }
 
-/// Makes the calls of this thread as another user until it is dropped.
+/// Makes the calls of this thread as a different user until the value is dropped.
 struct Acting;
 
 impl Acting {
@@ -48,7 +48,7 @@ impl Drop for Acting {
     }
 }
 
-/// Runs `act` as a user.
+/// Runs `act` as `user`.
 pub(crate) fn acting_as<T>(user: User, act: impl FnOnce() -> T) -> T {
     let _acting = Acting::as_user(user);
     act()
@@ -58,7 +58,7 @@ fn nothing<T, E: Into<io::Error>>(result: Result<T, E>) -> Outcome {
     result.map(|_| String::new()).map_err(Into::into)
 }
 
-/// The time if a call set it; `None` for a time from the clock.
+/// Returns `seconds` if a call set this time; `None` if the time comes from the clock.
 pub(crate) fn set_time(seconds: i64) -> Option<i64> {
     let now = SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_secs() as i64;
     let age = now.saturating_sub(seconds).unsigned_abs();
@@ -85,7 +85,7 @@ fn shown(found: &Stat) -> String {
 }
 
 impl View {
-    /// A tree below a directory, with nothing open.
+    /// Creates a view of the tree below `root`, without open files.
     pub(crate) fn new(root: PathBuf) -> Self {
         Self { root, open: Default::default() }
     }
@@ -118,7 +118,7 @@ impl View {
     }
 
     pub(crate) fn make_node(&self, place: &Place, kind: FileType, bits: u32) -> Outcome {
-        // The null device, if `kind` is a device.
+        // A device node is the null device.
         let device = rustix::fs::makedev(1, 3);
         nothing(rustix::fs::mknodat(CWD, self.at(place)?, kind, mode(bits), device))
     }
@@ -136,8 +136,8 @@ impl View {
         let rename = || rustix::fs::renameat_with(CWD, &from, CWD, &to, flags);
         let mut result = rename();
         if result == Err(rustix::io::Errno::STALE) {
-            // Another mount has moved a directory, and the kernel still has its old place cached.
-            // The kernel cannot refresh it during a rename (semantics 1.4).
+            // The other mount has moved a directory, and the kernel still has the old place cached.
+            // The kernel cannot refresh its cache during a rename (semantics 1.4).
             for path in [&from, &to] {
                 std::fs::symlink_metadata(path).ok();
             }
@@ -250,7 +250,8 @@ impl View {
         Ok(format!("{kind:?}"))
     }
 
-    /// Unlocks before closing: other mounts see the unlock by the last close only a moment later.
+    /// Unlocks before closing: after a last close without an unlock, other mounts see the unlock
+    /// only a moment later.
     pub(crate) fn close(&mut self, slot: usize) -> Outcome {
         self.lock_open(slot, Lock::Unlock)?;
         self.open[slot] = None;
@@ -287,7 +288,7 @@ impl View {
         nothing(self.file(slot)?.set_len(len))
     }
 
-    /// Calls `stat` afterwards, as `write_open` does.
+    /// Calls `stat` afterwards, like `write_open`.
     pub(crate) fn allocate_open(
         &self,
         slot: usize,
@@ -302,7 +303,7 @@ impl View {
     }
 
     /// Calls `stat` first: the kernel copies only up to the file size that it has cached (semantics
-    /// 2.13). Calls `stat` afterwards, as `write_open` does.
+    /// 2.13). Calls `stat` afterwards, like `write_open`.
     pub(crate) fn copy_open(
         &self,
         slot: usize,
@@ -312,7 +313,7 @@ impl View {
         let file = self.file(slot)?;
         file.metadata()?;
         let mut copied = 0;
-        // The file system decides how much one call copies.
+        // The file system decides how many bytes one call copies.
         while copied < len {
             let (source, place) = (Some(&mut from), Some(&mut to));
             match rustix::fs::copy_file_range(file, source, file, place, len - copied)? {
@@ -325,7 +326,7 @@ impl View {
     }
 
     /// Whether the slot has a removed directory or device open. The kernel does not notify FUSE of
-    /// opens of devices, so the result depends on what the mount has cached.
+    /// opens of devices, so the result would depend on what the mount has cached.
     fn is_left_over(&self, slot: usize) -> io::Result<bool> {
         let found = self.file(slot)?.metadata()?;
         Ok(!found.is_file() && found.nlink() == 0)
@@ -349,7 +350,8 @@ impl View {
         nothing(self.file(slot)?.sync_all())
     }
 
-    /// Regular files only: for other kinds the kernel does not send lock requests to FUSE.
+    /// Locks or unlocks a regular file. For other kinds the kernel does not send lock requests to
+    /// FUSE.
     pub(crate) fn lock_open(&self, slot: usize, lock: Lock) -> Outcome {
         let file = self.file(slot)?;
         if !file.metadata()?.is_file() {

@@ -8,21 +8,21 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Longest time that one step may take, with a service that starts again meanwhile.
+/// Maximum time of one step, including the restart of a service.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Watches the steps of a run. When one takes too long it is printed, and the mounts are killed, so
-/// that it ends with an error.
+/// Watches the steps of a run. If a step takes too long, the watch prints it and kills the mounts,
+/// so that the step ends with an error.
 #[derive(Debug)]
 pub(crate) struct Watch {
     begins: Sender<()>,
-    /// The step under way, for the watching thread.
+    /// The current step, for the watching thread. Empty between two runs.
     step: Arc<Mutex<String>>,
     has_bitten: Arc<AtomicBool>,
 }
 
 impl Watch {
-    /// For a cluster with this data directory.
+    /// Starts to watch the cluster with the data directory `data`.
     pub(crate) fn new(data: &Path) -> Self {
         let (begins, begun) = channel();
         let step = Arc::<Mutex<String>>::default();
@@ -50,13 +50,13 @@ impl Watch {
         Self { begins, step, has_bitten }
     }
 
-    /// Notes the step that begins, for the watching thread.
+    /// Records that a step begins, for the watching thread.
     pub(crate) fn begins(&self, step: &Step) {
         *self.step.lock().unwrap_or_else(PoisonError::into_inner) = format!("{step:?}");
         self.begins.send(()).expect("the watching thread runs");
     }
 
-    /// The last step has ended.
+    /// Records that the last step has ended.
     pub(crate) fn ends(&self) {
         self.step.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }

@@ -1,5 +1,5 @@
-//! Access control lists: `setfacl` sets them, `getfacl` shows them, the kernel enforces them for
-//! another user.
+//! Access control lists: `setfacl` sets them, `getfacl` shows them, and the kernel enforces them
+//! for a user other than root.
 
 use crate::{Test, ok, refused};
 use rustix::fs::{XattrFlags, getxattr, listxattr, lsetxattr, removexattr, setxattr};
@@ -23,7 +23,7 @@ const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";
 const ANY: XattrFlags = XattrFlags::empty();
 
-/// Whether a shell command succeeds as another user that is only in its own group.
+/// Whether a shell command succeeds as a user other than root, in no group but the user's own.
 fn may(directory: &Path, command: &str) -> bool {
     let mut call = Command::new("setpriv");
     call.args(["--reuid", USER, "--regid", USER, "--clear-groups", "sh", "-c", command]);
@@ -39,7 +39,7 @@ fn chmod(path: &Path, mode: u32) {
     files::set_permissions(path, fs::Permissions::from_mode(mode));
 }
 
-/// The list as text, in one line.
+/// Returns the access control list as text, in one line.
 fn list(directory: &Path, name: &str) -> String {
     let text = run_in(directory, "getfacl", ["--omit-header", "--numeric", "--no-effective", name]);
     text.lines().filter(|line| !line.is_empty()).collect::<Vec<_>>().join(",")
@@ -49,7 +49,7 @@ fn set(directory: &Path, arguments: &[&str]) {
     run_in(directory, "setfacl", arguments);
 }
 
-/// A list in the kernel's layout.
+/// Returns an access control list in the kernel's layout.
 fn raw(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut bytes = 2_u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in entries {
@@ -98,7 +98,7 @@ fn follow_the_mode(root: &Path) {
     assert!(may(root, "cat file") && !may(root, "echo more >> file"));
 }
 
-/// Semantics 1.17. Sixteen directories: some are made on the other metadata target.
+/// Semantics 1.17. There are sixteen directories, so that some lie on the other metadata target.
 fn are_inherited(root: &Path) {
     set(root, &["-d", "-m", "u:23456:rwx,g::r-x,o::-", "."]);
     let handed_down = "default:user::rwx,default:user:23456:rwx,default:group::r-x,\
@@ -125,7 +125,8 @@ fn are_inherited(root: &Path) {
     run_in(root, "mkdir", ["-m", "0700", "narrow"]);
     assert_eq!(mode(&root.join("narrow")), 0o700);
     assert!(list(root, "narrow").starts_with("user::rwx,user:23456:rwx,group::r-x,mask::---,"));
-    // Three entries equal the mode, so no list is stored, but the entries take effect.
+    // The three inherited entries equal the mode, so no list is stored, but the entries take
+    // effect.
     files::create_dir(root.join("plain"));
     set(root, &["-b", "plain"]);
     set(root, &["-d", "-m", "u::rwx,g::r,o::r", "plain"]);
@@ -165,7 +166,7 @@ fn that_equal_the_mode_are_not_stored(root: &Path) {
     getxattr(&path, ACCESS, &mut [0; 100]).or_fail("getxattr", &path);
     setxattr(&path, ACCESS, &small, ANY).or_fail("setxattr", &path);
     refused(getxattr(&path, ACCESS, &mut [0; 100]), Errno::NODATA);
-    // As a default list it is stored.
+    // A default list with only these entries is stored.
     setxattr(root, DEFAULT, &small, ANY).or_fail("setxattr", root);
     assert_eq!(getxattr(root, DEFAULT, &mut [0; 100]).or_fail("getxattr", root), small.len());
 }
@@ -223,7 +224,7 @@ fn malformed_ones_are_refused(root: &Path) {
     assert_eq!(found[..len], good);
 }
 
-/// A user outside of the file's group who sets a list clears the set-group-id bit.
+/// If a user outside of the file's group sets a list, the set-group-id bit is cleared.
 fn clear_set_group_id(root: &Path) {
     chmod(root, 0o777);
     for (name, group, expected) in [("theirs", 0, 0o755), ("own", 23456, 0o2755)] {

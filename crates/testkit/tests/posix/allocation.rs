@@ -48,7 +48,7 @@ fn allocating_extends_or_keeps_the_size(root: &Path) {
     refused(fallocate(&file, FallocateFlags::empty(), 0, 0), Errno::INVAL);
 }
 
-/// The free space that `statfs` reports.
+/// The file system type of FUSE, as `statfs` reports it.
 pub(crate) const FUSE: i64 = 0x6573_5546;
 
 /// Semantics 2.11.
@@ -73,7 +73,7 @@ fn a_punched_range_is_zero_and_a_hole(root: &Path) {
     let at = |what| ok(seek(&file, what));
     assert_eq!((at(SeekFrom::Data(7)), at(SeekFrom::Hole(7))), (7, 5_000_000));
     for (start, length) in [(100, 5), (4000, 200), (1_000_000, 2_000_000), (4_999_000, 9000)] {
-        // Also for pages in the page cache.
+        // The pages are in the page cache before the punch.
         assert!(files::read(root.join("file")) == expected);
         punch(&file, start as u64, length as u64);
         let end = expected.len().min(start + length);
@@ -90,7 +90,7 @@ fn a_punched_range_is_zero_and_a_hole(root: &Path) {
     refused(seek(&file, SeekFrom::Data(5_000_000)), Errno::NXIO);
     refused(seek(&file, SeekFrom::Hole(5_000_000)), Errno::NXIO);
     files::set_len(&file, 9_000_000);
-    // At the end of the written data, or at the end of its block.
+    // The hole begins at the end of the written data, or at the end of its block.
     let hole = at(SeekFrom::Hole(3_000_000));
     assert!((5_000_000..=5_000_000_u64.next_multiple_of(4096)).contains(&hole), "{hole}");
     refused(seek(&file, SeekFrom::Data(6_000_000)), Errno::NXIO);
@@ -161,7 +161,7 @@ fn copies_within_and_between_files(root: &Path) {
 fn copies_keep_the_bytes_around_them(root: &Path) {
     let from = new(root, "from", &[1; 2_000_000]);
     let to = new(root, "to", &[2; 2_000_000]);
-    // The data of both is in the page cache, and a part of the source is a hole.
+    // The data of both files is in the page cache, and a part of the source is a hole.
     punch(&from, 500_000, 500_000);
     assert_eq!(files::read(root.join("to")).len(), 2_000_000);
     assert_eq!(copy(&from, 400_001, &to, 300_007, 1_000_001), 1_000_001);

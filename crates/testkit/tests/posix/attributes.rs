@@ -96,7 +96,7 @@ fn of_symbolic_links(root: &Path) {
     assert_ne!(files::metadata(root.join("file")).uid(), 7);
 }
 
-/// Sets both times to a moment long ago; returns the resulting change time.
+/// Sets both times to a moment long ago, and returns the resulting change time.
 fn age(path: &Path) -> (i64, i64) {
     utimensat(CWD, path, &times(1000, 0), AtFlags::empty()).or_fail("utimensat", path);
     let found = files::metadata(path);
@@ -120,7 +120,7 @@ fn writes_change_times(root: &Path) {
     assert!((found.ctime(), found.ctime_nsec()) >= before);
 }
 
-/// Semantics 1.9. Kernels decide by the times whether their cached data of a file is valid.
+/// Semantics 1.9. A kernel uses the times to decide whether its cached data of a file is valid.
 fn future_times_are_changed_too(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
@@ -179,13 +179,13 @@ fn changes_update_the_change_time(root: &Path) {
     ];
     for (number, step) in steps.iter().enumerate() {
         let before = changed();
-        // The local file system's clock advances only with the kernel's timer.
+        // The local file system's clock advances only with the kernel's timer ticks.
         skep_testkit::wait_for("the clock goes on", Duration::from_secs(5), || {
             step();
             if changed() > before {
                 return Some(());
             }
-            // Steps that create or remove a name can run only once.
+            // The steps that create, rename or remove a name can run only once.
             (2..5).contains(&number).then(|| assert!(changed() >= before, "step {number}"))
         });
     }
@@ -219,7 +219,7 @@ fn of_open_files(root: &Path) {
     assert_eq!(text, "12345");
 }
 
-/// A `chown` that changes neither user nor group also clears them.
+/// A `chown` that changes neither user nor group also clears the set-user-id and set-group-id bits.
 /// Semantics 1.10.
 fn chown_clears_setuid(root: &Path) {
     let (file, directory) = (root.join("file"), root.join("directory"));
@@ -237,8 +237,9 @@ fn chown_clears_setuid(root: &Path) {
     }
 }
 
-/// Each kind of change updates the time, and a stat right afterwards shows it. Semantics 1.1 and
-/// 1.10.
+/// Each kind of write by a user other than root clears the set-user-id bit, and a stat right
+/// afterwards shows the new mode.
+/// Semantics 1.1 and 1.10.
 fn writes_of_users_clear_setuid(root: &Path) {
     let path = root.join("file");
     for write in [
@@ -262,8 +263,8 @@ fn writes_of_users_clear_setuid(root: &Path) {
             files::set_permissions(&path, fs::Permissions::from_mode(before));
             assert_eq!(files::metadata(&path).mode() & 0o7777, before);
             run_in(root, "setpriv", user.into_iter().chain(write.split(' ')));
-            // This call makes the kernel request the mode alone; a request for times would refresh
-            // all attributes.
+            // With these arguments the kernel requests only the mode; a request for times would
+            // refresh all attributes.
             let found = run_in(root, "stat", ["-c", "%a", "file"]);
             assert_eq!(found, after, "{write}, {before:o}, {user:?}");
         }

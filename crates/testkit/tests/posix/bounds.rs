@@ -1,4 +1,4 @@
-//! Names, paths, numbers and times at their limits and beyond: Skep must return the same results as
+//! Names, paths, numbers and times at their limits and beyond. Skep must return the same results as
 //! the local file system.
 
 use crate::allocation::FUSE;
@@ -84,7 +84,7 @@ fn names_that_are_not_utf8(root: &Path) {
 }
 
 /// A path has at most 4,095 bytes. A program that changes its working directory step by step can
-/// make a deeper tree.
+/// create a deeper tree.
 fn trees_deeper_than_paths(root: &Path) {
     let name = "d".repeat(250);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -104,7 +104,7 @@ fn trees_deeper_than_paths(root: &Path) {
     let mut bytes = [0; 4];
     files::read_exact_at(&again, &mut bytes, 0);
     assert_eq!(&bytes, b"deep");
-    // The standard library also descends step by step.
+    // The standard library also descends step by step, so it can remove such a tree.
     files::remove_dir_all(root.join(&name));
     assert_eq!(names(root), Vec::<String>::new());
 }
@@ -124,9 +124,9 @@ fn targets_and_attributes_that_are_not_utf8(root: &Path) {
     assert_eq!(&bytes[..len], [name, &b"\0"[..]].concat());
 }
 
-/// Each subdirectory is one link of its parent. The test creates 2,000: ext4 stops counting at
-/// 65,000, but creating that number takes a minute. The tests of the metadata crate check larger
-/// numbers.
+/// Each subdirectory counts as one link of its parent. The test creates 2,000 subdirectories: ext4
+/// stops counting at 65,000, but creating that number takes a minute. The tests of the metadata
+/// crate check larger numbers.
 fn many_directories(root: &Path) {
     for number in 0..2000 {
         files::create_dir(root.join(number.to_string()));
@@ -180,7 +180,7 @@ fn the_largest_owners(root: &Path) {
     files::chown(&path, Some(largest), Some(largest));
     let owners = |path: &Path| (files::metadata(path).uid(), files::metadata(path).gid());
     assert_eq!(owners(&path), (largest, largest));
-    // The next number means "leave unchanged".
+    // The next larger number means "leave unchanged".
     files::chown(&path, Some(u32::MAX), Some(7));
     assert_eq!(owners(&path), (largest, 7));
 }
@@ -194,8 +194,8 @@ fn large_device_numbers(root: &Path) {
     }
 }
 
-/// ext4 allows 65,000 links of a file, XFS and Skep two thousand million. These tests also run on
-/// other file systems, whose limits do not apply to Skep.
+/// ext4 allows 65,000 links of a file, XFS and Skep allow two thousand million. These tests also
+/// run on file systems with lower limits than Skep's.
 fn many_links(root: &Path) {
     let file = root.join("file");
     files::write(&file, "x");
@@ -239,8 +239,9 @@ fn the_time_of_creation_stays(root: &Path) {
     assert_eq!(born(), first);
 }
 
-/// New files in such directories get the directory's group, and new directories also get the bit. A
-/// file whose group is not a group of its creator loses the bit.
+/// In directories with the set-group-id bit, new files get the directory's group, and new
+/// directories also get the bit. A file loses its own bit if its group is not a group of its
+/// creator.
 fn set_group_id_directories(root: &Path) {
     files::chown(root, None, Some(77));
     files::set_permissions(root, fs::Permissions::from_mode(0o2777));

@@ -29,7 +29,7 @@ fn beside_the_cache(root: &Path) {
     assert_eq!((twos.len(), twos[0]), (4096, 3 * 4096));
 }
 
-/// The kernel drops its pages before such writes, but not after them.
+/// The kernel drops its cached pages before such writes, but not after them.
 /// Semantics 2.1.
 fn asynchronous_writes_beside_the_cache(root: &Path) {
     files::write(root.join("file"), vec![0; 8 * 4096]);

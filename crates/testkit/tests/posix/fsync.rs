@@ -1,5 +1,5 @@
-//! Syncing. Tests of power losses show that the data reaches the disk; these tests show that all
-//! forms of the call work.
+//! Syncing. The tests of power losses show that the data reaches the disk. These tests show that
+//! all forms of the call work.
 
 use crate::{Test, ok};
 use rustix::fs::{Mode, OFlags};
@@ -28,7 +28,8 @@ fn of_directories(root: &Path) {
     files::sync_all(&files::open(root));
 }
 
-/// The test cannot check more: the kernel does not forward the call to FUSE file systems.
+/// The test checks only that syncfs(2) succeeds: the kernel does not forward the call to FUSE file
+/// systems.
 /// Semantics 5.4.
 fn of_the_file_system_is_no_error(root: &Path) {
     for index in 0..20 {

@@ -1,9 +1,10 @@
-//! Every POSIX operation that Skep offers, one file for each, with calls of the standard library
-//! and of `rustix` only.
+//! Every POSIX operation that Skep offers, with one file for each operation. The tests use only
+//! calls of the standard library and of `rustix`.
 //!
-//! Each test runs in a directory of its own, in four places: on the local file system, where it
-//! shows that the test itself is right, on a mount over each transport, and where the first bytes
-//! of files lie in metadata.
+//! Each test runs in its own directory, in four places:
+//! - on the local file system, which shows that the test itself is right
+//! - on a mount over each of the two transports
+//! - on a mount where the first bytes of files are stored in metadata
 
 mod acls;
 mod allocation;
@@ -37,7 +38,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// A test works below a directory that is empty when it begins.
+/// A test that works in a directory, which is empty at the beginning.
 pub(crate) type Test = Case<Path>;
 
 const TABLES: &[&[Test]] = &[
@@ -66,7 +67,7 @@ const TABLES: &[&[Test]] = &[
     xattrs::CASES,
 ];
 
-/// Unwraps a result with an error number; the panic message names the call.
+/// Unwraps a result with an error number; panics with the error.
 #[track_caller]
 pub(crate) fn ok<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
     match result {
@@ -75,7 +76,7 @@ pub(crate) fn ok<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
     }
 }
 
-/// Checks that a call was refused with this error number.
+/// Checks that a call failed with the error number `expected`.
 #[track_caller]
 pub(crate) fn refused<T, E: Into<io::Error>>(result: Result<T, E>, expected: rustix::io::Errno) {
     match result {
@@ -87,7 +88,7 @@ pub(crate) fn refused<T, E: Into<io::Error>>(result: Result<T, E>, expected: rus
     }
 }
 
-/// Names in a directory, sorted.
+/// Returns the names in a directory in ascending order.
 pub(crate) fn names(directory: &Path) -> Vec<String> {
     let entries = files::read_dir(directory);
     let name = |entry: io::Result<fs::DirEntry>| ok(entry).file_name().into_string();
@@ -122,7 +123,7 @@ fn main() -> ExitCode {
             suite.check("the cluster stops", || cluster.stop());
         }
     }
-    // Only where the first bytes of files lie in metadata.
+    // A cluster where the first bytes of files are stored in metadata.
     if suite.starts("inline", TABLES) {
         let cluster = Cluster::start(Shape::default());
         cluster.hand_down(cluster.path(), "inline/from=4KiB,count=1/from=4MiB,count=all");

@@ -68,7 +68,7 @@ fn inherits_the_group(root: &Path) {
     assert_eq!(files::metadata(parent.join("file")).gid(), 1234);
 }
 
-/// With two metadata targets, some of these have their home on the other one.
+/// With two metadata targets, some of these directories lie on the other target.
 fn fills_many_directories(root: &Path) {
     for index in 0..64 {
         let path = root.join(format!("directory-{index}"));

@@ -1,4 +1,5 @@
-//! Permissions of other users. Tests run as root; `setpriv` starts a child as another user.
+//! Permissions of other users. The tests run as root; `setpriv` starts a child process as a
+//! different user.
 
 use crate::{Test, ok};
 use skep_testkit::files;
@@ -13,7 +14,7 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![permissions:
 
 const USER: &str = "23456";
 
-/// Whether a command of the shell succeeds as another user in a directory.
+/// Whether a shell command succeeds in a directory as a different user.
 fn may(directory: &Path, groups: &str, command: &str) -> bool {
     let mut call = Command::new("setpriv");
     call.args(["--reuid", USER, "--regid", USER, "--groups", groups, "sh", "-c", command]);

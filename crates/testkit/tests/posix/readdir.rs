@@ -1,4 +1,4 @@
-//! Listing directories, also while they change.
+//! Listing directories, also while their entries change.
 
 use crate::{Test, names, ok, refused};
 use rustix::fs::{Dir, FileType, Mode, OFlags};
@@ -44,7 +44,7 @@ fn reports_types_and_inodes(root: &Path) {
     }
 }
 
-/// A name that exists during the whole listing is listed exactly once, whatever else changes.
+/// A name that exists during the whole listing is listed exactly once, regardless of other changes.
 /// Semantics 1.6.
 fn while_entries_come_and_go(root: &Path) {
     const COUNT: usize = 3000;
@@ -54,7 +54,7 @@ fn while_entries_come_and_go(root: &Path) {
         for (number, entry) in files::read_dir(root).enumerate() {
             let name = ok(entry).file_name().to_string_lossy().into_owned();
             *seen.entry(name).or_default() += 1;
-            // Temporary files appear and disappear before and behind the position of the listing.
+            // Temporary files are created and removed before and after the position of the listing.
             let passing = root.join(format!("passing-{}", number % 7));
             match number % 3 {
                 0 => files::write(&passing, "x"),
@@ -69,7 +69,7 @@ fn while_entries_come_and_go(root: &Path) {
     }
 }
 
-/// `rm -r` removes entries while it lists them.
+/// Removes entries during their listing, like `rm -r`.
 fn while_all_entries_are_removed(root: &Path) {
     fill(root, 2500);
     for entry in files::read_dir(root) {

@@ -35,7 +35,7 @@ fn within_a_directory(root: &Path) {
     assert_eq!(files::read(root.join("b")), b"text");
 }
 
-/// Sixteen directories: with two metadata targets, some lie on the other one.
+/// There are sixteen directories: with two metadata targets, some lie on the other target.
 fn to_another_directory(root: &Path) {
     files::write(root.join("file"), "text");
     let inode = files::metadata(root.join("file")).ino();
@@ -110,7 +110,7 @@ fn into_itself(root: &Path) {
     assert!(root.join("a/b/c").is_dir());
 }
 
-/// POSIX: if both names are links of one file, both stay.
+/// POSIX requires: if both names are hard links of one file, both names stay.
 fn between_links_of_one_file(root: &Path) {
     files::write(root.join("a"), "x");
     files::hard_link(root.join("a"), root.join("b"));
@@ -211,7 +211,7 @@ fn of_a_symbolic_link(root: &Path) {
     assert!(files::symlink_metadata(root.join("moved")).is_file());
 }
 
-/// Two moves that would make a loop together: one of them must fail.
+/// Of two moves that together would create a loop, one must fail.
 fn into_its_own_subtree_is_refused(root: &Path) {
     for round in 0..20 {
         let (a, b) = (root.join(format!("a{round}")), root.join(format!("b{round}")));
@@ -227,7 +227,8 @@ fn into_its_own_subtree_is_refused(root: &Path) {
     }
 }
 
-/// Within one directory, and with sixteen others, some of which lie on the other metadata target.
+/// Exchanges within one directory, and with sixteen other directories, some of which lie on the
+/// other metadata target.
 /// Semantics 1.4.
 fn exchanging_files(root: &Path) {
     files::write(root.join("a"), "of a");
@@ -268,7 +269,7 @@ fn exchanging_directories(root: &Path) {
             assert_eq!(parent, files::metadata(place).ino());
             assert_eq!(files::metadata(place).nlink(), 3);
         }
-        // The two directories themselves, which lie in the root.
+        // Exchange the two directories themselves, which lie in the root.
         ok(exchange(&a, &b));
         assert_eq!(names(&a.join("in")), ["one"]);
     }
@@ -325,7 +326,7 @@ fn exchanging_links_of_one_file(root: &Path) {
     assert_eq!(files::metadata(root.join("a")).nlink(), 2);
 }
 
-/// Four threads exchange eight files, directories among them: each is always in exactly one place.
+/// Four threads exchange eight files and directories. Each of them is always in exactly one place.
 fn exchanging_by_many_at_once_loses_nothing(root: &Path) {
     for index in 0..8 {
         let directory = root.join(format!("d{index}"));
@@ -369,7 +370,7 @@ fn exchanging_by_many_at_once_loses_nothing(root: &Path) {
     assert_eq!(found, (0..8).map(|index| index.to_string()).collect::<Vec<_>>());
 }
 
-/// Two exchanges that would make a loop together: one of them must fail.
+/// Of two exchanges that together would create a loop, one must fail.
 fn exchanging_with_its_own_subtree_is_refused(root: &Path) {
     for round in 0..20 {
         let (a, b) = (root.join(format!("a{round}")), root.join(format!("b{round}")));
@@ -382,13 +383,14 @@ fn exchanging_with_its_own_subtree_is_refused(root: &Path) {
             let second = scope.spawn(|| usize::from(exchange(&b, &a.join("in")).is_ok()));
             first.join().expect("no panic") + second.join().expect("no panic")
         });
-        // The second exchange may find its names already exchanged, and then exchanges them back.
+        // The second exchange may find its names already exchanged. Then it exchanges them back.
         assert!(swapped >= 1, "round {round}");
         assert_eq!(usize::from(a.is_dir()) + usize::from(b.is_dir()), 1, "round {round}");
     }
 }
 
-/// Overlay file systems may link a whiteout under several names, and change its permissions.
+/// Whether a path is a whiteout of an overlay file system, which may link a whiteout under several
+/// names and change its permissions.
 fn is_whiteout_of_overlay(path: &Path) -> bool {
     let found = files::symlink_metadata(path);
     found.file_type().is_char_device() && found.rdev() == 0
@@ -400,7 +402,7 @@ fn is_whiteout(path: &Path) -> bool {
     is_whiteout_of_overlay(path) && is_free
 }
 
-/// Sixteen directories: with two metadata targets, some lie on the other one.
+/// There are sixteen directories: with two metadata targets, some lie on the other target.
 fn leaving_a_whiteout(root: &Path) {
     let leave = |from: &Path, to: &Path, more: RenameFlags| {
         renameat_with(CWD, from, CWD, to, RenameFlags::WHITEOUT | more)
@@ -415,11 +417,12 @@ fn leaving_a_whiteout(root: &Path) {
         assert!(is_whiteout(&inside));
         assert_eq!(files::read(&outside), b"text");
         refused(leave(&outside, &inside, RenameFlags::NOREPLACE), Errno::EXIST);
-        // Back, over the whiteout of the name.
+        // Move the file back, over the whiteout of its name.
         ok(leave(&outside, &inside, none));
         assert!(is_whiteout(&outside));
         assert_eq!(files::read(&inside), b"text");
-        // Within one directory; and for a directory, which then no longer counts as a subdirectory.
+        // Then move within one directory, and move a directory, which no longer counts as a
+        // subdirectory.
         ok(leave(&inside, &directory.join("other"), none));
         assert!(is_whiteout(&inside));
         files::create_dir(directory.join("below"));
@@ -444,7 +447,7 @@ fn a_whiteout_excludes_an_exchange(root: &Path) {
     assert_eq!(names(root), ["a", "b"]);
 }
 
-/// The tree is the upper directory of an overlay, as container runtimes use it.
+/// The tree is the upper directory of an overlay, like in container runtimes.
 fn below_an_overlay(root: &Path) {
     let scratch = Scratch::new();
     let (lower, merged) = (scratch.directory("lower"), scratch.directory("merged"));

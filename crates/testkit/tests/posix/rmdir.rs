@@ -47,8 +47,8 @@ fn leaves_nothing_to_create_in(root: &Path) {
     refused(made, Errno::NOENT);
 }
 
-/// Semantics 1.14: programs that have the directory open, or as working directory, still see it,
-/// but without names.
+/// Semantics 1.14: a program that has the directory open, or as working directory, can still use
+/// it. The directory then has no entries.
 fn leaves_open_directories_without_a_name(root: &Path) {
     let path = root.join("directory");
     files::create_dir(&path);
@@ -56,7 +56,7 @@ fn leaves_open_directories_without_a_name(root: &Path) {
     let open = files::open(&path);
     let before = files::metadata_of(&open);
     files::remove_dir(&path);
-    // Also if the kernel uses nothing from its caches.
+    // The result is the same if the kernel uses nothing from its caches.
     for flags in [AtFlags::EMPTY_PATH, AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC] {
         let found = ok(rustix::fs::statx(&open, "", flags, StatxFlags::BASIC_STATS));
         assert_eq!((found.stx_nlink, found.stx_ino), (0, before.ino()));
@@ -78,8 +78,8 @@ fn again_and_again(root: &Path) {
     }
 }
 
-/// Either the file is created first and the directory stays, or the directory is removed and no
-/// file is created.
+/// There are two valid results: the file is created first and the directory stays, or the directory
+/// is removed and no file is created.
 fn while_another_thread_creates_files(root: &Path) {
     for round in 0..50 {
         let path = root.join(format!("directory-{round}"));

@@ -1,4 +1,5 @@
-//! Pipes, sockets and devices: Skep stores their names, the kernel does the rest.
+//! Pipes, sockets and devices. Skep stores only their names and attributes; the kernel implements
+//! the rest.
 
 use crate::{Test, ok};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};

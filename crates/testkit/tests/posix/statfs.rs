@@ -1,4 +1,4 @@
-//! Space of the file system.
+//! The space of the file system, as `statvfs` reports it.
 
 use crate::Test;
 use skep_testkit::files::OrFail;

@@ -50,7 +50,7 @@ fn truncated_bytes_do_not_come_back(root: &Path) {
         let cut = cut as usize;
         assert!(bytes[..cut].iter().all(|byte| *byte == 8), "{len} {cut}");
         assert!(bytes[cut..].iter().all(|byte| *byte == 0), "{len} {cut}");
-        // A write far behind the end leaves zeros between, too.
+        // A write far beyond the end also leaves zeros between the old end and the write.
         let file = open(&path);
         files::set_len(&file, cut as u64);
         files::write_all_at(&file, b"end", len as u64);
@@ -109,7 +109,7 @@ fn through_two_handles(root: &Path) {
 fn to_huge_lengths(root: &Path) {
     let path = root.join("file");
     let file = open(&path);
-    // The maximum file size of the local file system in this test is 16 TiB.
+    // The maximum file size of the local file system in this test is 16 TiB (ext4).
     let len = 1_u64 << 43;
     files::set_len(&file, len);
     assert_eq!(files::metadata(&path).len(), len);
@@ -118,13 +118,13 @@ fn to_huge_lengths(root: &Path) {
     files::read_exact_at(&file, &mut bytes, len - 5);
     assert_eq!(&bytes, b"\0\0end");
     assert!(file.write_all_at(b"x", u64::MAX / 2).is_err());
-    // A write far beyond the capacity of the targets' disks fails, and only this write.
+    // A write far beyond the capacity of the targets' disks fails, but other writes still succeed.
     for shift in 44..62 {
         if let Err(error) = file.write_all_at(b"x", 1 << shift) {
             assert_eq!(error.raw_os_error(), Some(Errno::FBIG.raw_os_error()), "2^{shift}");
         }
     }
-    // Setting a size allocates nothing: every size works that a local file system could have.
+    // Setting a size allocates nothing, so every size works that the local file system supports.
     files::write_all_at(&file, b"x", 0);
     for size in [1 << 43, (1 << 43) + 1, 1 << 42, 700_000, 1 << 43] {
         files::set_len(&file, size);

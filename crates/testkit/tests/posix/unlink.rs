@@ -1,4 +1,4 @@
-//! Unlinking files, also open ones.
+//! Unlinking files, including open files.
 
 use crate::{Test, names, ok, refused};
 use rustix::io::Errno;

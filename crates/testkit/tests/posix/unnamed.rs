@@ -1,4 +1,4 @@
-//! Files without a name (`O_TMPFILE`), and giving them one.
+//! Files without a name (`O_TMPFILE`), and creating a name for them.
 
 use crate::{Test, names, ok, refused};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat};
@@ -62,7 +62,7 @@ fn are_given_a_name(root: &Path) {
     assert_eq!(files::read_to_string(root.join("name")), "before and after");
     files::hard_link(root.join("name"), root.join("second"));
     assert_eq!(files::metadata(root.join("name")).nlink(), 2);
-    // Root can also link by the descriptor alone.
+    // Root can also link a file with only its descriptor.
     let file = ok(unnamed(root, OFlags::empty()));
     ok(linkat(&file, "", CWD, root.join("third"), AtFlags::EMPTY_PATH));
     refused(give_name(&file, &root.join("third")), Errno::EXIST);
@@ -107,7 +107,7 @@ fn inherit_like_others(root: &Path) {
     assert!(text.contains("user:5:rwx"), "{text}");
 }
 
-/// Some names lie on another metadata target than the file.
+/// Some of the names lie on a different metadata target from the file.
 fn of_many_directories(root: &Path) {
     for index in 0..16 {
         let directory = root.join(format!("directory-{index}"));

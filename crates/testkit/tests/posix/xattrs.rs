@@ -76,7 +76,7 @@ fn report_their_size(root: &Path) {
     setxattr(&path, "user.key", b"12345", XattrFlags::empty()).or_fail("setxattr", &path);
     assert_eq!(getxattr(&path, "user.key", &mut [0; 5]).or_fail("getxattr", &path), 5);
     refused(getxattr(&path, "user.key", &mut [0; 4]), Errno::RANGE);
-    // `getfattr` calls with an empty buffer to get the size.
+    // `getfattr` first calls with an empty buffer, to get the size.
     let text = skep_testkit::program::run_in(root, "getfattr", ["-d", "file"]);
     assert!(text.contains("user.key=\"12345\""), "{text}");
     refused(listxattr(&path, &mut [0_u8; 3]), Errno::RANGE);
@@ -117,7 +117,7 @@ fn are_kept_by_renames(root: &Path) {
     refused(getxattr(&path, "user.key", &mut [0; 10]), Errno::NODATA);
 }
 
-/// Whether a shell command succeeds as another user.
+/// Whether a shell command succeeds as a user other than root.
 fn user_may(command: &str) -> bool {
     let mut call = std::process::Command::new("setpriv");
     call.args(["--reuid", "23456", "--regid", "23456", "--clear-groups", "sh", "-c", command]);
@@ -176,10 +176,10 @@ fn too_long_for_the_kernel(root: &Path) {
     refused(removexattr(&path, name.as_str()), Errno::RANGE);
 }
 
-/// A change of a file, with its name for messages.
+/// A change of a file, with its description for failure messages.
 type Change = (&'static str, fn(&Path));
 
-/// A change of a program's bytes or owner removes its capabilities.
+/// A change of a program's contents or owner removes its capabilities.
 fn changes_remove_capabilities(root: &Path) {
     let path = file(root);
     let changes: [Change; 4] = [
@@ -202,7 +202,7 @@ fn changes_remove_capabilities(root: &Path) {
         let left = getxattr(&path, "security.capability", &mut bytes);
         assert_eq!(left.err(), Some(Errno::NODATA), "after {what}");
     }
-    // A change of permissions keeps them.
+    // A change of permissions keeps the capabilities.
     skep_testkit::program::run_in(root, "setcap", ["cap_net_raw+ep", "file"]);
     files::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o700));
     getxattr(&path, "security.capability", &mut [0; 100]).or_fail("getxattr", &path);
