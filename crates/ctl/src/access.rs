@@ -37,8 +37,8 @@ pub(crate) struct ClusterArgs {
 pub(crate) struct Access {
     /// The token, with the addresses of management.
     pub(crate) token: JoinToken,
-    /// The value of `--cluster` with which another process finds the same cluster: an absolute
-    /// path, or an address.
+    /// The value of `--cluster` that names the same cluster for another process: an absolute path,
+    /// or an address.
     pub(crate) name: String,
     /// The file that holds the token.
     pub(crate) token_file: PathBuf,

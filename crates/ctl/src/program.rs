@@ -1,4 +1,5 @@
-//! The executable of this process: the name by which it was called, and how it starts itself again.
+//! The executable of this process: the name that the caller used for it, and how it starts itself
+//! again.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;

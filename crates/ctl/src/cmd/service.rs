@@ -50,7 +50,7 @@ pub(super) struct ServiceArgs {
     pub(super) print_manual: bool,
 }
 
-/// What a service process does after it has loaded its settings.
+/// The task of a service process after it has loaded its settings.
 pub(super) enum Task<T> {
     /// Nothing more: the process has printed its settings.
     Done,

@@ -48,8 +48,8 @@ impl Shape {
     }
 }
 
-/// The numbers that the command line requests. `None` means the number with which the cluster was
-/// created, or the default for a new cluster.
+/// The numbers that the command line requests. `None` means as the cluster was created, or the
+/// default for a new cluster.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct WantedShape {
     pub(crate) metadata_targets: Option<u16>,

@@ -29,7 +29,7 @@ impl Readiness {
         Ok(Self { socket, name })
     }
 
-    /// Sets the environment variable that tells a child process the name of the socket.
+    /// Sets the environment variable that gives a child process the name of the socket.
     pub(crate) fn set_variable(&self, command: &mut Command) {
         command.env("NOTIFY_SOCKET", format!("@{}", self.name));
     }

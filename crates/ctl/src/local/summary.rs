@@ -124,7 +124,7 @@ fn hints(layout: &Layout, mount_point: Option<&Path>, in_foreground: bool) -> St
     }
 }
 
-/// Returns the name under which this program was started.
+/// Returns the name of this program, as the user called it.
 fn program() -> String {
     let called = std::env::args().next().unwrap_or_default();
     if called.is_empty() { "skep".into() } else { quoted(called) }

@@ -29,7 +29,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// Number of signals after which the supervisor kills the processes: the second Ctrl-C.
 const SIGNALS_TO_KILL: u32 = 2;
 
-/// What `skep up` is to run.
+/// The request of `skep up`: the cluster to run.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) layout: Layout,
@@ -360,7 +360,7 @@ impl Supervisor {
         }
     }
 
-    /// Ends all services. Each service ends before those that it depends on.
+    /// Ends all services. Each service ends before the services that it depends on.
     async fn end(&mut self) {
         for role in [Role::Mount, Role::Storage, Role::Metadata, Role::Management] {
             let of_role = |service: &&mut Service| service.role == role;

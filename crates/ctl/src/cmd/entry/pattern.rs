@@ -101,8 +101,8 @@ pub(super) fn get(path: &Path) -> Result<Option<String>> {
     }
 }
 
-/// Converts an errno of the mount, which carries no text, to an error that says what it means here
-/// and how to fix it.
+/// Converts an errno of the mount, which carries no text, to an error with its meaning for this
+/// command and a hint how to fix it.
 pub(super) fn explained(errno: Errno, path: &Path, text: &str) -> Error {
     let (code, what) = match errno {
         Errno::PERM => (
