@@ -82,7 +82,7 @@ impl Sample {
         }
     }
 
-    /// Returns the value by which pairs are compared. A larger value is better.
+    /// Returns the value that is compared between pairs. A larger value is better.
     fn rate(&self) -> f64 {
         let trips = self.round_trip_us.map(|trip| 1e6 / trip);
         self.bandwidth_mib_per_s.or(trips).unwrap_or(0.0)
