@@ -1,10 +1,9 @@
 //! Reads and writes in IOR's patterns: N processes use one file or one file each, in blocks and
 //! segments, in sequential or random order.
 //!
-//! Like IOR, the time of a phase is from the moment when the first process begins to open its file
-//! to the moment when the last process has closed its file. One difference from IOR: before the
-//! clock starts, the first process creates the file that all processes share, and never overwrites
-//! an existing file.
+//! Like in IOR, a phase begins when the first process begins to open its file, and ends when the
+//! last process has closed its file. One difference from IOR: the first process creates a shared
+//! file before the clock starts, and never overwrites an existing file.
 
 mod outcome;
 pub(crate) mod pattern;

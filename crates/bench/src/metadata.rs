@@ -1,8 +1,8 @@
 //! Operations on names like those of mdtest: processes create, stat, read and remove items in a
 //! tree of directories.
+//!
 //! Names follow mdtest (`test-dir.0`, `mdtest_tree.0`, `file.mdtest.3.17`). If one run creates
 //! items and another run reads them, both use the same names.
-//! same where one run creates items and another reads them.
 
 mod items;
 mod outcome;

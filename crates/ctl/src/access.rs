@@ -1,8 +1,8 @@
 //! Finds the cluster that a command works on, and sends requests to its management service.
 //!
-//! A cluster is named by the data directory of `skep up`, by the directory of a service, by a token
-//! file, or by the address of management together with `--token-file`. If the user names none, the
-//! command uses the cluster that is mounted at the path in its arguments, or `./skep-data`.
+//! The user names a cluster by one of: the data directory of `skep up`, the directory of a service,
+//! a token file, or the address of management with `--token-file`. Without a name, the command uses
+//! the cluster that is mounted at the path in its arguments, or `./skep-data`.
 
 use crate::mounts::mounted_at;
 use clap::Args;

@@ -152,9 +152,9 @@ impl StoredState {
         Ok(())
     }
 
-    /// Verifies that entries point to inodes of their kind, that link counts and directory sizes
-    /// match the entries, that an inode without a name is open, and that no record of a removed
-    /// inode remains.
+    /// Verifies that entries point to inodes of their kind, and that link counts and directory
+    /// sizes match the entries. Also verifies that an inode without a name is open, and that no
+    /// record of a removed inode remains.
     pub(crate) fn check_counts(&self) -> Result<(), String> {
         let mut names: BTreeMap<InodeId, u32> = BTreeMap::new();
         for (directory, entries) in &self.entries {
@@ -196,10 +196,10 @@ impl StoredState {
         }
     }
 
-    /// Verifies that nothing leaks: no work is left, every remaining session and slot belongs to a
-    /// session in `alive`, the open counts are the sums over the sessions, and each chunk file has
-    /// an inode. The records of ended transactions and sessions are not counted, since targets keep
-    /// them for ten minutes.
+    /// Verifies that nothing leaks: no work is left, and every remaining session and slot belongs
+    /// to a session in `alive`. The open counts must be the sums over the sessions, and each chunk
+    /// file must have an inode. The records of ended transactions and sessions are not counted,
+    /// since targets keep them for ten minutes.
     pub(crate) fn check_leaks(
         &self,
         alive: &BTreeSet<SessionId>,

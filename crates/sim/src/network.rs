@@ -1,5 +1,5 @@
-//! The simulated network: connections between processes, with delay, loss and partitions. Calls are
-//! retried like those of a router (`crates/rpc/src/routing.rs`): a call is repeated until a final
+//! The simulated network: connections between processes, with delay, loss and partitions. It
+//! also retries calls like a router (`crates/rpc/src/routing.rs`): a call is repeated until a final
 //! answer arrives.
 //!
 //! # Faults
@@ -126,7 +126,7 @@ impl Network {
         self.next
     }
 
-    /// Returns the open connection between two processes. Creates one if there is none.
+    /// Returns the open connection between two processes. Creates a connection if necessary.
     pub(crate) fn connect(&mut self, caller: (Node, u64), callee: (Node, u64)) -> u64 {
         if let Some(open) = self.links.get(&(caller.0, callee.0)) {
             return *open;

@@ -550,8 +550,8 @@ impl Witness {
         truncations
     }
 
-    /// Like `truncations`, for files that the batch removes. Such a batch contains no size of the
-    /// file.
+    /// Returns truncations like `truncations`, for files that the batch removes. Such a batch
+    /// contains no size of the file.
     fn truncations_of_removed(&self, changes: &Changes) -> Vec<Effect> {
         let removed = changes.inodes.iter().filter(|(_, record)| record.is_none());
         let truncated = removed

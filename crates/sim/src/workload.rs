@@ -289,7 +289,7 @@ impl World {
         true
     }
 
-    /// Opens, writes, reports or closes a file. Returns `false` if there is no file to use.
+    /// Begins to open, write, report or close a file. Returns `false` if there is no file to use.
     fn use_handle(&mut self, client: usize, task: usize, is_durable: bool) -> bool {
         if self.random.percent(15) && self.close_many(client, task, is_durable) {
             return true;

@@ -410,9 +410,9 @@ impl World {
         }
     }
 
-    /// Checks fencing: after a metadata target has asked a storage target for the size of a chunk
-    /// file, the storage target must not write in the sessions that had ended by then at the
-    /// metadata target.
+    /// Checks fencing. When a metadata target asks a storage target for the size of a chunk file,
+    /// some sessions have ended at the metadata target. From then on, the storage target must not
+    /// write in these sessions.
     fn check_fence(&mut self, caller: Node, storage: usize, header: &Header) {
         if let (Node::Target(target), STAT) = (caller, header.message) {
             let ended = self.witness.ended_at(target);

@@ -161,7 +161,7 @@ fn run_all(options: &Options, running: &MountedSystem, report: &mut Report) -> O
             let workers: Vec<_> = directories.iter().enumerate().map(worker).collect();
             running.wait_for_writeback()?;
             if workload.is_cold() {
-                // First drops the caches of the clients, then those of the servers.
+                // First drops the caches of the clients, then the caches of the servers.
                 drop_cached_data(&top)?;
                 drop_cached_data(&running.directory)?;
             }

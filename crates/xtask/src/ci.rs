@@ -17,12 +17,12 @@ pub(crate) struct Options {
 
 struct Step {
     name: &'static str,
-    /// Whether the step needs root and programs other than those of Rust.
+    /// Whether the step needs root, and programs that are not part of Rust.
     needs_machine: bool,
     run: fn() -> Outcome,
 }
 
-/// All crates except those that have their own step.
+/// All crates except the crates with their own step.
 const TESTED: &[&str] = &[
     "test",
     "--workspace",

@@ -1,9 +1,10 @@
 //! `cargo xtask tidy`: checks the rules of the project that compilers do not check.
 //!
 //! Each check returns sentences, each with a place and a hint how to fix the problem. [`layers`]
-//! checks dependencies of crates, [`circles`] the imports between the files of a crate, [`sources`]
-//! source files, [`documents`] documents, [`glossary`] and [`language`] words, [`pauses`] the
-//! places that may pause and retry, and [`history`] commit subjects.
+//! checks dependencies between crates, and [`circles`] imports between the files of a crate.
+//! [`sources`] checks source files, [`documents`] checks documents, and [`glossary`] and
+//! [`language`] check words. [`pauses`] checks the places that may pause and retry, and [`history`]
+//! checks commit subjects.
 
 mod circles;
 mod documents;

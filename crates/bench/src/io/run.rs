@@ -27,7 +27,8 @@ pub fn run(
     run_by(None, plan, hosts, processes_per_host, progress)
 }
 
-/// Like [`run`]. If `runner` names a program, that program does the work instead of the built-in
+/// Runs a plan like [`run`]. If `runner` names a program, that program does the work instead of the
+/// built-in engine.
 /// engine.
 ///
 /// # Errors

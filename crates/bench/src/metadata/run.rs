@@ -22,7 +22,8 @@ pub fn run(
     run_by(None, plan, hosts, processes_per_host, progress)
 }
 
-/// Like [`run`]. If `runner` names a program, that program does the work instead of the built-in
+/// Runs a plan like [`run`]. If `runner` names a program, that program does the work instead of the
+/// built-in engine.
 /// engine.
 ///
 /// # Errors
@@ -70,8 +71,9 @@ impl Workload for Plan {
         }
     }
 
-    /// An external program runs several phases in one execution. The hosts then drop their caches
-    /// only before each execution, and a phase that cleans up ends the repetition.
+    /// Returns the phases of a repetition. An external program runs several phases in one
+    /// execution. The hosts then drop their caches only before each execution, and a phase that
+    /// cleans up ends the repetition.
     fn phases(&self, _repetition: u32, processes: u32, is_own: bool) -> Vec<Phase> {
         let phases = Self::phases(self, processes);
         if is_own {

@@ -147,8 +147,8 @@ pub fn compare(all: &[Vec<f64>], index: usize, rules: Rules) -> Option<Compared>
 /// distribution is a sufficient approximation.
 const COUNTED_PAIRS: usize = 2_000;
 
-/// Returns the p-value of the one-sided Mann-Whitney test: if both lists come from one
-/// distribution, the probability that the first list is at least as far below the second as
+/// Returns the p-value of the one-sided Mann-Whitney test. If both lists come from one
+/// distribution, this is the probability that the first list is at least as far below the second as
 /// observed. A tie counts as "not below".
 fn chance_of_being_so_low(first: &[f64], second: &[f64]) -> f64 {
     let (n, m) = (first.len(), second.len());
@@ -167,8 +167,8 @@ fn chance_of_being_so_low(first: &[f64], second: &[f64]) -> f64 {
     normal_below((above as f64 + 0.5 - mean) / deviation)
 }
 
-/// Returns the fraction of all orders of n values of a first and m values of a second list in which
-/// the first value is above the second in at most `above` pairs.
+/// Returns a fraction of all orders of `n` values of a first list and `m` values of a second list:
+/// the orders in which at most `above` pairs have the first value above the second.
 fn share_of_orders(n: usize, m: usize, above: usize) -> f64 {
     // `shares[i]` at index `u`: the orders of `i` values of the first list among the values taken
     // so far in which `u` pairs have the first value above the second. Stored as fractions of all

@@ -101,7 +101,7 @@ impl Verb {
     }
 }
 
-/// The exit code of a command that either succeeds or fails.
+/// Returns the exit code of a command that either succeeds or fails.
 fn done(result: Result<()>) -> Result<ExitCode> {
     result.map(|()| ExitCode::SUCCESS)
 }

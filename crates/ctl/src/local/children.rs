@@ -85,7 +85,7 @@ impl Service {
         Ok(())
     }
 
-    /// The process id, or `None` while the process does not run.
+    /// Returns the process id, or `None` while the process does not run.
     pub(crate) fn process(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }

@@ -133,9 +133,9 @@ pub(super) fn check_dependencies() -> Outcome<Problems> {
 /// The document with the guarantees on which applications may rely.
 const SEMANTICS: &str = "docs/semantics.md";
 
-/// Checks that each statement of `docs/semantics.md` is named by a test that fails if the statement
-/// is false (in a comment that says "Semantics" and the number), and that tests name no other
-/// statements.
+/// Checks that a test names each statement of `docs/semantics.md`, and that tests name no other
+/// statements. A test names a statement in a comment with "Semantics" and the number, and must fail
+/// if the statement is false.
 pub(super) fn check_statements(files: &[PathBuf]) -> Outcome<Problems> {
     let document = read(Path::new(SEMANTICS))?;
     let mut stated = BTreeSet::new();
@@ -169,8 +169,8 @@ const COMMANDS: &str = "docs/commands";
 /// Directories of the tests that run commands: on real clusters, and without a cluster.
 const COMMAND_TESTS: [&str; 2] = ["crates/testkit/tests", "crates/ctl/tests"];
 
-/// Checks that a test runs each command that has a page (a comment at the test says "Command:" and
-/// the full name of the command), and that tests name no other commands.
+/// Checks that a test runs each command that has a page, and that tests name no other commands. A
+/// test names a command in a comment with "Command:" and the full name of the command.
 pub(super) fn check_commands(files: &[PathBuf]) -> Outcome<Problems> {
     let page = |path: &PathBuf| {
         let name = path.file_stem()?.to_str()?;
