@@ -1,4 +1,5 @@
-//! The environment of a host. It is stored with the results so that readers can judge them later.
+//! The environment of a host. The environment is stored with the results so that readers can judge
+//! them later.
 
 use serde::{Deserialize, Serialize};
 use std::fs;

@@ -5,8 +5,8 @@
 //! exchanges lines of JSON with the agent over standard input and output. That needs no port, and
 //! any command that reaches a host works (ssh, `ip netns exec`, or none). An agent starts the
 //! *workers* of its host ([`worker()`]), one process each, and forwards their messages. When the
-//! controller exits, for whatever reason, agents and workers see the end of their input. They then
-//! remove the files that they created, and exit.
+//! controller exits, for whatever reason, agents and workers see the end of their input. Agents and
+//! workers then remove the files that they created, and exit.
 //!
 //! Every wait has a time limit: a run fails if a process sends nothing for the limit of the run.
 

@@ -34,8 +34,8 @@ pub(crate) const LAST_PATIENCE: Duration = Duration::from_secs(2);
 /// create items. The process pauses between attempts.
 pub(crate) const CLEAN_TRIES: u32 = 50;
 pub(crate) const CLEAN_PAUSE: Duration = Duration::from_millis(100);
-/// Interval at which the controller asks targets for their progress. It is short enough for a
-/// progress display. The requests also show targets that the controller is alive.
+/// Interval at which the controller asks targets for their progress. The interval is short enough
+/// for a progress display. The requests also show targets that the controller is alive.
 pub(crate) const ASK_INTERVAL: Duration = Duration::from_millis(100);
 /// Time limit for a target to answer a request for progress. A target answers between two blocks.
 pub(crate) const ASK_PATIENCE: Duration = Duration::from_secs(20);

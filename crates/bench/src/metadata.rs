@@ -1,5 +1,5 @@
-//! Operations on names like those of mdtest: processes create, stat, read and remove items in a
-//! tree of directories.
+//! Operations on names, as in mdtest: processes create, stat, read and remove items in a tree of
+//! directories.
 //!
 //! Names follow mdtest (`test-dir.0`, `mdtest_tree.0`, `file.mdtest.3.17`). If one run creates
 //! items and another run reads them, both use the same names.

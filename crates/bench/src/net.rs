@@ -1,11 +1,11 @@
 //! Benchmarks of the network alone: from client hosts to services, and between services, like
 //! BeeGFS's NetBench.
 //!
-//! The messages are like those that carry file data, with checksums and over the same kind of
-//! connection. They go to the thread that owns a storage target, but no files are written or read
-//! (`skep_rpc::link_benchmark`). On client hosts, the launcher starts processes that measure.
-//! Services measure on request. For each pair, the run measures the bandwidth in both directions,
-//! and round trips.
+//! The messages have the format of messages with file data, including checksums, and use the same
+//! kind of connection. Messages go to the thread that owns a storage target, but no files are
+//! written or read (`skep_rpc::link_benchmark`). On client hosts, the launcher starts processes
+//! that measure. Services measure on request. For each pair, the run measures the bandwidth in both
+//! directions, and round trips.
 
 pub(crate) mod outcome;
 mod plan;

@@ -1,7 +1,7 @@
 //! Runs a workload, which consists of phases, from start to end. [`crate::io`] and
 //! [`crate::metadata`] share this loop. A workload names its phases; this module starts the
-//! processes, runs the phases in order and keeps the results. It does not know the meaning of a
-//! phase.
+//! processes, runs the phases in order and keeps the results. This module does not know the meaning
+//! of a phase.
 
 use crate::launcher::{Fleet, Host, HostRecord, PhaseRecord, Setup, Step, processes};
 use crate::progress::{Measurement, Progress};

@@ -102,7 +102,7 @@ impl ClusterArgs {
     }
 }
 
-/// Whether a text has the form `host:port`. It does not check that the host exists.
+/// Whether a text has the form `host:port`. The existence of the host is not checked.
 fn is_address(text: &str) -> bool {
     let parts = text.rsplit_once(':');
     parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())

@@ -1,6 +1,6 @@
-//! The checkers that run at the end of a run, when no operation is in flight any more. They read
-//! the stores of all targets, key by key. Each checker documents what it verifies and what it does
-//! not verify.
+//! The checkers that run at the end of a run, when no operation is in flight any more. The checkers
+//! read the stores of all targets, key by key. Each checker documents what it verifies and what it
+//! does not verify.
 
 use crate::changes::inline_bytes;
 use crate::model::Model;

@@ -1,7 +1,7 @@
 //! The part of the reference model for access control lists, permissions and stripe patterns: the
 //! values that a new inode inherits from its directory, and how setting one of them changes the
-//! others. The model shares the arithmetic of lists and patterns with the real code. It decides
-//! independently when each of them applies.
+//! others. The model shares the arithmetic of lists and patterns with the real code. The model
+//! decides independently when each of them applies.
 
 use crate::model::Inode;
 use skep_cluster::patterns;

@@ -73,8 +73,8 @@ pub struct Knobs {
     pub plant: Option<PlantedBug>,
 }
 
-/// Maximum duration of a sync on a disk that is not slow, in microseconds. It is the maximum that a
-/// metadata target expects (`SYNC_AFTER`).
+/// Maximum duration of a sync on a disk that is not slow, in microseconds. A metadata target
+/// expects this maximum (`SYNC_AFTER`).
 pub(crate) const USUAL_SYNC_MICROS: u64 = 5_000;
 /// Maximum duration of a sync on a slow disk, in microseconds.
 pub(crate) const SLOW_SYNC_MICROS: u64 = 60_000;

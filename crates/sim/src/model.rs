@@ -1,5 +1,5 @@
 //! The reference model: a whole namespace in memory, to which operations are applied one at a time.
-//! It is the only definition of the meaning of each operation. It does not model targets,
+//! The model is the only definition of the meaning of each operation. It does not cover targets,
 //! transactions or messages in flight.
 
 mod inline;

@@ -1,6 +1,6 @@
-//! The simulated network: connections between processes, with delay, loss and partitions. It
-//! also retries calls like a router (`crates/rpc/src/routing.rs`): a call is repeated until a final
-//! answer arrives.
+//! The simulated network: connections between processes, with delay, loss and partitions. The
+//! network also retries calls like a router (`crates/rpc/src/routing.rs`): a call is repeated until
+//! a final answer arrives.
 //!
 //! # Faults
 //! Requests and replies of one connection arrive in order. A broken connection loses its replies.

@@ -22,8 +22,8 @@ pub(crate) struct Window {
     /// For a listing: entries that existed throughout, and entries that existed at some moment.
     pub(crate) always: BTreeMap<Vec<u8>, InodeId>,
     pub(crate) ever: BTreeSet<(Vec<u8>, InodeId)>,
-    /// For a wait: whether a client may have waited for this client at some moment, which could be
-    /// a deadlock.
+    /// For a wait: whether another client may have waited for this client at some moment. The wait
+    /// could then be a deadlock.
     may_be_deadlock: bool,
     /// Whether a power loss has reverted operations. Then the checker cannot judge a listing.
     pub(crate) is_void: bool,

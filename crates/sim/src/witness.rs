@@ -17,9 +17,9 @@
 //! - after each batch, its entries and files must equal the reference model;
 //! - the answer that a client receives must be the reply in the record or, for reads and refusals,
 //!   an outcome of the reference model at some moment between request and answer;
-//! - a power loss reverts the operations whose records are lost. It must not revert an operation
-//!   that was acknowledged as durable, nor an operation on which another target has built: then
-//!   later operations would no longer fit the model.
+//! - a power loss reverts the operations whose records are lost. The loss must not revert an
+//!   operation that was acknowledged as durable, nor an operation on which another target has
+//!   built: then later operations would no longer fit the model.
 //!
 //! # Not checked
 //! Sizes, link counts and times of directories are not checked during the run: targets update them

@@ -199,8 +199,8 @@ fn parse(text: &[u8]) -> Result<Contents> {
     let mut records = Vec::new();
     let mut whole_bytes = 0;
     for (index, line) in text.split_inclusive(|byte| *byte == b'\n').enumerate() {
-        // Writing this line was interrupted. It is ignored even if it can be parsed: it was never
-        // synced, and the study repeats its run.
+        // Writing this line was interrupted. The incomplete line is ignored even if it can be
+        // parsed: the line was never synced, and the study repeats its run.
         let Some(line) = line.strip_suffix(b"\n") else { break };
         let record = serde_json::from_slice(line).map_err(|error| {
             Error::new(

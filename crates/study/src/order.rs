@@ -10,7 +10,7 @@ use std::time::Duration;
 /// One run in the list of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// Index of the run in the list, counted from 0. It identifies the run permanently.
+    /// Index of the run in the list, counted from 0. The index identifies the run permanently.
     pub number: u32,
     /// Index of the block that contains the run.
     pub block: u32,

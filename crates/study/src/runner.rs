@@ -70,8 +70,8 @@ pub enum Event {
     Trial(String),
     /// Calibration has a result.
     Calibrated(CalibratedRecord),
-    /// A wait between blocks begins. It ensures that the load of other users affects all conditions
-    /// alike.
+    /// A wait between blocks begins. The wait ensures that the load of other users affects all
+    /// conditions alike.
     Wait(Duration),
     /// A run begins.
     Run {

@@ -63,12 +63,12 @@ fn cpu_seconds() -> Outcome<f64> {
     Ok(sum as f64 / 100.0)
 }
 
-/// Drops the data of all files below a directory from the page cache. `run_all` calls this for the
-/// mount of a file system and for the directory of its servers.
+/// Drops the data of all files below a directory from the page cache. `run_all` calls this function
+/// for the mount of a file system and for the directory of its servers.
 ///
-/// This drops one file at a time and does not use `/proc/sys/vm/drop_caches`, which drops the
-/// caches of the whole machine and needs root. It also blocks on every mounted file system, even on
-/// one that hangs.
+/// The function drops one file at a time. It does not use `/proc/sys/vm/drop_caches`, which drops
+/// the caches of the whole machine and needs root. A write to that file also blocks on every
+/// mounted file system, even on one that hangs.
 fn drop_cached_data(directory: &Path) -> Outcome {
     let named = |error: std::io::Error| format!("{}: {error}", directory.display());
     for entry in fs::read_dir(directory).map_err(named)? {

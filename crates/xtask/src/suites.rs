@@ -1,4 +1,4 @@
-//! `cargo xtask suites`: installs the external test suites that black-box tests run. They are
+//! `cargo xtask suites`: installs the external test suites that black-box tests run. The suites are
 //! programs, not dependencies: Skep does not link them.
 
 use crate::repository::{Outcome, root, run as call};

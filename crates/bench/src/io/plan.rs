@@ -56,11 +56,11 @@ pub struct Plan {
     pub seed: u64,
     /// Whether hosts keep their caches between phases.
     pub keep_caches: bool,
-    /// Maximum bandwidth of the hardware in bytes per second. Results are also shown as a share of
-    /// it.
+    /// Maximum bandwidth of the hardware in bytes per second. Results are also shown as a fraction
+    /// of this number.
     pub limit_bytes_per_s: Option<u64>,
-    /// Maximum rate of the hardware in operations per second. Results are also shown as a share of
-    /// it.
+    /// Maximum rate of the hardware in operations per second. Results are also shown as a fraction
+    /// of this number.
     pub limit_operations_per_s: Option<u64>,
     /// Shell command that each host with processes runs before each phase, for example to remount.
     /// `{host}` in it stands for the host's name.

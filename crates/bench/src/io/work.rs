@@ -116,7 +116,7 @@ impl IoEngine {
             return Err(format!("{name} has {len} bytes; the plan reads {needed}"));
         }
         if phase == Phase::Check || !self.plan.keep_caches {
-            // File systems without a page cache refuse this, and need it not.
+            // File systems without a page cache refuse this. Then there is nothing to drop.
             let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
         }
         Ok(())

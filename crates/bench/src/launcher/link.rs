@@ -86,8 +86,8 @@ impl Drop for Link {
         if !self.has_ended() {
             let _ = self.child.kill();
         }
-        // An agent that hangs in the kernel cannot be waited for without a limit. It exits when the
-        // kernel releases it.
+        // An agent that hangs in the kernel cannot be waited for without a limit. The agent exits
+        // when the kernel releases it.
         let _ = within(LAST_PATIENCE, || self.has_ended());
         drop(self.reader.take());
     }

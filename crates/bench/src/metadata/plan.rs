@@ -46,8 +46,8 @@ pub struct Plan {
     /// `-y`: processes sync each file after writing.
     pub sync: bool,
     /// `-N`: distance between ranks. A process stats the items of the process whose rank is larger
-    /// by `stride`. It reads the items of the process at twice that distance, and removes those at
-    /// three times.
+    /// by `stride`. It reads the items of the process at twice that distance, and removes the items
+    /// at three times that distance.
     pub stride: u32,
     /// A number in the name of the run's directory, so that each run creates new names. Hosts could
     /// still cache names that an earlier run removed. `None` for a run that uses the items of

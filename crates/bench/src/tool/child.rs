@@ -142,7 +142,7 @@ mod tests {
         let pid = std::fs::read_to_string(&file).unwrap();
         control.abort();
         assert!(running.join().unwrap().unwrap().contains("aborted"));
-        // A process that inherited the pipe may not have seen the end of it yet.
+        // A process that inherited the pipe may not have exited yet.
         let has_ended = || {
             let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
             state.map_or(true, |it| it.contains(") Z"))

@@ -149,7 +149,7 @@ impl ToolEngine {
                 return Err(format!("{name} has {len} bytes; the plan reads {needed}"));
             }
             if !plan.keep_caches {
-                // File systems without a page cache refuse this, and need it not.
+                // File systems without a page cache refuse this. Then there is nothing to drop.
                 let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
             }
         }

@@ -45,7 +45,7 @@ pub(crate) struct Service {
     pause: Duration,
     start_at: Option<Duration>,
     deaths: u32,
-    /// Whether the process exited by itself with code 0. It is then not restarted.
+    /// Whether the process exited by itself with code 0. Such a process is not restarted.
     pub(crate) is_done: bool,
 }
 

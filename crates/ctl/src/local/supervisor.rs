@@ -120,8 +120,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Waits for processes that a killed supervisor has left behind. They end by themselves after a
-    /// while.
+    /// Waits for processes that a killed supervisor has left behind. These processes end by
+    /// themselves after a while.
     async fn await_former(&self) {
         let data = self.plan.layout.data.display().to_string();
         let is_ours = |process: &u32| {

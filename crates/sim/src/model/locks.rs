@@ -1,6 +1,6 @@
-//! The part of the reference model for locks. It decides whether a request may be refused because
-//! of another owner. The model does not have the queues of waiters, which exist only in the memory
-//! of targets. Instead, it has the set of all waits that clients have requested so far.
+//! The part of the reference model for locks. The model decides whether a request may be refused
+//! because of another owner. The model does not have the queues of waiters, which exist only in the
+//! memory of targets. Instead, it has the set of all waits that clients have requested so far.
 
 use super::{Inode, LockWait, Model, Owner};
 use skep_cluster::lock_ranges::LockRanges;

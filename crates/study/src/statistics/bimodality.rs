@@ -1,8 +1,8 @@
 //! A test whether a sample has two modes: two groups of values with a gap between them.
 //!
 //! The test compares a mixture of two normal distributions with one normal distribution by the
-//! Bayesian information criterion. It also requires a minimum of Ashman's D (the distance of the
-//! two means in units of their standard deviations). The second condition is needed because two
+//! Bayesian information criterion. The test also requires a minimum of Ashman's D (the distance of
+//! the two means in units of their standard deviations). The second condition is needed because two
 //! overlapping distributions also fit a skewed sample with one mode better.
 
 use super::{mean, sorted, variance};

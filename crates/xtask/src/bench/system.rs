@@ -1,7 +1,7 @@
 //! The measured file systems: how to start and stop each of them on this host.
 //!
 //! All file systems store their data below one directory, so that they use the same disk. Peers are
-//! measured only if their Debian packages are installed. They have as many targets as Skep has by
+//! measured only if their Debian packages are installed. Peers have as many targets as Skep has by
 //! default: 8.
 
 use crate::repository::{Outcome, output, root};

@@ -63,7 +63,7 @@ const UNCLEAR_IN_TEST_NAMES: &[&str] = &[
 /// Maximum length of a test name, in characters.
 const MAX_TEST_NAME: usize = 60;
 
-/// Areas that users read. They must have no strict marks.
+/// Areas that users read. These areas must have no strict marks.
 const CLEAN: &[&str] = &[
     "README.md",
     "ARCHITECTURE.md",

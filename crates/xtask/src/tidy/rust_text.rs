@@ -70,7 +70,7 @@ enum Token<'a> {
     Comment(&'a str),
     /// The contents of a string literal, as in the source.
     Literal(&'a str),
-    /// Any other text except white space. It ends the current paragraph.
+    /// Any other text except white space. Such text ends the current paragraph.
     Code,
 }
 

@@ -165,8 +165,7 @@ fn mount(
     let in_background = args.in_background;
     let on_ready = move |transport: TransportKind| {
         if in_background {
-            // Must precede the notification, since the waiting parent exits as soon as it gets
-            // that.
+            // Must precede the notification, which makes the waiting parent exit.
             skep_env::outlive_parent();
         }
         let mounted = MountReport { mount_point: shown, transport: Some(transport.to_string()) };

@@ -160,8 +160,8 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Returns an option list that [`read`] parses to this value. It has only the options without
-    /// an equivalent on the command line.
+    /// Returns an option list that [`read`] parses to this value. The list has only the options
+    /// without an equivalent on the command line.
     pub(crate) fn words(self) -> String {
         let timeout = self.attribute_timeout;
         let timeout = timeout.map(|it| format!(",attribute_timeout={}", it.as_secs_f64()));
