@@ -1,33 +1,35 @@
-//! The environment of a host, kept with results so that they can be judged later.
+//! The environment of a host. The environment is stored with the results so that readers can judge
+//! them later.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
 
-/// A host, and the file system on which the benchmark works.
+/// A host, and the mount on which the benchmark works.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Environment {
-    /// The host name of the kernel.
+    /// Host name, as the kernel reports it.
     pub host_name: String,
-    /// Release of the kernel.
+    /// Kernel release.
     pub kernel: String,
-    /// Model of the CPUs.
+    /// CPU model.
     pub cpu: String,
-    /// CPUs that the agent may use.
+    /// Number of CPUs that the agent may use.
     pub cpus: usize,
     /// Memory in bytes.
     pub memory_bytes: u64,
-    /// Version of the program `skep` on it.
+    /// Version of the `skep` program on the host.
     pub skep_version: String,
-    /// The kernel's boot id: equal for agents on one kernel, such as those of network namespaces.
+    /// The kernel's boot id. Agents on the same kernel have the same id, for example in different
+    /// network namespaces.
     pub boot_id: String,
-    /// Whether the agent runs as root, and so can drop caches.
+    /// Whether the agent runs as root. Only root can drop caches.
     pub is_root: bool,
-    /// The mount on which the benchmark works.
+    /// The mount on which the benchmark works. `None` if there is no path, or no mount was found.
     pub mount: Option<Mount>,
 }
 
-/// A line of the mount table.
+/// An entry of the mount table.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
     /// The mount point.
@@ -41,7 +43,8 @@ pub struct Mount {
 }
 
 impl Environment {
-    /// Describes this host. Doesn't touch files below `path`: they may be on a mount that hangs.
+    /// Describes this host. Does not access files below `path`, since they may be on a mount that
+    /// hangs.
     pub(crate) fn of_this_host(path: Option<&Path>) -> Self {
         let line = |file: &str| fs::read_to_string(file).unwrap_or_default().trim().to_owned();
         let cpu_info = line("/proc/cpuinfo");
@@ -67,10 +70,10 @@ impl Environment {
     }
 }
 
-/// The mount below which an absolute path lies, by `/proc/self/mountinfo`.
+/// Returns the mount that contains an absolute path, from the contents of `/proc/self/mountinfo`.
 fn mount_of(mounts: &str, path: &Path) -> Option<Mount> {
     let found = mounts.lines().filter_map(parse).filter(|mount| path.starts_with(&mount.point));
-    // The longest mount point wins; of several mounts at one point, the last.
+    // The longest mount point wins. If several mounts are on one mount point, the last one wins.
     found.max_by_key(|mount| mount.point.len())
 }
 
@@ -90,11 +93,11 @@ fn parse(line: &str) -> Option<Mount> {
     })
 }
 
-/// Ticks of all CPUs of this host since it booted: busy ones, and all.
+/// Returns the CPU ticks of this host since boot, over all CPUs: the busy ticks, and all ticks.
 pub(crate) fn cpu_ticks() -> (u64, u64) {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let first = stat.lines().next().unwrap_or_default();
-    // user, nice, system, idle, iowait, irq, softirq, steal.
+    // The first eight columns: user, nice, system, idle, iowait, irq, softirq, steal.
     let ticks: Vec<u64> = first.split_whitespace().skip(1).flat_map(str::parse).take(8).collect();
     let all: u64 = ticks.iter().sum();
     let idle: u64 = ticks.iter().skip(3).take(2).sum();

@@ -1,9 +1,9 @@
-//! Data in IOR's patterns: N processes in one file or in a file each, in blocks and segments, in
-//! order or at random.
+//! Reads and writes in IOR's patterns: N processes use one file or one file each, in blocks and
+//! segments, in sequential or random order.
 //!
-//! A phase counts from the first process that begins to open its file to the last that has closed
-//! it, as IOR's does. One difference: the first process creates the file that all processes share
-//! before the clock starts, and never overwrites an existing file.
+//! Like in IOR, a phase begins when the first process begins to open its file, and ends when the
+//! last process has closed its file. One difference from IOR: the first process creates a shared
+//! file before the clock starts, and never overwrites an existing file.
 
 mod outcome;
 pub(crate) mod pattern;

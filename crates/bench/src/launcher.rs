@@ -1,14 +1,14 @@
-//! Starts processes on hosts, holds them at barriers, and converts their times to one time line.
+//! Starts processes on hosts, synchronises them with barriers, and converts their times to one time
+//! line.
 //!
-//! The controller starts an *agent* on each host ([`agent()`]) by the host's prefix command and
-//! exchanges lines of JSON with it over the agent's standard input and output. That needs no port,
-//! and any command that reaches a host works (ssh, `ip netns exec`, or none). An agent starts the
-//! *workers* of its host ([`worker()`]), one process each, and forwards their messages. When a
-//! controller ends, in whatever way, agents and workers see the end of their input, remove the
-//! files that they made, and end too.
+//! The controller runs each host's prefix command to start an *agent* ([`agent()`]) there, and
+//! exchanges lines of JSON with the agent over standard input and output. That needs no port, and
+//! any command that reaches a host works (ssh, `ip netns exec`, or none). An agent starts the
+//! *workers* of its host ([`worker()`]), one process each, and forwards their messages. When the
+//! controller exits, for whatever reason, agents and workers see the end of their input. Agents and
+//! workers then remove the files that they created, and exit.
 //!
-//! Nothing waits for ever: the run fails when a process sends nothing for the time limit of the
-//! run.
+//! Every wait has a time limit: a run fails if a process sends nothing for the limit of the run.
 
 mod agent;
 mod fleet;
@@ -32,19 +32,20 @@ use skep_types::{Error, ErrorCode, Result};
 /// A host of a benchmark.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
-    /// Its name in results, and for `{host}` in paths.
+    /// Name of the host in results, and the value of `{host}` in paths.
     pub name: String,
-    /// The command prefix that runs a command there; empty for this host.
+    /// The command prefix that runs a command on the host. Empty for this host.
     pub enter: Vec<String>,
 }
 
 impl Host {
-    /// The host on which this process runs.
+    /// Returns the host on which this process runs.
     pub fn here() -> Self {
         Self { name: "localhost".into(), enter: Vec::new() }
     }
 
-    /// A host that ssh reaches without a password, and on which `skep` is in the search path.
+    /// Returns a host that ssh reaches without a password, and on which `skep` is in the search
+    /// path.
     pub fn over_ssh(name: &str) -> Self {
         let enter = ["ssh", "-o", "BatchMode=yes", name];
         Self { name: name.into(), enter: enter.map(str::to_owned).into() }
@@ -54,7 +55,8 @@ impl Host {
 /// Returns the number of processes over all hosts.
 ///
 /// # Errors
-/// `InvalidArgument` for zero processes or more than the limit, or for two hosts of one name.
+/// `InvalidArgument` if the number of processes is zero or exceeds the limit, or if two hosts have
+/// the same name.
 pub(crate) fn processes(hosts: &[Host], per_host: u32) -> Result<u32> {
     let refuse = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
     if hosts.is_empty() || per_host == 0 {

@@ -1,20 +1,20 @@
-//! Benchmarks of a file system from several hosts at once: the launcher that starts processes
-//! together, and the engines that they run.
+//! Benchmarks of a file system from several hosts at the same time: the launcher, which starts and
+//! synchronises processes, and the engines that the processes run.
 //!
-//! [`launcher`] starts an *agent* on each host and processes (*workers*) through it, holds the
-//! workers at barriers, and converts their times to one time line. [`io`] moves data in IOR's
-//! patterns and [`metadata`] creates and removes names as mdtest does: these two measure any
-//! mounted file system. [`storage`] makes storage targets measure themselves, [`net`] measures the
-//! network between hosts and services. [`tool`] runs other programs (IOR, mdtest, fio, IOzone) for
-//! the work.
+//! [`launcher`] starts an *agent* on each host, starts processes (*workers*) through the agent,
+//! synchronises the workers with barriers, and converts their times to one time line. [`io`] reads
+//! and writes data in IOR's patterns, and [`metadata`] creates and removes names like mdtest: these
+//! two measure any mounted file system. [`storage`] makes storage targets measure their own speed,
+//! and [`net`] measures the network between hosts and services. [`tool`] runs external programs
+//! (IOR, mdtest, fio, IOzone) instead of the built-in engines.
 //!
 //! # Rules for every engine
-//! Each phase begins on all processes at one barrier and counts from the first begin to the last
-//! end. A run keeps the results of each process, not only means. After a failure it returns the
-//! results that it has, with the reason for the failure.
+//! All processes begin a phase at one barrier, and the time of a phase is from the first begin to
+//! the last end. A run keeps the results of each process, not only means. After a failure, a run
+//! returns the results that it has, with the reason for the failure.
 //!
-//! `skep bench` is the command line of this crate. `cargo xtask bench` is separate: it compares
-//! Skep with its peers on one machine, starts and stops them, and is for developers of Skep.
+//! `skep bench` is the command line of this crate. `cargo xtask bench` is separate and for
+//! developers of Skep: it starts Skep and other file systems on one machine, and compares them.
 
 pub mod environment;
 pub mod io;

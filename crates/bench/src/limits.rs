@@ -1,59 +1,61 @@
-//! Limits of benchmarks, each with its reason.
+//! The limits of benchmarks, each with its reason.
 
 use std::time::Duration;
 
-/// Hosts of a run: each is a child process with two threads at the controller.
+/// Maximum number of hosts of a run. For each, the controller has a child process and two threads.
 pub const MAX_HOSTS: usize = 1024;
-/// Processes of a run, over all hosts: the controller reads a line of each at every heartbeat.
+/// Maximum number of processes of a run, over all hosts. The controller reads a line from each at
+/// every heartbeat.
 pub const MAX_PROCESSES: u32 = 8192;
-/// Processes on one host: each has three threads, and a pipe to its agent.
+/// Maximum number of processes on one host. Each has three threads, and a pipe to its agent.
 pub const MAX_PROCESSES_PER_HOST: u32 = 1024;
-/// Repetitions of a plan.
+/// Maximum number of repetitions in a plan.
 pub const MAX_REPETITIONS: u32 = 10_000;
-/// Longest transfer: a worker holds a buffer of it.
+/// Maximum size of a transfer in bytes. Each worker holds a buffer of this size.
 pub const MAX_TRANSFER_BYTES: u64 = 1 << 30;
-/// Directories of a tree: each process holds their paths in memory.
+/// Maximum number of directories in a tree. Each process holds their paths in memory.
 pub const MAX_DIRECTORIES: u64 = 1 << 20;
-/// Default time that a run waits for processes that make no progress.
+/// Default time limit of a run without progress of a process, in seconds.
 pub const DEFAULT_PATIENCE_S: u32 = 300;
 
-/// Longest line between controller, agents and workers. The longest is a plan.
+/// Maximum length of a line between controller, agents and workers. The longest line is a plan.
 pub(crate) const MAX_LINE_BYTES: usize = 1 << 20;
-/// Unread answers that the controller queues; a sender waits when the queue is full.
+/// Maximum number of unread answers that the controller queues. The sender of another answer waits.
 pub(crate) const MAX_WAITING: usize = 1024;
-/// Time for an agent to start and to answer: a login over ssh is slow.
+/// Time limit for an agent to start and to answer. A login over ssh is slow.
 pub(crate) const START_PATIENCE: Duration = Duration::from_secs(30);
-/// Time for dropping caches: the host first writes all dirty pages.
+/// Time limit for dropping caches. The host first writes back all dirty pages.
 pub(crate) const CACHES_PATIENCE: Duration = Duration::from_secs(120);
-/// Time for processes to give up after one of them has failed, and to remove their files.
+/// Time limit for processes to give up after one of them has failed, and to remove their files.
 pub(crate) const END_PATIENCE: Duration = Duration::from_secs(10);
-/// Time for a killed process to disappear.
+/// Time limit for a killed process to exit.
 pub(crate) const LAST_PATIENCE: Duration = Duration::from_secs(2);
-/// Attempts of a process to remove a tree in which others may still work, and the pause between
-/// them.
+/// Maximum number of attempts of a process to remove a tree in which other processes may still
+/// create items. The process pauses between attempts.
 pub(crate) const CLEAN_TRIES: u32 = 50;
 pub(crate) const CLEAN_PAUSE: Duration = Duration::from_millis(100);
-/// Interval at which the controller asks targets for their progress: short enough for a progress
-/// display, and it shows targets that the controller is alive.
+/// Interval at which the controller asks targets for their progress. The interval is short enough
+/// for a progress display. The requests also show targets that the controller is alive.
 pub(crate) const ASK_INTERVAL: Duration = Duration::from_millis(100);
-/// Time for a target to answer that question; it answers between two blocks.
+/// Time limit for a target to answer a request for progress. A target answers between two blocks.
 pub(crate) const ASK_PATIENCE: Duration = Duration::from_secs(20);
-/// Time for a target to remove the files of a benchmark.
+/// Time limit for a target to remove the files of a benchmark.
 pub(crate) const STOP_PATIENCE: Duration = Duration::from_secs(60);
 /// Interval at which a worker reports its progress and the controller checks for signals.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(500);
-/// Round trips by which the difference of two clocks is measured; the shortest one counts.
+/// Number of round trips that measure the difference of two clocks. The shortest round trip counts.
 pub(crate) const CLOCK_TRIPS: usize = 16;
-/// Bytes that are kept of an agent's error output.
+/// Number of bytes that are kept from the end of an agent's error output.
 pub(crate) const KEPT_ERRORS_BYTES: u64 = 2048;
-/// Time that a process which measures the network spins for an answer before it sleeps: the same as
-/// in the threads of a mount.
+/// Time for which a process that measures the network spins while it waits for an answer, before it
+/// sleeps. The threads of a mount spin for the same time.
 pub(crate) const NET_SPIN: Duration = Duration::from_micros(50);
-/// Interval at which a run that waits for a service checks for an interrupt.
+/// Interval at which a run that waits for a service checks whether the user has interrupted it.
 pub(crate) const INTERRUPT_LOOK: Duration = Duration::from_millis(100);
-/// Bytes that are kept of a program's output: the longest is that of fio, some 20 KiB for a job.
+/// Maximum number of bytes that are kept of a program's output. fio has the longest output, about
+/// 20 KiB per job.
 pub(crate) const MAX_OUTPUT_BYTES: usize = 16 << 20;
-/// Interval at which a run that waits for a program checks for an interrupt.
+/// Interval at which a run that waits for a program checks whether the user has interrupted it.
 pub(crate) const TOOL_LOOK: Duration = Duration::from_millis(50);
-/// Time for a program to end after a request to end.
+/// Time limit for a program to exit after SIGTERM, after which it is killed.
 pub(crate) const TOOL_END_PATIENCE: Duration = Duration::from_secs(3);

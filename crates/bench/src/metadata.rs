@@ -1,8 +1,8 @@
-//! Names in mdtest's manner: a tree of directories, and items in them that processes create, stat,
-//! read and remove.
+//! Operations on names, as in mdtest: processes create, stat, read and remove items in a tree of
+//! directories.
 //!
-//! Names follow mdtest (`test-dir.0`, `mdtest_tree.0`, `file.mdtest.3.17`). They are always the
-//! same where one run creates items and another reads them.
+//! Names follow mdtest (`test-dir.0`, `mdtest_tree.0`, `file.mdtest.3.17`). If one run creates
+//! items and another run reads them, both use the same names.
 
 mod items;
 mod outcome;

@@ -1,10 +1,11 @@
-//! The network by itself: from client hosts to services, and between services, in the manner of
+//! Benchmarks of the network alone: from client hosts to services, and between services, like
 //! BeeGFS's NetBench.
 //!
-//! Messages are those of real data, with their checksums, over connections of the same kind, to the
-//! thread that owns a storage target; only files are missing (`skep_rpc::link_benchmark`). Client
-//! hosts measure by processes of their own, which the launcher starts; services are asked to
-//! measure to others. Each pair has its own bandwidth in both directions, and its round trips.
+//! The messages have the format of messages with file data, including checksums, and use the same
+//! kind of connection. Messages go to the thread that owns a storage target, but no files are
+//! written or read (`skep_rpc::link_benchmark`). On client hosts, the launcher starts processes
+//! that measure. Services measure on request. For each pair, the run measures the bandwidth in both
+//! directions, and round trips.
 
 pub(crate) mod outcome;
 mod plan;

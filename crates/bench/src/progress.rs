@@ -1,4 +1,4 @@
-//! Progress reports of a run, and its interruption.
+//! Progress reports of a run, and the interruption of runs.
 
 use crate::launcher::PhaseRecord;
 use crate::net::outcome::{Pair, Sample as LinkSample, Total};
@@ -11,41 +11,41 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub enum Progress {
     /// A phase begins.
     Phase {
-        /// Its name.
+        /// Name of the phase.
         phase: String,
-        /// The repetition, from 1.
+        /// The repetition, counted from 1.
         repetition: u32,
     },
-    /// A phase has moved on.
+    /// A phase has made progress.
     Moved {
-        /// Bytes or operations of all processes until now.
+        /// Bytes or operations of all processes so far.
         done: u64,
-        /// Bytes or operations of the whole phase.
+        /// Bytes or operations of all processes at the end of the phase.
         total: u64,
     },
-    /// A condition that does not stop the run, but may matter for its results.
+    /// A condition that does not stop the run, but may affect its results.
     Note(String),
-    /// A result, as soon as it is there.
+    /// A result, sent as soon as it is measured.
     Measured(Box<Measurement>),
 }
 
-/// One result of a run. The outcome of the run has all of them.
+/// One result of a run. The outcome of the run contains all results.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Measurement {
-    /// A phase of [`crate::io`] or [`crate::metadata`], also one that only compared data.
+    /// A phase of [`crate::io`] or [`crate::metadata`], including a phase that only compares data.
     Phase(PhaseRecord),
     /// A pair of [`crate::net`].
     Link {
         /// The two ends of the link.
         between: Pair,
-        /// The measurement; its `pair` is the index of the pair in the whole result.
+        /// The measurement. Its `pair` is the index of the pair in the outcome.
         #[serde(flatten)]
         sample: LinkSample,
     },
-    /// All pairs of [`crate::net`] at the same time.
+    /// A measurement of all pairs of [`crate::net`] at the same time.
     Total(Total),
-    /// A target of [`crate::storage`].
+    /// A measurement of one target of [`crate::storage`].
     Target(TargetSample),
 }
 
@@ -55,10 +55,10 @@ impl Progress {
     }
 }
 
-/// Set by a signal handler, read by every run of this process.
+/// Set when the user interrupts the process. Read by every run of this process.
 static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Ends all runs of this process soon; each returns the results that it has.
+/// Ends all runs of this process soon. Each run returns the results that it has.
 pub fn interrupt() {
     IS_INTERRUPTED.store(true, Ordering::Relaxed);
 }

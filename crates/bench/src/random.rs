@@ -1,11 +1,11 @@
-//! Random orders that need no memory, the same for the same seed.
+//! Random orders that need no memory. The same seed gives the same order.
 
 pub(crate) use skep_types::random::mix;
 
 /// A permutation of `0..count`.
 ///
-/// Four rounds of a Feistel network over the next even power of two. A result outside of the range
-/// goes through it again, fewer than four times on average.
+/// Uses four rounds of a Feistel network over the next even power of two. A result outside of the
+/// range is passed through the network again, fewer than four times on average.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Permutation {
     count: u64,
@@ -14,13 +14,13 @@ pub(crate) struct Permutation {
 }
 
 impl Permutation {
-    /// Returns the permutation of a seed.
+    /// Creates the permutation for a seed.
     pub(crate) fn new(count: u64, seed: u64) -> Self {
         let bits = u64::BITS - count.saturating_sub(1).leading_zeros();
         Self { count, half_bits: bits.div_ceil(2).max(1), seed: mix(seed) }
     }
 
-    /// Returns the element at `index`, which is below the count.
+    /// Returns the element at `index`, which must be less than the count.
     pub(crate) fn at(&self, index: u64) -> u64 {
         assert!(index < self.count, "an index of the permutation");
         let mut value = self.once(index);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The figures that IOR and mdtest print of repeated measurements.
+/// The statistics that IOR and mdtest print for repeated measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// The largest value.
@@ -16,7 +16,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Returns the summary of some values; `None` if there are none.
+    /// Returns the summary of a list of values; `None` if the list is empty.
     pub fn of(values: &[f64]) -> Option<Self> {
         if values.is_empty() {
             return None;
@@ -33,7 +33,7 @@ impl Summary {
     }
 }
 
-/// The value in the middle; of an even number of values, the mean of the two in the middle.
+/// Returns the median. For an even number of values, this is the mean of the two middle values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -45,8 +45,8 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// The median distance from the median, scaled so that it equals the standard deviation for
-/// normally distributed values. Outliers hardly move it.
+/// Returns the median absolute deviation, scaled so that it equals the standard deviation for
+/// normally distributed values. Outliers hardly affect it.
 pub fn median_deviation(values: &[f64]) -> Option<f64> {
     const OF_NORMAL: f64 = 1.4826;
     let middle = median(values)?;

@@ -1,8 +1,8 @@
-//! The speed of each storage target without the network, in the manner of BeeGFS's StorageBench.
+//! Measures the speed of each storage target without the network, like BeeGFS's StorageBench.
 //!
-//! Targets write and read files of their own (`StartBenchmark` in `skep_wire::benchmark`). This
-//! module starts them, asks for their progress, and makes sure that they remove their files.
-//! [`outliers`] finds slow targets in the results.
+//! Targets write and read their own files (`StartBenchmark` in `skep_wire::benchmark`). This module
+//! starts these benchmarks, asks targets for their progress, and makes sure that targets remove
+//! their files. [`outliers`] finds slow targets in the results.
 
 pub(crate) mod outcome;
 pub mod outliers;
@@ -36,11 +36,12 @@ fn named(target: &TargetRecord, error: &Error) -> Error {
     Error::new(error.code(), format!("target {id} on {node_name}: {words}"))
 }
 
-/// Measures targets. Afterwards, also after a failure, it orders them to remove their files. A
-/// target that it cannot reach removes them when no questions arrive any longer.
+/// Measures targets, and then orders them to remove their files, also after a failure. A target
+/// that cannot be reached removes its files by itself when requests for its progress no longer
+/// arrive.
 ///
 /// # Errors
-/// As [`crate::io::run`].
+/// Like [`crate::io::run`].
 pub async fn run(
     plan: &Plan,
     targets: &[Connected],
@@ -125,7 +126,7 @@ async fn measure(
     Ok(())
 }
 
-/// Waits until all targets are done.
+/// Waits until all targets have finished.
 async fn wait(
     start: &StartBenchmark,
     targets: &[Connected],

@@ -1,11 +1,11 @@
-//! Other programs in place of the built-in engines: IOR, mdtest, fio and IOzone, with the same
-//! options, the same protocol and the same results.
+//! External programs instead of the built-in engines: IOR, mdtest, fio and IOzone, with the same
+//! options, the same procedure and the same format of results.
 //!
-//! Hosts, repetitions, dropped caches and records are the launcher's, as with the built-in engines.
-//! Each phase is one execution of the program, and its own report is kept beside the numbers read
-//! from it. IOR and mdtest run as one MPI job, which reports its processes only together; with fio
-//! and IOzone each process of the launcher executes the program. A plan with an option that the
-//! program lacks is refused; no option is dropped in silence.
+//! As with the built-in engines, the launcher handles hosts, repetitions, dropped caches and
+//! records. Each phase is one execution of the program, whose own report is stored beside the
+//! numbers that are read from it. IOR and mdtest run as one MPI job, which reports only the sum
+//! over its processes. fio and IOzone are executed by each process of the launcher. A plan with an
+//! option that the program lacks is refused: no option is silently dropped.
 
 mod child;
 mod engine;
@@ -23,13 +23,13 @@ use crate::metadata::plan::Plan as MetadataPlan;
 use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
 
-/// Another benchmark program.
+/// An external benchmark program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tool {
     /// <https://github.com/hpc/ior>
     Ior,
-    /// From the source of IOR.
+    /// Part of the source of IOR.
     Mdtest,
     /// <https://github.com/axboe/fio>
     Fio,
@@ -38,7 +38,7 @@ pub enum Tool {
 }
 
 impl Tool {
-    /// The program's name.
+    /// Returns the name of the program.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ior => "ior",
@@ -48,17 +48,17 @@ impl Tool {
         }
     }
 
-    /// Returns the program with a name.
+    /// Returns the program with this name.
     pub fn named(name: &str) -> Option<Self> {
         [Self::Ior, Self::Mdtest, Self::Fio, Self::Iozone].into_iter().find(|it| it.name() == name)
     }
 
-    /// Whether MPI starts it.
+    /// Whether the program runs as an MPI job.
     pub(crate) fn is_mpi(self) -> bool {
         matches!(self, Self::Ior | Self::Mdtest)
     }
 
-    /// Tells where to get it.
+    /// Returns where users can get the program.
     pub(crate) fn source(self) -> &'static str {
         match self {
             Self::Ior | Self::Mdtest => {
@@ -74,16 +74,16 @@ impl Tool {
     }
 }
 
-/// A program, and how to start it.
+/// An external program, and how to start it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Runner {
-    /// The program.
+    /// The program to run.
     pub tool: Tool,
-    /// The command that starts MPI jobs, with its own options.
+    /// The command that starts MPI jobs, with its options.
     pub mpirun: Vec<String>,
 }
 
-/// The plan that a program carries out.
+/// The plan that an external program runs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Work {
@@ -91,18 +91,18 @@ pub(crate) enum Work {
     Metadata(MetadataPlan),
 }
 
-/// All that a process needs to run the program.
+/// The data that a process needs to run the program.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Assignment {
     pub(crate) runner: Runner,
     pub(crate) work: Work,
-    /// All hosts with processes; ranks go to them in turn.
+    /// All hosts with processes. Ranks are assigned to them in turn.
     pub(crate) hosts: Vec<Host>,
-    /// Processes over all hosts.
+    /// Number of processes over all hosts.
     pub(crate) processes: u32,
 }
 
-/// The job, and the hosts on which its workers start.
+/// A job, and the hosts on which the launcher starts workers for it.
 pub(crate) struct Placed {
     pub(crate) job: Job,
     pub(crate) hosts: Vec<Host>,
@@ -111,13 +111,13 @@ pub(crate) struct Placed {
 }
 
 impl Runner {
-    /// Refuses a plan that the program cannot follow.
+    /// Refuses a plan that the program does not support.
     fn check(&self, work: &Work) -> Result<()> {
         let problems = match (self.tool, work) {
             (Tool::Ior, Work::Io(plan)) => ior::problems(plan),
             (Tool::Fio, Work::Io(plan)) => fio::problems(plan),
             (Tool::Iozone, Work::Io(plan)) => iozone::problems(plan),
-            // Its engine offers everything that a plan can ask for.
+            // mdtest supports every option that a plan can have.
             (Tool::Mdtest, Work::Metadata(_)) => Vec::new(),
             (_, Work::Io(_)) => vec!["it cannot move data".into()],
             (_, Work::Metadata(_)) => vec!["it cannot create names as mdtest does".into()],
@@ -129,10 +129,11 @@ impl Runner {
         Err(Error::new(ErrorCode::InvalidArgument, what))
     }
 
-    /// Returns the workers to start: with MPI, one on the first host for all processes.
+    /// Returns the workers to start. With MPI, one worker on the first host starts the job for all
+    /// processes.
     ///
     /// # Errors
-    /// `InvalidArgument` with everything that the program cannot do.
+    /// `InvalidArgument`, listing every option that the program does not support.
     fn place(
         &self,
         work: Work,
@@ -155,10 +156,11 @@ impl Runner {
     }
 }
 
-/// Returns the workers to start for a plan, for a program or for the built-in engine.
+/// Returns the workers to start for a plan, either for an external program or for the built-in
+/// engine.
 ///
 /// # Errors
-/// `InvalidArgument` with everything that the program cannot do.
+/// `InvalidArgument`, listing every option that the program does not support.
 pub(crate) fn place(
     runner: Option<&Runner>,
     work: Work,
@@ -177,7 +179,7 @@ pub(crate) fn place(
     Ok(Placed { job, hosts, server_hosts, processes_per_host })
 }
 
-/// Groups the phases by the executions of mdtest that do them, in mdtest's order.
+/// Groups phases by the executions of mdtest that run them, in mdtest's order.
 pub(crate) fn parts(phases: &[(&'static str, u64)]) -> Vec<Vec<(&'static str, u64)>> {
     use mdtest::Part;
     let of = |part| {
@@ -188,34 +190,35 @@ pub(crate) fn parts(phases: &[(&'static str, u64)]) -> Vec<Vec<(&'static str, u6
     all.into_iter().filter(|part| !part.is_empty()).collect()
 }
 
-/// Returns the refusals of a program for options that it lacks, where the plan uses them.
+/// Returns the texts of all rows whose condition is true: the options of the plan that a program
+/// lacks.
 fn refused(table: &[(bool, &str)]) -> Vec<String> {
     let asked = table.iter().filter(|(is_asked, _)| *is_asked);
     asked.map(|(_, what)| (*what).to_owned()).collect()
 }
 
-/// A command line.
+/// Converts words to a command line.
 fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// Figures from a program's output about a phase.
+/// The numbers that a program reports for a phase.
 #[derive(Debug, Clone, PartialEq)]
 struct Report {
-    /// Bytes moved.
+    /// Number of bytes moved.
     bytes: u64,
-    /// Operations done.
+    /// Number of operations done.
     operations: u64,
     /// Duration in seconds, as the program reports it.
     seconds: f64,
-    /// Seconds of that for open and close, if the program reports them.
+    /// Part of `seconds` that was spent in open and close; zero if the program does not report it.
     open_s: f64,
     close_s: f64,
-    /// The program's own report.
+    /// The program's own report, as JSON.
     said: serde_json::Value,
 }
 
-/// Returns a number of the output.
+/// Returns a number from the JSON output of a program.
 fn number(value: &serde_json::Value, name: &str) -> std::result::Result<f64, String> {
     value[name].as_f64().ok_or_else(|| format!("its output has no number '{name}'"))
 }

@@ -1,6 +1,7 @@
-//! One run of a workload of phases, from its start to its end: the loop that [`crate::io`] and
-//! [`crate::metadata`] share. A workload names its phases; this file starts the processes, runs the
-//! phases in order and keeps the results. Doesn't know what a phase does.
+//! Runs a workload, which consists of phases, from start to end. [`crate::io`] and
+//! [`crate::metadata`] share this loop. A workload names its phases; this module starts the
+//! processes, runs the phases in order and keeps the results. This module does not know the meaning
+//! of a phase.
 
 use crate::launcher::{Fleet, Host, HostRecord, PhaseRecord, Setup, Step, processes};
 use crate::progress::{Measurement, Progress};
@@ -15,28 +16,29 @@ use std::time::Duration;
 pub struct Outcome<P> {
     /// The plan that was run.
     pub plan: P,
-    /// The program that did the work; `skep` unless another tool did.
+    /// Name of the program that did the work: `skep`, or an external program.
     pub tool: String,
-    /// Processes over all hosts.
+    /// Number of processes over all hosts.
     pub processes: u32,
     /// Start of the run, in seconds since 1970.
     pub started_unix_s: i64,
     /// All hosts with their environments.
     pub hosts: Vec<HostRecord>,
-    /// Each phase of each repetition that came to its end, in order.
+    /// The record of each phase that was completed, in order.
     pub phases: Vec<PhaseRecord>,
-    /// Why the run ended before its plan was done; the results until then are in `phases`.
+    /// Why the run ended before the plan was complete. The results up to then are in `phases`.
     pub failure: Option<String>,
 }
 
-/// Use of the record of a phase.
+/// How the record of a phase is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recording {
-    /// It is a result.
+    /// The record is a result.
     Keep,
-    /// The phase compared what the phase before it wrote: its errors count there.
+    /// The phase verified the data that the previous phase wrote. Its errors are added to that
+    /// record.
     AddErrorsToLast,
-    /// The phase cleans up.
+    /// The phase cleans up, and its record is dropped.
     Discard,
 }
 
@@ -44,55 +46,60 @@ pub(crate) enum Recording {
 #[derive(Clone, Debug)]
 pub(crate) struct Phase {
     pub(crate) name: String,
-    /// Bytes or operations of all processes.
+    /// Bytes or operations of all processes in the phase.
     pub(crate) total: u64,
-    /// Whether the hosts run the plan's command and drop their caches before it.
+    /// Whether the hosts run the plan's command and drop their caches before the phase.
     pub(crate) is_prepared: bool,
     pub(crate) recording: Recording,
 }
 
-/// Settings of a plan that every workload has.
+/// Settings that the plan of every workload has.
 pub(crate) struct Common<'a> {
     pub(crate) repetitions: u32,
     pub(crate) before_phase: Option<&'a str>,
     pub(crate) keep_caches: bool,
-    /// Hosts without processes, on which caches are dropped too.
+    /// Hosts without processes, on which caches are also dropped.
     pub(crate) server_hosts: &'a [Host],
-    /// How long processes may stand still in a phase, in seconds.
+    /// Time limit without progress of a process in a phase, in seconds.
     pub(crate) patience_s: u32,
 }
 
-/// A plan that can be run in phases on many processes.
+/// A plan whose phases can be run on many processes.
 pub(crate) trait Workload: Clone {
-    /// Checks the plan for a number of processes over all hosts.
+    /// Checks the plan for this number of processes over all hosts.
     ///
     /// # Errors
-    /// `InvalidArgument` with everything that is wrong.
+    /// `InvalidArgument`, listing every mistake.
     fn check(&self, processes: u32) -> Result<()>;
 
-    /// Draws the number by which the files of one run differ from those of others, if the plan
-    /// needs one and names none. `is_own` is false where another program does the work.
+    /// Draws a random number that distinguishes the files of this run from the files of others, if
+    /// the plan needs a number and has none. `is_own` is false if an external program does the
+    /// work.
     fn draw_signature(&mut self, is_own: bool);
 
-    /// The plan, for the processes.
+    /// Returns the plan as the processes get it.
     fn work(&self) -> Work;
 
-    /// The path on which the run works, for the description of its file system.
+    /// Returns the path on which the run works. The run describes the file system at this path.
     fn path(&self) -> PathBuf;
 
     fn common(&self) -> Common<'_>;
 
-    /// The phases of a repetition (from 1), in order.
+    /// Returns the phases of a repetition (counted from 1), in order. `is_own` is false if an
+    /// external program does the work.
     fn phases(&self, repetition: u32, processes: u32, is_own: bool) -> Vec<Phase>;
 }
 
-/// Runs a plan on hosts, `processes_per_host` on each; ranks go to the hosts in turn. `runner` is
-/// another program that does the work, if one is named.
+/// Runs a plan with `processes_per_host` processes on each host. Ranks are assigned to hosts in
+/// turn. If `runner` names an external program, that program does the work.
 ///
 /// # Errors
-/// `InvalidArgument` for a plan that cannot be run; a program that is missing or cannot follow the
-/// plan; a host that cannot be reached, a file that exists, a full disk. Once there is a result,
-/// the run returns it, and [`Outcome::failure`] has the reason why there are no more.
+/// - `InvalidArgument` if the plan cannot be run.
+/// - Otherwise the reason why there is no result, such as a missing program, a program that does
+///   not support the plan, an unreachable host, an existing file or a full disk.
+///
+/// As soon as there is one result, the run returns the outcome. [`Outcome::failure`] then has the
+/// reason why results are missing.
 pub(crate) fn run<P: Workload>(
     runner: Option<&Runner>,
     plan: &P,

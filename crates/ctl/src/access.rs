@@ -1,8 +1,8 @@
-//! Finds the cluster that a command is about, and sends requests to its management.
+//! Finds the cluster that a command works on, and sends requests to its management service.
 //!
-//! A cluster is named by its data directory (of `skep up`), by a service's directory, by a token
-//! file, or by management's address together with `--token-file`. Without a name, the command uses
-//! the cluster that is mounted at the path in question, or `./skep-data`.
+//! The user names a cluster by one of: the data directory of `skep up`, the directory of a service,
+//! a token file, or the address of management with `--token-file`. Without a name, the command uses
+//! the cluster that is mounted at the path in its arguments, or `./skep-data`.
 
 use crate::mounts::mounted_at;
 use clap::Args;
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long a command waits for management.
+/// Time limit for a reply from management.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The options that name a cluster.
@@ -32,12 +32,13 @@ pub(crate) struct ClusterArgs {
     pub(crate) token_file: Option<PathBuf>,
 }
 
-/// A cluster with the token and the addresses that connect to it.
+/// A cluster: its token, and the address of management.
 #[derive(Debug, Clone)]
 pub(crate) struct Access {
     /// The token, with the addresses of management.
     pub(crate) token: JoinToken,
-    /// The value of `--cluster` that names this cluster again: an absolute path, or an address.
+    /// The value of `--cluster` that names the same cluster for another process: an absolute path,
+    /// or an address.
     pub(crate) name: String,
     /// The file that holds the token.
     pub(crate) token_file: PathBuf,
@@ -48,7 +49,7 @@ fn unknown(what: impl Into<String>) -> Error {
 }
 
 impl ClusterArgs {
-    /// Finds the cluster. `near` is the path that the command is about, if it is about one.
+    /// Finds the cluster. `near` is the path in the command's arguments, if it has one.
     pub(crate) fn access(&self, near: Option<&Path>) -> Result<Access> {
         if let Some(name) = &self.cluster {
             return self.named(name);
@@ -101,13 +102,13 @@ impl ClusterArgs {
     }
 }
 
-/// Whether a text has the form `host:port`. It does not check that the host exists.
+/// Whether a text has the form `host:port`. The existence of the host is not checked.
 fn is_address(text: &str) -> bool {
     let parts = text.rsplit_once(':');
     parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
 }
 
-/// The token in a file that the user has named.
+/// Reads the token from a file that the user has named.
 fn token_in(file: &Path) -> Result<JoinToken> {
     if !file.exists() {
         return Err(unknown(format!(
@@ -135,12 +136,12 @@ fn from_path(path: &Path) -> Result<Access> {
 }
 
 impl Access {
-    /// A client of management. Call it inside an event loop.
+    /// Creates a client of management. Must be called inside an event loop.
     fn management(&self) -> Rc<Management> {
         Management::new(&self.token, NodeKind::Client)
     }
 
-    /// The identity that a command presents to services.
+    /// Returns the identity that commands present to services.
     pub(crate) fn identity(&self) -> Identity {
         Identity {
             cluster: self.token.cluster,
@@ -150,8 +151,8 @@ impl Access {
         }
     }
 
-    /// Connects to a target of a node, or with the target 0 to the node itself. Returns the address
-    /// that accepted the connection, too.
+    /// Connects to a target of a node, or, if the target id is 0, to the node itself. Also returns
+    /// the address that accepted the connection.
     pub(crate) async fn connect(
         &self,
         node: &Node,
@@ -174,10 +175,11 @@ impl Access {
         Err(if target.raw() == 0 { last } else { last.within(format_args!("target {target}")) })
     }
 
-    /// Sends a request to management, with the timeout of interactive commands.
+    /// Sends a request to management, and retries for [`PATIENCE`].
     ///
     /// # Errors
-    /// The error that management replies; for a timeout or a lost connection, with the way out.
+    /// The error code in the reply of management. A timeout or a lost connection gives an error
+    /// with a hint how to fix it.
     pub(crate) async fn ask<R: Request>(&self, request: &R) -> Result<R::Reply> {
         self.ask_within(request, Some(PATIENCE)).await
     }
@@ -206,11 +208,12 @@ impl Access {
         self.management().call(request, patience).await.map_err(hint)
     }
 
-    /// Sends a request to management once, and waits up to `patience`: management needs a reply
-    /// from another node first.
+    /// Sends a request to management once, without retries, and waits up to `patience` for the
+    /// reply. For requests that management can answer only after a reply from another node.
     ///
     /// # Errors
-    /// The error that management replies; `TimedOut` after `patience`.
+    /// - The error code in the reply of management.
+    /// - `TimedOut` if no reply arrives within `patience`.
     pub(crate) async fn ask_once<R: Request>(
         &self,
         request: &R,
@@ -219,12 +222,13 @@ impl Access {
         self.management().call_once(request, patience).await
     }
 
-    /// The newest map.
+    /// Gets the newest cluster map from management.
     pub(crate) async fn map(&self) -> Result<ClusterMap> {
         self.map_within(Some(PATIENCE)).await
     }
 
-    /// The newest map. Tries to reach management for `patience`; `None` means without a limit.
+    /// Gets the newest cluster map from management. Retries for `patience` while management is
+    /// unreachable; `None` means without a limit.
     pub(crate) async fn map_within(&self, patience: Option<Duration>) -> Result<ClusterMap> {
         let update = self.ask_within(&GetMap { known: MapVersion::new(0) }, patience).await?;
         let missing = || {
@@ -238,11 +242,12 @@ impl Access {
     }
 }
 
-/// The inode at a path in a mount, and a path by which the mount is found. Does not follow a
-/// symbolic link at the end of the path.
+/// Returns the inode at a path in a mount, and a path on the same mount that is not a symbolic
+/// link. Does not follow a symbolic link at the end of `path`.
 ///
 /// # Errors
-/// The system's, naming the path; `InvalidArgument` if it isn't in a mount of Skep.
+/// - The error of the system, with the path as context.
+/// - `InvalidArgument` if the path is not in a mount of Skep.
 pub(crate) fn entry_at(path: &Path) -> Result<(InodeId, PathBuf)> {
     let named = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::NotFound => Error::new(ErrorCode::NotFound, error.to_string()),

@@ -1,4 +1,4 @@
-//! The command line as a whole: global options and the command. Each command declares its own
+//! The command line as a whole: global options and the subcommand. Each command declares its own
 //! arguments in `cmd`.
 
 use crate::cmd::Verb;
@@ -16,7 +16,7 @@ pub(crate) struct Cli {
     pub(crate) verb: Verb,
 }
 
-/// The command line with all commands.
+/// Returns the definition of the command line with all commands.
 pub(crate) fn command() -> Command {
     Cli::command()
 }
@@ -24,7 +24,7 @@ pub(crate) fn command() -> Command {
 /// Parses the arguments of this process.
 ///
 /// # Errors
-/// The parser's message: an invalid argument, or the requested help.
+/// The error of the parser: an invalid argument, or the requested help or version text.
 pub(crate) fn parse() -> Result<Cli, clap::Error> {
     let mut matches = command().try_get_matches()?;
     Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command()))

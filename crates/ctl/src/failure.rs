@@ -1,24 +1,24 @@
-//! How commands report a failure: the message, as text or as JSON, and the exit code.
+//! How commands report a failure: the message as text or JSON, and the exit code.
 //!
-//! Scripts rely on the exit codes: docs/operations/output.md lists them.
+//! Scripts rely on the exit codes, which docs/operations/output.md lists.
 
 use crate::output::is_for_people;
 use serde::Serialize;
 use skep_types::{Error, ErrorCode};
 use std::process::ExitCode;
 
-/// The command failed.
+/// Exit code: the command failed.
 const FAILED: u8 = 1;
-/// The command line or a settings file is wrong.
+/// Exit code: the command line or a settings file is wrong.
 const WRONG_USE: u8 = 2;
-/// The cluster, or the service that should reply, is unreachable.
+/// Exit code: the cluster, or the service that should reply, is unreachable.
 const UNREACHABLE: u8 = 3;
-/// There is no such node, target, file or directory.
+/// Exit code: the node, target, file or directory does not exist.
 const NOT_FOUND: u8 = 4;
-/// The token is wrong, or the user may not do this.
+/// Exit code: the token is wrong, or the user has no permission.
 const REFUSED: u8 = 5;
 
-/// A failure as programs see it.
+/// A failure, as JSON.
 #[derive(Debug, Serialize)]
 struct Failure<'a> {
     error: Details<'a>,
@@ -26,14 +26,15 @@ struct Failure<'a> {
 
 #[derive(Debug, Serialize)]
 struct Details<'a> {
-    /// A name from docs/protocol/errors.md, or `Usage`.
+    /// Name of the error code from docs/protocol/errors.md, or `Usage`.
     code: &'a str,
-    /// The object, the fact, and the way out.
+    /// Names the object and what went wrong, and how to fix it.
     message: &'a str,
     exit_code: u8,
 }
 
-/// The message for people: the error's context names the object and the way out.
+/// Returns the message for people. The context of the error already names the object and how to fix
+/// it.
 pub(crate) fn describe(error: &Error) -> String {
     match error.context() {
         "" => error.code().to_string(),
@@ -51,7 +52,7 @@ pub(crate) fn report(error: &Error) -> ExitCode {
     ExitCode::from(exit_code)
 }
 
-/// Prints an error of the command line, or the requested help.
+/// Prints an error of the command line, or the requested help, and returns the exit code.
 pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() || !wants_json() {
         error.exit();
@@ -60,7 +61,7 @@ pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(WRONG_USE)
 }
 
-/// Whether a command line that could not be read asks for JSON.
+/// Whether a command line with a syntax error requests JSON.
 fn wants_json() -> bool {
     let arguments: Vec<_> = std::env::args_os().collect();
     let is_json = |text: &std::ffi::OsStr| text == "json" || text == "ndjson";

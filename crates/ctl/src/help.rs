@@ -1,12 +1,13 @@
-//! Examples below the help of a command. Each command names its own, next to its arguments.
+//! Formats the examples below the help of a command. Each command declares its examples next to its
+//! arguments.
 
-/// A purpose, and the command line for it.
+/// The purpose of an example, and its command line.
 pub(crate) type Example = (&'static str, &'static str);
 
-/// Title of the examples of a command.
+/// Heading of the examples of a command.
 pub(crate) const TITLE: &str = "Examples:\n";
 
-/// The text below the help of a command.
+/// Returns the text that follows the help of a command.
 pub(crate) fn examples(examples: &[Example]) -> String {
     let lines = examples.iter().map(|(what, line)| format!("  # {what}\n  {line}"));
     TITLE.to_owned() + &lines.collect::<Vec<_>>().join("\n")

@@ -1,8 +1,8 @@
-//! `skep`: the services, mounts and the administration of a cluster, in one program.
+//! `skep`: the services, the mount and the administration of a cluster, in one program.
 //!
-//! Owns: the command line, tables and JSON, and the supervision of a whole cluster on one host
-//! (`local`). Each command has a file in `cmd`, which parses arguments and prints results;
-//! libraries do the work.
+//! Owns the command line, tables and JSON, and the supervision of a whole cluster on one host
+//! (`local`). Each command has a file in `cmd`, which parses arguments and prints results.
+//! Libraries do the work.
 
 mod access;
 mod cli;

@@ -1,4 +1,4 @@
-//! The mounts of this host: where a path lies, and how a directory is unmounted.
+//! The mounts of this host: which mount a path is in, and how to unmount a directory.
 
 use skep_types::{Error, ErrorCode, Result};
 use std::ffi::OsStr;
@@ -6,12 +6,13 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The cluster that is mounted where a path lies, if one is.
+/// Returns the cluster that is mounted at `path` or above it. `None` if the path is not in a mount
+/// of Skep.
 pub(crate) fn mounted_at(path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
     let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
     let lines = mounts.split(|byte| *byte == b'\n').filter_map(parse_mount);
-    // The longest mount point wins; of several on one point, the last.
+    // The longest mount point wins. If several mounts are on one mount point, the last one wins.
     let (_, kind, source) = lines
         .filter(|(point, ..)| path.starts_with(point))
         .max_by_key(|(point, ..)| point.as_os_str().len())?;
@@ -21,14 +22,15 @@ pub(crate) fn mounted_at(path: &Path) -> Option<String> {
     Some(source)
 }
 
-/// Whether a mount of Skep is on this very directory. Doesn't touch it: it may be a dead one.
+/// Whether a mount of Skep is on exactly this directory. Reads only the mount table, since access
+/// to a dead mount would fail or hang.
 pub(crate) fn is_mount_point(directory: &Path) -> bool {
     let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let mut lines = mounts.split(|byte| *byte == b'\n').filter_map(parse_mount);
     lines.any(|(point, kind, _)| point == directory && kind == "fuse.skep")
 }
 
-/// Mount point, type and source in a line of `mountinfo`.
+/// Returns the mount point, type and source from a line of `mountinfo`.
 fn parse_mount(line: &[u8]) -> Option<(PathBuf, String, String)> {
     let mut fields = line.split(|byte| *byte == b' ');
     let point = unescape(fields.nth(4)?);
@@ -41,7 +43,7 @@ fn parse_mount(line: &[u8]) -> Option<(PathBuf, String, String)> {
     ))
 }
 
-/// Undoes the octal escapes (`\040`) of mountinfo.
+/// Decodes the octal escapes (`\040`) in `mountinfo`.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -62,9 +64,9 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// Unmounts a directory with `fusermount3` or `umount`, whichever this user is permitted to use.
+/// Unmounts a directory with `fusermount3` or `umount`, whichever this user may use.
 pub(crate) fn unmount(directory: &Path, is_lazy: bool) -> Result<()> {
-    // `umount` checks permissions itself; users who mounted with `fusermount3` must unmount with
+    // `umount` checks permissions itself. A user who mounted with `fusermount3` must unmount with
     // it.
     let mut by_system = Command::new("umount");
     by_system.args(is_lazy.then_some("-l")).arg(directory);

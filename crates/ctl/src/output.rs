@@ -1,4 +1,4 @@
-//! Tables, and JSON for programs.
+//! Prints results: as tables for people, or as JSON for programs.
 
 use clap::ValueEnum;
 use comfy_table::{CellAlignment, Table, presets};
@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// How commands print.
+/// The output format of commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputFormat {
     /// Tables, for people
@@ -19,7 +19,8 @@ pub(crate) enum OutputFormat {
     Ndjson,
 }
 
-/// A table without lines; columns whose title begins with `>` are aligned to the right.
+/// Creates a table without ruled lines. Columns whose title begins with `>` are aligned to the
+/// right.
 pub(crate) fn table(titles: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
@@ -34,38 +35,38 @@ pub(crate) fn table(titles: &[&str]) -> Table {
     table
 }
 
-/// The output format of this process, set once before its command runs. A static, since functions
-/// that print are far below the command line in all commands.
+/// The output format of this process, set once before the command runs. A static, since functions
+/// that print are many calls below the command line.
 static FORMAT: OnceLock<OutputFormat> = OnceLock::new();
 
 /// Sets the output format of this process.
 pub(crate) fn choose(format: OutputFormat) {
-    // A second choice would be the same: there is one command line.
+    // A second call would set the same value, since there is only one command line.
     let _ = FORMAT.set(format);
 }
 
-/// Whether the output format is the one for people.
+/// Whether the output format is the table for people.
 pub(crate) fn is_for_people() -> bool {
     FORMAT.get().is_none_or(|format| *format == OutputFormat::Table)
 }
 
-/// A path in JSON, for `serialize_with`. Invalid UTF-8 becomes U+FFFD: JSON cannot represent it,
-/// and serde's own serializer would fail after the command has done its work.
+/// Serializes a path for `serialize_with`. Replaces invalid UTF-8 by U+FFFD: JSON cannot represent
+/// it, and serde's own serializer would fail after the command has done its work.
 pub(crate) fn path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&path.display())
 }
 
-/// Prints a value in the chosen form.
+/// Prints a value in the chosen format.
 pub(crate) fn print<T: Serialize>(value: &T, as_text: impl FnOnce(&T) -> String) -> Result<()> {
     let text = in_chosen_form(value, as_text)?;
     match FORMAT.get() {
-        // An empty list has no lines.
+        // An empty list has no lines in this format.
         Some(OutputFormat::Ndjson) if text.is_empty() => Ok(()),
         _ => say(&text),
     }
 }
 
-/// A value in the chosen format, without a final newline. Empty for an empty list.
+/// Returns a value in the chosen format, without a final newline. Empty for an empty list.
 pub(crate) fn in_chosen_form<T: Serialize>(
     value: &T,
     as_text: impl FnOnce(&T) -> String,
@@ -101,17 +102,17 @@ pub(crate) fn say(text: &str) -> Result<()> {
     }
 }
 
-/// The text of a table, without trailing blanks.
+/// Returns the text of a table, without trailing spaces.
 pub(crate) fn render(table: &Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// Bytes in the manner of `df -h`: 1.5GiB.
+/// Formats a number of bytes like `df -h`: 1.5GiB.
 pub(crate) fn size(bytes: u64) -> String {
     scaled(bytes, 1024, &["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"])
 }
 
-/// A count in the manner of `df -hi`: 1.5M.
+/// Formats a count like `df -hi`: 1.5M.
 pub(crate) fn count(number: u64) -> String {
     scaled(number, 1000, &["", "k", "M", "G", "T", "P", "E"])
 }
@@ -129,7 +130,7 @@ fn scaled(number: u64, step: u64, units: &[&str]) -> String {
     format!("{:.1}{}", number as f64 / factor as f64, units[scale])
 }
 
-/// A span of time in its largest fitting unit: 850ms, 4.2s, 3.0min, 5.0h, 2.0d.
+/// Formats a duration in its largest fitting unit: 850ms, 4.2s, 3.0min, 5.0h, 2.0d.
 pub(crate) fn span(milliseconds: u64) -> String {
     let units = [("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)];
     match units.iter().find(|(_, factor)| milliseconds >= *factor) {
@@ -138,10 +139,11 @@ pub(crate) fn span(milliseconds: u64) -> String {
     }
 }
 
-/// A point in time, UTC, as RFC 3339 has it: 2026-11-21T18:50:20Z.
+/// Formats a time in UTC by RFC 3339: 2026-11-21T18:50:20Z.
 pub(crate) fn utc(time: Timestamp) -> String {
     let (days, second) = (time.seconds.div_euclid(86_400), time.seconds.rem_euclid(86_400));
-    // Years that begin in March, in eras of 400 of them: the leap day is the last of its year.
+    // Counts years from March 1, in eras of 400 years, so that a leap day is the last day of its
+    // year.
     let day_in_all = days + 719_468;
     let (era, day) = (day_in_all.div_euclid(146_097), day_in_all.rem_euclid(146_097));
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
@@ -154,7 +156,7 @@ pub(crate) fn utc(time: Timestamp) -> String {
     format!("{year:04}-{month:02}-{day_of_month:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// A share in percent.
+/// Formats `part` of `whole` in percent.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
     match whole {
         0 => "-".into(),

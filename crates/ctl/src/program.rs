@@ -1,4 +1,5 @@
-//! This program as a process: the name it was called by, and how it starts itself again.
+//! The executable of this process: the name that the caller used for it, and how it starts itself
+//! again.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
@@ -11,14 +12,15 @@ pub(crate) fn is_mount_helper(program: &OsStr) -> bool {
     name == "mount.skep" || name == "mount.fuse.skep"
 }
 
-/// This program, to be run again: this very one, even if its file was replaced by a newer build.
+/// Returns a command that runs this very executable again, even if its file has been replaced by a
+/// newer build.
 pub(crate) fn program() -> Command {
     let mut command = Command::new("/proc/self/exe");
-    // Under a helper name, the new process would parse its arguments as those of mount(8).
+    // Under the name of the mount helper, the new process would parse its arguments like mount(8).
     let name = std::env::args_os().next().filter(|name| !is_mount_helper(name));
     command.arg0(name.unwrap_or_else(|| "skep".into()));
-    // The process that waits for this one must not receive the notifications of its children, and
-    // may have ended.
+    // The process that waits for this one must not receive the notifications of the new process.
+    // The waiting process may also have exited.
     command.env_remove("NOTIFY_SOCKET");
     command
 }

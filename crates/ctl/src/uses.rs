@@ -1,5 +1,5 @@
-//! The users of a cluster: its clients, from management, and their sessions, open files and locks,
-//! from metadata targets. Requests them page by page.
+//! How clients use a cluster: the clients, as management lists them, and their sessions, open files
+//! and locks, as metadata targets list them. The lists are requested page by page.
 
 use crate::access::{Access, PATIENCE};
 use serde::Serialize;
@@ -11,20 +11,20 @@ use skep_wire::metadata::{ListSessions, SessionEntry};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// A cluster with its clients, and a router to its metadata groups.
+/// A cluster with its clients, and a router for requests to its metadata groups.
 pub(crate) struct Users {
     pub(crate) map: ClusterMap,
     pub(crate) clients: BTreeMap<NodeId, ClientEntry>,
     router: Rc<Router>,
 }
 
-/// The options of each request.
+/// Returns the call options for each request.
 fn options() -> CallOptions {
     CallOptions { time_left: Some(PATIENCE), ..CallOptions::default() }
 }
 
 impl Users {
-    /// Gets the map and all clients from management.
+    /// Gets the cluster map and all clients from management.
     pub(crate) async fn of(access: &Access) -> Result<Self> {
         let map = access.map().await?;
         let mut clients = BTreeMap::new();
@@ -39,13 +39,13 @@ impl Users {
         Ok(Self { map, clients, router })
     }
 
-    /// The metadata groups.
+    /// Returns the ids of the metadata groups.
     pub(crate) fn groups(&self) -> Vec<GroupId> {
         let groups = self.map.groups.iter().filter(|group| group.kind == TargetKind::Metadata);
         groups.map(|group| group.id).collect()
     }
 
-    /// All sessions of one group.
+    /// Returns all sessions at one group.
     pub(crate) async fn sessions(&self, group: GroupId) -> Result<Vec<SessionEntry>> {
         let mut sessions = Vec::new();
         let mut after = Some(SessionId::default());
@@ -58,7 +58,8 @@ impl Users {
         Ok(sessions)
     }
 
-    /// The sessions that have a file open or locked. Without an inode, all files of a group.
+    /// Returns the sessions that have a file open or locked. `None` as the inode means all files of
+    /// a group.
     pub(crate) async fn uses(
         &self,
         group: GroupId,
@@ -78,7 +79,7 @@ impl Users {
         Ok(uses)
     }
 
-    /// Adds the target and the way out to an error of a group.
+    /// Adds the target, and a hint how to fix it, to an error of a group.
     fn explain(&self, group: GroupId, error: &Error) -> Error {
         let target = self.map.primary(group);
         let node = target.and_then(|target| self.map.node(target.node));
@@ -94,27 +95,28 @@ impl Users {
         Error::new(error.code(), what)
     }
 
-    /// Host and mount point of a client. Empty if management no longer lists the client.
+    /// Returns the host and mount point of a client. Both are empty if management no longer lists
+    /// the client.
     pub(crate) fn place(&self, client: NodeId) -> (String, String) {
         let client = self.clients.get(&client);
         client.map(|it| (it.host.clone(), it.mount_point.clone())).unwrap_or_default()
     }
 }
 
-/// A lock, or a wait for one, as commands print it.
+/// A lock that is held or waited for, as commands print it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Lock {
     pub(crate) pid: u32,
     pub(crate) kind: &'static str,
     pub(crate) mode: &'static str,
     start_byte: u64,
-    /// Byte after the range. `None` means the end of the file.
+    /// The first byte after the range. `None` means that the range extends to the end of the file.
     end_byte: Option<u64>,
     pub(crate) is_waiting: bool,
 }
 
 impl Lock {
-    /// The locks that a session holds in a file, then the locks that it waits for.
+    /// Returns the locks that a session holds on a file, followed by the locks that it waits for.
     pub(crate) fn all_of(used: &FileUse) -> impl Iterator<Item = Self> {
         let held = used.held.iter().map(|lock| Self::of(lock, false));
         held.chain(used.waiting.iter().map(|lock| Self::of(lock, true)))
@@ -138,7 +140,7 @@ impl Lock {
         }
     }
 
-    /// The locked range for people.
+    /// Formats the locked range for people.
     pub(crate) fn range(&self) -> String {
         match (self.start_byte, self.end_byte) {
             (start, Some(end)) => format!("{start} to {end}"),

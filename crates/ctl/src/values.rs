@@ -1,5 +1,6 @@
-//! Values that completion and help suggest. The parser accepts any other value too, since the
-//! command's own error is better: it names the object and the existing values.
+//! Values that shell completion and help suggest. The parser accepts any other value too: the error
+//! of the command is better than that of the parser, since it names the object and the existing
+//! values.
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Arg, Command};
@@ -7,8 +8,8 @@ use skep_cluster::settings::SETTINGS;
 use skep_types::pattern::Chooser;
 use std::ffi::OsStr;
 
-/// Parses any text, and suggests some values. A function computes them on demand, since most
-/// commands never need them.
+/// A parser that accepts any text, and suggests some values. A function computes the values on
+/// demand, since most commands never need them.
 #[derive(Debug, Clone)]
 pub(crate) struct Known(fn() -> Vec<&'static str>);
 
@@ -29,37 +30,37 @@ impl TypedValueParser for Known {
     }
 }
 
-/// Names of settings of the cluster.
+/// Suggests the names of the cluster's settings.
 pub(crate) fn settings() -> Known {
     Known(|| SETTINGS.iter().map(|setting| setting.name).collect())
 }
 
-/// Ways to choose targets.
+/// Suggests the policies that choose targets.
 pub(crate) fn choosers() -> Known {
     Known(|| Chooser::ALL.iter().map(|(_, word)| *word).collect())
 }
 
-/// Transports of a mount.
+/// Suggests the transports of a mount.
 pub(crate) fn transports() -> Known {
     Known(|| vec!["auto", "uring", "device"])
 }
 
-/// Levels of logs.
+/// Suggests log levels.
 pub(crate) fn levels() -> Known {
     Known(|| vec!["error", "warn", "info", "debug", "trace"])
 }
 
-/// Levels of the log of a running service.
+/// Suggests log levels for a running service, including `default`.
 pub(crate) fn levels_and_default() -> Known {
     Known(|| vec!["error", "warn", "info", "debug", "trace", "default"])
 }
 
-/// Ready shapes of labs.
+/// Suggests the predefined shapes of labs.
 pub(crate) fn shapes() -> Known {
     Known(|| skep_lab::shapes().iter().map(|shape| shape.name).collect())
 }
 
-/// Plans of studies that are ready to run.
+/// Suggests the predefined plans of studies.
 pub(crate) fn plans() -> Known {
     Known(|| vec!["scenario1", "scenario2", "concurrent", "small", "site"])
 }

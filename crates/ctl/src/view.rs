@@ -1,4 +1,4 @@
-//! Parts of the cluster map as lists show them, in tables and JSON.
+//! Parts of the cluster map, as commands list them in tables and JSON.
 
 use crate::output::{count, percent, render, size, table};
 use serde::Serialize;
@@ -6,7 +6,7 @@ use skep_cluster::state::kind_word;
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability};
 use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, Target, TargetKind};
 
-/// A node in a list.
+/// A node, as one entry of a list.
 #[derive(Debug, Serialize)]
 pub(crate) struct NodeLine {
     pub(crate) id: u32,
@@ -19,7 +19,7 @@ pub(crate) struct NodeLine {
     pub(crate) version: String,
 }
 
-/// A target in a list.
+/// A target, as one entry of a list.
 #[derive(Debug, Serialize)]
 pub(crate) struct TargetLine {
     pub(crate) id: u32,
@@ -35,13 +35,14 @@ pub(crate) struct TargetLine {
     pub(crate) free_bytes: u64,
     pub(crate) total_inodes: u64,
     pub(crate) free_inodes: u64,
-    /// Equal for targets on the same file system, which share its free space.
+    /// Identifies the file system of the target. Targets on the same file system share its free
+    /// space.
     pub(crate) file_system: String,
     #[serde(skip)]
     capacity: Capacity,
 }
 
-/// Reachability as a word.
+/// Returns the name of a reachability state.
 pub(crate) fn reachability(state: Reachability) -> &'static str {
     match state {
         Reachability::Online => "Online",
@@ -50,7 +51,7 @@ pub(crate) fn reachability(state: Reachability) -> &'static str {
     }
 }
 
-/// A kind of target as a word.
+/// Returns the name of a kind of target.
 pub(crate) fn target_kind(kind: TargetKind) -> &'static str {
     match kind {
         TargetKind::Metadata => "metadata",
@@ -58,7 +59,7 @@ pub(crate) fn target_kind(kind: TargetKind) -> &'static str {
     }
 }
 
-/// The capacity pool as a word.
+/// Returns the name of a capacity pool.
 pub(crate) fn pool(pool: CapacityPool) -> &'static str {
     match pool {
         CapacityPool::Normal => "normal",
@@ -67,7 +68,7 @@ pub(crate) fn pool(pool: CapacityPool) -> &'static str {
     }
 }
 
-/// Consistency as a word.
+/// Returns the name of a consistency state.
 pub(crate) fn consistency(state: Consistency) -> &'static str {
     match state {
         Consistency::Good => "Good",
@@ -76,12 +77,12 @@ pub(crate) fn consistency(state: Consistency) -> &'static str {
     }
 }
 
-/// A node's failure domain, if it has one.
+/// Returns the failure domain of a node, if it has one.
 pub(crate) fn domain(node: &Node) -> Option<String> {
     Some(node.domain.clone()).filter(|domain| !domain.is_empty())
 }
 
-/// All nodes, servers before clients.
+/// Returns all nodes, servers before clients.
 pub(crate) fn nodes(map: &ClusterMap) -> Vec<NodeLine> {
     let mut nodes: Vec<_> = map.nodes.iter().collect();
     nodes.sort_by_key(|node| (node.kind, node.id));
@@ -98,10 +99,11 @@ pub(crate) fn nodes(map: &ClusterMap) -> Vec<NodeLine> {
     nodes.iter().map(line).collect()
 }
 
-/// Finds a node by its id, with or without the letter, or by its name.
+/// Finds a node by its name or id. The letter of the id may be omitted.
 ///
 /// # Errors
-/// `NotFound` with the way out; `InvalidArgument` if several nodes have the name.
+/// - `NotFound` if there is no such node, with a hint how to list the nodes.
+/// - `InvalidArgument` if several nodes have the name.
 pub(crate) fn node_named<'a>(map: &'a ClusterMap, text: &str) -> Result<&'a Node> {
     let is_called_so = |node: &&Node| {
         node.name == text || node.id.to_string() == text || node.id.raw().to_string() == text
@@ -126,7 +128,7 @@ pub(crate) fn node_named<'a>(map: &'a ClusterMap, text: &str) -> Result<&'a Node
     }
 }
 
-/// All targets, metadata before storage.
+/// Returns all targets, metadata before storage.
 pub(crate) fn targets(map: &ClusterMap) -> Vec<TargetLine> {
     let mut targets: Vec<&Target> = map.targets.iter().collect();
     targets.sort_by_key(|target| (target.kind, target.id));
@@ -150,8 +152,8 @@ pub(crate) fn targets(map: &ClusterMap) -> Vec<TargetLine> {
     targets.iter().map(line).collect()
 }
 
-/// Free space of all targets, by class, in the format of `beegfs-df`. Targets on the same file
-/// system count once in the total.
+/// Returns a table with the free space of all targets by class, in the format of `beegfs-df`.
+/// Targets on the same file system count once in the total.
 pub(crate) fn df(lines: &[TargetLine]) -> String {
     let class = |kind: &str, title: &str| {
         let titles = ["TargetID", "Pool", ">Total", ">Free", ">%", ">ITotal", ">IFree", ">%"];
@@ -182,7 +184,7 @@ pub(crate) fn df(lines: &[TargetLine]) -> String {
     class("metadata", "METADATA SERVERS") + "\n" + &class("storage", "STORAGE TARGETS")
 }
 
-/// Heading of a class of nodes.
+/// Returns the heading for a kind of node.
 pub(crate) fn class_title(kind: NodeKind) -> &'static str {
     match kind {
         NodeKind::Management => "Management",

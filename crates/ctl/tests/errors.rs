@@ -1,8 +1,9 @@
-//! The catalogue of errors: each message names its object and a fact, and each way out that it
-//! names exists.
+//! Checks the error messages of commands: each names its object and what went wrong, and each
+//! command or option that it recommends exists.
 //!
-//! Two sources are checked: errors that commands report without a cluster, and all texts in the
-//! sources of this crate and of skep-lab, of which some errors need a cluster to occur.
+//! Two sources are checked: errors that commands report without a cluster, and all string literals
+//! in the sources of this crate and of skep-lab. The latter include errors that occur only with a
+//! cluster.
 
 use skep_types::ErrorCode;
 use std::collections::BTreeMap;
@@ -10,10 +11,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Phrases that are unclear, or no English.
+/// Phrases that are unclear or not idiomatic.
 const FORBIDDEN: [&str; 6] = ["is no ", "is none", "none of", "can't", "couldn't", "nobody"];
 
-/// The help of each command by the name of the command, such as `skep node list`.
+/// The help text of each command, by its full name, such as `skep node list`.
 struct Commands(BTreeMap<String, String>);
 
 impl Commands {
@@ -31,7 +32,7 @@ impl Commands {
         Self(pages.map(|entry| page(entry.expect("an entry").path())).collect())
     }
 
-    /// Whether the help of `name`, or of any command if it is empty, has an option.
+    /// Whether the help of the command `name` lists an option. An empty name means any command.
     fn has_option(&self, name: &str, option: &str) -> bool {
         let mut pages = self.0.iter().filter(|(command, _)| name.is_empty() || *command == name);
         pages.any(|(_, text)| {
@@ -40,9 +41,9 @@ impl Commands {
         })
     }
 
-    /// Checks that each command and each option that a text names exists.
+    /// Checks that each command and option that a text names exists.
     fn check(&self, text: &str) {
-        // Every second piece stands between backticks.
+        // Every second piece is between backticks.
         for (index, piece) in text.split('`').enumerate() {
             let is_command = index % 2 == 1 && piece.starts_with("skep ");
             let name = if is_command { self.command_in(piece, text) } else { String::new() };
@@ -56,7 +57,7 @@ impl Commands {
         }
     }
 
-    /// The command in a line such as `skep node list --output json`.
+    /// Returns the name of the command in a line such as `skep node list --output json`.
     fn command_in(&self, line: &str, text: &str) -> String {
         let words: Vec<&str> = line.split(' ').collect();
         let names = (2..=words.len()).rev().map(|len| words[..len].join(" "));
@@ -74,10 +75,11 @@ fn check_phrases(text: &str) {
     }
 }
 
-/// An error that needs no cluster: arguments, name of the code, exit code, object, way out.
+/// An error that needs no cluster: arguments, name of the error code, exit code, object, and hint
+/// how to fix it.
 type Row<'a> = (Vec<&'a str>, &'a str, i32, &'a str, &'a str);
 
-/// Runs a command in a directory in which no cluster is mounted, and checks its error.
+/// Runs a command in a directory without a cluster, and checks its error.
 fn check_row(commands: &Commands, directory: &Path, row: &Row) {
     let (arguments, code, exit_code, object, way_out) = row;
     let mut command = Command::new(env!("CARGO_BIN_EXE_skep"));
@@ -228,14 +230,14 @@ fn errors_without_a_cluster_name_object_and_way_out() {
     }
 }
 
-/// The string literals of a source file outside of comments and tests.
+/// Returns the string literals of a source file, without comments and tests.
 fn literals(source: &str) -> Vec<String> {
     let product = source.split("#[cfg(test)]").next().unwrap_or_default();
     let is_code = |line: &&str| !line.trim_start().starts_with("//");
     let code: Vec<&str> = product.lines().filter(is_code).collect();
     let code = code.join("\n").replace("\\\"", "'").replace("'\"'", "");
     let literals = code.split('"').skip(1).step_by(2);
-    // A backslash at the end of a line joins it with the next one.
+    // A backslash at the end of a line joins it with the next line.
     let join = |text: &str| text.split("\\\n").map(str::trim_start).collect::<String>();
     literals.map(join).collect()
 }
@@ -260,7 +262,7 @@ fn every_text_names_existing_commands_and_options() {
     let mut count = 0;
     for path in sources {
         let source = fs::read_to_string(&path).expect("a source file");
-        // Texts have several words; others are arguments of programs.
+        // Messages have more than three words; shorter literals are arguments of programs.
         let is_text = |text: &String| text.split(' ').count() > 3 && !text.starts_with("ip ");
         for text in literals(&source).into_iter().filter(is_text) {
             check_phrases(&text);

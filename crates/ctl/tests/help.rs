@@ -1,4 +1,4 @@
-//! Help, completion and manual pages: there for every command, and with its examples.
+//! Help, completion and manual pages: each command has them, with its examples.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ fn stdout_of(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("it prints text")
 }
 
-/// The files in a directory without their ending.
+/// Returns the names of the files in a directory, without their extension.
 fn names(directory: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(directory).expect("a directory");
     let name = |entry: std::io::Result<fs::DirEntry>| {
@@ -33,7 +33,7 @@ fn every_command_has_a_manual_page_and_help_with_its_examples() {
     let place = tempfile::tempdir().expect("a place");
     let (roff, pages) = (place.path().join("man"), place.path().join("pages"));
     let text = |path: &Path| path.display().to_string();
-    // The command counts only new files.
+    // The command reports only files that it creates, so its directories must exist before.
     fs::create_dir_all(roff.join("man1")).expect("made");
     fs::write(roff.join("man1/other.1"), "of others").expect("written");
     let wrote = stdout_of(&["man", "--dir", &text(&roff)]);
@@ -50,7 +50,7 @@ fn every_command_has_a_manual_page_and_help_with_its_examples() {
         let file = roff.join(format!("man{section}/{command}.{section}"));
         let manual = fs::read_to_string(file).expect("a page");
         assert!(manual.contains(&format!(".TH {command} {section}")), "{manual}");
-        // Roff writes dashes as `\\-`.
+        // Roff escapes dashes as `\\-`.
         let plain = manual.replace("\\-", "-");
         let page = fs::read_to_string(pages.join(format!("{command}.md"))).expect("a page");
         let example = page.lines().find(|line| line.starts_with("  skep ")).expect("an example");
@@ -80,7 +80,7 @@ fn completion_scripts_know_all_commands_and_are_scripts() {
     let place = tempfile::tempdir().expect("a place");
     let path = place.path().join("skep.bash");
     fs::write(&path, stdout_of(&["completion", "bash"])).expect("written");
-    // Runs the real shell, and reads its completions of the last word.
+    // Runs the real shell, and returns its completions of the last word of a line.
     let completed = |line: &str| {
         let ask = "source $1; shift; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); \
                    _skep skep \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD - 1]}\"; \
@@ -111,7 +111,7 @@ fn completion_scripts_know_all_commands_and_are_scripts() {
     ] {
         assert_eq!(completed(line), words, "{line}");
     }
-    // The command itself explains unknown values; the parser of the command line does not.
+    // The command, not the parser of the command line, reports an unknown value.
     let unknown = skep(&["config", "get", "colour"]);
     let errors = String::from_utf8_lossy(&unknown.stderr);
     assert!(errors.contains("there is no setting 'colour'; there are lease, "), "{errors}");

@@ -1,5 +1,5 @@
-//! The units in packaging/systemd, against the program that they start: command lines, settings,
-//! mount options. Nothing here needs a running systemd.
+//! Checks the units in packaging/systemd against the program that they start: command lines,
+//! settings, mount options. Needs no running systemd.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,14 +8,14 @@ use std::process::Command;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_skep");
 
-/// Sections of a unit: their keys with all values, in order.
+/// The sections of a unit, each with its keys and values in order.
 type Unit = BTreeMap<String, Vec<(String, String)>>;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd")
 }
 
-/// All units by file name, with their text.
+/// Returns the text of all units by file name.
 fn units() -> BTreeMap<String, String> {
     let entries = fs::read_dir(folder()).expect("packaging/systemd");
     let read = |entry: std::io::Result<fs::DirEntry>| {
@@ -75,7 +75,8 @@ fn command_line_of_each_service_unit_is_accepted() {
         assert_eq!(value(&unit, "Unit", "Before"), "remote-fs-pre.target");
         let wanted = value(&unit, "Unit", "Wants");
         assert!(wanted.split(' ').any(|it| it == "remote-fs-pre.target"), "{wanted}");
-        // The sample that the unit's comment names is a valid file for that command line.
+        // The sample configuration that the unit's comment names is valid for the unit's command
+        // line.
         let sample = run(Path::new(PROGRAM), &[kind, "--print-sample"]);
         let config = place.path().join(format!("{kind}-a.toml"));
         let directory = format!("directory = \"{}\"", place.path().join(kind).display());
@@ -108,7 +109,7 @@ fn mount_skep_accepts_the_example_mount_unit() {
     assert_eq!((field("Where").as_str(), field("Type").as_str()), ("/mnt/skep", "skep"));
     let options = field("Options");
     assert!(options.split(',').any(|option| option == "_netdev"), "{options}");
-    // The mount gives up before systemd does, and reports the reason.
+    // The mount gives up before systemd does, so that the mount reports the reason.
     let seconds = |text: &str| text.parse::<u32>().expect("seconds");
     let retry = options.split(',').find_map(|option| option.strip_prefix("retry="));
     assert!(seconds(retry.expect("it waits")) < seconds(&field("TimeoutSec")), "{options}");
@@ -119,13 +120,13 @@ fn mount_skep_accepts_the_example_mount_unit() {
     run(&helper, &[&field("What"), &directory, "-f", "-o", &options]);
 }
 
-/// Needs no running systemd, but its program: Debian's package `systemd`.
+/// Needs the package `systemd` (on Debian), but no running systemd.
 #[test]
 fn systemd_finds_nothing_wrong_with_the_units() {
     let place = tempfile::tempdir().expect("a place");
     let mut names = Vec::new();
     for (name, text) in units() {
-        // Replaces instance names, and the path of the program by one that exists.
+        // Inserts an instance name, and replaces the path of the program by one that exists.
         let name = name.replace('@', "@a");
         let text = text.replace("/usr/bin/skep", PROGRAM);
         fs::write(place.path().join(&name), text).expect("written");
@@ -138,7 +139,7 @@ fn systemd_finds_nothing_wrong_with_the_units() {
         .output()
         .expect("systemd-analyze can be run: install Debian's package systemd");
     let errors = String::from_utf8_lossy(&output.stderr);
-    // Warnings about units of other packages do not count.
+    // Warnings about units of other packages are ignored.
     let ours: Vec<_> = errors.lines().filter(|line| line.contains("skep")).collect();
     assert_eq!(ours, Vec::<&str>::new(), "{errors}");
     assert!(output.status.success(), "{errors}");

@@ -1,5 +1,5 @@
-//! The program from outside, without mounts: configuration, directories, tokens, restarts, and
-//! error messages.
+//! Tests the program as a black box, without mounts: configuration, directories, tokens, restarts,
+//! and error messages.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -12,7 +12,7 @@ fn skep(arguments: &[&str]) -> Output {
     command.args(arguments).output().expect("the program can be run")
 }
 
-/// Runs a command that must succeed; returns its standard output.
+/// Runs a command that must succeed, and returns its standard output.
 fn stdout_of(arguments: &[&str]) -> String {
     let output = skep(arguments);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -20,7 +20,7 @@ fn stdout_of(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("it prints text")
 }
 
-/// Runs a command that must fail; returns the error and the exit code.
+/// Runs a command that must fail, and returns its error and exit code.
 fn refused(arguments: &[&str]) -> (String, i32) {
     let output = skep(arguments);
     assert!(!output.status.success(), "{arguments:?} should fail");
@@ -32,7 +32,7 @@ fn refusal(arguments: &[&str]) -> String {
     refused(arguments).0
 }
 
-/// A service that is killed at the end.
+/// A service process that is killed when this is dropped.
 struct Service(Child);
 
 impl Service {
@@ -65,7 +65,7 @@ impl Place {
         self.path(name).display().to_string()
     }
 
-    /// Creates the management directory of a new cluster.
+    /// Creates the management directory of a new cluster, and returns its path.
     fn cluster(&self, name: &str) -> String {
         let directory = self.text(name);
         stdout_of(&["management", "--init", "--directory", &directory, "--listen", "127.0.0.1:0"]);
@@ -195,7 +195,7 @@ fn management_keeps_address_and_state_after_a_kill() {
     assert_eq!(read(&place.path("management/address")), address);
     wait_online();
     assert_eq!(targets()[0]["id"], before[0]["id"]);
-    // There is no storage service: that is a problem, and an exit code.
+    // A missing storage service is a problem, which the exit code reports.
     let check = skep(&["health", "check", "--cluster", &management]);
     let text = String::from_utf8_lossy(&check.stdout);
     assert!(text.contains("the cluster has no storage service"), "{text}");
@@ -235,7 +235,7 @@ fn log_rotation_at_the_limit_loses_no_line() {
     while !skep(&["node", "list", "--cluster", &management]).status.success() {
         assert!(Instant::now() < deadline, "management answers");
     }
-    // Management logs a line for each connection that closes without a message.
+    // Management logs a line for each connection that a peer closes without a message.
     let address = read(&place.path("management/address"));
     let old = place.path("log.old");
     let both = || std::fs::read_to_string(&old).unwrap_or_default() + &read(&log);

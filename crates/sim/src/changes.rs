@@ -11,26 +11,27 @@ use skep_types::{ACCESS_ACL, ClusterMap, DEFAULT_ACL, FileKind, InodeId, Session
 use skep_wire::metadata::Step;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The changes of a batch, as far as the reference model covers them.
+/// The changes of a batch that the reference model covers.
 #[derive(Default)]
 pub(crate) struct Changes {
     pub(crate) slots: Vec<(SessionId, u32, SlotRecord)>,
     pub(crate) slots_gone: Vec<(SessionId, u32)>,
     pub(crate) sessions_ended: Vec<SessionId>,
-    /// Files that a session has no longer open.
+    /// Files that a session no longer has open.
     pub(crate) closed: Vec<(SessionId, InodeId)>,
     pub(crate) recovered_sizes: Vec<InodeId>,
     pub(crate) inodes: BTreeMap<InodeId, Option<InodeRecord>>,
-    /// Extended attributes: inode, name, value.
+    /// Changed extended attributes: inode, name, new value. `None` means that the attribute was
+    /// removed.
     pub(crate) xattrs: Vec<(InodeId, Vec<u8>, Option<Vec<u8>>)>,
-    /// Inline bytes: inode and stored bytes.
+    /// Changed inline bytes: inode, stored bytes.
     pub(crate) inline: Vec<(InodeId, Vec<u8>)>,
     pub(crate) dentries: Vec<(InodeId, u64, Option<DentryRecord>)>,
     pub(crate) locks: Vec<(LockOwner, Option<FileLocksRecord>)>,
-    /// Directories that this target has prepared for another target, with the step that creates
-    /// them.
+    /// Directories that this target has prepared in a transaction with another target, each with
+    /// the step that creates it.
     pub(crate) prepared: Vec<(InodeId, Step)>,
-    /// Lock owners whose locks were freed because their session has ended.
+    /// Lock owners whose locks were released because their session has ended.
     pub(crate) freed_by_end: BTreeSet<LockOwner>,
 }
 
@@ -60,8 +61,8 @@ impl Changes {
                     changes.sessions_ended.push(SessionId::new(id));
                 }
             } else if key.starts_with(&sizes) {
-                // The size was recovered. Or it was recovered and must be recovered again, because
-                // another writer died in this batch.
+                // Either the size was recovered, or it was recovered and must be recovered again,
+                // because another writer died in this batch.
                 changes.recovered_sizes.push(InodeId::new(id));
             } else if key.starts_with(&prepared) {
                 let record: Option<PreparedRecord> = value.map(decode).transpose()?;
@@ -86,7 +87,7 @@ fn decode<T: Codec>(value: &[u8]) -> Result<T, String> {
     T::from_bytes(value).map_err(|error| format!("a malformed value: {error}"))
 }
 
-/// The bytes of an inline record; empty if there is no record.
+/// Returns the bytes of an inline record; empty if there is no record.
 pub(crate) fn inline_bytes(value: Option<&[u8]>) -> Result<Vec<u8>, String> {
     let Some(value) = value else { return Ok(Vec::new()) };
     let record: InlineRecord = decode(value)?;
@@ -100,7 +101,7 @@ fn prepared_directory(record: PreparedRecord) -> Option<(InodeId, Step)> {
 }
 
 /// Checks that a new directory equals its prepared step. Only inherited settings are compared: the
-/// parent directory may have been changed in the same batch, before or after the new directory was
+/// same batch may also have changed the parent directory, before or after the new directory was
 /// created.
 pub(crate) fn fits_prepared(new: &Inode, prepared: &Step) -> Result<(), String> {
     let Step::MakeDirectoryInode {
@@ -148,7 +149,7 @@ fn fits_names(model: &Model, changes: &Changes, map: &ClusterMap) -> Result<(), 
 }
 
 /// Checks that the locks in a batch equal the locks of the reference model. `early` means that the
-/// model has not yet freed the locks of ended sessions.
+/// model has not yet released the locks of ended sessions.
 fn fits_locks(model: &Model, changes: &Changes, early: bool) -> Result<(), String> {
     for (owner, record) in &changes.locks {
         if early && changes.freed_by_end.contains(owner) {
@@ -156,8 +157,8 @@ fn fits_locks(model: &Model, changes: &Changes, early: bool) -> Result<(), Strin
         }
         let inode = model.inodes.get(&owner.inode);
         if inode.is_none() && record.is_some() {
-            // A lock that a client sets after it has closed the file may stay until its session
-            // ends.
+            // A lock that a client sets after it has closed the file may remain until the client's
+            // session ends.
             continue;
         }
         let expected = inode.and_then(|it| it.locks.get(&(owner.session, owner.kind, owner.owner)));
@@ -171,7 +172,7 @@ fn fits_locks(model: &Model, changes: &Changes, early: bool) -> Result<(), Strin
     Ok(())
 }
 
-/// Checks the settings of an inode, set or inherited, against the reference model.
+/// Checks the settings of an inode, whether set or inherited, against the reference model.
 fn fits_settings(record: &InodeRecord, expected: &Inode) -> Result<(), String> {
     let attributes = &record.attributes;
     let inode = attributes.inode;
@@ -191,7 +192,7 @@ fn fits_settings(record: &InodeRecord, expected: &Inode) -> Result<(), String> {
 }
 
 /// Checks that the entries and inodes in a batch equal the reference model. `early` means that
-/// recovered sizes are not yet applied to the model.
+/// recovered sizes have not been applied to the model yet.
 pub(crate) fn fits(
     model: &Model,
     changes: &Changes,

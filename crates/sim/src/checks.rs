@@ -1,5 +1,6 @@
-//! The checkers that run at the end: they read the stores of all targets, key by key, when no
-//! operation is under way any more. Each checker documents what it verifies and what it does not.
+//! The checkers that run at the end of a run, when no operation is in flight any more. The checkers
+//! read the stores of all targets, key by key. Each checker documents what it verifies and what it
+//! does not verify.
 
 use crate::changes::inline_bytes;
 use crate::model::Model;
@@ -23,13 +24,13 @@ pub(crate) struct StoredState {
     opens: BTreeMap<InodeId, OpenCounts>,
     session_opens: Vec<(SessionId, InodeId, OpenCounts)>,
     locks: BTreeMap<LockOwner, FileLocksRecord>,
-    /// The same locks, as the targets have them in memory.
+    /// The locks in the memory of the targets, which must be the same.
     held: BTreeMap<LockOwner, Vec<LockedRange>>,
     sessions: BTreeSet<SessionId>,
     slots: BTreeSet<SessionId>,
     xattrs: BTreeMap<InodeId, BTreeMap<Vec<u8>, Vec<u8>>>,
     inline: BTreeMap<InodeId, Vec<u8>>,
-    /// Unfinished work: prepared transactions, decisions, removals, sizes to recover.
+    /// Unfinished work: prepared transactions, decisions, removals, and sizes to recover.
     unfinished: Vec<String>,
 }
 
@@ -38,8 +39,8 @@ fn decode<T: Codec>(key: &[u8], value: &[u8]) -> Result<T, String> {
 }
 
 impl StoredState {
-    /// Reads the stores of all targets. Each inode and entry must lie on the target that serves its
-    /// shard.
+    /// Reads the stores of all targets. Checks that each inode and entry is on the target that
+    /// serves its shard.
     pub(crate) fn read(world: &World) -> Result<Self, String> {
         let mut stored = Self::default();
         for (index, process) in world.targets.iter().enumerate() {
@@ -151,9 +152,9 @@ impl StoredState {
         Ok(())
     }
 
-    /// Verifies that entries point to inodes of their kind, that link counts and directory sizes
-    /// match the entries, that an inode without a name is open, and that no record of a removed
-    /// inode is left.
+    /// Verifies that entries point to inodes of their kind, and that link counts and directory
+    /// sizes match the entries. Also verifies that an inode without a name is open, and that no
+    /// record of a removed inode remains.
     pub(crate) fn check_counts(&self) -> Result<(), String> {
         let mut names: BTreeMap<InodeId, u32> = BTreeMap::new();
         for (directory, entries) in &self.entries {
@@ -195,9 +196,10 @@ impl StoredState {
         }
     }
 
-    /// Verifies that nothing leaks: no work is left, `alive` has every remaining session and slot,
-    /// the open counts are the sum over the sessions, and each chunk file has an inode. Targets
-    /// remember ended transactions and sessions for ten minutes: these records are not counted.
+    /// Verifies that nothing leaks: no work is left, and every remaining session and slot belongs
+    /// to a session in `alive`. The open counts must be the sums over the sessions, and each chunk
+    /// file must have an inode. The records of ended transactions and sessions are not counted,
+    /// since targets keep them for ten minutes.
     pub(crate) fn check_leaks(
         &self,
         alive: &BTreeSet<SessionId>,
@@ -244,7 +246,7 @@ impl StoredState {
         Ok(())
     }
 
-    /// Verifies that the stores equal the reference model. Owners and times are not compared.
+    /// Verifies that the stores equal the reference model. Does not verify owners and times.
     pub(crate) fn check_model(&self, model: &Model) -> Result<(), String> {
         if !self.inodes.keys().eq(model.inodes.keys()) {
             let stored: BTreeSet<_> = self.inodes.keys().collect();

@@ -1,4 +1,4 @@
-//! A simulated client. It uses sessions with slots and sequences exactly as a real client does
+//! A simulated client, which uses sessions, slots and sequences exactly like a real client
 //! (`crates/client`). Each of its tasks runs one operation at a time.
 
 use crate::inline::UnsyncedWrites;
@@ -13,17 +13,18 @@ use skep_wire::frame::{FLAG_DURABLE, Header};
 use skep_wire::metadata as md;
 use std::collections::BTreeMap;
 
-/// A client's process.
+/// The process of a client.
 #[derive(Debug)]
 pub(crate) struct ClientProcess {
-    /// Node id in the cluster. Each process gets a new one, and so does a client after an eviction.
+    /// Node id in the cluster. Each new process of a client gets a new id, and so does an evicted
+    /// client.
     pub(crate) node: NodeId,
     pub(crate) life: u64,
     pub(crate) is_running: bool,
     pub(crate) sessions: BTreeMap<GroupId, Session>,
     next_session: u32,
     pub(crate) next_handle: u64,
-    /// Number of the client's last wait for a lock.
+    /// Number of the client's most recent wait for a lock.
     pub(crate) last_wait: u64,
     pub(crate) tasks: Vec<Task>,
     pub(crate) handles: Vec<Handle>,
@@ -31,38 +32,38 @@ pub(crate) struct ClientProcess {
     pub(crate) notifications: Notifications,
 }
 
-/// A client's session with a group.
+/// A session of a client with a group.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) is_open: bool,
-    /// Last sequence sent in each task's slot.
+    /// The last sequence sent in the slot of each task.
     sequences: Vec<u64>,
-    /// Tasks that wait until the session is open.
+    /// Indexes of tasks that wait until the session is open.
     waiting: Vec<usize>,
     is_renewing: bool,
 }
 
-/// A file that a client has open.
+/// An open file of a client.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
-    /// Unique within the client.
+    /// Handle number, unique within the client.
     pub(crate) id: u64,
     pub(crate) inode: InodeId,
     pub(crate) mode: md::OpenMode,
     pub(crate) session: SessionId,
-    /// The request that opened it.
+    /// The request that opened the file.
     pub(crate) opened_by: InstanceId,
     pub(crate) generation: u64,
     pub(crate) pattern: Option<skep_types::StripePattern>,
     pub(crate) end: u64,
     /// Whether a reply or a notification has marked the file as shared.
     pub(crate) is_shared: bool,
-    /// Whether a task is closing or writing through this handle right now.
+    /// Whether a task is currently closing the handle or writing through it.
     pub(crate) is_busy: bool,
 }
 
-/// A sequence of operations, one at a time.
+/// A task of a client, which runs a sequence of operations.
 #[derive(Debug, Default)]
 pub(crate) struct Task {
     pub(crate) current: Option<Current>,
@@ -77,11 +78,11 @@ pub(crate) struct Current {
     instance: Option<InstanceId>,
     /// The session in which the request was sent.
     session: SessionId,
-    /// Number of notifications that had arrived when the request was sent.
+    /// Number of notifications that the client had received when it sent the request.
     notifications_before: usize,
-    /// For a listing: entries read so far.
+    /// The entries that a listing has read so far.
     seen: Vec<(Vec<u8>, InodeId)>,
-    /// For a write: handle, end, and number of messages under way.
+    /// The state of a write: handle, end of the range, and number of messages in flight.
     write: Option<Write>,
 }
 
@@ -102,13 +103,13 @@ impl Current {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Write {
-    /// Handle whose end the write moves.
+    /// The handle whose reported end the write changes.
     pub(crate) handle: u64,
     pub(crate) end: u64,
     pub(crate) under_way: usize,
 }
 
-/// Whether the error means that the group refuses the request's session.
+/// Whether the error means that the group does not accept the session of the request.
 pub(crate) fn is_lost(error: &Error) -> bool {
     matches!(error.code(), ErrorCode::StaleSession | ErrorCode::Evicted)
 }
@@ -142,7 +143,7 @@ impl ClientProcess {
         }
     }
 
-    /// Whether an operation is under way.
+    /// Whether the task has an operation in flight.
     pub(crate) fn is_busy(&self) -> bool {
         self.tasks.iter().any(|task| task.current.is_some())
     }
@@ -165,7 +166,7 @@ impl World {
         self.after(self.knobs.lease / 3, SimEvent::KeepAlive { client, life });
     }
 
-    /// Kills a client without a message to any server. Its sessions end with their leases.
+    /// Kills a client without a message to any server. Its sessions end when their leases expire.
     pub(crate) fn kill_client(&mut self, client: usize) {
         let process = &mut self.clients[client];
         if !process.is_running {
@@ -193,7 +194,7 @@ impl World {
         }
     }
 
-    /// Closes all sessions of a client, as an unmounted mount does.
+    /// Closes all sessions of a client, like a mount that is unmounted.
     pub(crate) fn unmount_client(&mut self, client: usize) {
         let open: Vec<_> = self.clients[client]
             .sessions
@@ -242,13 +243,13 @@ impl World {
         self.attempt(client, task);
     }
 
-    /// Begins a write. Its new end counts once all chunk files are written.
+    /// Begins a write. The client reports the new end only after all chunk files are written.
     pub(crate) fn begin_write(&mut self, client: usize, task: usize, write: Write, op: Op) {
         let current = Current::new(op, false, Some(write));
         self.clients[client].tasks[task].current = Some(current);
     }
 
-    /// Sends the operation of a task in the current session of its group.
+    /// Sends the operation of a task in the current session with its group.
     fn attempt(&mut self, client: usize, task: usize) {
         let process = &mut self.clients[client];
         let Some(current) = &process.tasks[task].current else { return };
@@ -328,7 +329,7 @@ impl World {
         if let Some(old) = process.sessions.get_mut(&group) {
             new.waiting = std::mem::take(&mut old.waiting);
         }
-        // A real client reopens these files. The simulated client drops the handles with their
+        // A real client reopens these files. The simulated client drops the handles and their
         // unreported writes.
         let lost_files = process.handles.iter().filter(|handle| handle.session == lost);
         self.unsure.extend(lost_files.map(|handle| handle.inode));
@@ -410,7 +411,7 @@ impl World {
             && current.op.is_of_wait()
             && is_lost(error)
         {
-            // The client has lost its locks, and the awaited lock with them.
+            // The client has lost its locks, and also its place in the queue for the lock.
             let (session, home) = (current.session, current.op.home());
             if let Some(group) = self.map.shard_group(home.shard()) {
                 self.replace_session(client, group, session, error);
@@ -431,8 +432,8 @@ impl World {
         self.end_operation(client, task, result.as_ref().ok().map(Vec::as_slice));
     }
 
-    /// Restarts an operation in a new session after the old one was lost. A close is not restarted:
-    /// the open was lost with the session.
+    /// Restarts an operation in a new session after the old session was lost. A close is not
+    /// restarted, since the open was lost with the session.
     fn restart_operation(&mut self, client: usize, task: usize, lost: SessionId, why: &Error) {
         let Some(current) = &self.clients[client].tasks[task].current else { return };
         let needs_session = matches!(current.op, Op::Close(_) | Op::CloseMany(_));

@@ -1,10 +1,10 @@
-//! The simulated disk of a metadata target's log: real bytes in segments. A power loss drops or
-//! tears the bytes that were not synced.
+//! The simulated disk of a metadata target's log: bytes in segments. A power loss drops or tears
+//! the bytes that were not synced.
 //!
 //! # State after a power loss
-//! All bytes that a finished sync covered survive. Of the rest, any set of 512-byte sectors
-//! survives: a lost sector reads as zeros, or the segment is shorter. A kill of the process keeps
-//! all bytes.
+//! All bytes that a finished sync covered survive. Of the other bytes, any set of 512-byte sectors
+//! survives: a lost sector reads as zeros, or the segment is shorter. If only the process is
+//! killed, all bytes survive.
 
 use crate::random::Random;
 use skep_format::log::{encode_record, scan};
@@ -16,11 +16,12 @@ const SECTOR: usize = 512;
 struct Segment {
     first: Lsn,
     bytes: Vec<u8>,
-    /// Bytes from the start that are certainly on the device.
+    /// Number of bytes from the start that are durable.
     synced: usize,
 }
 
-/// The range that a sync starting now covers: for each segment its first record and length.
+/// The bytes that a sync covers: the first record and the length of each segment when the sync
+/// began.
 #[derive(Debug, Clone)]
 pub(crate) struct SyncPoint(Vec<(Lsn, usize)>);
 
@@ -33,7 +34,7 @@ pub(crate) struct LogDisk {
 }
 
 impl LogDisk {
-    /// An empty log whose segments end after about `segment_bytes`.
+    /// Creates an empty log. A segment ends after about `segment_bytes`.
     pub(crate) fn new(target: TargetId, segment_bytes: usize) -> Self {
         Self { target, segments: Vec::new(), segment_bytes }
     }
@@ -41,7 +42,7 @@ impl LogDisk {
     /// Appends a record.
     ///
     /// # Errors
-    /// `TooLarge` if the record is longer than a reader accepts.
+    /// `TooLarge` if the record exceeds the limit of readers.
     pub(crate) fn append(&mut self, lsn: Lsn, synced: Lsn, payload: &[u8]) -> Result<()> {
         let record = encode_record(self.target, lsn, synced, payload)?;
         let is_full = |segment: &Segment| segment.bytes.len() >= self.segment_bytes;
@@ -54,12 +55,12 @@ impl LogDisk {
         Ok(())
     }
 
-    /// Begins a sync.
+    /// Begins a sync, which covers all bytes written so far.
     pub(crate) fn begin_sync(&self) -> SyncPoint {
         SyncPoint(self.segments.iter().map(|it| (it.first, it.bytes.len())).collect())
     }
 
-    /// Finishes a sync: its range survives a power loss.
+    /// Finishes a sync: the bytes that it covers survive a power loss from now on.
     pub(crate) fn end_sync(&mut self, point: &SyncPoint) {
         for (first, len) in &point.0 {
             if let Some(segment) = self.segments.iter_mut().find(|it| it.first == *first) {
@@ -68,7 +69,7 @@ impl LogDisk {
         }
     }
 
-    /// Removes segments that hold no record after `lsn`. The last segment stays.
+    /// Removes the segments that contain no record after `lsn`. Keeps the last segment.
     pub(crate) fn trim(&mut self, lsn: Lsn) {
         while self.segments.len() > 1 && self.segments[1].first.raw() <= lsn.raw() + 1 {
             self.segments.remove(0);
@@ -96,7 +97,7 @@ impl LogDisk {
                     kept[from..to].fill(0);
                 }
             }
-            // The device may have persisted the file's length without its bytes.
+            // The device may have persisted the new file length, but not the bytes.
             if random.percent(70) {
                 kept.truncate(end);
             }
@@ -104,7 +105,7 @@ impl LogDisk {
         }
     }
 
-    /// Reads the log as a starting target does: truncates the unsynced end, syncs the rest, and
+    /// Reads the log like a starting target: truncates the unsynced end, syncs the rest, and
     /// returns the records.
     ///
     /// # Errors
@@ -113,7 +114,7 @@ impl LogDisk {
         let mut records: Vec<(Lsn, Vec<u8>)> = Vec::new();
         let mut kept = 0;
         let mut is_over = false;
-        // The expected first record of the next segment, also if no record precedes it.
+        // The expected first record of the next segment, even if no record precedes that segment.
         let Some(mut next) = self.segments.first().map(|it| it.first) else { return Ok(records) };
         for segment in &mut self.segments {
             let found = scan(self.target, segment.first, &segment.bytes)?;
@@ -125,7 +126,8 @@ impl LogDisk {
                 }
                 continue;
             }
-            // A tail of zeros contains no record: the next segment must continue with `next`.
+            // A tail of zeros contains no record, so the next segment must begin with the record
+            // `next`.
             segment.bytes.truncate(found.end);
             segment.synced = found.end;
             next = Lsn::new(next.raw() + found.records.len() as u64);

@@ -1,7 +1,7 @@
-//! The part of the reference model for access control lists, permissions and patterns: the values
-//! that a new inode inherits from its directory, and the effect of setting one on the others. The
-//! model shares the arithmetic of lists and patterns with the real code. It decides independently
-//! when each of them applies.
+//! The part of the reference model for access control lists, permissions and stripe patterns: the
+//! values that a new inode inherits from its directory, and how setting one of them changes the
+//! others. The model shares the arithmetic of lists and patterns with the real code. The model
+//! decides independently when each of them applies.
 
 use crate::model::Inode;
 use skep_cluster::patterns;
@@ -26,7 +26,7 @@ impl Inode {
         [ACCESS_ACL, DEFAULT_ACL].iter().any(|name| self.xattrs.contains_key(*name))
     }
 
-    /// A new inode in this directory, whose id is `directory`.
+    /// Returns a new inode in this directory, which has the id `directory`.
     pub(crate) fn child(
         &self,
         directory: InodeId,
@@ -70,7 +70,7 @@ impl Inode {
         child
     }
 
-    /// `chmod`: the access list follows the mode.
+    /// Sets permissions like `chmod`: the access control list follows the mode.
     pub(crate) fn set_permissions(&mut self, permissions: u32) {
         self.permissions = permissions;
         if let Some(mut acl) = self.acl(ACCESS_ACL) {
@@ -112,8 +112,8 @@ impl Inode {
         self.inline.clear();
     }
 
-    /// Whether `found` equals the expected pattern. The model does not predict the groups that a
-    /// placement policy chooses.
+    /// Whether `found` equals the expected pattern. The groups are not compared if a placement
+    /// policy chose them, since the model does not predict its choice.
     pub(crate) fn has_pattern(&self, found: Option<&StripePattern>) -> bool {
         let (Some(expected), Some(found)) = (&self.pattern, found) else {
             return self.pattern.is_none() && found.is_none();
@@ -134,13 +134,13 @@ impl Inode {
 
 fn of_file(merged: &PatternRequest, generation: u32, map: &ClusterMap) -> Arc<StripePattern> {
     let storages = map.groups.iter().filter(|it| it.kind == TargetKind::Storage).count();
-    // With a single storage target no file becomes wider than at its creation.
+    // With only one storage target, a file does not get more stripes than at its creation.
     let stripe_from = if storages == 1 { 0 } else { map.policy.stripe_from };
     let policy = Policy { stripe_from, ..map.policy.clone() };
     Arc::new(StripePattern { generation, ..patterns::resolve(merged, &policy) })
 }
 
-/// The pattern without the groups that a placement policy has chosen.
+/// Returns the pattern without the groups that a placement policy has chosen.
 fn without_choice(pattern: &StripePattern) -> StripePattern {
     let mut pattern = pattern.clone();
     let chosen = pattern.components.iter_mut().filter(|it| it.chooser != Chooser::Listed);

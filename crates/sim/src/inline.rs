@@ -1,10 +1,9 @@
-//! Clients that write, read and sync the first bytes of files where metadata targets store them
-//! inline.
+//! Clients that write, read and sync the first bytes of files, which metadata targets store inline.
 //!
-//! Checks in addition to the witness: a write that a target reports as safe exists and survives all
-//! power losses, and a write that it reports as lost was lost. After the answer the client drops
-//! the marks of these writes, as a real client does. A target may report a write as lost if it has
-//! forgotten the epoch of that write, because the epoch is too old.
+//! Checks more than the witness does: a write that a target reports as safe exists and survives all
+//! power losses, and a write that a target reports as lost was lost. After the answer the client
+//! drops the marks of these writes, like a real client. A target may report a write as lost if the
+//! epoch of the write is so old that the target has forgotten it.
 
 use crate::operation::Op;
 use crate::witness::InstanceId;
@@ -17,11 +16,12 @@ use skep_wire::limits::MAX_EPOCHS;
 use skep_wire::metadata::OpenMode;
 use std::collections::BTreeMap;
 
-/// Acknowledged inline writes of a client that it has not synced since.
+/// Acknowledged inline writes of a client that the client has not synced since.
 pub(crate) type UnsyncedWrites = BTreeMap<InodeId, Vec<(InlineMark, InstanceId)>>;
 
 impl World {
-    /// A random operation on the inline bytes of an open file, if the file has any.
+    /// Returns a random operation on the inline bytes of an open file, or `None` if the file has no
+    /// inline bytes.
     pub(crate) fn inline(&mut self, client: usize, index: usize) -> Option<Op> {
         let handle = &self.clients[client].handles[index];
         let pattern = handle.pattern.as_ref()?;
@@ -36,7 +36,7 @@ impl World {
             let length = length as u32;
             return Some(Op::ReadInline(ReadInline { inode, generation, offset, length }));
         }
-        // The byte is zero at times.
+        // The byte is sometimes zero.
         let byte = self.random.below(4) as u8;
         let bytes = vec![byte; length as usize];
         Some(Op::WriteInline(WriteInline {
@@ -49,12 +49,12 @@ impl World {
         }))
     }
 
-    /// A sync of a random file with unsynced inline writes.
+    /// Returns a sync of a random file that has unsynced inline writes.
     pub(crate) fn sync_inline(&mut self, client: usize) -> Option<Op> {
         let unsynced = &self.clients[client].inline_writes;
         let which = self.random.index(unsynced.len().max(1));
         let (inode, written) = unsynced.iter().nth(which)?;
-        // The newest write of each epoch.
+        // Only the newest write of each epoch is sent.
         let newest: BTreeMap<_, _> =
             written.iter().map(|(mark, _)| (mark.epoch, mark.record)).collect();
         let mark = |(epoch, record)| InlineMark { epoch, record };
@@ -62,7 +62,7 @@ impl World {
         Some(Op::SyncInline(SyncInline { inode: *inode, written }))
     }
 
-    /// Applies the reply of an inline operation to the client's state, and checks a sync's answer.
+    /// Applies the reply of an inline operation to the client's state. Checks the reply of a sync.
     pub(crate) fn apply_inline_reply(
         &mut self,
         client: usize,
@@ -87,7 +87,8 @@ impl World {
                         |it: &InlineMark| it.epoch == mark.epoch && it.record >= mark.record;
                     it.written.iter().any(is_covering)
                 };
-                // Another task has synced the same writes meanwhile and got the answer.
+                // Another task may have synced the same writes in the meantime and received the
+                // answer.
                 let is_unsynced =
                     |mark: &InlineMark| of_file.iter().any(|(known, _)| known == mark);
                 let other_task_synced = !it.written.iter().all(is_unsynced);
@@ -96,7 +97,7 @@ impl World {
                 if of_file.is_empty() {
                     unsynced.remove(&it.inode);
                 }
-                // A target's epochs are numbered like its lives, or lower.
+                // The number of a target's epoch is at most the number of the target's life.
                 let oldest = it.written.iter().map(|mark| mark.epoch).min().unwrap_or_default();
                 let lives = self.targets.iter().map(|target| target.life).max();
                 let may_be_forgotten =

@@ -1,66 +1,67 @@
-//! The values that a seed draws before its run begins: sizes, (small) limits, and enabled faults.
+//! The values that a seed determines before its run begins: sizes, limits (which are small), and
+//! the enabled faults.
 
 use crate::random::Random;
 use skep_metadata::limits::Limits;
 use skep_metadata::target::SyncPolicy;
 use std::time::Duration;
 
-/// The enabled faults.
+/// The faults that a run may inject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Faults {
-    /// Processes of targets are killed.
+    /// Whether processes of targets are killed.
     pub kills: bool,
-    /// Targets lose power.
+    /// Whether targets lose power.
     pub power_losses: bool,
-    /// Connections break; requests on them may arrive late.
+    /// Whether connections break. Requests on a broken connection may arrive late.
     pub breaks: bool,
-    /// Pairs of nodes cannot reach each other for a while.
+    /// Whether pairs of nodes are partitioned for a while.
     pub partitions: bool,
-    /// Syncs and messages take long at times.
+    /// Whether syncs and messages sometimes take long.
     pub slowness: bool,
-    /// Clients die and come back with new sessions.
+    /// Whether clients die and restart with new sessions.
     pub client_deaths: bool,
-    /// Storage targets stop for a while.
+    /// Whether storage targets stop for a while.
     pub storage_stops: bool,
-    /// Disks of targets become full for a while.
+    /// Whether disks of targets become full for a while.
     pub full_disks: bool,
 }
 
-/// A planted bug, which proves that the checkers find it.
+/// A bug that a test plants to prove that the checkers find it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlantedBug {
-    /// The coordinator drops commit notices to participants.
+    /// The coordinator of a transaction drops commit notices to participants.
     LoseCommitNotices,
-    /// The disk reports a sync as finished when it begins.
+    /// The disk reports a sync as finished as soon as it begins.
     SyncTooSoon,
-    /// A starting target forgets the replies of slots.
+    /// A starting target forgets the stored replies of slots.
     ForgetSlots,
-    /// Storage targets ignore removals of chunk files.
+    /// Storage targets ignore requests to remove chunk files.
     IgnoreRemovals,
 }
 
-/// All values that a seed draws beforehand.
+/// All values that a seed determines before the run begins.
 #[derive(Debug, Clone)]
 pub struct Knobs {
-    /// Metadata targets.
+    /// Number of metadata targets.
     pub targets: usize,
-    /// Storage targets.
+    /// Number of storage targets.
     pub storages: usize,
-    /// Clients.
+    /// Number of clients.
     pub clients: usize,
-    /// Tasks of each client.
+    /// Number of tasks of each client.
     pub tasks: usize,
-    /// Operations of all clients together.
+    /// Number of operations of all clients together.
     pub steps: u64,
-    /// When the log is synced.
+    /// When metadata targets sync the log.
     pub policy: SyncPolicy,
-    /// Limits of the metadata targets.
+    /// Limits in the metadata targets.
     pub limits: Limits,
-    /// Inline bytes of new files without a pattern of their own.
+    /// Number of inline bytes of new files that have no pattern of their own.
     pub inline_bytes: u64,
-    /// Lease of sessions.
+    /// Duration of a session's lease.
     pub lease: Duration,
-    /// Bytes of a log segment.
+    /// Size at which a log segment ends, in bytes.
     pub segment_bytes: usize,
     /// Number of recent directories and files that the workload reuses.
     pub working_set: usize,
@@ -68,18 +69,18 @@ pub struct Knobs {
     pub faults: Faults,
     /// Approximate time between two faults.
     pub mean_fault_pause: Duration,
-    /// A planted bug.
+    /// The planted bug, if there is one.
     pub plant: Option<PlantedBug>,
 }
 
-/// Longest sync of a disk that is not slow, in microseconds: the maximum that a metadata target
-/// expects (`SYNC_AFTER`).
+/// Maximum duration of a sync on a disk that is not slow, in microseconds. A metadata target
+/// expects this maximum (`SYNC_AFTER`).
 pub(crate) const USUAL_SYNC_MICROS: u64 = 5_000;
-/// Longest sync of a slow disk, in microseconds.
+/// Maximum duration of a sync on a slow disk, in microseconds.
 pub(crate) const SLOW_SYNC_MICROS: u64 = 60_000;
 
 impl Knobs {
-    /// Draws all values.
+    /// Draws all values from the random numbers of a seed.
     pub(crate) fn draw(random: &mut Random) -> Self {
         let all = random.percent(40);
         let mut fault = |percent| all || random.percent(percent);

@@ -1,10 +1,10 @@
-//! Seeded deterministic simulation of the metadata core, with checkers.
+//! Deterministic simulation of the metadata core from a seed, with checkers.
 //!
 //! Runs the real state machine of metadata targets ([`skep_metadata::target::MetadataTarget`]) with
-//! simulated disks, network, storage targets and clients. One number, the seed, decides sizes,
+//! simulated disks, network, storage targets and clients. One number, the seed, determines sizes,
 //! limits, the workload and every fault. [`run()`] returns the report. `witness` checks each answer
-//! during the run, and `checks` reads the stores at its end. The simulation does not cover
-//! management, changes of groups and shards in the cluster map, or groups with more than one
+//! during the run, and `checks` reads the stores at the end of the run. The simulation does not
+//! cover management, changes of groups and shards in the cluster map, or groups with more than one
 //! member.
 
 mod changes;

@@ -1,6 +1,6 @@
-//! The reference model: a whole namespace in memory, to which operations are applied one after the
-//! other. It is the only definition of each operation's meaning. It does not model targets,
-//! transactions or messages under way.
+//! The reference model: a whole namespace in memory, to which operations are applied one at a time.
+//! The model is the only definition of the meaning of each operation. It does not cover targets,
+//! transactions or messages in flight.
 
 mod inline;
 mod locks;
@@ -24,69 +24,70 @@ type Outcome = Result<Summary, ErrorCode>;
 /// An inode of the reference model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Inode {
-    /// Its kind.
+    /// Kind of the inode.
     pub(crate) kind: FileKind,
-    /// Number of names; always 1 for a directory.
+    /// Link count: the number of names. Always 1 for a directory.
     pub(crate) links: u32,
     /// Size of the file in bytes.
     pub(crate) size: u64,
-    /// Number of truncations.
+    /// Number of truncations so far.
     pub(crate) truncate_generation: u64,
     /// Permission bits.
     pub(crate) permissions: u32,
-    /// Its project, and whether a directory hands it down to new entries.
+    /// The project, and whether a directory passes its project on to new entries.
     pub(crate) project: u32,
     pub(crate) hands_down_project: bool,
-    /// A directory's parent.
+    /// Parent of a directory.
     pub(crate) parent: InodeId,
-    /// A directory's entries.
+    /// Entries of a directory.
     pub(crate) entries: BTreeMap<Vec<u8>, InodeId>,
     /// Extended attributes.
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// The target of a symbolic link.
+    /// Target path of a symbolic link.
     pub(crate) link_target: Vec<u8>,
-    /// Opens of each session: for reading, for writing.
+    /// Number of opens of each session, for reading and for writing.
     pub(crate) opens: BTreeMap<SessionId, (u32, u32)>,
-    /// Locked ranges of each owner.
+    /// Locked ranges of each lock owner.
     pub(crate) locks: BTreeMap<Owner, LockRanges<LockMode>>,
-    /// Whether the inode was created without a name and never had one.
+    /// Whether the inode was created without a name and has never had one, so that it may still get
+    /// a name.
     pub(crate) may_be_named: bool,
-    /// A file's pattern, without the groups that a placement policy chooses; or a directory's
-    /// default pattern.
+    /// The pattern of a file, without the groups that a placement policy chooses, or the default
+    /// pattern of a directory.
     pub(crate) pattern: Option<Arc<StripePattern>>,
     /// The inline bytes of the file, up to the last byte that is not zero.
     pub(crate) inline: Vec<u8>,
-    /// Highest end that a writer has reported.
+    /// High-water mark: the highest end of a write that a client has reported.
     pub(crate) high_water: u64,
-    /// Whether the session of a writer ended while the file was open: the end of its writes is
-    /// unknown.
+    /// Whether the session of a writer ended while the file was open. Then the end of the session's
+    /// writes is unknown.
     pub(crate) was_left_open: bool,
 }
 
-/// Lock owner: session, kind of lock, number.
+/// A lock owner: session, kind of lock, number of the owner in the session.
 pub(crate) type Owner = (SessionId, LockKind, u64);
 
-/// A wait for a lock: file, owner, first byte, byte after the last.
+/// A wait for a lock: file, owner, first byte of the range, first byte after the range.
 pub(crate) type LockWait = (InodeId, Owner, u64, u64);
 
-/// The reference namespace.
+/// The reference namespace: its inodes, and the waits for locks.
 #[derive(Debug, Clone)]
 pub(crate) struct Model {
     /// All inodes.
     pub(crate) inodes: BTreeMap<InodeId, Inode>,
-    /// Every wait for a lock that a client has ever requested.
+    /// Every wait for a lock that a client has requested so far.
     pub(crate) waits: BTreeSet<LockWait>,
     map: Arc<ClusterMap>,
 }
 
 impl Model {
-    /// A namespace with only a root directory.
+    /// Creates a namespace with only a root directory.
     pub(crate) fn new(map: Arc<ClusterMap>) -> Self {
         let root = Inode::new(FileKind::Directory, InodeId::ROOT, 0o755);
         Self { inodes: BTreeMap::from([(InodeId::ROOT, root)]), waits: BTreeSet::new(), map }
     }
 
-    /// The group that serves an inode.
+    /// Returns the group that serves an inode.
     pub(crate) fn group(&self, inode: InodeId) -> Option<GroupId> {
         self.map.shard_group(inode.shard())
     }
@@ -111,8 +112,8 @@ impl Model {
         Ok(self.inode(inode)?.kind)
     }
 
-    /// The outcome that the operation would have now. For modifying operations, `Success` stands
-    /// for any reply.
+    /// Returns the outcome that the operation would have now. For a modifying operation, `Success`
+    /// stands for any reply that is not an error.
     pub(crate) fn outcome(&self, op: &Op) -> Outcome {
         match op {
             Op::Lookup(it) => {
@@ -161,7 +162,7 @@ impl Model {
             }
             _ => self.inode_outcome(op),
         }
-        // `apply` checks the reply of a modifying operation.
+        // `apply` checks the contents of a modifying operation's reply.
         .map(|summary| if op.modifies() { Summary::Success } else { summary })
     }
 
@@ -266,7 +267,7 @@ impl Model {
         Ok(Summary::Success)
     }
 
-    /// Refuses a name in a directory that hands down another project.
+    /// Refuses to add the inode to a directory that passes on a different project.
     fn check_project(&self, moved: InodeId, to: InodeId) -> Result<(), ErrorCode> {
         let (moved, to) = (self.inode(moved)?, self.directory(to)?);
         if to.hands_down_project && to.project != moved.project {
@@ -400,7 +401,7 @@ impl Model {
             Op::CloseMany(it) => {
                 for file in &it.files {
                     let is_writer = file.open == md::OpenMode::Write;
-                    // Files that are removed or not open are skipped.
+                    // The request skips files that are removed or not open.
                     let _ = self.close(file.inode, session, (!is_writer).into(), is_writer.into());
                 }
                 Ok(())
@@ -409,9 +410,9 @@ impl Model {
         }
     }
 
-    /// Accepts an exchange between targets that fails the project check. Such an exchange locks
-    /// only the name in the first directory, not the directory itself, so the directory may begin
-    /// to hand down a project meanwhile.
+    /// Accepts the success of an exchange between targets although the project check fails. Such an
+    /// exchange locks only the name in the first directory, not the directory itself, so the
+    /// directory may begin to pass on a project in the meantime.
     fn accept_unlocked_exchange(&self, op: &Op, code: ErrorCode) -> Outcome {
         match op {
             Op::Exchange(it)
@@ -501,10 +502,10 @@ impl Model {
                 if let Some(written) = &it.written {
                     write(inode, written);
                 }
-                // The reply shows the file as it is before its disposal.
+                // The reply contains the attributes from before the disposal of the file.
                 self.check(Some(&decode::<md::AttributesReply>(reply)?.attributes))?;
                 let is_writer = it.open == md::OpenMode::Write;
-                // A power loss may have lost the open.
+                // A power loss may have lost the open, so an error is ignored.
                 let _ = self.close(it.inode, session, (!is_writer).into(), is_writer.into());
                 return Ok(());
             }
@@ -577,7 +578,7 @@ impl Model {
         self.check(Some(&reply.attributes))
     }
 
-    /// Adds a new inode with the settings that it inherits from its directory.
+    /// Adds a new inode, with the settings that it inherits from its directory.
     fn add_inode(
         &mut self,
         directory: InodeId,
@@ -613,10 +614,10 @@ impl Model {
         Ok(())
     }
 
-    /// Removes opens of a session, and disposes of an unlinked file after its last close.
+    /// Removes opens of a session. Removes an unlinked file after its last close.
     ///
     /// # Errors
-    /// If the session has fewer opens.
+    /// Fails if the session has fewer opens.
     pub(crate) fn close(
         &mut self,
         inode: InodeId,
@@ -665,7 +666,7 @@ fn write(inode: &mut Inode, written: &md::WrittenExtent) {
 }
 
 impl Inode {
-    /// An inode without inherited settings.
+    /// Creates an inode without inherited settings.
     pub(crate) fn new(kind: FileKind, parent: InodeId, permissions: u32) -> Self {
         let permissions = if kind == FileKind::Symlink { 0o777 } else { permissions };
         Self {

@@ -1,12 +1,13 @@
-//! The simulated network: connections between processes, with delay, loss and partitions. On top of
-//! it, the retries of a router (`crates/rpc/src/routing.rs`): it repeats a call until a final
-//! answer arrives.
+//! The simulated network: connections between processes, with delay, loss and partitions. The
+//! network also retries calls like a router (`crates/rpc/src/routing.rs`): a call is repeated until
+//! a final answer arrives.
 //!
 //! # Faults
 //! Requests and replies of one connection arrive in order. A broken connection loses its replies.
-//! Its requests are lost, or arrive late, in addition to the repeated requests on the next
-//! connection. During a partition between two nodes nothing arrives. Messages sent meanwhile arrive
-//! afterwards, if their connection is still open or their requests arrive late.
+//! Its requests are either lost or arrive late, in addition to the repeated requests on the next
+//! connection. During a partition between two nodes, no message arrives. Messages sent during the
+//! partition arrive after its end, if their connection is still open or if late requests still
+//! arrive.
 
 use crate::random::Random;
 use crate::waits::is_of_task;
@@ -26,43 +27,43 @@ pub(crate) enum Node {
     Client(usize),
 }
 
-/// The purpose of a call: it decides which handler gets the answer.
+/// The purpose of a call, which determines the handler that gets the answer.
 #[derive(Debug, Clone)]
 pub(crate) enum Purpose {
-    /// A metadata target's call: number.
+    /// A call of a metadata target, with its number.
     Target(u64),
-    /// A client's operation: task.
+    /// An operation of a client, with the index of the task.
     Task(usize),
-    /// One of several chunk writes of a client's operation: task.
+    /// One of several chunk writes of a client's operation, with the index of the task.
     Write(usize),
-    /// A client opens a session: group.
+    /// A client opens a session with this group.
     Session(GroupId),
-    /// A client renews a session: group.
+    /// A client renews its session with this group.
     KeepAlive(GroupId),
-    /// A client waits for notifications: group, session.
+    /// A client waits for notifications from this group, in this session.
     Notifications(GroupId, skep_types::SessionId),
-    /// A client acknowledges a notification: number.
+    /// A client acknowledges the notification with this number.
     Acknowledge(u64),
-    /// A client ends a session.
+    /// A client closes a session.
     CloseSession,
     /// A storage target asks whether the inodes of these chunk files exist.
     Cleaner(Vec<skep_types::ChunkFileKey>),
 }
 
-/// A call under way.
+/// A call in flight.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
-    /// The caller, and its life.
+    /// The calling process, and the number of its life.
     pub(crate) caller: (Node, u64),
     /// The group that serves the call.
     pub(crate) group: GroupId,
-    /// The header; its tag is the number of the call.
+    /// The request header. The tag identifies the call.
     pub(crate) header: Header,
-    /// The body.
+    /// The request body.
     pub(crate) body: Vec<u8>,
     /// The purpose of the call.
     pub(crate) purpose: Purpose,
-    /// The connection of the last attempt.
+    /// The connection of the latest attempt.
     pub(crate) connection: Option<u64>,
     backoff: Duration,
 }
@@ -70,31 +71,31 @@ pub(crate) struct Call {
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// The connecting process, and its life.
+    /// The connecting process, and the number of its life.
     pub(crate) caller: (Node, u64),
-    /// The serving process, and its life.
+    /// The serving process, and the number of its life.
     pub(crate) callee: (Node, u64),
-    /// Whether the caller still uses it.
+    /// Whether the caller still uses the connection.
     pub(crate) is_open: bool,
-    /// Whether requests still arrive after the connection broke.
+    /// Whether requests still arrive after the connection has broken.
     pub(crate) is_late: bool,
-    /// Whether a request has arrived on it.
+    /// Whether a request has arrived on the connection.
     pub(crate) has_arrived: bool,
     last_request: Duration,
     last_reply: Duration,
 }
 
-/// All connections, calls and partitions.
+/// All connections, calls and partitions of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Network {
-    /// Calls by tag.
+    /// Calls in flight, by tag.
     pub(crate) calls: BTreeMap<u64, Call>,
     /// Connections by number.
     pub(crate) connections: BTreeMap<u64, Connection>,
     links: BTreeMap<(Node, Node), u64>,
     partitions: BTreeMap<(Node, Node), Duration>,
     next: u64,
-    /// Whether messages are slow at times.
+    /// Whether messages are sometimes slow.
     pub(crate) is_slow: bool,
 }
 
@@ -125,7 +126,7 @@ impl Network {
         self.next
     }
 
-    /// Returns the open connection between two processes, or a new one.
+    /// Returns the open connection between two processes. Creates a connection if necessary.
     pub(crate) fn connect(&mut self, caller: (Node, u64), callee: (Node, u64)) -> u64 {
         if let Some(open) = self.links.get(&(caller.0, callee.0)) {
             return *open;
@@ -145,7 +146,7 @@ impl Network {
         self.next
     }
 
-    /// The arrival time of a message that is sent now.
+    /// Returns the arrival time of a message that is sent now.
     pub(crate) fn arrival(
         &mut self,
         random: &mut Random,
@@ -164,12 +165,12 @@ impl Network {
         *last
     }
 
-    /// Separates two nodes until a time.
+    /// Partitions two nodes until a time.
     pub(crate) fn partition(&mut self, a: Node, b: Node, until: Duration) {
         self.partitions.insert(pair(a, b), until);
     }
 
-    /// The end of the partition between two nodes, if there is one now.
+    /// Returns the end of the current partition between two nodes, if there is one.
     pub(crate) fn partitioned_until(&self, a: Node, b: Node, now: Duration) -> Option<Duration> {
         self.partitions.get(&pair(a, b)).copied().filter(|until| *until > now)
     }
@@ -197,9 +198,9 @@ impl Network {
         tags
     }
 
-    /// Whether the server has closed a connection because a later one of the same channel has
-    /// reached it (`skep_rpc::Channel`). A target keeps its channel in all its lives, and a client
-    /// has a new one in each life.
+    /// Whether the server has closed the connection because a later connection of the same channel
+    /// has reached it (`skep_rpc::Channel`). A target keeps its channel over all its lives, and a
+    /// client has a new channel in each life.
     pub(crate) fn is_superseded(&self, number: u64) -> bool {
         let Some(old) = self.connections.get(&number) else { return false };
         let is_same = |it: &Connection| {
@@ -211,7 +212,8 @@ impl Network {
         self.connections.range(number + 1..).any(|(_, it)| it.has_arrived && is_same(it))
     }
 
-    /// Open connections of a node. `serving_only` selects those on which the node is the server.
+    /// Returns the open connections of a node. With `serving_only`, returns only the connections on
+    /// which the node is the server.
     pub(crate) fn open_connections(&self, node: Node, serving_only: bool) -> Vec<u64> {
         let of_node = |it: &Connection| {
             it.is_open && (it.callee.0 == node || !serving_only && it.caller.0 == node)
@@ -220,12 +222,12 @@ impl Network {
         open.map(|(number, _)| *number).collect()
     }
 
-    /// Removes the calls of an ended process.
+    /// Removes the calls of a process that has exited.
     pub(crate) fn forget_calls(&mut self, caller: Node) {
         self.calls.retain(|_, call| call.caller.0 != caller);
     }
 
-    /// Removes the calls of a client's task. Returns whether any were under way.
+    /// Removes the calls of a client's task. Returns whether any were in flight.
     pub(crate) fn forget_task(&mut self, client: Node, task: usize) -> bool {
         let before = self.calls.len();
         let is_its = |call: &Call| call.caller.0 == client && is_of_task(&call.purpose, task);
@@ -233,7 +235,7 @@ impl Network {
         self.calls.len() < before
     }
 
-    /// The pause before the next attempt of a call.
+    /// Returns the pause before the next attempt of a call.
     pub(crate) fn next_pause(&mut self, tag: u64, random: &mut Random) -> Duration {
         let Some(call) = self.calls.get_mut(&tag) else { return FIRST_BACKOFF };
         let pause = call.backoff;
@@ -242,7 +244,7 @@ impl Network {
     }
 }
 
-/// Whether an answer is final.
+/// Whether an answer is final, so that the call is not retried.
 pub(crate) fn is_final(result: &Result<Vec<u8>>) -> bool {
     let class = result.as_ref().err().map(|error| error.code().retry_class());
     class.is_none_or(|class| class == RetryClass::Never)
@@ -254,7 +256,7 @@ pub(crate) fn closes(result: &Result<Vec<u8>>) -> bool {
     class == Some(RetryClass::AfterFailover)
 }
 
-/// The answer of a call that exceeded its caller's timeout.
+/// Returns the error of a call that exceeded the timeout of its caller.
 pub(crate) fn timed_out() -> Error {
     ErrorCode::TimedOut.into()
 }

@@ -12,17 +12,17 @@ use skep_wire::sharing::{
 };
 use std::collections::BTreeSet;
 
-/// The notifications of a client.
+/// The notifications that a client has received.
 #[derive(Debug, Default)]
 pub(crate) struct Notifications {
-    /// Files, in the order of arrival.
+    /// The files in the notifications, in order of arrival.
     pub(crate) arrived: Vec<InodeId>,
-    /// Numbers whose acknowledgment is under way.
+    /// Numbers of notifications whose acknowledgment is in flight.
     pub(crate) unacknowledged: BTreeSet<u64>,
 }
 
 impl World {
-    /// Sends a client's request that waits for notifications about shared files.
+    /// Sends a request of a client that waits for notifications about shared files.
     pub(crate) fn wait_for_notifications(
         &mut self,
         client: usize,
@@ -41,7 +41,7 @@ impl World {
         );
     }
 
-    /// Handles the reply with notifications: the client marks its handles and acknowledges.
+    /// Handles a reply with notifications: the client marks its handles as shared and acknowledges.
     pub(crate) fn receive_notifications(
         &mut self,
         client: usize,
@@ -77,8 +77,8 @@ impl World {
         self.wait_for_notifications(client, group, session);
     }
 
-    /// Checks that each client with an open shared file was notified of that. Opens that a
-    /// power loss has lost are excepted: no metadata target has a record of them
+    /// Checks that each client that has a shared file open was notified that the file is shared.
+    /// Opens that a power loss has lost are excepted: no metadata target has a record of them
     /// (docs/design/0008-shared-files.md, failure cases).
     pub(crate) fn check_sharing(&mut self, inode: InodeId) {
         let running = self.targets.iter().filter_map(|target| target.running.as_ref());

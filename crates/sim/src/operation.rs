@@ -1,4 +1,4 @@
-//! The operations of clients, as the messages in which clients send them.
+//! The operations of clients. Each is one request message.
 
 use skep_types::codec::Codec;
 use skep_types::{FileKind, InodeId};
@@ -11,28 +11,28 @@ macro_rules! operations {
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub(crate) enum Op {
             $(
-                /// The message of this name.
+                /// The request message of the same name.
                 $name($module::$name),
             )*
         }
 
         impl Op {
-            /// Number of the message.
+            /// Returns the number of the message.
             pub(crate) fn message(&self) -> u16 {
                 match self { $(Self::$name(_) => <$module::$name as Request>::ID,)* }
             }
 
-            /// The encoded body.
+            /// Returns the encoded body.
             pub(crate) fn body(&self) -> Vec<u8> {
                 match self { $(Self::$name(it) => it.to_bytes(),)* }
             }
 
-            /// Whether the request needs a slot.
+            /// Whether the request modifies data, and so needs a slot.
             pub(crate) fn modifies(&self) -> bool {
                 match self { $(Self::$name(_) => <$module::$name as Request>::MODIFIES,)* }
             }
 
-            /// The inode whose group serves it.
+            /// Returns the inode whose group serves the request.
             pub(crate) fn home(&self) -> InodeId {
                 match self { $(Self::$name(it) => it.$home $([$index])? $(.$field)?,)* }
             }
@@ -89,12 +89,13 @@ impl Op {
         )
     }
 
-    /// Whether the operation modifies nothing and still depends on its session.
+    /// Whether the operation belongs to a wait for a lock: it needs no slot, but depends on its
+    /// session.
     pub(crate) fn is_of_wait(&self) -> bool {
         matches!(self, Self::WaitLock(_) | Self::EndWait(_))
     }
 
-    /// The file that the operation truncates or extends, and its new size.
+    /// Returns the file that the operation truncates or extends, and its new size.
     pub(crate) fn truncations(&self) -> Option<(InodeId, u64)> {
         match self {
             Self::SetAttributes(it) => it.size.map(|size| (it.inode, size)),
@@ -104,29 +105,29 @@ impl Op {
     }
 }
 
-/// The content of an answer, as far as the reference model covers it.
+/// The content of an answer, reduced to the parts that the reference model covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Summary {
     /// Success without further content.
     Success,
-    /// An entry.
+    /// A directory entry: the inode and its kind.
     Entry(InodeId, FileKind),
-    /// Attributes. The link count and size of a directory are zero: they lag during transactions
-    /// between targets.
+    /// Attributes. For a directory, the link count and size are zero here: targets update them late
+    /// in transactions with other targets.
     Attributes {
-        /// The inode.
+        /// Id of the inode.
         inode: InodeId,
-        /// Its kind.
+        /// Kind of the inode.
         kind: FileKind,
-        /// Its link count.
+        /// Link count of the inode.
         links: u32,
-        /// Its size.
+        /// Size of the inode.
         size: u64,
-        /// Its permission bits.
+        /// Permission bits of the inode.
         permissions: u32,
-        /// Whether it has access control lists.
+        /// Whether the inode has access control lists.
         has_acl: bool,
-        /// Its project, and whether the directory hands it down.
+        /// The project of the inode, and whether the directory passes it on.
         project: (u32, bool),
     },
     /// The value of an attribute, or the target of a symbolic link.
@@ -136,7 +137,7 @@ pub(crate) enum Summary {
 }
 
 impl Summary {
-    /// The summary of attributes.
+    /// Returns the summary of attributes.
     pub(crate) fn of(attributes: &skep_types::Attributes) -> Self {
         let is_directory = attributes.kind == FileKind::Directory;
         Self::Attributes {
@@ -150,7 +151,7 @@ impl Summary {
         }
     }
 
-    /// The summary of an operation's reply. `None` means that the reply is malformed.
+    /// Returns the summary of an operation's reply. `None` means that the reply is malformed.
     pub(crate) fn of_reply(op: &Op, body: &[u8]) -> Option<Self> {
         Some(match op {
             Op::Lookup(_) => {

@@ -1,5 +1,5 @@
-//! One run: work under faults, then a quiet phase, then the checks. After a power loss of all
-//! targets the run repeats the checks.
+//! One run: a phase with faults, a quiet phase, then the checks. Afterwards all targets lose power,
+//! and the run repeats the checks.
 
 use crate::checks::StoredState;
 use crate::knobs::{Knobs, PlantedBug};
@@ -14,11 +14,11 @@ use std::time::Duration;
 pub struct Options {
     /// The seed.
     pub seed: u64,
-    /// Number of operations over all clients. `None` means the usual number.
+    /// Number of operations over all clients. `None` means the default.
     pub steps: Option<u64>,
-    /// Print all events.
+    /// Whether to print all events.
     pub trace: bool,
-    /// PlantedBug a bug.
+    /// The bug to plant. `None` means no bug.
     pub plant: Option<PlantedBug>,
 }
 
@@ -41,9 +41,9 @@ pub struct Report {
     pub violation: Option<String>,
 }
 
-/// Time after the last fault within which all work must end. Leases are at most 2 s.
+/// Time limit for all work to finish after the last fault. Leases are at most 2 s.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
-/// More events than any run needs.
+/// Maximum number of events. No correct run needs that many.
 const MAX_EVENTS: u64 = 1_000_000;
 
 /// Runs the seed of `options`.
@@ -97,7 +97,7 @@ fn run_phases(world: &mut World) -> Result<(), String> {
     wait_until_finished(world)
 }
 
-/// Waits until all work is finished and all checks pass.
+/// Processes events until all work is finished and all checks pass.
 fn wait_until_finished(world: &mut World) -> Result<(), String> {
     wait(world, "all work is finished", check)
 }

@@ -1,6 +1,6 @@
-//! A simulated storage target: the set of its chunk files and their sizes. The metadata
-//! core relies on nothing else of a real one (`crates/storage`): there are no data and no torn
-//! writes.
+//! A simulated storage target: the set of its chunk files and their sizes. There are no file
+//! contents and no torn writes, since the metadata core does not rely on them in a real storage
+//! target (`crates/storage`).
 
 use crate::knobs::PlantedBug;
 use crate::network::{Node, Purpose};
@@ -19,13 +19,13 @@ use std::time::Duration;
 pub(crate) struct StorageProcess {
     pub(crate) life: u64,
     pub(crate) is_running: bool,
-    /// Sizes of chunk files.
+    /// Sizes of the chunk files, in bytes.
     pub(crate) chunks: BTreeMap<ChunkFileKey, u64>,
     unanswered_checks: usize,
-    /// The newest map that it has received.
+    /// The newest cluster map that the target has received.
     pub(crate) map: Arc<ClusterMap>,
-    /// Sessions whose end a metadata target has relied on here: no write in them may succeed any
-    /// more.
+    /// Sessions that had ended at a metadata target when it asked for the size of a chunk file. No
+    /// write in these sessions may succeed any more.
     pub(crate) fenced: BTreeSet<SessionId>,
 }
 
@@ -46,8 +46,8 @@ impl StorageProcess {
         }
     }
 
-    /// Checks that it may serve a request in a client's session. The session of a metadata target's
-    /// request is 0.
+    /// Checks whether the target may serve a request. Requests of metadata targets have the session
+    /// 0.
     fn check(&self, header: &Header) -> Result<()> {
         if self.map.has_removed(NodeId::new((header.session.raw() >> 32) as u32)) {
             return Err(ErrorCode::Evicted.into());
@@ -106,7 +106,7 @@ impl StorageProcess {
         }
     }
 
-    /// Removes the chunk files of inodes that do not exist, by the reply of metadata.
+    /// Removes the chunk files whose inodes do not exist according to the metadata target's reply.
     pub(crate) fn remove_orphans(&mut self, keys: &[ChunkFileKey], result: Result<Vec<u8>>) {
         self.unanswered_checks -= 1;
         let existing = result.and_then(|body| st::WhichExistReply::from_bytes(&body));
@@ -119,11 +119,11 @@ impl StorageProcess {
 }
 
 impl World {
-    /// Begins the search of a storage target for orphaned chunk files.
+    /// Begins a search of a storage target for orphaned chunk files.
     pub(crate) fn find_orphans(&mut self, storage: usize) {
         self.after(Duration::from_millis(700), SimEvent::Clean { storage });
         let process = &self.storages[storage];
-        // With a planted bug this cleaner must not hide the effect.
+        // With a planted bug, the search is disabled, since it could hide the effect of the bug.
         if !process.is_running || process.unanswered_checks > 0 || self.knobs.plant.is_some() {
             return;
         }
@@ -141,7 +141,7 @@ impl World {
         }
     }
 
-    /// Stops a storage target for a while. It keeps its chunk files.
+    /// Stops a storage target for a while. Its chunk files are kept.
     pub(crate) fn stop_storage(&mut self, storage: usize) {
         let process = &mut self.storages[storage];
         if !process.is_running {

@@ -1,4 +1,5 @@
-//! A metadata target's process: the real state machine, a simulated log disk, an engine in memory.
+//! The process of a metadata target: the real state machine, with a simulated log disk and an
+//! engine in memory.
 
 use crate::disk::{LogDisk, SyncPoint};
 use crate::knobs::{Knobs, PlantedBug, SLOW_SYNC_MICROS, USUAL_SYNC_MICROS};
@@ -18,13 +19,13 @@ use skep_wire::metadata::Decide;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest time that a process waits for the CPU.
+/// Maximum time for which a process waits for the CPU.
 const LONGEST_CPU_WAIT: Duration = Duration::from_millis(1);
 
-/// The state of a stopped target: the engine, and the records of the log.
+/// The state that a stopped target keeps: the engine, and the records of the log.
 type StoppedState = (MemoryEngine, Vec<(Lsn, Vec<u8>)>);
 
-/// A metadata target's process, running or stopped.
+/// The process of a metadata target, whether running or stopped.
 #[derive(Debug)]
 pub(crate) struct TargetProcess {
     pub(crate) life: u64,
@@ -33,10 +34,10 @@ pub(crate) struct TargetProcess {
     disk: LogDisk,
     inbox: Vec<Event>,
     is_scheduled: bool,
-    /// Whether its disk is full.
+    /// Whether the target's disk is full.
     is_full: bool,
     ticks: u64,
-    /// Records that no finished sync covers, with the time of the append.
+    /// Records that no finished sync covers, each with the time at which it was appended.
     unsynced: Vec<(Lsn, Duration)>,
 }
 
@@ -55,7 +56,7 @@ impl TargetProcess {
         }
     }
 
-    /// Whether no work is under way and all records are synced.
+    /// Whether the target has no work in flight, and all records are synced.
     pub(crate) fn is_idle(&self) -> bool {
         let is_idle = self.running.as_ref().is_some_and(MetadataTarget::is_idle);
         let is_work = |event: &Event| !matches!(event, Event::Tick | Event::FreeSpace { .. });
@@ -106,7 +107,7 @@ impl World {
         self.wake_target(target);
     }
 
-    /// Delivers the answer of a target's own call.
+    /// Delivers the answer to a call that the target has sent.
     pub(crate) fn deliver_answer(&mut self, target: usize, call: u64, result: Result<Vec<u8>>) {
         self.targets[target].inbox.push(Event::Answer { call, result });
         self.wake_target(target);
@@ -174,7 +175,8 @@ impl World {
         self.wake_target(target);
     }
 
-    /// Runs the target's handler on the events that have arrived, and carries out its actions.
+    /// Runs the target's handler on the events that have arrived, and executes the actions that the
+    /// handler returns.
     pub(crate) fn run_target(&mut self, index: usize, life: u64) {
         let (now, wall) = (self.now, self.wall());
         let process = &mut self.targets[index];
@@ -193,7 +195,7 @@ impl World {
         process.ticks += 1;
         let (ticks, due) = (process.ticks, running.next_tick().max(now + Duration::from_micros(1)));
         self.at(due, SimEvent::Tick { target: index, ticks });
-        // The process may end at any moment, also between two actions of a batch.
+        // The process may be killed at any moment, also between two actions of a batch.
         let faults = self.knobs.faults;
         let may_end = (faults.kills || faults.power_losses) && self.phase == Phase::Busy;
         let ends_after =
@@ -237,7 +239,7 @@ impl World {
                 self.after(pause, SimEvent::Synced { target: index, life, lsn, point });
             }
             Action::Evict { client } => {
-                // Requests to management are lost at times: the target repeats them.
+                // Requests to management are sometimes lost. The target repeats them.
                 if self.random.percent(80) {
                     let pause = self.random.micros(100, 50_000);
                     self.after(pause, SimEvent::Evict { client });
@@ -269,7 +271,8 @@ impl World {
         }
     }
 
-    /// Ends a target's process. A kill keeps all written bytes, a power loss only the synced ones.
+    /// Ends the process of a target. After a kill, all written bytes remain; after a power loss,
+    /// only the synced bytes.
     pub(crate) fn end_target(&mut self, index: usize, is_power_loss: bool) {
         let process = &mut self.targets[index];
         let Some(running) = process.running.take() else { return };
@@ -290,7 +293,8 @@ impl World {
             Ok(records) => records,
             Err(error) => return self.fail(format!("target {index} cannot read its log: {error}")),
         };
-        // A trimmed log may have lost all records after the checkpoint.
+        // If the log was trimmed, it may have lost all records after the checkpoint, so the
+        // checkpoint counts too.
         let last = records.last().map(|(lsn, _)| *lsn).max(applied(&engine));
         process.stopped = Some((engine, records));
         if let Some(lost_from) = oldest.filter(|_| is_power_loss) {
@@ -309,9 +313,9 @@ impl World {
         self.after(pause, SimEvent::Restart { node });
     }
 
-    /// Checks that a power loss under `interval` costs at most the last sync interval. On slow
-    /// disks it may cost two syncs: the one under way, and the next one with the records that were
-    /// appended meanwhile.
+    /// Checks that with the sync policy `interval`, a power loss costs at most the records of one
+    /// sync interval. On slow disks it may cost the records of two syncs: the sync in flight, and
+    /// the next one with the records appended in the meantime.
     fn check_age(&mut self, index: usize, oldest: Duration) {
         let is_slow = self.knobs.faults.slowness;
         let two_slow_syncs = Duration::from_micros(2 * SLOW_SYNC_MICROS);
@@ -323,7 +327,7 @@ impl World {
     }
 }
 
-/// A record as a line of the trace.
+/// Returns a record as a line of the trace.
 fn describe(index: usize, lsn: Lsn, payload: &[u8]) -> String {
     let batch = Batch::from_bytes(payload);
     let changes = batch.map(|it| it.mutations).unwrap_or_default();
@@ -334,13 +338,13 @@ fn describe(index: usize, lsn: Lsn, payload: &[u8]) -> String {
     format!("target {index} logs {lsn}:{}", changes.iter().map(show).collect::<String>())
 }
 
-/// The last record that an engine contains.
+/// Returns the last record that an engine contains.
 fn applied(engine: &MemoryEngine) -> Option<Lsn> {
     let value = engine.get(&Key::Applied.to_bytes()).ok().flatten();
     value.and_then(|it| Lsn::from_bytes(&it).ok())
 }
 
-/// The planted bug: a starting target loses the stored replies of requests.
+/// Implements a planted bug: a starting target loses the stored replies of requests.
 fn forget_slots(engine: &mut MemoryEngine, records: &mut [(Lsn, Vec<u8>)]) {
     let prefix = Key::slots_of(SessionId::default())[..2].to_vec();
     let slots = engine.scan(&prefix, &[], usize::MAX).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The trace of a run: a hash over all events, and on request the lines themselves. Two runs of one
-//! seed must have the same hash.
+//! The trace of a run: a hash over all events, and, on request, the events as printed lines. Two
+//! runs of the same seed must have the same hash.
 
 use crate::world::SimEvent;
 use std::time::Duration;
@@ -33,7 +33,7 @@ impl Trace {
         }
     }
 
-    /// Prints a consequence of an event. It is not part of the hash.
+    /// Prints a consequence of an event, which is not part of the hash.
     pub(crate) fn note(&self, time: Duration, text: impl FnOnce() -> String) {
         if self.is_shown {
             println!("{:>14?}     {}", time, text());
@@ -76,7 +76,7 @@ fn describe(event: &SimEvent) -> String {
     }
 }
 
-/// Bytes in hex.
+/// Returns bytes in hexadecimal.
 fn show(bytes: &[u8]) -> String {
     use std::fmt::Write;
     let mut text = String::with_capacity(bytes.len() * 2);

@@ -1,10 +1,10 @@
-//! Clients that wait for locks as real ones do (`crates/client`, `locks/`): a client waits
-//! to be woken, retries the lock when it is, waits again, and gives up at times.
+//! Clients that wait for locks like real clients (`crates/client`, `locks/`): a client waits until
+//! a target wakes it, then retries the lock, waits again, and sometimes gives up.
 //!
-//! Checks that a waiter gets its lock in the end if no holder blocks it. During faults clients also
-//! give up for no reason. In the quiet phase no client frees a lock any more. A client gives up
-//! then only if another owner holds the lock or another task has closed the file. So a run with a
-//! forgotten waiter does not end.
+//! Checks that a waiter finally gets its lock if no holder blocks it. While faults happen, clients
+//! also give up without a reason. In the quiet phase no client releases a lock any more, and a
+//! client gives up only if another owner holds the lock or another task has closed the file. So a
+//! run in which a target has forgotten a waiter does not end, which is reported as a violation.
 
 use crate::network::{Node, Purpose};
 use crate::operation::Op;
@@ -14,7 +14,7 @@ use skep_types::codec::Codec;
 use skep_wire::file_locks::{EndWait, LockRequest, SetLock, SetLockReply, WaitLock, WaitLockReply};
 
 impl World {
-    /// The next operation of a task that requested a lock and has not got it.
+    /// Returns the next operation of a task that has requested a lock and has not got the lock yet.
     pub(crate) fn next_of_wait(&mut self, op: &Op, session: SessionId, reply: &[u8]) -> Option<Op> {
         match op {
             Op::SetLock(SetLock { lock, wait }) if *wait != 0 => {
@@ -49,7 +49,7 @@ impl World {
         }
     }
 
-    /// Begins the next operation of a waiter. A signal may interrupt it.
+    /// Begins the next operation of a waiter. A signal may interrupt the wait.
     pub(crate) fn continue_wait(&mut self, client: usize, task: usize, next: Op) {
         if let Op::WaitLock(it) = &next
             && self.phase == Phase::Busy

@@ -1,28 +1,31 @@
-//! Windows of operations under way: all outcomes of the reference model since the request was sent.
+//! The window of an operation in flight: all outcomes that the reference model had at some moment
+//! since the client sent the request.
 
 use crate::model::Model;
 use crate::operation::{Op, Summary};
 use skep_types::{ErrorCode, FileKind, InodeId, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The window of one operation: all outcomes of the reference model since it was sent.
+/// The window of one operation: all outcomes of the reference model since the client sent the
+/// request.
 pub(crate) struct Window {
     pub(crate) op: Op,
     session: SessionId,
     pub(crate) outcomes: Vec<Result<Summary, ErrorCode>>,
-    /// For a rename or an exchange: the states of its two names at each moment.
+    /// For a rename or an exchange: the pairs of states that its two names had at some moment.
     states: BTreeSet<(NameState, NameState)>,
-    /// For a rename or an exchange: the project of each moved inode, and the project that its new
-    /// directory handed down, at each moment.
+    /// For a rename or an exchange: the pairs of a moved inode's project and the project that the
+    /// inode's new directory passed on, at some moment.
     moves: BTreeSet<(Direction, Option<u32>, Option<u32>)>,
-    /// Whether its two names led to the same file at some moment.
+    /// Whether the two names of a rename referred to the same file at some moment.
     were_same: bool,
-    /// For a listing: entries that existed all the time, and entries that existed at some moment.
+    /// For a listing: entries that existed throughout, and entries that existed at some moment.
     pub(crate) always: BTreeMap<Vec<u8>, InodeId>,
     pub(crate) ever: BTreeSet<(Vec<u8>, InodeId)>,
-    /// For a wait: whether another client may have waited for this client at some moment.
+    /// For a wait: whether another client may have waited for this client at some moment. The wait
+    /// could then be a deadlock.
     may_be_deadlock: bool,
-    /// Whether a power loss has changed the history: a listing cannot be judged then.
+    /// Whether a power loss has reverted operations. Then the checker cannot judge a listing.
     pub(crate) is_void: bool,
 }
 
@@ -70,19 +73,19 @@ impl Window {
         window
     }
 
-    /// Whether an answer was right at some moment of the window.
+    /// Whether an answer was correct at some moment of the window.
     pub(crate) fn is_right(&self, answer: &Result<Summary, ErrorCode>) -> bool {
         let is_cycle = self.may_be_deadlock && *answer == Err(ErrorCode::Deadlock);
         self.outcomes.contains(answer) || is_cycle || is_right_at_two_moments(self, answer)
     }
 
-    /// Whether `op` is this rename or exchange, and its two names led to the same file at some
-    /// moment.
+    /// Whether this window is the one of `op`, a rename or exchange whose two names referred to the
+    /// same file at some moment.
     pub(crate) fn may_have_no_effect(&self, session: SessionId, op: &Op) -> bool {
         self.were_same && self.session == session && self.op == *op
     }
 
-    /// Adds the outcome that the reference model has now.
+    /// Adds the outcome that the operation would have now.
     pub(crate) fn update(&mut self, model: &Model) {
         let states = match &self.op {
             Op::Rename(it) => {
@@ -114,8 +117,8 @@ impl Window {
         }
         match &self.op {
             Op::SetPattern(it) => {
-                // Until the target has recovered the size that a dead writer left, it must assume
-                // that the file has data.
+                // Until the target has recovered the size after the death of a writer, it must
+                // assume that the file has data.
                 let inode = model.inodes.get(&it.inode);
                 let in_use = Err(ErrorCode::InUse);
                 if inode.is_some_and(|it| it.was_left_open) && !self.outcomes.contains(&in_use) {
@@ -136,9 +139,9 @@ impl Window {
     }
 }
 
-/// Whether a refusal of a rename or exchange fits the states of its two names at two different
-/// moments. The two directories may be on different targets, which look up the names one after the
-/// other. A refused operation locks nothing.
+/// Whether the refusal of a rename or exchange is correct for the states of its two names at two
+/// different moments. The two directories may be on different targets, which look up the names one
+/// after the other. A refused operation locks nothing.
 fn is_right_at_two_moments(window: &Window, answer: &Result<Summary, ErrorCode>) -> bool {
     let Err(code) = answer else { return false };
     if *code == ErrorCode::CrossDevice {
@@ -155,7 +158,7 @@ fn is_right_at_two_moments(window: &Window, answer: &Result<Summary, ErrorCode>)
             let is_directory =
                 |state: &NameState| matches!(state, NameState::Taken { is_directory: true, .. });
             let states = || window.states.iter();
-            // Both entries existed at some moment, and one was above the other.
+            // Both entries existed at some moment, and one was above the other in the tree.
             let has_both = states().any(|(from, _)| is_there(from))
                 && states().any(|(_, to)| is_there(to))
                 && states().any(|(from, to)| is_directory(from) || is_directory(to));
@@ -195,7 +198,7 @@ fn name_state(model: &Model, directory: InodeId, name: &[u8]) -> NameState {
     })
 }
 
-/// The project of the inode with a name, and the project that another directory hands down.
+/// Returns the project of the inode with a name, and the project that another directory passes on.
 fn projects(
     model: &Model,
     (directory, name): (InodeId, &[u8]),

@@ -1,30 +1,30 @@
-//! The checker of a running cluster: no acknowledged operation is lost or done twice, and every
-//! answer is right.
+//! The checker of a running cluster: no acknowledged operation is lost or executed twice, and every
+//! answer is correct.
 //!
 //! # Method
-//! Each target's log is the witness. A modifying operation leaves the record of its slot, with its
-//! reply, in the batch in which it commits. An operation between targets commits in the
-//! coordinator's batch, and its changes on other targets are locked from the prepare until they are
-//! applied there. So the order in which batches are appended, over all targets, is a possible
-//! serial order of the operations. Within a batch the witness accepts any order that the reference
-//! model accepts. Then:
+//! The log of each target is the witness. A modifying operation writes the record of its slot, with
+//! its reply, in the batch in which it commits. An operation between targets commits in the
+//! coordinator's batch. Its changes on other targets are locked from the prepare phase until these
+//! targets apply them. So the order in which all targets append batches is a possible serial order
+//! of the operations. Within a batch, the witness accepts any order that the reference model
+//! accepts. The witness then checks:
 //! - each committed operation must succeed in the [`Model`] at its position, with the reply in the
 //!   record;
-//! - a slot's sequence commits at most once, and not after the client received its refusal;
-//! - nothing commits in a session after its end was logged;
-//! - no lock is granted against a lock of another owner, and none is refused without such a lock or
-//!   an owner that has waited for one;
-//! - entries and files in a batch must equal the reference model after it;
-//! - the answer that a client receives must be that reply or, for reads and refusals, an outcome of
-//!   the reference model at some moment between request and answer;
-//! - a power loss reverts the operations whose records are lost. It must not revert an operation
-//!   that was acknowledged as durable. It must not revert one on which another target built: then
-//!   the rest no longer fits the model.
+//! - a sequence of a slot commits at most once, and not after the client has received its refusal;
+//! - no operation commits in a session after the end of the session was logged;
+//! - no lock is granted against a lock of another owner, and no lock is refused unless another
+//!   owner has such a lock or has waited for one;
+//! - after each batch, its entries and files must equal the reference model;
+//! - the answer that a client receives must be the reply in the record or, for reads and refusals,
+//!   an outcome of the reference model at some moment between request and answer;
+//! - a power loss reverts the operations whose records are lost. The loss must not revert an
+//!   operation that was acknowledged as durable, nor an operation on which another target has
+//!   built: then later operations would no longer fit the model.
 //!
-//! # What it does not check
-//! Sizes, link counts and times of directories during the run: they lag in transactions between
-//! targets, and the checkers at the end verify them. Owners, and all times. The order in which
-//! waiters get a lock.
+//! # Not checked
+//! Sizes, link counts and times of directories are not checked during the run: targets update them
+//! late in transactions with other targets, and the checkers at the end verify them. Owners, all
+//! times, and the order in which waiters get a lock are never checked.
 
 use crate::changes::{Changes, fits, fits_prepared};
 use crate::client::is_lost;
@@ -38,20 +38,20 @@ use skep_wire::metadata::{EntryReply, Step};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A modifying request of a client: session, slot, sequence.
+/// Identifies a modifying request of a client: session, slot, sequence.
 pub(crate) type InstanceId = (SessionId, u32, u64);
 /// A description of a broken guarantee.
 pub(crate) type Violation = String;
 
 struct Instance {
     op: Op,
-    /// Where it committed: target, record, reply.
+    /// The commit of the request: target, record, reply. `None` until the request commits.
     committed: Option<(usize, Lsn, Vec<u8>)>,
-    /// Whether the client has its final answer, and whether that answer promises durability.
+    /// Whether the client has received the final answer.
     answered: bool,
     is_durable: bool,
     refused: bool,
-    /// Replies in records that a power loss took.
+    /// Replies in records that a power loss has reverted.
     lost: Vec<Vec<u8>>,
 }
 
@@ -59,15 +59,15 @@ struct Instance {
 #[derive(Clone)]
 enum Effect {
     Client(InstanceId, Vec<u8>),
-    /// A rename of one name of a file to another name of it, without an effect.
+    /// A rename of one name of a file to another name of the same file, which has no effect.
     Nothing,
-    /// A session has ended: its opens of a file are removed.
+    /// A session has ended, so its opens of a file are removed.
     Closed(SessionId, InodeId),
-    /// The target has recovered a size from chunk files.
+    /// The target has recovered a file size from the chunk files.
     Size(InodeId, u64),
-    /// A session has ended: the locks of this owner are freed.
+    /// A session has ended, so the locks of this owner are released.
     Unlocked(LockOwner),
-    /// The target has finished a truncation whose client is dead.
+    /// The target has finished a truncation after the death of the client that requested it.
     Truncated(InodeId, u64),
 }
 
@@ -80,25 +80,26 @@ struct HistoryEntry {
 /// The checker of a running cluster.
 pub(crate) struct Witness {
     map: Arc<ClusterMap>,
-    /// The namespace by all records logged so far.
+    /// The namespace after all records logged so far.
     pub(crate) model: Model,
     history: Vec<HistoryEntry>,
     instances: BTreeMap<InstanceId, Instance>,
-    /// Ended sessions: the target and the record of the end.
+    /// Ended sessions, with the target and the record that logged the end.
     ended: BTreeMap<SessionId, (usize, Lsn)>,
     windows: BTreeMap<u64, Window>,
     next_window: u64,
-    /// New directories that targets have prepared.
+    /// New directories that targets have prepared in transactions.
     prepared: BTreeMap<InodeId, Step>,
     /// Number of committed operations.
     pub(crate) commits: u64,
-    /// An operation committed in the batch that ended its session. Such a batch has no record of
-    /// the slot, so the reference model misses the operation. From then on only the stores are
-    /// checked.
+    /// Whether the reference model is incomplete, because an operation committed in the same batch
+    /// that ended its session. Such a batch has no record of the slot, so the model misses the
+    /// operation. From then on, only the stores are checked.
     pub(crate) is_blind: bool,
-    /// A disk was full at some moment: operations that add something may have been refused.
+    /// Whether a disk was full at some moment. Then a target may have refused operations that need
+    /// space.
     pub(crate) has_seen_full_disks: bool,
-    /// The order in which requests arrived last.
+    /// Number of the latest arrival of each request, which gives the order of arrival.
     arrivals: BTreeMap<InstanceId, u64>,
     next_arrival: u64,
 }
@@ -110,7 +111,7 @@ impl std::fmt::Debug for Witness {
 }
 
 impl Witness {
-    /// A witness of an empty file system.
+    /// Creates a witness of an empty file system.
     pub(crate) fn new(map: Arc<ClusterMap>) -> Self {
         Self {
             model: Model::new(Arc::clone(&map)),
@@ -149,7 +150,7 @@ impl Witness {
         self.arrivals.insert(id, self.next_arrival);
     }
 
-    /// Sessions whose end `target` has logged.
+    /// Returns the sessions whose end `target` has logged.
     pub(crate) fn ended_at(&self, target: usize) -> impl Iterator<Item = SessionId> {
         let ended = self.ended.iter().filter(move |(_, (at, _))| *at == target);
         ended.map(|(session, _)| *session)
@@ -161,7 +162,7 @@ impl Witness {
         if let Op::WaitLock(it) = op {
             let by = (session, it.lock.kind, it.lock.owner);
             self.model.waits.insert((it.lock.inode, by, it.lock.start, it.lock.end));
-            // The wait of another client may have become part of a deadlock cycle.
+            // This wait may have completed a deadlock cycle with another client's wait.
             self.update_windows();
         }
         let window = Window::new(op.clone(), session, &self.model);
@@ -169,12 +170,12 @@ impl Witness {
         self.next_window
     }
 
-    /// Closes a window without an answer.
+    /// Closes a window whose operation gets no answer.
     pub(crate) fn close_window(&mut self, window: u64) {
         self.windows.remove(&window);
     }
 
-    /// Checks the final answer of a request.
+    /// Checks the final answer to a request.
     ///
     /// # Errors
     /// Describes a wrong answer.
@@ -194,7 +195,7 @@ impl Witness {
             instance.answered = true;
             match (result, &instance.committed) {
                 (Ok(reply), Some((_, _, committed))) if reply == committed => return Ok(()),
-                // The reply was under way when the record was lost.
+                // The reply was in flight when a power loss reverted the record.
                 (Ok(reply), _) if !instance.is_durable && instance.lost.contains(reply) => {
                     return Ok(());
                 }
@@ -206,7 +207,7 @@ impl Witness {
                 }
                 (Err(error), committed) => {
                     instance.refused = true;
-                    // The stored reply of an earlier attempt may have been dropped with the
+                    // The stored reply of an earlier attempt may have been removed with the
                     // session.
                     if is_lost(error) {
                         return Ok(());
@@ -236,7 +237,8 @@ impl Witness {
         ))
     }
 
-    /// Checks the reply of a sync, which reports writes of inline bytes as safe or as partly lost.
+    /// Checks the reply of a sync of inline bytes, which reports all writes as safe or some as
+    /// lost.
     ///
     /// # Errors
     /// Describes a wrong report.
@@ -260,19 +262,20 @@ impl Witness {
         }
         for id in writes.iter().filter(|_| !is_lost) {
             if let Some(instance) = self.instances.get_mut(id) {
-                // From now on no power loss may take it.
+                // From now on, no power loss may revert the write.
                 instance.is_durable = true;
             }
         }
         Ok(())
     }
 
-    /// Whether a request has committed, and no power loss has taken its record.
+    /// Whether a request has committed and no power loss has reverted it.
     pub(crate) fn is_done(&self, id: InstanceId) -> bool {
         self.instances.get(&id).is_some_and(|it| it.committed.is_some())
     }
 
-    /// Checks a complete listing of a directory. `seen` are its entries, in order.
+    /// Checks a complete listing of a directory. `seen` contains the entries that the client
+    /// received, in order.
     ///
     /// # Errors
     /// Describes a missing, repeated or wrong entry.
@@ -331,7 +334,7 @@ impl Witness {
         }
     }
 
-    /// Whether a batch may contain an operation without the record of its slot.
+    /// Whether a batch may contain an operation without a record of its slot.
     fn may_hide_operation(&self, changes: &Changes) -> bool {
         changes.slots_gone.iter().any(|(session, slot)| {
             let of_slot = (*session, *slot, 0)..=(*session, *slot, u64::MAX);
@@ -368,16 +371,16 @@ impl Witness {
             pending.push(Effect::Client(id, record.reply.0.clone()));
         }
         self.ended.extend(changes.sessions_ended.iter().map(|it| (*it, (target, lsn))));
-        // A target handles requests in the order of arrival unless one must wait. Of several orders
-        // that fit, this one is most likely the true one.
+        // A target handles requests in the order of arrival, unless one must wait. If several
+        // orders fit, the order of arrival is the most probable.
         pending.sort_by_key(|effect| match effect {
             Effect::Client(id, _) => self.arrivals.get(id).copied(),
             _ => None,
         });
         pending.extend(self.truncations(changes));
         let effects = self.order(&pending, changes).or_else(|problem| {
-            // The recovered size of a dead writer's file may precede a request of the same batch,
-            // whose reply shows it.
+            // The size that a target recovers after the death of a writer may precede a request in
+            // the same batch, whose reply then contains the recovered size.
             pending.extend(self.recovered_sizes(changes, chunk_size)?);
             pending.extend(self.truncations_of_removed(changes));
             self.order(&pending, changes).map_err(|_| problem)
@@ -413,7 +416,7 @@ impl Witness {
             .ok_or(problem)
     }
 
-    /// Searches an order depth first. Returns the operations from last to first.
+    /// Searches for an order depth first. Returns the operations in reverse order.
     fn search(
         &self,
         model: Model,
@@ -479,7 +482,8 @@ impl Witness {
         None
     }
 
-    /// Checks that a new directory on another target equals the step which that target prepared.
+    /// Checks that a new directory on another target equals the step which that target has
+    /// prepared.
     fn check_prepared(&self, model: &Model, op: &Op, reply: &[u8]) -> Result<(), String> {
         let Op::MakeDirectory(_) = op else { return Ok(()) };
         let made = EntryReply::from_bytes(reply).map_err(|error| error.to_string())?.inode;
@@ -489,9 +493,9 @@ impl Witness {
         }
     }
 
-    /// Whether an operation may rightly have had no effect although the reference model refuses it
-    /// now: a rename to another name of the same file. The coordinator looked up the old name on
-    /// another target, and that name was removed since.
+    /// Whether an operation may correctly have had no effect although the reference model refuses
+    /// it now. This is a rename to another name of the same file: the coordinator looked up the old
+    /// name on another target, and the old name was removed since then.
     fn may_have_no_effect(&self, op: &Op) -> bool {
         let (from, to, name) = match op {
             Op::Rename(it) => (it.from_directory, it.to_directory, &it.to_name),
@@ -503,9 +507,10 @@ impl Witness {
         found.is_some() && self.model.group(from) != self.model.group(to)
     }
 
-    /// Whether such an operation had no effect although the reference model would apply it. Its
-    /// batch leaves the new name as it was. After the lookup found both names to be the same file,
-    /// another client reused the old name for another file.
+    /// Whether a rename to another name of the same file had no effect although the reference model
+    /// would apply it. The batch of such a rename leaves the new name unchanged. After the lookup
+    /// found that both names refer to the same file, another client reused the old name for a
+    /// different file.
     fn had_no_effect(&self, session: SessionId, op: &Op, changes: &Changes) -> bool {
         let (to, name) = match op {
             Op::Rename(it) => (it.to_directory, &it.to_name),
@@ -519,9 +524,9 @@ impl Witness {
         self.may_have_no_effect(op) && !changes.dentries.iter().any(is_it) && may_be()
     }
 
-    /// Truncations that a batch finishes without a client's request. The truncation count is one
-    /// higher than the batch's requests explain, and a client requested a truncation without
-    /// receiving an answer.
+    /// Returns the truncations that a batch finishes without a request of a client. For these
+    /// files, the truncation count is one higher than the requests in the batch explain, and a
+    /// client that requested a truncation has received no answer.
     fn truncations(&self, changes: &Changes) -> Vec<Effect> {
         let mut truncations = Vec::new();
         for (inode, record) in &changes.inodes {
@@ -537,7 +542,7 @@ impl Witness {
             let by_requests = changes.slots.iter().filter(truncates_it).count() as u64;
             let attributes = &record.attributes;
             if attributes.truncate_generation == known.truncate_generation + by_requests + 1 {
-                // Requests of the batch may have truncated it further.
+                // Requests in the same batch may have truncated the file further.
                 let most = if by_requests == 0 { attributes.size } else { u64::MAX };
                 truncations.push(Effect::Truncated(*inode, most));
             }
@@ -545,7 +550,8 @@ impl Witness {
         truncations
     }
 
-    /// The same for files that the batch removes. Such a batch contains no size.
+    /// Returns truncations like `truncations`, for files that the batch removes. Such a batch
+    /// contains no size of the file.
     fn truncations_of_removed(&self, changes: &Changes) -> Vec<Effect> {
         let removed = changes.inodes.iter().filter(|(_, record)| record.is_none());
         let truncated = removed
@@ -553,7 +559,8 @@ impl Witness {
         truncated.map(|(inode, _)| Effect::Truncated(*inode, u64::MAX)).collect()
     }
 
-    /// The requested but unfinished truncations of a file to at most `most` bytes.
+    /// Returns the truncations of a file to at most `most` bytes that are requested but not
+    /// committed.
     fn unfinished_truncations(&self, inode: InodeId, most: u64) -> impl Iterator<Item = Effect> {
         let open = self.instances.values().filter(|it| it.committed.is_none());
         let wanted = open.filter_map(|it| it.op.truncations());
@@ -562,7 +569,7 @@ impl Witness {
             .map(|(inode, to)| Effect::Truncated(inode, to))
     }
 
-    /// The effects of a batch that no client requested.
+    /// Returns the effects of a batch that no client has requested.
     fn own_effects(
         &self,
         changes: &Changes,
@@ -580,7 +587,7 @@ impl Witness {
         Ok(effects)
     }
 
-    /// The recovered sizes in a batch, of files with dead writers.
+    /// Returns the sizes that a target has recovered in a batch, for files whose writers have died.
     fn recovered_sizes(
         &self,
         changes: &Changes,
@@ -625,7 +632,7 @@ impl Witness {
         self.windows.values_mut().for_each(|window| window.update(&self.model));
     }
 
-    /// Reverts the records of a target after `last`, which a power loss took.
+    /// Reverts the records of a target after `last`, which are lost in a power loss.
     ///
     /// # Errors
     /// Describes a loss that must not happen.
@@ -669,7 +676,7 @@ impl Witness {
     }
 }
 
-/// Applies an effect that no client requested.
+/// Applies an effect that no client has requested.
 fn apply_own_effect(model: &mut Model, effect: &Effect) {
     match effect {
         Effect::Client(..) | Effect::Nothing => {}
@@ -694,7 +701,7 @@ fn close_all(model: &mut Model, session: SessionId, inode: InodeId) {
         if let Some(inode) = model.inodes.get_mut(&inode) {
             inode.was_left_open |= writers > 0;
         }
-        // An existing open can be closed.
+        // This cannot fail, since the model has these opens.
         let _ = model.close(inode, session, readers, writers);
     }
 }

@@ -1,5 +1,5 @@
-//! The workload of clients: random operations on a small set of names, directories and files, so
-//! that clients collide; and the faults of the run.
+//! The workload of clients, and the faults of the run. Clients run random operations on a small set
+//! of names, directories and files, so that their operations conflict.
 
 use crate::client::{Handle, Write};
 use crate::network::{Node, Purpose};
@@ -123,7 +123,8 @@ impl World {
         md::NewInode { permissions: permissions[self.random.index(3)], umask, uid: 1, gid: 1 }
     }
 
-    /// A random pattern in a request. An unset field means the value of the directory or cluster.
+    /// Returns a random pattern for a request. An unset field means the value of the directory or
+    /// the cluster.
     fn any_pattern(&mut self) -> PatternRequest {
         let is_listed = self.random.percent(30);
         let first = self.knobs.targets as u32 + 1;
@@ -163,7 +164,8 @@ impl World {
         })
     }
 
-    /// An access control list: minimal, with a mask, or with a further user and a mask.
+    /// Returns a random access control list: minimal, with a mask, or with an additional user and a
+    /// mask.
     fn acl(&mut self) -> Vec<u8> {
         let mut any = |tag| AclEntry { tag, permissions: self.random.below(8) as u32 };
         let (owner, group, other) =
@@ -210,7 +212,8 @@ impl World {
         })
     }
 
-    /// Most inodes keep the same project, so that some renames still succeed.
+    /// Changes the project of an inode. Most inodes keep the same project, so that some renames
+    /// still succeed.
     fn change_project(&mut self) -> Op {
         let inode = self.any_inode();
         Op::SetAttributes(md::SetAttributes {
@@ -262,8 +265,8 @@ impl World {
         }
     }
 
-    /// Closes several files without an unreported end in one request, and perhaps a file that is
-    /// not open. Returns `false` if no such file is open.
+    /// Closes several files in one request. The request may also contain a file that is not open.
+    /// Skips handles with an unreported end. Returns `false` if no file can be closed.
     fn close_many(&mut self, client: usize, task: usize, is_durable: bool) -> bool {
         let handles = &mut self.clients[client].handles;
         let is_clean = |handle: &Handle| !handle.is_busy && handle.end == 0;
@@ -276,8 +279,8 @@ impl World {
             .map(|it| closed(&it))
             .collect();
         let group = self.map.shard_group(files[0].inode.shard());
-        // The extra inode is a directory, which is never open. With a file the log would not show
-        // whether an open by another task preceded the close.
+        // The additional inode is a directory, which is never open. If it were a file, the log
+        // would not show whether another task opened the file before the close.
         let other = self.any_directory();
         if self.map.shard_group(other.shard()) == group && self.random.percent(50) {
             files.push(md::ClosedFile { inode: other, open: md::OpenMode::Read });
@@ -286,7 +289,7 @@ impl World {
         true
     }
 
-    /// Opens, writes, reports or closes. Returns `false` if there is no file to use.
+    /// Begins to open, write, report or close a file. Returns `false` if there is no file to use.
     fn use_handle(&mut self, client: usize, task: usize, is_durable: bool) -> bool {
         if self.random.percent(15) && self.close_many(client, task, is_durable) {
             return true;
@@ -366,9 +369,9 @@ impl World {
         handle.is_busy = true;
         let handle = handle.clone();
         let Some(pattern) = &handle.pattern else { return };
-        // The simulated storage targets ignore it.
+        // The simulated storage targets ignore this hint.
         let stripe = st::StripeHint { chunk_bytes: 0, width: 0, component_start: 0 };
-        // Inline bytes are written by their own operation.
+        // The first bytes are inline, and are written by a different operation.
         let (offset, end) = (offset + pattern.inline_bytes(), end + pattern.inline_bytes());
         let pieces: Vec<_> =
             pieces(pattern, offset..end).map(Iterator::collect).unwrap_or_default();
@@ -444,7 +447,7 @@ impl World {
         let md::OpenReply { attributes, pattern, is_shared, .. } = opened;
         let process = &mut self.clients[client];
         let arrived = process.notifications.arrived.get(notifications_before..).unwrap_or_default();
-        // A client treats a file as shared until it closes its last handle of the file.
+        // A client treats a file as shared until it closes its last handle for that file.
         let mut of_file = process.handles.iter().filter(|it| it.inode == attributes.inode);
         let is_known = of_file.any(|handle| handle.is_shared);
         let is_shared = is_shared || is_known || arrived.contains(&attributes.inode);
@@ -473,7 +476,7 @@ impl World {
 
     // ---- faults
 
-    /// Injects one of the faults that the seed enables.
+    /// Injects one of the enabled faults.
     pub(crate) fn fault(&mut self) {
         if self.phase != Phase::Busy {
             return;
@@ -537,7 +540,7 @@ impl World {
         let length = self.random.micros(1_000, 3_000_000);
         let until = self.now + length;
         self.network.partition(a, b, until);
-        // One of the nodes may notice the partition.
+        // One of the two nodes may notice the partition, and then breaks a connection.
         for connection in self.network.open_connections(a, false) {
             let of_both = self.network.connections.get(&connection).is_some_and(|it| {
                 [it.caller.0, it.callee.0].contains(&a) && [it.caller.0, it.callee.0].contains(&b)

@@ -1,5 +1,5 @@
-//! The world of a run: simulated time, the queue of future events, and the processes. Each event is
-//! one entry of the queue; nothing else advances time or draws a random number.
+//! The world of a run: the simulated time, the queue of future events, and the processes. Only
+//! events of the queue advance the time or draw random numbers.
 
 use crate::client::ClientProcess;
 use crate::knobs::Knobs;
@@ -89,7 +89,7 @@ pub(crate) enum SimEvent {
         task: usize,
         wait: u64,
     },
-    /// Management receives the request to remove a client.
+    /// Management receives the request to evict a client.
     Evict {
         client: NodeId,
     },
@@ -102,13 +102,13 @@ pub(crate) enum SimEvent {
 /// The phase of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Clients work and faults happen.
+    /// Clients run operations, and faults happen.
     Busy,
-    /// No more faults; operations under way finish.
+    /// No more faults happen, and the operations in flight finish.
     Quiet,
 }
 
-/// The state of a run: time, queue and processes.
+/// The state of a run: the time, the queue and the processes.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) knobs: Knobs,
@@ -125,11 +125,11 @@ pub(crate) struct World {
     pub(crate) trace: Trace,
     pub(crate) phase: Phase,
     pub(crate) steps_left: u64,
-    /// Directories and files that replies have named, newest last.
+    /// Directories and files in replies, with the newest last.
     pub(crate) directories: Vec<InodeId>,
     pub(crate) files: Vec<InodeId>,
-    /// Files that a client may have written after it lost its session, or whose chunk files an
-    /// abandoned truncation may have extended.
+    /// Files that a client may have written after it lost its session, or whose chunk files may
+    /// have been extended by an abandoned truncation.
     pub(crate) unsure: BTreeSet<InodeId>,
     pub(crate) violation: Option<String>,
     pub(crate) faults: u64,
@@ -199,13 +199,14 @@ impl World {
     }
 
     pub(crate) fn schedule_fault(&mut self) {
-        // A cluster with faults faster than its recovery makes no progress: a long run gets calmer.
+        // If faults happen faster than a cluster recovers, it makes no progress. So faults become
+        // rarer during a long run.
         let calm = self.knobs.mean_fault_pause.as_micros() as u64 * (1 + self.now.as_secs() / 20);
         let pause = self.random.micros(calm / 4, calm * 2);
         self.after(pause, SimEvent::Fault);
     }
 
-    /// Time of day.
+    /// Returns the simulated time of day.
     pub(crate) fn wall(&self) -> Timestamp {
         let start = i128::from(START_SECONDS) * 1_000_000_000;
         Timestamp::from_nanoseconds(start + self.now.as_nanos() as i128)
@@ -256,7 +257,7 @@ impl World {
 
     // ---- the cluster map
 
-    /// Registers a client under a new node id.
+    /// Registers a client with a new node id.
     pub(crate) fn register_client(&mut self) -> NodeId {
         let id = NodeId::new(self.map.newest_node.raw() + 1);
         let mut map = ClusterMap::clone(&self.map);
@@ -275,7 +276,7 @@ impl World {
         }
     }
 
-    /// Publishes a new map. Each server receives it after its own delay.
+    /// Publishes a new cluster map. Each server receives it after its own delay.
     fn publish(&mut self, mut map: ClusterMap) {
         map.version = MapVersion::new(map.version.raw() + 1);
         self.map = Arc::new(map);
@@ -302,7 +303,7 @@ impl World {
 
     // ---- calls
 
-    /// The process that serves a group, its life, and whether it runs.
+    /// Returns the process that serves a group, the number of its life, and whether it runs.
     fn server(&self, group: GroupId) -> (Node, u64, bool) {
         let index = group.raw() as usize - 1;
         match index.checked_sub(self.targets.len()) {
@@ -391,8 +392,8 @@ impl World {
         match callee.0 {
             Node::Target(target) => self.deliver_request(target, number, header, body),
             Node::Storage(storage) if self.storages[storage].is_running => {
-                // The client has written again since, on another connection, which has ended this
-                // one.
+                // The client has written again on a newer connection, and that connection has
+                // closed this one.
                 if was_late && header.message == WRITE && self.life(caller) == caller_life {
                     return;
                 }
@@ -409,8 +410,9 @@ impl World {
         }
     }
 
-    /// Checks fencing: after a metadata target has relied on the end of a session at a storage
-    /// target, that storage target must not write in this session any more.
+    /// Checks fencing. When a metadata target asks a storage target for the size of a chunk file,
+    /// some sessions have ended at the metadata target. From then on, the storage target must not
+    /// write in these sessions.
     fn check_fence(&mut self, caller: Node, storage: usize, header: &Header) {
         if let (Node::Target(target), STAT) = (caller, header.message) {
             let ended = self.witness.ended_at(target);
@@ -453,7 +455,7 @@ impl World {
         self.send_again(tag);
     }
 
-    /// Passes the final answer of a call to its caller.
+    /// Passes the final answer to a call on to the caller.
     fn finish_call(&mut self, tag: u64, result: Result<Vec<u8>>) {
         let Some(call) = self.network.calls.remove(&tag) else { return };
         if self.life(call.caller.0) != call.caller.1 {
@@ -477,13 +479,14 @@ impl World {
         }
     }
 
-    /// Breaks the connections of an ended node. The processes that use them notice after a while.
+    /// Breaks the connections of a node that has exited. The processes that use them notice this
+    /// after a while.
     pub(crate) fn break_all(&mut self, node: Node, most_micros: u64) {
         for connection in self.network.open_connections(node, true) {
             let pause = self.random.micros(0, most_micros);
             self.after(pause, SimEvent::Break { connection });
         }
-        // On the node's own connections no process waits any more.
+        // No process waits on the connections that the node itself opened, so they break at once.
         for connection in self.network.open_connections(node, false) {
             if self.network.connections.get(&connection).is_some_and(|it| it.caller.0 == node) {
                 let is_late = self.random.percent(30);
@@ -492,7 +495,7 @@ impl World {
         }
     }
 
-    /// The size of a file by its chunk files.
+    /// Returns the size of a file according to its chunk files.
     pub(crate) fn chunk_size(
         storages: &[StorageProcess],
         targets: usize,
@@ -515,13 +518,13 @@ impl World {
     }
 }
 
-/// Number of `WriteChunk`.
+/// Number of the message `WriteChunk`.
 pub(crate) const WRITE: u16 = <skep_wire::storage::WriteChunk as skep_wire::Request>::ID;
 
-/// Number of `StatChunk`.
+/// Number of the message `StatChunk`.
 const STAT: u16 = <skep_wire::storage::StatChunk as skep_wire::Request>::ID;
 
-/// Encodes a message, with a header that has its number.
+/// Encodes a message. The header contains the number of the message.
 pub(crate) fn message<R: skep_wire::Request>(request: &R) -> (Header, Vec<u8>) {
     let header = Header { message: R::ID, message_version: R::VERSION, ..Header::default() };
     (header, request.to_bytes())
@@ -539,7 +542,7 @@ fn node(raw: u32, kind: NodeKind) -> skep_types::Node {
     }
 }
 
-/// A formatted cluster whose groups have one member each.
+/// Returns a formatted cluster in which each group has one member.
 fn map(knobs: &Knobs) -> ClusterMap {
     let mut map = ClusterMap::empty(ClusterId::new(*b"simulated skep 1"));
     let all = knobs.targets + knobs.storages;

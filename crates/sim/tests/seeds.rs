@@ -1,12 +1,12 @@
-//! Fixed seeds (`cargo xtask ci` runs new ones with the program), and tests of the simulator
-//! itself: one seed always gives the same run, and the checkers find planted bugs.
+//! Runs fixed seeds (the program runs new ones for `cargo xtask ci`), and tests the simulator
+//! itself: the same seed always gives the same run, and the checkers find planted bugs.
 
 use skep_sim::knobs::PlantedBug;
 use skep_sim::{Options, Report, run};
 use std::collections::BTreeSet;
 use std::thread;
 
-/// Runs seeds on two threads, each run on one of them. Returns the reports of failed runs.
+/// Runs seeds on two threads, and returns the reports of failed runs.
 fn failures(seeds: std::ops::Range<u64>, plant: Option<PlantedBug>) -> Vec<Report> {
     let half = |parity: u64| {
         let seeds = seeds.clone().filter(move |seed| seed % 2 == parity);
@@ -46,7 +46,7 @@ fn one_seed_always_gives_the_same_run() {
     assert_eq!(traces.collect::<BTreeSet<_>>().len(), 39, "seeds differ from each other");
 }
 
-/// Each planted bug, and fragments of the violation that the checkers must report.
+/// Each planted bug, with fragments of the violation that the checkers must report.
 #[test]
 fn planted_bugs_are_found() {
     let planted = [

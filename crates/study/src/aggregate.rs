@@ -1,18 +1,20 @@
-//! The aggregate bandwidth of applications that run at the same time: the sum of their volumes over
-//! the time from the first begin to the last end (Eq. 1 of the study that this protocol follows).
+//! The aggregate bandwidth of applications that run at the same time: the sum of their volumes
+//! divided by the time from the first begin to the last end (Eq. 1 of the study that this protocol
+//! follows).
 
-/// The transfer of one process or one application.
+/// The data transfer of one process or one application.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Share {
-    /// Begin, in seconds on a clock that all share.
+    /// Begin in seconds, on a clock that all shares of a run have in common.
     pub begin_seconds: f64,
-    /// End, in seconds on the same clock.
+    /// End in seconds, on the same clock as the begin.
     pub end_seconds: f64,
-    /// Bytes moved.
+    /// Number of bytes moved.
     pub bytes: u64,
 }
 
-/// Returns the bytes per second of all together; `None` if the time is zero.
+/// Returns the aggregate bandwidth of all shares in bytes per second; `None` if the total time is
+/// zero.
 pub fn bandwidth(shares: impl IntoIterator<Item = Share>) -> Option<f64> {
     let (mut begin, mut end, mut bytes) = (f64::INFINITY, f64::NEG_INFINITY, 0_u64);
     for share in shares {
@@ -39,9 +41,10 @@ mod tests {
     #[test]
     fn the_aggregate_counts_from_first_begin_to_last_end() {
         check(&[(1.0, 3.0, 200)], Some(100.0));
-        // Two that overlap: 600 bytes in the four seconds from 1 to 5, not the sum of both rates.
+        // Two shares that overlap: 600 bytes in the four seconds from 1 to 5. The result is not the
+        // sum of their rates.
         check(&[(1.0, 3.0, 200), (2.0, 5.0, 400)], Some(150.0));
-        // One after the other, with an idle second between them.
+        // Two shares in succession, with an idle second between them.
         check(&[(0.0, 1.0, 100), (2.0, 4.0, 100)], Some(50.0));
         check(&[], None);
         check(&[(2.0, 2.0, 5)], None);

@@ -1,14 +1,14 @@
-//! The journal of a study: a file of records, one a line, that is only appended to.
+//! The journal of a study: an append-only file with one record per line.
 //!
 //! # An interrupted study
-//! A record counts when its line is complete. Each record is synced before the next run begins, so
-//! a power loss costs at most the current run. The incomplete line that it left is removed when a
-//! process opens the journal again.
+//! A record is valid as soon as its line is complete. Each record is synced before the next run
+//! begins, so a power loss costs at most the current run. When a process opens the journal again,
+//! it removes an incomplete line at the end.
 //!
 //! # A full disk
-//! The study allocates space for the next record before its run begins ([`Journal::reserve`]), so
-//! that a disk that fills up meanwhile doesn't lose the result. Where the file system cannot
-//! allocate space, a record that doesn't fit is removed again, and the records before it stay.
+//! Before a run begins, the study allocates space for its record ([`Journal::reserve`]). So a disk
+//! that fills up during the run does not lose the result. If the file system does not support
+//! allocation, a record that does not fit is removed again, and the earlier records are kept.
 
 use crate::plan::Plan;
 use crate::record::{Record, StudyRecord};
@@ -19,12 +19,13 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-/// The journal's name in the directory of a study.
+/// File name of the journal in the directory of a study.
 pub const FILE: &str = "journal.ndjson";
-/// The version of the records that this program writes.
+/// Version of the record format that this program writes.
 pub const FORMAT: u32 = 1;
 
-/// An open journal. A lock keeps other processes from opening it.
+/// An open journal. The process holds a lock on the file, so that no other process opens it for
+/// writing.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
@@ -35,21 +36,21 @@ pub struct Journal {
 /// The contents of a journal.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Contents {
-    /// The first line.
+    /// The first record: plan, place and version.
     pub study: StudyRecord,
-    /// The plan in it.
+    /// The plan, parsed from the first record.
     pub plan: Plan,
     /// All other records, in the order in which they were written.
     pub records: Vec<Record>,
-    /// Bytes of complete lines.
+    /// Length of all complete lines, in bytes.
     whole_bytes: u64,
 }
 
 impl Journal {
-    /// Creates the directory of a new study, and the journal in it.
+    /// Creates the directory of a new study with an empty journal.
     ///
     /// # Errors
-    /// `Exists` if the directory has a study already.
+    /// `Exists` if the directory already contains a study.
     pub fn create(directory: &Path, study: &StudyRecord) -> Result<Self> {
         let within = |error: std::io::Error| Error::from(error).within(directory.display());
         std::fs::create_dir_all(directory).map_err(within)?;
@@ -71,11 +72,12 @@ impl Journal {
         let mut journal = Self { path, file, len: 0 };
         journal.lock()?;
         if let Err(error) = journal.append(&Record::Study(study.clone())) {
-            // There is no result yet, and an empty journal would block the next attempt.
+            // There is no result yet, and an incomplete journal would make the next attempt fail
+            // with `Exists`.
             let _ = std::fs::remove_file(&journal.path);
             return Err(error);
         }
-        // The directory entry of the new file must survive a power loss too.
+        // Syncs the directory: the entry of the new file must also survive a power loss.
         File::open(directory).and_then(|it| it.sync_all()).map_err(within)?;
         Ok(journal)
     }
@@ -83,8 +85,9 @@ impl Journal {
     /// Opens the journal of an interrupted study, and removes an incomplete line at its end.
     ///
     /// # Errors
-    /// `NotFound` without a journal; `Configuration` if it belongs to another plan; else as
-    /// [`read`].
+    /// - `NotFound` if there is no journal.
+    /// - `Configuration` if the journal belongs to a different plan.
+    /// - The errors of [`read`].
     pub fn resume(directory: &Path, plan: &Plan) -> Result<(Self, Contents)> {
         let contents = read(directory)?;
         if contents.plan != *plan {
@@ -108,22 +111,26 @@ impl Journal {
         Ok((journal, contents))
     }
 
-    /// Allocates space for a record, so that writing it cannot fail for lack of space.
+    /// Allocates space for a record, so that a full disk cannot prevent writing it.
     ///
     /// # Errors
-    /// `NoSpace` if there is not enough.
+    /// `NoSpace` if the disk does not have enough space.
     pub fn reserve(&self, bytes: u64) -> Result<()> {
         match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.len, bytes) {
-            // Without support for allocation, the write itself reports a lack of space.
+            // If the file system does not support allocation, writing the record reports a full
+            // disk.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => Ok(()),
             Err(errno) => Err(self.unwritable(&errno.into())),
         }
     }
 
-    /// Writes a record and syncs it.
+    /// Writes and syncs a record.
     ///
     /// # Errors
-    /// `NoSpace` if it doesn't fit; `Io`. After either the journal is as before.
+    /// - `NoSpace` if the record does not fit on the disk.
+    /// - `Io` if writing fails for another reason.
+    ///
+    /// After an error, the journal is unchanged.
     pub fn append(&mut self, record: &Record) -> Result<()> {
         let mut line = serde_json::to_string(record)
             .map_err(|error| Error::new(ErrorCode::Io, error.to_string()))?;
@@ -131,7 +138,8 @@ impl Journal {
         let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
         if let Err(error) = written {
             let failed = self.unwritable(&error);
-            // If this fails too, the next process that opens the journal removes the line.
+            // If this also fails, the next process that opens the journal removes the incomplete
+            // line.
             let _ = self.cut();
             return Err(failed);
         }
@@ -139,7 +147,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Removes everything behind the last complete line, and the allocated space.
+    /// Truncates the journal to its complete lines, which also frees the allocated space.
     fn cut(&self) -> Result<()> {
         let cut = self.file.set_len(self.len).and_then(|()| self.file.sync_data());
         cut.map_err(|error| Error::from(error).within(self.path.display()))
@@ -171,8 +179,9 @@ impl Journal {
 /// Reads the journal of a study.
 ///
 /// # Errors
-/// `NotFound` without a journal; `Corrupt`, with the number of the line, for a malformed line that
-/// isn't the last; `VersionMismatch` if a later version wrote it.
+/// - `NotFound` if there is no journal.
+/// - `Corrupt`, with the line number, if a line other than the last is malformed.
+/// - `VersionMismatch` if a later version of Skep wrote the journal.
 pub fn read(directory: &Path) -> Result<Contents> {
     let path = directory.join(FILE);
     let mut text = Vec::new();
@@ -190,8 +199,8 @@ fn parse(text: &[u8]) -> Result<Contents> {
     let mut records = Vec::new();
     let mut whole_bytes = 0;
     for (index, line) in text.split_inclusive(|byte| *byte == b'\n').enumerate() {
-        // A line without its end was interrupted while it was written, even if it parses: it was
-        // never synced, and its run is repeated.
+        // Writing this line was interrupted. The incomplete line is ignored even if it can be
+        // parsed: the line was never synced, and the study repeats its run.
         let Some(line) = line.strip_suffix(b"\n") else { break };
         let record = serde_json::from_slice(line).map_err(|error| {
             Error::new(
@@ -223,7 +232,7 @@ fn parse(text: &[u8]) -> Result<Contents> {
     Ok(Contents { study, plan, records: records.collect(), whole_bytes })
 }
 
-/// Writes a file into the directory of a study, completely or not at all.
+/// Writes a file in the directory of a study atomically: either completely or not at all.
 ///
 /// # Errors
 /// The error of the file system.

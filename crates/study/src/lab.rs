@@ -1,4 +1,4 @@
-//! The lab for which a plan is made: its description, and a running lab as a [`Place`].
+//! The lab of a plan: its description, and a running lab as a [`Place`].
 
 use crate::plan::Lab;
 use crate::runner::Place;
@@ -11,10 +11,10 @@ fn wrong(what: String) -> Error {
     Error::new(ErrorCode::Configuration, what)
 }
 
-/// The description of a plan's lab: a ready shape, with the changes in the plan.
+/// Returns the description of a plan's lab: a predefined shape, with the changes in the plan.
 ///
 /// # Errors
-/// `Configuration`, naming the key: an unknown shape or a malformed rate.
+/// `Configuration`, naming the key, if the shape is unknown or a rate is malformed.
 pub fn description(lab: &Lab) -> Result<Description> {
     let found = shape(&lab.shape).ok_or_else(|| {
         let names: Vec<&str> = shapes().iter().map(|shape| shape.name).collect();
@@ -37,10 +37,10 @@ pub fn description(lab: &Lab) -> Result<Description> {
     }
 }
 
-/// A running lab, as a place for studies.
+/// Returns a running lab as a place for studies.
 ///
 /// # Errors
-/// `NotReady` if its clients have no mounts.
+/// `NotReady` if the clients of the lab have no mounts.
 pub fn place(state: &State) -> Result<Place> {
     let clients: Vec<&skep_lab::Host> = state.hosts_of(Role::Client).collect();
     let mount = clients.first().and_then(|client| client.mount_point.as_deref());
@@ -51,7 +51,8 @@ pub fn place(state: &State) -> Result<Place> {
     Ok(Place {
         name: format!("lab {}", state.name),
         hosts: clients.iter().map(host).collect(),
-        // All hosts of the lab share this kernel and its caches.
+        // All hosts of the lab share this kernel and its caches, so dropping caches on clients is
+        // enough.
         server_hosts: Vec::new(),
         path: above.join("{host}").display().to_string(),
         path_here: above.join(&clients[0].name),

@@ -1,12 +1,12 @@
 //! Studies: the behaviour of a storage system under many conditions, measured by a fixed protocol.
 //!
-//! Owns: plans (the factors to vary), the order of runs, the journal of results, statistics,
-//! reports. A plan names factors and repetitions. Its runs are listed and divided into blocks; the
-//! blocks run in random order, one run at a time. Each result is in the journal before the next run
-//! begins, and the report is a function of the journal alone.
+//! Owns plans (the factors to vary), the order of runs, the journal of results, statistics and
+//! reports. A plan names factors and repetitions. Its runs are listed and divided into blocks. The
+//! blocks run in random order, one run at a time. Each result is written to the journal before the
+//! next run begins, and the report depends on the journal only.
 //!
-//! Look first at [`plan`], then [`journal`] and [`report`]. docs/operations/studies.md is the page
-//! for users; the protocol is that of F. Boito, G. Pallez, L. Teylo, "The role of storage target
+//! Read [`plan`] first, then [`journal`] and [`report`]. docs/operations/studies.md is the manual
+//! for users. The protocol is that of F. Boito, G. Pallez, L. Teylo, "The role of storage target
 //! allocation in applications' I/O performance with BeeGFS", CLUSTER 2022.
 
 pub mod aggregate;

@@ -1,20 +1,21 @@
-//! Limits, each with its reason.
+//! The limits of studies, each with its reason.
 
 use std::time::Duration;
 
-/// Runs of one plan: at a minute each, more than two months. More is a mistake in a plan.
+/// Maximum number of runs of one plan. At one minute each, these take more than two months: a
+/// larger number is a mistake in the plan.
 pub const MAX_RUNS: usize = 100_000;
-/// Applications at the same time: each needs its own client host.
+/// Maximum number of applications at the same time. Each needs its own client host.
 pub const MAX_APPLICATIONS: u32 = 64;
-/// Processes on one host.
+/// Maximum number of processes on one host.
 pub const MAX_PROCESSES: u32 = 1024;
-/// Targets of one file: the limit of a stripe pattern.
+/// Maximum number of targets of one file, which is the limit of a stripe pattern.
 pub const MAX_COUNT: u32 = 256;
-/// Default number of runs in a block: as in the study that this protocol follows.
+/// Default number of runs in a block, as in the study that this protocol follows.
 pub const BLOCK_RUNS: u32 = 10;
-/// Default wait between blocks on a system with other users: temporary noise then affects all
-/// conditions alike.
+/// Default range of the wait between blocks on a system with other users. Temporary load of other
+/// users then affects all conditions alike.
 pub const SHARED_WAIT: (Duration, Duration) =
     (Duration::from_secs(60), Duration::from_secs(30 * 60));
-/// Smallest group of results whose distribution is judged.
+/// Minimum number of results in a group for a test of their distribution.
 pub const MIN_JUDGED: usize = 5;

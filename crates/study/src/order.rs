@@ -1,28 +1,28 @@
-//! The order of runs: a list, divided into blocks, and the blocks in random order.
+//! The order of runs: the list of runs is divided into blocks, and the blocks are shuffled.
 //!
-//! The order follows from the plan's seed alone, by a generator in this file. A resumed study,
-//! perhaps run by a later version, so gets the same order again.
+//! The order depends only on the plan's seed and on the generator in this module. So a resumed
+//! study gets the same order again, even if a later version runs it.
 
 use crate::plan::{Condition, Plan};
 use skep_types::random::SplitMix64;
 use std::time::Duration;
 
-/// One run of the list.
+/// One run in the list of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// Its index in the list, from 0, which identifies it for ever.
+    /// Index of the run in the list, counted from 0. The index identifies the run permanently.
     pub number: u32,
-    /// The block that contains it.
+    /// Index of the block that contains the run.
     pub block: u32,
-    /// The experiment's name.
+    /// Name of the experiment.
     pub experiment: String,
-    /// The repetition of this condition, from 1.
+    /// The repetition of this condition, counted from 1.
     pub repetition: u32,
-    /// The condition to run.
+    /// The condition under test.
     pub condition: Condition,
 }
 
-/// The runs of a plan, in the order of the plan: experiment, condition, repetition.
+/// Returns the runs of a plan, ordered by experiment, condition and repetition, as in the plan.
 pub fn list(plan: &Plan) -> Vec<Run> {
     let mut runs = Vec::new();
     for (experiment, condition) in plan.conditions() {
@@ -40,25 +40,25 @@ pub fn list(plan: &Plan) -> Vec<Run> {
     runs
 }
 
-/// The blocks of a plan in their order, each with the wait before it as a share, from 0 to 1,
-/// between the shortest and the longest wait.
+/// Returns the blocks of a plan in the order in which they run. Each has a number from 0 to 1 that
+/// determines the wait before it, between the shortest and the longest wait.
 pub fn blocks(plan: &Plan) -> Vec<(f64, Vec<Run>)> {
     let runs = list(plan);
     let mut blocks: Vec<Vec<Run>> = runs.chunks(plan.block as usize).map(<[Run]>::to_vec).collect();
     let mut random = Random::new(plan.seed);
-    // Fisher and Yates: every order is equally probable.
+    // The Fisher-Yates shuffle: every order has the same probability.
     for end in (1..blocks.len()).rev() {
         blocks.swap(end, random.below(end as u64 + 1) as usize);
     }
     blocks.into_iter().map(|block| (random.share(), block)).collect()
 }
 
-/// Returns the wait for a share of the way from the shortest to the longest.
+/// Returns the wait between the shortest (`share` = 0) and the longest (`share` = 1).
 pub fn wait((least, most): (Duration, Duration), share: f64) -> Duration {
     least + most.saturating_sub(least).mul_f64(share.clamp(0.0, 1.0))
 }
 
-/// Random numbers from a seed, the same with every version.
+/// Random numbers from a seed. The sequence must not change between versions.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(SplitMix64);
 
@@ -67,12 +67,13 @@ impl Random {
         Self(SplitMix64::new(seed))
     }
 
-    /// Returns a number below `end`, which isn't zero. The bias of 64 bits is negligible.
+    /// Returns a random number less than `end`, which must not be zero. The modulo bias of 64 bits
+    /// is negligible.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0.below(end)
     }
 
-    /// Returns a number from 0 to below 1.
+    /// Returns a random number from 0 (inclusive) to 1 (exclusive).
     pub(crate) fn share(&mut self) -> f64 {
         (self.0.number() >> 11) as f64 / (1_u64 << 53) as f64
     }

@@ -1,11 +1,11 @@
-//! The plan of a study: its factors, read from TOML and checked.
+//! The plan of a study: the factors to vary, read from a TOML file and checked.
 //!
-//! A plan has experiments; each is the product of the values of its factors, repeated. Factors at
-//! the top level of a plan apply to all experiments that don't set them. Contradictions are refused
-//! here, before anything runs. [`Plan::check_system`] checks the plan against the number of hosts
-//! and targets of a system.
+//! A plan has experiments. The conditions of an experiment are all combinations of the values of
+//! its factors, and each condition is repeated. Factors at the top level of a plan apply to all
+//! experiments that do not set them. Contradictions are refused here, before anything runs.
+//! [`Plan::check_system`] checks the plan against the number of hosts and targets of a system.
 //!
-//! docs/operations/studies.md describes the file.
+//! docs/operations/studies.md describes the format of the file.
 
 mod check;
 mod read;
@@ -21,17 +21,17 @@ use std::time::Duration;
 
 pub use check::System;
 
-/// A value that the plan gives, or that calibration finds.
+/// A value that is either in the plan or found by calibration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Level<T> {
-    /// The value in the plan.
+    /// The value is in the plan.
     Fixed(T),
-    /// The smallest value at which bandwidth levels off; calibration finds it.
+    /// Calibration finds the value: the smallest at which bandwidth levels off.
     Calibrated,
 }
 
-/// Whether the processes of an application share a file.
+/// Whether the processes of an application share one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Access {
@@ -47,15 +47,15 @@ pub enum Access {
 pub enum Operation {
     /// Writes, and syncs within the measured time.
     Write,
-    /// Reads data that was written before and is in no cache.
+    /// Reads data that was written earlier and is in no cache.
     Read,
 }
 
-/// How the applications of a run get their targets.
+/// How the files of a run's applications get their targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Targets {
-    /// The chooser chooses for each file by itself.
+    /// The chooser of the file system selects targets for each file separately.
     Chosen,
     /// The study assigns the same targets to all applications, spread evenly over the servers.
     Shared,
@@ -63,28 +63,28 @@ pub enum Targets {
     Separate,
 }
 
-/// The condition of a run: one value of each factor.
+/// The condition of a run, with one value of each factor.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Condition {
-    /// Bytes of one application.
+    /// Number of bytes that one application writes or reads.
     pub data_bytes: Level<u64>,
-    /// Client hosts of one application.
+    /// Number of client hosts of one application.
     pub hosts: Level<u32>,
-    /// Processes on each of them.
+    /// Number of processes on each client host.
     pub processes: u32,
-    /// Targets of each file; `None`: the file system decides.
+    /// Number of targets of each file. `None` means that the file system decides.
     pub count: Option<u32>,
-    /// How they are chosen; `None`: the file system decides.
+    /// The policy that chooses the targets. `None` means that the file system decides.
     pub chooser: Option<String>,
-    /// Bytes of one call of write(2) or read(2).
+    /// Size of one call of write(2) or read(2) in bytes.
     pub transfer_bytes: u64,
-    /// N-1 or N-N.
+    /// Whether processes share one file (N-1) or use one file each (N-N).
     pub access: Access,
-    /// Write or read.
+    /// Whether applications write or read.
     pub operation: Operation,
     /// Number of applications that run at the same time.
     pub applications: u32,
-    /// Whether they share targets.
+    /// Whether applications that run at the same time share targets.
     pub targets: Targets,
 }
 
@@ -107,66 +107,66 @@ pub struct Factors {
 /// A set of conditions whose results appear in one figure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experiment {
-    /// Its name: short, unique, usable in file names.
+    /// Name of the experiment: short, unique, and usable in file names.
     pub name: String,
-    /// Its question, in one line.
+    /// The question that the experiment answers, in one line.
     pub title: String,
-    /// Runs of each condition.
+    /// Number of runs of each condition.
     pub repetitions: u32,
-    /// The conditions are the product of these.
+    /// The values of each factor. The conditions are all combinations of these values.
     pub factors: Factors,
 }
 
 /// Calibration: the search for the data size and the number of hosts at which bandwidth levels off.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibration {
-    /// Data sizes to try, ascending.
+    /// Data sizes to try, in ascending order.
     pub data_bytes: Vec<u64>,
-    /// Numbers of hosts to try, ascending.
+    /// Numbers of hosts to try, in ascending order.
     pub hosts: Vec<u32>,
-    /// Runs of each value.
+    /// Number of runs of each value.
     pub repetitions: u32,
-    /// Bandwidth has levelled off where every larger value gains less than this share.
+    /// Bandwidth has levelled off at a value if every larger value gains less than this fraction.
     pub tolerance: f64,
 }
 
-/// The emulated cluster for which a plan is made.
+/// The emulated cluster in which a plan is to run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lab {
-    /// Name of the ready shape in `skep lab`.
+    /// Name of a predefined shape of `skep lab`.
     pub shape: String,
-    /// Servers, targets of each and client hosts, instead of those of the shape.
+    /// Numbers of servers, of targets per server and of client hosts, which override the shape.
     pub servers: Option<u16>,
     #[allow(missing_docs, reason = "said above")]
     pub targets: Option<u16>,
     #[allow(missing_docs, reason = "said above")]
     pub clients: Option<u16>,
-    /// Rate of each server's link, instead of that of the shape, as in `400Mbit`.
+    /// Rate of each server's link, such as `400Mbit`, which overrides the shape.
     pub link: Option<String>,
-    /// Rate of each target, instead of that of the shape, as in `30MB/s`.
+    /// Rate of each target, such as `30MB/s`, which overrides the shape.
     pub target_rate: Option<String>,
 }
 
-/// A study.
+/// The plan of a study.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// Its name: short, usable in file names.
+    /// Name of the study: short, and usable in file names.
     pub name: String,
-    /// Its subject, in one line.
+    /// The subject of the study, in one line.
     pub title: String,
-    /// Its subject, in sentences.
+    /// The subject of the study, in sentences.
     pub about: String,
-    /// Seed of the order of blocks and of the waits.
+    /// Seed of the order of blocks and of the waits between them.
     pub seed: u64,
-    /// Runs in a block.
+    /// Number of runs in a block.
     pub block: u32,
-    /// Shortest and longest wait between blocks; `None`: the default of the place.
+    /// Shortest and longest wait between blocks. `None` means the default for the system.
     pub wait: Option<(Duration, Duration)>,
-    /// The lab for which it is made; `None`: any system.
+    /// The lab in which the plan runs. `None` means that the plan can run on any system.
     pub lab: Option<Lab>,
     /// The values that calibration tries.
     pub calibration: Calibration,
-    /// At least one.
+    /// The experiments. There is at least one.
     pub experiments: Vec<Experiment>,
 }
 
@@ -174,7 +174,7 @@ impl Plan {
     /// Reads a plan and checks it.
     ///
     /// # Errors
-    /// `Configuration` with the wrong key and the way out.
+    /// `Configuration`, naming the wrong key, with a hint how to fix it.
     pub fn parse(text: &str) -> Result<Self> {
         let plan = read::plan(text)?;
         check::plan(&plan)?;
@@ -184,19 +184,19 @@ impl Plan {
     /// Checks that a system can run the plan.
     ///
     /// # Errors
-    /// `Configuration` with the key that needs more than the system has.
+    /// `Configuration`, naming the key that needs more than the system has.
     pub fn check_system(&self, system: &System) -> Result<()> {
         check::on_system(self, system)
     }
 
-    /// Whether the plan needs calibration: one of its values comes from there.
+    /// Whether a value of the plan must be found by calibration.
     pub fn needs_calibration(&self) -> bool {
         self.conditions().any(|(_, condition)| {
             condition.data_bytes == Level::Calibrated || condition.hosts == Level::Calibrated
         })
     }
 
-    /// All conditions with their experiments, in the order of the plan.
+    /// Returns all conditions with their experiments, in the order of the plan.
     pub fn conditions(&self) -> impl Iterator<Item = (&Experiment, Condition)> {
         self.experiments.iter().flat_map(|experiment| {
             experiment
@@ -209,7 +209,8 @@ impl Plan {
 }
 
 impl Factors {
-    /// The product of all factors. The last factor in [`Factors`] changes fastest.
+    /// Returns all combinations of the values of all factors. The last factor in [`Factors`] varies
+    /// fastest.
     pub fn conditions(&self) -> Vec<Condition> {
         let mut all = vec![self.first()];
         macro_rules! vary {
@@ -255,14 +256,14 @@ impl<T: fmt::Display> fmt::Display for Level<T> {
     }
 }
 
-/// The words of the plan, for messages and reports.
+/// Declares the words that plans, messages and reports use for the variants of an enum.
 macro_rules! words {
     ($type:ident: $($variant:ident = $word:literal),*) => {
         impl $type {
-            /// All values with their words.
+            /// All variants with their words.
             pub const ALL: &'static [(&'static str, Self)] = &[$(($word, Self::$variant)),*];
 
-            /// The word of the plan.
+            /// Returns the word for this variant.
             pub fn word(self) -> &'static str {
                 match self { $(Self::$variant => $word),* }
             }

@@ -1,11 +1,11 @@
-//! Ready plans: those of the study that this protocol follows, a short one for tests, and one for a
-//! first study on a new system.
+//! The predefined plans: those of the study that this protocol follows, a short one for tests, and
+//! one for a first study on a new system.
 
 use crate::plan::Plan;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::Path;
 
-/// Names and texts.
+/// Names and texts of the predefined plans.
 const READY: &[(&str, &str)] = &[
     ("scenario1", include_str!("../plans/scenario1.toml")),
     ("scenario2", include_str!("../plans/scenario2.toml")),
@@ -14,18 +14,18 @@ const READY: &[(&str, &str)] = &[
     ("site", include_str!("../plans/site.toml")),
 ];
 
-/// All ready plans.
+/// Returns all predefined plans.
 ///
 /// # Panics
-/// Never: a test reads each.
+/// Never: a test parses each plan.
 pub fn all() -> Vec<Plan> {
     READY.iter().map(|(_, text)| Plan::parse(text).expect("a ready plan is right")).collect()
 }
 
-/// Returns the text of one.
+/// Returns the text of a predefined plan.
 ///
 /// # Errors
-/// `NotFound` with the names of all ready plans.
+/// `NotFound`, with the names of all predefined plans.
 pub fn text(name: &str) -> Result<&'static str> {
     let found = READY.iter().find(|(ready, _)| *ready == name);
     found.map(|(_, text)| *text).ok_or_else(|| {
@@ -37,10 +37,12 @@ pub fn text(name: &str) -> Result<&'static str> {
     })
 }
 
-/// Returns the text of a plan, ready or in a file: a name with a dot or a slash is a path.
+/// Returns the text of a plan. A name with a dot or a slash is the path of a file; any other name
+/// is that of a predefined plan.
 ///
 /// # Errors
-/// `NotFound` for an unknown name; the error of the file system.
+/// - `NotFound` if there is no predefined plan with this name.
+/// - The error of the file system if the file cannot be read.
 pub fn find(name: &str) -> Result<String> {
     if !name.contains(['.', '/']) {
         return text(name).map(str::to_owned).map_err(|error| {

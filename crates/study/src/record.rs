@@ -1,6 +1,7 @@
-//! The records in the journal of a study: one a line, each complete in itself.
+//! The records in the journal of a study. Each line has one record, which can be read without the
+//! others.
 //!
-//! Readers rely on the names of fields: fields may be added, but not renamed.
+//! Readers rely on the names of fields: fields may be added, but must not be renamed.
 
 use crate::plan::{Access, Condition, Level, Operation, Targets};
 use serde::{Deserialize, Serialize};
@@ -11,9 +12,9 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Record {
-    /// The first line: plan, place and version.
+    /// The first record: plan, place and version.
     Study(StudyRecord),
-    /// The hosts, after the first run since the study began or resumed.
+    /// The hosts. Written after the first run since the study was started or resumed.
     Environment(EnvironmentRecord),
     /// The result of one run of calibration.
     Trial(RunRecord),
@@ -23,47 +24,47 @@ pub enum Record {
     Run(RunRecord),
 }
 
-/// The study: plan, place and version.
+/// A study: its plan, its place and its version.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StudyRecord {
-    /// Version of these records.
+    /// Version of the record format.
     pub format: u32,
     /// The text of the plan.
     pub plan: String,
-    /// Start, in UTC.
+    /// Start of the study, in UTC.
     pub started_at: String,
-    /// The version of Skep that runs it.
+    /// Version of the `skep` program that runs the study.
     pub skep_version: String,
-    /// The lab's name, or the mount.
+    /// Name of the lab, or path of the mount.
     pub place: String,
-    /// Client hosts by name.
+    /// Names of the client hosts.
     pub hosts: Vec<String>,
-    /// Storage targets of each server, by the server's name; `None` where the file system doesn't
-    /// report them.
+    /// Number of storage targets of each server, by the server's name. `None` if the file system
+    /// does not report them.
     pub targets_per_server: Option<BTreeMap<String, u32>>,
 }
 
-/// The hosts as the benchmark describes them: kernel, CPU, mounts.
+/// The hosts, as the benchmark describes them: kernel, CPU, mounts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EnvironmentRecord {
-    /// Each host of the first application, as the benchmark describes it.
+    /// A list with each host of the first application.
     pub hosts: serde_json::Value,
 }
 
 /// The result of calibration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CalibratedRecord {
-    /// The smallest data size from which on bandwidth doesn't grow.
+    /// The smallest data size beyond which bandwidth does not grow.
     pub data_bytes: u64,
-    /// Whether bandwidth levelled off; if not, the size is the largest that was tried.
+    /// Whether bandwidth levelled off. If not, the size is the largest that was tried.
     pub is_data_enough: bool,
-    /// The smallest number of client hosts from which on bandwidth doesn't grow.
+    /// The smallest number of client hosts beyond which bandwidth does not grow.
     pub hosts: u32,
-    /// Whether bandwidth levelled off; if not, the number is the largest that was tried.
+    /// Whether bandwidth levelled off. If not, the number is the largest that was tried.
     pub are_hosts_enough: bool,
 }
 
-/// The condition of a run, with all calibrated values.
+/// The condition of a run. Calibrated values are filled in.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "as plan::Condition")]
 pub struct Settings {
@@ -82,60 +83,63 @@ pub struct Settings {
 /// The result of one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
-    /// Its index in the list of runs; for calibration, in the list of trials.
+    /// Index of the run in the list of runs, or, for calibration, in the list of trials.
     pub run: u32,
-    /// The block that contains it.
+    /// Index of the block that contains the run.
     pub block: u32,
-    /// The experiment's name.
+    /// Name of the experiment.
     pub experiment: String,
-    /// The repetition of this condition, from 1.
+    /// The repetition of this condition, counted from 1.
     pub repetition: u32,
-    /// Start, in UTC.
+    /// Start of the run, in UTC.
     pub started_at: String,
-    /// The condition that was run.
+    /// The condition under test.
     pub settings: Settings,
-    /// Eq. 1: the bytes of all applications over the time from the first begin to the last end.
+    /// Aggregate bandwidth (Eq. 1): the bytes of all applications divided by the time from the
+    /// first begin to the last end.
     pub bytes_per_second: f64,
-    /// Each application; one, unless several ran at the same time.
+    /// The result of each application. More than one only if several ran at the same time.
     pub applications: Vec<ApplicationRecord>,
     /// Whether all caches were empty before the measurement.
     pub caches_dropped: bool,
-    /// Whether the storage system was the limit, and not the CPU of an emulated cluster.
+    /// Whether the storage system limited the run, and not the CPU of the host that emulates the
+    /// cluster.
     pub is_valid: bool,
-    /// The reason, if it was not.
+    /// Why the run is invalid; `None` if it is valid.
     pub invalid_because: Option<String>,
 }
 
 /// The result of one application.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ApplicationRecord {
-    /// Its own bytes over its own time.
+    /// The bytes of the application divided by its own time.
     pub bytes_per_second: f64,
-    /// Bytes written or read.
+    /// Number of bytes written or read.
     pub bytes: u64,
-    /// Each of its processes. All times of a run are on one clock.
+    /// Each process of the application. All times of a run are on one clock.
     pub processes: Vec<ProcessRecord>,
-    /// Where its files lie; `None` where the file system doesn't report it.
+    /// The targets of the application's files. `None` if the file system does not report them.
     pub allocation: Option<Allocation>,
 }
 
 /// One process of an application.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProcessRecord {
-    /// Its host.
+    /// Name of the host on which the process ran.
     pub host: String,
-    /// Begin, in seconds on the clock of the run.
+    /// When the process began, in seconds on the clock of the run.
     pub begin_seconds: f64,
-    /// End, in seconds on the clock of the run.
+    /// When the process ended, in seconds on the clock of the run.
     pub end_seconds: f64,
-    /// Bytes written or read.
+    /// Number of bytes written or read.
     pub bytes: u64,
 }
 
-/// Where the files of an application lie.
+/// The targets on which the files of an application are stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
-    /// Targets by id, in the order of the stripe; for several files all their targets, ascending.
+    /// Ids of the targets. For one file in stripe order; for several files all their targets in
+    /// ascending order.
     pub targets: Vec<u32>,
     /// Smallest and largest number of targets on one server.
     pub min_max: MinMax,
@@ -144,9 +148,9 @@ pub struct Allocation {
 /// Smallest and largest number of targets on one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct MinMax(
-    /// Targets on the server with the fewest.
+    /// Number of targets on the server that has the fewest.
     pub u32,
-    /// Targets on the server with the most.
+    /// Number of targets on the server that has the most.
     pub u32,
 );
 
@@ -157,7 +161,7 @@ impl fmt::Display for MinMax {
 }
 
 impl Settings {
-    /// A condition with the results of calibration.
+    /// Combines a condition with the results of calibration.
     ///
     /// Returns `None` if the condition needs a value that calibration has not found yet.
     pub fn new(condition: &Condition, found: Option<&CalibratedRecord>) -> Option<Self> {
@@ -185,7 +189,7 @@ impl Settings {
 }
 
 impl RunRecord {
-    /// The allocation of a run with one application.
+    /// Returns the allocation of a run with only one application.
     pub fn allocation(&self) -> Option<MinMax> {
         match &self.applications[..] {
             [only] => only.allocation.as_ref().map(|allocation| allocation.min_max),

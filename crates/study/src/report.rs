@@ -1,6 +1,7 @@
-//! The report of a study: groups, tests, figures and conclusions, from its journal alone.
+//! The report of a study: groups, tests, figures and conclusions, from the study's journal only.
 //!
-//! The same journal gives the same report, byte by byte. Nothing here measures, or asks the system.
+//! The same journal gives the same report, byte by byte. This module measures nothing, and does not
+//! access the measured system.
 
 mod conclusions;
 mod factor;
@@ -23,82 +24,85 @@ use serde::Serialize;
 use skep_types::Result;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The whole report, for programs.
+/// The complete report, as JSON for programs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
-    /// The plan's name.
+    /// Name of the plan.
     pub name: String,
-    /// The plan's title.
+    /// Title of the plan.
     pub title: String,
-    /// The lab's name, or the mount.
+    /// Name of the lab, or path of the mount.
     pub place: String,
-    /// Start, in UTC.
+    /// Start of the study, in UTC.
     pub started_at: String,
-    /// The version of Skep that ran it.
+    /// Version of the `skep` program that ran the study.
     pub skep_version: String,
-    /// Client hosts.
+    /// Number of client hosts.
     pub hosts: usize,
-    /// Storage targets of each server, where the file system reports them.
+    /// Number of storage targets of each server, if the file system reports them.
     pub targets_per_server: Option<BTreeMap<String, u32>>,
-    /// Runs of the plan.
+    /// Number of runs in the plan.
     pub runs_planned: usize,
-    /// Runs in the journal.
+    /// Number of runs in the journal.
     pub runs_done: usize,
-    /// Runs that don't count, because the storage system was not their limit.
+    /// Number of invalid runs: the storage system did not limit them.
     pub runs_invalid: usize,
-    /// Each record of a run that didn't count, also if the run was repeated.
+    /// Each record of an invalid run, also if the run was repeated later.
     pub invalid: Vec<InvalidRun>,
-    /// Whether figures and numbers include the results of these runs.
+    /// Whether figures and statistics include invalid runs.
     pub includes_invalid: bool,
-    /// Runs before which some caches could not be dropped: their reads may have been cached.
+    /// Number of runs before which some caches could not be dropped. Their reads may have come from
+    /// a cache.
     pub runs_with_caches: usize,
     /// The result of calibration.
     pub calibrated: Option<CalibratedRecord>,
     /// The conclusions, in words.
     pub conclusions: Vec<Conclusion>,
-    /// Each experiment that has results; those of calibration first.
+    /// Each experiment that has results. The experiments of calibration come first.
     pub experiments: Vec<ExperimentReport>,
 }
 
 /// The results of an experiment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ExperimentReport {
-    /// Its name.
+    /// Name of the experiment.
     pub name: String,
-    /// Its question.
+    /// The question that the experiment answers.
     pub title: String,
-    /// The factors with more than one value in its results.
+    /// The factors that have more than one value in the results.
     pub varied: Vec<Factor>,
-    /// The factor on the axis of its figures.
+    /// The factor on the axis of the figures.
     pub axis: Factor,
-    /// The results of each condition, in the order of their values.
+    /// The results of each condition, in ascending order of their values.
     pub groups: Vec<Group>,
-    /// Pairs of conditions that differ in one factor; for numbers, neighbouring values only.
+    /// Comparisons of conditions that differ in one factor. For numeric factors, only neighbouring
+    /// values are compared.
     pub comparisons: Vec<Comparison>,
-    /// Pairs of allocations of one condition.
+    /// Comparisons of allocations with the same condition.
     pub of_allocations: Vec<AllocationComparison>,
-    /// File names of its figures.
+    /// File names of the figures.
     pub figures: Vec<String>,
 }
 
 /// The results of one condition.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Group {
-    /// The varied factors in words: `count 4, chooser balanced`.
+    /// The values of the varied factors, such as `count 4, chooser balanced`.
     pub label: String,
     /// The condition.
     pub settings: Settings,
-    /// Bytes per second of each run that counts, in the order of the journal.
+    /// Bandwidth of each run in bytes per second, in the order of the journal.
     pub values: Vec<f64>,
-    /// Summary of these.
+    /// Summary of `values`.
     pub summary: Summary,
-    /// Whether they may be normal: the test of Kolmogorov and Smirnov in the form of Lilliefors.
+    /// Whether the results may be normally distributed, by the Lilliefors form of the
+    /// Kolmogorov-Smirnov test.
     pub normality: Option<Normality>,
-    /// Whether they have two modes.
+    /// Whether the results have two modes.
     pub bimodality: Option<Bimodality>,
-    /// The results by allocation, where the file system reports it.
+    /// The results by allocation, if the file system reports it.
     pub allocations: Vec<OfAllocation>,
-    /// Mean over all applications of each one's own bandwidth.
+    /// Mean of the bandwidths of single applications, over all applications of all runs.
     pub mean_of_each_application: f64,
 }
 
@@ -107,9 +111,9 @@ pub struct Group {
 pub struct OfAllocation {
     /// Smallest and largest number of targets on one server.
     pub min_max: MinMax,
-    /// The runs with it.
+    /// Summary of `values`.
     pub summary: Summary,
-    /// Summary of their results.
+    /// Bandwidth of each run with this allocation, in bytes per second.
     #[serde(skip)]
     pub values: Vec<f64>,
 }
@@ -117,54 +121,54 @@ pub struct OfAllocation {
 /// Two conditions that differ in one factor.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
-    /// The factor.
+    /// The factor in which the conditions differ.
     pub factor: Factor,
-    /// Its value in the first group.
+    /// Value of the factor in the first condition.
     pub first: String,
-    /// Its value in the second.
+    /// Value of the factor in the second condition.
     pub second: String,
-    /// The other varied factors, which both groups have in common.
+    /// The other varied factors with their values, which both conditions have in common.
     pub among: String,
-    /// Runs of each.
+    /// Number of runs of each condition.
     pub runs: [usize; 2],
-    /// Welch's t test.
+    /// Result of Welch's t-test.
     pub welch: Welch,
 }
 
 /// Two allocations of the same condition.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AllocationComparison {
-    /// The allocation that divides targets more evenly.
+    /// The allocation that distributes targets more evenly over servers.
     pub first: MinMax,
     /// The other allocation.
     pub second: MinMax,
-    /// The condition, by its varied factors.
+    /// The values of the varied factors, which describe the condition.
     pub among: String,
-    /// Runs of each.
+    /// Number of runs with each allocation.
     pub runs: [usize; 2],
-    /// Welch's t test.
+    /// Result of Welch's t-test.
     pub welch: Welch,
 }
 
-/// A run that doesn't count.
+/// An invalid run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct InvalidRun {
-    /// Its index in the list of runs.
+    /// Index of the run in the list of runs.
     pub run: u32,
-    /// The experiment.
+    /// Name of the experiment.
     pub experiment: String,
-    /// Start, in UTC.
+    /// Start of the run, in UTC.
     pub started_at: String,
-    /// The reason.
+    /// Why the run is invalid.
     pub because: String,
 }
 
-/// Makes the report of a journal. With `include_invalid` it also covers the runs that don't count.
+/// Creates the report of a journal. With `includes_invalid`, the report covers invalid runs too.
 pub fn analyse(contents: &Contents, includes_invalid: bool) -> Report {
     let mut runs: Vec<(String, String, Vec<&RunRecord>)> = Vec::new();
     let mut calibrated = None;
     let mut trials: Vec<&RunRecord> = Vec::new();
-    // A run that didn't count may have been repeated: then its last record stands for it.
+    // An invalid run may have been repeated. Then only its last record counts.
     let mut is_valid: BTreeMap<u32, bool> = BTreeMap::new();
     let mut last: BTreeMap<u32, &RunRecord> = BTreeMap::new();
     for record in &contents.records {
@@ -183,7 +187,7 @@ pub fn analyse(contents: &Contents, includes_invalid: bool) -> Report {
         };
         trials.push(run);
     }
-    // In the order of the journal, which is the order of time.
+    // The records are in the order of the journal, which is the order of time.
     let made = contents.records.iter().filter_map(|record| match record {
         Record::Run(run) if last.get(&run.run).is_some_and(|it| std::ptr::eq(*it, run)) => {
             Some(run)
@@ -202,7 +206,7 @@ pub fn analyse(contents: &Contents, includes_invalid: bool) -> Report {
             }
         }
     }
-    // Blocks come in random order; the report lists experiments in the order of the plan.
+    // Blocks run in random order, but the report lists experiments in the order of the plan.
     let place = |name: &str| contents.plan.experiments.iter().position(|it| it.name == name);
     runs.sort_by_key(|(name, ..)| place(name).map_or(0, |place| place + 1));
     let experiments: Vec<ExperimentReport> =
@@ -241,8 +245,8 @@ fn invalid(contents: &Contents) -> Vec<InvalidRun> {
     runs.map(invalid).collect()
 }
 
-/// The files of a report with their names: a page that needs no network, its figures, all points as
-/// CSV, and the whole report as JSON.
+/// Returns the files of a report with their names: a page that needs no network, its figures, all
+/// points as CSV, and the complete report as JSON.
 ///
 /// # Errors
 /// `Io` if a figure cannot be drawn.
@@ -329,7 +333,7 @@ fn group(settings: &Settings, runs: &[&RunRecord], varied: &[Factor]) -> Option<
     })
 }
 
-/// The values of some factors in words.
+/// Returns a label with the values of some factors.
 fn label(settings: &Settings, factors: &[Factor]) -> String {
     let words: Vec<String> = factors
         .iter()
@@ -338,8 +342,8 @@ fn label(settings: &Settings, factors: &[Factor]) -> String {
     if words.is_empty() { "all runs".to_owned() } else { words.join(", ") }
 }
 
-/// Welch's test for each pair of groups that differ in one factor; for a numeric factor,
-/// neighbouring values only.
+/// Runs Welch's test for each pair of groups that differ in one factor. For a numeric factor, only
+/// neighbouring values are compared.
 fn compare(groups: &[Group], varied: &[Factor]) -> Vec<Comparison> {
     let mut comparisons = Vec::new();
     for (index, second) in groups.iter().enumerate() {
@@ -372,14 +376,15 @@ fn compare(groups: &[Group], varied: &[Factor]) -> Vec<Comparison> {
     comparisons
 }
 
-/// Welch's test for each pair of allocations of a condition.
+/// Runs Welch's test for each pair of allocations of a condition.
 fn compare_allocations(group: &Group) -> Vec<AllocationComparison> {
     let mut comparisons = Vec::new();
     for (index, first) in group.allocations.iter().enumerate().rev() {
         for second in group.allocations[..index].iter().rev() {
             let Some(welch) = welch(&first.values, &second.values) else { continue };
             comparisons.push(AllocationComparison {
-                // They are in the order of the smallest number.
+                // The allocations are in ascending order of the smallest number of targets on one
+                // server.
                 first: first.min_max,
                 second: second.min_max,
                 among: group.label.clone(),
@@ -391,7 +396,8 @@ fn compare_allocations(group: &Group) -> Vec<AllocationComparison> {
     comparisons
 }
 
-/// A condition in a few words; a value that calibration has to find is called that.
+/// Describes a condition in a few words. A value that calibration has not found yet is called
+/// "calibrated".
 pub fn describe_condition(condition: &Condition) -> String {
     let known =
         Condition { data_bytes: Level::Fixed(1), hosts: Level::Fixed(1), ..condition.clone() };
@@ -409,7 +415,7 @@ pub fn describe_condition(condition: &Condition) -> String {
     words(data, hosts, &settings)
 }
 
-/// A condition in a few words.
+/// Describes the settings of a run in a few words.
 pub(crate) fn describe(settings: &Settings) -> String {
     words(Factor::DataSize.text(settings), hosts(settings.hosts), settings)
 }
@@ -435,7 +441,7 @@ fn words(data: String, hosts: String, settings: &Settings) -> String {
     words.join(", ")
 }
 
-/// Bytes per second, for people.
+/// Converts bytes per second to MiB/s.
 pub(crate) fn mib(bytes_per_second: f64) -> f64 {
     bytes_per_second / f64::from(1 << 20)
 }

@@ -1,7 +1,8 @@
-//! Runs of a study, one at a time: which run is next, its record, and when to stop.
+//! Runs the runs of a study, one at a time: chooses the next run, writes its record, and decides
+//! when to stop.
 //!
-//! A [`Bench`] carries out runs; the real one is [`Site`]. Every result is in the journal before
-//! the next run begins, so that a study can stop, or fail, at any time and continue later.
+//! A [`Bench`] measures; the real implementation is [`Site`]. Every result is in the journal before
+//! the next run begins. So a study can stop or fail at any time, and can be resumed later.
 
 mod calibration;
 mod files;
@@ -27,36 +28,36 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Bytes of a record without its processes and targets, with some reserve.
+/// Upper bound for the size of a record without its processes and targets, in bytes.
 const RECORD_BYTES: u64 = 8 << 10;
-/// Bytes of a process in a record.
+/// Upper bound for the size of a process in a record, in bytes.
 const PROCESS_BYTES: u64 = 200;
-/// Bytes of a target in a record.
+/// Upper bound for the size of a target in a record, in bytes.
 const TARGET_BYTES: u64 = 12;
-/// Interval at which a wait checks for an interrupt.
+/// Interval at which a wait between blocks checks whether the study must stop.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Carries out runs.
+/// Measures runs on a system.
 pub trait Bench {
-    /// Runs one condition, with fresh files. `label` is usable in file names and belongs to no
-    /// other run.
+    /// Runs one condition with new files. `label` is unique among all runs, and usable in file
+    /// names.
     ///
     /// # Errors
     /// The reason why there is no result.
     fn measure(&mut self, label: &str, settings: &Settings) -> Result<Measured>;
 
-    /// The client hosts of the system.
+    /// Returns the number of client hosts of the system.
     fn hosts(&self) -> u32;
 }
 
 /// The result of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
-    /// Each application; at least one.
+    /// The result of each application. There is at least one.
     pub applications: Vec<ApplicationRecord>,
     /// Whether all caches were empty before the measurement.
     pub caches_dropped: bool,
-    /// Why the run doesn't describe the storage system; `None` if it does.
+    /// Why the run is invalid: it does not describe the storage system. `None` if it is valid.
     pub invalid_because: Option<String>,
     /// The hosts, as the benchmark describes them.
     pub environment: Option<serde_json::Value>,
@@ -65,28 +66,29 @@ pub struct Measured {
 /// A progress event of a study.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// Calibration tries a value.
+    /// Calibration tries a value. Contains a description.
     Trial(String),
     /// Calibration has a result.
     Calibrated(CalibratedRecord),
-    /// A wait between blocks begins, so that the load of other users affects all conditions alike.
+    /// A wait between blocks begins. The wait ensures that the load of other users affects all
+    /// conditions alike.
     Wait(Duration),
     /// A run begins.
     Run {
-        /// Number of runs before it.
+        /// Number of runs that are already done.
         done: usize,
-        /// Number of all runs.
+        /// Number of all runs of the plan.
         all: usize,
-        /// Its condition.
+        /// Description of the run's condition.
         condition: String,
         /// Estimated time of all remaining runs.
         left: Option<Duration>,
     },
-    /// A run has ended with this bandwidth in bytes per second.
+    /// A run has ended.
     Measured {
-        /// Aggregate of all its applications.
+        /// Aggregate bandwidth of all applications in the run.
         bytes_per_second: f64,
-        /// Why the run doesn't count; `None` if it does.
+        /// Why the run is invalid; `None` if it is valid.
         invalid_because: Option<String>,
     },
 }
@@ -94,21 +96,21 @@ pub enum Event {
 /// How a study ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct End {
-    /// Runs in the journal.
+    /// Number of runs in the journal.
     pub done: usize,
-    /// Runs that don't count.
+    /// Number of invalid runs.
     pub invalid: usize,
-    /// Runs of the plan.
+    /// Number of runs in the plan.
     pub all: usize,
 }
 
-/// The surroundings in which a study runs.
+/// The interface between a study and its caller.
 pub struct Control<'a> {
-    /// Set to stop after the current run.
+    /// The caller sets this to stop the study after the current run.
     pub stop: &'a AtomicBool,
-    /// Receives the events.
+    /// Receives the progress events.
     pub tell: &'a mut dyn FnMut(Event),
-    /// Returns the time in UTC, for people.
+    /// Returns the current time in UTC, for people.
     pub time: &'a dyn Fn() -> String,
     /// Shortest and longest wait between blocks.
     pub wait: (Duration, Duration),
@@ -119,7 +121,7 @@ impl Control<'_> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Waits, unless the study stops.
+    /// Waits for a time, or until the study stops.
     fn wait(&mut self, span: Duration) {
         if span.is_zero() || self.is_stopped() {
             return;
@@ -132,18 +134,19 @@ impl Control<'_> {
     }
 }
 
-/// The wait between blocks: that of the plan; without one, no wait if the system has no other
-/// users.
+/// Returns the range of the wait between blocks. If the plan does not set it, it is zero on an
+/// emulated system, which has no other users.
 pub fn wait_of(plan: &Plan, is_emulated: bool) -> (Duration, Duration) {
     let unsaid = if is_emulated { (Duration::ZERO, Duration::ZERO) } else { SHARED_WAIT };
     plan.wait.unwrap_or(unsaid)
 }
 
-/// Makes all runs that aren't in the journal yet, and repeats those that don't count. `records` are
-/// the journal's records.
+/// Runs all runs that are not in the journal yet, and repeats the invalid ones. `records` are the
+/// records that the journal already contains.
 ///
 /// # Errors
-/// The reason why a run has no result, or no record. Earlier results are in the journal.
+/// The reason why a run has no result, or why its record could not be written. Earlier results are
+/// in the journal.
 pub fn run(
     plan: &Plan,
     journal: &mut Journal,
@@ -211,7 +214,7 @@ pub fn run(
     Ok(end)
 }
 
-/// The name of a run, in the journal and in file names.
+/// The name of a run in the journal and in file names.
 struct RunName {
     label: String,
     number: u32,
@@ -220,7 +223,7 @@ struct RunName {
     repetition: u32,
 }
 
-/// Measures one run, after space for its record is allocated.
+/// Allocates space for the record of one run, and then measures the run.
 fn one(
     name: &RunName,
     settings: Settings,
@@ -230,7 +233,8 @@ fn one(
 ) -> Result<(RunRecord, Option<serde_json::Value>)> {
     let processes = u64::from(settings.hosts) * u64::from(settings.processes);
     let processes = processes * u64::from(settings.applications);
-    // The targets of each file; of all files, where each process has its own.
+    // The maximum number of targets in the record. If each process has its own file, each file has
+    // its own targets.
     let targets = processes * u64::from(settings.count.unwrap_or(256));
     journal.reserve(RECORD_BYTES + processes * PROCESS_BYTES + targets * TARGET_BYTES)?;
     let started_at = (control.time)();
@@ -266,7 +270,7 @@ fn one(
     Ok((record, measured.environment))
 }
 
-/// How long runs take.
+/// Measures how long runs take.
 #[derive(Debug, Default)]
 struct Pace {
     spent: Duration,
@@ -279,7 +283,7 @@ impl Pace {
         self.runs += 1;
     }
 
-    /// Estimated time of `runs` more runs, without waits.
+    /// Returns the estimated time of `runs` more runs, without waits.
     fn left(&self, runs: usize) -> Option<Duration> {
         (self.runs > 0).then(|| self.spent / self.runs * runs as u32)
     }

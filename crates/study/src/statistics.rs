@@ -1,7 +1,7 @@
-//! Statistics of samples: summaries, box plots, and tests, each under its own name.
+//! Statistics of samples: summaries, box plots, and tests, each with its common name.
 //!
-//! Pure functions of their samples. Distributions come from `statrs`. Random numbers have a fixed
-//! seed, so that the same journal gives the same report.
+//! All functions are pure. Distributions come from `statrs`. Random numbers have a fixed seed, so
+//! that the same journal gives the same report.
 
 mod bimodality;
 mod normality;
@@ -16,15 +16,15 @@ use serde::Serialize;
 /// The summary of a sample.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
-    /// Number of values; never zero.
+    /// Number of values. Never zero.
     pub count: usize,
-    /// Their mean.
+    /// Arithmetic mean of the values.
     pub mean: f64,
-    /// Standard deviation of a sample (divided by n - 1); 0 of a single value.
+    /// Standard deviation of the sample (divided by n - 1). Zero for a single value.
     pub sd: f64,
     /// The smallest value.
     pub min: f64,
-    /// First quartile (linear between values, as R's type 7).
+    /// First quartile, with linear interpolation (R's type 7).
     pub q1: f64,
     /// Median.
     pub median: f64,
@@ -32,16 +32,18 @@ pub struct Summary {
     pub q3: f64,
     /// The largest value.
     pub max: f64,
-    /// The smallest value within 1.5 times the distance of the quartiles below the first one.
+    /// Lower whisker: the smallest value that is at most 1.5 times the interquartile range below
+    /// the first quartile.
     pub whisker_low: f64,
-    /// The largest value within that distance above the third one.
+    /// Upper whisker: the largest value that is at most 1.5 times the interquartile range above the
+    /// third quartile.
     pub whisker_high: f64,
-    /// Values outside the whiskers, ascending.
+    /// Values outside of the whiskers, in ascending order.
     pub outliers: Vec<f64>,
 }
 
 impl Summary {
-    /// Returns the summary of a sample in any order; `None` of an empty one.
+    /// Returns the summary of a sample in any order; `None` if the sample is empty.
     pub fn of(values: &[f64]) -> Option<Self> {
         let sorted = sorted(values);
         let (first, last) = (*sorted.first()?, *sorted.last()?);
@@ -63,7 +65,7 @@ impl Summary {
         })
     }
 
-    /// Standard deviation as a share of the mean.
+    /// Returns the coefficient of variation: the standard deviation divided by the mean.
     pub fn variation(&self) -> f64 {
         if self.mean == 0.0 { 0.0 } else { self.sd / self.mean }
     }
@@ -79,7 +81,7 @@ pub(crate) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// Standard deviation of a sample: divided by n - 1. 0 for fewer than two values.
+/// Returns the variance of a sample (divided by n - 1). Zero for fewer than two values.
 pub(crate) fn variance(values: &[f64]) -> f64 {
     if values.len() < 2 {
         return 0.0;
@@ -88,7 +90,8 @@ pub(crate) fn variance(values: &[f64]) -> f64 {
     values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (values.len() - 1) as f64
 }
 
-/// Interpolates linearly between the two neighbouring values of a sorted sample.
+/// Returns a quantile of a sorted sample, with linear interpolation between the two neighbouring
+/// values.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let place = (sorted.len() - 1) as f64 * share;
     let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
@@ -97,11 +100,11 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
 
 #[cfg(test)]
 pub(crate) mod samples {
-    //! Samples of known distributions, for tests.
+    //! Samples from known distributions, for tests.
 
     use crate::order::Random;
 
-    /// Normal values (Box and Muller).
+    /// Returns normally distributed values (Box-Muller transform).
     pub(crate) fn normal(random: &mut Random, count: usize, mean: f64, sd: f64) -> Vec<f64> {
         (0..count)
             .map(|_| {
@@ -120,7 +123,7 @@ mod tests {
 
     #[test]
     fn summaries_agree_with_r() {
-        // quantile(x), sd(x), boxplot.stats(x) of R for x = c(2, 4, 4, 5, 7, 9, 30).
+        // Expected: quantile(x), sd(x), boxplot.stats(x) of R for x = c(2, 4, 4, 5, 7, 9, 30).
         let summary = Summary::of(&[9.0, 4.0, 2.0, 30.0, 4.0, 5.0, 7.0]).expect("values");
         assert_eq!((summary.q1, summary.median, summary.q3), (4.0, 5.0, 8.0));
         assert_eq!((summary.whisker_low, summary.whisker_high), (2.0, 9.0));

@@ -1,4 +1,5 @@
-//! Checks the statements of docs/studies about the published studies against their results.
+//! Checks the statements of docs/studies about the published studies against the results in the
+//! repository.
 
 use skep_study::journal::{self, Contents};
 use skep_study::plans;
@@ -9,19 +10,19 @@ use std::fs;
 use std::path::PathBuf;
 
 const MIB: f64 = (1 << 20) as f64;
-/// Two servers' links of the shape `scenario1`: 400 Mbit/s each.
+/// Bandwidth of the links of two servers in the shape `scenario1`, 400 Mbit/s each, in MiB/s.
 const LINKS: f64 = 2.0 * 400e6 / 8.0 / MIB;
 
 fn directory(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/studies").join(name)
 }
 
-/// Published figures are rounded.
+/// Rounds a number as the published text does.
 fn rounded(number: f64) -> u32 {
     number.round() as u32
 }
 
-/// The means of an experiment's groups, in their order.
+/// Returns the means of an experiment's groups, in the order of the groups.
 fn means(report: &Report, name: &str) -> Vec<u32> {
     experiment(report, name).groups.iter().map(|group| rounded(mean(group))).collect()
 }
@@ -37,7 +38,7 @@ fn experiment<'a>(report: &'a Report, name: &str) -> &'a ExperimentReport {
     report.experiments.iter().find(|it| it.name == name).expect("an experiment")
 }
 
-/// The results of a count and a chooser.
+/// Returns the group with this number of targets and this chooser.
 fn group<'a>(experiment: &'a ExperimentReport, count: u32, chooser: &str) -> &'a Group {
     let is_it = |group: &&Group| {
         group.settings.count == Some(count) && group.settings.chooser.as_deref() == Some(chooser)
@@ -53,7 +54,7 @@ fn mean(group: &Group) -> f64 {
     group.summary.mean / MIB
 }
 
-/// The mean of an allocation in these groups.
+/// Returns the mean over all runs with an allocation in these groups.
 fn of_allocation<'a>(groups: impl IntoIterator<Item = &'a Group>, wanted: MinMax) -> f64 {
     let all = groups.into_iter().flat_map(|group| &group.allocations);
     let values: Vec<f64> =
@@ -65,7 +66,7 @@ fn of_allocation<'a>(groups: impl IntoIterator<Item = &'a Group>, wanted: MinMax
 fn published_plans_are_ready_plans_and_reports_match_results() {
     for name in ["scenario1", "scenario2", "concurrent", "six-targets"] {
         let (contents, report) = study(name);
-        // The last experiment was added for a question that the others left open.
+        // The last experiment was added later, for a question that the others had left open.
         let ready = plans::text(name).ok();
         assert!(ready.is_some() || name == "six-targets", "{name}");
         assert!(ready.is_none_or(|ready| contents.study.plan == ready), "{name}");
@@ -125,7 +126,7 @@ fn with_slow_links_the_server_with_most_targets_decides() {
     let of_all = |it| of_allocation(&counts.groups, it);
     let gain = of_all(MinMax(3, 3)) / of_all(MinMax(1, 3));
     assert!((1.4..1.55).contains(&gain) && rounded(gain * 100.0) == 146, "{gain}");
-    // The table, as it is published.
+    // The table as it is published.
     for (count, of_round_robin, of_balanced) in [
         (1, &[((0, 1), 47)][..], 47),
         (2, &[((0, 2), 47), ((1, 1), 94)], 94),
@@ -163,12 +164,12 @@ fn with_slow_targets_bandwidth_grows_with_their_count() {
         let means: Vec<f64> = (1..=8).map(|count| mean(group(counts, count, chooser))).collect();
         assert!(means.windows(2).all(|two| two[1] > two[0]), "{chooser}: {means:?}");
     }
-    // One chooser, which gives both allocations in turn.
+    // A single chooser that alternates between both allocations.
     let of_six = |it| of_allocation([group(counts, 6, "roundrobin")], it);
     let (even, uneven) = (of_six(MinMax(3, 3)), of_six(MinMax(2, 4)));
     assert!(even > 0.95 * uneven, "{even} against {uneven}");
     assert_eq!((rounded(even), rounded(uneven)), (59, 61));
-    // The probability by chance, and the number of runs.
+    // The p-value, and the number of runs.
     let of_count = |count: u32| {
         let label = &group(counts, count, "roundrobin").label;
         let found = counts.of_allocations.iter().filter(|it| it.among == *label);
@@ -181,7 +182,7 @@ fn with_slow_targets_bandwidth_grows_with_their_count() {
         let [found] = of_count(count)[..] else { panic!("two allocations") };
         assert!((0.76..0.845).contains(&found.welch.p), "{count}: {:?}", found.welch);
     }
-    // The study began once and was resumed twice; runs that didn't count were repeated.
+    // The study was started once and resumed twice. Invalid runs were repeated.
     let begun = contents.records.iter().filter(|it| matches!(it, Record::Environment(_)));
     assert_eq!((begun.count(), report.invalid.len(), report.runs_with_caches), (3, 3, 0));
     let limit = report.conclusions.iter().find(|it| it.about == "limit").expect("a limit");
@@ -203,7 +204,7 @@ fn with_slow_targets_allocation_and_sharing_do_not_matter() {
     let sharing = experiment(&report, "sharing").groups.iter();
     let tenths: Vec<_> = sharing.map(|it| (it.label.clone(), rounded(10.0 * mean(it)))).collect();
     assert_eq!(tenths, [("targets shared".to_owned(), 437), ("targets separate".to_owned(), 815)]);
-    // One application alone on four targets.
+    // A single application on four targets.
     let (_, alone) = study("scenario2");
     let alone = mean(group(experiment(&alone, "count"), 4, "balanced"));
     assert_eq!(rounded(alone), 43);

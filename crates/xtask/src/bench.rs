@@ -1,9 +1,9 @@
-//! `cargo xtask bench`: runs the same workloads on Skep, on the local file system and on peers. One
-//! run reports rates, ratios and CPU time of the whole machine.
+//! `cargo xtask bench`: runs the same workloads on Skep, on the local file system and on other
+//! installed file systems (peers). One run reports rates, ratios and CPU time of the whole machine.
 //!
-//! Only ratios within one run are meaningful: do not compare rates of different machines or days.
-//! Each worker of a workload is a process, and all start together. [`workload`] has the workloads,
-//! [`system`] starts the file systems, and [`report`] prints the results.
+//! Only ratios within one run are meaningful: do not compare rates from different machines or days.
+//! Each worker of a workload is a process, and all workers start at the same time. [`workload`] has
+//! the workloads, [`system`] starts the file systems, and [`report`] prints the results.
 
 mod report;
 mod system;
@@ -52,23 +52,23 @@ pub(crate) struct Options {
     write_page: bool,
 }
 
-/// CPU seconds that the whole machine has spent since it started.
+/// Returns the CPU seconds that the whole machine has used since boot.
 fn cpu_seconds() -> Outcome<f64> {
     let stat = fs::read_to_string("/proc/stat").map_err(|error| error.to_string())?;
     let first = stat.lines().next().unwrap_or_default();
     let ticks: Vec<u64> = first.split_whitespace().flat_map(str::parse).collect();
-    // user, nice, system, idle, iowait, irq, softirq, steal; a hundred ticks a second.
+    // The columns are user, nice, system, idle, iowait, irq, softirq, steal, in units of 1/100 s.
     let busy = |index: &usize| ![3, 4].contains(index) && *index < 7;
     let sum: u64 = (0..ticks.len()).filter(busy).map(|index| ticks[index]).sum();
     Ok(sum as f64 / 100.0)
 }
 
-/// Drops the data of all files below a directory from the page cache. `run_all` calls it for the
-/// mount of a file system and for the directory of its servers.
+/// Drops the data of all files below a directory from the page cache. `run_all` calls this function
+/// for the mount of a file system and for the directory of its servers.
 ///
-/// It works file by file instead of through `/proc/sys/vm/drop_caches`. That file drops the caches
-/// of the whole machine, needs root, and blocks on every mounted file system, even on one that
-/// hangs.
+/// The function drops one file at a time. It does not use `/proc/sys/vm/drop_caches`, which drops
+/// the caches of the whole machine and needs root. A write to that file also blocks on every
+/// mounted file system, even on one that hangs.
 fn drop_cached_data(directory: &Path) -> Outcome {
     let named = |error: std::io::Error| format!("{}: {error}", directory.display());
     for entry in fs::read_dir(directory).map_err(named)? {
@@ -77,7 +77,7 @@ fn drop_cached_data(directory: &Path) -> Outcome {
         if kind.is_dir() {
             drop_cached_data(&entry.path())?;
         } else if kind.is_file() {
-            // Servers remove their own files meanwhile.
+            // A server may remove its own files in the meantime.
             let Ok(file) = fs::File::open(entry.path()) else { continue };
             file.sync_data().map_err(named)?;
             rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
@@ -110,8 +110,8 @@ fn spawn(worker: &Worker) -> Outcome<Child> {
     }
 }
 
-/// Runs all workers of a workload at the same time. Returns the seconds from the common start to
-/// the end of the last worker, and the CPU seconds of the machine.
+/// Runs all workers of a workload at the same time. Returns the seconds from their common start to
+/// the end of the last worker, and the CPU seconds that the machine used.
 fn measure(workers: &[Worker]) -> Outcome<(f64, f64)> {
     let mut children = workers.iter().map(spawn).collect::<Outcome<Vec<_>>>()?;
     let cpu = cpu_seconds()?;
@@ -161,7 +161,7 @@ fn run_all(options: &Options, running: &MountedSystem, report: &mut Report) -> O
             let workers: Vec<_> = directories.iter().enumerate().map(worker).collect();
             running.wait_for_writeback()?;
             if workload.is_cold() {
-                // First the caches of clients, then those below the servers.
+                // First drops the caches of the clients, then the caches of the servers.
                 drop_cached_data(&top)?;
                 drop_cached_data(&running.directory)?;
             }
@@ -186,10 +186,10 @@ fn run_all(options: &Options, running: &MountedSystem, report: &mut Report) -> O
     Ok(())
 }
 
-/// Measures all file systems one after the other and prints the tables.
+/// Measures all file systems one at a time, and prints the tables.
 ///
 /// # Errors
-/// Describes why a file system cannot be started or measured.
+/// Describes why a file system could not be started or measured.
 pub(crate) fn run(options: &Options) -> Outcome {
     let is_wanted = |system: &System| {
         if options.systems.is_empty() {
@@ -202,7 +202,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if systems.contains(&System::Skep) {
         call(env!("CARGO"), &["build", "--release", "--package", "skep-ctl"], &[])?;
     }
-    // The path as `/proc/mounts` prints it: `MountedSystem::is_mounted` compares the two.
+    // Canonical, like the paths in `/proc/mounts`, since `MountedSystem::is_mounted` compares the
+    // two.
     let named = |error: std::io::Error| format!("{}: {error}", options.directory.display());
     fs::create_dir_all(&options.directory).map_err(named)?;
     let top = options.directory.canonicalize().map_err(named)?;

@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: the table of all CI steps, in their order.
+//! `cargo xtask ci`: the table of all steps of CI, in their order.
 
 use crate::repository::{Outcome, run as call};
 use crate::{docs, fuzz, needs, suites, tidy, vectors};
@@ -17,12 +17,12 @@ pub(crate) struct Options {
 
 struct Step {
     name: &'static str,
-    /// Whether the step needs root and programs besides Rust's.
+    /// Whether the step needs root, and programs that are not part of Rust.
     needs_machine: bool,
     run: fn() -> Outcome,
 }
 
-/// All crates except those with a step of their own.
+/// All crates except the crates with their own step.
 const TESTED: &[&str] = &[
     "test",
     "--workspace",
@@ -64,15 +64,15 @@ fn check_vectors() -> Outcome {
     call("python3", &["tools/vectors.py"], &[])
 }
 
-/// Documentation for developers. It includes private items, so that links to them are valid.
+/// Builds the documentation for developers, with private items, so that links to them are valid.
 fn rustdoc() -> Outcome {
     let arguments = ["doc", "--workspace", "--no-deps", "--document-private-items"];
     let flags = "-D warnings -A rustdoc::private_intra_doc_links";
     call(env!("CARGO"), &arguments, &[("RUSTDOCFLAGS", flags)])
 }
 
-/// Runs fixed seeds, and then new seeds taken from the clock. A failed seed prints the command that
-/// repeats it.
+/// Simulates fixed seeds, and then new seeds taken from the clock. If a seed fails, the simulator
+/// prints the command that repeats it.
 fn simulation() -> Outcome {
     cargo(&["test", "--release", "--package", "skep-sim"])?;
     let simulate = ["run", "--quiet", "--release", "--package", "skep-sim", "--", "--keep-going"];
@@ -82,8 +82,8 @@ fn simulation() -> Outcome {
     cargo(&[&simulate[..], &["--seed", &seed, "--new", "100000", "--seconds", "30"]].concat())
 }
 
-/// Tests with real daemons and real mounts, one at a time: each starts a whole cluster on two
-/// cores.
+/// Runs the tests with real daemons and real mounts, one at a time, since each test starts a whole
+/// cluster on two cores.
 fn black_box() -> Outcome {
     suites::run()?;
     cargo(&["build", "--release", "--package", "skep-ctl"])?;
@@ -91,10 +91,10 @@ fn black_box() -> Outcome {
     cargo(&[&tests[..], &["--", "--test-threads", "1"]].concat())
 }
 
-/// Runs the selected steps.
+/// Runs the selected steps of CI.
 ///
 /// # Errors
-/// Lists missing programs of the machine, or the names of the failed steps.
+/// Lists the programs that are missing on the machine, or the failed steps.
 pub(crate) fn run(options: &Options) -> Outcome {
     let is_wanted =
         |step: &&Step| options.only.is_empty() || options.only.iter().any(|n| n == step.name);

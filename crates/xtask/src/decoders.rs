@@ -1,5 +1,5 @@
-//! Every decoder of bytes from outside, each with the property under test: it never panics, and it
-//! encodes an accepted value to the same bytes again.
+//! All decoders of bytes from outside, each with the property under test: the decoder never panics,
+//! and an accepted value is encoded to the same bytes again.
 
 mod records;
 
@@ -10,11 +10,11 @@ use skep_wire::frame::{HEADER_BYTES, Header};
 /// A decoder under test.
 #[derive(Debug, Clone, Copy)]
 pub struct Decoder {
-    /// Name of the decoder, and of its target in `fuzz/`.
+    /// Name of the decoder, and of its fuzz target in `fuzz/`.
     pub name: &'static str,
-    /// Decodes bytes; panics if the property does not hold.
+    /// Decodes bytes. Panics if the property does not hold.
     pub check: fn(&[u8]),
-    /// Valid input. For messages it comes from `vectors/wire` instead.
+    /// Returns valid input. The input for messages comes from `vectors/wire` instead.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
@@ -24,15 +24,15 @@ const MESSAGES: &[Decoder] = &[
     Decoder { name: "fuse_request", check: check_fuse_request, seeds: fuse_requests },
 ];
 
-/// All decoders.
+/// Returns all decoders.
 pub fn all() -> impl Iterator<Item = &'static Decoder> {
     MESSAGES.iter().chain(records::RECORDS)
 }
 
-/// Checks the decoder with this name.
+/// Checks the property of the decoder `name` on `bytes`.
 ///
 /// # Panics
-/// If no decoder has this name, or if the property does not hold.
+/// Panics if no decoder has this name, or if the property does not hold.
 pub fn check(name: &str, bytes: &[u8]) {
     let decoder = all().find(|decoder| decoder.name == name);
     (decoder.unwrap_or_else(|| panic!("no decoder has the name {name}")).check)(bytes);
@@ -56,12 +56,13 @@ fn check_whole_header(bytes: &[u8; HEADER_BYTES]) {
     }
 }
 
-/// The input of the decoder `body` for a message body: message number, whether it is a reply, body.
+/// Returns the input of the decoder `body` for a message body: the message number, a byte that is 1
+/// for a reply, and the body.
 pub fn body_input(message: u16, is_reply: bool, body: &[u8]) -> Vec<u8> {
     [&message.to_le_bytes()[..], &[u8::from(is_reply)], body].concat()
 }
 
-/// Checks the decoders of all message bodies; see [`body_input`].
+/// Checks the decoders of all message bodies. [`body_input`] creates the input.
 fn check_body(bytes: &[u8]) {
     let [low, high, is_reply, body @ ..] = bytes else { return };
     let message = u16::from_le_bytes([*low, *high]);
@@ -75,7 +76,8 @@ fn check_fuse_request(bytes: &[u8]) {
     let _ = skep_fuse::is_request(bytes);
 }
 
-/// A request of each kind: the header with its opcode, the operation's struct, two names.
+/// Returns a request of each kind: the header with its opcode, the struct of the operation, and two
+/// names.
 fn fuse_requests() -> Vec<Vec<u8>> {
     let request = |opcode: u8| {
         let mut bytes = vec![0; 40];

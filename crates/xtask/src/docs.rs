@@ -1,9 +1,9 @@
 //! `cargo xtask docs`: generates pages from the code.
 //!
 //! `docs/protocol/reference.md` comes from the catalog of messages and the declaration of the
-//! header, and `docs/protocol/errors.md` from the error codes. Each service prints its own manual
-//! and sample settings for `docs/config/`. `tools/vectors.py` reads the tables of the reference, so
-//! their form is fixed: one row for each field, with its name, type and meaning.
+//! header, and `docs/protocol/errors.md` comes from the error codes. Each service prints its own
+//! manual and sample settings for `docs/config/`. `tools/vectors.py` reads the tables of the
+//! reference, so their format must not change: one row per field, with its name, type and meaning.
 
 use crate::repository::{Generated, Outcome, output, root, write_or_check};
 use crate::schema::{KINDS, Kind, Shape, Type, fixed_bytes};
@@ -43,7 +43,7 @@ that programs may rely on: [output](../operations/output.md).
 |---|---|
 ";
 
-/// A page for each command, with its recorded output, and the list of commands.
+/// Returns a page for each command, with its recorded output, and the list of commands.
 fn commands() -> Outcome<Vec<Generated>> {
     let folder = root().join("target/command-pages");
     let place = folder.display().to_string();
@@ -74,7 +74,8 @@ fn commands() -> Outcome<Vec<Generated>> {
     Ok(pages)
 }
 
-/// Removes pages and recorded output of removed commands. With `check` it fails if any exist.
+/// Removes the pages and recorded output of commands that no longer exist. With `check`, fails if
+/// there are any.
 fn remove_or_report_orphans(pages: &[Generated], check: bool) -> Outcome {
     let has_page = |path: &Path| pages.iter().any(|page| page.path == path);
     let mut orphans = Vec::new();
@@ -104,21 +105,21 @@ fn remove_or_report_orphans(pages: &[Generated], check: bool) -> Outcome {
     Ok(())
 }
 
-/// The settings of a service, as it prints them with the option `print`.
+/// Returns the page that a service prints for the option `print`.
 fn settings(service: &str, print: &str, extension: &str) -> Outcome<Generated> {
     let program = ["run", "--quiet", "--package", "skep-ctl", "--", service, print];
     let text = output(env!("CARGO"), &program)?;
     Ok(Generated { path: format!("docs/config/{service}.{extension}").into(), text })
 }
 
-/// Converts a doc comment to text for a page: without links to the source, on one line.
+/// Converts a doc comment to text for a page: on one line, and without links to the source.
 fn prose(doc: &str) -> String {
     let mut text = doc.split_whitespace().collect::<Vec<_>>().join(" ");
     text = text.replace("[`", "`").replace("`]", "`");
     text.replace('|', "\\|")
 }
 
-/// Limits that both sides of a connection must respect. The declarations give the reasons.
+/// The limits that both sides of a connection must respect. Their declarations give the reasons.
 const LIMITS: &[(&str, usize)] = &[
     ("bytes of a body", limits::MAX_BODY_BYTES),
     ("bytes of bulk data", limits::MAX_DATA_BYTES),
@@ -214,7 +215,7 @@ fn message(page: &mut String, line: &Message) {
     fields(page, line.fields);
 }
 
-/// Appends the layout line and the table of `fields`.
+/// Appends the layout line and the table of the fields.
 fn fields(page: &mut String, fields: &[FieldDoc]) {
     if fields.is_empty() {
         *page += "No fields.\n";

@@ -1,4 +1,4 @@
-//! `cargo xtask external`: runs applications and foreign test suites on real mounts. One table
+//! `cargo xtask external`: runs applications and external test suites on real mounts. One table
 //! lists them with their requirements. The tests are in `crates/testkit/tests`.
 
 use crate::needs::{is_installed, is_root};
@@ -32,15 +32,15 @@ pub(crate) struct Options {
 struct Suite {
     name: &'static str,
     about: &'static str,
-    /// The file of tests, and the filter for its cases.
+    /// Name of the test file, and a filter for its test cases.
     test: &'static str,
     case: &'static str,
-    /// Programs, each with the Debian package that contains it.
+    /// The required programs, each with the Debian package that contains it.
     programs: &'static [(&'static str, &'static str)],
-    /// The variable with the number of operations of each test, and the default: many more than in
-    /// CI.
+    /// The environment variable for the number of operations of each test, and its default here,
+    /// which is much larger than in CI.
     operations: Option<(&'static str, u64)>,
-    /// Whether `cargo xtask ci` runs the suite as well.
+    /// Whether `cargo xtask ci` also runs the suite.
     in_ci: bool,
 }
 
@@ -112,7 +112,7 @@ fn names() -> Vec<&'static str> {
 }
 
 impl Suite {
-    /// Describes why the suite cannot run here, with the way out.
+    /// Describes why the suite cannot run here and how to fix it, or returns `None`.
     fn obstacle(&self, options: &Options) -> Option<String> {
         let missing = self.programs.iter().filter(|(program, _)| !is_installed(program));
         let (programs, mut packages): (Vec<_>, Vec<_>) = missing.copied().unzip();
@@ -194,7 +194,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     for (name, word, why) in &report {
         println!("{name:<14}{word:<8}{why}");
     }
-    // A suite that the caller has named must not be skipped.
+    // A suite that the user has named must not be skipped.
     let is_bad = |word: &str| word == "FAILED" || (word == "skipped" && !options.only.is_empty());
     let bad: Vec<_> = report.iter().filter(|it| is_bad(it.1)).map(|it| it.0).collect();
     if bad.is_empty() { Ok(()) } else { Err(format!("failed or skipped: {}", bad.join(", "))) }

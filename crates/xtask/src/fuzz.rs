@@ -1,6 +1,6 @@
-//! `cargo xtask fuzz`: feeds mutated vectors to the decoders, on stable Rust and reproducibly.
+//! `cargo xtask fuzz`: passes mutated vectors to the decoders, reproducibly and on stable Rust.
 //!
-//! A run has a number of rounds instead of a time limit, so that a seed repeats exactly on any
+//! A run has a number of rounds instead of a time limit, so that a seed gives the same run on any
 //! machine. `fuzz/` has the same decoders for libFuzzer, which searches by coverage but needs a
 //! nightly compiler.
 
@@ -33,7 +33,7 @@ impl Default for Options {
     }
 }
 
-/// Random numbers from a seed, the same on every machine.
+/// Random numbers from a seed, with the same sequence on every machine.
 pub(crate) struct Random(SplitMix64);
 
 impl Random {
@@ -45,16 +45,17 @@ impl Random {
         self.0.number()
     }
 
-    /// A number below `end`, which is not zero.
+    /// Returns a random number less than `end`, which must not be zero.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         self.0.below(end as u64) as usize
     }
 }
 
-/// Values of lengths, counts and offsets at which decoders often fail.
+/// Values of lengths, counts and offsets on which decoders often fail.
 const EDGES: &[u32] = &[0, 1, 2, 0x7f, 0x80, 0xff, 0x1_0000, 0x7fff_ffff, 0x8000_0000, u32::MAX];
 
-/// Changes `bytes` at one to four positions. `other` is valid input from which it takes pieces.
+/// Mutates `bytes` at one to four positions. Some mutations copy pieces of `other`, which is valid
+/// input.
 fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     for _ in 0..=random.below(4) {
         let at = random.below(bytes.len().max(1)).min(bytes.len());
@@ -78,8 +79,8 @@ fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     }
 }
 
-/// Valid input for each decoder, with the name of the decoder: its own seeds, and the well-formed
-/// frames of the vectors.
+/// Returns the valid input of each decoder, with the name of the decoder: the decoder's own seeds,
+/// and the valid frames of the vectors.
 fn seeds() -> Outcome<Vec<(&'static str, Vec<u8>)>> {
     let mut seeds = Vec::new();
     for decoder in decoders::all() {
@@ -130,10 +131,10 @@ fn fuzz(decoder: &Decoder, seeds: &[&[u8]], options: &Options) -> Outcome {
     Ok(())
 }
 
-/// Fuzzes all decoders.
+/// Fuzzes all decoders with the same number of rounds.
 ///
 /// # Errors
-/// Names the failed decoder, its input, and the command that repeats the round.
+/// Names the decoder that failed, its input, and the command that repeats the round.
 pub(crate) fn run(options: &Options) -> Outcome {
     let seeds = seeds()?;
     if options.write_corpus {

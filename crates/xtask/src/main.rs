@@ -1,5 +1,5 @@
-//! `cargo xtask`: the developer's commands. This file parses the command line; each command is a
-//! module.
+//! `cargo xtask`: the commands for developers. This file parses the command line; each command has
+//! a module.
 
 mod bench;
 mod ci;

@@ -1,9 +1,9 @@
-//! The requirements of tests on the machine: programs by Debian package, root, `/dev/fuse`.
+//! The requirements of tests on the machine: programs (by Debian package), root, and `/dev/fuse`.
 
 use crate::repository::Outcome;
 use std::path::Path;
 
-/// Programs, each with the Debian package that contains it.
+/// The required programs, each with the Debian package that contains it.
 const PROGRAMS: &[(&str, &str)] = &[
     ("fio", "fio"),
     ("fusermount3", "fuse3"),
@@ -22,9 +22,10 @@ const PROGRAMS: &[(&str, &str)] = &[
 
 pub(crate) fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    // Debian installs administrators' programs outside of the path of ordinary users.
+    // Debian installs programs for administrators in directories that are not in the PATH of other
+    // users.
     let system = ["/usr/sbin", "/sbin"].map(Into::into);
-    // Debian installs the servers of PostgreSQL in one directory for each version.
+    // Debian installs the servers of PostgreSQL in a separate directory for each version.
     let servers = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let servers = servers.map(|version| version.path().join("bin"));
     let mut places = std::env::split_paths(&path).chain(system).chain(servers);

@@ -1,4 +1,4 @@
-//! The repository: its location, its files, and running programs in it.
+//! The repository: where it is, which files it has, and how to run programs in it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,14 @@ use std::process::Command;
 /// The result of a command. An error is a sentence for the developer.
 pub(crate) type Outcome<T = ()> = Result<T, String>;
 
-/// The top directory of the repository.
+/// Returns the top directory of the repository.
 pub(crate) fn root() -> &'static Path {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.ancestors().nth(2).expect("xtask is two directories below the top")
 }
 
-/// The files of the repository, tracked or new but not ignored, relative to its top, sorted.
+/// Returns the files of the repository, sorted, with paths from its top directory. Includes new
+/// files, but not ignored ones.
 pub(crate) fn files() -> Outcome<Vec<PathBuf>> {
     let listed = output("git", &["ls-files", "--cached", "--others", "--exclude-standard"])?;
     let mut files: Vec<_> = listed.lines().map(PathBuf::from).collect();
@@ -23,13 +24,13 @@ pub(crate) fn files() -> Outcome<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The text of a file of the repository.
+/// Returns the text of a file of the repository.
 pub(crate) fn read(path: impl AsRef<Path>) -> Outcome<String> {
     let path = path.as_ref();
     fs::read_to_string(root().join(path)).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Runs a program at the top of the repository, and returns its standard output.
+/// Runs a program in the top directory of the repository, and returns its standard output.
 pub(crate) fn output(program: &str, arguments: &[&str]) -> Outcome<String> {
     let result = Command::new(program).args(arguments).current_dir(root()).output();
     let output = result.map_err(|error| format!("{program}: {error}"))?;
@@ -40,7 +41,8 @@ pub(crate) fn output(program: &str, arguments: &[&str]) -> Outcome<String> {
     String::from_utf8(output.stdout).map_err(|_| format!("the output of {program} is not UTF-8"))
 }
 
-/// Runs a program at the top of the repository with the standard streams of this process.
+/// Runs a program in the top directory of the repository, with the standard streams of this
+/// process.
 pub(crate) fn run(program: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Outcome {
     let mut command = Command::new(program);
     command.args(arguments).envs(variables.iter().copied()).current_dir(root());
@@ -51,14 +53,14 @@ pub(crate) fn run(program: &str, arguments: &[&str], variables: &[(&str, &str)])
     }
 }
 
-/// A generated file: its path from the top of the repository, and its text.
+/// A generated file: its path from the top directory of the repository, and its text.
 pub(crate) struct Generated {
     pub(crate) path: PathBuf,
     pub(crate) text: String,
 }
 
-/// Writes generated files. With `check` it fails instead if one of them is stale; the error names
-/// `command`, which updates them.
+/// Writes generated files. With `check`, writes nothing and fails if a file is stale. The error
+/// names `command`, which updates the files.
 pub(crate) fn write_or_check(files: &[Generated], check: bool, command: &str) -> Outcome {
     let mut stale = Vec::new();
     for file in files {

@@ -1,8 +1,8 @@
-//! Layouts by name: the fields and variants of each type in the catalog.
+//! Maps the names of types in the message catalog to their layouts: their fields and variants.
 //!
-//! The catalog names the type of each field. This file maps these names to records, enums and plain
-//! types, so that documents can list them and [`read`] can print any body field by field. The
-//! layouts themselves come from the declarations in `types` and `wire`.
+//! The catalog names the type of each field. This module maps these names to records, enums and
+//! plain types, so that documents can list the types and [`read`] can print any message body field
+//! by field. The layouts come from the declarations in `types` and `wire`.
 
 use serde_json::{Map, Value, json};
 use skep_types::codec::{Bytes, Codec, Described, DescribedEnum, FieldDoc, Reader, VariantDoc};
@@ -22,7 +22,7 @@ use skep_wire::{
     storage as st,
 };
 
-/// A named type.
+/// A type with a name.
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
     pub(crate) doc: &'static str,
@@ -31,11 +31,11 @@ pub(crate) struct Kind {
 
 /// The layout of a named type.
 pub(crate) enum Shape {
-    /// One value with this layout.
+    /// One value with the named layout.
     Plain(&'static str),
-    /// Fields in order.
+    /// A sequence of fields.
     Record(&'static [FieldDoc]),
-    /// One byte, then the variant's fields.
+    /// One byte that selects the variant, followed by the fields of the variant.
     Enum(&'static [VariantDoc]),
 }
 
@@ -51,7 +51,7 @@ const fn choice<T: DescribedEnum>() -> Kind {
     Kind { name: T::NAME, doc: T::DOC, shape: Shape::Enum(T::VARIANTS) }
 }
 
-/// All types of message fields, except `Vec`, `Option` and pairs.
+/// All types of message fields except `Vec`, `Option` and pairs.
 pub(crate) const KINDS: &[Kind] = &[
     plain::<u8>("u8"),
     plain::<u16>("u16"),
@@ -137,7 +137,7 @@ pub(crate) enum Type<'a> {
 }
 
 impl<'a> Type<'a> {
-    /// Parses the spelling of a type: names, `Vec<..>`, `Option<..>` and `(.., ..)`.
+    /// Parses the notation of a type: names, `Vec<..>`, `Option<..>` and `(.., ..)`.
     pub(crate) fn parse(text: &'a str) -> Self {
         let text = text.trim();
         let inside = |open: &str, close: &str| text.strip_prefix(open)?.strip_suffix(close);
@@ -153,19 +153,19 @@ impl<'a> Type<'a> {
     }
 }
 
-/// The kind with this name.
+/// Returns the type with this name.
 ///
 /// # Panics
-/// If the name is missing in [`KINDS`].
+/// Panics if [`KINDS`] has no type with this name.
 pub(crate) fn kind(name: &str) -> &'static Kind {
     let found = KINDS.iter().find(|kind| kind.name == name);
     found.unwrap_or_else(|| panic!("add the type {name} to KINDS in crates/xtask/src/schema.rs"))
 }
 
-/// Reads fields in order, and returns them as a JSON object.
+/// Reads fields in order, and returns their values as a JSON object.
 ///
 /// # Errors
-/// `Corrupt`, like the decoders of the messages.
+/// `Corrupt` if the bytes are malformed, like the decoders of the messages.
 pub(crate) fn read(fields: &[FieldDoc], r: &mut Reader<'_>) -> Result<Map<String, Value>> {
     fields
         .iter()
@@ -220,7 +220,8 @@ fn read_named(kind: &Kind, r: &mut Reader<'_>) -> Result<Value> {
     })
 }
 
-/// Bytes as text: printable ASCII except the backslash stays, all other bytes become `\xNN`.
+/// Converts bytes to text: printable ASCII characters except the backslash are kept, and all other
+/// bytes become `\xNN`.
 pub(crate) fn escape(bytes: &[u8]) -> String {
     bytes
         .iter()
@@ -232,7 +233,7 @@ pub(crate) fn escape(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// The size of a type in bytes. `None` means that the size varies.
+/// Returns the size of a type in bytes. `None` means that the size varies.
 pub(crate) fn fixed_bytes(of: &Type<'_>) -> Option<usize> {
     let all = |fields: &[FieldDoc]| -> Option<usize> {
         fields.iter().map(|field| fixed_bytes(&Type::parse(field.kind))).sum()
@@ -262,7 +263,7 @@ mod tests {
     use super::*;
     use skep_wire::catalog::CATALOG;
 
-    /// The names in a parsed type.
+    /// Returns all names in a parsed type.
     fn names<'a>(of: &Type<'a>) -> Vec<&'a str> {
         match of {
             Type::Named(name) => vec![name],

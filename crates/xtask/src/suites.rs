@@ -1,15 +1,15 @@
-//! `cargo xtask suites`: installs the foreign test suites that black-box tests run. They are
+//! `cargo xtask suites`: installs the external test suites that black-box tests run. The suites are
 //! programs, not dependencies: Skep does not link them.
 
 use crate::repository::{Outcome, root, run as call};
 
-/// Package and version.
+/// The package name and version of each suite.
 const SUITES: &[(&str, &str)] = &[("pjdfstest", "0.2.2"), ("fsx", "0.3.2")];
 
-/// Installs the suites below `target/suites`, unless they are installed already.
+/// Installs the suites below `target/suites`, unless they are already installed.
 ///
 /// # Errors
-/// If a suite cannot be downloaded or built.
+/// Fails if a suite cannot be downloaded or built.
 pub(crate) fn run() -> Outcome {
     let place = root().join("target/suites");
     let build = place.join("build").display().to_string();

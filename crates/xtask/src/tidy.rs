@@ -1,9 +1,10 @@
-//! `cargo xtask tidy`: the rules of the project that compilers don't know.
+//! `cargo xtask tidy`: checks the rules of the project that compilers do not check.
 //!
-//! Each check returns sentences with a place and what to do there. Checks of the crates'
-//! dependencies are in [`layers`], of the files within a crate in [`circles`], of source files in
-//! [`sources`], of documents in [`documents`], of words in [`glossary`] and [`language`], of places
-//! that may pause and retry in [`pauses`], of commit subjects in [`history`].
+//! Each check returns sentences, each with a place and a hint how to fix the problem. [`layers`]
+//! checks dependencies between crates, and [`circles`] imports between the files of a crate.
+//! [`sources`] checks source files, [`documents`] checks documents, and [`glossary`] and
+//! [`language`] check words. [`pauses`] checks the places that may pause and retry, and [`history`]
+//! checks commit subjects.
 
 mod circles;
 mod documents;
@@ -18,13 +19,13 @@ mod sources;
 use crate::repository::{Outcome, files, read};
 use std::path::PathBuf;
 
-/// Sentences that say what is wrong, each with its place.
+/// Sentences that describe a problem, each with its place.
 type Problems = Vec<String>;
 
 /// Runs all checks.
 ///
 /// # Errors
-/// All that is wrong, a line each.
+/// All problems, one per line.
 pub(crate) fn run() -> Outcome {
     let files = files()?;
     let mut problems = layers::check()?;
@@ -60,11 +61,11 @@ pub(crate) fn run() -> Outcome {
     if problems.is_empty() { Ok(()) } else { Err(format!("tidy:\n{}", problems.join("\n"))) }
 }
 
-/// Lists the sentences with marks of unclear language in the areas that begin with `prefix`, or
-/// writes down the counts that have fallen.
+/// Lists the sentences with marks of unclear language in the areas whose names begin with `prefix`.
+/// With `lower`, writes the counts that have fallen instead.
 ///
 /// # Errors
-/// If a file can't be read or written.
+/// Fails if a file cannot be read or written.
 pub(crate) fn language(prefix: &str, lower: bool) -> Outcome {
     let files = files()?;
     if lower { language::lower(&files) } else { language::list(&files, prefix) }

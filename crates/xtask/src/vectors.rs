@@ -1,10 +1,10 @@
 //! `cargo xtask vectors`: test vectors of the wire protocol, valid and malformed.
 //!
-//! For each message, `vectors/wire/<message>-v<version>.json` has the fields of example requests
-//! and replies, and the `.hex` file beside it their bytes. The encoders produce the bytes, and the
-//! declared layout decodes the fields from these bytes. A reviewer compares both with the examples
-//! in [`examples`], and `tools/vectors.py` checks them by the documents alone.
-//! examples in [`examples`], and `tools/vectors.py` checks them from the documents alone.
+//! For each message, `vectors/wire/<message>-v<version>.json` contains the fields of example
+//! requests and replies, and the `.hex` file with the same name contains their bytes. The encoders
+//! produce the bytes, and the declared layout decodes the fields from the bytes. A reviewer
+//! compares both files with the examples in [`examples`], and `tools/vectors.py` checks them
+//! independently, using only the documents.
 
 mod examples;
 mod malformed;
@@ -18,7 +18,7 @@ use skep_wire::catalog::{self, CATALOG};
 use skep_wire::frame::{HEADER_BYTES, HEADER_FIELDS, Header, check_body};
 use std::path::PathBuf;
 
-/// Examples of one message.
+/// Examples of the requests and replies of one message.
 pub(crate) struct Example {
     message: u16,
     version: u16,
@@ -32,7 +32,7 @@ struct Body {
     data: Vec<u8>,
 }
 
-/// An example of a message: its request and its reply.
+/// Creates an example of a message from a request and a reply.
 fn example<R: Request>(request: &R, reply: &R::Reply) -> Example {
     let empty =
         Example { message: R::ID, version: R::VERSION, modifies: R::MODIFIES, bodies: Vec::new() };
@@ -40,12 +40,12 @@ fn example<R: Request>(request: &R, reply: &R::Reply) -> Example {
 }
 
 impl Example {
-    /// Adds another request.
+    /// Adds another request to the example.
     fn request<R: Request>(self, request: &R) -> Self {
         self.with(false, request.to_bytes())
     }
 
-    /// Adds another reply.
+    /// Adds another reply to the example.
     fn reply<R: Request>(self, reply: &R::Reply) -> Self {
         self.with(true, reply.to_bytes())
     }
@@ -64,7 +64,7 @@ impl Example {
 }
 
 impl Body {
-    /// The frame. All header fields differ from zero where the message allows it.
+    /// Returns the frame. Every header field is nonzero if the message allows it.
     fn frame(&self, of: &Example) -> Vec<u8> {
         let request = Header {
             message: of.message,
@@ -89,12 +89,13 @@ impl Body {
 
 /// A named frame of a vector file.
 pub(crate) struct Vector {
-    /// `request`, `reply 2`, or the error in a malformed frame.
+    /// Name of the frame: `request`, `reply 2`, or the error in a malformed frame.
     pub(crate) name: String,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// The frames as text: each begins with a line `# name`, followed by lines of 32 bytes.
+/// Formats frames as text: each begins with a line `# name`, followed by lines of 32 bytes in
+/// hexadecimal.
 fn hex(vectors: &[Vector]) -> String {
     let mut text = String::new();
     for vector in vectors {
@@ -110,7 +111,7 @@ fn hex(vectors: &[Vector]) -> String {
 /// Parses the frames of a `.hex` file.
 ///
 /// # Errors
-/// Describes the malformed text.
+/// Describes what is malformed in the text.
 pub(crate) fn parse_hex(text: &str) -> Outcome<Vec<Vector>> {
     let mut vectors: Vec<Vector> = Vec::new();
     for line in text.lines() {
@@ -145,10 +146,10 @@ pub(crate) fn stored() -> Outcome<Vec<Vector>> {
     Ok(vectors)
 }
 
-/// The fields of a frame, as its vector file lists them.
+/// Returns the fields of a frame, in the format of the vector file.
 ///
 /// # Panics
-/// If the codec and the declared layout disagree: vectors exist to find that.
+/// Panics if the codec and the declared layout disagree. Finding this is a purpose of the vectors.
 fn show(frame: &[u8]) -> Value {
     let bytes = frame[..HEADER_BYTES].try_into().expect("a frame has a header");
     let (header, crc) = Header::parse(bytes).expect("our frames parse");
@@ -196,7 +197,7 @@ fn files_of(example: &Example) -> [Generated; 2] {
     ]
 }
 
-/// The path of a message's vectors.
+/// Returns the path of the vector file of a message.
 pub(crate) fn file(message: &str, version: u16, extension: &str) -> PathBuf {
     let mut name = String::new();
     for letter in message.chars() {
@@ -208,10 +209,11 @@ pub(crate) fn file(message: &str, version: u16, extension: &str) -> PathBuf {
     format!("vectors/wire/{name}-v{version}.{extension}").into()
 }
 
-/// Writes all vectors, or checks that those in the repository are up to date.
+/// Writes all vector files. With `check`, only checks that the files in the repository are up to
+/// date.
 ///
 /// # Errors
-/// Lists messages without an example or stale files, or describes why a file cannot be written.
+/// Lists stale files and messages without an example, or describes why a file cannot be written.
 pub(crate) fn run(check: bool) -> Outcome {
     let examples = examples::all();
     let lacks = |id: u16| examples.iter().all(|example| example.message != id);

@@ -5,18 +5,18 @@ use crate::statistics::Summary;
 use crate::workload::Outcome;
 
 impl Outcome<Plan> {
-    /// Bandwidths of a phase in all repetitions, in MiB/s.
+    /// Returns the bandwidths of a phase in all repetitions, in MiB/s.
     pub fn bandwidths(&self, phase: &str) -> Vec<f64> {
         let of_phase = self.phases.iter().filter(|record| record.phase == phase);
         of_phase.map(|record| record.bandwidth_mib_per_s).collect()
     }
 
-    /// Summary of the bandwidths of a phase; `None` if the phase has no result.
+    /// Returns a summary of the bandwidths of a phase; `None` if the phase has no result.
     pub fn summary(&self, phase: &str) -> Option<Summary> {
         Summary::of(&self.bandwidths(phase))
     }
 
-    /// Wrong or failed operations in all phases.
+    /// Returns the number of operations in all phases that read wrong data.
     pub fn errors(&self) -> u64 {
         self.phases.iter().map(|record| record.errors).sum()
     }

@@ -1,29 +1,29 @@
-//! The offsets that each process reads or writes, in their order. Pure.
+//! The offsets that each process reads or writes, in their order. Pure functions.
 
 use super::plan::Plan;
 use crate::random::{Permutation, mix};
 
-/// The transfers of one process: offsets in its file, in the order of the transfers.
+/// The transfers of one process: their offsets in its file, in order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Transfers {
     transfer: u64,
     block: u64,
-    /// Distance from one block of this process to its next.
+    /// Distance in bytes from one block of this process to its next block.
     stride: u64,
-    /// Offset of its first block.
+    /// Offset of the first block of this process.
     start: u64,
     count: u64,
     order: Option<Permutation>,
 }
 
-/// Returns the rank whose data a process reads: with `-C`, that of the next process. Ranks go to
-/// hosts in turn, so the next process runs on the next host.
+/// Returns the rank whose data a process reads. With `-C`, this is the next rank, which runs on the
+/// next host, since ranks are assigned to hosts in turn.
 pub(crate) fn reads_data_of(plan: &Plan, rank: u32, processes: u32) -> u32 {
     if plan.reorder { (rank + 1) % processes } else { rank }
 }
 
 impl Transfers {
-    /// Returns the transfers with the data of a rank.
+    /// Returns the transfers for the data of the rank `data_of`.
     pub(crate) fn of(plan: &Plan, data_of: u32, processes: u32) -> Self {
         let (rank, processes) = (u64::from(data_of), u64::from(processes));
         let count = plan.block_bytes / plan.transfer_bytes * plan.segments;
@@ -35,7 +35,7 @@ impl Transfers {
         Self { transfer: plan.transfer_bytes, block: plan.block_bytes, stride, start, count, order }
     }
 
-    /// Returns the offsets of all transfers, in order.
+    /// Returns the offsets of all transfers, in the order of the plan.
     pub(crate) fn offsets(self) -> impl Iterator<Item = u64> {
         let per_block = self.block / self.transfer;
         (0..self.count).map(move |index| {
@@ -56,7 +56,8 @@ mod tests {
     }
 
     proptest! {
-        /// N-1 and N-N, in any order: each byte is written once, and nothing beyond the end.
+        /// In N-1 and N-N and in any order, each byte is written exactly once, and nothing beyond
+        /// the end.
         #[test]
         fn every_byte_is_written_once(
             per_block in 1_u64..5,

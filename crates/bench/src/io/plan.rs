@@ -1,4 +1,4 @@
-//! The plan of a run, in IOR's terms, and its check.
+//! The plan of a run in IOR's terms, and the check of a plan.
 
 use crate::launcher::Host;
 use crate::limits::{DEFAULT_PATIENCE_S, MAX_REPETITIONS, MAX_TRANSFER_BYTES};
@@ -6,65 +6,68 @@ use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
 use std::path::PathBuf;
 
-/// Alignment of direct transfers: their offsets and lengths are multiples of it.
+/// Alignment of direct I/O in bytes: offsets and lengths of transfers must be multiples of this.
 const DIRECT_UNIT: u64 = 512;
-/// A word of the written data; a transfer has whole words only.
+/// Size of a word in the written data. Transfers consist of whole words.
 pub(crate) const WORD_BYTES: u64 = 8;
 
-/// A test in IOR's manner. The fields name the letters of IOR's options.
+/// A test with IOR's options. Each field names the letter of its option.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
     /// `-o`: an absolute path. `{host}` in it stands for the name of the host on which a process
-    /// runs. With a file for each process, a dot and the rank in eight digits follow.
+    /// runs. If each process has its own file, a dot and the rank in eight digits are appended.
     pub path: String,
-    /// `-t`: bytes of one system call.
+    /// `-t`: size of one system call in bytes.
     pub transfer_bytes: u64,
-    /// `-b`: contiguous bytes of one process in one segment.
+    /// `-b`: contiguous bytes of each process in one segment.
     pub block_bytes: u64,
-    /// `-s`: how many times the blocks of all processes follow each other in the file.
+    /// `-s`: number of segments. Each segment has one block of each process.
     pub segments: u64,
-    /// `-F`: each process has a file of its own.
+    /// `-F`: each process uses its own file.
     pub file_per_process: bool,
-    /// `-w`.
+    /// `-w`: the run writes.
     pub write: bool,
-    /// `-r`.
+    /// `-r`: the run reads.
     pub read: bool,
-    /// `-z`: the transfers of a process are in random order.
+    /// `-z`: each process does its transfers in random order.
     pub random: bool,
-    /// `-C`: a process reads the data of the next process, which runs on the next host.
+    /// `-C`: each process reads the data of the next rank, which runs on the next host.
     pub reorder: bool,
-    /// `-e`: `fsync` after writing, within the measured time.
+    /// `-e`: processes call `fsync` after writing, within the measured time.
     pub fsync: bool,
-    /// `-k`: files are not removed at the end.
+    /// `-k`: the run keeps its files at the end.
     pub keep: bool,
-    /// `-E`: files exist already; the run overwrites them and doesn't remove them.
+    /// `-E`: the files exist already. The run overwrites them and does not remove them.
     pub use_existing: bool,
     /// `-i`: number of repetitions.
     pub repetitions: u32,
-    /// `-W`: the run reads the written data again and compares it, outside the measured time.
+    /// `-W`: the run reads the written data again and compares it, outside of the measured time.
     pub verify_write: bool,
-    /// `-R`: processes compare the data that they read, within the measured time.
+    /// `-R`: processes compare the data that they read with the expected data, within the measured
+    /// time.
     pub verify_read: bool,
-    /// `-B`: direct I/O, past the page cache.
+    /// `-B`: direct I/O, which bypasses the page cache.
     pub direct: bool,
-    /// `-G`: the number in the written data that identifies the run. Needed to compare the data of
-    /// an earlier run.
+    /// `-G`: the signature in the written data, a number that identifies the run. Required to
+    /// compare the data of an earlier run.
     pub signature: Option<u32>,
-    /// Seed of the random orders.
+    /// Seed of the random order of transfers.
     pub seed: u64,
-    /// Hosts keep their caches between phases.
+    /// Whether hosts keep their caches between phases.
     pub keep_caches: bool,
-    /// Largest bandwidth of the hardware in bytes per second, to compare with.
+    /// Maximum bandwidth of the hardware in bytes per second. Results are also shown as a fraction
+    /// of this number.
     pub limit_bytes_per_s: Option<u64>,
-    /// Largest rate of the hardware in operations per second, to compare with.
+    /// Maximum rate of the hardware in operations per second. Results are also shown as a fraction
+    /// of this number.
     pub limit_operations_per_s: Option<u64>,
-    /// Shell command that each host with processes runs before each phase, for example to mount
-    /// anew. `{host}` in it stands for the host's name.
+    /// Shell command that each host with processes runs before each phase, for example to remount.
+    /// `{host}` in it stands for the host's name.
     pub before_phase: Option<String>,
-    /// Hosts without processes that drop their caches too.
+    /// Hosts without processes whose caches are also dropped.
     pub server_hosts: Vec<Host>,
-    /// Longest time without progress of a process, in seconds.
+    /// Time limit without progress of a process, in seconds.
     pub patience_s: u32,
 }
 
@@ -99,18 +102,18 @@ impl Default for Plan {
     }
 }
 
-/// A phase: the transfers of a process, or work outside the measured time.
+/// A phase of a repetition: measured transfers, or work outside of the measured time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     Write,
-    /// Reads the written data and compares it.
+    /// Reads the written data again and compares it.
     Check,
     Read,
     Remove,
 }
 
 impl Phase {
-    /// Its name in results.
+    /// Returns the name of the phase in results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Write => "write",
@@ -120,7 +123,7 @@ impl Phase {
         }
     }
 
-    /// Returns the phase with a name.
+    /// Returns the phase with this name.
     pub(crate) fn named(name: &str) -> Option<Self> {
         [Self::Write, Self::Check, Self::Read, Self::Remove]
             .into_iter()
@@ -129,10 +132,10 @@ impl Phase {
 }
 
 impl Plan {
-    /// Checks the plan for a number of processes.
+    /// Checks the plan for this number of processes.
     ///
     /// # Errors
-    /// `InvalidArgument`, with everything that is wrong.
+    /// `InvalidArgument`, listing every mistake.
     pub fn check(&self, processes: u32) -> Result<()> {
         let mut problems = Vec::new();
         let mut must = |holds: bool, what: &str| {
@@ -182,17 +185,17 @@ impl Plan {
         Err(Error::new(ErrorCode::InvalidArgument, problems.join("; ")))
     }
 
-    /// Bytes that one process moves in a phase; `None` on overflow.
+    /// Returns the number of bytes that one process moves in a phase; `None` on overflow.
     pub fn bytes_per_process(&self) -> Option<u64> {
         self.block_bytes.checked_mul(self.segments)
     }
 
-    /// Bytes that all processes move in a phase; `None` on overflow.
+    /// Returns the number of bytes that all processes move in a phase; `None` on overflow.
     pub fn total_bytes(&self, processes: u32) -> Option<u64> {
         self.bytes_per_process()?.checked_mul(u64::from(processes))
     }
 
-    /// The phases of one repetition, in order.
+    /// Returns the phases of one repetition, in order.
     pub(crate) fn phases(&self) -> Vec<Phase> {
         let all = [
             (self.write, Phase::Write),
@@ -207,7 +210,7 @@ impl Plan {
         self.verify_write || self.verify_read || self.signature.is_some()
     }
 
-    /// The path of a rank's file on its host.
+    /// Returns the path of a rank's file on its host.
     pub(crate) fn file_of(&self, rank: u32, host: &str) -> PathBuf {
         let path = self.path.replace("{host}", host);
         if self.file_per_process { format!("{path}.{rank:08}").into() } else { path.into() }

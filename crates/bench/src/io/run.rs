@@ -8,12 +8,16 @@ use crate::workload::{self, Common, Outcome, Recording, Workload};
 use skep_types::Result;
 use std::path::PathBuf;
 
-/// Runs a plan on hosts, `processes_per_host` on each; ranks go to the hosts in turn.
+/// Runs a plan with `processes_per_host` processes on each host. Ranks are assigned to hosts in
+/// turn.
 ///
 /// # Errors
-/// `InvalidArgument` for a plan that cannot be run; else the reason why there is no result: a host
-/// that cannot be reached, a file that exists, a full disk. Once there is a result, the run returns
-/// it, and [`Outcome::failure`] has the reason why there are no more.
+/// - `InvalidArgument` if the plan cannot be run.
+/// - Otherwise the reason why there is no result, such as an unreachable host, an existing file or
+///   a full disk.
+///
+/// As soon as there is one result, the run returns the outcome. [`Outcome::failure`] then has the
+/// reason why results are missing.
 pub fn run(
     plan: &Plan,
     hosts: &[Host],
@@ -23,10 +27,12 @@ pub fn run(
     run_by(None, plan, hosts, processes_per_host, progress)
 }
 
-/// As [`run`], with another program that does the work, if `runner` names one.
+/// Runs a plan like [`run`]. If `runner` names a program, that program does the work instead of the
+/// built-in engine.
+/// engine.
 ///
 /// # Errors
-/// Also if the program is missing, or cannot follow the plan.
+/// Also fails if the program is missing, or does not support the plan.
 pub fn run_by(
     runner: Option<&Runner>,
     plan: &Plan,

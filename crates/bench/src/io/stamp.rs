@@ -1,9 +1,9 @@
-//! The content of written data, by which readers check it: each word of eight bytes identifies run,
+//! The content of written data, which readers can verify: each word of eight bytes identifies run,
 //! rank and offset.
 //!
-//! A word has, from its highest bits: 12 bits of the run's signature, 14 of the rank that wrote it,
-//! 38 of its offset in the file in words (so content repeats after 2 TiB). No word is zero, since
-//! the signature is not zero: that separates data from holes.
+//! From the highest bit, a word consists of 12 bits of the run's signature, 14 bits of the writer's
+//! rank, and 38 bits of the word's index in the file. So the content repeats after 2 TiB. No word
+//! is zero, since the signature is not zero: readers can distinguish data from holes.
 
 use super::plan::WORD_BYTES;
 use std::fmt;
@@ -20,10 +20,10 @@ pub(crate) struct Stamp {
     rank: u64,
 }
 
-/// Bytes that differ from the expected ones.
+/// Bytes that differ from the expected bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mismatch {
-    /// Offset in the file.
+    /// Offset of the first wrong word in the file.
     offset: u64,
     expected: u64,
     found: u64,
@@ -37,7 +37,7 @@ impl Stamp {
         Self { run: u64::from(signature) % kinds + 1, rank: u64::from(rank) % (1 << RANK_BITS) }
     }
 
-    /// The word at offset zero, from which the others are counted.
+    /// Returns the word at offset zero. The word at another offset differs only in its index.
     fn base(self) -> u64 {
         (self.run << (RANK_BITS + PLACE_BITS)) | (self.rank << PLACE_BITS)
     }
@@ -48,14 +48,16 @@ impl Stamp {
         (0_u64..).map(move |index| base | ((first + index) & ((1 << PLACE_BITS) - 1)))
     }
 
-    /// Fills a buffer for an offset of the file. Both are whole words.
+    /// Fills a buffer with the data for an offset of the file. Length and offset must be multiples
+    /// of a word.
     pub(crate) fn fill(self, buffer: &mut [u8], offset: u64) {
         for (bytes, word) in buffer.chunks_exact_mut(WORD).zip(self.words(offset)) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
     }
 
-    /// Compares the bytes that were read at an offset; returns their difference.
+    /// Compares the bytes read at an offset with the expected bytes. Returns the difference, if
+    /// there is one.
     pub(crate) fn compare(self, buffer: &[u8], offset: u64) -> Option<Mismatch> {
         let mut first = None;
         let mut words = 0;
@@ -72,7 +74,7 @@ impl Stamp {
     }
 }
 
-/// Describes a word.
+/// Describes the origin that a word names.
 fn describe(word: u64) -> String {
     if word == 0 {
         return "zeros".into();

@@ -1,4 +1,4 @@
-//! One process of a run: opens its file, moves its data, and removes the file.
+//! One process of a run: opens its file, moves its data, and removes its file.
 
 use super::pattern::{Transfers, reads_data_of};
 use super::plan::{Phase, Plan};
@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Alignment of buffers in memory, for direct I/O.
+/// Alignment of buffers in memory that direct I/O requires, in bytes.
 const ALIGNMENT: usize = 4096;
 
 /// A process of an `io` run.
@@ -50,7 +50,7 @@ impl IoEngine {
     pub(crate) fn new(plan: Plan, seat: Seat) -> Self {
         let len = usize::try_from(plan.transfer_bytes).expect("a plan's transfers are bounded");
         let mut buffer = Aligned::new(len);
-        // Not zeros, which file systems may leave out, and different for each process.
+        // Not zeros, since file systems may store zeros as holes. Different for each process.
         Stamp::new(plan.signature.unwrap_or(1), seat.rank).fill(buffer.bytes(), 0);
         Self { plan, seat, buffer, has_made: false }
     }
@@ -59,8 +59,8 @@ impl IoEngine {
     fn data_of(&self, phase: Phase) -> u32 {
         match phase {
             Phase::Write | Phase::Remove => self.seat.rank,
-            // The check also reads data of another process: a process has its own data in its
-            // cache.
+            // The check also reads the data of another process, since the data of a process may be
+            // in the cache of its own host.
             Phase::Check | Phase::Read => reads_data_of(&self.plan, self.seat.rank, self.seat.of),
         }
     }
@@ -69,8 +69,8 @@ impl IoEngine {
         self.plan.file_of(rank, &self.seat.host)
     }
 
-    /// Whether this process creates and removes its file: with one shared file, rank 0 does it for
-    /// all.
+    /// Whether this process creates and removes its file. Rank 0 does this for a file that all
+    /// processes share.
     fn is_maker(&self) -> bool {
         self.plan.file_per_process || self.seat.rank == 0
     }
@@ -104,7 +104,7 @@ impl IoEngine {
         Ok(())
     }
 
-    /// Checks that the file is long enough, and drops it from this host's cache.
+    /// Checks that the file is long enough, and drops the file from this host's page cache.
     fn prepare_read(&self, phase: Phase) -> Result<(), String> {
         let path = self.file_of(self.data_of(phase));
         let file = File::open(&path).map_err(at(&path, "open"))?;
@@ -116,7 +116,7 @@ impl IoEngine {
             return Err(format!("{name} has {len} bytes; the plan reads {needed}"));
         }
         if phase == Phase::Check || !self.plan.keep_caches {
-            // File systems without a page cache refuse this; then there is nothing to drop.
+            // File systems without a page cache refuse this. Then there is nothing to drop.
             let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
         }
         Ok(())
@@ -238,8 +238,8 @@ impl Engine for IoEngine {
         if !self.makes_files() {
             return;
         }
-        // A dead process may not have come to create its file; its plan says only that no such file
-        // existed before.
+        // A process that died may not have created its file, so a missing file is not an error. The
+        // plan creates files only where none existed before, so no other file is removed.
         for rank in dead {
             if self.plan.file_per_process || *rank == 0 {
                 let _ = fs::remove_file(self.file_of(*rank));
@@ -256,7 +256,7 @@ mod tests {
         Step { phase: phase.name().into(), repetition: 1, total: 0 }
     }
 
-    /// Runs all processes of a plan, one after the other in each phase.
+    /// Runs all processes of a plan in this thread, one after the other in each phase.
     fn engines(plan: &Plan, of: u32) -> Vec<IoEngine> {
         plan.check(of).unwrap();
         let seat = |rank| Seat { rank, of, host: "here".into() };
@@ -303,7 +303,7 @@ mod tests {
             }
             let files = fs::read_dir(place.path()).unwrap().count();
             assert_eq!(files, if file_per_process { 3 } else { 1 });
-            // The check reports one wrong byte and its place.
+            // The check must report one wrong byte and its offset.
             let path = plan.file_of(if file_per_process { 1 } else { 0 }, "here");
             let file = OpenOptions::new().write(true).open(&path).unwrap();
             file.write_all_at(b"!", 4097).unwrap();

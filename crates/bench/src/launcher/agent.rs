@@ -1,8 +1,8 @@
-//! An agent: the controller's process on a host.
+//! The agent: the controller's process on a host.
 //!
-//! Starts the host's workers and forwards their messages. One thread for each worker reads from it;
-//! the main thread reads from the controller. When the controller ends, the agent ends, and its
-//! workers with it.
+//! Starts the host's workers and forwards their messages. One thread per worker reads from that
+//! worker, and the main thread reads from the controller. When the controller exits, the agent and
+//! its workers exit too.
 
 use super::protocol::{Answer, Order, WorkerMessage, read_line, write_line};
 use crate::environment::{Environment, cpu_ticks};
@@ -16,15 +16,15 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Arguments of `skep` that make it a worker.
+/// Arguments of `skep` that start a worker.
 const WORKER_ARGUMENTS: [&str; 2] = ["bench", "worker"];
 
 /// State that all threads of an agent share: the output to the controller, and the progress of the
-/// current phase. Each thread locks it for one line at a time.
+/// current phase. Each thread locks the state for one line at a time.
 struct Up {
     out: std::io::Stdout,
     working: usize,
-    /// Ticks of the CPUs at the start of the phase: busy ones, and all.
+    /// CPU ticks at the start of the phase: busy ticks, and all ticks.
     ticks: (u64, u64),
 }
 
@@ -35,7 +35,7 @@ impl Up {
         Ok(write_line(&mut self.out, answer)?)
     }
 
-    /// Counts a worker that has ended its phase; after the last one, reports the CPU use to the
+    /// Counts a worker that has ended its phase. After the last worker, reports the CPU use to the
     /// controller.
     fn one_is_done(&mut self) -> Result<()> {
         self.working = self.working.saturating_sub(1);
@@ -61,21 +61,21 @@ struct Worker {
     reader: JoinHandle<()>,
 }
 
-/// Follows the orders of the controller, which come from standard input, until the input ends.
+/// Follows the orders that the controller sends to standard input, until the input ends.
 ///
 /// # Errors
-/// If an order is malformed, or an answer cannot be written.
+/// Fails if an order is malformed, or if an answer cannot be written.
 pub fn agent() -> Result<()> {
     let mut input = BufReader::new(std::io::stdin());
     let up = Up { out: std::io::stdout(), working: 0, ticks: (0, 0) };
     let shared: Shared = Arc::new(Mutex::new(up));
     let mut workers = Vec::new();
     let result = follow(&mut input, &shared, &mut workers);
-    // The workers see the end of their input, remove their files, and end.
+    // Closes the input of the workers, which then remove their files and exit.
     workers.iter_mut().for_each(|worker| worker.input = None);
     let deadline = skep_env::now() + END_PATIENCE;
     for worker in workers {
-        // A worker that hangs in the kernel cannot be waited for.
+        // A worker that hangs in the kernel cannot be waited for, so the wait has a deadline.
         while !worker.reader.is_finished() && skep_env::now() < deadline {
             std::thread::park_timeout(std::time::Duration::from_millis(20));
         }
@@ -123,7 +123,7 @@ fn follow(input: &mut impl BufRead, shared: &Shared, workers: &mut Vec<Worker>) 
     Ok(())
 }
 
-/// Sends an order to all workers. The thread that reads from a dead worker reports its death.
+/// Sends an order to all workers. If a worker is dead, the thread that reads from it reports that.
 fn hand_on(order: Order, shared: &Shared, workers: &mut [Worker]) {
     if matches!(order, Order::Go) {
         let mut up = lock(shared);
@@ -131,7 +131,7 @@ fn hand_on(order: Order, shared: &Shared, workers: &mut [Worker]) {
         up.ticks = cpu_ticks();
     }
     let mut rest = order.clone();
-    // One worker removes the files of all dead workers.
+    // Only one worker removes the files of all dead workers.
     if let Order::Clean { dead } = &mut rest {
         dead.clear();
     }
@@ -150,8 +150,8 @@ fn start(rank: u32, first: &Order, shared: &Shared) -> Result<Worker> {
     let program = std::env::current_exe()?;
     let mut command = Command::new(program);
     command.args(WORKER_ARGUMENTS).stdin(Stdio::piped()).stdout(Stdio::piped());
-    // No signal ties the worker to this process's life: at the end of its input it removes its
-    // files first.
+    // The worker is not set up to be killed with this process: at the end of its input it must
+    // first remove its files.
     let mut child = command.stderr(Stdio::inherit()).spawn()?;
     let piped = || Error::new(ErrorCode::Io, "a child without pipes");
     let mut input = child.stdin.take().ok_or_else(piped)?;
@@ -163,7 +163,7 @@ fn start(rank: u32, first: &Order, shared: &Shared) -> Result<Worker> {
     Ok(Worker { input: Some(input), reader })
 }
 
-/// Forwards the messages of a worker until it ends.
+/// Forwards the messages of a worker until the worker exits.
 fn read_worker(rank: u32, mut child: Child, output: ChildStdout, shared: &Shared) {
     let mut output = BufReader::new(output);
     let mut is_working = false;
@@ -204,13 +204,13 @@ fn ending(child: &mut Child) -> String {
     }
 }
 
-/// Runs a command in a shell. Its output goes to a file, since processes that it leaves running
-/// could hold a pipe open; the controller gets the last line if the command fails.
+/// Runs a command in a shell. The output goes to a file: processes that the command leaves running
+/// could hold a pipe open. If the command fails, the controller gets the last line of the output.
 fn run(command: &str) -> std::result::Result<(), String> {
     let name = format!("skep-bench-{:016x}", skep_env::random_u64());
     let path = std::env::temp_dir().join(name);
     let result = run_into(command, &path);
-    // If the file was never created, the command's own error is returned.
+    // If the file was never created, this fails, and the error of the command is returned.
     let _ = fs::remove_file(&path);
     result
 }
@@ -231,11 +231,11 @@ fn run_into(command: &str, path: &Path) -> std::result::Result<(), String> {
     Err(format!("'{command}' ended with {status}: {last}"))
 }
 
-/// Writes back dirty pages, and drops the kernel's caches of this host.
+/// Writes back dirty pages, and drops this host's kernel caches.
 fn drop_caches(path: Option<&str>) -> std::result::Result<(), String> {
     const FILE: &str = "/proc/sys/vm/drop_caches";
-    // First the measured file system: writing it back makes pages of the file systems below it
-    // dirty.
+    // Syncs the measured file system first: writing back its pages makes pages of the file systems
+    // below it dirty.
     let directory = path.and_then(|path| Path::new(path).parent());
     if let Some(file) = directory.and_then(|directory| fs::File::open(directory).ok()) {
         rustix::fs::syncfs(&file).map_err(|error| format!("syncfs: {error}"))?;
@@ -244,6 +244,6 @@ fn drop_caches(path: Option<&str>) -> std::result::Result<(), String> {
         return Err("not root: caches of the kernel were not dropped".into());
     }
     rustix::fs::sync();
-    // 3: pages, dentries and inodes.
+    // The value 3 drops the page cache, dentries and inodes.
     fs::write(FILE, "3").map_err(|error| format!("{FILE}: {error}"))
 }

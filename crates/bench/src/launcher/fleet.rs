@@ -1,5 +1,5 @@
-//! All agents and workers of a run, as the controller sees them: starting them, and waiting for
-//! answers. Phases are in `phase`, preparation of hosts in `ready`, the end in `end`.
+//! All agents and workers of a run, as the controller sees them. This module starts them and waits
+//! for their answers. [`phase`] runs phases, [`ready`] prepares hosts, and [`end`] ends the run.
 
 mod end;
 mod phase;
@@ -21,44 +21,44 @@ use std::time::Duration;
 pub(crate) struct Setup<'a> {
     pub(crate) job: Job,
     pub(crate) hosts: &'a [Host],
-    /// Hosts without processes, on which caches are dropped too.
+    /// Hosts without processes, on which caches are also dropped.
     pub(crate) server_hosts: &'a [Host],
     pub(crate) processes_per_host: u32,
-    /// Directory or file on which the job works.
+    /// Directory or file on which the benchmark works.
     pub(crate) path: Option<PathBuf>,
-    /// Longest time without progress in a phase.
+    /// Time limit without progress in a phase.
     pub(crate) patience: Duration,
 }
 
-/// Agents and workers.
+/// The agents and workers of a run.
 pub(crate) struct Fleet {
-    /// Agents with workers first.
+    /// Connections to the agents. Agents with workers come first.
     links: Vec<Link>,
     inbox: Receiver<(usize, AgentEvent)>,
     records: Vec<HostRecord>,
     hosts: usize,
     processes: u32,
     patience: Duration,
-    /// Ranks of workers that have ended.
+    /// Ranks of workers that have exited.
     dead: BTreeSet<u32>,
-    /// Ranks of workers that have stopped sending.
+    /// Ranks of workers that have stopped sending messages.
     hung: BTreeSet<u32>,
     /// Whether a phase has begun, so that there may be files to remove.
     has_begun: bool,
     caches_dropped: bool,
-    /// Whether a note about caches that cannot be dropped was sent.
+    /// Whether the run has reported that a host cannot drop caches. Reported only once.
     has_noted_caches: bool,
-    /// Whether the note about the command on all hosts was sent.
+    /// Whether the run has reported the command that runs on all hosts. Reported only once.
     has_noted_command: bool,
 }
 
-/// The meaning of an answer for the loop that waits.
+/// The meaning of an answer for the loop that waits for answers.
 enum Turn {
-    /// Not the expected answer, or no sign of progress.
+    /// Neither the expected answer nor progress.
     Other,
-    /// The phase made progress.
+    /// The phase made progress, which restarts the time limit.
     Moved,
-    /// All expected answers are here.
+    /// All expected answers have arrived.
     Complete,
 }
 
@@ -67,10 +67,10 @@ fn protocol(what: &str) -> Error {
 }
 
 impl Fleet {
-    /// Starts agents on all hosts, compares clocks, and starts all workers.
+    /// Starts agents on all hosts, measures their clock offsets, and starts all workers.
     ///
     /// # Errors
-    /// If a host cannot be reached, or a process cannot be started.
+    /// Fails if a host cannot be reached, or a process cannot be started.
     pub(crate) fn start(setup: &Setup<'_>) -> Result<Self> {
         let (sender, inbox) = sync_channel(MAX_WAITING);
         let all: Vec<&Host> = setup.hosts.iter().chain(setup.server_hosts).collect();
@@ -96,7 +96,7 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Records that processes run on the first `count` hosts, though they are not workers.
+    /// Records that processes of another program run on the first `count` hosts.
     pub(crate) fn mark_hosts(&mut self, count: usize) {
         self.records.iter_mut().take(count).for_each(|record| record.has_processes = true);
     }
@@ -110,7 +110,8 @@ impl Fleet {
         self.links.iter_mut().for_each(|link| link.send(order));
     }
 
-    /// Passes answers to `take` until it has all. Fails after `patience` without progress.
+    /// Passes answers to `take` until `take` returns [`Turn::Complete`]. Fails after `patience`
+    /// without progress.
     fn wait(
         &mut self,
         what: &str,
@@ -193,8 +194,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// Measures how far a host's clock is ahead: the shortest of some round trips gives the best
-    /// estimate.
+    /// Measures how far a host's clock is ahead of the controller's. Of several round trips, the
+    /// shortest gives the best estimate.
     fn compare_clock(&mut self, number: usize) -> Result<()> {
         let here = Environment::of_this_host(None).boot_id;
         if !here.is_empty() && self.records[number].environment.boot_id == here {
@@ -226,7 +227,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Assigns ranks to hosts in turn.
+    /// Starts all workers. Ranks are assigned to hosts in turn.
     fn start_workers(&mut self, setup: &Setup<'_>) -> Result<()> {
         let (hosts, of) = (self.hosts, self.processes);
         for number in 0..hosts {
@@ -245,7 +246,8 @@ impl Fleet {
         })
     }
 
-    /// Returns the error for an answer that no loop expects.
+    /// Returns the error for an answer that violates the protocol, such as a failure that the agent
+    /// reports.
     fn unexpected(&mut self, number: usize, answer: &Answer) -> Error {
         let host = self.links[number].name.clone();
         match answer {

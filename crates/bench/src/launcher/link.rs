@@ -1,4 +1,4 @@
-//! The controller's end of an agent.
+//! The controller's connection to an agent.
 
 use super::Host;
 use super::protocol::{Answer, Order, read_line, write_line};
@@ -11,18 +11,18 @@ use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Arguments of `skep` that make it an agent.
+/// Arguments of `skep` that start an agent.
 const AGENT_ARGUMENTS: [&str; 2] = ["bench", "agent"];
 
 /// Events from the threads that read from agents.
 #[derive(Debug)]
 pub(super) enum AgentEvent {
     Answer(Box<Answer>),
-    /// The agent has ended; the end of its error output.
+    /// The agent has exited. Contains the end of its error output.
     Ended(String),
 }
 
-/// An agent.
+/// An agent, as the controller sees it.
 pub(super) struct Link {
     pub(super) name: String,
     child: Child,
@@ -31,10 +31,10 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Starts an agent; its answers come through `inbox` with `number`.
+    /// Starts an agent. Its answers arrive in `inbox`, marked with `number`.
     ///
     /// # Errors
-    /// If the command that reaches the host cannot be started.
+    /// Fails if the command that reaches the host cannot be started.
     pub(super) fn start(
         host: &Host,
         number: usize,
@@ -60,20 +60,20 @@ impl Link {
         Ok(Self { name: host.name.clone(), child, input, reader: Some(reader) })
     }
 
-    /// Sends an order to the agent. If it has ended, the loop that waits for its answer gets that
-    /// event.
+    /// Sends an order to the agent. A write error is ignored: if the agent has exited, the loop
+    /// that waits for the answer gets [`AgentEvent::Ended`].
     pub(super) fn send(&mut self, order: &Order) {
         if self.input.as_mut().is_some_and(|input| write_line(input, order).is_err()) {
             self.input = None;
         }
     }
 
-    /// Closes the agent's input, so that it ends.
+    /// Closes the agent's input, which makes the agent exit.
     pub(super) fn dismiss(&mut self) {
         self.input = None;
     }
 
-    /// Whether the agent has ended.
+    /// Whether the agent has exited.
     pub(super) fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
@@ -82,18 +82,18 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         self.input = None;
-        // By now the agent has had time to end by itself.
+        // At this point the agent has had time to exit by itself.
         if !self.has_ended() {
             let _ = self.child.kill();
         }
-        // An agent that hangs in the kernel cannot be waited for; it ends when the kernel releases
-        // it.
+        // An agent that hangs in the kernel cannot be waited for without a limit. The agent exits
+        // when the kernel releases it.
         let _ = within(LAST_PATIENCE, || self.has_ended());
         drop(self.reader.take());
     }
 }
 
-/// Polls `is_over` until it is true or `limit` has passed.
+/// Polls `is_over` until it returns true or `limit` has passed. Returns whether it returned true.
 fn within(limit: Duration, mut is_over: impl FnMut() -> bool) -> bool {
     let deadline = skep_env::now() + limit;
     while !is_over() {
@@ -105,7 +105,8 @@ fn within(limit: Duration, mut is_over: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// The program on a host: ssh finds it in the search path there, elsewhere it is this executable.
+/// Returns the program to run on a host. ssh finds `skep` in the search path of the host; on other
+/// hosts it is the executable of this process.
 fn program_on(host: &Host) -> std::io::Result<PathBuf> {
     let is_remote = host.enter.first().is_some_and(|word| word.ends_with("ssh"));
     if is_remote { Ok("skep".into()) } else { std::env::current_exe() }
@@ -117,7 +118,7 @@ fn read_agent(
     errors: ChildStderr,
     inbox: &SyncSender<(usize, AgentEvent)>,
 ) {
-    // A thread of its own reads the errors: an agent with a full error pipe would block.
+    // A separate thread reads the error output: an agent whose error pipe is full would block.
     let complaints = skep_env::spawn_thread(format!("errors-{number}"), None, || last_of(errors));
     let mut output = BufReader::new(output);
     let why = loop {
@@ -131,14 +132,14 @@ fn read_agent(
             Err(error) => break error.to_string(),
         }
     };
-    // A worker may hold the error pipe of a killed agent open.
+    // A worker may hold the error pipe of a killed agent open, so the wait has a limit.
     let complaints = complaints.ok().filter(|it| within(LAST_PATIENCE, || it.is_finished()));
     let said = complaints.filter(|_| why.is_empty()).and_then(|it| it.join().ok());
     let what = [why, said.unwrap_or_default()].concat();
     let _ = inbox.send((number, AgentEvent::Ended(what.trim().to_owned())));
 }
 
-/// Returns the end of a stream.
+/// Reads a stream to its end, and returns its last bytes.
 fn last_of(mut from: impl Read) -> String {
     let keep = KEPT_ERRORS_BYTES as usize;
     let mut last = Vec::new();

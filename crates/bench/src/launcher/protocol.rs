@@ -1,4 +1,4 @@
-//! Messages between controller, agents and workers: one line of JSON each.
+//! The messages between controller, agents and workers. Each is one line of JSON.
 
 use crate::environment::Environment;
 use crate::io;
@@ -18,13 +18,13 @@ pub(crate) enum Job {
     Tool(Box<tool::Assignment>),
 }
 
-/// The position of a process among all.
+/// The position of a process among all processes of the run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Seat {
     pub(crate) rank: u32,
-    /// Processes over all hosts.
+    /// Number of processes over all hosts.
     pub(crate) of: u32,
-    /// Name of its host.
+    /// Name of the host on which the process runs.
     pub(crate) host: String,
 }
 
@@ -32,9 +32,9 @@ pub(crate) struct Seat {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Step {
     pub(crate) phase: String,
-    /// The repetition, from 1.
+    /// The repetition, counted from 1.
     pub(crate) repetition: u32,
-    /// Bytes or operations of all processes by its end, for the progress display.
+    /// Bytes or operations of all processes at the end of the phase, for the progress display.
     pub(crate) total: u64,
 }
 
@@ -42,27 +42,27 @@ pub(crate) struct Step {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Order {
-    /// Describe your host. The path is the one on which the benchmark will work.
+    /// Asks the agent to describe its host. `path` is the path on which the benchmark will work.
     Hello { path: Option<String> },
-    /// Report the time of your clock.
+    /// Asks the agent for the time of its clock.
     Clock,
-    /// Start workers with these ranks.
+    /// Asks the agent to start workers with these ranks.
     Start { job: Job, ranks: Vec<u32>, of: u32, host: String },
-    /// Write back dirty pages, and drop the caches.
+    /// Asks the agent to write back dirty pages and drop the caches of its host.
     DropCaches,
-    /// Run this command in a shell.
+    /// Asks the agent to run this command in a shell.
     Run(String),
-    /// To all workers: get ready for a phase.
+    /// To all workers: prepare a phase.
     Prepare(Step),
-    /// To all workers: begin.
+    /// To all workers: begin the prepared phase.
     Go,
-    /// To all workers: give the phase up.
+    /// To all workers: give up the phase.
     Abort,
-    /// To all workers: remove the files of the run; the first worker of an agent also removes those
-    /// of these dead ones.
+    /// To all workers: remove the files of the run. The first worker of an agent also removes the
+    /// files of the workers in `dead`, which have exited.
     Clean { dead: Vec<u32> },
-    /// To all workers: the run is over. A worker whose input ends without this order removes its
-    /// files.
+    /// To all workers: the run is over, keep the files that exist. Without this order, a worker
+    /// removes its files at the end of its input.
     Finish,
 }
 
@@ -71,25 +71,26 @@ pub(crate) enum Order {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
     Hello(Environment),
-    /// Seconds since boot.
+    /// The time of the agent's clock, in seconds since boot.
     Clock(f64),
-    /// Why caches were not dropped; `None` if they were.
+    /// The reason why caches were not dropped; `None` if they were dropped.
     CachesDropped(Option<String>),
-    /// Why the shell command failed; `None` if it did not.
+    /// The reason why the shell command failed; `None` if it succeeded.
     Ran(Option<String>),
     /// A message of a worker.
     Worker {
         rank: u32,
         message: WorkerMessage,
     },
-    /// A worker has ended without an order to end.
+    /// A worker exited without an order to exit.
     Died {
         rank: u32,
         how: String,
     },
-    /// All workers have ended a phase, in which CPUs were busy for this share of the time.
+    /// All workers of the agent have ended a phase. The value is the share of the phase in which
+    /// CPUs were busy, from 0 to 1.
     CpuBusy(f64),
-    /// An order failed.
+    /// The agent could not follow an order. Contains the reason.
     Failed(String),
 }
 
@@ -97,65 +98,66 @@ pub(crate) enum Answer {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum WorkerMessage {
-    /// It has read its job.
+    /// The worker has read its job.
     Ready,
-    /// It is ready for a phase, or the reason why it cannot be.
+    /// The worker is prepared for a phase, or cannot be, for this reason.
     Prepared(Result<(), String>),
-    /// Bytes or operations of this worker in this phase until now.
+    /// Bytes or operations that this worker has finished in the current phase.
     Moved(u64),
-    /// A phase has ended.
+    /// The worker has ended a phase. `failure` is the reason if the phase failed.
     Done { measure: Measure, failure: Option<String> },
-    /// Its files are removed.
+    /// The worker has removed its files.
     Cleaned,
 }
 
-/// The results of a process in a phase. Times are seconds on the clock of its host.
+/// The results of a process in a phase. Times are in seconds, on the clock of the host that runs
+/// the process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measure {
-    /// When it began.
+    /// When the process began.
     pub begin_s: f64,
-    /// When it was done.
+    /// When the process had finished.
     pub end_s: f64,
-    /// Time in `open`.
+    /// Seconds spent in `open`.
     pub open_s: f64,
-    /// Time in `fsync` and `close`.
+    /// Seconds spent in `fsync` and `close`.
     pub close_s: f64,
-    /// Bytes that it moved.
+    /// Number of bytes that the process moved.
     pub bytes: u64,
-    /// Operations that it did.
+    /// Number of operations that the process did.
     pub operations: u64,
-    /// Operations that returned wrong data.
+    /// Number of operations that returned wrong data.
     pub errors: u64,
-    /// The first of these, in words.
+    /// A description of the first operation that returned wrong data.
     pub first_error: Option<String>,
-    /// The command line of another program, if one did the work.
+    /// The command line of the external program, if one did the work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// The report of that program.
+    /// The report of the external program, as JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reported: Option<serde_json::Value>,
-    /// The measured links, for a job that measures links. The times in them are on the controller's
-    /// time line, too.
+    /// The measured links, if the job measures links. In records of a run, the times in this list
+    /// are also on the controller's time line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<LinkMeasure>,
 }
 
-/// The results of a process for the network to a service.
+/// The results that a process measured for the network to one service.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkMeasure {
-    /// Id of the service's node.
+    /// Node id of the service.
     pub node: u32,
-    /// The address at which the service answered.
+    /// The address of the service that accepted the connection.
     pub address: String,
-    /// Bytes that were moved.
+    /// Number of bytes moved over all streams.
     pub bytes: u64,
     /// Begin and end of each stream, in seconds.
     pub streams: Vec<(f64, f64)>,
-    /// Each round trip, in microseconds.
+    /// Durations of all round trips, in microseconds.
     pub round_trips_us: Vec<f64>,
 }
 
-/// Writes a line.
+/// Writes a message as one line, and flushes the stream.
 pub(crate) fn write_line<T: Serialize>(to: &mut impl Write, what: &T) -> std::io::Result<()> {
     let mut line = serde_json::to_string(what)?;
     line.push('\n');
@@ -163,10 +165,11 @@ pub(crate) fn write_line<T: Serialize>(to: &mut impl Write, what: &T) -> std::io
     to.flush()
 }
 
-/// Reads a line; `None` at the end of the input.
+/// Reads a message from one line. Returns `None` at the end of the input.
 ///
 /// # Errors
-/// The error of the system; `InvalidData` for a malformed line.
+/// - The error of the system.
+/// - `InvalidData` if the line is malformed or too long.
 pub(crate) fn read_line<T: DeserializeOwned>(
     from: &mut impl BufRead,
 ) -> std::io::Result<Option<T>> {

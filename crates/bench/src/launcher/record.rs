@@ -1,83 +1,83 @@
-//! The record of a phase, with each process of it.
+//! The record of a phase, including a record of each process.
 
 use super::Measure;
 use crate::environment::Environment;
 use serde::{Deserialize, Serialize};
 
-/// A host of a run.
+/// A host of a run, with its environment and its clock offset.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HostRecord {
-    /// Its name in the plan.
+    /// Name of the host in the plan.
     pub name: String,
-    /// Whether processes ran there; if not, only its caches were dropped.
+    /// Whether processes ran on the host. If not, only its caches were dropped.
     pub has_processes: bool,
-    /// Its environment.
+    /// The environment of the host, such as its kernel and CPU.
     pub environment: Environment,
-    /// Seconds by which its clock was ahead of the controller's at the start of the run.
+    /// How far the host's clock was ahead of the controller's at the start of the run, in seconds.
     pub clock_offset_s: f64,
-    /// Possible error of that offset, in seconds.
+    /// Upper bound for the error of `clock_offset_s`, in seconds.
     pub clock_error_s: f64,
 }
 
-/// A phase of a run. Times are seconds since the controller's host booted.
+/// A phase of a run. Times are in seconds since the controller's host booted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PhaseRecord {
-    /// Its name.
+    /// Name of the phase.
     pub phase: String,
-    /// The repetition, from 1.
+    /// The repetition, counted from 1.
     pub repetition: u32,
-    /// Begin of the first process.
+    /// When the first process began.
     pub begin_s: f64,
-    /// End of the last process.
+    /// When the last process ended.
     pub end_s: f64,
-    /// The time between these two.
+    /// Time from `begin_s` to `end_s`.
     pub seconds: f64,
-    /// Bytes of all processes.
+    /// Bytes moved by all processes.
     pub bytes: u64,
     /// Operations of all processes.
     pub operations: u64,
-    /// Bytes over the time.
+    /// `bytes` divided by `seconds`, in MiB/s.
     pub bandwidth_mib_per_s: f64,
-    /// Operations over the time.
+    /// `operations` divided by `seconds`.
     pub operations_per_s: f64,
-    /// From the begin of the first process to the begin of the last.
+    /// Time from the begin of the first process to the begin of the last process, in seconds.
     pub start_skew_s: f64,
     /// Operations that returned wrong data.
     pub errors: u64,
-    /// The first of these, in words.
+    /// A description of the first operation that returned wrong data.
     pub first_error: Option<String>,
-    /// Whether caches were dropped on all hosts before it.
+    /// Whether caches were dropped on all hosts before the phase.
     pub caches_dropped: bool,
-    /// Each process, by rank.
+    /// The record of each process, by rank.
     pub processes: Vec<ProcessRecord>,
-    /// Each host with processes.
+    /// The CPU use of each host with processes.
     pub hosts: Vec<HostUse>,
 }
 
 /// A process in a phase.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProcessRecord {
-    /// Its rank, from 0.
+    /// Rank of the process, counted from 0.
     pub rank: u32,
-    /// Its host.
+    /// Name of the host on which the process ran.
     pub host: String,
-    /// Its results, on the controller's time line.
+    /// Results of the process. Times are on the controller's time line.
     #[serde(flatten)]
     pub measure: Measure,
 }
 
-/// A host in a phase.
+/// The CPU use of a host in a phase.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HostUse {
-    /// Its name.
+    /// Name of the host.
     pub name: String,
-    /// The share of the time in which its CPUs were busy with any work; `None` if the phase was too
-    /// short.
+    /// Share of the phase in which the host's CPUs were busy with any work, from 0 to 1. `None` if
+    /// the phase was too short to measure.
     pub cpu_busy: Option<f64>,
 }
 
 impl PhaseRecord {
-    /// Combines the results of all processes.
+    /// Combines the results of all processes into the record of a phase.
     pub(crate) fn new(
         phase: String,
         repetition: u32,
@@ -90,7 +90,7 @@ impl PhaseRecord {
         let end_s = times(|it| it.end_s).fold(f64::NEG_INFINITY, f64::max);
         let sum = |of: fn(&Measure) -> u64| processes.iter().map(|it| of(&it.measure)).sum();
         let (bytes, operations): (u64, u64) = (sum(|it| it.bytes), sum(|it| it.operations));
-        // Clocks count nanoseconds.
+        // Clocks have a resolution of one nanosecond. This also avoids a division by zero.
         let seconds = (end_s - begin_s).max(1e-9);
         Self {
             phase,

@@ -1,7 +1,7 @@
 //! A worker: one process of a run.
 //!
-//! Its main thread works. A second thread reads orders, so that the worker sees an abort or the end
-//! of the input at any time. A third one reports progress.
+//! The main thread does the work. A second thread reads orders, so that the worker sees an abort or
+//! the end of its input at any time. A third thread reports progress.
 
 use super::protocol::{Job, Measure, Order, Seat, Step, WorkerMessage, read_line, write_line};
 use crate::io::IoEngine;
@@ -17,11 +17,11 @@ use std::sync::{Arc, Mutex};
 
 /// The work of a process in the phases of a job.
 pub(crate) trait Engine {
-    /// Gets ready for a phase, outside the measured time.
+    /// Prepares a phase, outside of the measured time.
     fn prepare(&mut self, step: &Step) -> std::result::Result<(), String>;
 
-    /// Carries a phase out, and adds its results to `measure`. The caller sets begin and end,
-    /// unless the engine does.
+    /// Runs a phase, and adds its results to `measure`. The caller sets the begin and end times,
+    /// unless the engine has set them.
     fn perform(
         &mut self,
         step: &Step,
@@ -29,11 +29,11 @@ pub(crate) trait Engine {
         control: &Arc<Control>,
     ) -> std::result::Result<(), String>;
 
-    /// Removes the files of this process, and of the processes in `dead`.
+    /// Removes the files of this process and of the processes with the ranks in `dead`.
     fn clean(&mut self, dead: &[u32]);
 }
 
-/// State that a working engine shares with the other threads of its process.
+/// State that a running engine shares with the other threads of its process.
 #[derive(Debug, Default)]
 pub(crate) struct Control {
     is_aborted: AtomicBool,
@@ -42,23 +42,23 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Whether the engine must give the phase up.
+    /// Whether the engine must give up the phase.
     pub(crate) fn is_aborted(&self) -> bool {
         self.is_aborted.load(Ordering::Relaxed) || self.has_ended.load(Ordering::Relaxed)
     }
 
-    /// Gives the phase up.
+    /// Makes the engine give up the phase.
     pub(crate) fn abort(&self) {
         self.is_aborted.store(true, Ordering::Relaxed);
     }
 
-    /// Adds to the progress.
+    /// Adds `amount` bytes or operations to the progress.
     pub(crate) fn move_on(&self, amount: u64) {
         self.moved.fetch_add(amount, Ordering::Relaxed);
     }
 }
 
-/// Standard output, a line at a time.
+/// Standard output. A thread locks it to write one line.
 type Out = Arc<Mutex<std::io::Stdout>>;
 
 fn send(out: &Out, message: &WorkerMessage) -> Result<()> {
@@ -66,13 +66,13 @@ fn send(out: &Out, message: &WorkerMessage) -> Result<()> {
     Ok(write_line(&mut *out, message)?)
 }
 
-/// Follows the orders of its agent until the input ends.
+/// Follows the orders of the agent until the input ends.
 ///
 /// # Errors
-/// If an order is malformed, or an answer cannot be written.
+/// Fails if an order is malformed, or if an answer cannot be written.
 pub fn worker() -> Result<()> {
-    // The kernel sends SIGHUP to stopped processes whose parent ends: that must not keep this one
-    // from removing its files.
+    // When a parent exits, the kernel sends SIGHUP to its suspended children. This signal must not
+    // prevent the worker from removing its files.
     let _hang_up = skep_env::Signals::take(&[rustix::process::Signal::HUP.as_raw()])?;
     let mut input = BufReader::new(std::io::stdin());
     let Some(Order::Start { job, ranks, of, host }) = read_line(&mut input)? else {
@@ -101,13 +101,14 @@ pub fn worker() -> Result<()> {
     send(&out, &WorkerMessage::Ready)?;
     let result = follow(&mut *engine, &orders, &control, &out);
     if !matches!(result, Ok(End::Finished)) {
-        // The agent has ended, or an answer cannot be written.
+        // The input has ended because the agent has exited, or an answer cannot be written.
         engine.clean(&[]);
     }
     result.map(drop)
 }
 
-/// Forwards orders to the main thread, but sets the abort flag at once.
+/// Forwards orders to the main thread. An abort order takes effect at once, since this thread also
+/// sets the abort flag.
 fn listen(mut input: BufReader<std::io::Stdin>, orders: &SyncSender<Order>, control: &Control) {
     while let Ok(Some(order)) = read_line(&mut input) {
         if matches!(order, Order::Abort) {
@@ -119,7 +120,7 @@ fn listen(mut input: BufReader<std::io::Stdin>, orders: &SyncSender<Order>, cont
     control.has_ended.store(true, Ordering::Relaxed);
 }
 
-/// How a worker's orders end.
+/// How the orders of a worker end.
 enum End {
     Finished,
     Lost,
@@ -160,7 +161,7 @@ fn follow(
     Ok(End::Lost)
 }
 
-/// Carries out a phase while another thread reports its progress.
+/// Runs a phase while another thread reports its progress.
 fn perform(
     engine: &mut dyn Engine,
     step: &Step,
@@ -178,7 +179,7 @@ fn perform(
     let heart = skep_env::spawn_thread("progress".into(), None, beat)?;
     let mut measure = Measure { begin_s: skep_env::now().as_secs_f64(), ..Measure::default() };
     let failure = engine.perform(step, &mut measure, control).err();
-    // An engine with better times has set them.
+    // An engine that knows the times more precisely has already set them.
     if measure.end_s == 0.0 {
         measure.end_s = skep_env::now().as_secs_f64();
     }

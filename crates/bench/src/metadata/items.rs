@@ -1,10 +1,11 @@
-//! The paths of the directories of a tree and of the items in them. Pure.
+//! The paths of the directories of a tree, and of the items in them. Pure functions.
 
 use super::plan::Plan;
 use std::path::{Path, PathBuf};
 
-/// The directories of a tree below `top`, parents before children. As in mdtest, the children of
-/// directory `k` are `k * b + 1` to `k * b + b`.
+/// Returns the directories of a tree below `top`, parents before children. Like mdtest, it numbers
+/// the children of directory `k` from `k * b + 1` to `k * b + b`, where `b` is the branching
+/// factor.
 pub(crate) fn tree(plan: &Plan, top: &Path, owner: u32) -> Vec<PathBuf> {
     let name = |index: u64| match plan.unique_trees {
         true => format!("mdtest_tree.{owner}.{index}"),
@@ -22,7 +23,7 @@ pub(crate) fn tree(plan: &Plan, top: &Path, owner: u32) -> Vec<PathBuf> {
     paths
 }
 
-/// The items of a process in a tree, directory by directory.
+/// Returns the paths of a process's items in a tree, directory by directory.
 pub(crate) fn items<'a>(
     plan: &Plan,
     tree: &'a [PathBuf],

@@ -5,7 +5,8 @@ use crate::statistics::Summary;
 use crate::workload::Outcome;
 
 impl Outcome<Plan> {
-    /// Operations per second of a phase over all repetitions; `None` if the phase has no result.
+    /// Returns a summary of a phase's operations per second over all repetitions; `None` if the
+    /// phase has no result.
     pub fn summary(&self, phase: &str) -> Option<Summary> {
         let of_phase = self.phases.iter().filter(|record| record.phase == phase);
         let rates: Vec<f64> = of_phase.map(|record| record.operations_per_s).collect();

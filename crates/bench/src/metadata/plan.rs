@@ -1,4 +1,4 @@
-//! The plan of a run, in mdtest's terms, and its check.
+//! The plan of a run in mdtest's terms, and the check of a plan.
 
 use crate::launcher::Host;
 use crate::limits::{DEFAULT_PATIENCE_S, MAX_DIRECTORIES, MAX_REPETITIONS, MAX_TRANSFER_BYTES};
@@ -6,60 +6,61 @@ use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
 use std::path::PathBuf;
 
-/// A test in mdtest's manner. The fields name the letters of mdtest's options.
+/// A test with mdtest's options. Each field names the letter of its option.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
     /// `-d`: the absolute path of an existing directory. `{host}` in it stands for the name of the
     /// host on which a process runs.
     pub directory: String,
-    /// `-n`: items of each process, over all directories.
+    /// `-n`: number of items of each process, over all directories.
     pub items: Option<u64>,
-    /// `-I`: items of each process in each directory.
+    /// `-I`: number of items of each process in each directory.
     pub items_per_directory: Option<u64>,
     /// `-z`: depth of the tree.
     pub depth: u32,
-    /// `-b`: directories in each directory of the tree.
+    /// `-b`: number of subdirectories in each directory of the tree.
     pub branching: u64,
-    /// `-L`: items only in the leaves of the tree.
+    /// `-L`: only the leaves of the tree have items.
     pub leaves_only: bool,
-    /// `-u`: each process has a tree of its own.
+    /// `-u`: each process uses its own tree.
     pub unique_trees: bool,
-    /// `-F`: no directories as items.
+    /// `-F`: items are files only.
     pub files_only: bool,
-    /// `-D`: no files as items.
+    /// `-D`: items are directories only.
     pub directories_only: bool,
-    /// `-C`.
+    /// `-C`: the run creates items.
     pub create: bool,
-    /// `-T`.
+    /// `-T`: the run stats items.
     pub stat: bool,
-    /// `-E`.
+    /// `-E`: the run reads files.
     pub read: bool,
-    /// `-r`.
+    /// `-r`: the run removes items.
     pub remove: bool,
     /// `-i`: number of repetitions.
     pub repetitions: u32,
-    /// `-w`: bytes that a process writes into each new file.
+    /// `-w`: number of bytes that a process writes to each new file.
     pub write_bytes: u64,
-    /// `-e`: bytes that a process reads of each file.
+    /// `-e`: number of bytes that a process reads from each file.
     pub read_bytes: u64,
-    /// `-y`: a process syncs files after it writes them.
+    /// `-y`: processes sync each file after writing.
     pub sync: bool,
-    /// `-N`: a process stats the items of the process whose rank is larger by `stride`. It reads
-    /// those of twice that distance, and removes those of three times.
+    /// `-N`: distance between ranks. A process stats the items of the process whose rank is larger
+    /// by `stride`. It reads the items of the process at twice that distance, and removes the items
+    /// at three times that distance.
     pub stride: u32,
-    /// A number in the name of the run's directory. `None` for a run that uses the items of another
-    /// run. Without a number, a run that creates names again right after their removal may meet
-    /// hosts that still cache the old ones.
+    /// A number in the name of the run's directory, so that each run creates new names. Hosts could
+    /// still cache names that an earlier run removed. `None` for a run that uses the items of
+    /// another run.
     pub run: Option<u32>,
-    /// Hosts keep their caches between phases.
+    /// Whether hosts keep their caches between phases.
     pub keep_caches: bool,
-    /// Shell command that each host with processes runs before each phase, for example to mount
-    /// anew. `{host}` in it stands for the host's name.
+    /// Shell command that each host with processes runs before each phase, for example to remount.
+    /// `{host}` in it stands for the host's name.
     pub before_phase: Option<String>,
-    /// Hosts without processes that drop their caches too.
+    /// Hosts without processes whose caches are also dropped.
     pub server_hosts: Vec<Host>,
-    /// Longest time without progress of a process, in seconds.
+    /// Time limit without progress of a process, in seconds.
     pub patience_s: u32,
 }
 
@@ -93,7 +94,8 @@ impl Default for Plan {
     }
 }
 
-/// All measured operations: names in results and in mdtest's table, in the order of that table.
+/// All measured operations, in the order of mdtest's table. Each has its name in results and its
+/// name in that table.
 pub const OPERATIONS: [(&str, &str); 9] = [
     ("directory_creation", "Directory creation"),
     ("directory_stat", "Directory stat"),
@@ -106,7 +108,7 @@ pub const OPERATIONS: [(&str, &str); 9] = [
     ("tree_removal", "Tree removal"),
 ];
 
-/// The operation of a process in a phase.
+/// The operation of a phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Act {
     Create,
@@ -115,7 +117,7 @@ pub(crate) enum Act {
     Remove,
 }
 
-/// The objects of that operation.
+/// The kind of object to which a phase applies its operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Object {
     Tree,
@@ -123,7 +125,7 @@ pub(crate) enum Object {
     File,
 }
 
-/// All phases with their names, in the order in which they can run.
+/// All phases with their names, in the order in which a run must run them.
 #[rustfmt::skip]
 const PHASES: [(&str, Object, Act); 9] = [
     ("tree_creation", Object::Tree, Act::Create),
@@ -137,17 +139,17 @@ const PHASES: [(&str, Object, Act); 9] = [
     ("tree_removal", Object::Tree, Act::Remove),
 ];
 
-/// Returns the phase with a name.
+/// Returns the phase with this name.
 pub(crate) fn phase_named(name: &str) -> Option<(Object, Act)> {
     let found = PHASES.iter().find(|(phase, ..)| *phase == name);
     found.map(|(_, object, act)| (*object, *act))
 }
 
 impl Plan {
-    /// Checks the plan for a number of processes.
+    /// Checks the plan for this number of processes.
     ///
     /// # Errors
-    /// `InvalidArgument`, with everything that is wrong.
+    /// `InvalidArgument`, listing every mistake.
     pub fn check(&self, processes: u32) -> Result<()> {
         let mut problems = Vec::new();
         let mut must = |holds: bool, what: &str| {
@@ -200,34 +202,35 @@ impl Plan {
         Err(Error::new(ErrorCode::InvalidArgument, problems.join("; ")))
     }
 
-    /// Directories of the tree; `None` on overflow.
+    /// Returns the number of directories in a tree; `None` on overflow.
     pub(crate) fn tree_size(&self) -> Option<u64> {
         (0..=self.depth).try_fold(0_u64, |sum, level| {
             sum.checked_add(self.branching.checked_pow(level)?).filter(|it| *it <= 1 << 40)
         })
     }
 
-    /// The range of directories that have items, as numbers in the tree.
+    /// Returns the numbers of the directories in the tree that have items.
     pub(crate) fn directories_with_items(&self) -> std::ops::Range<u64> {
         let all = self.tree_size().unwrap_or(0);
         let leaves = self.branching.saturating_pow(self.depth);
         if self.leaves_only { all.saturating_sub(leaves)..all } else { 0..all }
     }
 
-    /// Items of a process in a directory.
+    /// Returns the number of items of one process in each directory that has items.
     pub(crate) fn items_in_directory(&self) -> u64 {
         let range = self.directories_with_items();
         let directories = (range.end - range.start).max(1);
         self.items_per_directory.unwrap_or_else(|| self.items.unwrap_or(0) / directories)
     }
 
-    /// Items of a process in all directories.
+    /// Returns the number of items of one process in all directories.
     pub fn items_of_process(&self) -> u64 {
         let range = self.directories_with_items();
         self.items_in_directory().saturating_mul(range.end - range.start)
     }
 
-    /// The phases of a repetition with the operations of all processes, in order.
+    /// Returns the phases of a repetition in order, each with the number of operations of all
+    /// processes.
     pub(crate) fn phases(&self, processes: u32) -> Vec<(&'static str, u64)> {
         let is_wanted = |object, act| match (object, act) {
             (Object::File, _) if self.directories_only => false,
@@ -246,7 +249,8 @@ impl Plan {
         wanted.map(|(name, object, _)| (*name, count(*object))).collect()
     }
 
-    /// The directory of a repetition (from 1), as a host sees it.
+    /// Returns the directory of a repetition (counted from 1), with the path that is valid on
+    /// `host`.
     pub(crate) fn test_directory(&self, repetition: u32, host: &str) -> PathBuf {
         let directory = PathBuf::from(self.directory.replace("{host}", host));
         let number = repetition - 1;
@@ -294,11 +298,11 @@ mod tests {
             leaves_only,
             ..plan()
         };
-        // mdtest -I 10 -z 5 -b 5: 3906 directories.
+        // `mdtest -I 10 -z 5 -b 5`: 3906 directories.
         assert_eq!(tree(5, 5, false).items_of_process(), 39_060);
         assert_eq!(tree(2, 4, true).items_of_process(), 160);
         assert_eq!(tree(3, 1, false).items_of_process(), 40);
-        // mdtest -n 100 -z 2 -b 2: 7 directories, 14 in each.
+        // `mdtest -n 100 -z 2 -b 2`: 7 directories, with 14 items in each.
         assert_eq!(Plan { depth: 2, branching: 2, ..plan() }.items_of_process(), 98);
     }
 

@@ -8,10 +8,11 @@ use crate::workload::{self, Common, Outcome, Phase, Recording, Workload};
 use skep_types::Result;
 use std::path::PathBuf;
 
-/// Runs a plan on hosts, `processes_per_host` on each; ranks go to the hosts in turn.
+/// Runs a plan with `processes_per_host` processes on each host. Ranks are assigned to hosts in
+/// turn.
 ///
 /// # Errors
-/// As [`crate::io::run`].
+/// Like [`crate::io::run`].
 pub fn run(
     plan: &Plan,
     hosts: &[Host],
@@ -21,10 +22,12 @@ pub fn run(
     run_by(None, plan, hosts, processes_per_host, progress)
 }
 
-/// As [`run`], with another program that does the work, if `runner` names one.
+/// Runs a plan like [`run`]. If `runner` names a program, that program does the work instead of the
+/// built-in engine.
+/// engine.
 ///
 /// # Errors
-/// Also if the program is missing, or cannot follow the plan.
+/// Also fails if the program is missing, or does not support the plan.
 pub fn run_by(
     runner: Option<&Runner>,
     plan: &Plan,
@@ -68,8 +71,9 @@ impl Workload for Plan {
         }
     }
 
-    /// Another program does several phases in one execution: the hosts drop their caches before
-    /// each execution, and a phase that cleans up ends the repetition.
+    /// Returns the phases of a repetition. An external program runs several phases in one
+    /// execution. The hosts then drop their caches only before each execution, and a phase that
+    /// cleans up ends the repetition.
     fn phases(&self, _repetition: u32, processes: u32, is_own: bool) -> Vec<Phase> {
         let phases = Self::phases(self, processes);
         if is_own {

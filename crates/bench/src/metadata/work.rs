@@ -14,9 +14,9 @@ pub(crate) struct MetadataEngine {
     plan: Plan,
     seat: Seat,
     buffer: Vec<u8>,
-    /// The test's directory, if this process created it.
+    /// The directory of the test, if this process created it.
     made: Option<PathBuf>,
-    /// The test's directory in the last phase.
+    /// The directory of the test in the most recent phase.
     current: Option<PathBuf>,
 }
 
@@ -27,7 +27,8 @@ impl MetadataEngine {
         Self { plan, seat, buffer, made: None, current: None }
     }
 
-    /// Returns the rank whose items a process takes; mdtest shifts ranks in this way.
+    /// Returns the rank whose items this process uses. Like mdtest, each operation shifts ranks by
+    /// a different multiple of the stride.
     fn owner(&self, act: Act) -> u32 {
         let shifts = match act {
             Act::Create => 0,
@@ -39,8 +40,8 @@ impl MetadataEngine {
         (place % u64::from(self.seat.of)) as u32
     }
 
-    /// Creates or removes the directories of a tree: each process its own, or rank 0 the shared
-    /// one.
+    /// Creates or removes the directories of a tree. Each process does this for its own tree, rank
+    /// 0 for a shared tree.
     fn change_tree(&self, act: Act, top: &Path, tally: &mut Tally<'_>) -> Result<(), String> {
         if !self.plan.unique_trees && self.seat.rank != 0 {
             return Ok(());
@@ -101,7 +102,7 @@ impl MetadataEngine {
     }
 }
 
-/// Counts an operation, and fails if the phase is aborted.
+/// Counts operations. Fails if an operation fails or the phase is aborted.
 struct Tally<'a> {
     measure: &'a mut Measure,
     control: &'a Control,
@@ -151,8 +152,8 @@ impl Engine for MetadataEngine {
             return self.change_items(object, act, &top, &mut tally);
         }
         self.change_tree(act, &top, &mut tally)?;
-        // With one tree for each process, the last process removes the directory, and no process
-        // can tell which one is last.
+        // With one tree per process, the last process removes the directory that contains the
+        // trees. No process can find out whether it is the last, so each one tries.
         if act == Act::Remove {
             match fs::remove_dir(&top) {
                 Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
@@ -167,7 +168,7 @@ impl Engine for MetadataEngine {
     fn clean(&mut self, dead: &[u32]) {
         let of_dead = self.current.take().filter(|_| dead.contains(&0) && self.plan.create);
         let Some(top) = self.made.take().or(of_dead) else { return };
-        // Other processes may still create items.
+        // Other processes may still create items, so the removal is repeated.
         for _ in 0..CLEAN_TRIES {
             match fs::remove_dir_all(&top) {
                 Ok(()) => break,
@@ -188,7 +189,7 @@ mod tests {
         (0..of).map(|rank| MetadataEngine::new(plan.clone(), seat(rank))).collect()
     }
 
-    /// Runs all phases on all engines; returns the operations of each.
+    /// Runs all phases on all engines, and returns the number of operations of each.
     fn run(
         plan: &Plan,
         engines: &mut [MetadataEngine],
@@ -245,7 +246,7 @@ mod tests {
         run(&all, &mut engines(&all, 2)).unwrap();
         let files = fs::read_dir(place.path().join("test-dir.0/mdtest_tree.0")).unwrap().count();
         assert_eq!(files, 10);
-        // A second run finds the directory and leaves it as it is.
+        // A second run finds the directory, and leaves it unchanged.
         let mut again = engines(&all, 2);
         assert!(run(&all, &mut again).unwrap_err().contains("exists"));
         again.iter_mut().for_each(|engine| engine.clean(&[]));
@@ -268,7 +269,7 @@ mod tests {
         };
         let mut engines = engines(&plan, 2);
         run(&plan, &mut engines).unwrap();
-        // The first process is dead; another one removes its files.
+        // The first process is dead, so another process removes its files.
         engines[1].clean(&[0]);
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
     }

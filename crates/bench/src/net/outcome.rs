@@ -1,4 +1,4 @@
-//! The results of a network benchmark: every single measurement, and the hosts and services.
+//! The results of a network benchmark: each single measurement, and the hosts and services.
 
 use super::plan::{Measured, Plan, Server};
 use crate::launcher::{HostRecord, LinkMeasure};
@@ -11,48 +11,48 @@ use serde::{Deserialize, Serialize};
 pub struct Pair {
     /// Name of the host or service that connects.
     pub from: String,
-    /// Id of its node, if it is a service.
+    /// Node id of the connecting end, if it is a service.
     pub from_node: Option<u32>,
-    /// `host`, or the kind of the service.
+    /// Kind of the connecting end: `host`, or the kind of the service.
     pub from_kind: String,
-    /// Name of the service that answers.
+    /// Name of the service that accepts the connection.
     pub to: String,
-    /// Id of the answering node.
+    /// Node id of the accepting service.
     pub to_node: u32,
-    /// Kind of that service.
+    /// Kind of the accepting service.
     pub to_kind: String,
 }
 
 /// One measurement of a pair.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Index of the pair in the list of pairs.
+    /// Index in [`Outcome::pairs`].
     pub pair: usize,
     /// The measured quantity.
     pub measured: Measured,
-    /// The repetition, from 1.
+    /// The repetition, counted from 1.
     pub repetition: u32,
-    /// Address at which the service answered.
+    /// Address of the service that accepted the connection.
     pub address: String,
-    /// Bytes of all streams; zero for round trips.
+    /// Bytes moved over all streams; zero for round trips.
     pub bytes: u64,
-    /// From the begin of the first stream to the end of the last.
+    /// Time from the begin of the first stream to the end of the last stream.
     pub seconds: f64,
-    /// Bytes over the time; `None` for round trips.
+    /// `bytes` divided by `seconds`, in MiB/s; `None` for round trips.
     pub bandwidth_mib_per_s: Option<f64>,
-    /// Begin and end of each stream, in seconds from the first begin.
+    /// Begin and end of each stream, in seconds since the first stream began.
     pub streams: Vec<(f64, f64)>,
-    /// The median of the round trips in microseconds; `None` if there are none.
+    /// Median of the round trips in microseconds; `None` if no round trips were measured.
     pub round_trip_us: Option<f64>,
-    /// Each round trip, in microseconds.
+    /// Durations of all round trips, in microseconds.
     pub round_trips_us: Vec<f64>,
-    /// The share of the time in which the CPUs of the connecting host were busy with any work.
-    /// `None` for services, or if the time was too short.
+    /// Share of the time in which the CPUs of the connecting host were busy with any work, from 0
+    /// to 1. `None` if a service connects, or if the time was too short to measure.
     pub from_cpu_busy: Option<f64>,
 }
 
 impl Sample {
-    /// Combines the measurements of one or several processes for a pair.
+    /// Combines the measurements of one or more processes into one measurement of a pair.
     pub(super) fn new(
         pair: usize,
         measured: Measured,
@@ -62,7 +62,7 @@ impl Sample {
         let all = || parts.iter().flat_map(|part| &part.streams);
         let begin = all().map(|(begin, _)| *begin).fold(f64::INFINITY, f64::min);
         let end = all().map(|(_, end)| *end).fold(f64::NEG_INFINITY, f64::max);
-        // Clocks count nanoseconds.
+        // Clocks have a resolution of one nanosecond. This also avoids a division by zero.
         let seconds = (end - begin).max(1e-9);
         let bytes: u64 = parts.iter().map(|part| part.bytes).sum();
         let trips: Vec<f64> = parts.iter().flat_map(|it| it.round_trips_us.clone()).collect();
@@ -82,38 +82,38 @@ impl Sample {
         }
     }
 
-    /// The value to compare: more is better.
+    /// Returns the value that is compared between pairs. A larger value is better.
     fn rate(&self) -> f64 {
         let trips = self.round_trip_us.map(|trip| 1e6 / trip);
         self.bandwidth_mib_per_s.or(trips).unwrap_or(0.0)
     }
 }
 
-/// All pairs of hosts and services at the same time.
+/// A measurement of all pairs of hosts and services at the same time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Total {
     /// The measured quantity.
     pub measured: Measured,
-    /// The repetition, from 1.
+    /// The repetition, counted from 1.
     pub repetition: u32,
-    /// Bytes of all pairs.
+    /// Bytes moved between all pairs.
     pub bytes: u64,
-    /// From the begin of the first stream to the end of the last.
+    /// Time from the begin of the first stream to the end of the last stream.
     pub seconds: f64,
-    /// Bytes over the time.
+    /// `bytes` divided by `seconds`, in MiB/s.
     pub bandwidth_mib_per_s: f64,
-    /// From the begin of the first process to the begin of the last.
+    /// Time from the begin of the first process to the begin of the last process, in seconds.
     pub start_skew_s: f64,
 }
 
-/// A pair, compared with the others of its kind.
+/// A pair, compared with the other pairs of its kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
-    /// Place of the pair in the list of pairs.
+    /// Index in [`Outcome::pairs`].
     pub pair: usize,
-    /// In what.
+    /// The measured quantity that is compared.
     pub measured: Measured,
-    /// How it compares; of round trips, their number in a second.
+    /// The comparison. For round trips, the compared value is the number of round trips per second.
     #[serde(flatten)]
     pub compared: Compared,
 }
@@ -123,23 +123,23 @@ pub struct Judged {
 pub struct Outcome {
     /// The plan that was run.
     pub plan: Plan,
-    /// Seconds since 1970 when it began.
+    /// Start of the run, in seconds since 1970.
     pub started_unix_s: i64,
-    /// All client hosts with what they are.
+    /// All client hosts with their environments.
     pub hosts: Vec<HostRecord>,
-    /// Processes over all hosts.
+    /// Number of processes over all hosts.
     pub processes: u32,
-    /// All services.
+    /// All services that were measured.
     pub servers: Vec<Server>,
-    /// All pairs.
+    /// All pairs that were measured.
     pub pairs: Vec<Pair>,
-    /// All measurements, in order.
+    /// All measurements, in the order of time.
     pub samples: Vec<Sample>,
-    /// All pairs together, where they were measured at the same time.
+    /// Totals over all pairs, if the pairs were measured at the same time.
     pub totals: Vec<Total>,
-    /// Each pair, compared with the others of its kind.
+    /// Each pair, compared with the other pairs of its kind.
     pub judged: Vec<Judged>,
-    /// Why it ended before all was done.
+    /// Why the run ended before the plan was complete. `None` if it is complete.
     pub failure: Option<String>,
 }
 
@@ -159,7 +159,7 @@ impl Outcome {
         }
     }
 
-    /// The place of a pair in the list; it is added if it isn't there.
+    /// Returns the index of a pair in the list. Adds the pair if it is missing.
     pub(super) fn place_of(&mut self, pair: Pair) -> usize {
         let found = self.pairs.iter().position(|it| *it == pair);
         found.unwrap_or_else(|| {
@@ -168,13 +168,14 @@ impl Outcome {
         })
     }
 
-    /// Measurements of a pair: bandwidths in MiB/s, or medians of round trips in microseconds.
+    /// Returns all measurements of a pair: bandwidths in MiB/s, or medians of round trips in
+    /// microseconds.
     pub fn values(&self, pair: usize, measured: Measured) -> Vec<f64> {
         let found = self.samples.iter().filter(|it| it.pair == pair && it.measured == measured);
         found.filter_map(|it| it.bandwidth_mib_per_s.or(it.round_trip_us)).collect()
     }
 
-    /// Compares all pairs of one kind with each other.
+    /// Compares each pair with the other pairs of its kind.
     pub(super) fn judge(&mut self, rules: Rules) {
         self.judged.clear();
         let mut kinds: Vec<(String, String)> = Vec::new();
@@ -208,7 +209,8 @@ impl Outcome {
         }
     }
 
-    /// Pairs that are slower than the others of their kind, surely or perhaps.
+    /// Returns the pairs that are slower than the others of their kind, with or without enough
+    /// confidence.
     pub fn outliers(&self) -> impl Iterator<Item = &Judged> {
         self.judged.iter().filter(|judged| judged.compared.verdict != Verdict::Fine)
     }
@@ -267,7 +269,7 @@ mod tests {
         add("h1", "host", "s2", 101.0, 51.0);
         add("h2", "host", "s1", 60.0, 50.0);
         add("h2", "host", "s2", 99.0, 120.0);
-        // Slow, but there is nothing to compare it with.
+        // A slow pair, but the only one of its kind.
         add("s1", "storage", "s2", 1.0, 9000.0);
         outcome.judge(Rules::default());
         let named: Vec<_> = outcome.outliers().map(|it| (it.pair, it.measured)).collect();

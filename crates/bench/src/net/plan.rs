@@ -1,4 +1,5 @@
-//! The plan of a network benchmark: what each pair of hosts and services measures.
+//! The plan of a network benchmark, which determines the measurements for each pair of hosts and
+//! services.
 
 use crate::limits::{DEFAULT_PATIENCE_S, MAX_REPETITIONS};
 use serde::{Deserialize, Serialize};
@@ -10,24 +11,26 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
-    /// Bytes of a message's data.
+    /// Bytes of data in each message.
     pub message_bytes: u32,
-    /// Messages of each stream.
+    /// Number of messages of each stream.
     pub messages: u32,
-    /// Connections from each process to each service; one message is under way on each.
+    /// Number of connections from each process to each service. Each connection has one message in
+    /// flight.
     pub streams: u16,
-    /// Messages without data that are timed one by one; zero: no round trips are measured.
+    /// Number of messages without data whose round trips are timed one by one. Zero means that no
+    /// round trips are measured.
     pub round_trips: u32,
     /// Number of repetitions.
     pub repetitions: u32,
-    /// Links from hosts to services.
+    /// Whether to measure links from hosts to services.
     pub from_hosts: bool,
-    /// Links between services.
+    /// Whether to measure links between services.
     pub between_servers: bool,
-    /// All hosts send to all services at the same time; else one pair after the other has the
-    /// network to itself. Round trips are always measured one pair after the other.
+    /// Whether all hosts send to all services at the same time. Otherwise one pair at a time uses
+    /// the network. Round trips are always measured one pair at a time.
     pub all_at_once: bool,
-    /// Longest time to wait for a host or service, in seconds.
+    /// Time limit to wait for a host or service, in seconds.
     pub patience_s: u32,
 }
 
@@ -51,19 +54,19 @@ impl Default for Plan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Measured {
-    /// Data go from the connecting end to the answering end.
+    /// Bandwidth of data from the connecting end to the accepting end.
     Send,
-    /// Data go from the answering end to the connecting end.
+    /// Bandwidth of data from the accepting end to the connecting end.
     Receive,
-    /// The connecting end sends a request, the other one replies.
+    /// Round-trip time of a request from the connecting end.
     RoundTrip,
 }
 
 impl Measured {
-    /// All of them.
+    /// All measured quantities.
     pub const ALL: [Self; 3] = [Self::Send, Self::Receive, Self::RoundTrip];
 
-    /// Its name in results.
+    /// Returns the name of the quantity in results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Send => "send",
@@ -76,35 +79,35 @@ impl Measured {
 /// A service at one end of a measured link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Server {
-    /// Id of its node.
+    /// Node id of the service.
     pub node: u32,
-    /// Its name.
+    /// Name of the service.
     pub name: String,
     /// `storage`, `metadata` or `management`.
     pub kind: String,
-    /// Version of its program.
+    /// Version of the service's program.
     pub version: String,
-    /// Addresses on which it listens.
+    /// Addresses on which the service listens.
     pub addresses: Vec<String>,
-    /// Its storage targets: messages go to their threads, one stream after the other. Empty for a
-    /// service without targets: messages go to the service itself.
+    /// Ids of the service's storage targets. Messages go to the threads of these targets; streams
+    /// are assigned to them in turn. If empty, messages go to the service itself.
     pub targets: Vec<u32>,
 }
 
 impl Server {
-    /// Its targets, by the ids in messages.
+    /// Returns the ids of the service's targets, in the type that messages use.
     pub(crate) fn target_ids(&self) -> Vec<TargetId> {
         self.targets.iter().copied().map(TargetId::new).collect()
     }
 
-    /// Whether it can connect to other services and measure to them.
+    /// Whether the service can connect to other services and measure those links.
     pub(crate) fn is_source(&self) -> bool {
         self.kind != "management"
     }
 }
 
 impl Plan {
-    /// The transfers over one link in a measurement.
+    /// Returns the transfers over one link in a measurement of this quantity.
     pub(crate) fn link(&self, measured: Measured) -> LinkPlan {
         let is_receiving = measured == Measured::Receive;
         match measured {
@@ -120,7 +123,7 @@ impl Plan {
         }
     }
 
-    /// The measured quantities of each pair, in order.
+    /// Returns the quantities that are measured for each pair, in order.
     pub(crate) fn measured(&self) -> Vec<Measured> {
         let mut all = vec![Measured::Send, Measured::Receive];
         if self.round_trips > 0 {
@@ -129,10 +132,10 @@ impl Plan {
         all
     }
 
-    /// Checks everything that needs no knowledge of the services.
+    /// Checks everything that can be checked without contacting the services.
     ///
     /// # Errors
-    /// `InvalidArgument` with everything that is wrong.
+    /// `InvalidArgument`, listing every mistake.
     pub fn check(&self) -> Result<()> {
         let mut problems = Vec::new();
         let mut must = |holds: bool, what: &str| {
@@ -163,7 +166,7 @@ impl Plan {
     }
 }
 
-/// The join token of a cluster, as text. Never printed.
+/// The join token of a cluster, as text. Must never be printed.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Key(pub(crate) String);
 
@@ -173,26 +176,26 @@ impl fmt::Debug for Key {
     }
 }
 
-/// All that a process of a host needs.
+/// The data that a process on a host needs for its measurements.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Assignment {
     pub(crate) plan: Plan,
-    /// Names of all hosts, in the order of ranks.
+    /// Names of all hosts. Rank `n` runs on host `n` modulo their number.
     pub(crate) hosts: Vec<String>,
     pub(crate) servers: Vec<Server>,
     pub(crate) token: Key,
 }
 
-/// A phase of the hosts: the quantity, and the pair.
+/// A phase of the processes on hosts: the measured quantity, and the measured pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Leg {
     pub(crate) measured: Measured,
-    /// Indexes of a host and a service; `None` for all hosts to all services.
+    /// Indexes of a host and a service. `None` means all hosts and all services at the same time.
     pub(crate) pair: Option<(usize, usize)>,
 }
 
 impl Assignment {
-    /// All phases of a repetition, with their names.
+    /// Returns all phases of a repetition, with their names.
     pub(crate) fn legs(&self) -> Vec<(String, Leg)> {
         let mut legs = Vec::new();
         for measured in self.plan.measured() {

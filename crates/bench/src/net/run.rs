@@ -1,4 +1,4 @@
-//! A run: first from hosts to services, then between services.
+//! Runs a plan: measures first from hosts to services, then between services.
 
 use super::outcome::{Outcome, Pair, Sample, Total};
 use super::plan::{Assignment, Key, Leg, Measured, Plan, Server};
@@ -13,12 +13,12 @@ use skep_wire::benchmark::{MeasureLink, MeasureLinkReply};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Measures from hosts to services with `processes_per_host` on each host. Returns an outcome
-/// without measurements if the plan doesn't ask for these. The token is that of the cluster, as
-/// text.
+/// Measures from hosts to services, with `processes_per_host` processes on each host. Returns an
+/// outcome without measurements if the plan does not request these links. `token` is the join token
+/// of the cluster, as text.
 ///
 /// # Errors
-/// As [`crate::io::run`].
+/// Like [`crate::io::run`].
 pub fn from_hosts(
     plan: &Plan,
     hosts: &[Host],
@@ -83,7 +83,8 @@ fn measure_hosts(
     Ok(())
 }
 
-/// Reports the samples and totals beyond the first ones, which are reported already.
+/// Reports the samples and totals that have not been reported yet. `known` has the numbers of
+/// samples and totals that were reported before.
 fn tell(outcome: &Outcome, known: (usize, usize), progress: &mut dyn FnMut(Progress)) {
     for sample in &outcome.samples[known.0..] {
         let (between, sample) = (outcome.pairs[sample.pair].clone(), sample.clone());
@@ -94,7 +95,7 @@ fn tell(outcome: &Outcome, known: (usize, usize), progress: &mut dyn FnMut(Progr
     }
 }
 
-/// Adds the results of processes in a phase to the pairs.
+/// Adds the results of a phase to the pairs that were measured in it.
 fn take(record: &PhaseRecord, leg: Leg, assignment: &Assignment, outcome: &mut Outcome) {
     for host in &assignment.hosts {
         for server in &assignment.servers {
@@ -138,11 +139,11 @@ fn pair_to(from: String, from_node: Option<u32>, from_kind: &str, server: &Serve
     }
 }
 
-/// Makes services measure to each other, one pair after the other, if the plan asks for that, and
-/// adds the results to the outcome. Earlier results stay in it, whatever happens.
+/// Orders services to measure links to other services, one pair at a time, if the plan requests
+/// this. Adds the results to the outcome. Earlier results are kept even if an error occurs.
 ///
 /// # Errors
-/// The reason for the failure, if the outcome would have no measurement at all.
+/// The reason for the failure, if the outcome has no measurement at all.
 pub async fn between_servers(
     mut outcome: Outcome,
     token: &str,
@@ -193,7 +194,8 @@ async fn measure_servers(
     Ok(())
 }
 
-/// Connects to the thread of a service that measures: in storage, one with a target.
+/// Connects to the thread of a service that measures. For a storage service, this is the thread of
+/// one target.
 async fn connect(identity: &Identity, server: &Server) -> Result<Rc<Connection>> {
     let mut last = Error::new(ErrorCode::Disconnected, "the service has no address");
     let target = server.target_ids().first().copied().unwrap_or_default();
@@ -206,7 +208,7 @@ async fn connect(identity: &Identity, server: &Server) -> Result<Rc<Connection>>
     Err(last.within(&server.name))
 }
 
-/// Makes a service measure, and waits for its results unless this run is interrupted.
+/// Orders a service to measure a link, and waits for the results unless this run is interrupted.
 async fn ask(
     connection: &Rc<Connection>,
     plan: &Plan,

@@ -1,4 +1,4 @@
-//! A process on a host: measures to services.
+//! A process on a host that measures links to services.
 
 use super::plan::{Assignment, Leg, Measured, Server};
 use crate::launcher::{Control, Engine, LinkMeasure, Measure, Seat, Step};
@@ -15,7 +15,7 @@ pub(crate) struct NetEngine {
     seat: Seat,
 }
 
-/// The identity of a benchmark towards services.
+/// Returns the identity that a benchmark presents to services.
 pub(super) fn identity(token: &str) -> Result<Identity> {
     let token: JoinToken = token.parse()?;
     Ok(Identity {
@@ -26,7 +26,7 @@ pub(super) fn identity(token: &str) -> Result<Identity> {
     })
 }
 
-/// A measurement of one link by a process.
+/// Converts the result of one link to a measurement of this process.
 fn measure_of(server: &Server, result: &LinkResult) -> LinkMeasure {
     let streams = result.streams.iter();
     LinkMeasure {
@@ -48,18 +48,18 @@ impl NetEngine {
         found.map(|(_, leg)| leg).ok_or_else(|| format!("unknown phase {}", step.phase))
     }
 
-    /// The services to which this process measures in a phase.
+    /// Returns the services to which this process measures links in a phase.
     fn servers(&self, leg: Leg) -> Vec<Server> {
         let hosts = self.assignment.hosts.len();
         let rank = self.seat.rank as usize;
         let Some((host, server)) = leg.pair else { return self.assignment.servers.clone() };
-        // Only one process measures round trips.
+        // Only one process per host measures round trips.
         let is_one = leg.measured != Measured::RoundTrip || rank < hosts;
         let is_mine = rank % hosts == host && is_one;
         is_mine.then(|| self.assignment.servers[server].clone()).into_iter().collect()
     }
 
-    /// Measures to several services at the same time.
+    /// Measures the links to several services at the same time.
     fn measure(
         &self,
         servers: Vec<Server>,

@@ -7,34 +7,34 @@ use serde::{Deserialize, Serialize};
 /// A measured target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetRecord {
-    /// Its id.
+    /// Target id.
     pub id: u32,
-    /// Id of its service.
+    /// Node id of the target's service.
     pub node: u32,
-    /// Name of its service.
+    /// Name of the target's service.
     pub node_name: String,
-    /// Its directory.
+    /// Directory of the target on its server.
     pub path: String,
 }
 
 /// One measurement of one target.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// The target.
+    /// Id of the target.
     pub target: u32,
     /// `write` or `read`.
     pub phase: String,
-    /// The repetition, from 1.
+    /// The repetition, counted from 1.
     pub repetition: u32,
-    /// Bytes of all its threads.
+    /// Bytes moved by all threads of the target.
     pub bytes: u64,
-    /// From the begin of the first thread to the end of the last.
+    /// Time from the begin of the first thread to the end of the last thread.
     pub seconds: f64,
-    /// Bytes over the time.
+    /// `bytes` divided by `seconds`, in MiB/s.
     pub bandwidth_mib_per_s: f64,
-    /// Whether the target used direct I/O, past the page cache.
+    /// Whether the target used direct I/O, which bypasses the page cache.
     pub is_direct: bool,
-    /// Begin and end of each thread, in seconds from the start.
+    /// Begin and end of each thread, in seconds since the start of the measurement.
     pub threads: Vec<(f64, f64)>,
 }
 
@@ -43,24 +43,25 @@ pub struct Sample {
 pub struct Outcome {
     /// The plan that was run.
     pub plan: Plan,
-    /// Seconds since 1970 when it began.
+    /// Start of the run, in seconds since 1970.
     pub started_unix_s: i64,
-    /// All targets.
+    /// All targets of the run.
     pub targets: Vec<TargetRecord>,
-    /// All measurements, in order.
+    /// All measurements, in the order of time.
     pub samples: Vec<Sample>,
-    /// Why the run ended before its plan was done.
+    /// Why the run ended before the plan was complete. `None` if it is complete.
     pub failure: Option<String>,
 }
 
 impl Outcome {
-    /// Bandwidths of a target in a phase.
+    /// Returns the bandwidths of a target in a phase, in MiB/s.
     pub fn bandwidths(&self, target: u32, phase: &str) -> Vec<f64> {
         let of_both = self.samples.iter().filter(|it| it.target == target && it.phase == phase);
         of_both.map(|sample| sample.bandwidth_mib_per_s).collect()
     }
 
-    /// A phase over all targets and repetitions; `None` if it has no result.
+    /// Returns a summary of a phase over all targets and repetitions; `None` if the phase has no
+    /// result.
     pub fn summary(&self, phase: &str) -> Option<Summary> {
         let of_phase = self.samples.iter().filter(|it| it.phase == phase);
         let rates: Vec<f64> = of_phase.map(|sample| sample.bandwidth_mib_per_s).collect();

@@ -1,10 +1,12 @@
-//! Finds targets that are slower than the others, with the confidence of that.
+//! Finds targets that are slower than the others, and the confidence of each verdict.
 //!
-//! Compares the median of a target with the median of all targets, in units of the median
-//! deviation: a few slow targets hardly move either. Whether the difference could be chance follows
-//! from the test of Mann and Whitney: the probability that the target's samples lie so far below
-//! the others' if all came from one distribution. It is multiplied by the number of targets, since
-//! any of them could have been found (Bonferroni). No distribution of the rates is assumed.
+//! Compares the median of a target with the median of the other targets. The difference is also
+//! given in units of the median absolute deviation. A few slow targets hardly affect either
+//! statistic. The Mann-Whitney test gives the probability that the difference is due to chance:
+//! that the target's samples are so far below the others if all samples come from one distribution.
+//! This probability is multiplied by the number of targets, since each of them could have been
+//! found slow by chance (Bonferroni correction). The test assumes no particular distribution of the
+//! rates.
 
 use super::Outcome;
 use crate::statistics::{median, median_deviation};
@@ -14,42 +16,43 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// As fast as the others, or the difference is too small to matter.
+    /// The target is as fast as the others, or the difference is too small to matter.
     Fine,
-    /// Slower than the others, with enough confidence.
+    /// The target is slower than the others, with sufficient confidence.
     Slow,
-    /// Apparently slower; more repetitions would decide.
+    /// The target seems slower, but the confidence is too low. More repetitions can decide.
     Unclear,
 }
 
-/// A target in a phase.
+/// The verdict about a target in a phase.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
-    /// The target.
+    /// Id of the target.
     pub target: u32,
     /// `write` or `read`.
     pub phase: String,
-    /// Its measurements.
+    /// Number of measurements of the target.
     pub samples: usize,
-    /// Their median.
+    /// Median of the target's measurements, in MiB/s.
     pub median_mib_per_s: f64,
-    /// How far it is below the median of the others' medians, as a share of that; negative if it is
-    /// above.
+    /// How far the target's median is below the median of the other targets' medians, as a fraction
+    /// of the latter. Negative if it is above.
     pub slower_by: f64,
-    /// The same in deviations of all medians; `None` where these are all equal.
+    /// The same difference in units of the median absolute deviation of all medians; `None` if that
+    /// is zero.
     pub deviations: Option<f64>,
-    /// Confidence that it is slower at all: 0 to 1.
+    /// Confidence that the target is slower at all, from 0 to 1.
     pub confidence: f64,
-    /// The verdict.
+    /// The verdict that follows from these numbers.
     pub verdict: Verdict,
 }
 
-/// The rules by which a target counts as slow.
+/// The thresholds at which a target counts as slow. Both must be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Rules {
-    /// It is slower than the others by at least this share.
+    /// Minimum fraction by which a target must be slower than the others, from 0 to 1.
     pub slower_by: f64,
-    /// It is slower with at least this confidence.
+    /// Minimum confidence that the target is slower, from 0 to 1.
     pub confidence: f64,
 }
 
@@ -91,26 +94,27 @@ fn judge_one(all: &[(u32, Vec<f64>)], index: usize, phase: &str, rules: Rules) -
     })
 }
 
-/// One of several measured objects, compared with the others.
+/// A measured object, compared with the others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
-    /// Its measurements.
+    /// Number of measurements of the object.
     pub samples: usize,
-    /// Their median.
+    /// Median of the object's measurements.
     pub median: f64,
-    /// How far that is below the median of the others' medians, as a share of it; negative if it is
-    /// above.
+    /// How far the object's median is below the median of the other objects' medians, as a fraction
+    /// of the latter. Negative if it is above.
     pub slower_by: f64,
-    /// The same in deviations of all medians; `None` where these are all equal.
+    /// The same difference in units of the median absolute deviation of all medians; `None` if that
+    /// is zero.
     pub deviations: Option<f64>,
-    /// Confidence that it is slower at all: 0 to 1.
+    /// Confidence that the object is slower at all, from 0 to 1.
     pub confidence: f64,
-    /// The verdict.
+    /// The verdict that follows from these numbers.
     pub verdict: Verdict,
 }
 
-/// Compares one of several lists of samples, of which more is better, with the others; `None`
-/// without samples.
+/// Compares the samples at `index` with all other samples. Larger values are better. Returns `None`
+/// if there are no samples at `index`.
 pub fn compare(all: &[Vec<f64>], index: usize, rules: Rules) -> Option<Compared> {
     let samples = &all[index];
     let medians: Vec<f64> = all.iter().filter_map(|samples| median(samples)).collect();
@@ -139,19 +143,20 @@ pub fn compare(all: &[Vec<f64>], index: usize, rules: Rules) -> Option<Compared>
     })
 }
 
-/// Number of pairs up to which all orders are counted; beyond it the normal distribution is close
-/// enough.
+/// Maximum number of pairs of samples for which all orders are counted. Beyond it, the normal
+/// distribution is a sufficient approximation.
 const COUNTED_PAIRS: usize = 2_000;
 
-/// The probability, if both lists come from one distribution, that the first lies as far below the
-/// second as it does, or farther: the one-sided test of Mann and Whitney. Equal values count as not
-/// below.
+/// Returns the p-value of the one-sided Mann-Whitney test. If both lists come from one
+/// distribution, this is the probability that the first list is at least as far below the second as
+/// observed. A tie counts as "not below".
 fn chance_of_being_so_low(first: &[f64], second: &[f64]) -> f64 {
     let (n, m) = (first.len(), second.len());
     if n == 0 || m == 0 {
         return 1.0;
     }
-    // Pairs in which the first is not below the second: 0 if the whole list is below.
+    // Number of pairs in which the first value is not below the second. Zero if the whole first
+    // list is below the second.
     let pairs = first.iter().map(|own| second.iter().filter(|other| own >= other).count());
     let above: usize = pairs.sum();
     if n * m <= COUNTED_PAIRS {
@@ -162,11 +167,12 @@ fn chance_of_being_so_low(first: &[f64], second: &[f64]) -> f64 {
     normal_below((above as f64 + 0.5 - mean) / deviation)
 }
 
-/// The share of all orders of n and m values in which the first is above the second in at most
-/// `above` pairs.
+/// Returns a fraction of all orders of `n` values of a first list and `m` values of a second list:
+/// the orders in which at most `above` pairs have the first value above the second.
 fn share_of_orders(n: usize, m: usize, above: usize) -> f64 {
-    // counts[i][u]: orders of i values of the first among the values of the second taken so far,
-    // with u pairs. They are shares, since the numbers exceed any integer.
+    // `shares[i]` at index `u`: the orders of `i` values of the first list among the values taken
+    // so far in which `u` pairs have the first value above the second. Stored as fractions of all
+    // orders, since the counts would overflow any integer type.
     let mut shares = vec![vec![0.0; n * m + 1]; n + 1];
     shares[0][0] = 1.0;
     for taken in 1..=n + m {
@@ -178,8 +184,8 @@ fn share_of_orders(n: usize, m: usize, above: usize) -> f64 {
             let total = taken as f64;
             let mut next = vec![0.0; n * m + 1];
             for (pairs, place) in next.iter_mut().enumerate() {
-                // The largest value so far is from the second list, or it is from the first and so
-                // above all values of the second.
+                // The largest value so far is either from the second list, or from the first list
+                // and then above all values of the second list.
                 let of_second = if other > 0 { shares[own][pairs] * other as f64 } else { 0.0 };
                 let of_first = match own > 0 && pairs >= other {
                     true => shares[own - 1][pairs - other] * own as f64,
@@ -193,7 +199,8 @@ fn share_of_orders(n: usize, m: usize, above: usize) -> f64 {
     shares[n][..=above.min(n * m)].iter().sum::<f64>().min(1.0)
 }
 
-/// The share of a normal distribution below a value (Abramowitz and Stegun 26.2.17, to 7 digits).
+/// Returns the cumulative standard normal distribution at `value` (Abramowitz and Stegun 26.2.17,
+/// to 7 digits).
 fn normal_below(value: f64) -> f64 {
     const FACTORS: [f64; 5] =
         [0.319_381_530, -0.356_563_782, 1.781_477_937, -1.821_255_978, 1.330_274_429];
@@ -248,9 +255,9 @@ mod tests {
         let slow: &[f64] = &[71.0, 69.0, 70.0, 73.0, 68.0];
         assert_eq!(verdicts(&[fine, other, slow, fine]), [Fine, Fine, Slow, Fine]);
         assert_eq!(verdicts(&[fine, other, fine, other]), [Fine; 4]);
-        // One measurement of each decides nothing, however large the difference.
+        // A single measurement of each target decides nothing, however large the difference.
         assert_eq!(verdicts(&[&[100.0], &[99.0], &[10.0]]), [Fine, Fine, Unclear]);
-        // A small difference is accepted, however sure.
+        // A small difference is accepted, even with high confidence.
         let little: &[f64] = &[95.0, 95.1, 95.2, 95.3, 95.4];
         assert_eq!(verdicts(&[fine, other, little]), [Fine; 3]);
         assert_eq!(verdicts(&[fine]), [Fine]);
@@ -263,14 +270,15 @@ mod tests {
         let slow: &[f64] = &[50.0, 49.0, 51.0, 50.0, 52.0];
         let judged = judge(&outcome(&[fine, fine, fine, slow]), Rules::default());
         assert_eq!((judged[3].target, judged[3].slower_by), (4, 0.5));
-        // 1 of 15504 orders, four targets.
+        // 1 of 15504 orders, multiplied by four targets.
         assert!((judged[3].confidence - (1.0 - 4.0 / 15_504.0)).abs() < 1e-9);
         assert_eq!(judged[0].confidence, 0.0);
     }
 
     #[test]
     fn exact_counts_agree_with_the_normal_distribution() {
-        // Three against three: 20 orders; 1, 1, 2, 3, 3, 3, ... of them with 0, 1, 2, ... pairs.
+        // Three values against three have 20 orders: 1, 1, 2, 3, 3, 3, ... of them with 0, 1, 2, 3,
+        // 4, 5, ... pairs.
         for (above, orders) in [(0, 1.0), (1, 2.0), (2, 4.0), (3, 7.0), (4, 10.0), (9, 20.0)] {
             assert!((share_of_orders(3, 3, above) - orders / 20.0).abs() < 1e-12, "{above}");
         }

@@ -1,4 +1,4 @@
-//! The plan of a benchmark of storage targets, and its check.
+//! The plan of a benchmark of storage targets, and the check of a plan.
 
 use crate::limits::{DEFAULT_PATIENCE_S, MAX_REPETITIONS};
 use serde::{Deserialize, Serialize};
@@ -8,22 +8,22 @@ use skep_types::{Error, ErrorCode, Result};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
-    /// Measure writing. Targets write in any case, since they need the data for reading; without
-    /// this the result is dropped.
+    /// Whether to measure writing. Targets always write, since reading needs the data. If this is
+    /// not set, the results of writing are dropped.
     pub write: bool,
-    /// Measure reading.
+    /// Whether to measure reading.
     pub read: bool,
-    /// Files of each target, which it writes and reads at the same time.
+    /// Number of files of each target. The target writes or reads all of them at the same time.
     pub threads: u16,
-    /// Bytes of each file.
+    /// Size of each file in bytes.
     pub size_bytes: u64,
-    /// Bytes of one transfer.
+    /// Size of a transfer in bytes.
     pub block_bytes: u32,
     /// Number of repetitions.
     pub repetitions: u32,
-    /// Targets work one after the other, instead of all at the same time.
+    /// Whether targets work one after another, instead of all at the same time.
     pub one_by_one: bool,
-    /// Longest time without progress of the targets, in seconds.
+    /// Time limit without progress of a target, in seconds.
     pub patience_s: u32,
 }
 
@@ -43,10 +43,10 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Checks everything that needs no knowledge of the targets.
+    /// Checks everything that can be checked without contacting the targets.
     ///
     /// # Errors
-    /// `InvalidArgument` with everything that is wrong.
+    /// `InvalidArgument`, listing every mistake.
     pub fn check(&self) -> Result<()> {
         let mut problems = Vec::new();
         let mut must = |holds: bool, what: &str| {

@@ -1,4 +1,4 @@
-//! A program as a child of a worker.
+//! An external program as a child process of a worker.
 
 use crate::launcher::Control;
 use crate::limits::{KEPT_ERRORS_BYTES, MAX_OUTPUT_BYTES, TOOL_END_PATIENCE, TOOL_LOOK};
@@ -8,13 +8,13 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 
-/// The output of a program, and the time of its end in seconds since boot.
+/// The output of a program, and the time at which it ended, in seconds since boot.
 pub(super) struct Printed {
     pub(super) text: String,
     pub(super) end_s: f64,
 }
 
-/// Reads a stream to its end and returns at most `keep` bytes of it.
+/// Reads a stream to its end, and returns at most `keep` bytes.
 fn drain(mut from: impl Read, keep: usize) -> String {
     let mut kept = Vec::new();
     let mut buffer = [0; 16 << 10];
@@ -25,13 +25,13 @@ fn drain(mut from: impl Read, keep: usize) -> String {
     String::from_utf8_lossy(&kept).into_owned()
 }
 
-/// A child process; dropping this ends it with all processes that it started.
+/// A child process with its own process group. Dropping this ends all processes of the group.
 struct Group(Child);
 
 impl Group {
     fn signal(&self, signal: Signal) {
         let group = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
-        // It may have ended by itself.
+        // The process may have exited by itself.
         let _ = group.map(|group| kill_process_group(group, signal));
     }
 }
@@ -41,7 +41,7 @@ impl Drop for Group {
         if matches!(self.0.try_wait(), Ok(Some(_))) {
             return;
         }
-        // mpirun ends its remote processes when it gets SIGTERM, but not when it gets SIGKILL.
+        // `mpirun` ends its remote processes if it gets SIGTERM, but not if it gets SIGKILL.
         self.signal(Signal::TERM);
         let deadline = skep_env::now() + TOOL_END_PATIENCE;
         while skep_env::now() < deadline && matches!(self.0.try_wait(), Ok(None)) {
@@ -52,10 +52,11 @@ impl Drop for Group {
     }
 }
 
-/// Runs a command to its end, unless the phase is aborted.
+/// Runs a command until it exits or the phase is aborted.
 ///
 /// # Errors
-/// In words: the command cannot be started, or how it failed with the end of its output.
+/// A description for people: why the command could not be started, or how it failed with the end of
+/// its output.
 pub(super) fn run(command: &[String], control: &Control) -> Result<Printed, String> {
     let [program, arguments @ ..] = command else { return Err("an empty command".into()) };
     let mut command = Command::new(program);
@@ -68,7 +69,7 @@ pub(super) fn run(command: &[String], control: &Control) -> Result<Printed, Stri
     let (finished, waits) = sync_channel::<(String, f64)>(1);
     let read = move || {
         let text = drain(output, MAX_OUTPUT_BYTES);
-        // The command has ended when its output ends.
+        // The end of the output is taken as the end of the command.
         let _ = finished.send((text, skep_env::now().as_secs_f64()));
     };
     let failed = |error: std::io::Error| error.to_string();
@@ -141,7 +142,7 @@ mod tests {
         let pid = std::fs::read_to_string(&file).unwrap();
         control.abort();
         assert!(running.join().unwrap().unwrap().contains("aborted"));
-        // A process that inherited the pipe may not have seen its end yet.
+        // A process that inherited the pipe may not have exited yet.
         let has_ended = || {
             let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
             state.map_or(true, |it| it.contains(") Z"))

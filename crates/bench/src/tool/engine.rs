@@ -1,4 +1,4 @@
-//! A process of a run in which another program does the work.
+//! A process of a run in which an external program does the work.
 
 use super::mdtest::Part;
 use super::mpi::{self, Dialect};
@@ -16,14 +16,14 @@ use std::sync::Arc;
 /// Name of the phase that removes the directory of a repetition.
 pub(crate) const CLEAN_UP: &str = "clean up";
 
-/// A process that starts a program: each process its own, or with MPI the first one for all.
+/// A process that starts an external program. With MPI, only the first process starts one for all.
 pub(crate) struct ToolEngine {
     assignment: Assignment,
     seat: Seat,
-    /// Files and directories that the program has created, or may have begun to create, and not
-    /// removed.
+    /// Files and directories that the program has created or may have begun to create, and that are
+    /// not removed yet.
     made: Vec<PathBuf>,
-    /// Results of an execution for phases that are still to come.
+    /// Results for later phases. One execution of mdtest can report several phases.
     reports: BTreeMap<String, (Report, String)>,
 }
 
@@ -39,7 +39,7 @@ fn is_there(program: &str) -> bool {
     program.contains('/') || std::env::split_paths(&path).any(|place| place.join(program).is_file())
 }
 
-/// A file with a unique name; dropping this removes it.
+/// A file with a unique name, which is removed when this is dropped.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -51,7 +51,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // A file that was never created is missing.
+        // The program may not have created the file.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -60,7 +60,7 @@ impl Drop for Temporary {
 struct Done {
     report: Report,
     command: String,
-    /// Time of its end, in seconds since boot.
+    /// Time at which the program ended, in seconds since boot.
     end_s: f64,
 }
 
@@ -90,7 +90,7 @@ impl ToolEngine {
         })
     }
 
-    /// The files of the processes for which this one stands.
+    /// Returns the files that the program started by this process uses.
     fn files(&self, plan: &IoPlan) -> Vec<PathBuf> {
         let host = &self.seat.host;
         match (plan.file_per_process, self.tool().is_mpi()) {
@@ -102,8 +102,8 @@ impl ToolEngine {
         }
     }
 
-    /// Refuses existing files, as the built-in engine does, and creates files that the program
-    /// cannot.
+    /// Refuses existing files, like the built-in engine. Creates the files that the program cannot
+    /// create correctly.
     fn prepare_write(&mut self, plan: &IoPlan) -> InWords<()> {
         let is_maker = plan.file_per_process || self.seat.rank == 0;
         if plan.use_existing || !is_maker {
@@ -119,7 +119,7 @@ impl ToolEngine {
         }
         self.made.clone_from(&files);
         if self.tool() == Tool::Fio && !plan.file_per_process {
-            // The program itself would create a file that is too short, and a different one in each
+            // The program would create a file with too small a size, and a different one in each
             // process.
             let file = OpenOptions::new().write(true).create_new(true).open(&files[0]);
             let total = plan.total_bytes(self.seat.of).unwrap_or(0);
@@ -128,12 +128,12 @@ impl ToolEngine {
         Ok(())
     }
 
-    /// The rank whose data this process reads.
+    /// Returns the rank whose data this process reads.
     fn reads(&self, plan: &IoPlan) -> u32 {
         reads_data_of(plan, self.seat.rank, self.seat.of)
     }
 
-    /// Checks that files are long enough to read; a program would create missing ones.
+    /// Checks that files are long enough to read, since programs create missing files.
     fn prepare_read(&self, plan: &IoPlan) -> InWords<()> {
         let files = match self.tool().is_mpi() {
             true => self.files(plan),
@@ -149,7 +149,7 @@ impl ToolEngine {
                 return Err(format!("{name} has {len} bytes; the plan reads {needed}"));
             }
             if !plan.keep_caches {
-                // File systems without a page cache refuse this; then there is nothing to drop.
+                // File systems without a page cache refuse this. Then there is nothing to drop.
                 let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
             }
         }
@@ -172,7 +172,7 @@ impl ToolEngine {
         Ok(())
     }
 
-    /// Runs a program by MPI, in the directory of each host.
+    /// Runs a program as an MPI job, in `directory` on each host.
     fn run_by_mpi(
         &self,
         program: &[String],
@@ -224,7 +224,8 @@ impl ToolEngine {
         Ok(Done { report, command: command.join(" "), end_s: printed.end_s })
     }
 
-    /// Runs the part of a test that has a phase, unless it has run already.
+    /// Returns the result of a phase. Runs the part of the test that contains the phase, unless an
+    /// earlier phase has run that part.
     fn work_on_names(
         &mut self,
         plan: &MetadataPlan,
@@ -260,10 +261,10 @@ impl ToolEngine {
         Ok(())
     }
 
-    /// Removes the directories that mdtest leaves behind.
+    /// Removes the empty directories that mdtest leaves behind.
     fn remove_empty(&self, plan: &MetadataPlan, step: &Step) -> InWords<()> {
         let directory = plan.test_directory(step.repetition, &self.seat.host);
-        // Not all versions leave it.
+        // Only some versions of mdtest leave this directory.
         let _ = fs::remove_dir(directory.join("test-dir.0-0"));
         fs::remove_dir(&directory).map_err(at(&directory, "remove"))
     }
@@ -306,13 +307,13 @@ impl Engine for ToolEngine {
 
     fn clean(&mut self, dead: &[u32]) {
         for path in std::mem::take(&mut self.made) {
-            // Files that cannot be removed stay; the run's error says where they are.
+            // Files that cannot be removed stay. The error of the run names their directory.
             self.made = vec![path];
             let _ = self.remove();
         }
         let Work::Io(plan) = &self.assignment.work else { return };
-        // A dead process may not have come to create its files; its plan says only that no such
-        // file existed before.
+        // A process that died may not have created its files, so a missing file is not an error.
+        // The plan creates files only where none existed before, so no other file is removed.
         for rank in dead.iter().filter(|rank| plan.file_per_process || **rank == 0) {
             if plan.write && !plan.use_existing && !self.tool().is_mpi() {
                 let _ = fs::remove_file(plan.file_of(*rank, &self.seat.host));

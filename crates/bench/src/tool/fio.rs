@@ -4,7 +4,7 @@ use super::{Report, number, refused, words};
 use crate::io::plan::Plan;
 use serde_json::Value;
 
-/// Returns the parts of a plan that fio cannot follow.
+/// Returns the options of a plan that fio does not support.
 pub(super) fn problems(plan: &Plan) -> Vec<String> {
     refused(&[
         (plan.verify_write || plan.verify_read, "comparing (-W, -R) as IOR does"),
@@ -13,7 +13,7 @@ pub(super) fn problems(plan: &Plan) -> Vec<String> {
     ])
 }
 
-/// The program with its arguments, for data of this rank in this file.
+/// Returns fio's command line for the data of this rank in this file.
 pub(super) fn command(plan: &Plan, is_write: bool, file: &str, rank: u32) -> Vec<String> {
     let order = match (is_write, plan.random) {
         (true, false) => "write",
@@ -28,7 +28,7 @@ pub(super) fn command(plan: &Plan, is_write: bool, file: &str, rank: u32) -> Vec
     let mut all = words(["fio", "--name=skep", "--output-format=json", "--ioengine=psync"]);
     all.extend(words(["--thread", "--fallocate=none"]));
     all.extend([
-        // fio takes a colon as the end of the name.
+        // fio splits a list of file names at colons.
         format!("--filename={}", file.replace(':', "\\:")),
         format!("--rw={order}"),
         format!("--bs={}", plan.transfer_bytes),
@@ -42,9 +42,9 @@ pub(super) fn command(plan: &Plan, is_write: bool, file: &str, rank: u32) -> Vec
     all
 }
 
-/// Reads fio's JSON report.
+/// Parses fio's JSON report.
 pub(super) fn parse(text: &str, is_write: bool) -> Result<Report, String> {
-    // Notes may precede the report.
+    // Other messages may precede the report.
     let begin = text.find('{').ok_or("it printed no result")?;
     let mut values = serde_json::Deserializer::from_str(&text[begin..]).into_iter::<Value>();
     let value = match values.next() {

@@ -4,7 +4,7 @@ use super::{Report, number, refused, words};
 use crate::io::plan::Plan;
 use serde_json::Value;
 
-/// Returns the parts of a plan that IOR cannot follow.
+/// Returns the options of a plan that IOR does not support.
 pub(super) fn problems(plan: &Plan) -> Vec<String> {
     refused(&[
         (
@@ -17,14 +17,14 @@ pub(super) fn problems(plan: &Plan) -> Vec<String> {
     ])
 }
 
-/// The file's name, if it is the same on all hosts.
+/// Returns the file's name if it is the same on all hosts.
 fn file_name(plan: &Plan) -> Option<&str> {
     let (_, name) = plan.path.rsplit_once('/')?;
     (!name.contains("{host}")).then_some(name)
 }
 
-/// The program with its arguments; it writes results to `summary`. Each phase is one execution,
-/// which keeps the files.
+/// Returns IOR's command line for one phase. IOR writes its results to the file `summary`, and
+/// keeps the data files.
 pub(super) fn command(plan: &Plan, is_write: bool, summary: &str) -> Vec<String> {
     let mut all = words(["ior", "-a", "POSIX", "-k"]);
     let name = file_name(plan).unwrap_or_default();
@@ -53,7 +53,7 @@ pub(super) fn command(plan: &Plan, is_write: bool, summary: &str) -> Vec<String>
     all
 }
 
-/// Reads IOR's JSON summary.
+/// Parses IOR's JSON summary.
 pub(super) fn parse(text: &str, is_write: bool, total_bytes: u64) -> Result<Report, String> {
     let value: Value =
         serde_json::from_str(text).map_err(|error| format!("cannot read its results: {error}"))?;
@@ -64,7 +64,8 @@ pub(super) fn parse(text: &str, is_write: bool, total_bytes: u64) -> Result<Repo
     Ok(Report {
         bytes: total_bytes,
         operations: 0,
-        // Times have four digits, rates more.
+        // IOR prints times with only four digits, but rates with more, so the time follows from the
+        // rate.
         seconds: total_bytes as f64 / f64::from(1 << 20) / number(found, "bwMiB")?,
         open_s: number(found, "openTime")?,
         close_s: number(found, "closeTime")?,

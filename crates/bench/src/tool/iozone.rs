@@ -1,12 +1,12 @@
-//! IOzone's command line and results: one process each, in its throughput mode.
+//! IOzone's command line and results: one process per execution, in IOzone's throughput mode.
 
 use super::{Report, refused, words};
 use crate::io::plan::Plan;
 
-/// Smallest record; sizes are multiples of it.
+/// Smallest record size in bytes. All sizes must be multiples of it.
 const KIBIBYTE: u64 = 1024;
 
-/// Returns the parts of a plan that IOzone cannot follow.
+/// Returns the options of a plan that IOzone does not support.
 pub(super) fn problems(plan: &Plan) -> Vec<String> {
     refused(&[
         (!plan.file_per_process, "one file of all processes: ask for a file each (-F)"),
@@ -20,10 +20,11 @@ pub(super) fn problems(plan: &Plan) -> Vec<String> {
     ])
 }
 
-/// The program with its arguments, for one file, which it keeps.
+/// Returns IOzone's command line for one file. IOzone keeps the file.
 pub(super) fn command(plan: &Plan, is_write: bool, file: &str) -> Vec<String> {
     let test = if is_write { "0" } else { "1" };
-    // -+n: no second test over the existing file; -w: keep the file; -c: include the close.
+    // -+n: no second test on the existing file; -w: keep the file; -c: include the close in the
+    // time.
     let mut all = words(["iozone", "-i", test, "-t", "1", "-+n", "-w", "-c"]);
     let kibibytes = |bytes: u64| format!("{}k", bytes / KIBIBYTE);
     all.extend(["-r".to_owned(), kibibytes(plan.transfer_bytes)]);
@@ -38,7 +39,7 @@ pub(super) fn command(plan: &Plan, is_write: bool, file: &str) -> Vec<String> {
     all
 }
 
-/// Reads IOzone's output for people; it has none for programs.
+/// Parses IOzone's output for people, since it has no output for programs.
 pub(super) fn parse(text: &str, plan: &Plan, is_write: bool) -> Result<Report, String> {
     let title = if is_write { "initial writers" } else { "readers" };
     let is_line = |line: &&str| {

@@ -4,7 +4,7 @@ use super::{Report, words};
 use crate::metadata::plan::{OPERATIONS, Plan};
 use std::collections::BTreeMap;
 
-/// A part of a test: one execution of the program.
+/// A part of a test. Each part is one execution of mdtest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Create,
@@ -14,7 +14,7 @@ pub(super) enum Part {
 }
 
 impl Part {
-    /// Returns the part that has a phase.
+    /// Returns the part that contains a phase.
     pub(super) fn of(phase: &str) -> Option<Self> {
         let (_, act) = phase.rsplit_once('_')?;
         Some(match act {
@@ -36,7 +36,7 @@ impl Part {
     }
 }
 
-/// The program with its arguments, in the directory above `name`.
+/// Returns mdtest's command line. mdtest must run in the directory that contains `name`.
 pub(super) fn command(plan: &Plan, part: Part, name: &str) -> Vec<String> {
     let mut all = words(["mdtest", part.letter(), "-d", name]);
     let values = [
@@ -65,7 +65,7 @@ pub(super) fn command(plan: &Plan, part: Part, name: &str) -> Vec<String> {
     all
 }
 
-/// Reads mdtest's table. `counts` has the phases with their numbers of operations.
+/// Parses mdtest's table. `counts` lists the phases with their numbers of operations.
 pub(super) fn parse(
     text: &str,
     counts: &[(&'static str, u64)],

@@ -1,9 +1,9 @@
-//! MPI jobs: the number of processes, and their hosts.
+//! MPI jobs: how to start a number of processes on several hosts.
 
 use super::Assignment;
 use std::path::Path;
 
-/// Implementations of MPI whose options differ here.
+/// Implementations of MPI with different options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dialect {
     /// MPICH and its derivatives.
@@ -12,7 +12,7 @@ pub(super) enum Dialect {
 }
 
 impl Dialect {
-    /// Recognises an implementation by the output of `mpirun --version`.
+    /// Returns the implementation, by the output of `mpirun --version`.
     pub(super) fn of(version: &str) -> Self {
         if version.contains("Open MPI") || version.contains("OpenRTE") {
             Self::OpenMpi
@@ -22,15 +22,15 @@ impl Dialect {
     }
 }
 
-/// Whether ssh reaches a host; `mpirun` uses ssh by itself.
+/// Whether the launcher reaches a host over ssh, which `mpirun` uses by itself.
 fn is_remote(enter: &[String]) -> bool {
     enter.first().is_some_and(|word| word.ends_with("ssh"))
 }
 
-/// Returns the lines of a host file, if ssh reaches the hosts.
+/// Returns the contents of a host file, or `None` if no host is reached over ssh.
 ///
 /// # Errors
-/// If ssh reaches some hosts but not all: one job cannot start on both kinds.
+/// Fails if ssh reaches only some of the hosts: one MPI job cannot start processes on both kinds.
 pub(super) fn host_file(
     assignment: &Assignment,
     dialect: Dialect,
@@ -45,15 +45,15 @@ pub(super) fn host_file(
     }
     let each = assignment.processes / hosts.len().max(1) as u32;
     let line = |name: &str| match dialect {
-        // Hosts get processes in turn, until each has its share.
+        // Hydra assigns one process to each line in turn, and starts again at the first line.
         Dialect::Hydra => format!("{name}:1\n"),
         Dialect::OpenMpi => format!("{name} slots={each}\n"),
     };
     Ok(Some(hosts.iter().map(|host| line(&host.name)).collect()))
 }
 
-/// The command that starts a program with its arguments on all hosts: process 0 on the first, 1 on
-/// the second, and so on. Each works in its host's `directory`.
+/// Returns the command that starts a program on all hosts: process 0 on the first host, process 1
+/// on the second, and so on. Each process works in `directory`, as seen from its host.
 pub(super) fn command(
     assignment: &Assignment,
     program: &[String],
@@ -83,7 +83,7 @@ pub(super) fn command(
         }
         let count = if is_one { assignment.processes } else { 1 };
         words.extend(["-np".to_owned(), count.to_string(), "-wdir".into(), of(&host.name)]);
-        // `mpirun` itself runs on the first host.
+        // `mpirun` itself runs on the first host, so that host needs no prefix.
         if rank % hosts.len() > 0 {
             words.extend_from_slice(&host.enter);
         }

@@ -1,4 +1,4 @@
-//! `skep completion`: a script for a shell.
+//! `skep completion`: prints a completion script for a shell.
 
 use crate::help::{Example, examples};
 use clap::Command;

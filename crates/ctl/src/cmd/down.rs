@@ -19,12 +19,13 @@ pub(crate) struct DownArgs {
     data_dir: PathBuf,
 }
 
-/// The supervisor gives each kind of service time to end, and kills services that are late.
+/// Time limit for a cluster to stop. The limit exceeds the time after which the supervisor kills
+/// services that have not exited.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Interval between checks.
+/// Interval between checks whether the supervisor has exited.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The cluster, as JSON.
+/// The stopped cluster, as JSON.
 #[derive(Debug, Serialize)]
 struct ShutdownReport {
     data_dir: String,

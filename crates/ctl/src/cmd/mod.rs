@@ -1,5 +1,5 @@
-//! The commands. Each has one file with its arguments, help, examples and run function. The module
-//! of a noun lists its verbs.
+//! The commands. Each command has one file with its arguments, help, examples and run function. The
+//! module of a noun lists the subcommands of that noun.
 
 mod bench;
 mod client;
@@ -30,7 +30,7 @@ use skep_types::{Error, ErrorCode, Result};
 use std::future::Future;
 use std::process::ExitCode;
 
-/// Everything that `skep` can do.
+/// All commands of `skep`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     Up(up::UpArgs),
@@ -71,7 +71,8 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// Runs the command. `command` builds the whole command line, for the commands that print it.
+    /// Runs the command. `command` returns the definition of the whole command line, which `man`
+    /// and `completion` print.
     pub(crate) fn run(self, command: fn() -> Command) -> Result<ExitCode> {
         match self {
             Self::Up(args) => done(up::run(args)),
@@ -100,7 +101,7 @@ impl Verb {
     }
 }
 
-/// The exit code of a command that either succeeds or fails.
+/// Returns the exit code of a command that either succeeds or fails.
 fn done(result: Result<()>) -> Result<ExitCode> {
     result.map(|()| ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! Shared by the commands of all services: reads their settings from file and command line.
+//! Shared by the commands of all services: reads the settings from the file and the command line.
 
 use crate::output::{print, say};
 use serde::Serialize;
@@ -50,25 +50,25 @@ pub(super) struct ServiceArgs {
     pub(super) print_manual: bool,
 }
 
-/// The task of a service process.
+/// The task of a service process after it has loaded its settings.
 pub(super) enum Task<T> {
-    /// Nothing: the process has printed its settings.
+    /// Nothing more: the process has printed its settings.
     Done,
-    /// Make its directories.
+    /// Initialise the directories of the service, and exit.
     Initialise(T),
-    /// Serve.
+    /// Run the service.
     Serve(T),
 }
 
-/// A service that has targets.
+/// The functions of a service that has targets.
 pub(super) struct Service<T> {
-    /// Makes its directories.
+    /// Initialises the directories of the service.
     pub(super) initialise: fn(&T, JoinToken) -> Result<()>,
-    /// Serves until it is asked to end.
+    /// Runs the service until a signal ends it.
     pub(super) serve: fn(&T) -> Result<()>,
 }
 
-/// Runs the command of a service that has targets.
+/// Runs the command of a service that has targets: initialises it, or serves.
 pub(super) fn run_hosted<T: Settings>(args: &ServiceArgs, service: &Service<T>) -> Result<()> {
     match prepare::<T>(args, "targets")? {
         Task::Done => Ok(()),
@@ -82,8 +82,8 @@ pub(super) fn run_hosted<T: Settings>(args: &ServiceArgs, service: &Service<T>) 
     }
 }
 
-/// Loads the settings, and prints them if requested; otherwise starts logging. `targets` is the
-/// name of the setting behind `--target`.
+/// Loads the settings. Prints them if requested; otherwise starts logging. `targets` is the name of
+/// the setting that `--target` sets.
 pub(super) fn prepare<T: Settings>(args: &ServiceArgs, targets: &str) -> Result<Task<T>> {
     if args.print_sample {
         return say(&manual::sample::<T>()).map(|()| Task::Done);
@@ -126,7 +126,7 @@ fn overrides(args: &ServiceArgs, targets: &str) -> Result<Vec<(String, String)>>
                         option";
             return Err(Error::new(ErrorCode::Configuration, what));
         }
-        // A JSON list of texts is one of TOML, and holds any path.
+        // A JSON list of strings is also a TOML list, and escapes every path correctly.
         let list = serde_json::to_string(&args.target).expect("texts can be written");
         overrides.push((targets.to_owned(), list));
     }
@@ -141,7 +141,7 @@ pub(super) struct InitReport {
     pub(super) cluster: String,
 }
 
-/// Reports the initialised directories of a service.
+/// Prints the initialised directory of a service.
 fn report_init(kind: &'static str, directory: &Path, cluster: ClusterId) -> Result<()> {
     let directory = directory.display().to_string();
     print(&InitReport { kind, directory, cluster: cluster.to_string() }, |it| {
@@ -153,7 +153,7 @@ fn report_init(kind: &'static str, directory: &Path, cluster: ClusterId) -> Resu
     })
 }
 
-/// The token that `--init` needs.
+/// Returns the token that `--init` needs to join a cluster.
 fn token(args: &ServiceArgs) -> Result<JoinToken> {
     match (&args.token, &args.token_file) {
         (Some(text), _) => text.parse(),

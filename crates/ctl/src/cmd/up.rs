@@ -1,4 +1,4 @@
-//! `skep up`: a whole cluster on this host, from one command.
+//! `skep up`: starts a complete cluster on this host with one command.
 
 use super::mount::DEFAULT_TRANSPORT;
 use crate::help::{Example, examples};
@@ -65,8 +65,8 @@ pub(crate) struct UpArgs {
     in_background: bool,
 }
 
-/// Limit for the background process to start. Its own limits are shorter, and it reports a failure
-/// itself.
+/// Time limit for the background process to start. Its own time limits are shorter, so it normally
+/// reports a failure itself.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 pub(super) fn run(args: UpArgs) -> Result<()> {
@@ -92,7 +92,7 @@ pub(super) fn run(args: UpArgs) -> Result<()> {
         .parse::<skep_fuse::TransportChoice>()
         .map_err(|what| Error::new(ErrorCode::Configuration, what))?;
     let shape = {
-        // Only a supervisor may decide on the shape, so this takes its lock.
+        // Only a process that holds the supervisor's lock may decide on the shape.
         let _lock = layout.lock()?;
         layout.shape(WantedShape {
             metadata_targets: args.metadata_targets,
@@ -115,7 +115,7 @@ pub(super) fn run(args: UpArgs) -> Result<()> {
         set,
         in_foreground: !args.in_background,
     };
-    // SIGHUP: the terminal was closed.
+    // The terminal sends SIGHUP when it is closed.
     let signals = skep_env::Signals::take(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
     super::block_on(supervisor::run(plan, signals))
 }
@@ -124,7 +124,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|error| Error::from(error).within(path.display()))
 }
 
-/// Splits each setting into its scope (all services, a kind, or one service) and `key=value`.
+/// Splits each setting into its scope (all services, one kind, or one service) and `key=value`.
 fn parse_settings(texts: &[String], shape: &Shape) -> Result<Vec<(String, String)>> {
     let is_known = |of: &str| {
         ["management", "metadata", "storage", "all"].contains(&of)

@@ -1,4 +1,4 @@
-//! The processes of a cluster: starting, watching, ending.
+//! The processes of a cluster: starts, watches and ends them.
 
 use super::layout::Layout;
 use crate::program::program;
@@ -10,16 +10,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// Size at which the log file of a background process is renamed to `FILE.old`.
+/// Size at which the log file of a background process is renamed to `FILE.old` and a new one is
+/// started.
 pub(crate) const LOG_LIMIT: ByteSize = ByteSize(16 << 20);
-/// First pause before a process that died is restarted; it doubles with each death.
+/// First pause before a process that exited is restarted. The pause doubles with each exit.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// Longest pause.
+/// Upper limit of that pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// A process that ran this long has recovered: the next pause is the first again.
+/// Time for which a process must run to count as recovered: the next pause is [`FIRST_PAUSE`]
+/// again.
 const RECOVERED: Duration = Duration::from_secs(30);
 
-/// The role of a process, in the order of starting.
+/// The role of a process. Processes start in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
     Management,
@@ -31,24 +33,24 @@ pub(crate) enum Role {
 /// One process of the cluster.
 #[derive(Debug)]
 pub(crate) struct Service {
-    /// Name for people and for its directory: `storage-1`.
+    /// Name for people, and of its directory, such as `storage-1`.
     pub(crate) name: String,
     pub(crate) role: Role,
     arguments: Vec<String>,
     log: PathBuf,
-    /// Length of the log when the process was last started.
+    /// Length of the log file when the process was last started.
     log_start: u64,
     child: Option<Child>,
     started: Duration,
     pause: Duration,
     start_at: Option<Duration>,
     deaths: u32,
-    /// It ended by itself with exit code 0, and is not restarted.
+    /// Whether the process exited by itself with code 0. Such a process is not restarted.
     pub(crate) is_done: bool,
 }
 
 impl Service {
-    /// A process that is not started yet. It runs this program with these arguments.
+    /// Creates the record of a process that runs this program with `arguments`. Does not start it.
     pub(crate) fn new(layout: &Layout, role: Role, name: &str, arguments: Vec<String>) -> Self {
         Self {
             name: name.to_owned(),
@@ -65,7 +67,8 @@ impl Service {
         }
     }
 
-    /// Starts it, with its output appended to its log. `prepare` may change its command.
+    /// Starts the process, and appends its output to its log. `prepare` may change the command
+    /// before the start.
     pub(crate) fn start(&mut self, prepare: impl FnOnce(&mut Command)) -> Result<()> {
         let mut command = program();
         command.args(&self.arguments).stdin(Stdio::null());
@@ -82,19 +85,20 @@ impl Service {
         Ok(())
     }
 
-    /// Its process id, while it runs.
+    /// Returns the process id, or `None` while the process does not run.
     pub(crate) fn process(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
-    /// The exit status, if the process has ended since the last call.
+    /// Returns the exit status if the process has exited since the last call.
     pub(crate) fn take_end(&mut self) -> Option<ExitStatus> {
         let status = self.child.as_mut()?.try_wait().ok()??;
         self.child = None;
         Some(status)
     }
 
-    /// Records its death and the time of its restart. Returns a message with both.
+    /// Records the exit of the process, and schedules its restart. Returns a message with both for
+    /// people.
     pub(crate) fn note_death(&mut self, status: ExitStatus) -> String {
         let now = skep_env::now();
         if now - self.started > RECOVERED {
@@ -114,33 +118,33 @@ impl Service {
         line
     }
 
-    /// Whether it is time to start it again.
+    /// Whether the process has exited and the time of its restart has come.
     pub(crate) fn is_due(&self) -> bool {
         self.start_at.is_some_and(|due| skep_env::now() >= due)
     }
 
-    /// Postpones the next attempt after a failed start.
+    /// Postpones the next restart after an attempt to start the process failed.
     pub(crate) fn put_off(&mut self) {
         self.start_at = Some(skep_env::now() + self.pause);
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
 
-    /// Sends a signal, if the process runs.
+    /// Sends a signal to the process if it runs.
     pub(crate) fn signal(&mut self, signal: i32) {
         self.start_at = None;
         if let Some(process) = self.process() {
-            // The process may have ended a moment ago, which is the purpose.
+            // The process may have exited a moment ago, which is the purpose of the signal.
             let _ = skep_env::send_signal(process, signal);
         }
     }
 
-    /// The last lines that it logged since it was started.
+    /// Returns the last lines that the process has logged since it was started.
     pub(crate) fn tail(&self) -> String {
         tail(&self.log, self.log_start, 5)
     }
 
-    /// The error for a cluster whose start fails because this process ended, with the end of its
-    /// log.
+    /// Returns the error for a cluster that fails to start because this process exited. The error
+    /// has the last lines of the log.
     pub(crate) fn failed(&self, status: ExitStatus) -> Error {
         let tail = self.tail();
         Error::new(
@@ -155,7 +159,7 @@ impl Service {
     }
 }
 
-/// Opens a log for appending, and creates its directory.
+/// Opens a log file for appending. Creates the file and its directory if missing.
 pub(crate) fn open_log(path: &Path) -> Result<std::fs::File> {
     let named = |error: std::io::Error| Error::from(error).within(path.display());
     if let Some(parent) = path.parent() {
@@ -164,7 +168,7 @@ pub(crate) fn open_log(path: &Path) -> Result<std::fs::File> {
     OpenOptions::new().create(true).append(true).open(path).map_err(named)
 }
 
-/// How a process ended, for people.
+/// Describes for people how a process ended.
 pub(crate) fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (_, Some(signal)) => format!("signal {signal}"),
@@ -173,8 +177,8 @@ pub(crate) fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// The last lines of a text file after the byte `from`, indented. If the file has become shorter (a
-/// new log), the whole file counts.
+/// Returns the last lines of a text file after the byte `from`, indented. If the file has become
+/// shorter, a new log was started, and its whole content counts.
 pub(crate) fn tail(path: &Path, from: u64, lines: usize) -> String {
     let bytes = std::fs::read(path).unwrap_or_default();
     let start = usize::try_from(from).ok().filter(|from| *from <= bytes.len()).unwrap_or(0);

@@ -2,7 +2,7 @@
 //!
 //! `skep-cluster.json` stores the shape, so that a later `up` needs no options.
 //! `skep-processes.json` lists the running processes. A running supervisor holds the lock on
-//! `skep-up.lock`, which contains its process id.
+//! `skep-up.lock`, and stores its process id in that file.
 
 use serde::{Deserialize, Serialize};
 use skep_service::directory::TOKEN_FILE;
@@ -19,15 +19,15 @@ const LOCK_FILE: &str = "skep-up.lock";
 
 const PROCESSES_FILE: &str = "skep-processes.json";
 
-/// The numbers of services and targets.
+/// The numbers of services and targets of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Shape {
-    /// Metadata services, with one target each.
+    /// Number of metadata services. Each has one target.
     pub(crate) metadata_targets: u16,
-    /// Storage services.
+    /// Number of storage services.
     pub(crate) storage_services: u16,
-    /// Storage targets of each.
+    /// Number of storage targets of each storage service.
     pub(crate) targets_per_service: u16,
 }
 
@@ -38,7 +38,8 @@ impl Default for Shape {
 }
 
 impl Shape {
-    /// Kind and name of each metadata and storage service, in the order of starting.
+    /// Returns the kind and name of each metadata and storage service, in the order in which they
+    /// start.
     pub(crate) fn services(&self) -> impl Iterator<Item = (&'static str, String)> + use<> {
         let kinds = [("metadata", self.metadata_targets), ("storage", self.storage_services)];
         let names_of =
@@ -47,7 +48,8 @@ impl Shape {
     }
 }
 
-/// The numbers on the command line. `None` means as the cluster was created.
+/// The numbers that the command line requests. `None` means as the cluster was created, or the
+/// default for a new cluster.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct WantedShape {
     pub(crate) metadata_targets: Option<u16>,
@@ -55,10 +57,10 @@ pub(crate) struct WantedShape {
     pub(crate) targets_per_service: Option<u16>,
 }
 
-/// A data directory.
+/// The data directory of a cluster.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
-    /// Absolute.
+    /// Absolute path of the data directory.
     pub(crate) data: PathBuf,
 }
 
@@ -67,14 +69,14 @@ fn refused(what: impl Into<String>) -> Error {
 }
 
 impl Layout {
-    /// Opens the directory, and creates it if missing.
+    /// Opens the data directory. Creates it if missing.
     pub(crate) fn make(path: &Path) -> Result<Self> {
         let named = |error: std::io::Error| Error::from(error).within(path.display());
         std::fs::create_dir_all(path).map_err(named)?;
         Ok(Self { data: path.canonicalize().map_err(named)? })
     }
 
-    /// A directory that must exist.
+    /// Opens an existing data directory.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         if !path.exists() {
             let what = format!(
@@ -89,22 +91,22 @@ impl Layout {
         Ok(Self { data })
     }
 
-    /// Directory of a service, such as `storage-1`.
+    /// Returns the directory of a service, such as `storage-1`.
     pub(crate) fn service(&self, name: &str) -> PathBuf {
         self.data.join(name)
     }
 
-    /// Log of a service or of the mount.
+    /// Returns the path of the log of a service or of the mount.
     pub(crate) fn log(&self, name: &str) -> PathBuf {
         self.data.join("logs").join(format!("{name}.log"))
     }
 
-    /// The cluster's token.
+    /// Returns the path of the file with the token of the cluster.
     pub(crate) fn token(&self) -> PathBuf {
         self.data.join("management").join(TOKEN_FILE)
     }
 
-    /// User and group of the supervisor, whose lock this is.
+    /// Returns the user and group that own the lock file, and so run the supervisor.
     pub(crate) fn owner(&self) -> Result<(u32, u32)> {
         let path = self.data.join(LOCK_FILE);
         let named = |error: std::io::Error| Error::from(error).within(path.display());
@@ -118,13 +120,13 @@ impl Layout {
         replace_atomically(&self.data.join(PROCESSES_FILE), text.as_bytes())
     }
 
-    /// Names and ids of the processes that the supervisor stored. Empty if there is no such list.
+    /// Returns the names and process ids that the supervisor stored. Empty if there is no list.
     pub(crate) fn processes(&self) -> BTreeMap<String, u32> {
         let text = std::fs::read_to_string(self.data.join(PROCESSES_FILE)).unwrap_or_default();
         serde_json::from_str(&text).unwrap_or_default()
     }
 
-    /// Takes the lock of a supervisor.
+    /// Takes the lock that only one supervisor can hold.
     pub(crate) fn lock(&self) -> Result<SupervisorLock> {
         let path = self.data.join(LOCK_FILE);
         let named = |error: std::io::Error| Error::from(error).within(path.display());
@@ -156,7 +158,7 @@ impl Layout {
         Ok(SupervisorLock { _file: file })
     }
 
-    /// The process id of the running supervisor. `None` means that no supervisor runs.
+    /// Returns the process id of the running supervisor. `None` means that no supervisor runs.
     pub(crate) fn supervisor(&self) -> Result<Option<u32>> {
         let path = self.data.join(LOCK_FILE);
         let named = |error: std::io::Error| Error::from(error).within(path.display());
@@ -172,8 +174,8 @@ impl Layout {
         }
     }
 
-    /// The shape to start: that of the existing cluster, or `wanted` for a new one, which is then
-    /// stored. Storage services can be added later.
+    /// Returns the shape to start. An existing cluster keeps its shape, except that storage
+    /// services can be added. A new cluster gets the shape `wanted`. Stores the shape.
     pub(crate) fn shape(&self, wanted: WantedShape) -> Result<Shape> {
         let path = self.data.join(SHAPE_FILE);
         let known = match std::fs::read_to_string(&path) {
@@ -220,7 +222,7 @@ impl Layout {
         Ok(shape)
     }
 
-    /// Refuses a directory with files that are not part of a cluster.
+    /// Refuses a directory that contains files which are not part of a cluster.
     fn check_blank(&self) -> Result<()> {
         let ours = [LOCK_FILE, "logs", "lost+found"];
         let named = |error: std::io::Error| Error::from(error).within(self.data.display());
@@ -239,7 +241,7 @@ impl Layout {
     }
 }
 
-/// The lock of a running supervisor. Released when it is dropped or the process ends.
+/// The lock of a running supervisor. Released when this is dropped or when the process exits.
 #[derive(Debug)]
 pub(crate) struct SupervisorLock {
     _file: File,

@@ -2,7 +2,7 @@
 //!
 //! [`layout`] owns the data directory; [`children`] starts, watches and ends processes;
 //! [`ownership`] sets the owner of the root directory; [`supervisor`] runs a cluster from `up` to
-//! `down`; [`summary`] describes a running cluster. Services are separate processes of this
+//! `down`; [`summary`] describes a running cluster. Services are separate processes that run this
 //! program, with real sockets and directories.
 
 pub(crate) mod children;

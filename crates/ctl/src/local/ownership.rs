@@ -1,7 +1,8 @@
 //! Gives the root directory of a cluster on one host to the user that started it.
 //!
-//! Metadata creates the root directory with the owner root. Another user that runs `skep up` could
-//! not write to it, and could not change its owner, which only root may do.
+//! The metadata service creates the root directory with root as the owner. If another user runs
+//! `skep up`, that user could not write to the root directory, nor change its owner, which only
+//! root may do.
 
 use crate::access::{Access, PATIENCE};
 use skep_client::{Client, InodeAttributes, LogControl, Mount, MountOptions};

@@ -1,4 +1,4 @@
-//! Waits until another process reports that it is ready, with the protocol of `sd_notify(3)`.
+//! Waits for the report of another process that it is ready, with the protocol of `sd_notify(3)`.
 
 use skep_types::{Error, ErrorCode, Result};
 use std::os::linux::net::SocketAddrExt;
@@ -6,14 +6,14 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::process::Command;
 use std::time::Duration;
 
-/// First interval between checks.
+/// Minimum interval between checks.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Longest interval between checks.
+/// Maximum interval between checks.
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
-/// The interval is the elapsed time divided by this.
+/// Divisor: the interval is the elapsed time divided by this number, within the two limits.
 const PAUSES: u32 = 20;
 
-/// The socket on which child processes report that they are ready.
+/// The socket to which child processes send the report that they are ready.
 #[derive(Debug)]
 pub(crate) struct Readiness {
     socket: UnixDatagram,
@@ -29,12 +29,12 @@ impl Readiness {
         Ok(Self { socket, name })
     }
 
-    /// Sets the environment variable that names the socket for a child process.
+    /// Sets the environment variable that gives a child process the name of the socket.
     pub(crate) fn set_variable(&self, command: &mut Command) {
         command.env("NOTIFY_SOCKET", format!("@{}", self.name));
     }
 
-    /// Number of reports since the last call. Several children share the socket.
+    /// Returns the number of reports since the last call. Several children share the socket.
     pub(crate) fn take(&self) -> usize {
         let mut buffer = [0; 64];
         let mut count = 0;
@@ -44,8 +44,9 @@ impl Readiness {
         count
     }
 
-    /// Waits for a report, and returns the number of reports. Without `patience`, it waits without
-    /// limit. `has_ended` returns an error once no report can come.
+    /// Waits for a report, and returns the number of reports. Without `patience`, waits without a
+    /// time limit. The wait fails as soon as `has_ended` returns an error, which means that no
+    /// report can arrive any more.
     pub(crate) async fn wait(
         &self,
         patience: Option<Duration>,

@@ -1,5 +1,5 @@
-//! The summary of a running cluster on this host: processes, free space, and commands to try and to
-//! stop it.
+//! The summary of a running cluster on this host: its processes, its free space, and commands to
+//! try it and to stop it.
 
 use super::layout::Layout;
 use crate::access::ClusterArgs;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-/// The running cluster, as JSON.
+/// A running cluster, as JSON.
 #[derive(Debug, Serialize)]
 struct Summary {
     cluster: String,
@@ -75,7 +75,7 @@ fn as_text(summary: &Summary, map: &ClusterMap) -> String {
 fn services(map: &ClusterMap, processes: &BTreeMap<String, u32>) -> Vec<Service> {
     let servers = map.nodes.iter().filter(|node| node.kind != NodeKind::Client);
     let service = |node: &Node| {
-        // Management's node is called management-1, its directory management.
+        // The name of management's node is management-1; the name of its directory is management.
         let local = if node.kind == NodeKind::Management { "management" } else { &node.name };
         let targets = map.targets.iter().filter(|target| target.node == node.id);
         Service {
@@ -88,7 +88,7 @@ fn services(map: &ClusterMap, processes: &BTreeMap<String, u32>) -> Vec<Service>
     servers.map(service).collect()
 }
 
-/// The transport of the mount, from its log.
+/// Returns the transport of the mount, from the log of the mount.
 fn transport(layout: &Layout) -> Option<String> {
     let newest = layout.log("mount");
     let mut logs = [newest.clone(), newest.with_extension("log.old")].into_iter();
@@ -124,13 +124,13 @@ fn hints(layout: &Layout, mount_point: Option<&Path>, in_foreground: bool) -> St
     }
 }
 
-/// The name under which this program was started.
+/// Returns the name of this program, as the user called it.
 fn program() -> String {
     let called = std::env::args().next().unwrap_or_default();
     if called.is_empty() { "skep".into() } else { quoted(called) }
 }
 
-/// A path, quoted for a shell if necessary.
+/// Returns a path, quoted for a shell if necessary.
 fn quoted(path: String) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+:@,".contains(c);
     if path.chars().all(is_plain) { path } else { format!("'{}'", path.replace('\'', r"'\''")) }

@@ -1,5 +1,5 @@
 //! Runs a cluster on one host: initialises it if necessary, starts its processes in order, mounts
-//! it, restarts processes that die, and ends all in the opposite order.
+//! it, restarts processes that exit, and at last ends all processes in the opposite order.
 
 use super::children::{LOG_LIMIT, Role, Service, describe};
 use super::layout::{Layout, Shape, SupervisorLock};
@@ -19,40 +19,42 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long services may take to start.
+/// Time limit for all services to start.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// Time for services to end before they are killed. The mount waits for open files.
+/// Time limit for services to end, after which they are killed. The mount ends only after programs
+/// have closed their files.
 const END_PATIENCE: Duration = Duration::from_secs(20);
 /// Interval between checks of the children.
 const TICK: Duration = Duration::from_millis(50);
-/// The second Ctrl-C kills the processes.
+/// Number of signals after which the supervisor kills the processes: the second Ctrl-C.
 const SIGNALS_TO_KILL: u32 = 2;
 
-/// The request of `skep up`.
+/// The request of `skep up`: the cluster to run.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) layout: Layout,
     pub(crate) shape: Shape,
-    /// The mount point. `None` means no mount.
+    /// The mount point. `None` means that the cluster is not mounted.
     pub(crate) mount_point: Option<PathBuf>,
     pub(crate) transport: String,
-    /// Settings as `key=value`, with their scope: a kind of service, one service, or `all`.
+    /// Pairs of a scope and a setting as `key=value`. The scope is a kind of service, one service,
+    /// or `all`.
     pub(crate) set: Vec<(String, String)>,
-    /// Whether a terminal is attached, for Ctrl-C.
+    /// Whether the supervisor runs in a terminal, where Ctrl-C stops it.
     pub(crate) in_foreground: bool,
 }
 
-/// A running cluster.
+/// The state of a running cluster.
 struct Supervisor {
     plan: Plan,
     services: Vec<Service>,
     readiness: Readiness,
-    /// Number of signals to end.
+    /// Number of signals received so far that ask the supervisor to end.
     asked_to_end: Rc<Cell<u32>>,
     _lock: SupervisorLock,
 }
 
-/// Starts the cluster and keeps it running until a signal arrives.
+/// Starts the cluster, and keeps it running until a signal arrives.
 pub(crate) async fn run(plan: Plan, signals: skep_env::Signals) -> Result<()> {
     let lock = plan.layout.lock()?;
     let asked_to_end = Rc::new(Cell::new(0));
@@ -99,8 +101,8 @@ impl Supervisor {
             give_root_to(&access, uid, gid).await?;
         }
         if let Some(mount_point) = self.plan.mount_point.clone() {
-            // Creating a directory on a dead mount fails; the new mount process removes the dead
-            // mount.
+            // On a dead mount, creating the directory would fail. The new mount process removes the
+            // dead mount.
             if !is_mount_point(&mount_point) {
                 std::fs::create_dir_all(&mount_point)
                     .map_err(|error| Error::from(error).within(mount_point.display()))?;
@@ -118,7 +120,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Waits for the processes of a killed supervisor, which end by themselves after a while.
+    /// Waits for processes that a killed supervisor has left behind. These processes end by
+    /// themselves after a while.
     async fn await_former(&self) {
         let data = self.plan.layout.data.display().to_string();
         let is_ours = |process: &u32| {
@@ -143,7 +146,7 @@ impl Supervisor {
         ClusterArgs { cluster, token_file: None }.access(None)
     }
 
-    /// Command line of a service.
+    /// Returns the command line of a service.
     fn arguments(&self, kind: &str, name: &str) -> Vec<String> {
         let directory = self.plan.layout.service(name);
         let mut arguments = vec![
@@ -156,7 +159,7 @@ impl Supervisor {
             format!("node.log_limit={LOG_LIMIT}"),
         ];
         if kind != "management" {
-            // The name of the directory, independent of the order of registration.
+            // The name of the directory, which does not depend on the order of registration.
             arguments.extend(["--set".into(), format!("node.name={name}")]);
         }
         for target in self.targets(kind, name) {
@@ -169,7 +172,7 @@ impl Supervisor {
         arguments
     }
 
-    /// Directories of a service's targets.
+    /// Returns the directories of a service's targets.
     fn targets(&self, kind: &str, name: &str) -> Vec<PathBuf> {
         let count = match kind {
             "management" => 0,
@@ -195,7 +198,7 @@ impl Supervisor {
         .to_vec()
     }
 
-    /// Initialises the directories of a service, if necessary.
+    /// Initialises the directories of a service if they do not exist yet.
     fn initialise(&self, name: &str, token: Vec<String>) -> Result<()> {
         let kind = name.split('-').next().unwrap_or(name);
         let directory = self.plan.layout.service(name);
@@ -220,8 +223,8 @@ impl Supervisor {
         self.services.push(Service::new(&self.plan.layout, role, name, arguments));
     }
 
-    /// Starts the services that were added, and waits until `count` of them report that they are
-    /// ready.
+    /// Starts the services that have been added, and waits until `count` services report that they
+    /// are ready.
     async fn await_ready(&mut self, count: usize) -> Result<()> {
         let readiness = &self.readiness;
         for service in self.services.iter_mut().filter(|service| service.process().is_none()) {
@@ -266,7 +269,7 @@ impl Supervisor {
         Error::new(ErrorCode::TimedOut, what)
     }
 
-    /// Waits until all services and targets have registered, and formats the cluster if it is new.
+    /// Waits until all services and targets have registered. Formats the cluster if it is new.
     async fn await_registered(&self, access: &Access) -> Result<()> {
         let Shape { metadata_targets, storage_services, targets_per_service } = self.plan.shape;
         let wanted = [
@@ -303,7 +306,8 @@ impl Supervisor {
         }
     }
 
-    /// Stores the list of running processes.
+    /// Stores the list of running processes. A failed write is reported, but does not stop the
+    /// cluster.
     fn note_processes(&self) {
         let running = self.services.iter();
         let processes =
@@ -313,10 +317,11 @@ impl Supervisor {
         }
     }
 
-    /// Restarts services that die, until a signal to end arrives.
+    /// Restarts services that exit, until a signal to end arrives.
     async fn watch(&mut self) {
         while self.asked_to_end.get() == 0 {
-            // Drains the notifications of restarted and ending services.
+            // Drops the reports of restarted and ending services, so that the socket does not fill
+            // up.
             self.readiness.take();
             let mut has_changed = false;
             for service in &mut self.services {
@@ -355,7 +360,7 @@ impl Supervisor {
         }
     }
 
-    /// Ends all services, each before those that it depends on.
+    /// Ends all services. Each service ends before the services that it depends on.
     async fn end(&mut self) {
         for role in [Role::Mount, Role::Storage, Role::Metadata, Role::Management] {
             let of_role = |service: &&mut Service| service.role == role;
@@ -390,7 +395,7 @@ impl Supervisor {
                 skep_env::sleep(TICK).await;
             }
         }
-        // A killed mount leaves a dead mount point.
+        // A mount process that was killed leaves a dead mount behind.
         let was_mounted = self.services.iter().any(|service| service.role == Role::Mount);
         if let Some(mount_point) = self.plan.mount_point.as_ref().filter(|_| was_mounted)
             && is_mount_point(mount_point)
@@ -402,8 +407,8 @@ impl Supervisor {
     }
 }
 
-/// Prints an event for people. Ignores errors: a closed terminal must not end the supervisor. With
-/// JSON output, the summary is the only value.
+/// Prints an event for people. A failed write is ignored, since a closed terminal must not end the
+/// supervisor. With JSON output nothing is printed, since the summary must be the only value.
 fn print_line(text: &str) {
     if is_for_people() {
         let _ = say(text);

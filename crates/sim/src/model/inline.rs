@@ -6,7 +6,7 @@ use skep_types::{ErrorCode, FileKind, InodeId};
 use skep_wire::inline::{ReadInline, WriteInline};
 
 impl Model {
-    /// The file of a request for inline bytes up to `end`.
+    /// Returns the file of a request for inline bytes up to `end`.
     pub(super) fn inline_file(
         &self,
         inode: InodeId,
@@ -22,7 +22,7 @@ impl Model {
         if end > pattern.inline_bytes() { Err(ErrorCode::InvalidArgument) } else { Ok(found) }
     }
 
-    /// The outcome that a read would have now.
+    /// Returns the outcome that a read would have now.
     pub(super) fn read_inline(&self, it: &ReadInline) -> Outcome {
         let end = it.offset + u64::from(it.length);
         let bytes = &self.inline_file(it.inode, it.generation, end)?.inline;
@@ -32,14 +32,14 @@ impl Model {
 }
 
 impl Inode {
-    /// Changes the inline bytes, and removes zeros at their end.
+    /// Changes the inline bytes, and removes trailing zeros.
     pub(super) fn set_inline(&mut self, change: impl FnOnce(&mut Vec<u8>)) {
         change(&mut self.inline);
         let end = self.inline.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         self.inline.truncate(end);
     }
 
-    /// Applies a write.
+    /// Applies a write of inline bytes.
     pub(super) fn write_inline(&mut self, it: &WriteInline) {
         let (start, end) = (it.offset as usize, it.offset as usize + it.bytes.len());
         self.set_inline(|bytes| {

@@ -1,6 +1,6 @@
-//! The part of the reference model for locks. It decides whether a request may be refused because
-//! of another owner. The queues of waiters exist in the memory of targets only. The model has only
-//! the set of all waits that clients have ever requested.
+//! The part of the reference model for locks. The model decides whether a request may be refused
+//! because of another owner. The model does not have the queues of waiters, which exist only in the
+//! memory of targets. Instead, it has the set of all waits that clients have requested so far.
 
 use super::{Inode, LockWait, Model, Owner};
 use skep_cluster::lock_ranges::LockRanges;
@@ -8,7 +8,8 @@ use skep_types::{InodeId, SessionId};
 use skep_wire::file_locks::{HeldLock, LockKind, LockMode, LockRequest, SetLockReply};
 
 impl Model {
-    /// Checks a refusal: its conflict must be a lock that another owner holds or has waited for.
+    /// Checks a refused lock request: the conflict in the reply must be a lock that another owner
+    /// holds or has waited for.
     pub(super) fn check_conflict(
         &self,
         session: SessionId,
@@ -43,7 +44,8 @@ impl Model {
         self.inodes.get(&inode).is_some_and(|it| it.opens.contains_key(&session))
     }
 
-    /// Whether the requesting owner may itself be waited for: others have waited for its locks.
+    /// Whether another owner may wait for the requesting owner, because it has waited for a range
+    /// that the requesting owner has locked.
     pub(crate) fn may_be_waited_for(&self, session: SessionId, request: &LockRequest) -> bool {
         let owner = (session, request.kind, request.owner);
         let is_wanted = |(inode, by, start, end): &LockWait| {
@@ -67,8 +69,8 @@ fn is_blocked(inode: &Inode, session: SessionId, request: &LockRequest) -> bool 
     request.mode.is_some() && inode.locks.iter().any(is_in_the_way)
 }
 
-/// Sets or frees a lock according to the reply, and checks the reply: no lock is granted against
-/// one of another owner, and an unlock is not refused.
+/// Sets or releases a lock according to the reply. Checks that the reply grants no lock against the
+/// lock of another owner, and does not refuse an unlock.
 pub(super) fn lock(
     inode: &mut Inode,
     session: SessionId,
@@ -85,7 +87,7 @@ pub(super) fn lock(
     let ranges = inode.locks.entry(owner).or_default();
     match is_refused {
         false => ranges.set(request.start..request.end, request.mode),
-        // A refused conversion of a `flock` lock loses the old lock.
+        // A refused conversion of a `flock` lock also loses the old lock.
         true if request.kind == LockKind::Flock => *ranges = LockRanges::default(),
         true => {}
     }

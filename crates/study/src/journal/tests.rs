@@ -1,4 +1,4 @@
-//! The contents of a journal after interruptions, damage and full disks.
+//! Tests the contents of a journal after interruptions, damage and full disks.
 
 use super::*;
 use crate::record::CalibratedRecord;
@@ -31,7 +31,7 @@ fn plan() -> Plan {
     Plan::parse(PLAN).expect("a plan")
 }
 
-/// A journal with some records.
+/// Creates a journal with this number of records.
 fn filled(directory: &Path, records: u64) {
     let mut journal = Journal::create(directory, &study()).expect("made");
     for number in 0..records {
@@ -69,7 +69,7 @@ fn a_second_study_and_another_plan_are_refused() {
     assert_eq!(refused.code(), ErrorCode::Configuration);
     assert!(refused.context().contains("another plan"), "{refused}");
     assert_eq!(std::fs::read(scratch.path().join(FILE)).expect("a file"), before, "untouched");
-    // Comments and the order of keys are no difference.
+    // Plans that differ only in comments and the order of keys are the same plan.
     let same = Plan::parse(&format!("# the same\n{PLAN}")).expect("a plan");
     Journal::resume(scratch.path(), &same).expect("the same plan");
     let missing = read(&scratch.path().join("none")).expect_err("none");
@@ -102,7 +102,8 @@ fn a_later_version_is_not_misread() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Wherever the last line is cut off, all before it are there, and a new one takes its place.
+    /// Wherever the last line is cut off, all earlier records are kept, and a new record replaces
+    /// the incomplete one.
     #[test]
     fn a_torn_last_line_costs_itself_alone(cut in 1_u64..100) {
         let scratch = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! Contradictions within a plan, and between a plan and a system.
+//! Checks a plan for contradictions, in itself and with a system.
 
 use super::values::wrong;
 use super::{Condition, Experiment, Level, Plan, Targets};
@@ -8,10 +8,10 @@ use skep_types::{Error, Result, size};
 /// The system on which a plan will run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct System {
-    /// Client hosts.
+    /// Number of client hosts.
     pub hosts: u32,
-    /// Storage targets of each server; `None` where the file system doesn't report them, as others
-    /// than Skep.
+    /// Number of storage targets of each server. `None` if the file system does not report them,
+    /// which only Skep does.
     pub targets_per_server: Option<Vec<u32>>,
 }
 
@@ -25,7 +25,7 @@ fn of(experiment: &Experiment) -> impl FnOnce(Error) -> Error {
     move |error| error.within(format!("experiment \"{name}\""))
 }
 
-/// Checks a plan alone.
+/// Checks a plan without a system.
 pub(super) fn plan(plan: &Plan) -> Result<()> {
     if plan.experiments.is_empty() {
         return Err(wrong("the plan has no experiment: write at least one [[experiment]]"));
@@ -68,8 +68,8 @@ pub(super) fn plan(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Whether the data of an application can be divided over its processes. Levels that calibration
-/// finds are checked for each candidate.
+/// Checks that the data of an application can be divided evenly over its processes. Values that
+/// calibration finds are checked for each candidate.
 fn shares(plan: &Plan, condition: &Condition) -> Result<()> {
     let calibration = &plan.calibration;
     let sizes = match condition.data_bytes {

@@ -1,5 +1,5 @@
-//! From TOML to a [`Plan`]: keys, defaults, and the values that experiments inherit from the top
-//! level.
+//! Converts a TOML document to a [`Plan`]: keys, defaults, and the values that experiments inherit
+//! from the top level.
 
 use super::values::{bytes, list, name, number, span, word, wrong};
 use super::{Access, Calibration, Experiment, Factors, Lab, Level, Operation, Plan, Targets};
@@ -9,7 +9,7 @@ use skep_types::{Chooser, Result};
 use std::time::Duration;
 use toml::Value;
 
-/// The file.
+/// The document at the top level.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Document {
@@ -125,7 +125,8 @@ fn wait(texts: &[String]) -> Result<(Duration, Duration)> {
     }
 }
 
-/// The values of all factors: those of the experiment, else of the plan, else the default.
+/// Returns the values of all factors. A factor that the experiment does not set has the value of
+/// the plan, and otherwise its default.
 fn factors(own: &FactorKeys, plan: &FactorKeys) -> Result<Factors> {
     macro_rules! values {
         ($field:ident, $key:literal, $default:expr, $one:expr) => {
@@ -169,7 +170,7 @@ fn hosts(value: &Value) -> Result<u32, String> {
     number(value, 1, u32::from(u16::MAX))
 }
 
-/// The word of a chooser.
+/// Parses the name of a chooser.
 fn chooser(value: &Value) -> Result<String, String> {
     let words = Chooser::ALL.map(|(_, word)| (word, word));
     word(value, &words).map(str::to_owned)

@@ -1,4 +1,4 @@
-//! Reading of plans, and the refusal of wrong ones.
+//! Tests that plans are read, and that wrong plans are refused.
 
 use super::*;
 use skep_types::ErrorCode;
@@ -6,7 +6,7 @@ use skep_types::ErrorCode;
 const START: &str = "name = 'x'\ntitle = 'a title'\n";
 const EXPERIMENT: &str = "[[experiment]]\nname = 'one'\ntitle = 'asks'\n";
 
-/// A plan whose experiment has these factors.
+/// Parses a plan with one experiment that has these factors.
 fn with(factors: &str) -> Result<Plan> {
     Plan::parse(&format!("{START}{EXPERIMENT}[experiment.factors]\n{factors}"))
 }
@@ -58,7 +58,7 @@ fn conditions_are_the_product_of_all_factors() {
     assert_eq!(conditions.len(), 48, "each is another");
 }
 
-/// Checks that the error contains each of the words.
+/// Checks that a plan is refused with an error that contains each of the words.
 fn refused(plan: Result<Plan>, words: &[&str]) {
     let error = plan.expect_err("it contradicts itself");
     assert_eq!(error.code(), ErrorCode::Configuration);
@@ -94,7 +94,7 @@ fn contradictions_between_keys_are_refused_with_the_way_out() {
             &["`data-size`", "100MiB", "`hosts` 3", "`processes` 8", "multiple of 24MiB"][..],
         ),
         ("data-size = '4MiB'\nhosts = 8", &["`data-size`", "multiple of 64MiB"]),
-        // The size that calibration finds may be any of its candidates.
+        // Calibration may find any of the candidate sizes, so each of them is checked.
         ("hosts = 3", &["`data-size`", "256MiB", "`hosts` 3"]),
         (
             "targets = 'shared'\napplications = 2\ncount = 4\nchooser = 'balanced'",

@@ -1,15 +1,15 @@
-//! Single values of a plan: from TOML to typed values, with errors that name the key.
+//! Converts single values of a plan from TOML to typed values, with errors that name the key.
 
 use skep_types::{Error, ErrorCode, Result, size};
 use std::time::Duration;
 use toml::Value;
 
-/// Returns the error of a plan.
+/// Returns an error about a plan.
 pub(super) fn wrong(what: impl Into<String>) -> Error {
     Error::new(ErrorCode::Configuration, what)
 }
 
-/// The values of a factor: one, or a list of different ones.
+/// Returns the values of a factor: one value, or a list of values that must differ.
 pub(super) fn list<T: PartialEq>(
     key: &str,
     value: &Value,
@@ -34,7 +34,7 @@ pub(super) fn list<T: PartialEq>(
     Ok(values)
 }
 
-/// A whole number within bounds.
+/// Parses a whole number from `least` to `most`.
 pub(super) fn number(value: &Value, least: u32, most: u32) -> Result<u32, String> {
     let number = value.as_integer().and_then(|number| u32::try_from(number).ok());
     number
@@ -42,7 +42,7 @@ pub(super) fn number(value: &Value, least: u32, most: u32) -> Result<u32, String
         .ok_or_else(|| format!("{value} is no whole number from {least} to {most}"))
 }
 
-/// A size in bytes, not zero.
+/// Parses a size in bytes, which must not be zero.
 pub(super) fn bytes(value: &Value) -> Result<u64, String> {
     let parsed = match value {
         Value::Integer(number) => u64::try_from(*number).ok(),
@@ -54,7 +54,7 @@ pub(super) fn bytes(value: &Value) -> Result<u64, String> {
         .ok_or_else(|| format!("invalid size {value}: expected a number or a text like \"256MiB\""))
 }
 
-/// Returns the value for one of several words.
+/// Returns the value for one of the words in `all`.
 pub(super) fn word<T: Copy>(value: &Value, all: &[(&str, T)]) -> Result<T, String> {
     let found = all.iter().find(|(word, _)| value.as_str() == Some(word));
     found.map(|(_, meaning)| *meaning).ok_or_else(|| {
@@ -63,7 +63,7 @@ pub(super) fn word<T: Copy>(value: &Value, all: &[(&str, T)]) -> Result<T, Strin
     })
 }
 
-/// A duration: `90s`, `30min`, `0s`.
+/// Parses a duration such as `90s`, `30min` or `0s`.
 pub(super) fn span(text: &str) -> Option<Duration> {
     let end = text.find(|letter: char| !letter.is_ascii_digit())?;
     let number: u64 = text[..end].parse().ok()?;
@@ -76,7 +76,7 @@ pub(super) fn span(text: &str) -> Option<Duration> {
     }
 }
 
-/// A name that is usable in file names.
+/// Checks that a name is usable in file names.
 pub(super) fn name(key: &str, text: &str) -> Result<String> {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     match !text.is_empty() && text.len() <= 64 && text.bytes().all(is_plain) {

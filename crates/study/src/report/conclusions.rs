@@ -1,6 +1,7 @@
-//! The conclusions of a report, in words; each sentence has the numbers on which it rests.
+//! The conclusions of a report, in sentences. Each has the numbers on which it is based.
 //!
-//! Each rule stands beside its code. Where results don't support a sentence, there is none.
+//! The doc comment of each function states its rule. If the results do not support a sentence, it
+//! is omitted.
 
 mod limits;
 
@@ -11,38 +12,39 @@ use serde::Serialize;
 use skep_types::size;
 use std::collections::BTreeMap;
 
-/// A mean that is less than this share below the best one is as good.
+/// Maximum fraction by which a mean may be below the best mean to count as equally good.
 const AS_GOOD: f64 = 0.05;
-/// A difference counts if its probability by chance is below this, and if it is large enough.
+/// Significance level: a difference counts only if its p-value is below this, and if it is large
+/// enough.
 const SIGNIFICANT: f64 = 0.05;
-/// Smallest share that counts as a difference: with many runs that hardly scatter, any difference
-/// would be significant.
+/// Minimum fraction that counts as a difference. With many runs of little variance, even a tiny
+/// difference would be significant.
 const LEAST: f64 = 0.01;
-/// A value counts as a drop if its bandwidth is lower than that of a smaller and of a larger value
-/// by this share.
+/// Minimum fraction by which the bandwidth of a value must be below that of a smaller and of a
+/// larger value to count as a drop.
 const DIP: f64 = 0.15;
 
-/// A sentence, or several, on one subject.
+/// One or more sentences on one subject.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Conclusion {
-    /// Its subject: `limit`, `modes`, or a factor of plans.
+    /// The subject: `limit`, `modes`, or a factor of plans.
     pub about: &'static str,
-    /// The experiment from which it follows.
+    /// Name of the experiment that supports the conclusion.
     pub experiment: String,
     /// The sentences.
     pub text: String,
-    /// The numbers behind them.
+    /// The numbers on which the sentences are based.
     pub figures: Vec<Figure>,
 }
 
-/// A number behind a conclusion.
+/// A number on which a conclusion is based.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
-    /// Its meaning.
+    /// Meaning of the number.
     pub what: String,
-    /// Its value.
+    /// Value of the number.
     pub value: f64,
-    /// Its unit: `MiB/s`, `%`, or empty.
+    /// Unit of the number: `MiB/s`, `%`, or empty.
     pub unit: &'static str,
 }
 
@@ -58,7 +60,7 @@ fn number(what: impl Into<String>, value: f64) -> Figure {
     Figure { what: what.into(), value, unit: "" }
 }
 
-/// Returns all conclusions.
+/// Returns all conclusions that the results support.
 pub(super) fn draw(
     experiments: &[ExperimentReport],
     calibrated: Option<&CalibratedRecord>,
@@ -99,8 +101,8 @@ fn first_step(found: &CalibratedRecord) -> Conclusion {
     }
 }
 
-/// Groups that differ in one factor only, in the order of that factor's numbers, with the words for
-/// the other factors.
+/// Returns lists of groups that differ in `factor` only, in ascending order of its values. Each
+/// list has a label with the values of the other factors.
 fn lines(experiment: &ExperimentReport, factor: Factor) -> Vec<(String, Vec<&Group>)> {
     if !experiment.varied.contains(&factor) {
         return vec![];
@@ -129,7 +131,7 @@ fn best<'a>(line: &[&'a Group]) -> &'a Group {
     best
 }
 
-/// The first group whose mean is as good as the best.
+/// Returns the first group whose mean is as good as the best mean.
 fn first_as_good<'a>(line: &[&'a Group]) -> &'a Group {
     let enough = best(line).summary.mean * (1.0 - AS_GOOD);
     line.iter().find(|group| group.summary.mean >= enough).copied().unwrap_or(best(line))
@@ -148,13 +150,13 @@ fn among(common: &str) -> String {
     if common.is_empty() { String::new() } else { format!(" ({common})") }
 }
 
-/// Whether two groups differ: significantly, and by enough to matter.
+/// Whether two groups differ significantly, and by enough to matter.
 pub(super) fn is_difference(welch: &Welch) -> bool {
     let gain = welch.gain.abs().max((1.0 / (1.0 + welch.gain) - 1.0).abs());
     welch.p < SIGNIFICANT && gain >= LEAST
 }
 
-/// A share more or less, in words: `3 % more than shared`, `as much as shared`.
+/// Describes a gain or loss in words: `3 % more than shared`, `as much as shared`.
 pub(super) fn against(share: f64, other: &str) -> String {
     match share {
         share if share >= LEAST => format!("{:.0} % more than {other}", share * 100.0),
@@ -163,8 +165,9 @@ pub(super) fn against(share: f64, other: &str) -> String {
     }
 }
 
-/// The best chooser: the one with the highest mean over all other factors, if it gains more than 5
-/// % somewhere, significantly. The sentence names the largest gain.
+/// Names the best chooser: the one with the highest mean over all other factors, if it gains more
+/// than 5 % for some combination of these, and the gain is significant. The sentence names the
+/// largest gain.
 fn chooser(experiment: &ExperimentReport) -> Option<Conclusion> {
     if !experiment.varied.contains(&Factor::Chooser) {
         return None;
@@ -206,7 +209,8 @@ fn chooser(experiment: &ExperimentReport) -> Option<Conclusion> {
     Some(conclusion("chooser", experiment, text, figures))
 }
 
-/// The best number of targets: the smallest that is as good as the best, with the best chooser.
+/// Names the best number of targets: the smallest that is as good as the best, with the best
+/// chooser.
 fn count(experiment: &ExperimentReport) -> Option<Conclusion> {
     let lines = lines(experiment, Factor::Count);
     let (common, line) =
@@ -241,7 +245,7 @@ fn mean_of(line: &[&Group]) -> f64 {
     mean(&line.iter().map(|group| group.summary.mean).collect::<Vec<_>>())
 }
 
-/// The value of a factor from which on bandwidth is as good as the best.
+/// Names the smallest value of a factor from which bandwidth is as good as the best.
 fn levels_off(experiment: &ExperimentReport, factor: Factor) -> Option<Conclusion> {
     let lines = lines(experiment, factor);
     let (common, line) =
@@ -266,7 +270,7 @@ fn levels_off(experiment: &ExperimentReport, factor: Factor) -> Option<Conclusio
     Some(conclusion(factor.word(), experiment, text, figures))
 }
 
-/// Values whose bandwidth is more than 15 % below that of a smaller and of a larger value.
+/// Names values whose bandwidth is more than 15 % below that of a smaller and of a larger value.
 fn dips(line: &[&Group], factor: Factor, figures: &mut Vec<Figure>) -> String {
     let highest = |part: &[&Group]| part.iter().map(|it| it.summary.mean).fold(0.0, f64::max);
     let mut text = String::new();
@@ -284,7 +288,8 @@ fn dips(line: &[&Group], factor: Factor, figures: &mut Vec<Figure>) -> String {
     text
 }
 
-/// Shared or separate targets, N-1 or N-N, writing or reading: two means and Welch's test.
+/// Compares the two values of a factor that is neither a number nor the chooser: shared or separate
+/// targets, N-1 or N-N, writing or reading. Gives two means and the result of Welch's test.
 fn two_ways(experiment: &ExperimentReport, it: &Comparison) -> Option<Conclusion> {
     if it.factor == Factor::Chooser || it.factor.is_number() {
         return None;
@@ -326,12 +331,12 @@ fn two_ways(experiment: &ExperimentReport, it: &Comparison) -> Option<Conclusion
     Some(conclusion(it.factor.word(), experiment, text, figures))
 }
 
-/// A probability for people.
+/// Formats a p-value for people.
 fn chance(p: f64) -> String {
     if p < 0.0001 { "p < 0.0001".to_owned() } else { format!("p = {p:.4}") }
 }
 
-/// The sum of several applications, compared with one application.
+/// Compares the aggregate bandwidth of several applications with that of one application.
 fn applications(experiment: &ExperimentReport) -> Option<Conclusion> {
     let lines = lines(experiment, Factor::Applications);
     let mut figures = Vec::new();
@@ -347,7 +352,7 @@ fn applications(experiment: &ExperimentReport) -> Option<Conclusion> {
             figures.push(bandwidth(format!("together, {what}"), group.summary.mean));
             figures.push(bandwidth(format!("each, {what}"), group.mean_of_each_application));
         }
-        // With too few runs there is no test, and no difference is claimed.
+        // With too few runs there is no test result, and no difference is claimed.
         let growth = found.filter(is_difference).map_or(0.0, |it| it.gain);
         figures.extend(found.map(|it| number(format!("p of these{}", among(common)), it.p)));
         sentences.push(format!(
@@ -361,7 +366,7 @@ fn applications(experiment: &ExperimentReport) -> Option<Conclusion> {
     (!text.is_empty()).then(|| conclusion("applications", experiment, text, figures))
 }
 
-/// Two modes, and whether the allocation explains them.
+/// Whether a group has two modes, and whether the allocation explains them.
 fn modes(experiment: &ExperimentReport, group: &Group) -> Option<Conclusion> {
     let found = group.bimodality.filter(|it| it.is_bimodal)?;
     let [low, high] = found.modes;
@@ -398,7 +403,7 @@ fn modes(experiment: &ExperimentReport, group: &Group) -> Option<Conclusion> {
     Some(conclusion("modes", experiment, text, figures))
 }
 
-/// Whether the allocation of a file matters, where the modes of the results don't show it.
+/// Whether the allocation of a file matters, if the results do not have two modes.
 fn allocations(experiment: &ExperimentReport) -> Option<Conclusion> {
     let mut figures = Vec::new();
     let (mut alike, mut different) = (Vec::new(), Vec::new());

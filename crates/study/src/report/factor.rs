@@ -1,4 +1,4 @@
-//! The factors of a plan, as reports name them.
+//! The factors of a plan, and how reports name them.
 
 use crate::record::Settings;
 use serde::Serialize;
@@ -22,7 +22,7 @@ pub enum Factor {
 }
 
 impl Factor {
-    /// All factors; the first one that varies is the axis of figures.
+    /// All factors. The first one that varies is the axis of the figures.
     pub const ALL: [Self; 10] = [
         Self::Count,
         Self::Hosts,
@@ -36,7 +36,7 @@ impl Factor {
         Self::Operation,
     ];
 
-    /// Its key in plans.
+    /// Returns the key of the factor in plans.
     pub fn word(self) -> &'static str {
         match self {
             Self::Count => "count",
@@ -52,7 +52,7 @@ impl Factor {
         }
     }
 
-    /// Its unit, for the axis of a figure.
+    /// Returns the label of the axis of a figure, with the unit.
     pub fn axis(self) -> &'static str {
         match self {
             Self::Count => "targets of each file",
@@ -68,12 +68,12 @@ impl Factor {
         }
     }
 
-    /// Whether its values are numbers.
+    /// Whether the values of the factor are numbers.
     pub fn is_number(self) -> bool {
         !matches!(self, Self::Chooser | Self::Targets | Self::Access | Self::Operation)
     }
 
-    /// Its value in a condition, for people.
+    /// Returns the value of the factor in a condition, for people.
     pub fn text(self, settings: &Settings) -> String {
         let bytes = |bytes| {
             let (number, unit) = size::whole(bytes);
@@ -94,7 +94,8 @@ impl Factor {
         }
     }
 
-    /// Its value in a condition as a number, to sort by; 0 where it is not a number.
+    /// Returns the value of the factor in a condition as a number to sort by; 0 if it is not a
+    /// number.
     pub fn number(self, settings: &Settings) -> u64 {
         match self {
             Self::Count => u64::from(settings.count.unwrap_or(0)),

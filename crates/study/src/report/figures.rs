@@ -1,4 +1,5 @@
-//! Figures as SVG: all points with their means, and box plots by count, by hosts, by allocation.
+//! The figures as SVG: all points with their means, and box plots by number of targets, by number
+//! of hosts and by allocation.
 
 use super::{ExperimentReport, Factor, Group, label, mib};
 use crate::record::MinMax;
@@ -14,7 +15,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 const SIZE: (u32, u32) = (900, 420);
-/// Okabe and Ito's colours, which people with colour blindness can tell apart.
+/// The colours of Okabe and Ito, which colour-blind people can distinguish.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -28,15 +29,15 @@ const COLOURS: [RGBColor; 7] = [
 /// A drawn figure.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Drawn {
-    /// Its file name.
+    /// File name of the figure.
     pub(super) file: String,
-    /// Its title.
+    /// Title of the figure.
     pub(super) caption: String,
-    /// The picture.
+    /// The picture as SVG.
     pub(super) svg: String,
 }
 
-/// The values at one position of the axis in one series.
+/// The values of one series at one position of the axis.
 struct Cell {
     place: usize,
     series: usize,
@@ -53,7 +54,7 @@ struct Layout {
     cells: Vec<Cell>,
 }
 
-/// File names of an experiment's figures.
+/// Returns the file names of an experiment's figures.
 pub(super) fn names(experiment: &ExperimentReport) -> Vec<String> {
     let kinds = ["points", "boxes", "allocations"];
     let of = |kind: &str| format!("{}-{kind}.svg", experiment.name);
@@ -61,7 +62,7 @@ pub(super) fn names(experiment: &ExperimentReport) -> Vec<String> {
     kinds[..count].iter().map(|kind| of(kind)).collect()
 }
 
-/// All figures of an experiment.
+/// Draws all figures of an experiment.
 pub(super) fn draw(experiment: &ExperimentReport) -> Result<Vec<Drawn>> {
     let along = by_axis(experiment);
     let [points, boxes] = [Style::Points, Style::Boxes].map(|style| picture(&along, style));
@@ -111,9 +112,9 @@ fn by_axis(experiment: &ExperimentReport) -> Layout {
     Layout { axis: experiment.axis.axis().to_owned(), places, series, cells }
 }
 
-/// Results by allocation, where there are several; one series for each combination of the other
-/// factors. Chooser and count are left out: the same allocation counts as one, in whatever way it
-/// arose.
+/// Returns the figure with results by allocation, if there are several allocations. Each
+/// combination of the other factors is one series, except that chooser and number of targets are
+/// ignored: it does not matter how an allocation arose.
 fn by_allocation(experiment: &ExperimentReport) -> Option<Layout> {
     let is_other = |it: &&Factor| !matches!(it, Factor::Count | Factor::Chooser);
     let others: Vec<Factor> = experiment.varied.iter().filter(is_other).copied().collect();
@@ -223,7 +224,7 @@ fn render(
     Ok(())
 }
 
-/// An axis of positions with a label below each.
+/// The labels of an axis with one position per label.
 struct Axis(Vec<String>);
 
 impl Ranged for Axis {
@@ -252,7 +253,7 @@ impl ValueFormatter<f64> for Axis {
 
 type Mark<'a> = DynElement<'static, SVGBackend<'a>, (f64, f64)>;
 
-/// The part of the axis that belongs to a cell.
+/// Returns the part of the axis that belongs to a cell.
 fn slot(cell: &Cell, series: usize) -> Range<f64> {
     let width = 0.8 / series as f64;
     let begin = cell.place as f64 - 0.4 + width * cell.series as f64;
@@ -263,7 +264,7 @@ fn middle(slot: &Range<f64>) -> f64 {
     f64::midpoint(slot.start, slot.end)
 }
 
-/// Points side by side in the order of their measurement, and a line at their mean.
+/// Draws points next to each other in the order of their measurement, and a line at their mean.
 fn points(cell: &Cell, slot: &Range<f64>, colour: RGBColor, marks: &mut Vec<Mark<'_>>) {
     let count = cell.values.len() as f64;
     for (index, value) in cell.values.iter().enumerate() {
@@ -276,7 +277,7 @@ fn points(cell: &Cell, slot: &Range<f64>, colour: RGBColor, marks: &mut Vec<Mark
     marks.push(PathElement::new(stroke, BLACK.stroke_width(2)).into_dyn());
 }
 
-/// Box, median, whiskers and the outliers; the mean as a small cross.
+/// Draws a box with median, whiskers and outliers, and the mean as a small cross.
 fn boxes(cell: &Cell, slot: &Range<f64>, colour: RGBColor, marks: &mut Vec<Mark<'_>>) {
     let it = &cell.summary;
     let pad = (slot.end - slot.start) * 0.12;

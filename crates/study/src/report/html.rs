@@ -1,4 +1,4 @@
-//! The report as one page that needs no network: text, tables, and figures within it.
+//! The report as one page that needs no network: text, tables, and embedded figures.
 
 use super::figures::Drawn;
 use super::{Conclusion, ExperimentReport, Group, InvalidRun, Report, mib};
@@ -15,12 +15,12 @@ const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:62rem;mar
     padding:1rem;overflow:auto}li{margin:.6rem 0}details{color:#555;font-size:13px}\
     .note{background:#fff6e0;padding:.6rem 1rem}";
 
-/// Escapes text for the page.
+/// Escapes text for HTML.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// The whole page.
+/// Returns the complete page.
 pub(super) fn page(contents: &Contents, report: &Report, figures: &[Drawn]) -> String {
     let mut page = String::new();
     let title = escaped(&report.title);
@@ -97,7 +97,7 @@ fn heading(report: &Report) -> String {
     text
 }
 
-/// Each record of a run that didn't count.
+/// Returns a table with each record of an invalid run.
 fn invalid(report: &Report) -> String {
     if report.invalid.is_empty() {
         return String::new();
@@ -241,7 +241,7 @@ fn compared_pair(page: &mut String, pair: &str, among: &str, runs: [usize; 2], w
     );
 }
 
-/// Explains the words of the report. All bandwidths are in MiB/s (2^20 bytes).
+/// Explains the terms of the report. All bandwidths are in MiB/s (2^20 bytes).
 fn method() -> &'static str {
     "<p>Bandwidths are in MiB/s (2<sup>20</sup> bytes). That of a run is the bytes of all its \
      applications over the time from the first begin to the last end (Eq. 1 of Boito, Pallez, \

@@ -1,4 +1,4 @@
-//! All results as CSV, one run a line, for other programs.
+//! All results as CSV for other programs, with one run per line.
 
 use crate::journal::Contents;
 use crate::record::{Record, RunRecord};
@@ -21,8 +21,8 @@ pub(super) fn csv(contents: &Contents) -> String {
     text
 }
 
-/// Only the last value may contain a comma or a quotation mark: plan names cannot, and the other
-/// values are numbers and fixed words.
+/// Appends the line of a run. Only the last value may contain a comma or a quotation mark: names in
+/// plans cannot, and the other values are numbers and fixed words.
 fn line(text: &mut String, kind: &str, run: &RunRecord) {
     let it = &run.settings;
     let min_max = run.allocation();

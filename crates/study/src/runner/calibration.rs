@@ -1,8 +1,9 @@
-//! The first step: from which data size, and from how many client hosts on, bandwidth doesn't grow.
+//! Calibration, the first step of a study: finds the data size and the number of client hosts
+//! beyond which bandwidth does not grow.
 //!
-//! Calibration tries sizes from small to large with the largest number of hosts in the plan, then
-//! numbers of hosts with the size that it found. Each search ends where two more steps gain
-//! nothing.
+//! Calibration first tries data sizes in ascending order, with the largest number of hosts in the
+//! plan. Then it tries numbers of hosts with the size that it found. Each search ends when two more
+//! steps gain nothing.
 
 use super::{Bench, Control, Event, RunName, one};
 use crate::journal::Journal;
@@ -13,10 +14,10 @@ use crate::statistics::mean;
 use skep_types::Result;
 use std::collections::VecDeque;
 
-/// Steps without gain before a search ends.
+/// Number of steps without a gain that end a search.
 const FLAT_STEPS: usize = 2;
 
-/// The result; `None` if the study stops first.
+/// Returns the result of calibration; `None` if the study stops first.
 pub(super) fn calibrate(
     plan: &Plan,
     journal: &mut Journal,
@@ -69,8 +70,8 @@ pub(super) fn calibrate(
     Ok(Some(found))
 }
 
-/// The condition with the most targets among those that need calibration: a search with few targets
-/// would find where these level off.
+/// Returns the condition with the most targets among the conditions that need calibration. With
+/// fewer targets, bandwidth would level off earlier.
 fn widest(plan: &Plan) -> Condition {
     let asks = |condition: &Condition| {
         condition.data_bytes == Level::Calibrated || condition.hosts == Level::Calibrated
@@ -98,14 +99,14 @@ fn with(condition: &Condition, data_bytes: u64, hosts: u32) -> Settings {
 struct Trials<'a> {
     plan: &'a Plan,
     journal: &'a mut Journal,
-    /// Results from before an interruption of the study, in order.
+    /// Results from before an interruption of the study, in the order of the journal.
     before: VecDeque<RunRecord>,
     number: u32,
 }
 
 impl Trials<'_> {
-    /// The smallest value that is as good as the best, and whether larger ones gain nothing; `None`
-    /// if the study stops first.
+    /// Returns the smallest value that is as good as the best, and whether larger values gain
+    /// nothing. Returns `None` if the study stops first.
     fn search<T: Copy>(
         &mut self,
         experiment: &str,

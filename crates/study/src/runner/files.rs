@@ -1,8 +1,9 @@
-//! Files of runs: their stripe patterns, and the targets on which they lie.
+//! The files of runs: their stripe patterns, and the targets on which they are stored.
 //!
-//! Everything goes through the mount, by the attributes in docs/operations/patterns.md, so that
-//! users without the cluster's token can run studies too. File systems other than Skep lack these
-//! attributes: there the study creates files without a pattern, and their targets are unknown.
+//! All access goes through the mount, by the attributes in docs/operations/patterns.md, so users
+//! without the cluster's token can also run studies. File systems other than Skep do not have these
+//! attributes. There the study creates files without a pattern, and the targets of files are
+//! unknown.
 
 use crate::plan::Targets;
 use crate::record::{Allocation, MinMax, Settings};
@@ -15,22 +16,22 @@ use std::path::Path;
 
 const PATTERN: &str = "user.skep.pattern";
 const MAP: &str = "user.skep.map";
-/// Buffer for the longest map: 16 components of 256 groups.
+/// Buffer size for the longest map, which has 16 components of 256 groups.
 const MAX_MAP_BYTES: usize = 1 << 20;
 
-/// A storage target and the server that has it.
+/// A storage target, and the server on which it is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Target {
     pub(super) server: String,
     pub(super) id: u32,
 }
 
-/// Creates an empty file, with a pattern if the run asks for one.
+/// Creates an empty file, and sets its pattern if the run requests one.
 pub(super) fn create(path: &Path, pattern: Option<&str>) -> Result<()> {
     File::create_new(path).map_err(|error| Error::from(error).within(path.display()))?;
     let Some(pattern) = pattern else { return Ok(()) };
     set_pattern(path, pattern).inspect_err(|_| {
-        // The run asks for no pattern, so any file will do.
+        // If the pattern cannot be set, the file would have the wrong pattern.
         let _ = std::fs::remove_file(path);
     })
 }
@@ -49,8 +50,7 @@ pub(super) fn set_pattern(path: &Path, pattern: &str) -> Result<()> {
     })
 }
 
-/// The targets of a file, in the order of its stripe; `None` where the file system doesn't report
-/// them.
+/// Returns the targets of a file in stripe order; `None` if the file system does not report them.
 pub(super) fn targets(path: &Path) -> Result<Option<Vec<Target>>> {
     let mut bytes = vec![0; MAX_MAP_BYTES];
     let text = match rustix::fs::getxattr(path, MAP, &mut bytes) {
@@ -70,7 +70,7 @@ pub(super) fn targets(path: &Path) -> Result<Option<Vec<Target>>> {
         let words: Vec<&str> = line.split(' ').collect();
         let [_, _, chunk, _, _, _, target, node, _] = words[..] else { return Err(unreadable()) };
         if chunk == "0" {
-            // Inline bytes, in metadata.
+            // Inline bytes are stored with metadata and have no targets.
             continue;
         }
         let id = target.strip_prefix('t').and_then(|id| id.parse().ok()).ok_or_else(unreadable)?;
@@ -79,7 +79,8 @@ pub(super) fn targets(path: &Path) -> Result<Option<Vec<Target>>> {
     Ok(Some(found))
 }
 
-/// Smallest and largest number of the file's targets on one server.
+/// Returns the targets of an application's files, with the smallest and the largest number of
+/// targets on one server.
 pub(super) fn allocation(files: &[Vec<Target>], all: &[Target]) -> Allocation {
     let used: BTreeSet<&Target> = files.iter().flatten().collect();
     let mut counts: BTreeMap<&str, u32> = all.iter().map(|it| (it.server.as_str(), 0)).collect();
@@ -91,7 +92,7 @@ pub(super) fn allocation(files: &[Vec<Target>], all: &[Target]) -> Allocation {
         counts.values().copied().max().unwrap_or(0),
     );
     let targets = match files {
-        // One file: in the order of its stripe.
+        // A single file: keep the targets in stripe order.
         [only] => only.iter().map(|it| it.id).collect(),
         _ => {
             let mut ids: Vec<u32> = used.iter().map(|it| it.id).collect();
@@ -102,8 +103,8 @@ pub(super) fn allocation(files: &[Vec<Target>], all: &[Target]) -> Allocation {
     Allocation { targets, min_max }
 }
 
-/// The pattern of an application's files; `None`: the file system decides. `turn` varies the
-/// targets that the study assigns.
+/// Returns the pattern of an application's files; `None` means that the file system decides. `turn`
+/// rotates the targets that the study assigns.
 pub(super) fn pattern(
     settings: &Settings,
     application: u32,
@@ -129,7 +130,8 @@ pub(super) fn pattern(
     (!words.is_empty()).then(|| words.join(","))
 }
 
-/// All targets in an order in which neighbours are on different servers as far as possible.
+/// Returns all targets in an order in which neighbours are on different servers, as far as
+/// possible.
 fn alternating(all: &[Target]) -> Vec<u32> {
     let mut servers: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
     for target in all {
@@ -182,7 +184,7 @@ mod tests {
         check(&[&[2, 3, 4, 5]], 1, 3);
         check(&[&[1, 2]], 0, 2);
         check(&[&[6, 1]], 1, 1);
-        // A target that several files share counts once.
+        // A target that several files share is counted once.
         check(&[&[1, 5], &[5, 2], &[1]], 1, 2);
         assert_eq!(allocation(&[of(&[6, 1])], &all).targets, [6, 1], "as in the stripe");
     }

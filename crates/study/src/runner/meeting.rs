@@ -1,11 +1,11 @@
-//! A barrier for threads of which some may leave: the others no longer wait for these.
+//! A barrier from which threads can withdraw: the other threads no longer wait for them.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
 /// A reusable barrier.
 #[derive(Debug)]
 pub(super) struct Meeting {
-    // Locked for a moment only, to count; no other lock is taken under it.
+    // Locked only briefly to count threads. No other lock is taken while this is held.
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -23,7 +23,7 @@ impl Meeting {
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Waits until all threads that haven't left are here.
+    /// Waits until all threads that have not withdrawn have arrived.
     pub(super) fn wait(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.waiting += 1;
@@ -34,7 +34,7 @@ impl Meeting {
         }
     }
 
-    /// Leaves: the others no longer wait for this thread.
+    /// Withdraws this thread: the other threads no longer wait for it.
     pub(super) fn leave(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.members -= 1;

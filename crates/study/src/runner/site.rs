@@ -1,4 +1,4 @@
-//! The system under study: its client hosts, its mount, and a run on it.
+//! The system under study: its client hosts, its mount, and how to measure a run on it.
 
 use super::files::{Target, allocation, create, pattern, set_pattern, targets};
 use super::meeting::Meeting;
@@ -15,37 +15,38 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// The place of a study.
+/// The place where a study runs.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// Its name for people: the lab's name, or the mount.
+    /// Name for people: the name of the lab, or the path of the mount.
     pub name: String,
-    /// Client hosts.
+    /// The client hosts.
     pub hosts: Vec<Host>,
-    /// Hosts without processes that drop their caches too.
+    /// Hosts without processes whose caches are also dropped.
     pub server_hosts: Vec<Host>,
-    /// The directory for files, as each host sees it; `{host}` in it stands for the host's name.
+    /// The directory for files, with the path that is valid on each host. `{host}` in it stands for
+    /// the host's name.
     pub path: String,
-    /// The same directory, as this process sees it.
+    /// The path of the same directory in this process.
     pub path_here: PathBuf,
-    /// Whether all hosts are emulated on this one: then its CPU may be the limit.
+    /// Whether all hosts are emulated on this one. Then the CPU of this host may be the limit.
     pub is_emulated: bool,
 }
 
-/// The system, ready for runs.
+/// The system under study, prepared for runs.
 #[derive(Debug)]
 pub struct Site {
     place: Place,
-    /// Directory of this study below that of the place.
+    /// Name of the study's directory, which is in the directory of the place.
     work: String,
-    /// All storage targets; `None` where the file system doesn't report them.
+    /// All storage targets; `None` if the file system does not report them.
     targets: Option<Vec<Target>>,
-    /// Runs that this process has begun.
+    /// Number of runs that this process has begun.
     turn: usize,
 }
 
 impl Site {
-    /// Creates the directory `work` of the study in a place, and looks up the storage targets.
+    /// Creates the directory `work` of the study in a place, and finds the storage targets.
     ///
     /// # Errors
     /// The error of the file system.
@@ -66,7 +67,7 @@ impl Site {
         Ok(Self { targets: found, ..site })
     }
 
-    /// The figures of the system against which plans are checked.
+    /// Returns the properties of the system that plans are checked against.
     pub fn system(&self) -> System {
         let servers = self.targets_per_server();
         System {
@@ -75,7 +76,7 @@ impl Site {
         }
     }
 
-    /// Storage targets of each server, where the file system reports them.
+    /// Returns the number of storage targets of each server, if the file system reports them.
     pub fn targets_per_server(&self) -> Option<BTreeMap<String, u32>> {
         let mut servers = BTreeMap::new();
         for target in self.targets.as_ref()? {
@@ -84,12 +85,12 @@ impl Site {
         Some(servers)
     }
 
-    /// Its directory.
+    /// Returns the place where the study runs.
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// Removes the study's directory.
+    /// Removes the directory of the study.
     ///
     /// # Errors
     /// The error of the file system.
@@ -107,7 +108,7 @@ impl Site {
         self.place.path_here.join(&self.work)
     }
 
-    /// Creates the files of an application; returns the benchmark's plan for it.
+    /// Creates the files of an application, and returns the benchmark plan for it.
     fn prepare(&self, label: &str, settings: &Settings, application: u32) -> Result<Plan> {
         let all = self.targets.as_deref().unwrap_or_default();
         let pattern = pattern(settings, application, all, self.turn);
@@ -116,8 +117,9 @@ impl Site {
         remove(&here)?;
         let mut path = format!("{}/{}/{name}", self.place.path, self.work);
         match settings.access {
-            // In the study's own directory, so that one metadata target creates all of them:
-            // choosers that take turns count turns for each target.
+            // The file is directly in the directory of the study, so that one metadata target
+            // creates all files: choosers that take turns count turns separately for each metadata
+            // target.
             Access::SharedFile => create(&here, pattern.as_deref())?,
             Access::FilePerProcess => {
                 std::fs::create_dir(&here)
@@ -138,7 +140,8 @@ impl Site {
             file_per_process: !is_shared,
             write: true,
             read: is_read,
-            // Another host reads than the one that wrote, so that no host reads its own cache.
+            // Data is read on a different host from the one that wrote it, so that no host reads
+            // from its own cache.
             reorder: is_read,
             fsync: true,
             use_existing: is_shared,
@@ -148,7 +151,7 @@ impl Site {
         })
     }
 
-    /// The allocation of an application's files.
+    /// Returns the targets of each file of an application.
     fn files_of(&self, label: &str, application: u32) -> Result<Vec<Vec<Target>>> {
         let here = self.here().join(file_name(label, application));
         let failed = |error: std::io::Error| Error::from(error).within(here.display());
@@ -205,7 +208,8 @@ fn file_name(label: &str, application: u32) -> String {
     format!("{label}-{}", application + 1)
 }
 
-/// All storage targets: those of a file that is as wide as possible.
+/// Finds all storage targets: creates a file on as many targets as possible, and returns its
+/// targets.
 fn all_targets(probe: &Path) -> Result<Option<Vec<Target>>> {
     if targets(probe)?.is_none() {
         return Ok(None);
@@ -214,7 +218,7 @@ fn all_targets(probe: &Path) -> Result<Option<Vec<Target>>> {
     targets(probe)
 }
 
-/// Removes a file or a directory, if it exists.
+/// Removes a file or a directory if it exists.
 fn remove(path: &Path) -> Result<()> {
     let removed = match std::fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_dir() => std::fs::remove_dir_all(path),
@@ -225,16 +229,16 @@ fn remove(path: &Path) -> Result<()> {
     removed.map_err(|error| Error::from(error).within(path.display()))
 }
 
-/// Runs all applications at the same time, each on its own hosts: all processes begin when the last
-/// of them is ready. Watches the CPU of an emulated cluster meanwhile.
+/// Runs all applications at the same time, each on its own hosts. All processes begin when the last
+/// one is ready. Measures the CPU use of an emulated cluster in the meantime.
 fn together(
     plans: &[Plan],
     place: &Place,
     settings: &Settings,
 ) -> Result<(Vec<Outcome>, Option<CpuUse>)> {
     let meeting = Meeting::new(plans.len());
-    // Protects the CPU watch, which starts with the measured phase; no other lock is taken under
-    // it.
+    // The lock protects the CPU watch, which starts with the measured phase. No other lock is taken
+    // while it is held.
     let watch: Mutex<Option<CpuWatch>> = Mutex::new(None);
     let counted = settings.operation.word();
     let one = |plan: &Plan, hosts: &[Host]| {

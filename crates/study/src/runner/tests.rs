@@ -1,4 +1,4 @@
-//! The order of runs, and the state after an early end, with an artificial system.
+//! Tests the order of runs, and the state after an early end, on an artificial system.
 
 use super::*;
 use crate::journal::{self, FORMAT};
@@ -18,9 +18,9 @@ const SEARCH: &str = "name = 'x'\ntitle = 't'\nrepetitions = 2\n\
 struct MadeUp {
     labels: Vec<String>,
     settings: Vec<Settings>,
-    /// Ends the study by an error in this run.
+    /// Index of the run that fails, which ends the study.
     fails_at: Option<usize>,
-    /// Results of the first runs don't count.
+    /// Number of runs at the beginning that are invalid.
     invalid: usize,
 }
 
@@ -77,7 +77,7 @@ fn begin(directory: &Path, plan: &str) -> Journal {
     Journal::create(directory, &study).expect("made")
 }
 
-/// Runs a study, or the rest of it; stops after `stop_after` events that begin a run.
+/// Runs a study, or resumes it. Stops the study after `stop_after` events that begin a run.
 fn study(
     directory: &Path,
     text: &str,
@@ -205,8 +205,8 @@ fn calibration_finds_where_bandwidth_levels_off() {
     let mut bench = MadeUp::new();
     let (end, events) = study(scratch.path(), SEARCH, &mut bench, None);
     assert_eq!(end.expect("run").done, 4);
-    // With 8 hosts: 64 MiB take 0.17 s and 0.05 s, 512 MiB take 1.34 s and 0.05 s: beyond that the
-    // gain is less than 5 %. The system has fewer than 16 hosts.
+    // Durations with 8 hosts: 64 MiB take 0.17 s and 0.05 s, 512 MiB take 1.34 s and 0.05 s. Beyond
+    // that size the gain is less than 5 %. The system has fewer than 16 hosts.
     let found = events.iter().find_map(|event| match event {
         Event::Calibrated(found) => Some(*found),
         _ => None,

@@ -1,41 +1,42 @@
-//! Whether a sample has two modes: two groups of values with a gap between them.
+//! A test whether a sample has two modes: two groups of values with a gap between them.
 //!
 //! The test compares a mixture of two normal distributions with one normal distribution by the
-//! Bayesian information criterion, and asks for a minimum of Ashman's D (the distance of the two
-//! means in their standard deviations). The second condition is needed because two overlapping
-//! distributions also describe a skewed sample of one mode better.
+//! Bayesian information criterion. The test also requires a minimum of Ashman's D (the distance of
+//! the two means in units of their standard deviations). The second condition is needed because two
+//! overlapping distributions also fit a skewed sample with one mode better.
 
 use super::{mean, sorted, variance};
 use serde::Serialize;
 
-/// Smallest sample that is judged.
+/// Minimum size of a sample for the test.
 const MIN_VALUES: usize = 8;
-/// Advantage in the criterion that two distributions need: "very strong" evidence (Kass and
-/// Raftery).
+/// Minimum advantage of two distributions in the information criterion: "very strong" evidence
+/// (Kass and Raftery).
 const MIN_EVIDENCE: f64 = 10.0;
-/// Two distributions with D below 2 have no gap between them (Ashman, Bird and Zepf). Below 4, the
-/// test would take the halves of a flat distribution for two modes (measured by the tests below).
+/// Minimum of Ashman's D. Two distributions with D below 2 have no gap between them (Ashman, Bird
+/// and Zepf). Below 4, the test would take the halves of a uniform distribution for two modes
+/// (measured by the tests below).
 const MIN_SEPARATION: f64 = 4.0;
-/// A mode with fewer of the values than this share is a few outliers.
+/// Minimum fraction of the values in a mode. A smaller group is only a few outliers.
 const MIN_SHARE: f64 = 0.1;
-/// A mode with fewer values than this is a few outliers, too.
+/// Minimum number of values in a mode. A smaller group is only a few outliers, too.
 const MIN_IN_MODE: f64 = 1.5;
-/// Smallest distance of two modes as a share of the lower one's mean: a smaller difference may
-/// exist, but is of no practical use.
+/// Minimum distance of two modes, as a fraction of the lower mean. A smaller difference may exist,
+/// but has no practical use.
 const MIN_DISTANCE: f64 = 0.05;
-/// Smallest width of a mode, as a share of the whole sample's standard deviation. Without it an
-/// infinitely narrow mode would describe a single value infinitely well.
+/// Minimum standard deviation of a mode, as a fraction of that of the whole sample. Without it, an
+/// infinitely narrow mode would fit a single value infinitely well.
 const MIN_WIDTH: f64 = 0.05;
 const MAX_STEPS: usize = 500;
 
 /// One of two groups of values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Mode {
-    /// Its mean.
+    /// Mean of the mode.
     pub mean: f64,
-    /// Its standard deviation.
+    /// Standard deviation of the mode.
     pub sd: f64,
-    /// Its share of all values, from 0 to 1.
+    /// Fraction of all values that are in the mode, from 0 to 1.
     pub share: f64,
 }
 
@@ -48,11 +49,11 @@ pub struct Bimodality {
     pub evidence: f64,
     /// Ashman's D.
     pub separation: f64,
-    /// The two distributions, the lower one first.
+    /// The two distributions, with the lower mean first.
     pub modes: [Mode; 2],
 }
 
-/// Judges a sample. Returns `None` for fewer than 8 values, or where all are equal.
+/// Tests a sample. Returns `None` if it has fewer than 8 values, or if all values are equal.
 pub fn bimodality(values: &[f64]) -> Option<Bimodality> {
     let values = sorted(values);
     let sd = variance(&values).sqrt();
@@ -60,12 +61,12 @@ pub fn bimodality(values: &[f64]) -> Option<Bimodality> {
         return None;
     }
     let count = values.len() as f64;
-    // Maximum-likelihood variance (divided by n), as in the mixture fit.
+    // The variance is the maximum-likelihood estimate (divided by n), as in the fit of the mixture.
     let one = Mode { mean: mean(&values), sd: sd * ((count - 1.0) / count).sqrt(), share: 1.0 };
     let modes = fit(&values, split(&values), MIN_WIDTH * sd);
     let likelihood =
         |modes: &[Mode]| -> f64 { values.iter().map(|it| density(modes, *it).ln()).sum() };
-    // A mixture of two has five parameters, one distribution has two.
+    // A mixture of two distributions has five parameters, and one distribution has two.
     let evidence = 2.0 * (likelihood(&modes) - likelihood(&[one])) - 3.0 * count.ln();
     let spread = modes[0].sd.powi(2) + modes[1].sd.powi(2);
     let separation = (modes[1].mean - modes[0].mean) * (2.0 / spread).sqrt();
@@ -76,7 +77,8 @@ pub fn bimodality(values: &[f64]) -> Option<Bimodality> {
     Some(Bimodality { is_bimodal, evidence, separation, modes })
 }
 
-/// The split at which the two groups vary least: the best two clusters on a line.
+/// Splits a sample into the two groups with the smallest variance: the optimal two clusters in one
+/// dimension.
 fn split(sorted: &[f64]) -> [Mode; 2] {
     let within = |part: &[f64]| variance(part) * (part.len() - 1) as f64;
     let cost = |at: &usize| within(&sorted[..*at]) + within(&sorted[*at..]);
@@ -89,7 +91,7 @@ fn split(sorted: &[f64]) -> [Mode; 2] {
     [mode(&sorted[..best]), mode(&sorted[best..])]
 }
 
-/// Expectation maximisation from a first guess.
+/// Fits a mixture by expectation maximisation, starting from `modes`.
 fn fit(values: &[f64], mut modes: [Mode; 2], least_sd: f64) -> [Mode; 2] {
     for mode in &mut modes {
         mode.sd = mode.sd.max(least_sd);
@@ -121,7 +123,7 @@ fn weighted(values: &[f64], weights: &[f64], least_sd: f64) -> Mode {
     Mode { mean, sd: variance.sqrt().max(least_sd), share: weight / values.len() as f64 }
 }
 
-/// The density of a mixture at a value; never 0, so that its logarithm is finite.
+/// Returns the density of a mixture at a value. Never 0, so that its logarithm is finite.
 fn density(modes: &[Mode], value: f64) -> f64 {
     let of = |mode: &Mode| {
         let distance = (value - mode.mean) / mode.sd;
@@ -175,7 +177,8 @@ mod tests {
             });
             assert!(share > 0.99, "{size}: {share}");
         }
-        // Like allocations of three targets: a third more, with the noise of a shared system.
+        // Like the allocations of three targets: the means differ by a third, with the noise of a
+        // shared system.
         let share = share_bimodal(200, || {
             let mut values = normal(&mut random, 50, 48.0, 2.0);
             values.extend(normal(&mut random, 50, 72.0, 3.0));

@@ -1,4 +1,4 @@
-//! Whether a sample may come from a normal distribution.
+//! A test whether a sample may come from a normal distribution.
 
 use super::{mean, sorted, variance};
 use crate::limits::MIN_JUDGED;
@@ -8,28 +8,29 @@ use statrs::distribution::{ContinuousCDF, Normal};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Samples that are drawn for the distribution of the distance; the probability is exact to one
-/// percent.
+/// Number of random samples that approximate the distribution of the distance. The probability is
+/// then accurate to one percentage point.
 const DRAWS: usize = 4_000;
-/// From this size on the distribution of distance times the root of the size no longer changes.
+/// Maximum size of these random samples. For larger sizes, the distribution of the distance times
+/// the square root of the size no longer changes.
 const MAX_DRAWN: usize = 200;
 
 /// The result of the test.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Normality {
-    /// The largest distance between the sample's distribution and the normal one of its mean and
-    /// standard deviation: the statistic of Kolmogorov and Smirnov.
+    /// The largest distance between the distribution of the sample and the normal distribution with
+    /// its mean and standard deviation: the Kolmogorov-Smirnov statistic.
     pub distance: f64,
-    /// The probability of such a distance or a larger one if the sample is normal.
+    /// The probability of this distance or a larger one if the sample is normal.
     pub p: f64,
 }
 
-/// The test of Kolmogorov and Smirnov for normality in the form of Lilliefors: mean and standard
-/// deviation are those of the sample, and the probability takes that into account. (The original
-/// test assumes a distribution that is known beforehand, and would accept nearly every sample as
+/// Runs the Kolmogorov-Smirnov test for normality in the form of Lilliefors: the test uses the mean
+/// and standard deviation of the sample, and the probability takes this into account. (The original
+/// test assumes a distribution that is known in advance, and would accept nearly every sample as
 /// normal.)
 ///
-/// Returns `None` for fewer than [`MIN_JUDGED`] values, or where all are equal.
+/// Returns `None` if there are fewer than [`MIN_JUDGED`] values, or if all values are equal.
 pub fn lilliefors(values: &[f64]) -> Option<Normality> {
     if values.len() < MIN_JUDGED {
         return None;
@@ -51,9 +52,10 @@ fn distance(values: &[f64]) -> Option<f64> {
     Some(steps.fold(0.0, f64::max))
 }
 
-/// The share of normal samples of that size with such a distance or a larger one.
+/// Returns the fraction of normal samples of this size that have this distance or a larger one.
 fn probability(size: usize, distance: f64) -> f64 {
-    // Distances of drawn samples by sample size, ascending; no other lock is taken under this one.
+    // Sorted distances of random samples, by sample size. No other lock is taken while this one is
+    // held.
     static DRAWN: Mutex<BTreeMap<usize, Vec<f64>>> = Mutex::new(BTreeMap::new());
     let mut drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
     let distances = drawn.entry(size).or_insert_with(|| draw(size));
@@ -81,8 +83,8 @@ mod tests {
 
     #[test]
     fn critical_values_are_those_of_the_published_table() {
-        // 5 % and 1 %: P. Molin, H. Abdi, "New Tables and numerical approximation for the
-        // Kolmogorov-Smirnov/Lilliefors/Van Soest test of normality", 1998.
+        // Critical values at 5 % and 1 %: P. Molin, H. Abdi, "New Tables and numerical
+        // approximation for the Kolmogorov-Smirnov/Lilliefors/Van Soest test of normality", 1998.
         for (size, five, one) in [(5, 0.3427, 0.3959), (10, 0.2616, 0.3037), (20, 0.1920, 0.2226)] {
             let (at_five, at_one) = (probability(size, five), probability(size, one));
             assert!((at_five - 0.05).abs() < 0.012, "{size}: {at_five}");

@@ -1,4 +1,4 @@
-//! Whether two groups have the same mean.
+//! A test whether two groups have the same mean.
 
 use super::{mean, variance};
 use serde::Serialize;
@@ -7,20 +7,20 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 /// The result of the test.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Welch {
-    /// The statistic: positive if the first group has the larger mean.
+    /// The t statistic. Positive if the first group has the larger mean.
     pub t: f64,
-    /// Degrees of freedom (Welch and Satterthwaite).
+    /// Degrees of freedom, by the Welch-Satterthwaite equation.
     pub freedom: f64,
-    /// The probability of such a difference or a larger one, in either direction, if both means are
-    /// the same.
+    /// The two-sided p-value: the probability of this difference or a larger one, in either
+    /// direction, if both means are equal.
     pub p: f64,
-    /// The first mean over the second, minus 1.
+    /// The first mean divided by the second, minus 1.
     pub gain: f64,
 }
 
-/// Welch's t test, two-sided: the groups may have different variances and sizes.
+/// Runs Welch's two-sided t-test. The groups may have different variances and sizes.
 ///
-/// Returns `None` if a group has fewer than two values, or no value differs from its group's mean.
+/// Returns `None` if a group has fewer than two values, or if the variance of both groups is zero.
 pub fn welch(first: &[f64], second: &[f64]) -> Option<Welch> {
     if first.len() < 2 || second.len() < 2 {
         return None;
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn published_examples_come_out() {
-        // The three examples of "Welch's t-test" in Wikipedia.
+        // The three examples in Wikipedia's article "Welch's t-test".
         let check = |first: &[f64], second: &[f64], t: f64, freedom: f64, p: f64| {
             let it = welch(first, second).expect("judged");
             assert!((it.t - t).abs() < 0.01, "{it:?}");

@@ -1,4 +1,4 @@
-//! The results of a benchmark run as tables.
+//! The results of a benchmark run, as tables.
 
 use super::system::System;
 use super::workload::Workload;
@@ -7,15 +7,15 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// The result of one workload.
+/// The result of one workload on one file system.
 pub(crate) struct Measurement {
     pub(crate) system: System,
     pub(crate) workload: Workload,
     pub(crate) processes: u64,
-    /// MiB for sequential workloads, operations for the others.
+    /// Amount of work: MiB for sequential workloads, operations for the others.
     pub(crate) amount: f64,
     pub(crate) seconds: f64,
-    /// CPU seconds of the whole machine.
+    /// CPU seconds that the whole machine used.
     pub(crate) cpu: f64,
 }
 
@@ -32,13 +32,13 @@ impl Measurement {
         self.amount / self.seconds
     }
 
-    /// The rate with its unit.
+    /// Returns the rate with its unit.
     fn shown_rate(&self) -> String {
         let unit = if self.is_sequential() { "MiB/s" } else { "/s" };
         format!("{} {unit}", thousands(self.rate()))
     }
 
-    /// CPU time for a GiB or an operation.
+    /// Returns the CPU time per GiB or per operation.
     fn shown_cpu(&self) -> String {
         if self.is_sequential() {
             format!("{:.2} s/GiB", self.cpu / (self.amount / 1024.0))
@@ -48,7 +48,7 @@ impl Measurement {
     }
 }
 
-/// One measurement as a line of progress.
+/// Returns a measurement as a line of the progress output.
 pub(crate) fn progress_line(measurement: &Measurement) -> String {
     format!(
         "{:<26} {} processes  {:>14}  {:>12} CPU",
@@ -59,7 +59,7 @@ pub(crate) fn progress_line(measurement: &Measurement) -> String {
     )
 }
 
-/// A number with separators between thousands.
+/// Formats a number with separators between groups of three digits.
 fn thousands(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut text = String::new();
@@ -72,7 +72,7 @@ fn thousands(number: f64) -> String {
     text
 }
 
-/// All measurements of a run, and a description of the machine.
+/// All measurements of a run, with a description of the machine.
 pub(crate) struct Report {
     machine: String,
     rounds: u32,
@@ -81,10 +81,10 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// An empty report of a run below `directory`.
+    /// Creates an empty report for a run whose data is below `directory`.
     ///
     /// # Errors
-    /// If `df` or `uname` fails.
+    /// Fails if `df` or `uname` fails.
     pub(crate) fn new(directory: &Path, systems: &[System], rounds: u32) -> Outcome<Self> {
         let path = directory.to_str().unwrap_or(".");
         let below = output("df", &["--output=fstype", path])?;
@@ -102,7 +102,7 @@ impl Report {
         Ok(Self { machine, rounds, systems: systems.to_vec(), measurements: Vec::new() })
     }
 
-    /// Adds a measurement, unless an earlier round was faster.
+    /// Adds a measurement, unless an earlier round of the same workload was faster.
     pub(crate) fn add(&mut self, measurement: Measurement) {
         let Measurement { system, workload, processes, .. } = measurement;
         match self.find(system, workload, processes) {
@@ -116,7 +116,8 @@ impl Report {
         self.measurements.iter().find(|m| m.is_of(system, workload, processes))
     }
 
-    /// The measured workloads in the order of `Workload::ALL`, each with its numbers of processes.
+    /// Returns the measured workloads in the order of `Workload::ALL`, each with its numbers of
+    /// processes.
     fn rows(&self) -> Vec<(Workload, u64)> {
         let of = |workload| {
             let measured = self.measurements.iter().filter(move |m| m.workload == workload);
@@ -126,7 +127,7 @@ impl Report {
         all.flat_map(|workload| of(workload).into_iter().map(move |it| (workload, it))).collect()
     }
 
-    /// A table with a column for each system.
+    /// Returns a table with a column for each file system.
     fn table(&self, systems: &[System], cell: impl Fn(&Measurement) -> String) -> String {
         let mut text = "| workload | processes |".to_owned();
         systems.iter().for_each(|system| text += &format!(" {} |", system.label()));
@@ -144,7 +145,7 @@ impl Report {
         text
     }
 
-    /// The page with all tables.
+    /// Returns the page with all tables.
     pub(crate) fn page(&self) -> String {
         let mut page = PAGE_HEAD.replace("MACHINE", &self.machine);
         page = page.replace("ROUNDS", &self.rounds.to_string());

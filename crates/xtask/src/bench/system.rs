@@ -1,7 +1,8 @@
 //! The measured file systems: how to start and stop each of them on this host.
 //!
-//! All keep their data below one directory, so that they share a disk. Peers run only if their
-//! Debian packages are installed. They have the default shape of Skep: 8 targets.
+//! All file systems store their data below one directory, so that they use the same disk. Peers are
+//! measured only if their Debian packages are installed. Peers have as many targets as Skep has by
+//! default: 8.
 
 use crate::repository::{Outcome, output, root};
 use std::fs;
@@ -13,13 +14,13 @@ use std::time::{Duration, Instant};
 /// A measured file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum System {
-    /// The local file system that holds the data of the others.
+    /// The local file system that stores the data of the others.
     Local,
     /// Skep, as `skep up` starts it by default.
     Skep,
-    /// GlusterFS, a volume distributed over 8 bricks.
+    /// GlusterFS: a volume distributed over 8 bricks.
     Gluster,
-    /// MooseFS, 4 chunk servers of 2 directories each, one copy.
+    /// MooseFS: 4 chunk servers with 2 directories each, and one copy of the data.
     Moose,
 }
 
@@ -27,7 +28,7 @@ impl System {
     /// All file systems.
     pub(crate) const ALL: [Self; 4] = [Self::Local, Self::Skep, Self::Gluster, Self::Moose];
 
-    /// Name in tables.
+    /// Returns the name of the file system in tables.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Local => "local",
@@ -46,7 +47,7 @@ impl System {
         }
     }
 
-    /// Starts the file system below `directory`, which is empty.
+    /// Starts the file system below `directory`, which must be empty.
     ///
     /// # Errors
     /// Describes why the file system cannot be mounted.
@@ -85,7 +86,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("benchmarks run in a directory whose name is UTF-8")
 }
 
-/// Polls until a condition holds; fails after a minute.
+/// Polls until a condition holds. Fails after a minute.
 fn wait_for(what: &str, mut is_true: impl FnMut() -> bool) -> Outcome {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_true() {
@@ -97,8 +98,8 @@ fn wait_for(what: &str, mut is_true: impl FnMut() -> bool) -> Outcome {
     Ok(())
 }
 
-/// The address of this host that is not the loopback address: the peers accept no other. The kernel
-/// still sends packets to it through the loopback device.
+/// Returns the address of this host that is not the loopback address, since the peers accept no
+/// other. The kernel still sends packets for this address through the loopback device.
 fn own_address() -> Outcome<String> {
     let all = output("hostname", &["-I"])?;
     let first = all.split_whitespace().next();
@@ -107,7 +108,7 @@ fn own_address() -> Outcome<String> {
     })
 }
 
-/// A mounted file system. Dropping it unmounts and stops it.
+/// A mounted file system, which is unmounted and stopped when this is dropped.
 pub(crate) struct MountedSystem {
     pub(crate) system: System,
     pub(crate) directory: PathBuf,
@@ -179,7 +180,7 @@ impl MountedSystem {
         let address = own_address()?;
         let master = self.directory.join("master");
         make(&master)?;
-        // A new master starts from an empty namespace, which the package ships as a file.
+        // A new master server starts with an empty namespace, which the package contains as a file.
         fs::copy("/var/lib/mfs/metadata.mfs.empty", master.join("metadata.mfs"))
             .map_err(|error| format!("the master's empty metadata: {error}"))?;
         let exports = master.join("exports");
@@ -215,7 +216,7 @@ impl MountedSystem {
         let mount_point = text(&self.mount_point).to_owned();
         wait_for("mfsmount", || output("mfsmount", &[&mount_point, "-H", &address]).is_ok())?;
         output("mfssetgoal", &["-r", "1", &mount_point])?;
-        // Servers report their space within seconds; before that no file can be written.
+        // Servers report their free space within seconds. Before that, no file can be written.
         let probe = self.mount_point.join("probe");
         let has_space = || {
             let file = fs::File::create(&probe)?;
@@ -226,8 +227,8 @@ impl MountedSystem {
         fs::remove_file(&probe).map_err(|error| error.to_string())
     }
 
-    /// Waits until the writes of the last workload are on disk, so that the next one does not pay
-    /// for them.
+    /// Waits until the writes of the previous workload are on disk, so that they do not slow down
+    /// the next workload.
     pub(crate) fn wait_for_writeback(&self) -> Outcome {
         for place in [&self.mount_point, &self.directory] {
             output("sync", &["--file-system", text(place)])?;
@@ -238,7 +239,7 @@ impl MountedSystem {
 
 impl Drop for MountedSystem {
     fn drop(&mut self) {
-        // A benchmark that failed half-way must clean up too, so errors are only printed.
+        // A failed benchmark must also clean up everything, so errors are only printed.
         let mut problems = Vec::new();
         let mut attempt = |outcome: Outcome| problems.extend(outcome.err());
         if self.system == System::Skep {

@@ -1,8 +1,8 @@
-//! The workloads, as each worker process runs them: plain system calls in one directory.
+//! The workloads, as each worker process runs them: plain system calls in its own directory.
 //!
-//! They resemble IOR (1 MiB transfers, one file for each process) and mdtest (one directory for
-//! each process). Workers verify all data that they read, so that a file system cannot win with
-//! wrong data.
+//! The workloads resemble IOR (1 MiB transfers, one file per process) and mdtest (one directory per
+//! process). Workers verify all data that they read, so that a file system cannot be fast by
+//! returning wrong data.
 
 use crate::fuzz::Random;
 use crate::repository::Outcome;
@@ -11,32 +11,32 @@ use std::io::{self, BufRead, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Transfer size of sequential workloads.
+/// Transfer size of sequential workloads, in bytes.
 const TRANSFER_BYTES: usize = 1 << 20;
-/// Transfer size of random workloads.
+/// Transfer size of random workloads, in bytes.
 const BLOCK_BYTES: usize = 4096;
 
 /// A workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub(crate) enum Workload {
-    /// Writes new files in transfers of 1 MiB, then syncs them.
+    /// Writes new files in transfers of 1 MiB, and then syncs the files.
     SequentialWrite,
-    /// Reads those files in transfers of 1 MiB.
+    /// Reads the files of `SequentialWrite` in transfers of 1 MiB.
     SequentialRead,
-    /// Writes blocks of 4 KiB at random offsets of those files, then syncs them.
+    /// Writes blocks of 4 KiB at random offsets of the same files, and then syncs the files.
     RandomWrite,
-    /// Reads blocks of 4 KiB at random offsets of those files.
+    /// Reads blocks of 4 KiB at random offsets of the same files.
     RandomRead,
     /// Creates empty files, each process in its own directory.
     Create,
-    /// Reads the attributes of those files.
+    /// Reads the attributes of the files of `Create`.
     Stat,
-    /// Removes those files.
+    /// Removes the files of `Create`.
     Unlink,
 }
 
 impl Workload {
-    /// All workloads, in an order in which each finds its files.
+    /// All workloads, in an order in which each workload finds the files that it needs.
     pub(crate) const ALL: [Self; 7] = [
         Self::SequentialWrite,
         Self::SequentialRead,
@@ -47,7 +47,7 @@ impl Workload {
         Self::Unlink,
     ];
 
-    /// Name in tables.
+    /// Returns the name of the workload in tables.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::SequentialWrite => "sequential write, fsync",
@@ -60,7 +60,7 @@ impl Workload {
         }
     }
 
-    /// Whether the workload transfers data; the others count operations.
+    /// Whether the workload transfers data. The other workloads count operations.
     pub(crate) fn is_data(self) -> bool {
         !matches!(self, Self::Create | Self::Stat | Self::Unlink)
     }
@@ -77,10 +77,10 @@ pub(crate) struct Worker {
     pub(crate) workload: Workload,
     /// The directory of this process.
     pub(crate) directory: PathBuf,
-    /// Size of the process's file in bytes.
+    /// Size of the file of this process, in bytes.
     #[arg(long)]
     pub(crate) file_bytes: u64,
-    /// Number of files, or of random blocks.
+    /// Number of files, or number of random blocks.
     #[arg(long)]
     pub(crate) count: u64,
     #[arg(long)]
@@ -88,10 +88,10 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Prints `ready`, waits for a line on standard input, and runs the workload.
+    /// Prints `ready`, waits for a line on standard input, and then runs the workload.
     ///
     /// # Errors
-    /// Reports a failed system call or wrong data.
+    /// Describes a failed system call, or wrong data.
     pub(crate) fn run(&self) -> Outcome {
         let explain = |error: io::Error| {
             format!("{} in {}: {error}", self.workload.label(), self.directory.display())
@@ -145,7 +145,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Offsets of random blocks. The same seed always gives the same sequence.
+    /// Returns the offsets of random blocks. The same seed always gives the same sequence.
     fn blocks(&self) -> impl Iterator<Item = u64> {
         let blocks = (self.file_bytes as usize) / BLOCK_BYTES;
         let mut random = Random::new(self.seed);
@@ -175,7 +175,7 @@ impl Worker {
     }
 }
 
-/// Stores in each block of a buffer its offset in the file.
+/// Writes to each block of a buffer the offset of the block in the file.
 fn write_offsets(buffer: &mut [u8], at: u64) {
     for (index, block) in buffer.chunks_mut(BLOCK_BYTES).enumerate() {
         let place = at + (index * BLOCK_BYTES) as u64;
@@ -193,11 +193,11 @@ fn check_offsets(buffer: &[u8], at: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Touches as much memory as a workload uses. On a virtual machine the first touch of a page costs
-/// time on the host. This must not be charged to the first file system.
+/// Touches as much memory as a workload uses. On a virtual machine, the first access to a page
+/// takes additional time on the host, which must not be charged to the first file system.
 ///
 /// # Errors
-/// If standard output is closed.
+/// Fails if standard output is closed.
 pub(crate) fn touch_memory(bytes: u64) -> Outcome {
     let mut memory = vec![0_u8; bytes as usize];
     memory.iter_mut().step_by(BLOCK_BYTES).for_each(|byte| *byte = 1);

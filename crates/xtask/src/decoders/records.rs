@@ -1,4 +1,4 @@
-//! Decoders of records on disk, with valid input.
+//! The decoders of on-disk records, with valid input.
 
 use super::Decoder;
 use skep_format::cached_map::CachedMap;
@@ -19,7 +19,7 @@ use skep_types::{HostIncarnation, InodeId, Lsn, NodeId, Redundancy, StripePatter
 use skep_wire::file_locks::LockMode;
 use skep_wire::metadata::{Step, TransactionId};
 
-/// All decoders of records.
+/// All decoders of on-disk records.
 pub(super) const RECORDS: &[Decoder] = &[
     Decoder { name: "sealed", check: check_sealed, seeds: sealed_seeds },
     Decoder { name: "log", check: check_log, seeds: log_seeds },
@@ -37,14 +37,14 @@ fn check_round_trip<T>(decoded: Result<T>, bytes: &[u8], encode: impl Fn(&T) -> 
     }
 }
 
-/// Returns the bytes with a corrected checksum at their end.
+/// Returns the bytes with a corrected checksum at the end.
 fn with_checksum(bytes: &[u8]) -> Vec<u8> {
     let covered = &bytes[..bytes.len().saturating_sub(4)];
     [covered, &crc32c(covered).to_le_bytes()].concat()
 }
 
-/// Checks all files that consist of one sealed record: with the bytes unchanged, and with a
-/// corrected checksum.
+/// Checks the decoders of all files that consist of one sealed record: with the bytes unchanged,
+/// and with a corrected checksum.
 fn check_sealed(bytes: &[u8]) {
     for bytes in [bytes.to_vec(), with_checksum(bytes)] {
         check_round_trip(Identity::from_file(&bytes), &bytes, Identity::to_file);
@@ -76,7 +76,8 @@ fn sealed_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Checks the scan of a log: the records that it returns encode to the log's bytes up to its end.
+/// Checks the scan of a log: the returned records are encoded to the same bytes, up to the end that
+/// the scan found.
 fn check_log(bytes: &[u8]) {
     if let Ok(scan) = log::scan(TARGET, Lsn::new(1), bytes) {
         let encode = |record: &log::Record| {
@@ -96,7 +97,7 @@ fn log_seeds() -> Vec<Vec<u8>> {
     vec![record(1, b"one"), [record(1, b"one"), record(2, b""), record(3, b"three")].concat()]
 }
 
-/// Checks the decoders of all values in the metadata store, and of the log's payload.
+/// Checks the decoders of all values in the metadata store, and of the payload of log records.
 fn check_metadata(bytes: &[u8]) {
     fn check<T: Codec>(bytes: &[u8]) {
         check_round_trip(T::from_bytes(bytes), bytes, T::to_bytes);
@@ -187,7 +188,7 @@ fn metadata_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Checks region pages: the header and checksums of an accepted page encode to the same page.
+/// Checks region pages: the header and checksums of an accepted page are encoded to the same page.
 fn check_region_page(bytes: &[u8]) {
     let mut page = bytes.to_vec();
     page.resize(PAGE_BYTES as usize, 0);
@@ -219,7 +220,8 @@ fn region_page_seeds() -> Vec<Vec<u8>> {
 
 const DIRTY_LOG: DirtyLogHeader = DirtyLogHeader { cluster: CLUSTER, target: TARGET };
 
-/// Checks the dirty log: the regions that the decoder returns encode to the start of the log.
+/// Checks the dirty log: the regions that the decoder returns are encoded to the same bytes as the
+/// start of the log.
 fn check_dirty_log(bytes: &[u8]) {
     if let Ok(regions) = chunk::read_dirty_log(bytes, &DIRTY_LOG) {
         let again = DIRTY_LOG.to_file(regions.iter());

@@ -1,23 +1,23 @@
-//! Import circles between the files of one crate: files that use each other in a loop can only be
-//! understood together.
+//! Finds import circles between the files of one crate. Files that import each other in a circle
+//! can be understood only together.
 //!
-//! A file and its submodules count as one direction only (a parent names its children, and they may
-//! use its types), so edges between a module and its ancestors are left out.
+//! Imports between a module and its ancestors are ignored: a parent declares its submodules, and
+//! they may use its types.
 
 use super::Problems;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-/// Circles that are known and accepted, by the first file of each, with the reason.
+/// Accepted circles: the first file of each, and the reason.
 const ACCEPTED: &[(&str, &str)] = &[];
 
-/// Crates that aren't checked: the simulator is one world of which each file has a part.
+/// Crates that are not checked. In the simulator, each file implements a part of the same `World`.
 const UNCHECKED: &[&str] = &["sim"];
 
-/// A module: the names from the crate's root to it.
+/// A module, as the list of names from the root of the crate.
 type Module = Vec<String>;
 
-/// Checks the product's crates; `sources` are all Rust files with their texts.
+/// Checks the crates of the product. `sources` are all Rust files with their texts.
 pub(super) fn check(sources: &[(PathBuf, String)]) -> Problems {
     let mut crates: BTreeMap<String, Vec<(Module, &PathBuf, &str)>> = BTreeMap::new();
     for (path, text) in sources {
@@ -58,7 +58,7 @@ pub(super) fn check(sources: &[(PathBuf, String)]) -> Problems {
     problems
 }
 
-/// The module of a file below `src/`.
+/// Returns the module of a file, whose path is relative to `src/`.
 fn module_of(file: &str) -> Module {
     let path = file.trim_end_matches(".rs");
     let mut parts: Module = path.split('/').map(str::to_owned).collect();
@@ -68,7 +68,8 @@ fn module_of(file: &str) -> Module {
     parts
 }
 
-/// The modules that a file's text names by paths from the crate's root or from its own place.
+/// Returns the modules that a file names in paths from the root of the crate or from its own
+/// module.
 fn used_modules<'a>(
     module: &Module,
     text: &str,
@@ -88,7 +89,7 @@ fn used_modules<'a>(
                 name => place.push(name.to_owned()),
             }
         }
-        // The longest prefix that is a file; the rest names an item in it.
+        // The longest prefix that is a module. The rest of the path names an item in that module.
         while !place.is_empty() && !modules.contains(&place) {
             place.pop();
         }
@@ -100,7 +101,8 @@ fn used_modules<'a>(
     used
 }
 
-/// All paths that begin with `crate` or `super`, with groups in braces taken apart.
+/// Returns all paths that begin with `crate` or `super`. A group in braces is expanded to one path
+/// per item.
 fn paths(text: &str) -> Vec<Vec<String>> {
     let code: String =
         text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect();
@@ -121,7 +123,8 @@ fn is_word(letter: char) -> bool {
     letter.is_alphanumeric() || letter == '_'
 }
 
-/// Adds the paths at the start of `text` behind `prefix`; returns how many bytes it read.
+/// Adds to `found` the paths at the start of `text`, each with `prefix` before it. Returns the
+/// number of bytes read.
 fn expand(prefix: &mut Vec<String>, text: &str, found: &mut Vec<Vec<String>>) -> usize {
     let len = prefix.len();
     let mut at = 0;
@@ -157,7 +160,7 @@ fn expand(prefix: &mut Vec<String>, text: &str, found: &mut Vec<Vec<String>>) ->
     at
 }
 
-/// Groups of more than one module that reach each other.
+/// Returns all groups of more than one module in which each module can reach every other.
 fn circles<'a>(edges: &BTreeMap<&'a Module, BTreeSet<&'a Module>>) -> Vec<Vec<&'a Module>> {
     let reach: BTreeMap<&Module, BTreeSet<&Module>> =
         edges.keys().map(|module| (*module, reachable(module, edges))).collect();

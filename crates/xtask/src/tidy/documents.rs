@@ -1,4 +1,4 @@
-//! Checks that documents speak of things that exist.
+//! Checks that the files, functions, messages and commands that documents and comments name exist.
 
 use super::Problems;
 use crate::repository::{Outcome, read, root};
@@ -7,15 +7,15 @@ use skep_wire::catalog::CATALOG;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Directories at the top whose names start a path.
+/// Top-level directories. A name that starts with one of them is a path.
 const TOPS: &[&str] =
     &["crates/", "docs/", "vectors/", "tools/", "fuzz/", "packaging/", ".ci/", ".cargo/"];
-/// Endings that make a bare name the name of a file.
+/// Extensions that make a name without a directory the name of a file.
 const ENDINGS: &[&str] = &[".md", ".rs", ".py"];
 
-/// Checks that the files that a document or a comment names exist: what stands in backticks or
-/// behind a link and looks like the path of a file of this repository. In documents the end of a
-/// path will do: `tidy/documents.rs`.
+/// Checks that the files exist that a document or a comment names. A name counts if it is in
+/// backticks or the target of a link, and looks like the path of a file in this repository. In
+/// documents the end of a path is sufficient, such as `tidy/documents.rs`.
 pub(super) fn check_names(path: &Path, text: &str, files: &[PathBuf]) -> Problems {
     let is_document = path.extension().is_some_and(|extension| extension == "md");
     let folder = path.parent().unwrap_or(Path::new(""));
@@ -42,13 +42,13 @@ pub(super) fn check_names(path: &Path, text: &str, files: &[PathBuf]) -> Problem
     problems
 }
 
-/// A line of Rust, if it is a comment.
+/// Returns the line if it is a comment, else an empty text.
 fn comment(line: &str) -> &str {
     if line.trim_start().starts_with("//") { line } else { "" }
 }
 
-/// Whether a quoted name is the path of a file here, and no pattern of several. In comments only
-/// full paths count: `mod.rs` there may be any.
+/// Whether a quoted name is the path of one file, and not a pattern for several files. In comments
+/// only full paths count, since a name such as `mod.rs` there may be any file.
 fn is_path(name: &str, is_document: bool) -> bool {
     let is_plain = !name.contains(|letter: char| {
         letter.is_whitespace() || ['<', '>', '*', '{', '}', '$', '|', '('].contains(&letter)
@@ -58,10 +58,10 @@ fn is_path(name: &str, is_document: bool) -> bool {
     is_plain && (starts || is_document && ends)
 }
 
-/// Checks that each function which a document names as `file.rs::function` is in that file.
+/// Checks that a function that a document names as `file.rs::function` is in that file.
 ///
 /// # Errors
-/// If a document can't be read.
+/// Fails if a document cannot be read.
 pub(super) fn check_functions(
     files: &[PathBuf],
     sources: &[(PathBuf, String)],
@@ -94,7 +94,7 @@ fn defines(text: &str, name: &str) -> bool {
     })
 }
 
-/// Checks that every message in the catalog has vectors.
+/// Checks that every message in the catalog has test vectors.
 pub(super) fn check_vectors() -> Problems {
     let mut problems = Problems::new();
     for line in CATALOG {
@@ -108,10 +108,11 @@ pub(super) fn check_vectors() -> Problems {
     problems
 }
 
-/// Checks that each outside library has a line in `docs/dependencies.md`, and each line a library.
+/// Checks that each external library has a line in `docs/dependencies.md`, and that each line there
+/// names a library in use.
 ///
 /// # Errors
-/// If one of the two files can't be read.
+/// Fails if one of the two files cannot be read.
 pub(super) fn check_dependencies() -> Outcome<Problems> {
     let manifest = read("Cargo.toml")?;
     let page = read("docs/dependencies.md")?;
@@ -129,11 +130,12 @@ pub(super) fn check_dependencies() -> Outcome<Problems> {
     Ok(missing.chain(unused).collect())
 }
 
-/// Where applications read what they may rely on.
+/// The document with the guarantees on which applications may rely.
 const SEMANTICS: &str = "docs/semantics.md";
 
-/// Checks that each statement of `docs/semantics.md` is named by a test that would notice if it
-/// weren't so (a comment that says "Semantics" and the number), and that tests name no others.
+/// Checks that a test names each statement of `docs/semantics.md`, and that tests name no other
+/// statements. A test names a statement in a comment with "Semantics" and the number, and must fail
+/// if the statement is false.
 pub(super) fn check_statements(files: &[PathBuf]) -> Outcome<Problems> {
     let document = read(Path::new(SEMANTICS))?;
     let mut stated = BTreeSet::new();
@@ -162,13 +164,13 @@ pub(super) fn check_statements(files: &[PathBuf]) -> Outcome<Problems> {
     Ok(problems)
 }
 
-/// Where each command has a page.
+/// The directory with the page of each command.
 const COMMANDS: &str = "docs/commands";
-/// Tests that run commands over real clusters, and those of the program alone.
+/// Directories of the tests that run commands: on real clusters, and without a cluster.
 const COMMAND_TESTS: [&str; 2] = ["crates/testkit/tests", "crates/ctl/tests"];
 
-/// Checks that each command that has a page is run by a test (a comment that says "Command:" and
-/// its whole name), and that tests name no others.
+/// Checks that a test runs each command that has a page, and that tests name no other commands. A
+/// test names a command in a comment with "Command:" and the full name of the command.
 pub(super) fn check_commands(files: &[PathBuf]) -> Outcome<Problems> {
     let page = |path: &PathBuf| {
         let name = path.file_stem()?.to_str()?;
@@ -203,19 +205,20 @@ pub(super) fn check_commands(files: &[PathBuf]) -> Outcome<Problems> {
     Ok(problems)
 }
 
-/// The commands that a comment says to be run, with commas between them.
+/// Returns the commands that the comment of a test names, which are separated by commas.
 fn run_commands(comment: &str) -> impl Iterator<Item = &str> {
     let list = comment.split_once(" Command: ").map_or("", |(_, rest)| rest);
     list.trim_end_matches('.').split(", ").filter(|name| !name.is_empty())
 }
 
-/// The number of the statement that a line of the document begins, in a list or in a table.
+/// Returns the number of the statement that begins on a line of the document, in a list or in a
+/// table.
 fn statement(line: &str) -> Option<&str> {
     let line = line.strip_prefix("- **").or_else(|| line.strip_prefix("| **"))?;
     line.split_once("**").map(|(number, _)| number)
 }
 
-/// The numbers of the statements that a comment says to be tested.
+/// Returns the numbers of the statements that the comment of a test names.
 fn tested(comment: &str) -> impl Iterator<Item = &str> {
     let list = comment.split_once("Semantics ").map_or("", |(_, rest)| rest);
     let is_number = |word: &&str| {

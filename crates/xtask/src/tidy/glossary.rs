@@ -1,4 +1,4 @@
-//! The glossary: each row's type exists, and no identifier has a word that the glossary forbids.
+//! Checks the glossary: the types in each row exist, and no identifier contains a forbidden word.
 
 use super::Problems;
 use super::rust_text::{Kind, prose};
@@ -8,16 +8,16 @@ use std::path::PathBuf;
 
 const GLOSSARY: &str = "docs/glossary.md";
 
-/// A row of one of the glossary's tables.
+/// A row of a table in the glossary.
 struct Row<'a> {
     types: Vec<&'a str>,
     forbidden: Vec<&'a str>,
 }
 
-/// Checks the glossary against the identifiers of the product's crates.
+/// Checks the glossary against the identifiers in the crates of the product.
 ///
 /// # Errors
-/// If the glossary can't be read.
+/// Fails if the glossary cannot be read.
 pub(super) fn check(sources: &[(PathBuf, String)]) -> Outcome<Problems> {
     let glossary = read(GLOSSARY)?;
     let mut defined = BTreeSet::new();
@@ -51,8 +51,8 @@ pub(super) fn check(sources: &[(PathBuf, String)]) -> Outcome<Problems> {
     Ok(problems)
 }
 
-/// The rows of all tables with four columns: word, meaning, types, forbidden words. Only what
-/// stands in backticks counts in the last two.
+/// Returns the rows of all tables with four columns: word, meaning, types, forbidden words. In the
+/// last two columns, only the parts in backticks count.
 fn rows(glossary: &str) -> impl Iterator<Item = Row<'_>> {
     glossary.lines().filter_map(|line| {
         let cells: Vec<_> = line.strip_prefix('|')?.trim_end_matches('|').split('|').collect();
@@ -65,12 +65,12 @@ fn in_backticks(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }
 
-/// Whether a type of the glossary exists; for `Type::member` both names must be defined somewhere.
+/// Whether a type in the glossary exists. For `Type::member`, both names must be defined somewhere.
 fn is_known(name: &str, defined: &BTreeSet<String>) -> bool {
     name.split("::").all(|part| defined.contains(part))
 }
 
-/// Whether an identifier is defined in a text, as a type, a field, a variant or a function.
+/// Whether a text defines an identifier as a type, a field, a variant or a function.
 fn is_defined(text: &str, identifier: &str) -> bool {
     let starts = ["struct ", "enum ", "trait ", "type ", "fn ", "    "];
     let ends = ["(", " {", ":", ";", "<", ",", " ="];
@@ -83,8 +83,8 @@ fn is_defined(text: &str, identifier: &str) -> bool {
     })
 }
 
-/// The identifiers of a source text outside of comments and strings, each once, with its first
-/// line.
+/// Returns the identifiers of a source text outside of comments and strings. Each occurs once, with
+/// the number of its first line.
 fn identifiers(text: &str) -> Vec<(usize, &str)> {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
@@ -106,7 +106,7 @@ fn identifiers(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// Whether one of the words of an identifier, in snake case or camel case, is `word`.
+/// Whether `word` is one of the words of an identifier in snake case or camel case.
 fn has_word(identifier: &str, word: &str) -> bool {
     let mut words = vec![String::new()];
     let mut was_lower = false;

@@ -1,18 +1,18 @@
-//! Commit subjects: at most 72 characters, one idea, so that `git log` can be searched.
+//! Checks commit subjects: at most 72 characters and one idea, so that `git log` can be searched.
 
 use super::Problems;
 use crate::repository::{Outcome, output};
 
-/// Longest subject of a commit, in characters.
+/// Maximum length of a commit subject, in characters.
 const MAX_SUBJECT: usize = 72;
-/// The last commit to which the rule doesn't apply: those before it are older than the rule.
+/// The rule applies only to commits after this one. Earlier commits are older than the rule.
 const SINCE: &str = "ae64fd9";
 
-/// Checks the subjects of all commits since the rule began. Without that commit (a copy without
-/// history) there is nothing to check.
+/// Checks the subjects of all commits since the rule was introduced. In a copy without this commit,
+/// such as one without history, nothing is checked.
 ///
 /// # Errors
-/// If git can't list the commits.
+/// Fails if `git` cannot list the commits.
 pub(super) fn check() -> Outcome<Problems> {
     let commit = format!("{SINCE}^{{commit}}");
     if output("git", &["rev-parse", "--quiet", "--verify", &commit]).is_err() {
@@ -26,7 +26,7 @@ pub(super) fn check() -> Outcome<Problems> {
         .collect())
 }
 
-/// Returns the sentence that says what is wrong with a subject, if anything is.
+/// Describes the problem of a subject; `None` if the subject is correct.
 fn fault(subject: &str) -> Option<String> {
     let length = subject.chars().count();
     if length > MAX_SUBJECT {

@@ -1,12 +1,12 @@
-//! The language of comments, messages, test names and documents. Counts the marks of sentences that
-//! need a second reading (no agent, a pronoun for a program, a verb that hides the protocol step),
-//! by area, and fails when a count rises above the one in `language-counts.txt`.
+//! Checks the language of comments, messages, test names and documents. Counts, by area, the marks
+//! of sentences that need a second reading (no agent, a pronoun for a program, a verb that hides
+//! the protocol step). Fails if a count rises above the number in `language-counts.txt`.
 //!
-//! The marks are regular expressions: they miss bad sentences and hit some good ones. So areas that
-//! only developers read have a count that may fall but not rise, and `cargo xtask tidy --lower`
-//! writes it down when it fell. Texts for users have none ([`CLEAN`]).
+//! The marks are regular expressions, which miss some bad sentences and match some good ones. So
+//! areas that only developers read have a count that may fall but not rise. `cargo xtask language
+//! --lower` writes the counts that have fallen. Texts for users must have no marks ([`CLEAN`]).
 //!
-//! Doesn't own the words that the glossary forbids: see [`super::glossary`].
+//! Words that the glossary forbids are checked in [`super::glossary`].
 
 use super::Problems;
 use super::rust_text::{Kind, prose};
@@ -16,11 +16,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// A mark of an unclear sentence, and what to write instead.
+/// A mark of an unclear sentence, and advice how to write instead.
 struct Marker {
     pattern: &'static str,
     advice: &'static str,
-    /// Whether texts for users are held to it too. Some marks hit too many good sentences.
+    /// Whether texts for users must not have the mark either. Lenient marks match too many good
+    /// sentences.
     is_strict: bool,
 }
 
@@ -55,14 +56,14 @@ static COMPILED: LazyLock<Vec<(Regex, &'static Marker)>> = LazyLock::new(|| {
     MARKERS.iter().map(compile).collect()
 });
 
-/// Words that no test name has: a test name is a guarantee with a subject.
+/// Words that test names must not contain: a test name states a guarantee with a subject.
 const UNCLEAR_IN_TEST_NAMES: &[&str] = &[
     "who", "whom", "whose", "what", "whoever", "nobody", "somebody", "told", "he", "his", "hears",
 ];
-/// Longest test name, in characters.
+/// Maximum length of a test name, in characters.
 const MAX_TEST_NAME: usize = 60;
 
-/// Areas that users read: the strict marks may not occur at all.
+/// Areas that users read. These areas must have no strict marks.
 const CLEAN: &[&str] = &[
     "README.md",
     "ARCHITECTURE.md",
@@ -72,10 +73,10 @@ const CLEAN: &[&str] = &[
     "docs/commands",
     MESSAGES,
 ];
-/// The area of all string literals of the program: help, errors, log lines.
+/// The area of all string literals of the program: help texts, errors and log lines.
 const MESSAGES: &str = "messages";
 
-/// Files that quote what they forbid, and documents that are written by programs or quote output.
+/// Files that quote forbidden phrases, and documents that programs write or that quote output.
 const EXEMPT: &[&str] = &[
     "crates/xtask/src/tidy/",
     "docs/studies/",
@@ -83,20 +84,21 @@ const EXEMPT: &[&str] = &[
     "docs/operations/output.md",
 ];
 
-/// Where the counts stand, a line each: the area and the count.
+/// The file with the counts: one area and its count per line.
 const COUNTS: &str = "crates/xtask/src/tidy/language-counts.txt";
 
-/// A sentence with a mark: where it stands, what it is, what to do.
+/// A sentence with a mark: its place, its text, and advice how to write instead.
 struct Finding {
     place: String,
     sentence: String,
     advice: &'static str,
 }
 
-/// Checks all files: no mark in what users read, and not more than before elsewhere.
+/// Checks all files: texts for users have no marks, and other areas do not have more marks than
+/// before.
 ///
 /// # Errors
-/// If a file can't be read.
+/// Fails if a file cannot be read.
 pub(super) fn check(files: &[PathBuf]) -> Outcome<Problems> {
     let counts = read(COUNTS)?;
     let limits = limits(&counts);
@@ -121,7 +123,7 @@ pub(super) fn check(files: &[PathBuf]) -> Outcome<Problems> {
 /// Prints the findings of the areas whose names begin with `prefix`.
 ///
 /// # Errors
-/// If a file can't be read.
+/// Fails if a file cannot be read.
 pub(super) fn list(files: &[PathBuf], prefix: &str) -> Outcome {
     for (area, findings) in findings(files)? {
         if area.starts_with(prefix) {
@@ -132,10 +134,10 @@ pub(super) fn list(files: &[PathBuf], prefix: &str) -> Outcome {
     Ok(())
 }
 
-/// Writes the counts of today where they are lower than those written down.
+/// Writes the current counts that are lower than the stored counts.
 ///
 /// # Errors
-/// If a file can't be read or written.
+/// Fails if a file cannot be read or written.
 pub(super) fn lower(files: &[PathBuf]) -> Outcome {
     let counts = read(COUNTS).unwrap_or_default();
     let before = limits(&counts);
@@ -159,7 +161,7 @@ fn describe(finding: &Finding) -> String {
     format!("{}: {}: {sentence}", finding.place, finding.advice)
 }
 
-/// All findings by area.
+/// Returns all findings by area.
 fn findings(files: &[PathBuf]) -> Outcome<BTreeMap<String, Vec<Finding>>> {
     let mut areas: BTreeMap<String, Vec<Finding>> = BTreeMap::new();
     for path in files {
@@ -181,7 +183,7 @@ fn findings(files: &[PathBuf]) -> Outcome<BTreeMap<String, Vec<Finding>>> {
     Ok(areas)
 }
 
-/// The crate, the folder of documents or the file that a path belongs to.
+/// Returns the area of a path: a crate, a directory of documents, or a file.
 fn area_of(path: &Path) -> String {
     let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
     parts[..parts.len().min(2)].join("/")
@@ -213,19 +215,19 @@ fn is_test_file(name: &str) -> bool {
     name.contains("/tests/") || name.ends_with("/tests.rs") || name.contains("/examples/")
 }
 
-/// Crates that users never run.
+/// Whether a path is in a crate that users never run.
 fn is_unshipped(name: &str) -> bool {
     ["crates/sim/", "crates/testkit/", "crates/xtask/", "fuzz/"]
         .iter()
         .any(|it| name.starts_with(it))
 }
 
-/// The line of the unit tests at the end of a source file.
+/// Returns the line at which the unit tests at the end of a source file begin.
 fn tests_begin(source: &str) -> usize {
     source.lines().position(|line| line == "#[cfg(test)]").map_or(usize::MAX, |index| index + 1)
 }
 
-/// The sentences of a paragraph that have a mark, one finding each.
+/// Returns the sentences of a paragraph that have a mark, with one finding per sentence.
 fn marked(place: &str, paragraph: &str, only_strict: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     for sentence in sentences(paragraph) {
@@ -242,7 +244,7 @@ fn marked(place: &str, paragraph: &str, only_strict: bool) -> Vec<Finding> {
     findings
 }
 
-/// Splits a paragraph into sentences. Code in backticks is left out: it is no prose.
+/// Splits a paragraph into sentences. Replaces code in backticks, since it is not prose.
 fn sentences(paragraph: &str) -> Vec<String> {
     let prose: String = paragraph
         .split('`')
@@ -263,7 +265,8 @@ fn sentences(paragraph: &str) -> Vec<String> {
     sentences.iter().map(|it| it.trim().to_owned()).filter(|it| !it.is_empty()).collect()
 }
 
-/// Paragraphs, list items and table cells of a document with their first lines; no code blocks.
+/// Returns the paragraphs, list items and table cells of a document with the number of their first
+/// line. Skips code blocks.
 fn markdown_paragraphs(text: &str) -> Vec<(usize, String)> {
     let mut paragraphs: Vec<(usize, String)> = Vec::new();
     let mut is_code = false;
@@ -299,7 +302,7 @@ fn markdown_paragraphs(text: &str) -> Vec<(usize, String)> {
     paragraphs
 }
 
-/// The names of the `#[test]` functions of a source file, with their lines.
+/// Returns the names of the `#[test]` functions of a source file, with their line numbers.
 fn test_names(source: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut is_test = false;
     source.lines().enumerate().filter_map(move |(index, line)| {

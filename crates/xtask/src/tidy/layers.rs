@@ -1,41 +1,41 @@
-//! Which crate may use which: arrows go down only.
+//! Checks which crates depend on which: dependencies go only to lower layers.
 
 use super::Problems;
 use crate::repository::{Outcome, output, read};
 use serde_json::Value;
 
-/// Each crate and those of our crates that it may use, in any kind of dependency. `types` is below
-/// everything and may be used by all.
+/// Each crate, and the crates of the workspace that it may depend on, in any kind of dependency.
+/// Every crate may depend on `types`, which is the lowest layer.
 #[rustfmt::skip]
 const ALLOWED: &[(&str, &[&str])] = &[
-    // Base and pure: no files, no sockets, no threads, no clock.
+    // Lowest layer: pure crates without files, sockets, threads and clocks.
     ("skep-types", &[]),
     ("skep-wire", &[]),
     ("skep-cluster", &[]),
-    // Logged transactions keep their steps as the messages spell them.
+    // Logged transactions store their steps in the format of the messages.
     ("skep-format", &["skep-wire"]),
-    // Seams and runtime.
+    // Runtime, and interfaces that tests can replace.
     ("skep-env", &[]),
     ("skep-rpc", &["skep-wire", "skep-env"]),
     ("skep-store", &["skep-format", "skep-env"]),
     ("skep-service", &["skep-wire", "skep-env", "skep-rpc", "skep-store", "skep-format"]),
-    // Services never know each other.
+    // Services never depend on each other.
     ("skep-management", SERVICE),
     ("skep-metadata", SERVICE),
     ("skep-storage", SERVICE),
-    // Front.
+    // Clients, tools and the command line.
     ("skep-client", &["skep-wire", "skep-cluster", "skep-env", "skep-rpc"]),
-    // The client's operations take and give the structs of the messages.
+    // The interface of the client's operations uses the structs of the messages.
     ("skep-fuse", &["skep-wire", "skep-env", "skep-client"]),
-    // Measures any mounted file system.
+    // Measures any mounted file system, so it does not depend on the client.
     ("skep-bench", &["skep-wire", "skep-env", "skep-rpc"]),
-    // Labs call the program `skep`, and need nothing of what it is made of.
+    // Labs start the program `skep`, and depend on none of its libraries.
     ("skep-lab", &["skep-env"]),
     ("skep-study", &["skep-env", "skep-bench", "skep-lab"]),
     ("skep-ctl", &["skep-wire", "skep-format", "skep-cluster", "skep-env", "skep-rpc",
         "skep-store", "skep-service", "skep-management", "skep-metadata", "skep-storage",
         "skep-client", "skep-fuse", "skep-bench", "skep-lab", "skep-study"]),
-    // Never shipped.
+    // Crates that are not shipped to users.
     ("skep-sim", &["skep-wire", "skep-format", "skep-cluster", "skep-metadata"]),
     ("skep-testkit", &[]),
     ("xtask", &["skep-wire", "skep-format", "skep-fuse"]),
@@ -51,11 +51,11 @@ const SERVICE: &[&str] = &[
     "skep-service",
 ];
 
-/// Checks the dependencies of every crate, and that each has the workspace's lints and takes
-/// outside libraries from the workspace.
+/// Checks the dependencies of every crate. Also checks that each crate uses the lints of the
+/// workspace, and gets the versions of external libraries from the workspace.
 ///
 /// # Errors
-/// If cargo doesn't tell about the workspace.
+/// Fails if `cargo metadata` fails.
 pub(super) fn check() -> Outcome<Problems> {
     let text = output(env!("CARGO"), &["metadata", "--format-version", "1", "--no-deps"])?;
     let metadata: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
@@ -73,7 +73,7 @@ pub(super) fn check() -> Outcome<Problems> {
     Ok(problems)
 }
 
-/// The names of the workspace's lints.
+/// Returns the names of the lints of the workspace.
 fn lints(workspace: &str) -> Vec<&str> {
     let sections = workspace.split("\n[").filter(|text| text.starts_with("workspace.lints."));
     let lines = sections.flat_map(str::lines).filter(|line| !line.starts_with('#'));
@@ -92,11 +92,11 @@ fn check_edges<'a>(name: &str, uses: impl Iterator<Item = &'a str>) -> Problems 
         .collect()
 }
 
-/// Checks one crate's manifest against the workspace's.
+/// Checks the manifest of one crate against that of the workspace.
 fn check_manifest(name: &str, manifest: &str, workspace: &str) -> Problems {
     let mut problems = Problems::new();
     if !manifest.replace(' ', "").contains("[lints]\nworkspace=true") {
-        // A table of its own is how a crate with unsafe code allows it.
+        // A crate with unsafe code has its own table of lints, which allows it.
         let has = |lint: &str| manifest.lines().any(|line| line.starts_with(&format!("{lint} =")));
         let missing: Vec<_> = lints(workspace).into_iter().filter(|lint| !has(lint)).collect();
         if !missing.is_empty() {

@@ -1,10 +1,11 @@
-//! The one list of files whose code may pause: a pause is a retry, a poll, a period or a delay, and
-//! scattered retries multiply. A new one is listed here with its reason, or uses one that is there.
+//! The list of all files whose code may pause. A pause is a retry, a poll, a period or a delay, and
+//! retries at several levels multiply. Code that needs a new pause uses an existing one, or its
+//! file is added to the list with the reason.
 
 use super::Problems;
 use std::path::PathBuf;
 
-/// Files with calls of `sleep`, with what they wait for.
+/// Files with calls of `sleep`, each with the reason.
 #[rustfmt::skip]
 const PAUSES: &[(&str, &str)] = &[
     ("crates/bench/src/storage.rs", "poll: asks storage targets for the progress of a benchmark"),
@@ -44,7 +45,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/storage/src/orphans.rs", "period: the clean-up of chunk files without inodes"),
 ];
 
-/// Crates that aren't checked: the event loop itself, and programs that users don't run.
+/// Crates that are not checked: the event loop itself, and programs that users do not run.
 const UNCHECKED: &[&str] = &["crates/env/", "crates/sim/", "crates/testkit/", "crates/xtask/"];
 
 /// Checks all sources against the list, and the list against the sources.
@@ -73,7 +74,7 @@ pub(super) fn check(sources: &[(PathBuf, String)]) -> Problems {
     problems
 }
 
-/// The line of the first call of `sleep` outside of unit tests and comments.
+/// Returns the line of the first call of `sleep` outside of unit tests and comments.
 fn first_pause(text: &str) -> Option<usize> {
     let code = text.split("\n#[cfg(test)]").next().unwrap_or(text);
     let pauses = |line: &str| line.split("//").next().unwrap_or_default().contains("sleep(");

@@ -1,17 +1,18 @@
-//! Splits Rust source into its comments and its string literals, each with its line. Knows nothing
-//! of what they should say: see [`super::language`].
+//! Splits Rust source into comments and string literals, each with its line number. Rules about
+//! their contents are in [`super::language`].
 
-/// A piece of prose in a Rust source file.
+/// A comment paragraph or a string literal of a Rust source file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Prose {
-    /// Line on which it begins, from 1.
+    /// Number of its first line, counted from 1.
     pub(super) line: usize,
     pub(super) kind: Kind,
-    /// Its text without comment marks or quotes; lines of one paragraph are joined by a space.
+    /// Its text without comment marks or quotation marks. Lines of one paragraph are joined by
+    /// spaces.
     pub(super) text: String,
 }
 
-/// Where a piece of prose stands.
+/// The kinds of prose in a source file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A paragraph of a comment.
@@ -20,7 +21,8 @@ pub(super) enum Kind {
     Literal,
 }
 
-/// Returns the comments (by paragraph) and the string literals of a source text, in their order.
+/// Returns the comments (one piece per paragraph) and the string literals of a source text, in
+/// order.
 pub(super) fn prose(source: &str) -> Vec<Prose> {
     let mut pieces = Vec::new();
     let mut rest = Scanner { source, at: 0, line: 1 };
@@ -41,7 +43,7 @@ pub(super) fn prose(source: &str) -> Vec<Prose> {
     pieces
 }
 
-/// Adds one line of a comment to the paragraph that it continues, or begins another one.
+/// Adds one line of a comment to the current paragraph, or begins a new paragraph.
 fn add_comment(paragraph: &mut Option<Prose>, pieces: &mut Vec<Prose>, line: usize, comment: &str) {
     let text = comment.trim_start_matches(['/', '!']).trim();
     let begins =
@@ -62,17 +64,17 @@ fn add_comment(paragraph: &mut Option<Prose>, pieces: &mut Vec<Prose>, line: usi
     }
 }
 
-/// What the scanner finds next.
+/// A token of Rust source, as far as this module distinguishes them.
 enum Token<'a> {
     /// One line of a comment, with its slashes.
     Comment(&'a str),
-    /// The inside of a string literal, as it is written.
+    /// The contents of a string literal, as in the source.
     Literal(&'a str),
-    /// Anything else that isn't white space: it ends a paragraph.
+    /// Any other text except white space. Such text ends the current paragraph.
     Code,
 }
 
-/// Walks through a source text.
+/// Reads a source text token by token.
 struct Scanner<'a> {
     source: &'a str,
     at: usize,
@@ -114,8 +116,8 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// The string literal at the start of a text: where its inside begins and ends, and its whole
-/// length. `None` if the text doesn't begin with one.
+/// Finds the string literal at the start of a text. Returns the start and the end of its contents,
+/// and its total length. `None` if the text does not begin with a string literal.
 fn literal(text: &str) -> Option<(usize, usize, usize)> {
     let unprefixed = text.strip_prefix('b').unwrap_or(text);
     let prefix = text.len() - unprefixed.len();
@@ -139,7 +141,8 @@ fn literal(text: &str) -> Option<(usize, usize, usize)> {
     None
 }
 
-/// The length of a character literal or of the quote of a lifetime at the start of a text.
+/// Returns the length of a character literal, or of the apostrophe of a lifetime, at the start of a
+/// text.
 fn quoted_char(text: &str) -> usize {
     let inside = &text[1..];
     if let Some(escaped) = inside.strip_prefix('\\') {

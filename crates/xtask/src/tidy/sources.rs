@@ -2,24 +2,24 @@
 
 use super::Problems;
 
-/// Longest source file, without its tests at the end.
+/// Maximum number of lines of a source file, without the tests at its end.
 const MAX_LINES: usize = 500;
-/// Files that may be longer, with the reason: tests and tables that are read one entry at a time.
+/// Files that may be longer, with the reason: tests, and tables that are read one entry at a time.
 const LONGER: &[(&str, &str)] = &[
     ("crates/testkit/tests/", "black-box tests: one story after the other"),
     ("crates/fuse/tests/", "a whole file system in memory, as a test double"),
     ("crates/sim/src/", "the reference model and its checks, never shipped"),
 ];
-/// Most fields of a struct in [`CORE_CRATES`].
+/// Maximum number of fields of a struct in [`CORE_CRATES`].
 const MAX_FIELDS: usize = 15;
-/// Structs that may be larger, with the reason.
+/// Structs that may have more fields, with the reason.
 const LARGER_STRUCTS: &[(&str, &str)] = &[
     ("InitOut", "layout of the kernel"),
     ("Attr", "layout of the kernel"),
     ("Statx", "layout of the kernel"),
     ("SetAttrIn", "layout of the kernel"),
 ];
-/// Crates whose state machines and tables must stay small enough to reason about.
+/// Crates whose state machines and tables must stay small enough to understand.
 const CORE_CRATES: &[&str] = &[
     "cluster",
     "env",
@@ -32,23 +32,23 @@ const CORE_CRATES: &[&str] = &[
     "client",
     "fuse",
 ];
-/// Longest line, in characters.
+/// Maximum length of a line, in characters.
 const MAX_COLUMNS: usize = 100;
-/// Crates in which unsafe code may stand.
+/// Crates that may contain unsafe code.
 const UNSAFE_CRATES: &[&str] = &["env", "store", "fuse"];
-/// Crates without files, sockets, threads and clocks, and what they may not name.
+/// Crates that must not use files, sockets, threads, clocks or the environment.
 const PURE_CRATES: &[&str] = &["types", "wire", "format", "cluster"];
 const IMPURE_MODULES: &[&str] = &["fs", "net", "thread", "env", "process"];
 const IMPURE_WORDS: &[&str] = &["SystemTime", "Instant::now", "tokio"];
 
-/// The directory under `crates/` in which a file lies.
+/// Returns the directory below `crates/` that contains a file.
 fn crate_of(name: &str) -> Option<&str> {
     name.strip_prefix("crates/")?.split('/').next()
 }
 
-/// Checks any text file: marks of unfinished work, paths of one machine.
+/// Checks any text file for marks of unfinished work and for paths of one machine.
 pub(super) fn check_text(name: &str, text: &str) -> Problems {
-    // Put together here, so that this file doesn't contain what it looks for.
+    // The mark is assembled here, so that this file does not contain it.
     let todo = concat!("TO", "DO");
     let never = [concat!("FIX", "ME"), concat!("X", "XX"), concat!("db", "g!(")];
     let machine = [concat!("/wo", "rk/"), concat!("/fa", "rm/"), concat!("/ro", "ot/")];
@@ -68,7 +68,7 @@ pub(super) fn check_text(name: &str, text: &str) -> Problems {
     problems
 }
 
-/// Whether each mark in a line is followed by the number of an issue.
+/// Whether an issue number follows each mark in a line.
 fn has_issue(line: &str, mark: &str) -> bool {
     line.split(mark).skip(1).all(|rest| {
         let number = rest.strip_prefix("(#").and_then(|rest| rest.split_once(')'));
@@ -94,7 +94,8 @@ pub(super) fn check_rust(name: &str, text: &str) -> Problems {
     }
     for (index, line) in text.lines().enumerate() {
         let mut found = |what: &str| problems.push(format!("{name}:{}: {what}", index + 1));
-        // The formatter can't break what is in quotes; nor should we, where that reads worse.
+        // The formatter cannot break string literals, and breaking them by hand can make them
+        // harder to read.
         let has_text = line.contains('"') || line.ends_with('\\');
         if line.chars().count() > MAX_COLUMNS && !has_text {
             found("longer than 100 columns");
@@ -118,7 +119,7 @@ pub(super) fn check_rust(name: &str, text: &str) -> Problems {
     problems
 }
 
-/// Structs with more than [`MAX_FIELDS`] fields.
+/// Returns the problems of structs with more than [`MAX_FIELDS`] fields.
 fn large_structs(name: &str, text: &str) -> Problems {
     let mut problems = Problems::new();
     let mut open: Option<(&str, usize, usize)> = None;
@@ -167,7 +168,8 @@ fn is_impure(code: &str) -> bool {
     named || IMPURE_WORDS.iter().any(|word| code.contains(word))
 }
 
-/// Whether a line has unsafe code or allows it. The word in a string or a lint's name is none.
+/// Whether a line contains or allows unsafe code. The word in a string or in the name of a lint
+/// does not count.
 fn is_unsafe(code: &str) -> bool {
     let opens = ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern", "unsafe trait"];
     let is_quoted = code.contains('"');
@@ -176,8 +178,7 @@ fn is_unsafe(code: &str) -> bool {
         || code.contains(concat!("expect(unsafe", "_code"))
 }
 
-/// `matches!` as a statement: its result is thrown away, so the test that it was meant for cannot
-/// fail.
+/// Finds `matches!` as a statement: its result is dropped, so the test that uses it cannot fail.
 fn discarded_matches(name: &str, text: &str) -> Problems {
     let mut problems = Problems::new();
     let mut before = ';';
@@ -194,7 +195,7 @@ fn discarded_matches(name: &str, text: &str) -> Problems {
     problems
 }
 
-/// Whether the first pair of parentheses in a text is followed by a semicolon.
+/// Whether a semicolon follows the first pair of parentheses in a text.
 fn ends_with_semicolon(text: &str) -> bool {
     let mut depth = 0;
     for (index, letter) in text.char_indices() {

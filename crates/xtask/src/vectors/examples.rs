@@ -1,5 +1,5 @@
-//! Examples of every message, one module for each service. They are the source of the vectors, and
-//! they show the intended use of the messages.
+//! Examples of every message, with one module per service. The test vectors are generated from the
+//! examples, which also show the intended use of the messages.
 
 mod file_locks;
 mod inline;
@@ -15,7 +15,7 @@ use super::Example;
 use skep_types::codec::Bytes;
 use skep_types::{Attributes, FileKind, InodeId, ShardId, Timestamp};
 
-/// All examples.
+/// Returns all examples.
 pub(super) fn all() -> Vec<Example> {
     let mut all = session::examples();
     all.extend(node::examples());
@@ -29,17 +29,17 @@ pub(super) fn all() -> Vec<Example> {
     all
 }
 
-/// A file in shard 0x2a.
+/// Returns the id of a file in shard 0x2a.
 fn a_file() -> InodeId {
     InodeId::from_parts(ShardId::new(0x2a), 0x1f)
 }
 
-/// A directory in another shard.
+/// Returns the id of a directory in a different shard.
 fn a_directory() -> InodeId {
     InodeId::from_parts(ShardId::new(0xfffe), InodeId::MAX_NUMBER)
 }
 
-/// A name that is not ASCII.
+/// Returns a name that is not ASCII.
 fn a_name() -> Bytes {
     Bytes::from("caf\u{e9}.txt".as_bytes())
 }
@@ -48,7 +48,7 @@ fn time(seconds: i64) -> Timestamp {
     Timestamp { seconds, nanoseconds: 999_999_999 }
 }
 
-/// Attributes in which each field has a different value.
+/// Returns attributes in which each field has a different value.
 fn attributes(inode: InodeId, kind: FileKind) -> Attributes {
     Attributes {
         inode,

@@ -1,4 +1,4 @@
-//! Frames that a receiver must refuse, each with one error and the expected error code.
+//! Frames that a receiver must refuse. Each has a single error, and the expected error code.
 
 use super::{Vector, hex, pretty};
 use crate::repository::Generated;
@@ -9,18 +9,18 @@ use skep_wire::frame::{HEADER_BYTES, Header, check_body};
 use skep_wire::limits::{MAX_BODY_BYTES, MAX_DATA_BYTES};
 use skep_wire::{Request, catalog, metadata as md, session};
 
-/// A valid frame, the source of malformed ones.
+/// Returns a valid frame, from which malformed frames are made.
 fn lookup() -> Vec<u8> {
     let body = md::Lookup { directory: InodeId::ROOT, name: Bytes::from(&b"file"[..]) };
     Header { message: md::Lookup::ID, tag: 1, ..Header::default() }.frame(&body, 0)
 }
 
-/// A frame with a valid header and checksums around a message body.
+/// Returns a frame with a valid header and checksums around a message body.
 fn frame_around<R: Request>(body: &[u8]) -> Vec<u8> {
     Header { message: R::ID, tag: 1, ..Header::default() }.frame_raw(body, 0)
 }
 
-/// Changes bytes of a header and corrects its checksum, so that only the change is wrong.
+/// Changes bytes of a frame header and corrects the checksum, so that only the change is invalid.
 fn with_header(change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut frame = lookup();
     change(&mut frame[..HEADER_BYTES - 4]);
@@ -35,7 +35,8 @@ fn with_flipped_bit(at: usize) -> Vec<u8> {
     frame
 }
 
-/// A body of `Lookup` in pieces: directory, announced length of the name, the name itself.
+/// Returns a body of `Lookup`: the directory, the announced length of the name, and the name
+/// itself.
 fn lookup_body(announced: u32, name: &[u8]) -> Vec<u8> {
     [&1_u64.to_le_bytes()[..], &announced.to_le_bytes(), name].concat()
 }
@@ -91,7 +92,7 @@ fn cases() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Decodes a frame as a receiver does.
+/// Decodes a frame like a receiver.
 fn receive(frame: &[u8]) -> Result<(), Error> {
     let header = frame[..HEADER_BYTES].try_into().expect("a frame has a header");
     let (header, checksum) = Header::parse(header)?;
@@ -101,10 +102,10 @@ fn receive(frame: &[u8]) -> Result<(), Error> {
     recoded.expect("malformed vectors are of known messages").map(drop)
 }
 
-/// The files with all malformed frames.
+/// Returns the files with all malformed frames.
 ///
 /// # Panics
-/// If a decoder accepts one of the frames.
+/// Panics if a decoder accepts one of the frames.
 pub(super) fn files() -> [Generated; 2] {
     let mut errors: Map<String, Value> = Map::new();
     let mut vectors = Vec::new();

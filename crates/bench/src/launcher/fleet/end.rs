@@ -1,4 +1,4 @@
-//! The end of a run: cleaning up after a failure, and the end of all agents.
+//! The end of a run: removing files after a failure, and stopping all agents.
 
 use super::{Fleet, Turn};
 use crate::launcher::link::Link;
@@ -10,17 +10,17 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 impl Fleet {
-    /// Ends a run. If it failed after the first result, returns the reason.
+    /// Ends a run. If the run failed after its first result, returns the reason for the failure.
     ///
     /// # Errors
-    /// The failure, if there is no result.
+    /// The error of the run, if there is no result.
     pub(crate) fn conclude(
         &mut self,
         result: Result<()>,
         was_measured: bool,
     ) -> Result<Option<String>> {
         let Err(error) = result else {
-            // The workers leave their files as they are.
+            // After this order, the workers leave their files as they are.
             self.send_all(&Order::Finish);
             return Ok(None);
         };
@@ -31,10 +31,10 @@ impl Fleet {
         }
     }
 
-    /// Lets the living workers remove the files of all workers, dead ones included.
+    /// Makes the living workers remove the files of all workers, including dead ones.
     fn clean_after_failure(&mut self) {
         if !self.has_begun || is_interrupted() {
-            // The end of their input makes workers remove their files, too.
+            // Workers without orders remove their files at the end of their input.
             return;
         }
         let hosts = self.hosts;
@@ -47,7 +47,7 @@ impl Fleet {
             let dead = if number == first { dead.clone() } else { Vec::new() };
             link.send(&Order::Clean { dead });
         }
-        // The run has failed already: an error here would hide the reason.
+        // The run has failed already, and an error of the clean-up would hide the reason.
         let _ = self.wait("cleaning up", END_PATIENCE, |fleet, _, answer| {
             match answer {
                 Answer::Worker { rank, message: WorkerMessage::Cleaned } => {
@@ -65,12 +65,12 @@ impl Fleet {
 }
 
 impl Drop for Fleet {
-    /// Waits until all agents have ended by themselves, within the time limit.
+    /// Waits until all agents have exited by themselves, up to the time limit.
     fn drop(&mut self) {
         self.links.iter_mut().for_each(Link::dismiss);
         let deadline = skep_env::now() + END_PATIENCE;
         while !self.links.iter_mut().all(Link::has_ended) && skep_env::now() < deadline {
-            // Without a reader of the answers, an agent could block on its output.
+            // An agent whose answers are not read could block on its output.
             if self.inbox.recv_timeout(Duration::from_millis(20)).is_err() {
                 std::thread::park_timeout(Duration::from_millis(5));
             }

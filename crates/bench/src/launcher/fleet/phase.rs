@@ -1,4 +1,4 @@
-//! One phase on all workers: the barrier, the work, and the end of the last worker.
+//! Runs one phase on all workers: the barrier, the work, and the wait for the last worker.
 
 use super::{Fleet, Turn, protocol};
 use crate::launcher::protocol::{Answer, Measure, Order, Step, WorkerMessage};
@@ -9,12 +9,12 @@ use skep_types::{Error, ErrorCode, Result};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Progress of a running phase.
+/// The progress of a running phase.
 struct Parts {
-    /// Results by rank.
+    /// Results by rank. `None` until the worker has finished.
     measures: Vec<Option<Measure>>,
     moved: Vec<u64>,
-    /// Share of busy CPU time by host.
+    /// Share of the time in which CPUs were busy, by host. `None` until the agent has reported it.
     busy: Vec<Option<f64>>,
 }
 
@@ -42,10 +42,11 @@ fn failed(rank: u32, host: &str, why: &str) -> Error {
 }
 
 impl Fleet {
-    /// Runs a phase on all workers: a barrier, the work, and the end of the last.
+    /// Runs a phase on all workers: waits until all are ready, starts them, and waits until the
+    /// last has finished.
     ///
     /// # Errors
-    /// The first failure of any process, after all have given the phase up.
+    /// The first failure of a worker, after all workers have given up the phase.
     pub(crate) fn phase(
         &mut self,
         step: &Step,
@@ -87,7 +88,7 @@ impl Fleet {
                     refused.extend(result.err().map(|why| (rank, host.clone(), why)));
                     missing.remove(&rank);
                 }
-                // A late report of the phase before.
+                // A late report about the previous phase.
                 Answer::CpuBusy(_) => return Ok(Turn::Other),
                 other => return Err(fleet.unexpected(number, &other)),
             }
@@ -100,8 +101,8 @@ impl Fleet {
         }
     }
 
-    /// Waits for the end of a phase. After a failure it orders all workers to give up, and waits
-    /// for those that still answer.
+    /// Waits for the end of a phase. After a failure, orders all workers to give up, and waits for
+    /// the workers that still answer.
     fn gather(
         &mut self,
         step: &Step,
@@ -112,11 +113,12 @@ impl Fleet {
             return Ok((parts.measures.into_iter().flatten().collect(), parts.busy));
         };
         self.send_all(&Order::Abort);
-        // Each round ends the whole wait, or finds one more failed process.
+        // Each round completes the wait, or finds one more failed worker.
         while !parts.is_over(&self.dead) && !is_interrupted() {
             let again = self.take_parts(step, END_PATIENCE, &mut parts, progress);
             if again.is_err_and(|error| error.code() == ErrorCode::TimedOut) {
-                // These workers have stopped sending: the end of the run does not wait for them.
+                // These workers have stopped sending messages, so the end of the run does not wait
+                // for them.
                 let count = parts.measures.len() as u32;
                 let is_silent = |rank: &u32| parts.measures[*rank as usize].is_none();
                 self.hung.extend((0..count).filter(is_silent));
@@ -126,7 +128,7 @@ impl Fleet {
         Err(first)
     }
 
-    /// Takes the reports of workers about a phase, until it is over or one of them fails.
+    /// Takes the reports of workers about a phase, until the phase is over or a worker fails.
     fn take_parts(
         &mut self,
         step: &Step,

@@ -1,4 +1,4 @@
-//! Preparation of hosts before a phase: the plan's command, and empty caches.
+//! Prepares hosts before a phase: runs the command of the plan, and drops caches.
 
 use super::{Fleet, Turn};
 use crate::launcher::protocol::{Answer, Order};
@@ -8,11 +8,11 @@ use skep_types::{Error, ErrorCode, Result};
 use std::collections::BTreeSet;
 
 impl Fleet {
-    /// Prepares all hosts for a measurement: runs `command`, if there is one, and drops their
-    /// caches unless `keep_caches`.
+    /// Prepares all hosts for a measurement: runs `command`, if there is one, and drops the caches
+    /// of the hosts unless `keep_caches` is set.
     ///
     /// # Errors
-    /// If the command fails on a host, or an agent has ended.
+    /// Fails if the command fails on a host, or if an agent has exited.
     pub(crate) fn make_ready(
         &mut self,
         command: Option<&str>,
@@ -23,10 +23,10 @@ impl Fleet {
         if keep_caches { Ok(()) } else { self.drop_caches(progress) }
     }
 
-    /// Runs a shell command on all hosts with processes, if there is one.
+    /// Runs a shell command on all hosts that have processes, if there is a command.
     ///
     /// # Errors
-    /// If it fails on a host, or an agent has ended.
+    /// Fails if the command fails on a host, or if an agent has exited.
     fn run_before(
         &mut self,
         command: Option<&str>,
@@ -54,8 +54,8 @@ impl Fleet {
         }
     }
 
-    /// Waits for the answers of the agents in `asked`; returns their problems, each with the host's
-    /// name. `take` returns an answer that it does not expect.
+    /// Waits for the answers of the agents in `asked`, and returns the problems that they report,
+    /// each with the host's name. `take` returns an unexpected answer as an error.
     fn problems_of(
         &mut self,
         what: &str,
@@ -78,10 +78,11 @@ impl Fleet {
         Ok(problems)
     }
 
-    /// Drops caches on all hosts, once for each kernel. Sends one note if a host cannot.
+    /// Drops caches on all hosts, once for each kernel. Sends a note, once per run, if a host
+    /// cannot drop them.
     ///
     /// # Errors
-    /// If an agent has ended.
+    /// Fails if an agent has exited.
     fn drop_caches(&mut self, progress: &mut dyn FnMut(Progress)) -> Result<()> {
         let mut kernels = BTreeSet::new();
         let mut asked = BTreeSet::new();

@@ -1,9 +1,9 @@
-//! Options that several verbs of `skep bench` have.
+//! Options that several subcommands of `skep bench` share.
 
 use clap::Args;
 use std::path::PathBuf;
 
-/// Where processes run.
+/// The hosts on which processes run.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Hosts")]
 pub(crate) struct HostArgs {
@@ -46,7 +46,7 @@ pub(crate) struct CacheArgs {
     pub(super) before_phase: Option<String>,
 }
 
-/// How other benchmark programs are started.
+/// How other benchmark programs are started: the command for MPI jobs.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Other programs")]
 pub(crate) struct RunnerArgs {
@@ -55,7 +55,7 @@ pub(crate) struct RunnerArgs {
     pub(super) mpirun: String,
 }
 
-/// The file for results during a run.
+/// The file to which results are written during a run.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ResultArgs {
     /// Write each result to this new file as soon as it is measured, as a line of JSON; disk space
@@ -64,7 +64,7 @@ pub(crate) struct ResultArgs {
     pub(super) result_file: Option<PathBuf>,
 }
 
-/// A size as Skep writes them, or as IOR does: 4096, 4k, 1m, 2g, 1MiB.
+/// Parses a size in Skep's or in IOR's notation: 4096, 4k, 1m, 2g, 1MiB.
 pub(super) fn parse_size(text: &str) -> Result<u64, String> {
     let of_ior = || {
         let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

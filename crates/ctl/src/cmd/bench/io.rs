@@ -1,4 +1,4 @@
-//! `skep bench io`: IOR's patterns.
+//! `skep bench io`: reads and writes in IOR's patterns.
 
 use super::args::{CacheArgs, HostArgs, ResultArgs, RunnerArgs, parse_size};
 use super::results::Size;
@@ -147,7 +147,7 @@ pub(super) fn run(args: &IoArgs) -> Result<ExitCode> {
 }
 
 fn plan(args: &IoArgs) -> Result<Plan> {
-    // As with IOR, neither means both.
+    // Like IOR, a command line with neither option requests both.
     let both = !args.write && !args.read;
     let path = path_on_hosts(&args.place, Path::new(&args.path), "path (-o)")?;
     Ok(Plan {
@@ -211,10 +211,11 @@ fn as_table(outcome: &Outcome) -> String {
     format!("{}\n{}\n{}", about(outcome), render(&shown), render(&summaries))
 }
 
-/// The share of a limit that a phase has reached.
+/// Returns the share of a limit that a phase reached, between 0 and 1.
 type Share = Box<dyn Fn(&PhaseRecord) -> f64>;
 
-/// The limits that results are compared with: a column title, and the value of a phase.
+/// Returns the limits to compare results with. Each has a column title and the function for its
+/// values.
 fn limits(plan: &Plan) -> Vec<(&'static str, Share)> {
     let mut found: Vec<(&str, Share)> = Vec::new();
     if let Some(limit) = plan.limit_bytes_per_s {
@@ -228,7 +229,7 @@ fn limits(plan: &Plan) -> Vec<(&'static str, Share)> {
     found
 }
 
-/// The longest time that any process took for a part.
+/// Returns the longest time that any process spent in one part of a phase, such as opening files.
 fn longest(phase: &PhaseRecord, of: impl Fn(&skep_bench::launcher::ProcessRecord) -> f64) -> f64 {
     phase.processes.iter().map(of).fold(0.0, f64::max)
 }

@@ -114,7 +114,7 @@ pub(super) fn run(args: &MetadataArgs) -> Result<ExitCode> {
 }
 
 fn plan(args: &MetadataArgs) -> Result<Plan> {
-    // As with mdtest, none means all.
+    // Like mdtest, a command line without a phase requests all phases.
     let all = !(args.create || args.stat || args.read || args.remove);
     let directory = path_on_hosts(&args.place, &args.directory, "directory (-d)")?;
     Ok(Plan {
@@ -144,7 +144,7 @@ fn plan(args: &MetadataArgs) -> Result<Plan> {
     })
 }
 
-/// The table with which mdtest ends.
+/// Returns the summary table in the format that mdtest prints at its end.
 fn as_table(outcome: &Outcome) -> String {
     let mut shown = table(&["OPERATION", ">MAX/S", ">MIN/S", ">MEAN/S", ">STD DEV"]);
     for (phase, title) in OPERATIONS {

@@ -1,5 +1,5 @@
-//! Verbs of `skep bench`, with their hosts and the handling of signals. [`witness`] owns progress
-//! and results.
+//! Subcommands of `skep bench`, their lists of hosts, and the handling of signals. [`witness`]
+//! prints progress and results.
 
 mod args;
 mod io;
@@ -19,7 +19,7 @@ use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Names that mean this host.
+/// Host names that mean this host.
 const HERE: [&str; 1] = ["localhost"];
 
 /// Measure the performance of applications and of the parts of a cluster
@@ -39,7 +39,7 @@ pub(crate) enum BenchVerb {
 }
 
 impl BenchVerb {
-    /// Carries out a verb.
+    /// Runs the chosen subcommand.
     pub(super) fn run(self) -> Result<ExitCode> {
         match self {
             Self::Io(args) => io::run(&args),
@@ -53,7 +53,7 @@ impl BenchVerb {
     }
 }
 
-/// The hosts with processes.
+/// Returns the hosts on which processes run.
 fn hosts(args: &HostArgs) -> Result<Vec<Host>> {
     let Some(name) = &args.lab else {
         return listed(&args.hosts, args.host_file.as_deref(), &args.enter);
@@ -63,18 +63,19 @@ fn hosts(args: &HostArgs) -> Result<Vec<Host>> {
     Ok(clients.map(|host| Host { name: host.name.clone(), enter: host.enter() }).collect())
 }
 
-/// Names the program that did the work, if it is not skep.
+/// Returns a suffix for titles that names the benchmark program, if it is not skep.
 fn by(tool: &str) -> String {
     if tool == "skep" { String::new() } else { format!("by {tool}: ") }
 }
 
-/// The program that does the work, if not this one.
+/// Returns the external program that does the work, or `None` for the built-in benchmark.
 fn runner(tool: Option<&str>, args: &RunnerArgs) -> Option<Runner> {
     let mpirun = args.mpirun.split_whitespace().map(str::to_owned).collect();
     tool.and_then(Tool::named).map(|tool| Runner { tool, mpirun })
 }
 
-/// A path on all hosts: in a lab, a relative one is in the mount of each host.
+/// Converts a path in the arguments to one that is valid on all hosts. In a lab, a relative path is
+/// taken within the mount of each host.
 fn path_on_hosts(args: &HostArgs, path: &Path, option: &str) -> Result<PathBuf> {
     let lab = match &args.lab {
         Some(name) if path.is_relative() => skep_lab::State::load(name)?,
@@ -85,7 +86,7 @@ fn path_on_hosts(args: &HostArgs, path: &Path, option: &str) -> Result<PathBuf> 
             });
         }
     };
-    // Mount points of clients are beside each other, under the clients' names.
+    // The mount points of all clients are in one directory and named after the clients.
     let first = lab.hosts_of(skep_lab::Role::Client).find_map(|host| host.mount_point.clone());
     let Some(place) = first.as_deref().and_then(Path::parent) else {
         let what = format!(
@@ -98,7 +99,7 @@ fn path_on_hosts(args: &HostArgs, path: &Path, option: &str) -> Result<PathBuf> 
     Ok(place.join("{host}").join(path))
 }
 
-/// The hosts of a list or a file; this one if there is neither.
+/// Returns the hosts of a list or a file, or this host if neither is given.
 pub(super) fn listed(hosts: &[String], file: Option<&Path>, enter: &str) -> Result<Vec<Host>> {
     let names = match file {
         None => hosts.to_vec(),
@@ -128,7 +129,7 @@ pub(super) fn listed(hosts: &[String], file: Option<&Path>, enter: &str) -> Resu
     }
 }
 
-/// Hosts by their names, entered by a command.
+/// Creates hosts from their names. `enter` is the command prefix that runs a command on a host.
 pub(super) fn named(names: &[String], enter: &str) -> Vec<Host> {
     let host = |name: &String| Host {
         name: name.clone(),
@@ -140,18 +141,19 @@ pub(super) fn named(names: &[String], enter: &str) -> Vec<Host> {
     names.iter().map(host).collect()
 }
 
-/// Lets Ctrl-C and SIGTERM end a run in order and keep its results. Call it before any other thread
-/// starts.
+/// Makes Ctrl-C and SIGTERM interrupt the run, which then cleans up and keeps its results. Must be
+/// called before any other thread starts.
 fn end_on_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
-    // Here for all threads to come, in the thread to wait for them.
+    // Blocks the signals in this thread, and so in all later threads. The thread below waits for
+    // them.
     drop(skep_env::Signals::take(&NUMBERS)?);
     skep_env::spawn_thread("signals".into(), None, || {
         let waited = skep_env::block_on(async {
             let signals = skep_env::Signals::take(&NUMBERS)?;
             signals.next().await
         });
-        // If the thread cannot wait for the signals, they are ignored.
+        // If this thread cannot wait for the signals, they stay blocked and have no effect.
         if waited.is_ok_and(|number| number.is_ok()) {
             skep_bench::interrupt();
         }

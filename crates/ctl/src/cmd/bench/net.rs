@@ -102,7 +102,8 @@ pub(crate) fn run(args: &NetArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Each pair has a result of each kind, each stream and some round trips a record in it.
+/// Returns the space that the results need. Each pair has one result per measured quantity, with a
+/// record for each stream; up to 16 round trips fit into one record.
 fn size(plan: &Plan, hosts: usize, servers: usize, processes: u32) -> Size {
     let pairs = (hosts + servers) as u64 * servers as u64 + 1;
     let each = u64::from(plan.streams) + u64::from(plan.round_trips) / 16 + 1;
@@ -128,8 +129,9 @@ fn plan(args: &NetArgs) -> Result<Plan> {
     plan.check().map(|()| plan)
 }
 
-/// Moves this process into the network of a lab, which can't be reached from elsewhere, to where
-/// its first client is. Call it before any thread is started. Gives the lab's cluster.
+/// Moves this process into the network namespace of the lab's first client, since the network of a
+/// lab cannot be reached from outside. Returns the lab's cluster. Must be called before any thread
+/// starts.
 fn enter_lab(lab: &State) -> Result<ClusterArgs> {
     let none = || {
         let what = format!(
@@ -149,7 +151,7 @@ fn enter_lab(lab: &State) -> Result<ClusterArgs> {
     Ok(ClusterArgs { cluster: Some(lab.cluster.clone()), token_file: Some(lab.token_file.clone()) })
 }
 
-/// The services that were named, or all.
+/// Returns the requested services, or all if none is named.
 fn chosen(map: &ClusterMap, wanted: &[String]) -> Result<Vec<Server>> {
     let mut nodes: Vec<&Node> = Vec::new();
     if wanted.is_empty() {
@@ -235,7 +237,7 @@ fn about(outcome: &Outcome) -> String {
     )
 }
 
-/// Pairs that are worse than the others of their kind.
+/// Returns a text that lists the pairs that are slower than the others of their kind.
 fn outliers(outcome: &Outcome) -> String {
     let mut text = String::new();
     let mut unclear = Vec::new();

@@ -1,11 +1,11 @@
-//! A file that keeps each result of a run as soon as it is measured: lines of JSON.
+//! Writes each result of a run to a file as soon as it is measured: one line of JSON per result.
 //!
-//! The first line describes the benchmark, the others are results, and the last one marks the end
-//! of the run. If the file system supports it, disk space for all lines is allocated before the
-//! first measurement, so that a disk that fills up during the run loses none. If a line still
-//! cannot be written, the lines before it are kept and the run continues.
+//! The first line describes the benchmark, the next lines are results, and the last line marks the
+//! end of the run. If the file system supports it, disk space for all lines is allocated before the
+//! first measurement: a disk that fills up during the run then loses no result. If a line still
+//! cannot be written, the earlier lines are kept and the run continues.
 //!
-//! A file without results is removed.
+//! A file without results is removed at the end.
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -16,21 +16,21 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Most bytes of a result, without the records of single processes.
+/// Maximum size of a result without the records of single processes, in bytes.
 const LINE_BYTES: u64 = 1 << 10;
-/// Most bytes of the record of one process, stream or round trip.
+/// Maximum size of the record of one process, stream or round trip, in bytes.
 const PART_BYTES: u64 = 512;
-/// Most bytes of the record of one process, if another program reports it.
+/// Maximum size of the record of one process in bytes, if an external program reports it.
 const REPORT_BYTES: u64 = 16 << 10;
 
-/// The size of the results of a run.
+/// An upper bound for the results of a run, from which their disk space follows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
-    /// Results.
+    /// Number of results, each on one line.
     pub(super) lines: u64,
     /// Records in each result.
     pub(super) parts: u64,
-    /// Whether another program does the work.
+    /// Whether an external program does the work, whose reports are longer.
     pub(super) is_reported: bool,
 }
 
@@ -41,23 +41,23 @@ impl Size {
     }
 }
 
-/// A file of results that is written.
+/// The file of results while a run writes it.
 #[derive(Debug)]
 pub(super) struct ResultFile {
     path: PathBuf,
     file: File,
     len: u64,
     results: usize,
-    /// Why results are missing. `None` means that all were written.
+    /// Why results are missing. `None` if all were written.
     failure: Option<Error>,
 }
 
 impl ResultFile {
-    /// Makes the file.
+    /// Creates the file, and allocates space for the results.
     ///
     /// # Errors
-    /// `Exists` if there is such a file: nothing is overwritten. `NoSpace` if the results do not
-    /// fit on the disk; the file is removed then.
+    /// - `Exists` if the file exists: nothing is overwritten.
+    /// - `NoSpace` if the results do not fit on the disk. The file is removed then.
     pub(super) fn create(path: &Path, of: &str, plan: &impl Serialize, size: Size) -> Result<Self> {
         let file = match File::options().append(true).create_new(true).open(path) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
@@ -80,13 +80,13 @@ impl ResultFile {
         });
         made.append(&begin)?;
         made.reserve(size.bytes())?;
-        // The name of the new file has to outlast a power loss too.
+        // Syncs the directory, so that the name of the new file also survives a power loss.
         let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
         File::open(parent.unwrap_or(Path::new("."))).and_then(|it| it.sync_all())?;
         Ok(made)
     }
 
-    /// Writes a result. After the first failure, nothing more is written.
+    /// Writes a result. After the first error, nothing more is written.
     pub(super) fn keep(&mut self, result: &impl Serialize) {
         if self.failure.is_none() {
             match self.append(result) {
@@ -96,10 +96,10 @@ impl ResultFile {
         }
     }
 
-    /// Writes the last line, and frees the allocated space that is not needed.
+    /// Writes the last line, and frees the allocated space that was not used.
     ///
     /// # Errors
-    /// The error that prevented writing a result.
+    /// The error that prevented the first missing result from being written.
     pub(super) fn finish(&mut self, end: &Value) -> Result<()> {
         let ended = match self.failure.take() {
             Some(error) => Err(error),
@@ -116,14 +116,14 @@ impl ResultFile {
         })
     }
 
-    /// A sentence with the file of the results.
+    /// Returns a sentence that names the file of results.
     pub(super) fn place(&self) -> String {
         format!("all {} results are in {}", self.results, self.path.display())
     }
 
     fn reserve(&self, bytes: u64) -> Result<()> {
         match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.len, bytes) {
-            // The file system cannot allocate: a later write reports a full disk.
+            // The file system does not support allocation. A later write then reports a full disk.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => Ok(()),
             Err(errno) => {
                 let what =
@@ -133,7 +133,7 @@ impl ResultFile {
         }
     }
 
-    /// Writes a line and syncs it. Truncates a partly written line.
+    /// Writes and syncs a line. On an error, truncates the partly written line.
     fn append(&mut self, what: &impl Serialize) -> Result<()> {
         let mut line = serde_json::to_string(what)
             .map_err(|error| Error::new(ErrorCode::Io, error.to_string()))?;
@@ -155,7 +155,7 @@ impl ResultFile {
 impl Drop for ResultFile {
     fn drop(&mut self) {
         if self.results == 0 {
-            // An empty file would make the next attempt fail.
+            // An empty file would make the next run with this name fail with `Exists`.
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -1,4 +1,4 @@
-//! `skep bench slow-targets`: storage targets that are slower than the others.
+//! `skep bench slow-targets`: finds storage targets that are slower than the others.
 
 use super::args::HostArgs;
 use super::storage::{StorageOptions, end, finish, measure};
@@ -40,7 +40,7 @@ pub(crate) struct SlowTargetsArgs {
     confidence: f64,
 }
 
-/// The verdicts on all targets, as JSON.
+/// The verdict on each target, as JSON.
 #[derive(Debug, Serialize)]
 struct Report {
     rules: Rules,

@@ -1,4 +1,5 @@
-//! `skep bench storage`: each target's own speed. `skep bench slow-targets`: which are too slow.
+//! `skep bench storage`: measures the speed of each target. `skep bench slow-targets` shares its
+//! options.
 
 use super::args::{HostArgs, ResultArgs, parse_size};
 use super::end_on_signals;
@@ -31,7 +32,7 @@ pub(crate) struct StorageArgs {
     options: StorageOptions,
 }
 
-/// How targets are measured, with or without a judgement.
+/// How targets are measured. Shared by `storage` and `slow-targets`.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct StorageOptions {
     /// Only these targets: ids separated by commas [default: all]
@@ -72,7 +73,7 @@ pub(crate) fn run(args: &StorageArgs) -> Result<ExitCode> {
     finish(&outcome)
 }
 
-/// The last line of a file of results.
+/// Returns the last line of a file of results.
 pub(super) fn end(outcome: &Outcome) -> Value {
     json!({"kind": "end", "failure": outcome.failure})
 }
@@ -102,7 +103,7 @@ pub(super) fn measure(args: &StorageOptions, query: &ClusterArgs) -> Result<(Out
     let access = query.access(None)?;
     end_on_signals()?;
     let (wanted, results) = (args.targets.clone(), args.results.clone());
-    // No process runs anywhere, in no lab.
+    // This benchmark starts no processes on hosts, and never runs in a lab.
     let witness = Witness::new(&HostArgs::default());
     let result = crate::cmd::block_on(async move {
         let map = access.map().await?;
@@ -121,7 +122,7 @@ pub(super) fn measure(args: &StorageOptions, query: &ClusterArgs) -> Result<(Out
     result
 }
 
-/// The storage targets that were named, or all.
+/// Connects to the requested storage targets, or to all if none is named.
 async fn connect(access: &Access, map: &ClusterMap, wanted: &[u32]) -> Result<Vec<Connected>> {
     let mut connected = Vec::new();
     for id in wanted {

@@ -1,20 +1,19 @@
-//! Validity of a measurement in a lab: it is valid if the processors of this machine were not the
-//! limit.
+//! Whether a measurement in a lab is valid: it is invalid if the CPUs of this machine limited it.
 //!
-//! Outside of labs there is no such check, since the processors are part of the measured system.
+//! Outside of labs there is no such check, since the CPUs are part of the measured system.
 
 use super::args::HostArgs;
 use serde::Serialize;
 use skep_bench::Progress;
 use skep_lab::{CpuUse, CpuWatch};
 
-/// A result with its validity, as JSON.
+/// A result and its validity, as JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct Report<T> {
     /// The measurement.
     #[serde(flatten)]
     pub(super) outcome: T,
-    /// Use of the processors of this machine from the first phase on. `None` outside of labs.
+    /// CPU use of this machine, measured from the first phase on. `None` outside of labs.
     pub(super) cpu: Option<CpuUse>,
     /// Whether the measurement is valid. `None` outside of labs.
     pub(super) is_valid: Option<bool>,
@@ -25,7 +24,7 @@ impl<T> Report<T> {
         Self { outcome, is_valid: cpu.as_ref().map(|cpu| !cpu.is_limit), cpu }
     }
 
-    /// The result as text, with the use of the processors.
+    /// Returns the result as text, followed by the CPU use.
     pub(super) fn as_text_with_cpu(&self, outcome: impl FnOnce(&T) -> String) -> String {
         let text = outcome(&self.outcome);
         match &self.cpu {
@@ -35,7 +34,7 @@ impl<T> Report<T> {
     }
 }
 
-/// Watches the processors during a measurement in a lab.
+/// Measures the CPU use during a benchmark in a lab.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     is_in_lab: bool,
@@ -47,7 +46,8 @@ impl Watch {
         Self { is_in_lab: place.lab.is_some(), running: None }
     }
 
-    /// Begins with the first phase: before it hosts are entered and processes started.
+    /// Starts to measure at the first phase. Before it, the run only connects to hosts and starts
+    /// processes.
     pub(super) fn look(&mut self, progress: &Progress) {
         if self.is_in_lab && self.running.is_none() && matches!(progress, Progress::Phase { .. }) {
             self.running = Some(CpuWatch::start());

@@ -1,9 +1,9 @@
-//! Observes a run of a benchmark: shows progress, watches the processors of a lab, writes each
-//! result, and prints the report.
+//! Observes a run of a benchmark: shows progress, measures the CPU use in a lab, writes each result
+//! to the file, and prints the report.
 //!
 //! # A full disk
-//! Results are lost only if no output accepts them. The file of results has them if one is
-//! requested, and a report that cannot be written to standard output goes to standard error.
+//! Results are lost only if no output accepts them. If a file of results is requested, it has them.
+//! A report that cannot be written to standard output is written to standard error.
 
 use super::args::{HostArgs, ResultArgs};
 use super::results::{ResultFile, Size};
@@ -15,7 +15,7 @@ use skep_bench::Progress;
 use skep_types::{Error, ErrorCode, Result};
 use std::io::{IsTerminal, Write};
 
-/// The observer of a run.
+/// Observes a run.
 pub(super) struct Witness {
     show: Box<dyn FnMut(Progress)>,
     watch: Watch,
@@ -23,15 +23,15 @@ pub(super) struct Witness {
 }
 
 impl Witness {
-    /// Creates an observer, which watches the processors if the run is in a lab.
+    /// Creates an observer. If the run is in a lab, the observer measures the CPU use.
     pub(super) fn new(place: &HostArgs) -> Self {
         Self { show: Box::new(show_progress()), watch: Watch::new(place), results: None }
     }
 
-    /// Creates the file of results, if requested.
+    /// Creates the file of results, if one is requested.
     ///
     /// # Errors
-    /// If the file cannot be created. The caller should not measure then.
+    /// The error of creating the file. The caller must not start the run then.
     pub(super) fn keep(
         mut self,
         args: &ResultArgs,
@@ -54,10 +54,10 @@ impl Witness {
         (self.show)(progress);
     }
 
-    /// Prints the result with the use of the processors, and returns it.
+    /// Prints the result with the CPU use, and returns it.
     ///
     /// # Errors
-    /// The error of the run, of printing, or of writing the file of results.
+    /// The error of the run, of printing the report, or of writing the file of results.
     pub(super) fn report<T: Serialize>(
         mut self,
         result: Result<T>,
@@ -76,10 +76,10 @@ impl Witness {
         }
     }
 
-    /// Prints a report, and ends the file of results.
+    /// Prints a report, and writes the last line of the file of results.
     ///
     /// # Errors
-    /// If either can't be written.
+    /// The error of printing the report or of writing the file.
     pub(super) fn print<T: Serialize>(
         mut self,
         report: &T,
@@ -92,7 +92,7 @@ impl Witness {
         let place = match (&self.results, kept) {
             (Some(file), Some(Ok(()))) => file.place(),
             _ => {
-                // Standard error is the last resort, so its own errors are ignored.
+                // Standard error is the last resort, so a failed write to it is ignored.
                 let _ = writeln!(std::io::stderr().lock(), "{text}");
                 "the report is on standard error instead; --result-file FILE writes each result as \
                  soon as it is measured"
@@ -104,8 +104,9 @@ impl Witness {
     }
 }
 
-/// Shows progress on standard error: on a terminal as one changing line, otherwise as one line per
-/// phase. Prints nothing if the output format is JSON and standard error is not a terminal.
+/// Returns a function that shows progress on standard error: on a terminal as one changing line,
+/// otherwise as one line per phase. The function prints nothing if the output format is JSON and
+/// standard error is not a terminal.
 fn show_progress() -> impl FnMut(Progress) {
     let is_terminal = std::io::stderr().is_terminal();
     let is_silent = !is_terminal && !is_for_people();
@@ -115,7 +116,7 @@ fn show_progress() -> impl FnMut(Progress) {
             return;
         }
         let mut stderr = std::io::stderr().lock();
-        // An error of standard error cannot be reported anywhere.
+        // A failed write to standard error cannot be reported anywhere.
         let _ = match progress {
             Progress::Phase { phase: name, repetition } => {
                 phase = format!("{name} {repetition}");
@@ -133,7 +134,7 @@ fn show_progress() -> impl FnMut(Progress) {
     }
 }
 
-/// Erases the line of progress.
+/// Erases the progress line.
 pub(super) fn end_progress() {
     let mut stderr = std::io::stderr().lock();
     if stderr.is_terminal() {

@@ -1,5 +1,5 @@
-//! `skep client evict`: removes clients from the cluster, and waits until their files and locks are
-//! released.
+//! `skep client evict`: removes clients from the cluster, and waits until metadata targets have
+//! released their files and locks.
 
 use crate::access::{ClusterArgs, PATIENCE};
 use crate::help::{Example, examples};
@@ -42,10 +42,10 @@ pub(crate) struct EvictArgs {
     clients: Vec<String>,
 }
 
-/// Interval between checks whether metadata targets have ended the sessions.
+/// Interval between checks whether metadata targets have ended the sessions of evicted clients.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// An evicted client, as JSON; with `--dry-run`, one that would be evicted.
+/// An evicted client, as JSON. With `--dry-run`, a client that would be evicted.
 #[derive(Debug, Serialize)]
 struct Eviction {
     id: u32,
@@ -54,11 +54,12 @@ struct Eviction {
     mount_point: String,
     pid: u32,
     reachability: &'static str,
-    /// Open files that the client holds, or held before the eviction.
+    /// Number of files that the client has open, or had open before the eviction.
     open_files: u64,
     locks: u64,
     is_dry_run: bool,
-    /// Whether all metadata targets have ended its sessions and released its files and locks.
+    /// Whether all metadata targets have ended the client's sessions and released its files and
+    /// locks.
     is_released: bool,
 }
 
@@ -129,8 +130,8 @@ async fn line(users: &Users, name: &str, is_dry_run: bool) -> Result<Eviction> {
     })
 }
 
-/// Refuses to evict a client that is alive: its programs would get errors without a fault of
-/// theirs.
+/// Refuses to evict a client that is alive: its programs would get errors although nothing is wrong
+/// with them.
 fn refuse_alive(line: &Eviction) -> Result<()> {
     if line.reachability != reachability(Reachability::Online) {
         return Ok(());

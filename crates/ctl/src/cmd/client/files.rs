@@ -1,4 +1,4 @@
-//! `skep client files`: the files that clients have open.
+//! `skep client files`: lists the files that clients have open.
 
 use crate::access::ClusterArgs;
 use crate::help::{Example, examples};
@@ -34,7 +34,7 @@ struct OpenFile {
     entry_id: String,
     readers: u32,
     writers: u32,
-    /// Locks that its programs hold in the file.
+    /// Number of locks that the client's programs hold on the file.
     locks: u32,
 }
 

@@ -1,4 +1,4 @@
-//! `skep client list`: the mounts of the cluster.
+//! `skep client list`: lists the mounts of the cluster.
 
 use crate::access::ClusterArgs;
 use crate::help::{Example, examples};
@@ -29,14 +29,14 @@ struct ClientReport {
     name: String,
     host: String,
     mount_point: String,
-    /// The process id on its host.
+    /// The process id on the client's host.
     pid: u32,
     version: String,
     reachability: &'static str,
-    /// By management's clock, UTC.
+    /// Time of the mount in UTC, by the clock of management.
     mounted_at: String,
     silent_ms: Option<u64>,
-    /// Number of metadata targets at which it has a session.
+    /// Number of metadata targets at which the client has a session.
     sessions: usize,
     open_files: u64,
 }

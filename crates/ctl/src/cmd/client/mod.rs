@@ -18,7 +18,7 @@ pub(crate) enum ClientVerb {
 }
 
 impl ClientVerb {
-    /// Carries out a verb.
+    /// Runs the chosen subcommand.
     pub(super) fn run(self) -> Result<ExitCode> {
         match self {
             Self::List(args) => done(list::run(args)),

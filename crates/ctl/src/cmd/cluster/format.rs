@@ -1,4 +1,5 @@
-//! `skep cluster format`: divides the namespace over the metadata targets, once.
+//! `skep cluster format`: assigns parts of the namespace to the metadata targets, only once in the
+//! life of a cluster.
 
 use crate::access::ClusterArgs;
 use crate::help::{Example, examples};

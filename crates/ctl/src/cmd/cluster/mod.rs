@@ -16,7 +16,7 @@ pub(crate) enum ClusterVerb {
 }
 
 impl ClusterVerb {
-    /// Carries out a verb.
+    /// Runs the chosen subcommand.
     pub(super) fn run(self) -> Result<ExitCode> {
         match self {
             Self::Format(args) => done(format::run(args)),

@@ -1,5 +1,5 @@
-//! `skep cluster token`: prints the token that other nodes need to join. Reads it from the
-//! directory of management, so only users with access to that directory get it.
+//! `skep cluster token`: prints the token that other nodes need to join. The command reads it from
+//! the directory of management, so only users with access to that directory get it.
 
 use crate::access::ClusterArgs;
 use crate::help::{Example, examples};

@@ -1,4 +1,4 @@
-//! `skep config get`: one setting of the cluster, or all of them.
+//! `skep config get`: shows one setting of the cluster, or all settings.
 
 use super::list;
 use crate::access::ClusterArgs;

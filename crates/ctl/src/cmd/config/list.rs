@@ -1,4 +1,4 @@
-//! `skep config list` and `skep config get`: the settings of the cluster as they are now.
+//! `skep config list`, and the output of `skep config get`: the current settings of the cluster.
 
 use super::{SettingLine, in_unit, line};
 use crate::access::ClusterArgs;
@@ -21,7 +21,7 @@ pub(crate) fn run(args: ListArgs) -> Result<()> {
     show(args.query, None)
 }
 
-/// One setting, or all of them.
+/// Prints one setting, or all if `name` is `None`.
 pub(super) fn show(query: ClusterArgs, name: Option<&str>) -> Result<()> {
     let settings = match name {
         Some(name) => std::slice::from_ref(Setting::named(name)?),

@@ -1,4 +1,4 @@
-//! Verbs of `skep config`: settings of the cluster, and how they are shown.
+//! Subcommands of `skep config`, and how they parse and show settings of the cluster.
 
 mod get;
 mod list;
@@ -22,7 +22,7 @@ pub(crate) enum ConfigVerb {
 }
 
 impl ConfigVerb {
-    /// Carries out a verb.
+    /// Runs the chosen subcommand.
     pub(super) fn run(self) -> Result<ExitCode> {
         match self {
             Self::List(args) => done(list::run(args)),
@@ -38,9 +38,10 @@ struct SettingLine {
     name: &'static str,
     value: u64,
     default: u64,
-    /// The word for the value, if the setting is a choice of words.
+    /// The name of the value, if the setting is a choice between names.
     word: Option<&'static str>,
-    /// The words of a choice, by rising value. Empty if the value is a number.
+    /// The names of all choices, in ascending order of their values. Empty if the value is a
+    /// number.
     words: Vec<&'static str>,
     unit: &'static str,
     min: u64,
@@ -70,7 +71,7 @@ fn line(setting: &'static Setting, map: &ClusterMap) -> SettingLine {
     }
 }
 
-/// A value with its unit, or its word, for people.
+/// Returns a value with its unit, or its name, for people.
 fn in_unit(setting: &Setting, value: u64) -> String {
     match setting.unit {
         Unit::Milliseconds => Interval(Duration::from_millis(value)).to_string(),
@@ -82,7 +83,7 @@ fn in_unit(setting: &Setting, value: u64) -> String {
     }
 }
 
-/// Parses a value with its unit, or a word.
+/// Parses a number with its unit, or the name of a choice.
 fn parse(setting: &Setting, text: &str) -> Result<u64> {
     let wrong =
         |what: String| Error::new(ErrorCode::InvalidArgument, format!("{}: {what}", setting.name));

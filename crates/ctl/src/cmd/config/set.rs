@@ -33,16 +33,16 @@ pub(crate) struct SetArgs {
     value: String,
 }
 
-/// The word for the value that a setting has in a new cluster.
+/// The argument that sets a setting back to the value it has in a new cluster.
 const DEFAULT: &str = "default";
 
-/// The change, or with `--dry-run` the change that would be made.
+/// A change, as JSON. With `--dry-run`, the change that would be made.
 #[derive(Debug, Serialize)]
 struct SettingChange {
     name: &'static str,
     before: u64,
     value: u64,
-    /// The word for the value, if the setting is a choice of words.
+    /// The name of the new value, if the setting is a choice between names.
     word: Option<&'static str>,
     unit: &'static str,
     is_dry_run: bool,

@@ -1,4 +1,4 @@
-//! `skep entry info`: details of a file or directory in a mount.
+//! `skep entry info`: shows details of a file or directory in a mount.
 
 use crate::access::{Access, ClusterArgs, entry_at};
 use crate::help::{Example, examples};
@@ -35,7 +35,7 @@ pub(crate) struct InfoArgs {
     path: PathBuf,
 }
 
-/// Timeout of the request to metadata.
+/// Timeout of the request to the metadata target.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The details, as JSON.
@@ -50,12 +50,12 @@ struct Info {
     size_bytes: u64,
     links: u32,
     open_sessions: u32,
-    /// UTC.
+    /// Time of the last modification, in UTC.
     modified_at: String,
     pattern: Option<PatternInfo>,
 }
 
-/// A target and the server that has it.
+/// A target, and the server on which it is.
 #[derive(Debug, Serialize)]
 struct TargetLocation {
     target: u32,
@@ -70,8 +70,8 @@ struct TargetLocation {
 #[derive(Debug, Serialize)]
 struct PatternInfo {
     generation: u32,
-    /// Where the pattern comes from: the cluster's settings, the directory, or the request that
-    /// created the file.
+    /// Where the pattern comes from: the settings of the cluster, the directory, or the request
+    /// that created the file.
     origin: &'static str,
     components: Vec<ComponentInfo>,
 }
@@ -83,12 +83,13 @@ struct ComponentInfo {
     chunk_bytes: u64,
     targets_wanted: u16,
     chooser: &'static str,
-    /// Explains the policy, and why there are fewer targets than wanted.
+    /// Explains how the targets were chosen, and why there are fewer than requested.
     why: String,
     targets: Vec<Stripe>,
-    /// Smallest and largest number of these targets per storage server.
+    /// Smallest and largest number of the file's targets on one storage server.
     targets_per_server: Option<(usize, usize)>,
-    /// The same per failure domain, if any server has one.
+    /// Smallest and largest number of the file's targets in one failure domain. `None` if no server
+    /// has a domain.
     targets_per_domain: Option<(usize, usize)>,
 }
 
@@ -158,7 +159,7 @@ fn describe(map: &ClusterMap, inode: InodeId, path: PathBuf, info: &EntryInfo) -
     })
 }
 
-/// The pattern of a file, or the pattern that new files in a directory get.
+/// Returns the pattern of a file, or the pattern that new files in a directory get.
 fn effective(map: &ClusterMap, info: &EntryInfo) -> Result<Option<StripePattern>> {
     Ok(match info.attributes.kind {
         FileKind::Directory => {
@@ -170,8 +171,8 @@ fn effective(map: &ClusterMap, info: &EntryInfo) -> Result<Option<StripePattern>
     })
 }
 
-/// Smallest and largest number of the groups per value of `place`, such as the server or its
-/// failure domain.
+/// Counts the targets of `groups` per value of `place`, such as the server or its failure domain.
+/// Returns the smallest and the largest count; values without targets count as 0.
 fn allocation<P: Ord>(
     map: &ClusterMap,
     groups: &[GroupId],
@@ -219,7 +220,7 @@ fn why(map: &ClusterMap, component: &Component) -> String {
 }
 
 fn describe_pattern(map: &ClusterMap, inode: InodeId, pattern: &StripePattern) -> PatternInfo {
-    // A server without a domain counts as its own domain.
+    // A server without a domain counts as a domain by itself.
     let domain_of = |node: NodeId| map.node(node).and_then(view::domain).ok_or(node);
     let mut components = Vec::new();
     for (number, component) in pattern.components.iter().enumerate() {
@@ -318,8 +319,8 @@ fn describe_component(
         return;
     }
     line(format!("+ Chunksize: {}", size(part.chunk_bytes)));
-    // A directory only passes its pattern on to new files: it has no targets itself, unless some
-    // are listed.
+    // A directory has no targets itself, unless its pattern lists some: the pattern applies to new
+    // files only.
     let actual = match info.kind {
         "directory" => String::new(),
         _ => format!("; actual: {}", part.targets.len()),

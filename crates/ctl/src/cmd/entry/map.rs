@@ -1,5 +1,5 @@
-//! `skep entry map`: the target of each part of a file. Schedulers use it to run a task near its
-//! data.
+//! `skep entry map`: shows the target of each part of a file. Schedulers use the output to run a
+//! task near its data.
 
 use super::pattern::{MAX_TEXT_BYTES, explained};
 use crate::access::entry_at;
@@ -37,7 +37,7 @@ pub(crate) struct MapArgs {
     path: PathBuf,
 }
 
-/// Most pieces of a range that are shown at once.
+/// Maximum number of pieces of a range that are shown at once.
 const MAX_PIECES: usize = 65_536;
 
 #[derive(Debug, Serialize)]
@@ -46,18 +46,19 @@ struct Map {
     path: PathBuf,
     size_bytes: u64,
     components: Vec<MapComponent>,
-    /// The requested range, in pieces of one target each. Empty without a request.
+    /// The requested range, split into pieces of one target each. Empty if no range is requested.
     pieces: Vec<Piece>,
 }
 
 #[derive(Debug, Serialize)]
 struct MapComponent {
     start_byte: u64,
-    /// `None` means that the component has no end: it is the last one.
+    /// End of the component. `None` for the last component, which has no end.
     end_byte: Option<u64>,
-    /// Zero means that metadata stores the bytes, with the inode.
+    /// Chunk size in bytes. Zero means that the metadata target stores the bytes, with the inode.
     chunk_bytes: u64,
-    /// Chunk k of the component lies on the stripe of index k modulo their number.
+    /// Stripes in order: chunk k of the component is on the stripe with index k modulo their
+    /// number.
     stripes: Vec<Stripe>,
 }
 
@@ -116,7 +117,7 @@ pub(crate) fn run(args: &MapArgs) -> Result<()> {
     print(&map, as_text)
 }
 
-/// Parses the lines of the attribute.
+/// Parses the lines of the attribute; `None` if one is malformed.
 fn read(text: &str) -> Option<Vec<MapComponent>> {
     let mut parts: Vec<MapComponent> = Vec::new();
     for line in text.lines() {
@@ -148,7 +149,7 @@ fn read(text: &str) -> Option<Vec<MapComponent>> {
 
 fn pieces(parts: &[MapComponent], start: u64, length: u64) -> Result<Vec<Piece>> {
     let component = |part: &MapComponent| match part.chunk_bytes {
-        // Inline data in metadata has no chunks.
+        // Inline data is stored with the inode and has no chunks.
         0 => Component::inline(),
         chunk_bytes => Component {
             start: part.start_byte,

@@ -23,7 +23,7 @@ pub(crate) enum EntryVerb {
 }
 
 impl EntryVerb {
-    /// Carries out a verb.
+    /// Runs the chosen subcommand.
     pub(super) fn run(self) -> Result<ExitCode> {
         match self {
             Self::Info(args) => done(info::run(args)),

@@ -1,5 +1,5 @@
-//! Shared by `entry set` and `entry create`: the pattern as text, set through the mount. This works
-//! for root and users alike, and needs no token of the cluster.
+//! Stripe patterns as text, for `entry set` and `entry create`. Patterns are set through the mount,
+//! which works for root and other users and needs no token of the cluster.
 
 use crate::values;
 use clap::Args;
@@ -41,7 +41,7 @@ pub(super) struct PatternArgs {
 /// Buffer size for the text of the longest pattern: 16 components of 256 groups.
 pub(super) const MAX_TEXT_BYTES: usize = 64 << 10;
 
-/// The requested pattern in the format of the attribute.
+/// Returns the requested pattern in the format of the attribute.
 ///
 /// # Errors
 /// `InvalidArgument` if no option describes a pattern.
@@ -71,10 +71,10 @@ pub(super) fn text(asked: &PatternArgs) -> Result<String> {
     Ok(words.join(","))
 }
 
-/// Checks a pattern as far as possible without the cluster map.
+/// Checks a pattern as far as this is possible without the cluster map.
 ///
 /// # Errors
-/// `InvalidArgument` that names the word.
+/// `InvalidArgument` naming the wrong word.
 pub(super) fn check(text: &str) -> Result<()> {
     let nowhere = skep_types::ClusterMap::empty(skep_types::ClusterId::new([0; 16]));
     match skep_cluster::pattern_text::parse(text, &nowhere) {
@@ -90,8 +90,8 @@ pub(super) fn set(path: &Path, text: &str) -> Result<()> {
         .map_err(|errno| explained(errno, path, text))
 }
 
-/// The pattern at a path. `None` means a directory without its own pattern: the cluster's settings
-/// apply.
+/// Returns the pattern at a path. `None` means a directory without its own pattern, to which the
+/// cluster's settings apply.
 pub(super) fn get(path: &Path) -> Result<Option<String>> {
     let mut bytes = vec![0; MAX_TEXT_BYTES];
     match rustix::fs::getxattr(path, PATTERN_XATTR, &mut bytes) {
@@ -101,7 +101,8 @@ pub(super) fn get(path: &Path) -> Result<Option<String>> {
     }
 }
 
-/// The mount replies only an errno. Adds its meaning here, and the way out.
+/// Converts an errno of the mount, which carries no text, to an error with its meaning for this
+/// command and a hint how to fix it.
 pub(super) fn explained(errno: Errno, path: &Path, text: &str) -> Error {
     let (code, what) = match errno {
         Errno::PERM => (

@@ -37,12 +37,12 @@ pub(crate) struct SetArgs {
     paths: Vec<PathBuf>,
 }
 
-/// A path with its new pattern, as JSON.
+/// A path and its new pattern, as JSON.
 #[derive(Debug, Serialize)]
 struct PathPattern {
     #[serde(serialize_with = "crate::output::path")]
     path: PathBuf,
-    /// `None` means the cluster's settings.
+    /// The new pattern. `None` means that the cluster's settings apply.
     pattern: Option<String>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &SetArgs) -> Result<()> {
     if let Some(text) = &text {
         pattern::check(text)?;
     }
-    // Checks all paths before it changes the first.
+    // Checks all paths before any of them is changed.
     for path in paths {
         entry_at(path)?;
     }

@@ -1,4 +1,4 @@
-//! `skep entry who`: the clients that have a file open, and their locks in it.
+//! `skep entry who`: shows the clients that have a file open, and their locks on it.
 
 use crate::access::{ClusterArgs, entry_at};
 use crate::help::{Example, examples};

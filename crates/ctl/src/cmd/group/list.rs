@@ -1,4 +1,4 @@
-//! `skep group list`: which targets hold the same data, and how each member is.
+//! `skep group list`: shows which targets hold the same data, and the state of each.
 
 use crate::access::ClusterArgs;
 use crate::help::{Example, examples};
@@ -25,11 +25,11 @@ struct GroupEntry {
     kind: &'static str,
     epoch: u64,
     state: &'static str,
-    /// Primary first.
+    /// The targets in the group, primary first.
     members: Vec<Member>,
 }
 
-/// A target in it.
+/// A target in a group.
 #[derive(Debug, Serialize)]
 struct Member {
     target: u32,
@@ -93,7 +93,7 @@ fn part(state: MemberState) -> &'static str {
     }
 }
 
-/// A line for each member.
+/// Returns a table with a line for each member.
 fn as_table(lines: &[GroupEntry]) -> String {
     let titles =
         ["GROUP", "KIND", "STATE", "TARGET", "PART", "REACHABILITY", "CONSISTENCY", "NODE"];

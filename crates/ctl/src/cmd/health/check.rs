@@ -29,7 +29,7 @@ pub(crate) struct CheckArgs {
     query: ClusterArgs,
 }
 
-/// A server that does not complete the handshake in this time counts as unreachable.
+/// Time limit for the handshake: a server that does not complete it counts as unreachable.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The result of the check, as JSON.
@@ -92,8 +92,8 @@ async fn report(access: &Access, map: &ClusterMap) -> Report {
     Report { healthy: problems.is_empty(), nodes, problems }
 }
 
-/// Connects to each target of a node, since each has its own thread. Connects to the node itself if
-/// it has no targets.
+/// Connects to each target of a node, since each target has its own thread. Connects to the node
+/// itself if it has no targets.
 async fn visit(access: &Access, map: &ClusterMap, node: &Node) -> NodeReport {
     let mut targets: Vec<TargetId> =
         map.targets.iter().filter(|target| target.node == node.id).map(|it| it.id).collect();
@@ -124,7 +124,7 @@ async fn visit(access: &Access, map: &ClusterMap, node: &Node) -> NodeReport {
     }
 }
 
-/// The problems that the cluster map shows.
+/// Returns the problems that the cluster map shows, such as targets that are not consistent.
 fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut add = |what: String, remedy: &str| {

@@ -1,4 +1,4 @@
-//! `skep health df`: the space on all targets.
+//! `skep health df`: shows the space on all targets.
 
 use crate::access::ClusterArgs;
 use crate::help::{Example, examples};

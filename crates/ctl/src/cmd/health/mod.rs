@@ -16,7 +16,7 @@ pub(crate) enum HealthVerb {
 }
 
 impl HealthVerb {
-    /// Carries out a verb.
+    /// Runs the chosen subcommand.
     pub(super) fn run(self) -> Result<ExitCode> {
         match self {
             Self::Df(args) => done(df::run(args)),

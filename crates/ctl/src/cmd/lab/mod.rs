@@ -22,7 +22,7 @@ pub(crate) enum LabVerb {
 }
 
 impl LabVerb {
-    /// Carries out a verb.
+    /// Runs the chosen subcommand.
     pub(super) fn run(self) -> Result<ExitCode> {
         match self {
             Self::Up(args) => done(up::run(&args)),

@@ -1,4 +1,4 @@
-//! `skep lab run`: a command on hosts of a lab.
+//! `skep lab run`: runs a command on hosts of a lab.
 
 use crate::help::{Example, examples};
 use crate::output::{is_for_people, print, render, size, table};
@@ -37,12 +37,13 @@ pub(crate) struct RunArgs {
     command: Vec<OsString>,
 }
 
-/// The command failed on a host.
+/// Exit code if the command failed on a host.
 const FAILED: u8 = 1;
-/// Bytes of one host's output in the JSON report. Commands with more output should write files.
+/// Maximum number of bytes of one host's output in the JSON report. Commands with more output
+/// should write files.
 const MAX_KEPT_BYTES: usize = 1 << 20;
 
-/// A run as programs see it.
+/// The result of a run, as JSON.
 #[derive(Debug, Serialize)]
 struct RunReport {
     seconds: f64,
@@ -55,7 +56,7 @@ struct RunReport {
 struct HostReport {
     #[serde(flatten)]
     run: HostRun,
-    /// Output of the command, up to a limit.
+    /// Output of the command, cut off at the limit.
     stdout: String,
     stderr: String,
 }
@@ -96,14 +97,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     Ok(if is_success { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
-/// Shows a line that a command wrote.
+/// Prints a line of the command's output.
 fn pass_on(host: &str, stream: Stream, line: &[u8], is_one: bool) {
     let mut text = if is_one { Vec::new() } else { format!("{host}: ").into_bytes() };
     text.extend_from_slice(line);
     if !is_one && !line.ends_with(b"\n") {
         text.push(b'\n');
     }
-    // A closed pipe is not an error.
+    // A closed pipe of standard output or standard error is not an error.
     let _ = match stream {
         Stream::Out => std::io::stdout().lock().write_all(&text),
         Stream::Err => std::io::stderr().lock().write_all(&text),

@@ -1,4 +1,4 @@
-//! `skep lab shapes`: the ready shapes.
+//! `skep lab shapes`: lists the predefined shapes.
 
 use crate::help::{Example, examples};
 use crate::output::{print, render, table};
@@ -12,7 +12,7 @@ const EXAMPLES: &[Example] = &[("all shapes", "skep lab shapes")];
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ShapesArgs {}
 
-/// A shape as programs see it: rates as numbers.
+/// A shape as JSON, with rates as numbers.
 #[derive(Debug, serde::Serialize)]
 struct ShapeLine {
     name: &'static str,

@@ -1,4 +1,4 @@
-//! `skep lab status`: the state of a lab.
+//! `skep lab status`: shows the state of a lab.
 
 use crate::help::{Example, examples};
 use crate::output::{print, render, size, table};
@@ -20,7 +20,7 @@ pub(crate) struct StatusArgs {
     name: String,
 }
 
-/// Some process or mount of the lab is not running.
+/// Exit code if a process or mount of the lab is not running.
 const NOT_WELL: u8 = 1;
 
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     Ok(if status.is_well { ExitCode::SUCCESS } else { ExitCode::from(NOT_WELL) })
 }
 
-/// A lab for people.
+/// Returns the state of a lab as text.
 pub(super) fn as_text(status: &Status) -> String {
     let mut hosts = table(&["Host", "Address", "Link", ">Sent", ">Received", "Runs", "Mount"]);
     for host in &status.hosts {
@@ -69,7 +69,7 @@ pub(super) fn as_text(status: &Status) -> String {
     format!("{}\n{}", render(&hosts), render(&targets))
 }
 
-/// The processes of a host.
+/// Returns a text with the processes of a host.
 fn runs(host: &HostStatus) -> String {
     let mut words: Vec<String> = host
         .processes

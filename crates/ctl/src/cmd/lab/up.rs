@@ -1,4 +1,4 @@
-//! `skep lab up`: makes an emulated cluster.
+//! `skep lab up`: starts an emulated cluster.
 
 use super::status::as_text;
 use crate::help::{Example, examples};
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     let description = description(args)?;
     let mut report = |step: &str| {
         if is_for_people() {
-            // The reader of standard error may be gone: that must not stop the start of the lab.
+            // A closed standard error must not stop the start of the lab.
             let _ = writeln!(std::io::stderr(), "{step}");
         }
     };
@@ -98,13 +98,13 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
             format!("{}\nNothing was started.", as_text(it))
         });
     }
-    // The path of the program itself: other processes start it again.
+    // The path of the executable itself, since other processes run it again.
     let program = std::env::current_exe()?;
     let state = skep_lab::up(&args.name, &description, &program, args.is_forced, &mut report)?;
     print(&skep_lab::status(&state)?, |it| format!("{}\n{}", as_text(it), hints(it)))
 }
 
-/// The requested lab: a shape or a file, with the options on top.
+/// Returns the requested lab: a shape or a file, overridden by the options.
 fn description(args: &UpArgs) -> Result<Description> {
     let mut description = match skep_lab::shape(&args.shape) {
         Some(shape) => shape.description,
@@ -144,7 +144,7 @@ fn description(args: &UpArgs) -> Result<Description> {
     Ok(description)
 }
 
-/// Commands to try next.
+/// Returns a text with commands to try next.
 fn hints(status: &Status) -> String {
     let option = match status.name.as_str() {
         skep_lab::DEFAULT_NAME => String::new(),

@@ -1,4 +1,4 @@
-//! `skep lock list`: the locks that applications hold or wait for.
+//! `skep lock list`: lists the locks that applications hold or wait for.
 
 use crate::access::{ClusterArgs, entry_at};
 use crate::help::{Example, examples};
@@ -27,7 +27,7 @@ pub(crate) struct ListArgs {
     path: Option<PathBuf>,
 }
 
-/// A lock, or a wait for one.
+/// A lock that is held or waited for.
 #[derive(Debug, Serialize)]
 struct LockEntry {
     entry_id: String,
@@ -56,7 +56,7 @@ pub(crate) fn run(args: ListArgs) -> Result<()> {
     print(&lines, |lines| as_table(lines))
 }
 
-/// The group that serves a file, or all groups.
+/// Returns the metadata group that serves a file, or all groups without a file.
 fn groups(users: &Users, inode: Option<InodeId>) -> Vec<GroupId> {
     match inode.and_then(|inode| users.map.shard_group(inode.shard())) {
         Some(group) => vec![group],

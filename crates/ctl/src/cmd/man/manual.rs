@@ -1,4 +1,4 @@
-//! Manual pages: one for each command and group of commands, and that of the helper `mount.skep`.
+//! Manual pages: one for each command and group of commands, and one for the helper `mount.skep`.
 //!
 //! Services and the helper are in section 8, other commands in section 1.
 
@@ -15,7 +15,8 @@ const MOUNT: &str = "skep mount";
 /// The title of the manual, at the top of each page.
 const MANUAL: &str = "Skep Manual";
 
-/// All pages: names below the directory of the manual, as in `man1/skep-up.1`, with their text.
+/// Returns all pages. Each has a path below the manual directory, such as `man1/skep-up.1`, and its
+/// text.
 pub(super) fn pages(command: Command) -> Vec<(String, String)> {
     let mut command = command.disable_help_subcommand(true);
     command.build();
@@ -39,7 +40,7 @@ fn add_pages(command: &Command, path: &str, pages: &mut Vec<(String, String)>) {
     pages.push(page(command.clone(), &name, section, &options, examples));
 }
 
-/// The page of the helper that mount(8) runs.
+/// Returns the page of the helper that mount(8) runs.
 pub(crate) fn page_of_the_helper() -> (String, String) {
     let flag = |letter: &'static str, help: &'static str| {
         Arg::new(letter).short(letter.chars().next()).num_args(0).help(help)
@@ -81,7 +82,7 @@ pub(crate) fn page_of_the_helper() -> (String, String) {
     page(command, "mount.skep", 8, &options, Some(examples.to_owned()))
 }
 
-/// A page under its name below the directory of the manual.
+/// Returns a page with its path below the manual directory.
 fn page(
     command: Command,
     name: &str,
@@ -118,7 +119,7 @@ fn page(
     }
     if let Some(examples) = examples {
         more.control("SH", ["EXAMPLES"]);
-        // Lines stay as they are.
+        // Disables filling, so that roff keeps the lines as they are.
         more.control("nf", []);
         for line in examples.lines() {
             more.text([Inline::Roman(line.to_owned())]);

@@ -1,11 +1,11 @@
-//! The pages of docs/commands: the help of each command as text.
+//! The pages of docs/commands: the help text of each command.
 
 use clap::Command;
 
-/// Width of the help in columns, since a page has no terminal.
+/// Width of the help in columns. A fixed value, since the output is not a terminal.
 const PAGE_COLUMNS: usize = 100;
 
-/// A page for each command without subcommands: its name with dashes, and its text.
+/// Returns a page for each command without subcommands: its name with dashes, and its text.
 pub(super) fn pages(command: Command) -> Vec<(String, String)> {
     let mut pages = Vec::new();
     let mut command = command.term_width(PAGE_COLUMNS).disable_help_subcommand(true);

@@ -1,4 +1,4 @@
-//! `skep man`: a manual page for each command, or the pages of docs/commands.
+//! `skep man`: writes a manual page for each command, or the pages of docs/commands.
 
 pub(crate) mod manual;
 mod markdown;

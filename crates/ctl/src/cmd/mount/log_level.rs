@@ -1,21 +1,22 @@
 //! Changes the log level of a running mount: SIGUSR1 makes the log one step more detailed, SIGUSR2
 //! restores the configured level.
 //!
-//! `skep node log-level` changes it through management. Signals also work when management and the
-//! mount no longer reply, which is when the log is needed.
+//! `skep node log-level` changes the level through management. Signals also work when management or
+//! the mount no longer replies, which is when the log is needed.
 
 use skep_service::logging;
 use skep_types::Result;
 
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
-/// Follows the signals on a thread of its own. Call it before any other thread is started.
+/// Starts a thread that waits for the signals and changes the level. Must be called before any
+/// other thread starts.
 pub(super) fn follow_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGUSR1, libc::SIGUSR2];
-    // Blocks the signals in this thread and all later ones; the new thread alone waits for them.
+    // Blocks the signals in this thread and all later ones. Only the new thread waits for them.
     drop(skep_env::Signals::take(&NUMBERS)?);
-    // Also blocks the signals that end the mount: in the new thread they would kill the process at
-    // once.
+    // Also blocks the signals that end the mount: their default action in the new thread would kill
+    // the process before it unmounts.
     drop(skep_env::Signals::take(&[libc::SIGTERM, libc::SIGINT])?);
     skep_env::spawn_thread("skep-log-level".into(), None, move || {
         let followed = skep_env::block_on(async move {
@@ -42,7 +43,8 @@ pub(super) fn follow_signals() -> Result<()> {
     Ok(())
 }
 
-/// The next level; of a filter for parts of the program, `debug` for all of it.
+/// Returns the next more detailed level. For a filter with levels for single modules, returns
+/// `debug` for the whole program.
 fn more_detailed(current: &str) -> &'static str {
     match LEVELS.iter().position(|level| *level == current) {
         Some(index) => LEVELS[(index + 1).min(LEVELS.len() - 1)],

@@ -1,15 +1,16 @@
 //! The default log file of a mount in the background.
 //!
-//! For a cluster in a local directory, the file lies beside the logs of the services. For other
-//! clusters, each mount point has one file, which later mounts reuse: below `/var/log` for root,
-//! and below the state directory of the XDG base directory specification for other users. systemd
-//! names the log directory of a unit in a variable.
+//! For a cluster in a local directory, the file is in the same directory as the logs of the
+//! services. For other clusters, each mount point has one file, which later mounts reuse: below
+//! `/var/log` for root, and below the state directory of the XDG base directory specification for
+//! other users. If systemd started the mount, the file is in the log directory that systemd passes
+//! in an environment variable.
 //!
 //! # Hazard: files of other users
 //! Root opens these files, and their names are easy to guess. In a directory that other users can
 //! write to, a symbolic link with such a name would make root append to any file. So an existing
-//! log must be a regular file of the same user, and a log among temporary files lies in a directory
-//! that only this user can write to.
+//! log must be a regular file that belongs to the user of the mount. A log in the directory for
+//! temporary files is in a subdirectory that only this user can write to.
 
 use super::absolute;
 use crate::access::Access;
@@ -22,18 +23,18 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Most bytes of a mount point in the name of its log. With the rest, the name stays below 255
-/// bytes.
+/// Maximum number of bytes of the mount point in the name of its log. The whole name then stays
+/// below the limit of 255 bytes.
 const LONGEST_LOG_NAME: usize = 150;
-/// Variable that systemd sets for a unit with `LogsDirectory=`. The first of several directories
-/// counts.
+/// Environment variable that systemd sets for a unit with `LogsDirectory=`. If it lists several
+/// directories, the first one is used.
 const LOGS_VARIABLE: &str = "LOGS_DIRECTORY";
 const LOGS_OF_ROOT: &str = "/var/log/skep";
 
-/// Opens the log of a mount for appending. Returns its path, too.
+/// Opens the log of a mount for appending, and returns it with its path.
 ///
 /// # Errors
-/// The error of the system for the last file that was tried.
+/// The error of the system for the last path that was tried.
 pub(super) fn open(
     requested: Option<&Path>,
     access: &Access,
@@ -43,7 +44,7 @@ pub(super) fn open(
         return Ok((absolute(path)?, open_log(path)?));
     }
     let name = file_name(mount_point);
-    // The name may be an address, which must not be used as a path below the current directory.
+    // The name may be an address, which must not be used as a path below the working directory.
     let of_cluster = Path::new(&access.name).join("logs");
     if of_cluster.is_absolute() && of_cluster.is_dir() {
         let path = of_cluster.join(&name);
@@ -59,8 +60,8 @@ pub(super) fn open(
     Ok((path, file))
 }
 
-/// The mount point with dashes for slashes. A long one keeps its end, which identifies it better
-/// than its start.
+/// Returns the mount point with dashes instead of slashes. Of a mount point that is too long, the
+/// end is kept, since it differs more between mounts than the start.
 fn file_name(mount_point: &Path) -> String {
     let mut name = mount_point.display().to_string().replace('/', "-");
     if name.len() > LONGEST_LOG_NAME {
@@ -84,13 +85,13 @@ fn usual_directory() -> Option<PathBuf> {
         Err(_) if geteuid().is_root() => return Some(LOGS_OF_ROOT.into()),
         Err(_) => std::env::var_os("XDG_STATE_HOME").map(PathBuf::from),
     };
-    // The specification requires that relative paths are ignored.
+    // The specification requires that relative paths be ignored.
     let state = state.filter(|path| path.is_absolute());
     let state = state.or_else(|| Some(std::env::home_dir()?.join(".local/state")))?;
     state.is_absolute().then(|| state.join("skep"))
 }
 
-/// Opens a regular file that belongs to this user, and creates it and its directory if missing.
+/// Opens a regular file that belongs to this user. Creates the file and its directory if missing.
 /// Does not follow a symbolic link.
 fn open_own(path: &Path) -> io::Result<File> {
     let user = geteuid();
@@ -98,7 +99,7 @@ fn open_own(path: &Path) -> io::Result<File> {
         let mode = if user.is_root() { 0o755 } else { 0o700 };
         DirBuilder::new().recursive(true).mode(mode).create(parent)?;
     }
-    // Without O_NONBLOCK, opening a pipe without a reader would block.
+    // Without O_NONBLOCK, opening a FIFO without a reader would block.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = OpenOptions::new().create(true).append(true).custom_flags(flags).open(path)?;
     let found = file.metadata()?;
@@ -108,8 +109,8 @@ fn open_own(path: &Path) -> io::Result<File> {
     }
 }
 
-/// A directory of this user among the temporary files. If another user has taken the usual name, a
-/// new one.
+/// Returns this user's directory below the directory for temporary files. If another user owns the
+/// usual name, creates a directory with a new name.
 fn temporary_directory() -> Result<PathBuf> {
     let (parent, user) = (std::env::temp_dir(), geteuid());
     let usual = parent.join(format!("skep-{}", user.as_raw()));
@@ -128,13 +129,14 @@ fn temporary_directory() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Creates a directory that only this user can write to, or checks an existing one.
+/// Creates a directory that only this user can write to, or checks that an existing directory is
+/// such a one.
 fn make_private(path: &Path, user: Uid) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    // Not through a link.
+    // Does not follow a symbolic link.
     let found = std::fs::symlink_metadata(path)?;
     let is_private = found.is_dir() && found.uid() == user.as_raw() && found.mode() & 0o022 == 0;
     if is_private { Ok(()) } else { Err(ErrorKind::PermissionDenied.into()) }

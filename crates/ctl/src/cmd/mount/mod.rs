@@ -102,15 +102,16 @@ pub(crate) struct MountArgs {
     log_file: Option<PathBuf>,
 }
 
-/// Time limit for a mount in the background to start, in addition to the time that it may wait for
-/// management.
+/// Time limit for a mount in the background to start. The time that it may wait for management is
+/// added.
 const BACKGROUND_PATIENCE: Duration = Duration::from_secs(45);
 
 /// A mount, as JSON.
 #[derive(Debug, Serialize)]
 struct MountReport {
     mount_point: String,
-    /// `None` for a mount in the background, whose process chooses the transport.
+    /// Transport between kernel and mount. `None` for a mount in the background, whose process
+    /// chooses the transport.
     transport: Option<String>,
 }
 
@@ -164,7 +165,7 @@ fn mount(
     let in_background = args.in_background;
     let on_ready = move |transport: TransportKind| {
         if in_background {
-            // This must precede the notification: the parent that waits for it then ends.
+            // Must precede the notification, which makes the waiting parent exit.
             skep_env::outlive_parent();
         }
         let mounted = MountReport { mount_point: shown, transport: Some(transport.to_string()) };
@@ -189,7 +190,7 @@ fn mount(
     served
 }
 
-/// Adds the option that sets the retry time to the error of a mount that gave up.
+/// Adds a hint about the option `retry` to the error of a mount that could not reach management.
 fn with_retry_hint(error: Error) -> Error {
     if !skep_client::has_given_up(&error) {
         return error;
@@ -236,7 +237,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 }
 
 /// Starts this program again in the background, and waits until it has mounted. Until then the new
-/// process ends with this one, so that no mount appears after the command has failed.
+/// process is killed when this one exits, so that no mount appears after the command has failed.
 fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     let directory = absolute(&args.directory)?;
     let (log_path, log) = log_place::open(args.log_file.as_deref(), access, &directory)?;
@@ -276,7 +277,8 @@ fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     print(&mounted, |it| format!("{} is mounted; `skep umount {0}` unmounts it.", it.mount_point))
 }
 
-/// The last log lines of the process in the background, if it has ended.
+/// Returns an error with the last log lines of the background process if that process has exited,
+/// else `None`.
 fn why_it_ended(child: &mut Child, log: &Path, log_start: u64) -> Option<Error> {
     child.try_wait().ok().flatten()?;
     let lines = tail(log, log_start, 5);

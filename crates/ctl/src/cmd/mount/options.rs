@@ -1,4 +1,4 @@
-//! Mount options: the list after `-o` and in `/etc/fstab`.
+//! Mount options: the list after `-o`, or in the options field of `/etc/fstab`.
 
 use super::MountArgs;
 use super::retry::Retry;
@@ -8,30 +8,31 @@ use skep_types::{Error, ErrorCode, Result};
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Columns of the explanation of an option.
+/// Width of the text that explains an option, in columns.
 const TEXT_COLUMNS: usize = 70;
 
-/// Longest time for which the kernel may cache names and attributes. For files that never change,
-/// an hour is as good as a day, and a mistaken value expires within the hour.
+/// Upper limit of the time for which the kernel may cache names and attributes. For files that
+/// never change, an hour is as good as a day, and the effect of a mistaken value ends within the
+/// hour.
 const LONGEST_ATTRIBUTE_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Options for mount(8) and systemd, which Skep ignores.
+/// Options for mount(8) and systemd. Skep accepts and ignores them.
 const OF_OTHERS: &[&str] = &[
     "defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "nousers",
     "owner", "noowner", "group", "nogroup", "silent", "loud", "nomand",
 ];
 const PREFIXES_OF_OTHERS: &[&str] = &["x-", "X-", "comment="];
-/// Options that `/proc/mounts` shows for every FUSE mount. mount(8) passes them again for `mount -o
-/// remount`.
+/// Options that `/proc/mounts` shows for every FUSE mount. mount(8) passes them for `mount -o
+/// remount`, so Skep accepts and ignores them.
 const OF_THE_KERNEL: &[&str] = &["default_permissions"];
 const ALLOW_OTHER: &str = "allow_other";
 const PREFIXES_OF_THE_KERNEL: &[&str] = &["user_id=", "group_id=", "max_read="];
 
-/// An option of Skep itself, as in the manual.
+/// One of Skep's own options, with its text in the manual.
 #[derive(Debug)]
 pub(crate) struct OwnOption {
     pub(crate) name: &'static str,
-    /// Placeholder of its value. `None` means an option without a value.
+    /// Placeholder for the value. `None` for an option without a value.
     pub(crate) value: Option<&'static str>,
     pub(crate) meaning: &'static str,
 }
@@ -115,7 +116,7 @@ pub(crate) const COMMON: &[(&str, &str)] = &[
     ),
 ];
 
-/// All mount options with their meaning.
+/// Returns all mount options with their meanings.
 pub(crate) fn list() -> Vec<(String, &'static str)> {
     let own = OWN.iter().map(|option| {
         let value = option.value.map(|value| format!("={value}"));
@@ -148,19 +149,19 @@ fn is_own(name: &str) -> bool {
 /// The parsed mount options.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// The flags that every file system has.
+    /// The mount flags that every file system has, such as read-only.
     pub(crate) flags: MountFlags,
-    /// Change the flags of an existing mount.
+    /// Whether to change the flags of an existing mount.
     pub(crate) is_remount: bool,
-    /// How long the kernel may cache names and attributes. `None` means the default.
+    /// How long the kernel may cache names and attributes. `None` means the default of Skep.
     pub(crate) attribute_timeout: Option<Duration>,
-    /// Let other users access a mount that root did not create.
+    /// Whether other users may access a mount that an unprivileged user created.
     pub(crate) allows_others: bool,
 }
 
 impl Options {
-    /// The option list that [`read`] parses to this value. Has the options without a flag on the
-    /// command line.
+    /// Returns an option list that [`read`] parses to this value. The list has only the options
+    /// without an equivalent on the command line.
     pub(crate) fn words(self) -> String {
         let timeout = self.attribute_timeout;
         let timeout = timeout.map(|it| format!(",attribute_timeout={}", it.as_secs_f64()));
@@ -173,7 +174,7 @@ fn refused(what: String) -> Error {
     Error::new(ErrorCode::Configuration, what)
 }
 
-/// Parses lists of options. Options with a flag on the command line are stored in `args`.
+/// Parses option lists. An option with an equivalent on the command line is stored in `args`.
 ///
 /// # Errors
 /// `Configuration` naming the option.
@@ -231,7 +232,7 @@ pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> R
     Ok(options)
 }
 
-/// Seconds, perhaps with a fraction.
+/// Parses a number of seconds with an optional fraction.
 fn attribute_timeout(seconds: &str) -> Result<Duration, String> {
     let longest = LONGEST_ATTRIBUTE_TIMEOUT;
     let number = seconds.parse::<f64>().ok();
@@ -259,7 +260,8 @@ mod tests {
         assert_eq!(read(&[options.words()], false, &mut MountArgs::default()).unwrap(), options);
     }
 
-    /// The table in docs/operations/mounting.md has all options, and no others; so has the help.
+    /// The table in docs/operations/mounting.md and the help of the command list exactly the same
+    /// options.
     #[test]
     fn manual_and_help_have_all_options() {
         let page = include_str!("../../../../../docs/operations/mounting.md");
@@ -275,7 +277,7 @@ mod tests {
                     "SIZE" => format!("{name}=16MiB"),
                     _ => word.to_owned(),
                 };
-                // Values of `transport=` that stand beside the first.
+                // Values of `transport=` that are in one row with the option.
                 if ["uring", "device"].contains(&word) {
                     continue;
                 }
@@ -295,7 +297,7 @@ mod tests {
             let option =
                 value.map_or_else(|| (*name).to_owned(), |value| format!("{name}={value}"));
             for help in &helps {
-                // Bold, and dashes, as roff has them.
+                // Removes bold markup and the escapes of dashes, as roff writes them.
                 let plain = help.replace("\\fB", "").replace("\\fR", "").replace("\\-", "-");
                 assert!(plain.lines().any(|line| line.trim() == option), "{option}: {help}");
             }
@@ -325,7 +327,7 @@ mod tests {
         let list = ["retry=80,ro".to_owned(), "retry=forever".to_owned()];
         read(&list[..1], false, &mut args).unwrap();
         assert_eq!(args.retry, Some(Retry::For(Duration::from_secs(80))));
-        // The last counts, as with other file systems.
+        // If an option is repeated, the last value counts, as with other file systems.
         read(&list, false, &mut args).unwrap();
         assert_eq!(args.retry, Some(Retry::Forever));
         let error = read(&["retry=soon".to_owned()], true, &mut args).unwrap_err();

@@ -1,26 +1,26 @@
-//! How long a starting mount keeps trying while management is unreachable.
+//! The option for how long a starting mount retries while management is unreachable.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The default: long enough for a restart of management, short enough for a user with a mistyped
-/// address.
+/// Default time: long enough for a restart of management, and short enough for a user who mistyped
+/// the address.
 const USUAL: Duration = Duration::from_secs(15);
-/// Longer times are no different from `forever`.
+/// Upper limit: a longer time makes no practical difference to `forever`.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 const FOREVER: &str = "forever";
 
-/// The time to keep trying.
+/// How long to retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Retry {
-    /// At least one attempt is made.
+    /// At least one attempt is made, even with a time of zero.
     For(Duration),
     Forever,
 }
 
 impl Retry {
-    /// The time as a duration. `None` means without limit.
+    /// Returns the time as a duration. `None` means without a limit.
     pub(crate) fn patience(self) -> Option<Duration> {
         match self {
             Self::For(span) => Some(span),

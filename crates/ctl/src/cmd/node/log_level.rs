@@ -1,6 +1,6 @@
-//! `skep node log-level`: shows the log levels of running services and mounts, or changes them
-//! until they restart. Mounts accept no connections: management sends them the level in the reply
-//! to their next heartbeat.
+//! `skep node log-level`: shows or changes the log levels of running services and mounts. A change
+//! lasts until the service or mount restarts. Mounts accept no connections: management sends them
+//! the level in the reply to their next heartbeat.
 
 use crate::access::{Access, ClusterArgs, PATIENCE};
 use crate::help::{Example, examples};
@@ -37,10 +37,10 @@ pub(crate) struct LogLevelArgs {
     level: Option<String>,
 }
 
-/// Nodes that receive the request at the same time.
+/// Maximum number of requests in flight at the same time.
 const AT_ONCE: usize = 100;
-/// A mount receives the level in the reply to its next heartbeat. The second one covers a lost
-/// heartbeat.
+/// Number of heartbeats to wait for a mount. The mount receives the level in the reply to its next
+/// heartbeat; the second one covers a lost heartbeat.
 const HEARTBEATS: u32 = 2;
 
 /// A node and its log level.
@@ -54,8 +54,8 @@ struct NodeLogLevel {
     error: Option<String>,
 }
 
-/// Shows or changes the level of one node, of all services or of all mounts. The exit code is 0 if
-/// all nodes replied.
+/// Shows or changes the level of one node, of all services or of all mounts. Returns exit code 0
+/// only if all nodes replied.
 pub(crate) fn run(args: LogLevelArgs) -> Result<ExitCode> {
     let LogLevelArgs { query, node, level } = args;
     let access = query.access(None)?;
@@ -66,8 +66,8 @@ pub(crate) fn run(args: LogLevelArgs) -> Result<ExitCode> {
         let nodes = chosen(&map, &node)?;
         let heartbeat = Duration::from_millis(u64::from(map.policy.heartbeat_ms));
         let mut lines = Vec::new();
-        // Each mount replies with its next heartbeat, so the requests to many mounts wait in
-        // parallel.
+        // A mount replies only at its next heartbeat, so the requests to many mounts wait
+        // concurrently.
         for some in nodes.chunks(AT_ONCE) {
             let asked: Vec<_> = some
                 .iter()
@@ -77,8 +77,8 @@ pub(crate) fn run(args: LogLevelArgs) -> Result<ExitCode> {
                 })
                 .collect();
             for (node, outcome) in some.iter().zip(asked) {
-                // An error of a single node is the result; an invalid level is invalid for all
-                // nodes.
+                // The error of a single node is shown in its line. An invalid level ends the
+                // command, since it is invalid for all nodes.
                 match outcome.await {
                     Err(error) if is_one || error.code() == ErrorCode::InvalidArgument => {
                         return Err(error.within(format_args!("{} ({})", node.name, node.id)));
@@ -107,7 +107,7 @@ fn chosen<'a>(map: &'a ClusterMap, wanted: &str) -> Result<Vec<&'a Node>> {
     }
 }
 
-/// Sends the request to a service directly, and to a mount through management.
+/// Sends the request directly to a service, or through management to a mount.
 async fn ask(
     access: &Access,
     node: &Node,
@@ -125,7 +125,7 @@ async fn ask(
     asked.map(|(reply, _)| reply)
 }
 
-/// Adds the way out to the error of a mount that does not reply.
+/// Adds a hint how to fix it to the error of a mount that does not reply.
 fn silent(error: Error) -> Error {
     if error.code() != ErrorCode::TimedOut {
         return error;

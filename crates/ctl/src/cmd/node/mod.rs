@@ -16,7 +16,7 @@ pub(crate) enum NodeVerb {
 }
 
 impl NodeVerb {
-    /// Carries out a verb.
+    /// Runs the chosen subcommand.
     pub(super) fn run(self) -> Result<ExitCode> {
         match self {
             Self::List(args) => done(list::run(args)),

@@ -1,4 +1,4 @@
-//! `skep session list`: the sessions of clients at each metadata target.
+//! `skep session list`: lists the sessions of clients at each metadata target.
 
 use crate::access::ClusterArgs;
 use crate::help::{Example, examples};
@@ -25,7 +25,7 @@ pub(crate) struct ListArgs {
     client: Option<String>,
 }
 
-/// A session.
+/// A session of a client at a metadata target.
 #[derive(Debug, Serialize)]
 struct SessionReport {
     session: String,

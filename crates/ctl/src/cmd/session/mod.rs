@@ -14,7 +14,7 @@ pub(crate) enum SessionVerb {
 }
 
 impl SessionVerb {
-    /// Carries out a verb.
+    /// Runs the chosen subcommand.
     pub(super) fn run(self) -> Result<ExitCode> {
         match self {
             Self::List(args) => done(list::run(args)),

@@ -20,7 +20,7 @@ pub(crate) enum StudyVerb {
 }
 
 impl StudyVerb {
-    /// Carries out a verb.
+    /// Runs the chosen subcommand.
     pub(super) fn run(self) -> Result<ExitCode> {
         match self {
             Self::Plans(args) => done(plans::run(args)),

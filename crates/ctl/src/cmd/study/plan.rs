@@ -1,5 +1,5 @@
-//! `skep study plan`: a predefined plan. As text it is the plan file. As JSON it has all factors of
-//! each experiment, including defaults that the file omits.
+//! `skep study plan`: prints a predefined plan. As text, the output is the plan file. As JSON, it
+//! has all factors of each experiment, including the defaults that the file omits.
 
 use crate::help::{Example, examples};
 use crate::output::print;
@@ -28,9 +28,9 @@ struct PlanReport {
     title: String,
     about: String,
     seed: u64,
-    /// Runs in a block.
+    /// Number of runs in a block.
     block: u32,
-    /// Wait between blocks. Null means the default for the system.
+    /// Minimum wait between blocks, in milliseconds. Null means the default for the system.
     shortest_wait_ms: Option<u64>,
     longest_wait_ms: Option<u64>,
     lab: Option<LabReport>,
@@ -38,7 +38,7 @@ struct PlanReport {
     experiments: Vec<ExperimentReport>,
 }
 
-/// Null means the value of the shape.
+/// The emulated cluster of the plan. Null in a field means the value of the shape.
 #[derive(Debug, Serialize)]
 struct LabReport {
     shape: String,
@@ -67,11 +67,11 @@ struct ExperimentReport {
 
 #[derive(Debug, Serialize)]
 struct FactorsReport {
-    /// Null means the result of the calibration.
+    /// Sizes of the data that a run writes, in bytes. Null means the result of the calibration.
     data_bytes: Vec<Option<u64>>,
     hosts: Vec<Option<u32>>,
     processes: Vec<u32>,
-    /// Null means the default of the file system.
+    /// Numbers of targets of a file. Null means the default of the file system.
     count: Vec<Option<u32>>,
     chooser: Vec<Option<String>>,
     transfer_bytes: Vec<u64>,

@@ -1,4 +1,4 @@
-//! `skep study plans`: the predefined plans.
+//! `skep study plans`: lists the predefined plans.
 
 use crate::help::{Example, examples};
 use crate::output::{print, render, table};
@@ -18,7 +18,7 @@ struct PlanSummary {
     name: String,
     title: String,
     about: String,
-    /// The shape of the lab that the plan describes.
+    /// Name of the shape of the lab in which the plan runs, if it describes one.
     lab: Option<String>,
     experiments: Vec<ExperimentSummary>,
     runs: usize,

@@ -1,4 +1,4 @@
-//! `skep study report`: the findings of a study, from the results so far.
+//! `skep study report`: writes the report of a study from the results so far.
 
 use crate::help::{Example, examples};
 use crate::output::print;
@@ -25,11 +25,11 @@ pub(crate) struct ReportArgs {
     directory: PathBuf,
 }
 
-/// The report and its files, as JSON.
+/// The report and the names of its files, as JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct ReportFiles {
     pub(super) directory: PathBuf,
-    /// Names of files there.
+    /// Names of the files in the directory of the report.
     files: Vec<String>,
     report: Report,
 }
@@ -54,7 +54,7 @@ pub(super) fn write(directory: &Path, includes_invalid: bool) -> Result<ReportFi
     Ok(ReportFiles { directory, files: names, report })
 }
 
-/// The findings as text.
+/// Returns the findings as text.
 pub(super) fn as_text(written: &ReportFiles) -> String {
     let report = &written.report;
     let mut text = format!("{} of {} runs", report.runs_done, report.runs_planned);

@@ -1,4 +1,4 @@
-//! `skep study run`: makes the missing runs of a plan.
+//! `skep study run`: runs the runs of a plan that have no result yet.
 
 use super::report;
 use crate::cmd::bench::{listed, named};
@@ -79,34 +79,34 @@ pub(crate) struct RunArgs {
     is_dry_run: bool,
 }
 
-/// Set by the first signal: the current run is the last one.
+/// Set by the first signal: the study ends after the current run.
 static STOP: AtomicBool = AtomicBool::new(false);
-/// Default name of the lab that is started for a study.
+/// Default name of the lab that `skep` starts for a study.
 const OWN_LAB: &str = "study";
 
-/// The end of a study, as JSON.
+/// A summary of an ended study, as JSON.
 #[derive(Debug, Serialize)]
 struct StudySummary {
     directory: PathBuf,
     runs_done: usize,
-    /// Invalid runs among them: `--resume` repeats these.
+    /// Number of these runs that are invalid. `--resume` repeats them.
     runs_invalid: usize,
     runs_planned: usize,
-    /// All runs are done and valid.
+    /// Whether all runs are done and valid.
     is_finished: bool,
-    /// The page of its report.
+    /// Path of the report's page.
     report: PathBuf,
 }
 
-/// The runs that `--dry-run` lists, as JSON.
+/// The runs of a study that `--dry-run` lists, as JSON.
 #[derive(Debug, Serialize)]
 struct PlannedStudy {
     name: String,
     title: String,
     runs: usize,
-    /// Whether a calibration would determine data size and hosts first.
+    /// Whether a calibration must first determine the data size and the number of hosts.
     needs_calibration: bool,
-    /// In the order in which they would be run.
+    /// The runs by block, in the order in which a study runs them.
     blocks: Vec<Vec<PlannedRun>>,
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         return show_planned(args, &plan);
     }
     stop_on_signals()?;
-    // Checks the directory for results before anything is started.
+    // Checks the directory for the results before anything is started.
     let begun = match args.is_resumed {
         true => Some(Journal::resume(&directory, &plan)?),
         false if directory.join(FILE).exists() => return Err(is_taken(&directory)),
@@ -169,11 +169,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         };
         format!("{summary}\n{why}: skep study run {line} --resume")
     })?;
-    // The result comes first: a lab that cannot be removed is a smaller problem.
+    // The error of the study precedes the error of removing its lab, which is a smaller problem.
     removed
 }
 
-/// Removes the lab that was made for a study.
+/// Removes the lab that was started for a study.
 fn remove(name: &str) -> Result<()> {
     print_progress(&format!("removing lab {name}"));
     let removed = skep_lab::down(name).map(drop);
@@ -185,7 +185,7 @@ fn remove(name: &str) -> Result<()> {
     })
 }
 
-/// The error of a study, combined with the error of removing its lab.
+/// Returns the error of a study, combined with the error of removing its lab.
 fn with_removal_error(error: &Error, left: &Error) -> Error {
     Error::new(error.code(), format!("{}; also, {}", error.context(), left.context()))
 }
@@ -207,14 +207,15 @@ fn print_progress(what: &str) {
     }
 }
 
-/// Lets the first Ctrl-C or SIGTERM end the study after the current run, and the second one end
-/// that run too. Call it before any other thread starts.
+/// Makes the first Ctrl-C or SIGTERM end the study after the current run, and the second one
+/// interrupt that run too. Must be called before any other thread starts.
 fn stop_on_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
-    // Here for all threads to come, in the thread to wait for them.
+    // Blocks the signals in this thread, and so in all later threads. The thread below waits for
+    // them.
     drop(skep_env::Signals::take(&NUMBERS)?);
     skep_env::spawn_thread("signals".into(), None, || {
-        // If the thread cannot wait for the signals, they are ignored.
+        // If this thread cannot wait for the signals, they stay blocked and have no effect.
         let _ = skep_env::block_on(async {
             let signals = skep_env::Signals::take(&NUMBERS)?;
             signals.next().await?;
@@ -228,7 +229,7 @@ fn stop_on_signals() -> Result<()> {
     Ok(())
 }
 
-/// The system to measure, and the lab that was started for it.
+/// Returns the system to measure, and the name of the lab if one was started for it.
 fn place(args: &RunArgs, plan: &Plan) -> Result<(Place, Option<String>)> {
     if let Some(name) = &args.lab {
         return Ok((lab::place(&State::load(name)?)?, None));
@@ -300,7 +301,7 @@ fn mounted(args: &RunArgs, mount: &Path) -> Result<Place> {
     })
 }
 
-/// Makes all runs that are missing.
+/// Runs all runs that are missing, and removes the files of the study at the end.
 fn study(
     text: &str,
     plan: &Plan,
@@ -333,13 +334,14 @@ fn study(
         };
         runner::run(plan, &mut journal, &records, &mut site, &mut control)
     });
-    // The error of a failed run precedes that of removing its files.
+    // The error of a failed run takes precedence over the error of removing the files.
     let cleared = site.clear();
     let end = result?;
     cleared.map(|()| end)
 }
 
-/// Creates the journal, or resumes an existing one. Refuses the journal of another system.
+/// Creates the journal of a study, or resumes an existing one. Refuses a journal from a different
+/// system.
 fn open(
     directory: &Path,
     header: &StudyRecord,
@@ -368,7 +370,7 @@ fn open(
     Ok((journal, contents.records))
 }
 
-/// Shows the progress of a study to people.
+/// Prints the progress of a study on standard error.
 fn show(event: Event) {
     let text = match event {
         Event::Trial(what) => what,

@@ -1,5 +1,5 @@
-//! The limit of a system: its clients, its servers' links, or its targets. One sentence covers all,
-//! so that results with few client hosts don't contradict those with many.
+//! The limit of a system: its clients, the links of its servers, or its targets. One sentence
+//! covers all three, so that results with few client hosts do not contradict results with many.
 
 use super::{
     Conclusion, Figure, against, among, bandwidth, best, conclusion, first_as_good, lines, mean_of,
@@ -10,11 +10,11 @@ use crate::report::{ExperimentReport, Factor, label};
 use crate::statistics::mean;
 use std::collections::BTreeMap;
 
-/// Targets that share a server differ by less than this share if the server, or its link, is the
-/// limit.
+/// Maximum fraction by which bandwidth grows with more targets on each server if the limit is the
+/// server or its link.
 const FLAT: f64 = 0.15;
 
-/// The limit behind the clients.
+/// The limit of a system with enough clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Limit {
     Network,
@@ -22,11 +22,11 @@ enum Limit {
     Both,
 }
 
-/// The limit where clients are not the limit.
+/// The limit of the servers, measured with enough clients.
 struct Servers<'a> {
     experiment: &'a ExperimentReport,
     limit: Limit,
-    /// Further words about it.
+    /// More sentences about this limit.
     text: String,
     figures: Vec<Figure>,
 }
@@ -34,17 +34,17 @@ struct Servers<'a> {
 /// The number of client hosts that saturates the servers.
 struct Clients<'a> {
     experiment: &'a ExperimentReport,
-    /// The other factors, which the compared groups have in common.
+    /// The values of the other factors, which the compared groups have in common.
     common: String,
-    /// The smallest number that is as good as the best.
+    /// The smallest number of client hosts that is as good as the best.
     enough: u32,
     is_fewest: bool,
     is_most: bool,
     figures: Vec<Figure>,
 }
 
-/// One conclusion about clients and servers together; several where experiments disagree about
-/// servers.
+/// Returns one conclusion about clients and servers together, or several if experiments disagree
+/// about the servers.
 pub(super) fn draw(experiments: &[ExperimentReport]) -> Vec<Conclusion> {
     let mut found: Vec<Servers<'_>> = Vec::new();
     for servers in experiments.iter().filter_map(servers) {
@@ -52,7 +52,8 @@ pub(super) fn draw(experiments: &[ExperimentReport]) -> Vec<Conclusion> {
             found.push(servers);
         }
     }
-    // The experiment with the most hosts: with fewer, clients may be the limit.
+    // Uses the experiment with the largest number of hosts: with fewer hosts, clients may be the
+    // limit.
     let mut most: Option<Clients<'_>> = None;
     for clients in experiments.iter().filter_map(clients) {
         if most.as_ref().is_none_or(|it| it.enough < clients.enough) {
@@ -117,8 +118,8 @@ fn hosts(number: u32) -> String {
     if number == 1 { "one client host".to_owned() } else { format!("{number} client hosts") }
 }
 
-/// The number of client hosts, and whether they are the limit: they are below the smallest number
-/// that is as good as the best.
+/// Finds the smallest number of client hosts that is as good as the best. With fewer hosts, the
+/// clients are the limit.
 fn clients(experiment: &ExperimentReport) -> Option<Clients<'_>> {
     let lines = lines(experiment, Factor::Hosts);
     let (common, line) =
@@ -134,15 +135,15 @@ fn clients(experiment: &ExperimentReport) -> Option<Clients<'_>> {
     })
 }
 
-/// The limit where clients are not the limit. Compares allocations with the same number of targets
-/// on each server. If more targets on each server gain less than 15 %, the limit is the part that
-/// they share: the server's link, or the server. If bandwidth grows at least half as fast as the
-/// number of targets, the targets are the limit.
+/// Finds the limit of the servers. Compares allocations with the same number of targets on each
+/// server. If more targets on each server gain less than 15 %, the limit is the part that the
+/// targets share: the server or its link. If bandwidth grows at least half as fast as the number of
+/// targets, the targets are the limit.
 fn servers(experiment: &ExperimentReport) -> Option<Servers<'_>> {
     let others = |it: &&Factor| !matches!(it, Factor::Count | Factor::Chooser);
     let others: Vec<Factor> = experiment.varied.iter().filter(others).copied().collect();
-    // The values of the other factors with the highest bandwidth: other parts of the system may
-    // limit the others.
+    // Uses the values of the other factors that give the highest bandwidth. With other values, a
+    // different part of the system may be the limit.
     let top = best(&experiment.groups.iter().collect::<Vec<_>>());
     let common = label(&top.settings, &others);
     let mut by_allocation: BTreeMap<MinMax, Vec<f64>> = BTreeMap::new();
@@ -192,10 +193,11 @@ fn servers(experiment: &ExperimentReport) -> Option<Servers<'_>> {
     Some(Servers { experiment, limit, text, figures })
 }
 
-/// How well bandwidth follows from the server with the most targets: with its link as the limit, a
-/// file of (a,b) gets (a + b) / b times the bandwidth of one link.
+/// Describes how well bandwidth follows from the server with the most targets. If the link of a
+/// server is the limit, a file with the allocation (a,b) gets (a + b) / b times the bandwidth of
+/// one link.
 fn uneven_ones(means: &BTreeMap<MinMax, f64>, of_even: f64, figures: &mut Vec<Figure>) -> String {
-    // A single target cannot be divided.
+    // A single target cannot be distributed evenly.
     let uneven = || means.iter().filter(|(it, _)| it.0 != it.1 && it.0 + it.1 > 1);
     let expected = |it: &MinMax| of_even / 2.0 * f64::from(it.0 + it.1) / f64::from(it.1);
     let off = |(it, mean): (&MinMax, &f64)| (mean / expected(it) - 1.0).abs();

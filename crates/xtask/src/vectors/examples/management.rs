@@ -24,7 +24,7 @@ fn capacity() -> Capacity {
     }
 }
 
-/// A cluster with a target of each kind, in which every unusual state occurs.
+/// Returns a cluster map with a target of each kind, in which every unusual state occurs.
 fn map() -> ClusterMap {
     let node = |id: u32, kind, name: &str, reachability| Node {
         id: NodeId::new(id),

@@ -1,4 +1,5 @@
-//! Examples of messages to metadata about sessions, open files and transactions between targets.
+//! Examples of messages to metadata targets about sessions, open files and transactions between
+//! targets.
 
 use super::{a_directory, a_file, a_name, attributes, time};
 use crate::vectors::{Example, example};
@@ -16,7 +17,8 @@ use skep_wire::metadata::{
     SetAttributes, SetPattern, SetTime, Step, SyncAll, TransactionId, WrittenExtent,
 };
 
-/// The pattern of a large file: inline bytes first, then a narrow stripe, wide from 8 MiB on.
+/// Returns the pattern of a large file: first inline bytes, then a narrow stripe, and a wide stripe
+/// from 8 MiB on.
 fn pattern() -> StripePattern {
     let component = |start: u64, chunk_bytes: u64, wanted: u16, groups: &[u32]| Component {
         start,
@@ -38,7 +40,7 @@ fn pattern() -> StripePattern {
     }
 }
 
-/// Four targets; all other fields are unset.
+/// Returns a request for four targets. All other fields are unset.
 fn requested_pattern() -> PatternRequest {
     let component = ComponentRequest { width: Some(4), ..ComponentRequest::default() };
     let (origin, components) = (PatternOrigin::Directory, vec![component]);
@@ -161,7 +163,7 @@ fn files() -> Vec<Example> {
     ]
 }
 
-/// One step of each kind. No real transaction has all of them.
+/// Returns transactions with one step of each kind. A real transaction never contains all of them.
 fn transactions() -> Vec<Example> {
     let transaction = TransactionId { coordinator: GroupId::new(1), number: 1 << 33 };
     let steps = vec![

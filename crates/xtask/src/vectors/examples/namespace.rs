@@ -1,4 +1,5 @@
-//! Examples of messages to metadata about names, directories, links and extended attributes.
+//! Examples of messages to metadata targets about names, directories, links and extended
+//! attributes.
 
 use super::{a_directory, a_file, a_name, attributes};
 use crate::vectors::{Example, example};
@@ -20,7 +21,7 @@ fn entry(inode: InodeId, kind: FileKind) -> EntryReply {
     EntryReply { inode, kind, attributes: Some(attributes(inode, kind)) }
 }
 
-/// An entry whose inode is on another target.
+/// Returns a directory entry whose inode is on a different target.
 fn entry_on_other_target() -> EntryReply {
     EntryReply { inode: a_directory(), kind: FileKind::Directory, attributes: None }
 }

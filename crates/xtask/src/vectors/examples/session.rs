@@ -19,7 +19,8 @@ pub(super) fn examples() -> Vec<Example> {
         channel: 0xc0c1_c2c3_c4c5_c6c7,
         nonce: 0xa0a1_a2a3_a4a5_a6a7_a8a9_aaab_acad_aeaf,
     };
-    // A node that joins by token has no id yet. Its `Hello` addresses a node, not a target.
+    // A node that joins with a token has no id yet. Its `Hello` is addressed to a node, not to a
+    // target.
     let joining = Hello {
         kind: NodeKind::Storage,
         node: NodeId::default(),

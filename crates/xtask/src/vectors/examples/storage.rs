@@ -1,4 +1,5 @@
-//! Examples of messages to storage targets, and of the one that storage targets send to metadata.
+//! Examples of messages to storage targets, and of the message that storage targets send to
+//! metadata targets.
 
 use super::{a_directory, a_file, time};
 use crate::vectors::{Example, example};
@@ -17,7 +18,8 @@ fn key() -> ChunkFileKey {
     ChunkFileKey { inode: a_file(), generation: 1, component: 2, index: 255 }
 }
 
-/// Checksums of data that starts at `offset`: one for each granule that it touches.
+/// Returns the checksums of data that starts at `offset`: one for each granule that the data
+/// overlaps.
 fn checksums(offset: u64, data: &[u8]) -> Vec<u32> {
     let first = ((GRANULE_BYTES - offset % GRANULE_BYTES) as usize).min(data.len());
     let (head, rest) = data.split_at(first);
@@ -26,7 +28,8 @@ fn checksums(offset: u64, data: &[u8]) -> Vec<u32> {
 }
 
 fn data_messages() -> Vec<Example> {
-    // 20 bytes before the end of a granule and 30 after it: two pieces.
+    // The data has 20 bytes before the end of a granule and 30 after it, so it consists of two
+    // pieces.
     let offset = 3 * GRANULE_BYTES - 20;
     let data: Vec<u8> = (b'A'..b'A' + 50).collect();
     let write = WriteChunk {
