@@ -167,7 +167,12 @@ mod tests {
         fs::create_dir_all(directory.join("s1/t1")).unwrap();
         fs::write(directory.join("s1/t1/chunk"), "data").unwrap();
         assert!(objection(&directory).unwrap().contains("it is not empty"));
-        assert!(remove("x", &directory).unwrap_err().context().contains("not marked as the data of lab 'x'"));
+        assert!(
+            remove("x", &directory)
+                .unwrap_err()
+                .context()
+                .contains("not marked as the data of lab 'x'")
+        );
         fs::write(directory.join(MARKER_FILE), "y\n").unwrap();
         assert!(objection(&directory).unwrap().contains("skep lab down --name y"));
         assert!(remove("x", &directory).is_err());

@@ -158,7 +158,7 @@ fn a_waiter_that_polls_again_keeps_its_queue_position() {
     // Both waits end.
     locks.end_wait((FILE, LockKind::Posix), (session_of(2), 2));
     assert_eq!(woken(&mut locks, asked_again), [(3, true)]);
-    assert!(locks.end_waits_of(session_of(3)).is_empty(), "its request was answers");
+    assert!(locks.end_waits_of(session_of(3)).is_empty(), "its request was answered");
     assert_eq!((locks.wait_count(), locks.files.len()), (0, 0));
 }
 
