@@ -241,14 +241,14 @@ record! {
         /// Stripe width of new files, from offset `stripe_from` on, if neither the request nor the
         /// directory sets one.
         pub default_width: u16,
-        /// File offset at which striping over `default_width` groups starts. All bytes before it
-        /// are stored on one target. Zero stripes the whole file.
+        /// File offset, rounded up to a multiple of the chunk size, at which striping over several
+        /// groups starts. All bytes before it are stored on one group. Zero stripes the whole file.
         pub stripe_from: u64,
         /// Number of inline bytes of new files if neither the request nor the directory sets a
         /// pattern. A multiple of 4 KiB; zero means no inline bytes.
         pub inline_bytes: u64,
-        /// Interval between searches for chunk files without an inode, in milliseconds. Each
-        /// storage target runs such a search.
+        /// Interval between searches of storage targets for chunk files without an inode, in
+        /// milliseconds. A target removes such a file only if it is at least this old.
         pub cleanup_interval_ms: u32,
         /// Chooser of new files if neither the request nor the directory sets one.
         pub default_chooser: Chooser,
