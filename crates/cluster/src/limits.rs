@@ -45,8 +45,8 @@ pub const MAX_CLEANUP_INTERVAL_MS: u32 = 2_592_000_000;
 pub const LOW_PERCENT: u64 = 10;
 /// Percentage of free bytes or inodes below which a target is `Emergency`.
 pub const EMERGENCY_PERCENT: u64 = 2;
-/// Number of free bytes from which a target is never `Low`, however large it is: ten percent of a
-/// large disk array are enough for months.
+/// Number of free bytes from which a target is never `Low`, however large the target is. Ten
+/// percent of a large disk array are enough for months.
 pub const LOW_CAP_BYTES: u64 = 512 << 30;
 /// Number of free bytes from which a target is never `Emergency`.
 pub const EMERGENCY_CAP_BYTES: u64 = 20 << 30;

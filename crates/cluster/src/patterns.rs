@@ -1,6 +1,9 @@
-//! Resolves a pattern request to the stripe pattern of a file, in four steps: [`check_request`] (is
-//! the user allowed to make the request), [`merge`] (the directory's default fills unset fields),
-//! [`resolve`] (the cluster's settings fill the rest), [`place`] (chooses the groups).
+//! Resolves a pattern request to the stripe pattern of a file, in four steps:
+//!
+//! 1. [`check_request`] checks whether the user is allowed to make the request.
+//! 2. [`merge`] fills unset fields from the default pattern of the directory.
+//! 3. [`resolve`] fills the remaining unset fields from the cluster's settings.
+//! 4. [`place`] chooses the groups.
 //!
 //! Owns the precedence: request before directory before cluster. Does not own the policies that
 //! choose groups ([`crate::placement`]) or the text form of requests ([`crate::pattern_text`]).
@@ -79,9 +82,9 @@ fn check_user(policy: &Policy, request: &PatternRequest) -> Result<()> {
 /// unset: [`resolve`] applies the cluster's settings later.
 ///
 /// A request with one component that sets neither width nor placement keeps all components of the
-/// directory. It also keeps the directory's inline bytes, unless it sets its own. Any other request
-/// replaces the components of the directory. The directory's first component then fills the fields
-/// that are unset in the request.
+/// directory. Such a request also keeps the directory's inline bytes, unless it sets its own. Any
+/// other request replaces the components of the directory. The directory's first component then
+/// fills the fields that are unset in the request.
 pub fn merge(
     request: Option<&PatternRequest>,
     directory: Option<&PatternRequest>,

@@ -129,10 +129,10 @@ impl SoftState {
     /// Updates the reachability of all nodes for the time `now_ms`. The caller must tick more often
     /// than once per lease.
     ///
-    /// A gap of more than one lease between two ticks does not count against the nodes: management
+    /// A gap of more than one lease between two ticks does not count against the nodes. Management
     /// itself was suspended or starved, and heartbeats wait in its sockets. If the lease becomes
-    /// shorter, it starts anew for all nodes that are `Online`: a node sends heartbeats more often
-    /// only after it has received the new lease.
+    /// shorter, it starts anew for all nodes that are `Online`. Such a node sends heartbeats more
+    /// often only after it has received the new lease.
     pub fn tick(&mut self, now_ms: u64, state: &ClusterState) -> ReachabilityChanges {
         debug_assert!(now_ms >= self.ticked_ms, "the clock of ticks never goes back");
         let lease_ms = u64::from(state.map().policy.lease_ms);

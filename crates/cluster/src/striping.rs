@@ -240,9 +240,9 @@ pub fn component_end(pattern: &StripePattern, component: usize) -> u64 {
     pattern.components.get(component + 1).map_or(MAX_FILE_BYTES, |next| next.start)
 }
 
-/// Returns the file offset at which chunk 0 of a component starts: the largest multiple of the
-/// chunk size that is at or below the component's start. The base differs from the start only for a
-/// component behind inline bytes. It keeps the chunks aligned in the file.
+/// Returns the file offset at which chunk 0 of a component starts. This is the largest multiple of
+/// the chunk size at or below the start of the component. The base differs from the start only for
+/// a component behind inline bytes, so that chunks stay aligned in the file.
 fn base(component: &Component) -> u64 {
     component.start - component.start.checked_rem(component.chunk_bytes).unwrap_or(0)
 }

@@ -96,7 +96,8 @@ pub fn granule_checksum(bytes: &[u8]) -> u32 {
 }
 
 record! {
-    /// Identity of a region and of its chunk file, in the region page. It never changes.
+    /// Identity of a region and of its chunk file, stored in the region page. The identity never
+    /// changes.
     #[derive(Copy)]
     pub struct RegionIdentity {
         /// The file system.

@@ -8,8 +8,8 @@
 //! A record is valid if its checksum matches and its number follows the number of the previous
 //! record. After a power loss, any unsynced part may be missing, even if later parts are present.
 //! Each record therefore contains the number of the last record that was synced when it was
-//! written. A gap up to the highest such number is damage, which is an error. A gap after it is the
-//! end of the log.
+//! written. A gap at or before the highest such number is damage, which is an error. A gap after
+//! that number is the end of the log.
 
 use skep_types::codec::{Codec, Reader, Writer, crc32c};
 use skep_types::{Error, ErrorCode, Lsn, Result, TargetId};
@@ -17,7 +17,7 @@ use skep_types::{Error, ErrorCode, Lsn, Result, TargetId};
 /// Number of bytes before the payload of a record.
 pub const RECORD_HEADER_BYTES: usize = 32;
 /// Maximum length of a payload. Writers must not exceed it, because a reader takes a greater length
-/// for damage. They split their data into records far below this limit.
+/// for damage. Writers split their data into records far below this limit.
 pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 const MAGIC: u32 = u32::from_le_bytes(*b"SKLG");
 

@@ -64,7 +64,7 @@ codes! {
     IsDirectory = 4, Never;
     /// The directory is not empty.
     NotEmpty = 5, Never;
-    /// The permissions of the object do not allow the operation to the caller.
+    /// The caller does not have the permission for the operation on this object.
     PermissionDenied = 6, Never;
     /// The operation is not permitted on this kind of object.
     NotPermitted = 7, Never;
@@ -130,8 +130,8 @@ codes! {
     Deadlock = 36, Never;
     /// The maximum number of locks, or of waits for locks, is reached.
     TooManyLocks = 37, Never;
-    /// The client did not renew its lease in time. Its opens and locks were released, and other
-    /// clients may have changed its files.
+    /// The client did not renew its lease in time. Other clients may hold its locks and may have
+    /// changed its files since.
     Evicted = 40, Never;
 }
 

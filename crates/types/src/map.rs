@@ -38,9 +38,9 @@ byte_enum! {
     pub enum Reachability {
         /// The last heartbeat is less than one lease old.
         Online = 1,
-        /// No heartbeat for at least one lease.
+        /// No heartbeat for at least one lease, or none yet since management started.
         ProbablyOffline = 2,
-        /// No heartbeat for at least three leases.
+        /// No heartbeat for at least three leases, or the server has shut down cleanly.
         Offline = 3,
     }
 }
@@ -172,7 +172,7 @@ record! {
         pub reachability: Reachability,
         /// Consistency of the target's data.
         pub consistency: Consistency,
-        /// Capacity, as last reported by the target.
+        /// Capacity from a recent report of the target. Management does not publish small changes.
         pub capacity: Capacity,
         /// Class of the target by its free space and free inodes.
         pub capacity_pool: CapacityPool,
@@ -248,7 +248,8 @@ record! {
         /// pattern. A multiple of 4 KiB; zero means no inline bytes.
         pub inline_bytes: u64,
         /// Interval between searches of storage targets for chunk files without an inode, in
-        /// milliseconds. A target removes such a file only if it is at least this old.
+        /// milliseconds. A target removes a chunk file without an inode only if the file is at
+        /// least this old.
         pub cleanup_interval_ms: u32,
         /// Chooser of new files if neither the request nor the directory sets one.
         pub default_chooser: Chooser,

@@ -111,9 +111,8 @@ record! {
     /// The stripe pattern of a file. A directory's default pattern has the same encoding: see
     /// `PatternRequest`.
     pub struct StripePattern {
-        /// Layout generation of the file. The metadata target raises the generation when it sets a
-        /// new pattern, so that chunk files of the old layout are not mistaken for chunk files of
-        /// the new one.
+        /// Layout generation of the file. The metadata target raises it with each new pattern.
+        /// Chunk files of the old layout are therefore not mistaken for chunk files of the new one.
         pub generation: u32,
         /// The most specific level that set a field of the pattern.
         pub origin: PatternOrigin,
@@ -180,8 +179,8 @@ pub(crate) fn check_start(index: usize, start: u64, unit: u64) -> Result<()> {
 }
 
 impl Component {
-    /// Returns an inline component. It starts at byte 0, so it must be the first component of its
-    /// pattern.
+    /// Returns an inline component. An inline component starts at byte 0, so it must be the first
+    /// component of its pattern.
     pub fn inline() -> Self {
         Self {
             start: 0,

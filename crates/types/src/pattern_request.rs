@@ -138,14 +138,15 @@ impl PatternRequest {
         }
     }
 
-    /// Builds a request from components as a text or a record lists them: if the file has inline
-    /// bytes, the first component is an inline one. Does not check the other rules of a request:
+    /// Builds a request from the components of a text or a record. If the file has inline bytes,
+    /// the first of these components is an inline one. Does not check the other rules of a request:
     /// see [`Self::check`].
     ///
     /// # Errors
-    /// Returns `InvalidArgument` if a component with [`Redundancy::Inline`] is not the first one,
-    /// is the last one, does not start at byte 0, or has any other field set. Also if the inline
-    /// bytes end at an invalid offset.
+    /// - `InvalidArgument` if an inline component is not the first one, is the last one, does not
+    ///   start at byte 0, or has any other field set.
+    /// - `InvalidArgument` if the inline bytes end at an offset that is not a multiple of 4 KiB or
+    ///   exceeds 64 KiB.
     pub fn from_listed(
         origin: PatternOrigin,
         listed: Vec<(Redundancy, ComponentRequest)>,

@@ -7,8 +7,8 @@ use skep_types::{NodeId, TargetId};
 record! {
     /// Starts a benchmark that measures a storage target without the network. The target writes
     /// benchmark files, or reads the files that it wrote in the same run. Idempotent. The target
-    /// refuses a second run until the first one is stopped. It stops a run whose progress no client
-    /// asks for.
+    /// refuses a second run until the first one is stopped. If no client asks for the progress of a
+    /// run, the target stops the run.
     #[derive(Copy)]
     pub struct StartBenchmark {
         /// Number of the run, not zero.
@@ -87,9 +87,9 @@ record! {
 
 record! {
     /// Asks a service to measure the network between itself and another service, by [`DiscardData`]
-    /// or [`GiveData`]. The service replies after the measurement. It stops when the deadline of
-    /// this request has passed, but after ten minutes at the latest. A service measures one link at
-    /// a time.
+    /// or [`GiveData`]. The service replies after the measurement. The measurement stops at the
+    /// deadline of this request, but after ten minutes at the latest. A service measures one link
+    /// at a time.
     #[derive(Copy)]
     pub struct MeasureLink {
         /// Node id of the other service.

@@ -163,8 +163,8 @@ impl Header {
     /// Parses a header. Returns the header and the checksum of the body (see [`check_body`]).
     ///
     /// # Errors
-    /// Returns `Protocol` if the bytes are not a valid header: wrong magic, header length or
-    /// checksum, unknown flags, non-zero reserved bytes, or lengths above the limits.
+    /// Returns `Protocol` if the bytes are not a valid header. Reasons are a wrong magic, header
+    /// length or checksum, unknown flags, non-zero reserved bytes, and lengths above the limits.
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<(Self, u32)> {
         let wrong = |what: String| Error::new(ErrorCode::Protocol, format!("frame header: {what}"));
         if bytes[..4] != MAGIC {

@@ -5,9 +5,9 @@ use skep_types::InodeId;
 use skep_types::codec::record;
 
 record! {
-    /// Notifies a client that a file that it has open is about to be shared: another client is
-    /// opening the file, and at least one of the two may write. The client must no longer rely on
-    /// its cached pages and its known file size.
+    /// Notifies a client that a file is about to be shared. The client has the file open, another
+    /// client is opening it, and at least one of the two may write. The client must no longer rely
+    /// on its cached pages and its known file size.
     #[derive(Copy)]
     pub struct Notification {
         /// Number of the notification. Numbers are never reused.

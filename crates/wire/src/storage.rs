@@ -1,6 +1,6 @@
-//! Messages to storage targets about chunk files. They are sent by clients, and by metadata targets
-//! for truncation, removal and size recovery. All messages are idempotent: a repeated request has
-//! the same result. None of them therefore needs a slot.
+//! Messages to storage targets about chunk files. Senders are clients, and metadata targets for
+//! truncation, removal and size recovery. All messages are idempotent: a repeated request has the
+//! same result. None of them therefore needs a slot.
 
 use skep_types::codec::record;
 use skep_types::{ChunkFileKey, HostIncarnation, InodeId, Timestamp};

@@ -1,11 +1,11 @@
 //! The balanced policy.
 //!
 //! All servers give a file the same number of groups to within one, unless a server has fewer
-//! groups. A study of two servers with four targets each shows why: with random placement, a file
-//! of four targets may get one target of one server and three of the other, and then has half the
-//! bandwidth. Some servers give one group more than the others; they are chosen so that failure
-//! domains are even too, if there are any ([`super::domains`]). Groups with more free space are
-//! chosen more often. The stripe order alternates between servers. The first group differs from
+//! groups. A study of two servers with four targets each shows why. With random placement, a file
+//! of four targets may get one target of one server and three of the other. Such a file has only
+//! half the bandwidth. Some servers give one group more than the others; they are chosen so that
+//! failure domains are even too, if there are any ([`super::domains`]). Groups with more free space
+//! are chosen more often. The stripe order alternates between servers. The first group differs from
 //! file to file, because small files are stored on the first group only.
 //!
 //! The draws are low-discrepancy sequences in the seed. So even a short run of consecutive seeds

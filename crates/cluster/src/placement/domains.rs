@@ -2,8 +2,8 @@
 //!
 //! The number of groups per server is fixed to within one before failure domains are considered,
 //! because the bandwidth of a file depends on it. This module chooses the servers that give one
-//! more group, or that give a group at all, so that the numbers per domain are as even as possible.
-//! A domain gives one more only if no other domain that can give one has fewer. Between equal
+//! more group, or any group at all. The numbers of groups per domain become as even as possible: a
+//! domain gives one more only if no other domain that can give one has fewer. Between equal
 //! domains, and between servers of one domain, free space and the seed of the file decide, as they
 //! do without domains.
 //!
@@ -160,9 +160,9 @@ impl Domain {
         self.servers.iter().copied().zip(weights).filter(is_able)
     }
 
-    /// Returns the share of the domain before any server gives one more group: each server gives
-    /// `level` groups, or all its groups if it has fewer. `wanted` is the number of servers, over
-    /// all domains, that are to give one more.
+    /// Returns the share of the domain before any server gives one more group. Each server then
+    /// gives `level` groups, or all its groups if it has fewer. `wanted` is the number of servers,
+    /// over all domains, that are to give one more.
     fn quota(&self, servers: &[Server], level: usize, wanted: usize) -> Quota {
         let all = || self.servers.iter().map(move |server| servers[*server as usize].groups.len());
         let quota = |base: usize, slots: usize, weight| Quota {

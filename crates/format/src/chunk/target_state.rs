@@ -59,8 +59,8 @@ impl TargetState {
         sealed::open(MAGIC, VERSION, bytes)
     }
 
-    /// Returns the state for the next start. `fresh` must be a random number. It becomes the
-    /// incarnation if acknowledged writes may have been lost since the previous start.
+    /// Returns the state for the next start. `fresh` must be a random number. If acknowledged
+    /// writes may have been lost since the previous start, the new incarnation is `fresh`.
     #[must_use]
     pub fn next_start(previous: Option<Self>, host: HostMark, fresh: HostIncarnation) -> Self {
         let nothing_lost =

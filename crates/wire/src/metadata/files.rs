@@ -127,7 +127,7 @@ record! {
 
 record! {
     /// Closes several opens of the session, without a report of writes. The target ignores opens
-    /// that the session does not have. It deletes an unlinked file at its last close.
+    /// that the session does not have, and deletes an unlinked file at its last close.
     pub struct CloseMany {
         /// The opens. This group must serve all their inodes.
         pub files: Vec<ClosedFile>,

@@ -133,7 +133,7 @@ record! {
         /// Whether the request fails if the new name exists.
         pub no_replace: bool,
         /// If set, the target leaves a character device with device number 0 at the old name.
-        /// Overlay file systems use such a device to mark a name of a lower layer as deleted.
+        /// Overlay file systems use this device as a whiteout: it hides the name in a lower layer.
         pub whiteout: Option<NewInode>,
     }
 }

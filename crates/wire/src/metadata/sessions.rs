@@ -50,7 +50,7 @@ record! {
 
 record! {
     /// Makes all changes that the target has acknowledged durable (`fsync` of a directory). The
-    /// target replies as soon as they are on the device.
+    /// target replies as soon as these changes are on the device.
     pub struct SyncAll {}
 }
 

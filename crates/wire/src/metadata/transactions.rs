@@ -109,7 +109,7 @@ record! {
 
 record! {
     /// Reply to [`Prepare`]. Unless `busy` is set, the participant can commit or abort from now on,
-    /// even after a crash. It keeps its locks until it learns the decision.
+    /// even after a crash. The participant keeps its locks until it learns the decision.
     pub struct PrepareReply {
         /// Whether nothing was prepared because another transaction holds a lock. The coordinator
         /// retries later.
