@@ -47,7 +47,7 @@ fn storage_group(id: GroupId, map: &ClusterMap) -> Result<GroupId> {
     })
 }
 
-/// Returns the group of which the storage target is the only member.
+/// Returns the group that has the storage target as its only member.
 fn group_of_target(target: TargetId, map: &ClusterMap) -> Result<GroupId> {
     let is_storage = |group: &&Group| group.kind == TargetKind::Storage;
     match map.group_of(target).filter(is_storage) {

@@ -11,7 +11,7 @@ const MAGIC: [u8; 8] = *b"SKEPIDNT";
 const VERSION: u16 = 1;
 
 skep_types::byte_enum! {
-    /// What a directory stores.
+    /// Kind of a directory, by its content.
     pub enum DirectoryKind {
         /// Management's state.
         Management = 1,
@@ -43,7 +43,7 @@ record! {
     /// management assigns them at the first registration.
     #[derive(Copy)]
     pub struct Identity {
-        /// What the directory stores.
+        /// Kind of the directory.
         pub kind: DirectoryKind,
         /// The file system.
         pub cluster: ClusterId,

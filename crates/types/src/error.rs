@@ -166,7 +166,7 @@ impl Error {
         self.0.code
     }
 
-    /// Returns the context. Empty if the code says enough.
+    /// Returns the context. Empty if the code alone is clear enough.
     pub fn context(&self) -> &str {
         &self.0.context
     }

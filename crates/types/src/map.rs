@@ -24,7 +24,7 @@ byte_enum! {
 }
 
 byte_enum! {
-    /// What a target stores.
+    /// Kind of a target, by the data that it stores.
     pub enum TargetKind {
         /// A part of the namespace.
         Metadata = 1,
@@ -50,7 +50,7 @@ byte_enum! {
     pub enum Consistency {
         /// All data is valid.
         Good = 1,
-        /// The target lacks data and must resynchronise from another member of its group.
+        /// The target lacks data and needs a resync from another member of its group.
         NeedsResync = 2,
         /// The data is invalid. The target must not serve.
         Bad = 3,
@@ -75,9 +75,9 @@ byte_enum! {
     pub enum MemberState {
         /// The member has all data and serves requests.
         Serving = 1,
-        /// The member is resynchronising.
+        /// The resync of the member is running.
         Syncing = 2,
-        /// The member lacks data and waits for its resynchronisation to start.
+        /// The member lacks data and waits for its resync to start.
         Waiting = 3,
         /// The member is unreachable.
         Offline = 4,
@@ -162,7 +162,7 @@ record! {
     pub struct Target {
         /// Id of the target.
         pub id: TargetId,
-        /// What the target stores.
+        /// Kind of the target.
         pub kind: TargetKind,
         /// The node that serves the target.
         pub node: NodeId,
@@ -197,7 +197,7 @@ record! {
         pub id: GroupId,
         /// Kind of all targets in the group.
         pub kind: TargetKind,
-        /// Epoch of the membership. Management raises it with each change of the members.
+        /// Epoch of the group. Management raises it with each change of the members.
         pub epoch: Epoch,
         /// The members in order of preference as primary.
         pub members: Vec<GroupMember>,
@@ -217,7 +217,7 @@ record! {
 }
 
 byte_enum! {
-    /// Which stripe patterns users other than root may set on their own files and directories.
+    /// Stripe patterns that users other than root may set on their own files and directories.
     pub enum UserPatterns {
         /// Users may not set patterns.
         No = 1,
@@ -253,7 +253,7 @@ record! {
         pub cleanup_interval_ms: u32,
         /// Chooser of new files if neither the request nor the directory sets one.
         pub default_chooser: Chooser,
-        /// Which patterns users other than root may set.
+        /// Stripe patterns that users other than root may set.
         pub user_patterns: UserPatterns,
         /// Maximum stripe width that users other than root may request.
         pub user_max_width: u16,
@@ -375,7 +375,7 @@ impl ClusterMap {
         self.target(primary.target)
     }
 
-    /// Returns the group of which a target is a member.
+    /// Returns the group that has a target as a member.
     pub fn group_of(&self, target: TargetId) -> Option<&Group> {
         self.groups.iter().find(|g| g.members.iter().any(|member| member.target == target))
     }

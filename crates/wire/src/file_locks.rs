@@ -179,8 +179,7 @@ record! {
 record! {
     /// Reply to [`ListWaits`].
     pub struct WaitList {
-        /// The waits in ascending order of `waiter`, without those whose lock the target keeps
-        /// free.
+        /// The waits in ascending order of `waiter`, except waits that the target has woken.
         pub waits: Vec<ListedWait>,
         /// Value of `after` for the next page. `None` means that this is the last page.
         pub next: Option<LockParty>,

@@ -1,4 +1,4 @@
-//! Messages by which a metadata target notifies clients that a file is about to be shared.
+//! Messages about shared files: a metadata target notifies clients that a file becomes shared.
 //! `docs/design/0008-shared-files.md` specifies the protocol.
 
 use skep_types::InodeId;

@@ -60,8 +60,8 @@ pub enum Key<'a> {
     /// The inline bytes of a file. Value: `InlineRecord`. A missing record means that all inline
     /// bytes are zeros.
     Inline(InodeId),
-    /// The newest cluster map because of which the target has ended sessions of removed clients.
-    /// Value: the version of that map.
+    /// The newest cluster map whose removed clients made the target end sessions. Value: the
+    /// version of that map.
     Fence,
 }
 

@@ -102,7 +102,7 @@ record! {
     pub struct Prepare {
         /// The transaction.
         pub transaction: TransactionId,
-        /// The steps, in the order in which they are to be applied.
+        /// The steps. The participant applies them in this order.
         pub steps: Vec<Step>,
     }
 }

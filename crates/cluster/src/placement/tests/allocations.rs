@@ -146,7 +146,7 @@ fn choosers_match_the_study_on_two_servers_of_four_targets() {
 }
 
 /// The ring contains the targets of the study in the order of their ids. In 100 runs the study saw
-/// only two sets of four targets: those that round-robin gives on this ring.
+/// only two sets of four targets: the two sets that round-robin gives on this ring.
 #[test]
 fn round_robin_takes_the_next_targets_in_the_order_of_their_ids() {
     let names = [104, 101, 201, 202, 203, 204, 102, 103];

@@ -40,7 +40,7 @@ fn domains_of(shape: Shape<'_>, per_server: &[usize]) -> Vec<usize> {
     counts.into_values().collect()
 }
 
-/// Whether all servers have the same count to within one, except those that have given all their
+/// Whether all servers have the same count to within one, except servers that have given all their
 /// targets.
 fn is_even(shape: Shape<'_>, per_server: &[usize]) -> bool {
     let most = per_server.iter().copied().max().unwrap_or(0);
