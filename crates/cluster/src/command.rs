@@ -34,7 +34,7 @@ pub enum Command {
     RegisterServer(ServerRegistration),
     /// Registers a client.
     RegisterClient(ClientRegistration),
-    /// Removes a client that has left or whose lease has expired.
+    /// Removes a client that has left, was evicted, or sent no heartbeat for too long.
     RemoveClient {
         /// The client.
         node: NodeId,

@@ -1,6 +1,6 @@
 //! Deadlock cycles of POSIX locks that span files of several metadata targets: detects a cycle and
 //! selects the wait that must end. A cycle among the files of one target is not handled here: that
-//! target refuses the wait that would close it (`docs/design/0005-locks.md`).
+//! target refuses the wait that would close the cycle (`docs/design/0005-locks.md`).
 //!
 //! A client asks the targets one after another, so their replies describe different moments. The
 //! client therefore asks all targets twice. A wait that is in both replies existed during the whole
@@ -8,7 +8,7 @@
 //! release a lock, so a cycle of such waits is a deadlock.
 //!
 //! # Invariants
-//! `count` is the number of waits in the map. [`LockWaits::check_invariants`] asserts it.
+//! `count` is the number of waits in the map. [`LockWaits::check_invariants`] asserts this.
 
 use skep_types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,8 +80,9 @@ impl LockWaits {
         assert_eq!(self.count, count, "the count of waits is the number of entries");
     }
 
-    /// Whether a wait is part of a cycle and has the highest `(client, number)` in it. Such a wait
-    /// must end. All clients thus select the same wait of each cycle without communication.
+    /// Whether a wait is part of a cycle and has the highest pair of client id and wait number in
+    /// that cycle. Such a wait must end. All clients thus select the same wait of each cycle
+    /// without communication.
     pub fn gives_way(&self, waiter: LockOwner, number: u64) -> bool {
         let holders = |party: &LockOwner, number: &u64| self.waits.get(party)?.get(number);
         let mut next: Vec<LockOwner> =

@@ -55,6 +55,6 @@ pub const LOW_CAP_INODES: u64 = 10_000_000;
 /// Number of free inodes from which a target is never `Emergency`.
 pub const EMERGENCY_CAP_INODES: u64 = 1_000_000;
 
-/// Management publishes a new map only if free space changes by more than this percentage of a
+/// Management publishes a new map if free space changes by more than this percentage of a
 /// target's size. Smaller changes affect no decision, and each new map goes to every client.
 pub const NOTABLE_CHANGE_PERCENT: u64 = 1;

@@ -173,9 +173,9 @@ fn behind_inline<C>(
 /// Fills the fields that are still unset from the cluster's settings. Returns a pattern of
 /// generation 0. Components whose groups a policy chooses have no groups yet.
 ///
-/// If the request sets no width and has only one component, one group stores the first bytes of the
-/// file ([`Policy::stripe_from`]). If the request does not set inline bytes either, the cluster's
-/// setting applies ([`Policy::inline_bytes`]).
+/// If the request has only one component, without width and list of groups, one group stores the
+/// first bytes of the file ([`Policy::stripe_from`]). If such a request does not set inline bytes
+/// either, the cluster's setting applies ([`Policy::inline_bytes`]).
 pub fn resolve(request: &PatternRequest, policy: &Policy) -> StripePattern {
     let mut inline_bytes = request.inline_bytes;
     let mut components: Vec<_> =

@@ -2,10 +2,10 @@
 //!
 //! A component with `width` groups is divided into chunks of `chunk_bytes` each. Chunk 0 starts at
 //! the [`base`] of the component: the largest multiple of `chunk_bytes` that is at or below the
-//! component's start. Chunk `k` is stored in the chunk file with index `k % width`, at offset `(k /
-//! width) * chunk_bytes`. Chunk files are therefore dense, with one exception: the first chunk file
-//! of a component behind inline bytes starts with a hole. Inline bytes have no chunk file. Pure
-//! arithmetic, without targets, networks or caches.
+//! component's start. Chunk `k` is stored in the chunk file with index `k % width`, at offset
+//! `(k / width) * chunk_bytes`. Chunk files are therefore dense, with one exception: the first
+//! chunk file of a component behind inline bytes starts with a hole. Inline bytes have no chunk
+//! file. Pure arithmetic, without targets, networks or caches.
 //!
 //! A caller must check a pattern from another process by `StripePattern::check` before it calls
 //! these functions.

@@ -100,7 +100,8 @@ pub struct Scan {
 /// Reads the records of a segment. `first` is the number of its first record.
 ///
 /// # Errors
-/// Returns `Corrupt` with the offset if a damaged record was synced, as a later record proves.
+/// Returns `Corrupt` with the offset if a record is damaged although a later record shows that it
+/// was synced.
 pub fn scan(target: TargetId, first: Lsn, bytes: &[u8]) -> Result<Scan> {
     let mut records = Vec::new();
     let mut end = 0;

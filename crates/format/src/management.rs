@@ -26,7 +26,7 @@ record! {
 }
 
 record! {
-    /// Content of the file `snapshot`: the state after a certain command.
+    /// Content of the file `snapshot`: the state after the command `applied`.
     pub struct Snapshot {
         /// The file system to which the state belongs.
         pub cluster: ClusterId,
@@ -38,7 +38,7 @@ record! {
 }
 
 impl LogHead {
-    /// Encodes the head as it starts the file.
+    /// Encodes the head for the start of the file.
     pub fn to_file(&self) -> Vec<u8> {
         sealed::seal(LOG_MAGIC, VERSION, self)
     }

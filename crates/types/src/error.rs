@@ -98,8 +98,8 @@ codes! {
     AuthenticationFailed = 21, Never;
     /// The two sides have no protocol version in common.
     VersionMismatch = 22, Never;
-    /// The receiver does not serve the target, group or shard of the request, or the request has an
-    /// older map or epoch.
+    /// The receiver does not serve the target, group or shard of the request, or the request is
+    /// based on an older cluster map or group epoch.
     StaleMap = 23, AfterRefresh;
     /// The target does not know the session, or its lease has expired. The client must open a new
     /// session.

@@ -233,7 +233,7 @@ impl StripePattern {
         Ok(())
     }
 
-    /// Checks the inline component number `index`.
+    /// Checks the component number `index`, which is inline.
     fn check_inline(&self, index: usize) -> Result<()> {
         let component = &self.components[index];
         if *component != (Component { start: component.start, ..Component::inline() }) {

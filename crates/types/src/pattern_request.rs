@@ -180,7 +180,7 @@ impl PatternRequest {
     /// Decodes a request or a directory's default pattern from its record.
     ///
     /// # Errors
-    /// Returns `InvalidArgument` if the record is not the record of a request.
+    /// Returns `InvalidArgument` if the record does not encode a request.
     pub fn from_record(record: &StripePattern) -> Result<Self> {
         let listed = record
             .components

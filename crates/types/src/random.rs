@@ -43,7 +43,7 @@ impl SplitMix64 {
         finish(self.0)
     }
 
-    /// Returns a random number below `end`: the remainder of the next random bits by `end`.
+    /// Returns a random number below `end`: the next random bits modulo `end`.
     ///
     /// # Panics
     /// Panics if `end` is zero.

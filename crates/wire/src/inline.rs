@@ -73,8 +73,8 @@ record! {
 }
 
 record! {
-    /// Makes all changes that the target has acknowledged durable, and asks whether the inline
-    /// writes of a file are among them.
+    /// Asks the target to make its acknowledged changes durable, and whether the inline writes of a
+    /// file are among them.
     pub struct SyncInline {
         /// The file.
         pub inode: InodeId,

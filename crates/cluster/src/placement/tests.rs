@@ -60,7 +60,7 @@ fn uses(map: &ClusterMap, count: usize, seeds: impl Iterator<Item = u64>) -> [Ve
             uses[1][index] += f64::from(u8::from(position == 0));
         }
     }
-    // The last group is the metadata target's.
+    // Drops the last group, which is the group of the metadata target.
     uses.map(|counts| counts[..counts.len() - 1].to_vec())
 }
 
