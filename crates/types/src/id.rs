@@ -57,8 +57,8 @@ id!(/// Version of a group's membership. Receivers refuse messages of an older e
     Epoch(u64), "e");
 id!(/// Log sequence number in the log of one target, from 1. Zero means before the first record.
     Lsn(u64), "lsn");
-id!(/// Changes whenever acknowledged but unsynced writes may have been lost. It is a random
-    /// number drawn when a storage target starts for the first time after its host was booted.
+id!(/// Random number that changes whenever acknowledged but unsynced writes may have been lost. A
+    /// storage target draws it at its start, for example after a power loss of its host.
     HostIncarnation(u64), "i");
 
 /// An inode: a virtual shard (upper 16 bits) and a number within that shard (lower 48 bits).

@@ -49,8 +49,8 @@ record! {
 }
 
 record! {
-    /// Asks the target to make its acknowledged changes durable (`fsync` of a directory). The target
-    /// replies as soon as these changes are on the device.
+    /// Asks the target to make its acknowledged changes durable (`fsync` of a directory). The
+    /// target replies as soon as these changes are on the device.
     pub struct SyncAll {}
 }
 
