@@ -1,6 +1,6 @@
-//! The commands that change management's state, and their outcomes. Management's log stores them
-//! (and Raft will replicate them later). So they have a layout in bytes and contain everything on
-//! which their effect depends.
+//! The commands that change management's state, and their outcomes. Management's log stores the
+//! commands (and Raft will replicate them later). A command therefore has a binary layout and must
+//! contain everything on which its effect depends.
 
 use skep_types::codec::{Codec, Reader, Writer, record};
 use skep_types::map::Policy;
@@ -8,18 +8,18 @@ use skep_types::registration::ServerRegistration;
 use skep_types::{NodeId, Result, TargetId, Timestamp};
 
 record! {
-    /// The registration of a client, which always gets a new id.
+    /// The registration of a client. Each registration gets a new node id.
     #[derive(Default)]
     pub struct ClientRegistration {
-        /// Name of its host, for output.
+        /// Name of the client's host, for output only.
         pub host: String,
-        /// Its mount point, for output. May be empty.
+        /// Mount point, for output only. May be empty.
         pub mount_point: String,
-        /// Version of its program.
+        /// Version of the client program.
         pub version: String,
-        /// Process id on its host, for output.
+        /// Process id on the client's host, for output only.
         pub pid: u32,
-        /// When it registered, by management's clock.
+        /// Time of the registration, by management's clock.
         pub registered: Timestamp,
     }
 }
@@ -27,25 +27,25 @@ record! {
 /// One change of management's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Management starts to serve (later: a new Raft leader does). Opens a new range of map
+    /// Management starts to serve (later: a new Raft leader starts). Starts a new range of map
     /// versions.
     Start,
-    /// A server registers with its targets, for the first time or again.
+    /// Registers a server with its targets, for the first time or again.
     RegisterServer(ServerRegistration),
-    /// A client registers.
+    /// Registers a client.
     RegisterClient(ClientRegistration),
-    /// Management removes a client that left or whose lease ran out.
+    /// Removes a client that has left, was evicted, or sent no heartbeat for too long.
     RemoveClient {
         /// The client.
         node: NodeId,
     },
-    /// Divides the virtual shards over the metadata groups.
+    /// Divides the virtual shards among the metadata groups.
     Format,
-    /// Replaces the cluster's settings.
+    /// Replaces all settings of the cluster.
     SetPolicy(Policy),
-    /// Raises the version in which programs write records.
+    /// Raises the version in which programs must write records.
     SetFeatureLevel {
-        /// The new level.
+        /// The new feature level.
         level: u32,
     },
 }
@@ -94,13 +94,13 @@ impl Codec for Command {
     }
 }
 
-/// The effect of a command.
+/// The result of a command that succeeded.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Outcome {
-    /// Whether the state changed. If not, management does not log the command.
+    /// Whether the command changed the state. If not, management does not log it.
     pub changed: bool,
-    /// Id of the node, for registrations.
+    /// For registrations: id of the node.
     pub node: NodeId,
-    /// Ids of the targets, in the order of the claims, for registrations of servers.
+    /// For registrations of servers: ids of the targets, in the order of the claims.
     pub targets: Vec<TargetId>,
 }

@@ -1,32 +1,32 @@
-//! Deadlock cycles of POSIX locks on files of several metadata targets: whether waits form one, and
-//! which wait of it ends. A cycle among the files of one target is found by that target, before it
-//! forms (`docs/design/0005-locks.md`).
+//! Deadlock cycles of POSIX locks that span files of several metadata targets: detects a cycle and
+//! selects the wait that must end. A cycle among the files of one target is not handled here: that
+//! target refuses the wait that would close the cycle (`docs/design/0005-locks.md`).
 //!
-//! A client asks the targets one after the other, so their replies belong to different moments. It
-//! therefore asks all targets twice. A wait that is in both replies existed all the time between,
-//! and only such waits count ([`LockWaits::steady`]). A waiting program cannot release a lock, so
-//! a cycle of such waits is a deadlock.
+//! A client asks the targets one after another, so their replies describe different moments. The
+//! client therefore asks all targets twice. A wait that is in both replies existed during the whole
+//! time between them, and only such waits count ([`LockWaits::steady`]). A waiting program cannot
+//! release a lock, so a cycle of such waits is a deadlock.
 //!
 //! # Invariants
-//! The count of waits is the number of entries. [`LockWaits::check_invariants`] asserts it.
+//! `count` is the number of waits in the map. [`LockWaits::check_invariants`] asserts this.
 
 use skep_types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A program that holds a lock or waits for one: its client, and its number at that client.
+/// A program that holds a lock or waits for one: its client, and its owner number at that client.
 pub type LockOwner = (NodeId, u64);
 
-/// The waits for locks, and the holders for which they wait.
+/// The waits for locks, each with the holders of the conflicting locks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LockWaits {
-    /// For each waiter its waits by number, with the holders of the locks in the way. A program may
-    /// wait in several threads; its client never uses a number twice.
+    /// For each waiter its waits by number, each with the holders of the conflicting locks. A
+    /// program may wait in several threads. Clients never reuse the number of a wait.
     waits: BTreeMap<LockOwner, BTreeMap<u64, BTreeSet<LockOwner>>>,
     count: usize,
 }
 
 impl LockWaits {
-    /// Adds a wait, or replaces the one with the same number.
+    /// Adds a wait. Replaces a wait of the same waiter with the same number.
     pub fn add(
         &mut self,
         waiter: LockOwner,
@@ -38,7 +38,7 @@ impl LockWaits {
         self.count += usize::from(before.is_none());
     }
 
-    /// Number of waits.
+    /// Returns the number of waits.
     pub fn len(&self) -> usize {
         self.count
     }
@@ -48,13 +48,13 @@ impl LockWaits {
         self.count == 0
     }
 
-    /// Whether this wait exists.
+    /// Whether the wait with this number exists.
     pub fn has(&self, waiter: LockOwner, number: u64) -> bool {
         self.waits.get(&waiter).is_some_and(|numbers| numbers.contains_key(&number))
     }
 
-    /// Returns the waits that are in both `self` and `later`, with the holders that were in their
-    /// way both times.
+    /// Returns the waits that are in both `self` and `later`, each with the holders that are in
+    /// both.
     pub fn steady(&self, later: &Self) -> Self {
         let mut steady = Self::default();
         for (waiter, numbers) in &self.waits {
@@ -74,14 +74,15 @@ impl LockWaits {
     /// Asserts the invariant of the module.
     ///
     /// # Panics
-    /// If it does not hold.
+    /// Panics if the invariant does not hold.
     pub fn check_invariants(&self) {
         let count: usize = self.waits.values().map(BTreeMap::len).sum();
         assert_eq!(self.count, count, "the count of waits is the number of entries");
     }
 
-    /// Returns whether a wait is in a cycle and has the highest client and number in it. Such a
-    /// wait has to end. Clients thus agree on one wait of each cycle without messages.
+    /// Whether a wait is part of a cycle and has the highest pair of client id and wait number in
+    /// that cycle. Such a wait must end. All clients thus select the same wait of each cycle
+    /// without communication.
     pub fn gives_way(&self, waiter: LockOwner, number: u64) -> bool {
         let holders = |party: &LockOwner, number: &u64| self.waits.get(party)?.get(number);
         let mut next: Vec<LockOwner> =
@@ -138,10 +139,10 @@ mod tests {
     fn a_wait_seen_only_once_closes_no_cycle() {
         let first = waits(&[(1, &[2]), (2, &[1, 3])]);
         assert!(first.gives_way(party(2), 2));
-        // The holder has changed.
+        // The second reply has a different holder.
         let changed = first.steady(&waits(&[(1, &[2]), (2, &[3])]));
         assert!(changed.has(party(2), 2) && !changed.gives_way(party(2), 2));
-        // It is another wait of the same program.
+        // The second reply has a different wait of the same program.
         let mut other = waits(&[(1, &[2])]);
         other.add(party(2), 7, [party(1)]);
         let steady = first.steady(&other);
@@ -150,8 +151,8 @@ mod tests {
     }
 
     proptest! {
-        /// A wait gives way if and only if there is a cycle. Removing each such wait ends all of
-        /// them.
+        /// Some wait gives way if and only if there is a cycle. Removing such waits one after
+        /// another breaks all cycles.
         #[test]
         fn every_deadlock_cycle_is_broken(
             edges in prop::collection::vec((0u64..7, 0u64..7), 0..14),
@@ -172,8 +173,8 @@ mod tests {
         }
     }
 
-    /// Removes waiters that wait for no other waiter until none can be removed. Returns whether
-    /// some are left.
+    /// Repeatedly removes waiters that do not wait for another waiter, until all remaining ones do.
+    /// Returns whether any waiter remains.
     fn has_cycle(edges: &BTreeMap<u64, Vec<u64>>) -> bool {
         let mut left: BTreeMap<_, _> = edges.clone();
         loop {

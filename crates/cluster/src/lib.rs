@@ -1,17 +1,17 @@
-//! Pure decisions about the cluster:
+//! Pure decision logic of the cluster:
 //!
-//! - [`state`]: the durable state of management, changed by [`command`]s.
+//! - [`state`]: the durable state of management, which [`command`]s change.
 //! - [`reachability`]: the soft state of management: reachability and free space.
-//! - [`patterns`]: from a pattern request to the stripe pattern of a file; [`pattern_text`]:
-//!   requests as text.
-//! - [`placement`]: the choice of groups for a new file.
-//! - [`striping`]: the chunk file and offset of each byte of a file.
-//! - [`lock_ranges`]: the locked ranges of an owner in a file.
-//! - [`deadlock`]: deadlock cycles over several metadata targets.
+//! - [`patterns`]: resolves a pattern request to the stripe pattern of a file.
+//! - [`pattern_text`]: the text form of pattern requests.
+//! - [`placement`]: chooses the groups of a new file.
+//! - [`striping`]: maps each byte of a file to a chunk file and an offset.
+//! - [`lock_ranges`]: the locked ranges of one owner in one file.
+//! - [`deadlock`]: finds deadlock cycles that span several metadata targets.
 //! - [`settings`]: the settings of the cluster by name.
 //!
-//! Architecture invariant: nothing here reads a clock, draws a random number, or does I/O. Times
-//! and seeds are arguments, so a simulator and a test drive the same code as the real services.
+//! Architecture invariant: no function here reads a clock, draws a random number, or does I/O.
+//! Times and seeds are arguments, so simulator and tests run the same code as the services.
 
 pub mod command;
 pub mod deadlock;

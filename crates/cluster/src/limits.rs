@@ -1,56 +1,60 @@
-//! Limits and thresholds of the cluster's decisions, each with its reason.
+//! Limits and thresholds of cluster decisions, each with its reason.
 
-/// A silent node is `Offline` after this many leases; at one it is `ProbablyOffline`. Two leases
-/// between them leave time for a service that restarts, which is the usual reason for silence.
+/// Number of leases without a heartbeat after which a node is `Offline`; after one lease it is
+/// `ProbablyOffline`. The two leases between these states leave time for a service to restart,
+/// which is the usual reason for silence.
 pub const LEASES_UNTIL_OFFLINE: u64 = 3;
 
-/// Management removes a client that sends no heartbeat for this many leases; then no server serves
-/// it any more. Metadata has a dead client removed after a single lease, so this limit is for
-/// clients without a session. A client that only cannot reach management continues until then.
+/// Number of leases without a heartbeat after which management removes a client, so that no server
+/// serves it any more. A metadata target asks management after a single lease to remove a client
+/// with a session, so this limit is for clients without a session. A client that cannot reach
+/// management, but does reach the metadata targets, works until then.
 pub const LEASES_UNTIL_REMOVED: u64 = 60;
 
-/// Highest feature level of the records that this program writes.
+/// Newest feature level whose records this program can write.
 pub const NEWEST_FEATURE_LEVEL: u32 = 1;
 
-/// Most nodes other than clients: the map with all of their targets must fit into one message.
+/// Maximum number of nodes other than clients. The map with all their targets must fit into one
+/// message.
 pub const MAX_SERVERS: usize = 4_096;
-/// Most client nodes at a time: ten times the number that the project promises, to bound the map.
+/// Maximum number of clients at a time: ten times the number that the project promises. Bounds the
+/// size of the map.
 pub const MAX_CLIENTS: usize = 100_000;
-/// Most targets of one node; each has a thread of its own.
+/// Maximum number of targets of one node. Each target has its own thread.
 pub const MAX_TARGETS_PER_NODE: usize = 256;
-/// Most addresses of one node.
+/// Maximum number of addresses of one node.
 pub const MAX_ADDRESSES: usize = 16;
-/// Longest name, address, path or version text of a node or target, in bytes.
+/// Maximum length of a name, address, path or version of a node or target, in bytes.
 pub const MAX_TEXT_BYTES: usize = 1_024;
 
-/// Shortest lease: a busy host would miss a shorter one although it works.
+/// Minimum lease. Within a shorter lease, a busy but healthy host might not send a heartbeat.
 pub const MIN_LEASE_MS: u32 = 200;
-/// Longest lease: a dead client blocks others for this time.
+/// Maximum lease. A dead client blocks other clients for one lease.
 pub const MAX_LEASE_MS: u32 = 600_000;
-/// Largest setting of the number of first bytes of a new file that lie on one target.
+/// Maximum value of the setting `stripe-from`.
 pub const MAX_STRIPE_FROM: u64 = 1 << 40;
-/// Shortest time between heartbeats.
+/// Minimum interval between heartbeats.
 pub const MIN_HEARTBEAT_MS: u32 = 20;
-/// Shortest time between searches for chunk files without an inode.
+/// Minimum interval between searches for chunk files without an inode.
 pub const MIN_CLEANUP_INTERVAL_MS: u32 = 100;
-/// Longest time between searches for chunk files without an inode, 30 days: such files take space
-/// for this time.
+/// Maximum interval between searches for chunk files without an inode: 30 days. Such files take up
+/// space for this long.
 pub const MAX_CLEANUP_INTERVAL_MS: u32 = 2_592_000_000;
 
-/// A target is `Low` below this share of free bytes or inodes, in percent.
+/// Percentage of free bytes or inodes below which a target is `Low`.
 pub const LOW_PERCENT: u64 = 10;
-/// A target is `Emergency` below this share of free bytes or inodes, in percent.
+/// Percentage of free bytes or inodes below which a target is `Emergency`.
 pub const EMERGENCY_PERCENT: u64 = 2;
-/// With this many free bytes a target is not `Low`, however large it is: ten percent of a large
-/// disk array is enough for months.
+/// Number of free bytes from which a target is never `Low`, however large the target is. Ten
+/// percent of a large disk array are enough for months.
 pub const LOW_CAP_BYTES: u64 = 512 << 30;
-/// With this many free bytes a target is not in `Emergency`.
+/// Number of free bytes from which a target is never `Emergency`.
 pub const EMERGENCY_CAP_BYTES: u64 = 20 << 30;
-/// With this many free inodes a target is not `Low`.
+/// Number of free inodes from which a target is never `Low`.
 pub const LOW_CAP_INODES: u64 = 10_000_000;
-/// With this many free inodes a target is not in `Emergency`.
+/// Number of free inodes from which a target is never `Emergency`.
 pub const EMERGENCY_CAP_INODES: u64 = 1_000_000;
 
-/// Management publishes a new map if free space changes by more than this share of a target's size.
-/// Smaller changes affect no decision, and each new map goes to every client.
+/// Management publishes a new map if free space changes by more than this percentage of a
+/// target's size. Smaller changes affect no decision, and each new map goes to every client.
 pub const NOTABLE_CHANGE_PERCENT: u64 = 1;

@@ -1,13 +1,13 @@
-//! The locked ranges of one owner in one file, and how a lock or unlock of a range changes them.
+//! The locked ranges of one owner in one file, and their changes by a lock or unlock.
 //!
-//! Ranges are half-open, in bytes from the start of the file. Each has a value: the mode of the
-//! lock, or another property that keeps ranges apart. As POSIX demands, setting a range replaces
-//! the owner's ranges there. Parts of older ranges remain on both sides. Ranges that touch and have
-//! equal values become one.
+//! Ranges are half-open, in bytes from the start of the file. Each range has a value: the mode of
+//! the lock, or another property that prevents ranges from being merged. As POSIX demands, setting
+//! a range replaces the owner's ranges there, and parts of older ranges remain on both sides.
+//! Adjacent ranges with equal values are merged.
 //!
 //! # Invariants
-//! The ranges are sorted by start, not empty, do not overlap, and two that touch have different
-//! values. [`LockRanges::check_invariants`] asserts it.
+//! The ranges are in ascending order of their start, not empty, and do not overlap. Adjacent ranges
+//! have different values. [`LockRanges::check_invariants`] asserts this.
 
 use std::ops::Range;
 
@@ -22,14 +22,14 @@ impl<T> Default for LockRanges<T> {
 }
 
 impl<T: Copy + Eq> LockRanges<T> {
-    /// The result of setting these ranges one after the other.
+    /// Sets each of `ranges` in turn, starting without locks, and returns the result.
     pub fn of(ranges: impl IntoIterator<Item = (Range<u64>, T)>) -> Self {
         let mut all = Self::default();
         ranges.into_iter().for_each(|(range, value)| all.set(range, Some(value)));
         all
     }
 
-    /// Sets the value of a range. `None` unlocks it. An empty range changes nothing.
+    /// Sets the value of a range. `None` unlocks the range. An empty range changes nothing.
     pub fn set(&mut self, range: Range<u64>, value: Option<T>) {
         if range.is_empty() {
             return;
@@ -47,7 +47,7 @@ impl<T: Copy + Eq> LockRanges<T> {
         let mut new = value;
         for (held, of) in self.0.drain(..) {
             add(&mut next, held.start..held.end.min(range.start).max(held.start), of);
-            // The new range comes before the first part that lies behind it.
+            // The new range goes before the first part of an old range that lies behind it.
             if held.end > range.start
                 && let Some(value) = new.take()
             {
@@ -67,7 +67,7 @@ impl<T: Copy + Eq> LockRanges<T> {
     /// Asserts the invariants of the module.
     ///
     /// # Panics
-    /// If one does not hold.
+    /// Panics if an invariant does not hold.
     pub fn check_invariants(&self) {
         assert!(self.0.iter().all(|(range, _)| !range.is_empty()), "locked ranges are not empty");
         for pair in self.0.windows(2) {
@@ -77,24 +77,24 @@ impl<T: Copy + Eq> LockRanges<T> {
         }
     }
 
-    /// The ranges, by rising start.
+    /// Returns the ranges in ascending order of their start.
     pub fn iter(&self) -> impl Iterator<Item = (Range<u64>, T)> + '_ {
         self.0.iter().cloned()
     }
 
-    /// The ranges that overlap `range`, by rising start.
+    /// Returns the ranges that overlap `range`, in ascending order of their start.
     pub fn overlapping(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, T)> + '_ {
         let first = self.0.partition_point(|(held, _)| held.end <= range.start);
         let those = self.0[first..].iter().take_while(move |(held, _)| held.start < range.end);
         those.cloned()
     }
 
-    /// Number of ranges.
+    /// Returns the number of ranges.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether nothing is locked.
+    /// Whether no range is locked.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -140,7 +140,7 @@ mod tests {
                 ranges.set(start..end, value);
                 (start..end).for_each(|at| model[at as usize] = value);
                 prop_assert_eq!(bytes(&ranges), model.clone());
-                // One range for each run of equal bytes: sorted, none empty, none touching.
+                // Each run of bytes with equal values must be one range: sorted, not empty, merged.
                 let mut runs = model.clone();
                 runs.dedup();
                 let runs = runs.into_iter().flatten().count();

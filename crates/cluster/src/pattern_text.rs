@@ -1,5 +1,5 @@
-//! Stripe patterns as people write them and read them, in commands, in the attribute
-//! `user.skep.pattern` and in the variable `SKEP_PATTERN`:
+//! The text form of stripe patterns, in commands, in the extended attribute `user.skep.pattern` and
+//! in the environment variable `SKEP_PATTERN`:
 //!
 //! ```text
 //! count=4,chunk-size=1MiB,chooser=balanced
@@ -8,8 +8,8 @@
 //! inline/from=4KiB,count=1/from=4MiB,count=all
 //! ```
 //!
-//! Commas separate the words of one component, slashes separate components. A field that the text
-//! leaves out is unset (see [`crate::patterns`]). docs/operations/patterns.md is the manual.
+//! Commas separate the words of one component, and slashes separate components. A field that the
+//! text omits is unset (see [`crate::patterns`]). The manual is docs/operations/patterns.md.
 
 use skep_types::pattern::{Chooser, MAX_STRIPE_WIDTH, PatternOrigin};
 use skep_types::{
@@ -38,7 +38,7 @@ impl ListedId {
     }
 }
 
-/// Returns the storage group with this id.
+/// Returns `id` if it is the id of a storage group.
 fn storage_group(id: GroupId, map: &ClusterMap) -> Result<GroupId> {
     let group = map.group(id).filter(|group| group.kind == TargetKind::Storage);
     group.map(|group| group.id).ok_or_else(|| {
@@ -47,7 +47,7 @@ fn storage_group(id: GroupId, map: &ClusterMap) -> Result<GroupId> {
     })
 }
 
-/// Returns the group whose only member is this storage target.
+/// Returns the group that has the storage target as its only member.
 fn group_of_target(target: TargetId, map: &ClusterMap) -> Result<GroupId> {
     let is_storage = |group: &&Group| group.kind == TargetKind::Storage;
     match map.group_of(target).filter(is_storage) {
@@ -69,7 +69,7 @@ fn number<T: std::str::FromStr>(key: &str, text: &str) -> Result<T> {
     text.parse().map_err(|_| wrong(format!("{key}={text}: '{text}' is no such number")))
 }
 
-/// A number that must not be zero.
+/// Returns `number`, which must not be zero.
 fn positive<T: Default + PartialEq>(word: &str, number: T) -> Result<T> {
     if number == T::default() {
         return Err(wrong(format!("{word}: at least 1")));
@@ -85,7 +85,7 @@ fn bytes(key: &str, text: &str) -> Result<u64> {
     })
 }
 
-/// A list of ids, with or without their letter.
+/// Parses a list of ids, each with or without its prefix `letter`.
 fn ids(key: &str, text: &str, letter: char) -> Result<Vec<u32>> {
     text.split(':').map(|id| number(key, id.strip_prefix(letter).unwrap_or(id))).collect()
 }
@@ -141,11 +141,12 @@ fn component(text: &str, map: &ClusterMap) -> Result<(Redundancy, ComponentReque
     Ok((redundancy, request))
 }
 
-/// Reads the request for a pattern, and looks up its targets in the map. Whether the user may ask
-/// for it, [`crate::patterns::check_request`] checks.
+/// Parses a pattern request and looks up its targets in the map. Does not check whether the user
+/// may make the request: see [`crate::patterns::check_request`].
 ///
 /// # Errors
-/// `InvalidArgument` that names the word, `NotFound` that names a target.
+/// - `InvalidArgument` if a word is invalid. The context names the word.
+/// - `NotFound` if a target or group does not exist. The context names it.
 pub fn parse(text: &str, map: &ClusterMap) -> Result<PatternRequest> {
     let listed = text.split('/').map(|part| component(part, map)).collect::<Result<_>>()?;
     let request = PatternRequest::from_listed(PatternOrigin::Asked, listed)?;
@@ -153,7 +154,7 @@ pub fn parse(text: &str, map: &ClusterMap) -> Result<PatternRequest> {
     Ok(request)
 }
 
-/// Writes a request so that [`parse`] reads it.
+/// Formats a request. [`parse`] of the text gives the same request.
 pub fn text(request: &PatternRequest) -> String {
     let mut text = if request.inline_bytes.is_some() { "inline".to_owned() } else { String::new() };
     let size = |bytes: u64| {
@@ -186,7 +187,7 @@ pub fn text(request: &PatternRequest) -> String {
     text
 }
 
-/// Writes the pattern of a file, with the groups that it has, so that [`parse`] reads it.
+/// Formats the pattern of a file, with its groups, as a request that [`parse`] accepts.
 pub fn text_of_file(pattern: &StripePattern) -> String {
     text(&PatternRequest::with_groups_of(pattern))
 }

@@ -1,10 +1,12 @@
-//! From a pattern request to the stripe pattern of a file, in four steps: [`check_request`] (may
-//! the user ask for it), [`merge`] (the directory's default fills unset fields), [`resolve`] (the
-//! cluster's settings fill the rest), [`place`] (the groups).
+//! Resolves a pattern request to the stripe pattern of a file, in four steps:
 //!
-//! Owns the precedence: request, then directory, then cluster. Does not own the policies that
-//! choose groups, which are in [`crate::placement`], or the text form, which is in
-//! [`crate::pattern_text`].
+//! 1. [`check_request`] checks whether the user is allowed to make the request.
+//! 2. [`merge`] fills unset fields from the default pattern of the directory.
+//! 3. [`resolve`] fills the remaining unset fields from the cluster's settings.
+//! 4. [`place`] chooses the groups.
+//!
+//! Owns the precedence: request before directory before cluster. Does not own the policies that
+//! choose groups ([`crate::placement`]) or the text form of requests ([`crate::pattern_text`]).
 
 use crate::placement::{Candidates, Cursor};
 use skep_types::map::{Policy, UserPatterns};
@@ -15,11 +17,12 @@ use skep_types::{
 };
 use std::collections::HashSet;
 
-/// Checks that the user `uid` may ask for a pattern.
+/// Checks that the user with id `uid` is allowed to request a pattern.
 ///
 /// # Errors
-/// `InvalidArgument` for an inconsistent request, `NotFound` for a group that the cluster does not
-/// have, `PermissionDenied` for a request that only root may make.
+/// - `InvalidArgument` if the request is inconsistent.
+/// - `NotFound` if the request lists a group that is not a storage group of the cluster.
+/// - `PermissionDenied` if only root may make the request.
 pub fn check_request(map: &ClusterMap, request: &PatternRequest, uid: u32) -> Result<()> {
     request.check()?;
     for component in &request.components {
@@ -75,12 +78,13 @@ fn check_user(policy: &Policy, request: &PatternRequest) -> Result<()> {
     Ok(())
 }
 
-/// Merges an explicit request with the directory's default pattern. Fields that neither sets stay
+/// Merges a request with the default pattern of the directory. Fields that are unset in both stay
 /// unset: [`resolve`] applies the cluster's settings later.
 ///
-/// A request of one component that sets neither width nor placement keeps all components of the
-/// directory, and its bytes in metadata unless it sets its own. Any other request replaces the
-/// directory's components; the directory's first component fills the fields that are unset.
+/// A request with one component that sets neither width nor placement keeps all components of the
+/// directory. Such a request also keeps the directory's inline bytes, unless it sets its own. Any
+/// other request replaces the components of the directory. The directory's first component then
+/// fills the fields that are unset in the request.
 pub fn merge(
     request: Option<&PatternRequest>,
     directory: Option<&PatternRequest>,
@@ -116,8 +120,8 @@ fn filled(components: &[ComponentRequest], first: &ComponentRequest) -> Vec<Comp
     let fill = |component: &ComponentRequest| {
         let mut filled = component.clone();
         filled.chunk_bytes = filled.chunk_bytes.or(first.chunk_bytes);
-        // A list says both how many groups and which. A request that sets one of the two therefore
-        // takes neither from a list.
+        // A list determines both the number of groups and the groups. If the request sets one of
+        // the two, neither may come from a list.
         if component.has_open_targets() || !(component.is_listed() || first.is_listed()) {
             filled.width = filled.width.or(first.width);
             filled.placement = filled.placement.or_else(|| first.placement.clone());
@@ -127,8 +131,8 @@ fn filled(components: &[ComponentRequest], first: &ComponentRequest) -> Vec<Comp
     components.iter().map(fill).collect()
 }
 
-/// Sets the chunk size of all components, if the request sets one. A component then starts at a
-/// multiple of that size. A component that has no bytes of its own any more is left out.
+/// Sets the chunk size of all components, if the request sets one. The start of each component is
+/// rounded up to a multiple of that size. A component that is empty after that is dropped.
 fn with_chunks_of(
     components: &[ComponentRequest],
     chunk_bytes: Option<u64>,
@@ -148,8 +152,8 @@ fn with_chunks_of(
     new
 }
 
-/// Drops the components, all of whose bytes lie in metadata: those before the last one that starts
-/// no later than the inline bytes end. The first of the rest starts at byte 0.
+/// Drops the components whose bytes are all inline: those before the last component that starts at
+/// or before the end of the inline bytes. The first remaining component then starts at byte 0.
 fn behind_inline<C>(
     mut components: Vec<C>,
     inline_bytes: Option<u64>,
@@ -167,10 +171,11 @@ fn behind_inline<C>(
 }
 
 /// Fills the fields that are still unset from the cluster's settings. Returns a pattern of
-/// generation 0, without groups where a policy chooses them.
+/// generation 0. Components whose groups a policy chooses have no groups yet.
 ///
-/// If the request sets no width and has only one component, the file's first bytes lie on one group
-/// ([`Policy::stripe_from`]), and before that in metadata ([`Policy::inline_bytes`]).
+/// If the request has only one component, without width and list of groups, one group stores the
+/// first bytes of the file ([`Policy::stripe_from`]). If such a request does not set inline bytes
+/// either, the cluster's setting applies ([`Policy::inline_bytes`]).
 pub fn resolve(request: &PatternRequest, policy: &Policy) -> StripePattern {
     let mut inline_bytes = request.inline_bytes;
     let mut components: Vec<_> =
@@ -189,7 +194,7 @@ pub fn resolve(request: &PatternRequest, policy: &Policy) -> StripePattern {
 
 fn resolve_component(component: &ComponentRequest, policy: &Policy) -> Component {
     let chunk_bytes = component.chunk_bytes.unwrap_or_else(|| {
-        // The cluster's setting may have changed since the component's start was checked.
+        // The cluster's setting may have changed since the start of the component was checked.
         let fits = 1_u64 << component.start.trailing_zeros().min(63);
         policy.default_chunk_bytes.min(fits).max(MIN_CHUNK_BYTES)
     });
@@ -206,7 +211,7 @@ fn resolve_component(component: &ComponentRequest, policy: &Policy) -> Component
     Component { start, chunk_bytes, wanted, redundancy, chooser, groups }
 }
 
-/// Puts the bytes before `stripe_from`, rounded up to the end of a chunk, on one group.
+/// Stores the bytes before `stripe_from`, rounded up to a multiple of the chunk size, on one group.
 fn narrow_at_first(components: &mut Vec<Component>, stripe_from: u64) {
     let Some(wide) = components.first_mut() else { return };
     let border = stripe_from.checked_next_multiple_of(wide.chunk_bytes);
@@ -219,12 +224,13 @@ fn narrow_at_first(components: &mut Vec<Component>, stripe_from: u64) {
     }
 }
 
-/// Chooses the groups of a resolved pattern wherever a policy chooses them. `seed` is any number
-/// that differs from file to file.
+/// Chooses the groups of a resolved pattern, except where the request lists them. `seed` is any
+/// number that differs from file to file.
 ///
 /// # Errors
-/// `NoSpace` if there is no storage target to choose; `InvalidArgument` if the levels together give
-/// an invalid pattern, for example one of too many components.
+/// - `NoSpace` if there is no storage target to choose.
+/// - `InvalidArgument` if the combination of request, directory and cluster gives an invalid
+///   pattern, for example one with too many components.
 pub fn place(
     resolved: StripePattern,
     candidates: &Candidates,
@@ -250,8 +256,8 @@ pub fn place(
     Ok(pattern)
 }
 
-/// Drops the narrow first component if the wide one got a single group too: one component then
-/// describes the same file.
+/// Drops the narrow first component if the component behind it also has a single group: one
+/// component then describes the same layout.
 fn drop_needless_narrow(components: &mut Vec<Component>) {
     let first = components.iter().take_while(|component| component.is_inline()).count();
     if let [narrow, wide] = &components[first..]

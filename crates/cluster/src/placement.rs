@@ -1,18 +1,22 @@
-//! The choice of groups for a new file.
+//! Chooses the groups of a new file.
 //!
 //! [`Candidates`] holds the storage groups of a map, sorted by fitness. Groups with little free
-//! space are chosen only after all others. Unreachable or untrusted groups are chosen only if there
-//! are no others at all. The [`Chooser`] decides between equally fit groups: [`balanced`] is the
-//! default; the policies in [`established`] are those of an established system, for comparison.
+//! space are chosen only if there are too few others. Unreachable or untrusted groups are chosen
+//! only if there are no others at all. Among equally fit groups the [`Chooser`] decides:
+//! [`balanced`] is the default, and [`established`] contains the policies of an established system
+//! for comparison.
 //!
-//! Deterministic in (map, seed, cursor). A seed is any number that differs from file to file.
-//! Consecutive numbers, such as inode numbers, are good seeds.
+//! The result depends only on map, seed and cursor. A seed is any number that differs from file to
+//! file. Consecutive numbers, such as inode numbers, are good seeds.
 //!
-//! Does not own: the number of groups of a file, or the reaction to a group that fails later.
+//! Does not own the number of groups of a file or the reaction to a later failure of a group.
 //!
 //! # Invariants
-//! No group is in two tiers. The weights of groups and servers are positive, so their running sums
-//! rise. The ring is the first tier, by id. [`Candidates::check_invariants`] asserts it.
+//! - No group is in two tiers.
+//! - The weights of groups and servers are positive, so their running sums ascend strictly.
+//! - The ring contains the groups of the first tier in ascending order of id.
+//!
+//! [`Candidates::check_invariants`] asserts them.
 
 mod balanced;
 mod domains;
@@ -27,12 +31,12 @@ use skep_types::random::finish as mix;
 use skep_types::{ClusterMap, GroupId, NodeId, Target, TargetKind};
 use std::collections::{BTreeMap, HashMap};
 
-/// The storage groups of a map, prepared so that a choice allocates only its result.
+/// The storage groups of a map, prepared so that each choice allocates memory only for its result.
 #[derive(Debug, Clone, Default)]
 pub struct Candidates {
-    /// Groups that may be chosen together, in the order in which they are used up.
+    /// Groups of equal fitness form a tier. The best tier is the first one and is used up first.
     tiers: Vec<Tier>,
-    /// The groups of the first tier, by id.
+    /// The groups of the first tier in ascending order of id.
     ring: Vec<GroupId>,
 }
 
@@ -50,8 +54,8 @@ impl Candidates {
             servers.entry(target.node).or_default().push((group.id, weight));
         }
         let best = by_fitness.keys().next().copied();
-        // Groups with little space follow those with enough. A worse tier is used only if it is the
-        // best one: a file on fewer groups is better than a file that cannot be written.
+        // Groups with little free space follow those with enough. A worse tier is used only if it
+        // is the best tier: a file on unfit groups is better than a file that cannot be written.
         let usable = |fitness: &Fitness| *fitness <= Fitness::Low || Some(*fitness) == best;
         let tiers = by_fitness.into_iter().filter(|(fitness, _)| usable(fitness));
         let domain_of = |node| map.node(node).map_or("", |node| node.domain.as_str());
@@ -68,7 +72,7 @@ impl Candidates {
     /// Asserts the invariants of the module.
     ///
     /// # Panics
-    /// If one does not hold.
+    /// Panics if an invariant does not hold.
     pub fn check_invariants(&self) {
         self.tiers.iter().for_each(Tier::check_invariants);
         let rises = |groups: &[GroupId]| groups.is_sorted_by(|first, second| first < second);
@@ -79,7 +83,7 @@ impl Candidates {
         assert!(rises(&self.ring) && self.ring.len() == first, "the ring is the first tier by id");
     }
 
-    /// Largest number of groups that can be chosen.
+    /// Returns the maximum number of groups that [`Self::choose`] can return.
     pub fn len(&self) -> usize {
         self.tiers.iter().map(|tier| tier.len).sum()
     }
@@ -89,11 +93,13 @@ impl Candidates {
         self.len() == 0
     }
 
-    /// Chooses `count` groups for a file, in the order of its stripe, or fewer if the policy does
-    /// not find `count`. No group occurs twice. Only [`Chooser::RoundRobin`] and
-    /// [`Chooser::RandomRobin`] use and move the cursor. All others use only the seed.
+    /// Chooses `count` different groups for a file and returns them in stripe order. Returns fewer
+    /// groups if the policy does not find `count`. [`Chooser::RoundRobin`] and
+    /// [`Chooser::RandomRobin`] use and advance the cursor. All policies except
+    /// [`Chooser::RoundRobin`] use the seed.
     ///
-    /// [`Chooser::Cluster`] and [`Chooser::Listed`] are not policies and count as balanced.
+    /// [`Chooser::Cluster`] and [`Chooser::Listed`] are not policies. They have the same effect as
+    /// [`Chooser::Balanced`].
     pub fn choose(
         &self,
         chooser: Chooser,
@@ -113,7 +119,7 @@ impl Candidates {
     }
 }
 
-/// Fitness of a target for new files, best first.
+/// Fitness of a group's primary target for new files, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fitness {
     Normal,
@@ -135,7 +141,8 @@ fn fitness(target: &Target) -> Fitness {
     }
 }
 
-/// Number of storage targets that share a file system, by the number of the file system.
+/// Returns for each file system the number of storage targets on it. The key is the number of the
+/// file system.
 fn sharing(map: &ClusterMap) -> HashMap<u128, u64> {
     let mut shares = HashMap::new();
     let storage = map.targets.iter().filter(|target| target.kind == TargetKind::Storage);
@@ -145,13 +152,13 @@ fn sharing(map: &ClusterMap) -> HashMap<u128, u64> {
     shares
 }
 
-/// Weight of a group: its free space in MiB, at least 1. Sums over all targets of a cluster stay
-/// far below 2^64.
+/// Returns the weight of a group: its free space in MiB, at least 1. The upper bound keeps the sum
+/// over all targets of a cluster far below 2^64.
 fn weight(free_bytes: u64) -> u64 {
     (free_bytes >> 20).clamp(1, 1 << 40)
 }
 
-/// Returns `fraction` / 2^64 of `total`, which is below `total`.
+/// Returns `total` * `fraction` / 2^64, rounded down. The result is below `total`.
 fn scale(fraction: u64, total: u64) -> u64 {
     ((u128::from(fraction) * u128::from(total)) >> 64) as u64
 }

@@ -1,15 +1,15 @@
-//! Reachability of nodes and free space of targets: what management learns from heartbeats.
+//! Reachability of nodes and free space of targets, as management learns them from heartbeats.
 //!
-//! This state is soft: management does not log it, loses it at a restart, and learns it again
-//! within one heartbeat. Until then a node counts as `ProbablyOffline`, since management has no
-//! evidence for or against it. Times are milliseconds of any clock that counts suspension and never
-//! goes back.
+//! This state is soft: management does not log it. A restart loses the state, and the heartbeats of
+//! the nodes restore it within one heartbeat interval. Until then a node counts as
+//! `ProbablyOffline`, because management has no evidence either way. Times are milliseconds of a
+//! clock that never goes back and that continues while the host is suspended.
 //!
-//! Does not own when a new map is published: the methods return whether a change is worth one.
+//! Does not own the publication of maps: the methods return whether a change justifies a new map.
 //!
 //! # Invariants
-//! - A node that has left (no time of contact) is `Offline`.
-//! - Each published capacity belongs to a target that has reported one.
+//! - A node that has left (no time of its last heartbeat) is `Offline`.
+//! - Each published capacity belongs to a target that has reported a capacity.
 //! - The last tick is not before the start.
 //!
 //! [`SoftState::check_invariants`] asserts them.
@@ -26,36 +26,37 @@ use std::collections::BTreeMap;
 /// The last contact with a node.
 #[derive(Debug, Clone, Copy)]
 struct Contact {
-    /// Time of the last heartbeat. `None` means that the server has left.
+    /// Time of the last heartbeat, in milliseconds. `None` means that the server has left.
     last_ms: Option<u64>,
     reachability: Reachability,
 }
 
-/// Reachability and capacities, from heartbeats.
+/// The soft state: reachability and capacities from heartbeats.
 #[derive(Debug, Clone)]
 pub struct SoftState {
     nodes: BTreeMap<NodeId, Contact>,
-    /// The capacities that the map shows.
+    /// The capacities in the published map.
     published: BTreeMap<TargetId, Capacity>,
-    /// The capacities of the newest reports.
+    /// The capacities that the targets reported last.
     reported: BTreeMap<TargetId, Capacity>,
     started_ms: u64,
     ticked_ms: u64,
-    /// The lease of the last tick.
+    /// The lease at the last tick.
     lease_ms: u64,
 }
 
-/// What a tick has changed.
+/// The changes that a tick has caused.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReachabilityChanges {
-    /// Whether any node's reachability changed.
+    /// Whether the reachability of any node changed.
     pub changed: bool,
-    /// Clients whose lease ran out long ago. The caller removes them by a command.
+    /// Clients without a heartbeat for [`LEASES_UNTIL_REMOVED`] leases. The caller must remove them
+    /// by a command.
     pub expired_clients: Vec<NodeId>,
 }
 
 impl SoftState {
-    /// The state at the start of management, before the first heartbeat of any node.
+    /// Creates the state at the start of management, before the first heartbeat of any node.
     pub fn new(now_ms: u64, state: &ClusterState) -> Self {
         let unknown =
             Contact { last_ms: Some(now_ms), reachability: Reachability::ProbablyOffline };
@@ -70,14 +71,15 @@ impl SoftState {
         }
     }
 
-    /// Records that a node registered or sent a heartbeat. Returns whether that is worth a new map.
+    /// Records that a node has registered or sent a heartbeat. Returns whether this justifies a new
+    /// map.
     pub fn record_contact(&mut self, now_ms: u64, node: NodeId) -> bool {
         let contact = Contact { last_ms: Some(now_ms), reachability: Reachability::Online };
         let before = self.nodes.insert(node, contact);
         before.is_none_or(|before| before.reachability != Reachability::Online)
     }
 
-    /// Records the capacity of a target from a report. Returns whether the change is worth a new
+    /// Records the capacity that a target has reported. Returns whether the change justifies a new
     /// map. If not, the map keeps the older numbers.
     pub fn report(&mut self, target: TargetId, capacity: Capacity) -> bool {
         self.reported.insert(target, capacity);
@@ -89,8 +91,9 @@ impl SoftState {
         notable
     }
 
-    /// Returns the capacity of the whole cluster for files, from the newest report of each target.
-    /// `None` for one lease after the start, as long as some storage target has not reported yet.
+    /// Returns the capacity of the whole cluster for file data, from the newest report of each
+    /// target. Returns `None` during the first lease after the start if not all storage targets
+    /// have reported yet.
     pub fn total_capacity(&self, map: &ClusterMap) -> Option<Capacity> {
         let is_waiting = self.ticked_ms - self.started_ms < u64::from(map.policy.lease_ms);
         let mut storage = map.targets.iter().filter(|target| target.kind == TargetKind::Storage);
@@ -101,7 +104,8 @@ impl SoftState {
         Some(map.total_capacity(|target| capacity(target).unwrap_or_default()))
     }
 
-    /// Records that a server leaves: it is `Offline` at once. Returns whether that is a change.
+    /// Records that a server leaves: the server is `Offline` at once. Returns whether it was not
+    /// `Offline` before.
     pub fn record_leave(&mut self, node: NodeId) -> bool {
         let contact = Contact { last_ms: None, reachability: Reachability::Offline };
         self.nodes
@@ -109,25 +113,26 @@ impl SoftState {
             .is_some_and(|before| before.reachability != Reachability::Offline)
     }
 
-    /// Returns the time since the last heartbeat of a node. `None` means that the node is unknown
-    /// or has left.
+    /// Returns the milliseconds since the last heartbeat of a node. `None` means that the node is
+    /// unknown or has left.
     pub fn ms_since_contact(&self, now_ms: u64, node: NodeId) -> Option<u64> {
-        // A caller may have read its clock before the contact.
+        // The subtraction saturates: the caller may have read the clock before the heartbeat
+        // arrived.
         self.nodes.get(&node)?.last_ms.map(|last_ms| now_ms.saturating_sub(last_ms))
     }
 
-    /// Removes a node that was removed from the map.
+    /// Removes a node from the soft state after it was removed from the map.
     pub fn remove(&mut self, node: NodeId) {
         self.nodes.remove(&node);
     }
 
-    /// Updates reachabilities to the time `now_ms`. The caller ticks more often than once per
-    /// lease.
+    /// Updates the reachability of all nodes for the time `now_ms`. The caller must tick more often
+    /// than once per lease.
     ///
-    /// A gap of more than a lease between two ticks does not count against the nodes: management
-    /// itself was stopped or starved, and heartbeats wait in its sockets. If the lease becomes
-    /// shorter, it begins anew for nodes that are `Online`: they send heartbeats more often only
-    /// when they get the new lease.
+    /// A gap of more than one lease between two ticks does not count against the nodes. Management
+    /// itself was suspended or starved, and heartbeats wait in its sockets. If the lease becomes
+    /// shorter, it starts anew for all nodes that are `Online`. Such a node sends heartbeats more
+    /// often only after it has received the new lease.
     pub fn tick(&mut self, now_ms: u64, state: &ClusterState) -> ReachabilityChanges {
         debug_assert!(now_ms >= self.ticked_ms, "the clock of ticks never goes back");
         let lease_ms = u64::from(state.map().policy.lease_ms);
@@ -167,7 +172,7 @@ impl SoftState {
     /// Asserts the invariants of the module.
     ///
     /// # Panics
-    /// If one does not hold.
+    /// Panics if an invariant does not hold.
     pub fn check_invariants(&self) {
         assert!(self.started_ms <= self.ticked_ms, "no tick is before the start");
         for (node, contact) in &self.nodes {
@@ -180,7 +185,7 @@ impl SoftState {
         }
     }
 
-    /// Sets the soft fields of a map: reachabilities, capacities and capacity pools.
+    /// Sets the soft fields of a map: reachability, capacities and capacity pools.
     pub fn overlay(&self, map: &mut ClusterMap) {
         let reachability = |node: NodeId| {
             let contact = self.nodes.get(&node);
@@ -197,8 +202,8 @@ impl SoftState {
     }
 }
 
-/// The capacity pool of a target with this much space. A target that hasn't reported yet is
-/// `Normal`.
+/// Returns the capacity pool of a target with this capacity. A target that has not reported its
+/// capacity yet is `Normal`.
 pub fn capacity_pool(capacity: &Capacity) -> CapacityPool {
     let below = |free: u64, total: u64, percent: u64, cap: u64| {
         total > 0 && free < cap && u128::from(free) * 100 < u128::from(total) * u128::from(percent)
@@ -236,7 +241,8 @@ mod tests {
 
     const LEASE: u64 = 5_000;
 
-    /// A cluster of one storage service (with two targets) and one client, both in contact at 0.
+    /// Creates a cluster of one storage service with two targets and one client, with heartbeats of
+    /// both at time 0.
     fn in_contact() -> (ClusterState, SoftState, NodeId, NodeId) {
         let mut state = cluster();
         let mut soft = SoftState::new(0, &state);
@@ -305,8 +311,8 @@ mod tests {
         assert_eq!(shown(&state, &soft, server), Reachability::Offline);
     }
 
-    /// All nodes were offline for a moment when the lease became shorter than the old time between
-    /// two heartbeats.
+    /// Regression test: all nodes were offline for a moment when the lease became shorter than the
+    /// old heartbeat interval.
     #[test]
     fn shortened_lease_begins_anew_for_online_nodes() {
         let (mut state, mut soft, server, client) = in_contact();

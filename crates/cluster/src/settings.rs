@@ -1,7 +1,7 @@
-//! The settings of a cluster by name, with meanings and ranges, and the command that changes one of
-//! them. `skep config` and management both read this table.
+//! The table of all cluster settings, with names, meanings and ranges, and the commands that change
+//! them. `skep config` and management use the same table.
 //!
-//! Settings are data of management. All nodes get them with the cluster map, without a restart.
+//! Management stores the settings. All nodes receive them with the cluster map, without a restart.
 
 use crate::command::Command;
 use crate::limits::{
@@ -14,23 +14,23 @@ use skep_types::pattern::{
 };
 use skep_types::{ClusterId, ClusterMap, Error, ErrorCode, Result};
 
-/// The unit of a setting's number.
+/// The unit of a setting's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Milliseconds.
     Milliseconds,
     /// Bytes.
     Bytes,
-    /// Targets.
+    /// Number of targets.
     Targets,
-    /// Feature levels.
+    /// Feature level.
     Level,
-    /// One of several words with their numbers.
+    /// One of several words. Each word has a number.
     Choice(&'static [(&'static str, u64)]),
 }
 
 impl Unit {
-    /// Returns its name: `ms`, `bytes`, `targets`, `level`, `choice`.
+    /// Returns the name of the unit: `ms`, `bytes`, `targets`, `level` or `choice`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Milliseconds => "ms",
@@ -42,7 +42,7 @@ impl Unit {
     }
 }
 
-/// The choosers with their numbers.
+/// The choosers, each with its number.
 const CHOOSERS: &[(&str, u64)] = &[
     (Chooser::ALL[0].1, Chooser::ALL[0].0 as u64),
     (Chooser::ALL[1].1, Chooser::ALL[1].0 as u64),
@@ -52,51 +52,51 @@ const CHOOSERS: &[(&str, u64)] = &[
     (Chooser::ALL[5].1, Chooser::ALL[5].0 as u64),
 ];
 
-/// The values of `user-patterns` with their numbers.
+/// The values of `user-patterns`, each with its number.
 const USER_PATTERNS: &[(&str, u64)] = &[
     ("no", UserPatterns::No as u64),
     ("sizes", UserPatterns::Sizes as u64),
     ("targets", UserPatterns::Targets as u64),
 ];
 
-/// The field of the map with the number of a setting.
+/// The field of the cluster map that holds the value of a setting.
 #[derive(Debug, Clone, Copy)]
 enum Field {
     /// A field of the policy.
     Policy { get: fn(&Policy) -> u64, put: fn(&mut Policy, u64) },
-    /// The feature level, which never falls.
+    /// The feature level. It must never decrease.
     FeatureLevel,
 }
 
 /// One setting of the cluster.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
-    /// Its name.
+    /// Name of the setting.
     pub name: &'static str,
-    /// Unit of its number.
+    /// Unit of the value.
     pub unit: Unit,
-    /// Smallest number.
+    /// Minimum value.
     pub min: u64,
-    /// Largest number.
+    /// Maximum value.
     pub max: u64,
-    /// Whether only powers of two are possible.
+    /// Whether the value must be a power of two.
     pub is_power_of_two: bool,
-    /// Its effect.
+    /// Effect of the setting, for output.
     pub meaning: &'static str,
     field: Field,
 }
 
-/// Narrows a number that was checked against the range of its setting.
+/// Converts a value to 32 bits. The value must be within the range of its setting.
 fn small(value: u64) -> u32 {
     u32::try_from(value).expect("the setting's range fits into 32 bits")
 }
 
-/// Narrows a number of targets that was checked against the range of its setting.
+/// Converts a number of targets to 16 bits. The number must be within the range of its setting.
 fn width(value: u64) -> u16 {
     u16::try_from(value).expect("the setting's range fits into 16 bits")
 }
 
-/// All settings, in the order in which they are shown.
+/// All settings in display order.
 pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "lease",
@@ -141,8 +141,8 @@ pub const SETTINGS: &[Setting] = &[
         min: 1,
         max: MAX_STRIPE_WIDTH as u64,
         is_power_of_two: false,
-        meaning: "number of storage targets over which new files are striped beyond `stripe- \
-                  from`, unless their directory has a pattern; fewer if the cluster has \
+        meaning: "number of storage targets over which new files are striped beyond \
+                  `stripe-from`, unless their directory has a pattern; fewer if the cluster has \
                   fewer",
         field: Field::Policy {
             get: |policy| u64::from(policy.default_width),
@@ -275,10 +275,10 @@ pub const SETTINGS: &[Setting] = &[
 ];
 
 impl Setting {
-    /// Returns the setting with this name.
+    /// Returns the setting called `name`.
     ///
     /// # Errors
-    /// `InvalidArgument` that lists all names.
+    /// Returns `InvalidArgument`, which lists all names, if there is no such setting.
     pub fn named(name: &str) -> Result<&'static Self> {
         SETTINGS.iter().find(|setting| setting.name == name).ok_or_else(|| {
             let names: Vec<_> = SETTINGS.iter().map(|setting| setting.name).collect();
@@ -287,7 +287,7 @@ impl Setting {
         })
     }
 
-    /// Returns its number in a cluster.
+    /// Returns the value of the setting in a cluster.
     pub fn value(&self, map: &ClusterMap) -> u64 {
         match self.field {
             Field::Policy { get, .. } => get(&map.policy),
@@ -295,22 +295,24 @@ impl Setting {
         }
     }
 
-    /// Returns its number in a new cluster.
+    /// Returns the value of the setting in a new cluster.
     pub fn default(&self) -> u64 {
         self.value(&ClusterMap::empty(ClusterId::new([0; 16])))
     }
 
-    /// Returns the word of a number. `None` if the setting has no words, or no such number.
+    /// Returns the word for a value. `None` if the unit is not [`Unit::Choice`] or no word has this
+    /// value.
     pub fn word(&self, value: u64) -> Option<&'static str> {
         let Unit::Choice(words) = self.unit else { return None };
         words.iter().find(|(_, number)| *number == value).map(|(word, _)| *word)
     }
 
-    /// Returns the command that changes its number and no other setting.
+    /// Returns the command that sets this setting to `value` and leaves all others unchanged.
     ///
     /// # Errors
-    /// `InvalidArgument` that names the setting and its range. Applying the command checks the
-    /// rules that depend on other settings or on the old number.
+    /// Returns `InvalidArgument`, which names the setting and its range, if `value` is out of
+    /// range. Rules that depend on other settings or on the old value are checked only when the
+    /// command is applied.
     pub fn change(&self, map: &ClusterMap, value: u64) -> Result<Command> {
         self.check(value).map_err(|what| Error::new(ErrorCode::InvalidArgument, what))?;
         Ok(match self.field {
@@ -349,7 +351,7 @@ impl Setting {
     }
 }
 
-/// Returns all problems of the settings.
+/// Returns a description of each invalid setting. Empty if all settings are valid.
 pub(crate) fn problems(policy: &Policy) -> Vec<String> {
     let mut problems: Vec<String> = SETTINGS
         .iter()
@@ -399,7 +401,7 @@ mod tests {
         for setting in SETTINGS {
             let mut state = ClusterState::new(ClusterId::new([1; 16]));
             assert_eq!(setting.value(state.map()), setting.default());
-            // The heartbeat depends on the lease, and the other way round.
+            // Lease and heartbeat limit each other, so the other one must be changed first.
             if setting.name == "heartbeat" {
                 change(&mut state, "lease", u64::from(MAX_LEASE_MS)).unwrap();
             } else {

@@ -1,24 +1,27 @@
-//! The durable state of management (nodes, targets, groups, shards, settings), and how commands
-//! change it. A pure state machine: the same commands in the same order give the same state.
+//! The durable state of management (nodes, targets, groups, shards, settings) and its changes by
+//! commands. A deterministic state machine: the same commands in the same order give the same
+//! state.
 //!
 //! Owns the identity of nodes and targets (an id belongs to one uuid for ever) and the map version.
-//! Does not own reachability and free space: they are soft ([`crate::reachability`]), and
-//! management adds them to the map before it publishes it.
+//! Does not own reachability and free space: they are soft state ([`crate::reachability`]), which
+//! management adds to the map before it publishes the map.
 //!
 //! # Invariants
-//! - All lists are sorted by id without duplicates, and every id is below the next one of its kind.
-//! - Every server in the map has a uuid, every target has a uuid, and no uuid has two ids.
-//! - The details of clients are those of the client nodes in the map.
-//! - Every target belongs to exactly one group of its kind, and to a node in the map.
-//! - A formatted map has each shard in exactly one range, of a metadata group.
+//! - All lists are in strictly ascending order of their ids. Every id is below the next id of its
+//!   kind.
+//! - Every server and every target in the map has a uuid, and no uuid belongs to two ids.
+//! - There are client details for exactly the client nodes in the map.
+//! - Every target belongs to a node in the map and to exactly one group. The group has the kind of
+//!   the target.
+//! - In a formatted map, each shard belongs to exactly one range, which a metadata group serves.
 //!
 //! [`ClusterState::check_invariants`] asserts them.
 //!
 //! # Map versions
 //! A version is `starts << 40 | changes`. `starts` counts the `Start` commands in the log, so it is
-//! durable; `changes` counts every change since the last start, logged or soft. Soft changes are
-//! lost at a restart, and that is harmless: the restart logs a `Start`, and every version after it
-//! is higher than every version before it. Within one start a version rises by one per change.
+//! durable. `changes` counts all changes since the last start, logged or soft. A restart loses the
+//! soft changes, but it also logs a `Start`: every version after the restart is higher than every
+//! version before it. Between two starts, each change raises the version by one.
 
 mod clients;
 mod invariants;
@@ -36,38 +39,38 @@ use skep_types::{
     SHARD_COUNT, ShardId, TargetId, TargetKind,
 };
 
-/// Bits of a map version that count changes within one start: at a thousand changes a second they
-/// last for 34 years. The other bits are enough for sixteen million starts.
+/// Number of bits of a map version that count the changes since the last start. At a thousand
+/// changes per second they last for 34 years. The other bits suffice for sixteen million starts.
 const CHANGE_BITS: u32 = 40;
 
 record! {
-    /// Everything in a snapshot of the state.
+    /// The content of a snapshot of the state.
     pub struct Durable {
-        /// The map. Its soft fields are meaningless.
+        /// The cluster map. Its soft fields (reachability, capacity) have no meaning.
         pub map: ClusterMap,
-        /// The uuid of each server, by id. Clients have no uuid.
+        /// The uuid of each server, in ascending order of id. Clients have no uuid.
         pub node_uuids: Vec<(NodeId, u128)>,
-        /// The uuid of each target, by id.
+        /// The uuid of each target, in ascending order of id.
         pub target_uuids: Vec<(TargetId, u128)>,
-        /// The details of the clients that are in the map, by id.
+        /// Details of the clients in the map, in ascending order of id.
         pub clients: Vec<ClientDetails>,
-        /// The next node gets this id.
+        /// Id of the next new node.
         pub next_node: u32,
-        /// The next target gets this id.
+        /// Id of the next new target.
         pub next_target: u32,
-        /// The next group gets this id.
+        /// Id of the next new group.
         pub next_group: u32,
     }
 }
 
-/// The state machine.
+/// The state machine of management.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterState {
     durable: Durable,
 }
 
 impl ClusterState {
-    /// A new, empty cluster.
+    /// Creates the state of a new, empty cluster.
     pub fn new(cluster: ClusterId) -> Self {
         Self {
             durable: Durable {
@@ -82,25 +85,25 @@ impl ClusterState {
         }
     }
 
-    /// Returns the state as bytes.
+    /// Encodes the state as a snapshot.
     pub fn snapshot(&self) -> Vec<u8> {
         self.durable.to_bytes()
     }
 
-    /// Reads the state from the bytes of a snapshot.
+    /// Decodes a snapshot.
     ///
     /// # Errors
-    /// `Corrupt` if the bytes are not a snapshot.
+    /// Returns `Corrupt` if the bytes are not a snapshot.
     pub fn from_snapshot(bytes: &[u8]) -> Result<Self> {
         Ok(Self { durable: Durable::from_bytes(bytes)? })
     }
 
-    /// Returns the map without soft state: every node in it is `Offline`, without free space.
+    /// Returns the map without soft state: every node is `Offline` and no target has free space.
     pub fn map(&self) -> &ClusterMap {
         &self.durable.map
     }
 
-    /// Returns the details of the clients that are in the map, by id.
+    /// Returns the details of the clients in the map, in ascending order of id.
     pub fn clients(&self) -> &[ClientDetails] {
         &self.durable.clients
     }
@@ -110,13 +113,17 @@ impl ClusterState {
         self.durable.raise_version();
     }
 
-    /// Applies a command. A command that fails or changes nothing leaves the state and the version
-    /// as they were.
+    /// Applies a command. If the command fails or changes nothing, state and version stay the same.
     ///
     /// # Errors
-    /// `InvalidArgument` for malformed commands; `Exists`, `Stale` or `NotPermitted` if a
-    /// registration claims the id or name of another node; `LimitReached` at a limit. The context
-    /// names the object and the way out.
+    /// - `InvalidArgument` if the command is malformed.
+    /// - `NotPermitted` if a registration claims the id of another node or target, or if the node
+    ///   to remove is a server.
+    /// - `Exists` if the name of a server is in use, or if the cluster is formatted already.
+    /// - `NotReady` if the cluster to format has no metadata group.
+    /// - `LimitReached` if the cluster has the maximum number of servers or clients.
+    ///
+    /// The context names the object and how to fix the problem.
     pub fn apply(&mut self, command: &Command) -> Result<Outcome> {
         let mut next = self.durable.clone();
         let mut outcome = match command {
@@ -144,7 +151,7 @@ impl ClusterState {
     /// Asserts the invariants of the module.
     ///
     /// # Panics
-    /// If one does not hold.
+    /// Panics if an invariant does not hold.
     pub fn check_invariants(&self) {
         self.durable.check_ids();
         self.durable.check_groups();
@@ -221,7 +228,7 @@ impl Durable {
     }
 }
 
-/// A kind of node as a word: `storage`.
+/// Returns the name of a node kind: `storage`.
 pub fn kind_word(kind: NodeKind) -> &'static str {
     match kind {
         NodeKind::Management => "management",
@@ -243,7 +250,7 @@ fn limit(what: String) -> Error {
     Error::new(ErrorCode::LimitReached, what)
 }
 
-/// Inserts an item at the position of its key. Replaces an item with the same key.
+/// Inserts an item in ascending order of its key. Replaces an item with an equal key.
 fn insert_sorted<T, K: Ord>(items: &mut Vec<T>, item: T, key: impl Fn(&T) -> K) {
     match items.binary_search_by_key(&key(&item), &key) {
         Ok(index) => items[index] = item,

@@ -1,42 +1,46 @@
-//! The mapping from bytes of a file to chunk files and offsets in them, and back.
+//! Maps bytes of a file to chunk files and offsets in them, and back.
 //!
-//! A component of `width` groups is divided into chunks of `chunk_bytes`, counted from the multiple
-//! of that at or below the component's start (see [`base`]). Chunk `k` lies in the chunk file of
-//! index `k % width`, at `(k / width) * chunk_bytes`. So chunk files are dense, except for a hole
-//! at the beginning of the first one of a component behind bytes in metadata. Bytes in metadata
-//! have no chunk file. Pure arithmetic, without targets, networks or caches.
+//! A component with `width` groups is divided into chunks of `chunk_bytes` each. Chunk 0 starts at
+//! the [`base`] of the component: the largest multiple of `chunk_bytes` that is at or below the
+//! component's start. Chunk `k` is stored in the chunk file with index `k % width`, at offset
+//! `(k / width) * chunk_bytes`. Chunk files are therefore dense, with one exception: the first
+//! chunk file of a component behind inline bytes starts with a hole. Inline bytes have no chunk
+//! file. Pure arithmetic, without targets, networks or caches.
 //!
-//! The caller must have checked a pattern from another process by `StripePattern::check`.
+//! A caller must check a pattern from another process by `StripePattern::check` before it calls
+//! these functions.
 
 use skep_types::pattern::StripePattern;
 use skep_types::{Component, Error, ErrorCode, GroupId, MAX_FILE_BYTES, Result};
 use std::ops::Range;
 
-/// A part of a file range that lies in one chunk, or in metadata.
+/// A part of a file range that lies within one chunk, or within the inline bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     /// Index of the component in the pattern.
     pub component: u16,
-    /// Index of the group in the component. Together with the component it names the chunk file.
+    /// Index of the group in the component. Component and group index together identify the chunk
+    /// file.
     pub index: u16,
-    /// The group with the chunk file. `None` means that the bytes lie in metadata, with the inode.
+    /// The group that stores the chunk file. `None` means that the bytes are inline.
     pub group: Option<GroupId>,
-    /// First byte of the piece in the chunk file, or in the file if it lies in metadata.
+    /// Offset of the piece in the chunk file. For inline bytes, offset of the piece in the file.
     pub offset_in_chunk_file: u64,
-    /// First byte of the piece in the caller's range.
+    /// Offset of the piece in the caller's range.
     pub offset_in_range: u64,
-    /// Length of the piece: at least 1, at most the component's chunk size.
+    /// Length of the piece in bytes: at least 1, at most the chunk size of the component. For
+    /// inline bytes, at most their number.
     pub length: u64,
 }
 
-/// Splits a file range into the pieces of chunks that hold it.
+/// Splits a file range into pieces, each within one chunk.
 ///
-/// `range` is half-open, in bytes from the start of the file. Pieces come in file order, cover
-/// `range` exactly and never overlap; each lies in one chunk. An empty range gives no pieces.
+/// `range` is half-open, in bytes from the start of the file. The pieces are in file order, cover
+/// `range` exactly and never overlap. An empty range gives no pieces.
 ///
 /// # Errors
-/// `FileTooLarge` if `range` ends beyond `MAX_FILE_BYTES`; `InvalidArgument` if it reaches a
-/// component that has no groups yet.
+/// - `FileTooLarge` if `range` ends beyond `MAX_FILE_BYTES`.
+/// - `InvalidArgument` if the range overlaps a component that has no groups yet.
 pub fn pieces(pattern: &StripePattern, range: Range<u64>) -> Result<Pieces<'_>> {
     if range.end > MAX_FILE_BYTES {
         return Err(Error::new(
@@ -59,17 +63,17 @@ pub fn pieces(pattern: &StripePattern, range: Range<u64>) -> Result<Pieces<'_>> 
     Ok(Pieces { pattern, component, at: range.start, range })
 }
 
-/// Index of the component that holds a byte of the file.
+/// Returns the index of the component that contains the byte at `offset` of the file.
 ///
 /// # Panics
-/// If the pattern has no component at byte 0; `StripePattern::check` refuses such.
+/// Panics if no component starts at byte 0. `StripePattern::check` refuses such patterns.
 pub fn component_at(pattern: &StripePattern, offset: u64) -> usize {
     let after = pattern.components.partition_point(|component| component.start <= offset);
     assert!(after > 0, "the first component starts at byte 0");
     after - 1
 }
 
-/// Iterator over [`Piece`]s, from [`pieces`].
+/// Iterator over the [`Piece`]s of a range. Created by [`pieces`].
 #[derive(Debug, Clone)]
 pub struct Pieces<'a> {
     pattern: &'a StripePattern,
@@ -113,22 +117,22 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-/// A chunk file of a pattern, with a size.
+/// A chunk file of a pattern and its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChunkFileSize {
     /// Index of the component in the pattern.
     pub component: u16,
     /// Index of the group in the component.
     pub index: u16,
-    /// The group that has the chunk file.
+    /// The group that stores the chunk file.
     pub group: GroupId,
-    /// Bytes.
+    /// Size of the chunk file in bytes.
     pub size: u64,
 }
 
-/// Returns the sizes of all chunk files of a file of `size` bytes without holes, in the order of
-/// the pattern. A truncation to `size` truncates the chunk files to these sizes. Components without
-/// groups, such as bytes in metadata, have no chunk files.
+/// Returns the size of each chunk file of a file of `size` bytes without holes, in the order of the
+/// pattern. A truncation to `size` truncates the chunk files to these sizes. Components without
+/// groups, such as the inline one, have no chunk files.
 pub fn chunk_sizes(
     pattern: &StripePattern,
     size: u64,
@@ -144,21 +148,21 @@ pub fn chunk_sizes(
     })
 }
 
-/// A range of one chunk file, with its place in the pattern.
+/// A range of one chunk file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChunkFileRange {
     /// Index of the component in the pattern.
     pub component: u16,
     /// Index of the group in the component.
     pub index: u16,
-    /// The group that has the chunk file.
+    /// The group that stores the chunk file.
     pub group: GroupId,
-    /// Bytes of the chunk file.
+    /// The range in bytes from the start of the chunk file.
     pub range: Range<u64>,
 }
 
-/// Returns the range of each chunk file that belongs to a file range. Since chunk files are dense,
-/// it is one range in each. Empty ranges are left out.
+/// Returns the ranges of the chunk files that store a file range. Chunk files are dense, so each of
+/// them has one contiguous range. Empty ranges are omitted.
 pub fn chunk_ranges(
     pattern: &StripePattern,
     range: Range<u64>,
@@ -172,8 +176,8 @@ pub fn chunk_ranges(
     })
 }
 
-/// Returns the byte of a file that lies at `offset` of a chunk file. `None` means that the
-/// component ends before it.
+/// Returns the file offset of the byte at `offset` of a chunk file. `None` means that the component
+/// ends before that byte.
 pub fn position_in_file(
     pattern: &StripePattern,
     component: u16,
@@ -186,9 +190,10 @@ pub fn position_in_file(
     inside.then(|| end - 1)
 }
 
-/// Returns the smallest file size with which a chunk file has `chunk_file_bytes` bytes. The size of
-/// a file is the largest over its chunk files (see [`size_from_chunks`]). Zero for a chunk file
-/// that the pattern does not have: a target reports it, so it must not cause a panic.
+/// Returns the minimum file size at which a chunk file has `chunk_file_bytes` bytes. The size of
+/// the file is the maximum of these sizes over all its chunk files (see [`size_from_chunks`]).
+/// Returns zero for a chunk file that is not in the pattern: targets report chunk files, so an
+/// invalid report must not cause a panic.
 pub fn size_from_chunk(
     pattern: &StripePattern,
     component: u16,
@@ -207,8 +212,8 @@ pub fn size_from_chunk(
     u64::try_from(u128::from(base(part)) + within).map_or(end, |size| size.min(end))
 }
 
-/// Returns the size of a file whose chunk files have these `(component, index, bytes)`: the end of
-/// the last byte in any of them.
+/// Returns the size of a file from its chunk files: the end of the last byte in any of them. Each
+/// item of `chunk_files` is `(component, index, bytes)`.
 pub fn size_from_chunks(
     pattern: &StripePattern,
     chunk_files: impl IntoIterator<Item = (u16, u16, u64)>,
@@ -219,7 +224,8 @@ pub fn size_from_chunks(
     sizes.max().unwrap_or(0)
 }
 
-/// Returns the number of chunk files that have a byte of a file of `size` bytes without holes.
+/// Returns the number of chunk files that store at least one byte of a file of `size` bytes without
+/// holes.
 pub fn groups_touched(pattern: &StripePattern, size: u64) -> usize {
     let on_groups = |(_, component): &(usize, &Component)| !component.is_inline();
     let in_component = |(number, component): (usize, &Component)| {
@@ -229,32 +235,34 @@ pub fn groups_touched(pattern: &StripePattern, size: u64) -> usize {
     pattern.components.iter().enumerate().filter(on_groups).map(in_component).sum()
 }
 
-/// Returns the byte behind the last byte of the file that a component can have.
+/// Returns the end (exclusive) of a component: the start of the next one, or the maximum file size.
 pub fn component_end(pattern: &StripePattern, component: usize) -> u64 {
     pattern.components.get(component + 1).map_or(MAX_FILE_BYTES, |next| next.start)
 }
 
-/// Returns the byte of the file at which chunk 0 of a component starts: the multiple of the chunk
-/// size at or below the component's start. The two differ only behind bytes in metadata, so that
-/// chunks stay aligned in the file.
+/// Returns the file offset at which chunk 0 of a component starts. This is the largest multiple of
+/// the chunk size at or below the start of the component. The base differs from the start only for
+/// a component behind inline bytes, so that chunks stay aligned in the file.
 fn base(component: &Component) -> u64 {
     component.start - component.start.checked_rem(component.chunk_bytes).unwrap_or(0)
 }
 
-/// Returns the number of bytes at the beginning of a chunk file that are not in the component.
+/// Returns the number of bytes at the beginning of a chunk file that do not belong to the
+/// component.
 fn hole(component: &Component, index: u16) -> u64 {
     if index == 0 { component.start - base(component) } else { 0 }
 }
 
-/// Returns the bytes of a component from its [`base`] on in a file of `size` bytes. Zero if the
-/// file ends before the component.
+/// Returns the number of bytes from the [`base`] of a component to its end, in a file of `size`
+/// bytes. Zero if the file ends before the component starts.
 fn bytes_in_component(pattern: &StripePattern, number: usize, size: u64) -> u64 {
     let component = &pattern.components[number];
     let end = component_end(pattern, number).min(size);
     if end > component.start { end - base(component) } else { 0 }
 }
 
-/// Returns the size of the chunk file of `index` if the component has `bytes` without holes.
+/// Returns the size of the chunk file number `index` if the component has `bytes` bytes from its
+/// base, without holes.
 fn chunk_file_size(component: &Component, index: u64, bytes: u64) -> u64 {
     let width = component.groups.len() as u64;
     let (full, rest) = (bytes / component.chunk_bytes, bytes % component.chunk_bytes);
@@ -308,7 +316,7 @@ mod tests {
         }
     }
 
-    /// Bytes of a range that are not in metadata.
+    /// Returns the number of bytes of a range that are not inline.
     fn on_storage(pattern: &StripePattern, range: Range<u64>) -> u64 {
         range.end.max(pattern.inline_bytes()) - range.start.max(pattern.inline_bytes())
     }
@@ -386,7 +394,8 @@ mod tests {
                     chunk(piece.offset_in_chunk_file),
                     chunk(piece.offset_in_chunk_file + piece.length - 1)
                 );
-                // Back again: this chunk file, cut after the piece, explains the file up to there.
+                // The reverse mapping: a chunk file that ends with this piece implies a file that
+                // ends with it.
                 let back = size_from_chunk(
                     &pattern, piece.component, piece.index,
                     piece.offset_in_chunk_file + piece.length,

@@ -1,9 +1,9 @@
-//! The cached map: the last cluster map that a service got, so that it can start while management
-//! is down.
+//! The cached map: the last cluster map that a service received. With the cached map, the service
+//! can start while management is down.
 //!
-//! It is the file `kept-map` in a service's own directory, a sealed record ([`crate::sealed`]).
-//! `docs/format/cached-map.md` states when it is written and when it may be trusted. `skep-service`
-//! uses it.
+//! The map is in the file `kept-map` of the service's own directory, as a sealed record
+//! ([`crate::sealed`]). `docs/format/cached-map.md` states when the file is written and when it may
+//! be trusted. `skep-service` reads and writes it.
 
 use crate::sealed;
 use skep_types::codec::record;
@@ -13,25 +13,26 @@ const MAGIC: [u8; 8] = *b"SKEPKMAP";
 const VERSION: u16 = 1;
 
 record! {
-    /// A cluster map and the node that stored it.
+    /// A cluster map and the identity of the node that stored it.
     pub struct CachedMap {
-        /// Random number from the initialisation of the node that stored it.
+        /// Random number drawn when that node was initialised.
         pub node_uuid: u128,
-        /// The map. Its reachabilities and capacities may be older than its version.
+        /// The cluster map. Its reachability and capacities may be older than its version.
         pub map: ClusterMap,
     }
 }
 
 impl CachedMap {
-    /// The bytes of the file.
+    /// Encodes the content of the file.
     pub fn to_file(&self) -> Vec<u8> {
         sealed::seal(MAGIC, VERSION, self)
     }
 
-    /// Reads the bytes of the file.
+    /// Decodes the content of the file.
     ///
     /// # Errors
-    /// `Corrupt` or `Unsupported` if they are not a cached map of this version.
+    /// - `Corrupt` if the bytes are not a valid cached map.
+    /// - `Unsupported` if the cached map has a different version.
     pub fn from_file(bytes: &[u8]) -> Result<Self> {
         sealed::open(MAGIC, VERSION, bytes)
     }

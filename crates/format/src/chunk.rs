@@ -1,10 +1,10 @@
-//! Chunk files and the other records of a storage target: region pages, the dirty log, the target's
-//! state.
+//! Chunk files and the other records of a storage target: region pages, the dirty log, and the
+//! state of the target.
 //!
-//! `docs/format/chunk-file.md` draws the bytes and states the crash rule.
-//! `docs/design/0003-chunk-store.md` gives the reasons. Owns the arithmetic between offsets in a
-//! chunk file that clients use (*logical*) and offsets in the file on disk (*physical*). Does not
-//! own when a record is written or trusted.
+//! `docs/format/chunk-file.md` shows the layout and states the crash rule.
+//! `docs/design/0003-chunk-store.md` gives the reasons. Owns the conversion between *logical*
+//! offsets in a chunk file, which clients use, and *physical* offsets in the file on disk. Does not
+//! own the rules when a record is written and when it may be trusted.
 
 mod dirty_log;
 mod target_state;
@@ -18,18 +18,18 @@ use skep_types::{
 };
 use std::ops::Range;
 
-/// Bytes of a region page.
+/// Length of a region page in bytes.
 pub const PAGE_BYTES: u64 = 4096;
-/// Bytes of data that one region page describes.
+/// Number of data bytes that one region page describes.
 pub const REGION_BYTES: u64 = 2 << 20;
-/// Distance between the starts of two regions in the file on disk.
+/// Distance between the starts of consecutive regions in the file on disk, in bytes.
 pub const REGION_STRIDE: u64 = PAGE_BYTES + REGION_BYTES;
-/// Checksums in a region page.
+/// Number of checksums in a region page.
 pub const GRANULES: usize = (REGION_BYTES / GRANULE_BYTES) as usize;
-/// Longest chunk file: its last byte has a physical offset below 2^63.
+/// Maximum size of a chunk file, so that all physical offsets are below 2^63.
 pub const MAX_CHUNK_FILE_BYTES: u64 = (i64::MAX as u64 / REGION_STRIDE) * REGION_BYTES;
-/// CRC-32C of a granule of zeros. Stored checksums are XORed with it, so that the zeros of a hole
-/// that covers page and data are valid checksums of its data.
+/// CRC-32C of a granule of zeros. Stored checksums are XORed with this value. If a hole covers both
+/// page and data, the zeros in the page are therefore valid checksums of the zeros in the data.
 pub const ZERO_GRANULE_CRC: u32 = 0x98F9_4189;
 
 const MAGIC: [u8; 8] = *b"SKEPRGN\0";
@@ -40,35 +40,36 @@ const CHECKSUMS_AT: usize = 1024;
 const PAGE_CRC_AT: usize = PAGE_BYTES as usize - 4;
 const FLAG_SYNCED: u8 = 1;
 
-/// Returns the offset of a region's page in the file on disk.
+/// Returns the physical offset of a region's page.
 pub fn page_offset(region: u64) -> u64 {
     region * REGION_STRIDE
 }
 
-/// Returns the region of a logical offset.
+/// Returns the index of the region that contains a logical offset.
 pub fn region_of(offset: u64) -> u64 {
     offset / REGION_BYTES
 }
 
-/// Returns the offset in the file on disk for a logical offset.
+/// Converts a logical offset to a physical offset.
 pub fn physical_offset(offset: u64) -> u64 {
     (offset / REGION_BYTES) * REGION_STRIDE + PAGE_BYTES + offset % REGION_BYTES
 }
 
-/// Returns the length of the file on disk for a logical size. An empty chunk file keeps its first
-/// page, with its identity.
+/// Returns the length of the file on disk for a logical size. The file of an empty chunk file has
+/// one page, which contains its identity.
 pub fn physical_length(size: u64) -> u64 {
     if size == 0 { PAGE_BYTES } else { physical_offset(size - 1) + 1 }
 }
 
-/// Returns the logical size for a length of the file on disk. A length that ends within a page,
-/// which only a crash leaves behind, counts as if the page did not exist: hence the saturation.
+/// Returns the logical size for a length of the file on disk. Only a crash leaves a length that
+/// ends within a page. The subtraction saturates, so such a page counts as missing.
 pub fn logical_size(physical: u64) -> u64 {
     (physical / REGION_STRIDE) * REGION_BYTES
         + (physical % REGION_STRIDE).saturating_sub(PAGE_BYTES)
 }
 
-/// Splits a logical range at the borders of regions. Returns regions and logical ranges in order.
+/// Splits a logical range at region boundaries. Returns the index and the logical range of each
+/// piece, in ascending order.
 pub fn region_pieces(range: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
     let mut at = range.start;
     std::iter::from_fn(move || {
@@ -82,8 +83,8 @@ pub fn region_pieces(range: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>
     })
 }
 
-/// Returns the checksum of a granule as a region page stores it. `bytes` has at most
-/// [`GRANULE_BYTES`]. Missing bytes count as zeros.
+/// Returns the checksum of a granule in the form in which region pages store it. `bytes` must have
+/// at most [`GRANULE_BYTES`]; missing bytes count as zeros.
 pub fn granule_checksum(bytes: &[u8]) -> u32 {
     const WHOLE: usize = GRANULE_BYTES as usize;
     if bytes.len() == WHOLE {
@@ -95,57 +96,59 @@ pub fn granule_checksum(bytes: &[u8]) -> u32 {
 }
 
 record! {
-    /// Identity of a region and its chunk file in a region page. It never changes.
+    /// Identity of a region and of its chunk file, stored in the region page. The identity never
+    /// changes.
     #[derive(Copy)]
     pub struct RegionIdentity {
         /// The file system.
         pub cluster: ClusterId,
-        /// The target.
+        /// The target that stores the chunk file.
         pub target: TargetId,
         /// The chunk file.
         pub key: ChunkFileKey,
         /// Index of the region in the chunk file.
         pub region: u64,
-        /// Chunk size of the stripe's component.
+        /// Chunk size of the component, in bytes.
         pub chunk_bytes: u64,
-        /// Groups in the stripe's component.
+        /// Number of groups of the component.
         pub width: u16,
-        /// First byte of the stripe's component in the file.
+        /// File offset at which the component starts.
         pub component_start: u64,
     }
 }
 
-/// First sector of a region page: its identity, and how far readers may trust its checksums.
+/// The first sector of a region page: the identity of the region, and how far readers may trust the
+/// checksums of the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegionHeader {
-    /// Whose region it is.
+    /// The region and the chunk file to which the page belongs.
     pub identity: RegionIdentity,
-    /// Whether data and checksums were on the device when this was written, so that a mismatch is
-    /// damage even after a crash, unless the dirty log names the region.
+    /// Whether data and checksums were on the device when this header was written. If set, a
+    /// checksum mismatch is damage, even after a crash, unless the dirty log lists the region.
     pub synced: bool,
-    /// The target's start in which the page was last written.
+    /// Number of the target's start during which the page was last written.
     pub start: u64,
-    /// Epoch of the last write; zero while groups have one member.
+    /// Epoch of the group at the last write. Zero as long as groups have only one member.
     pub epoch: Epoch,
-    /// Sequence number of the last write in its group; zero while groups have one member.
+    /// Sequence number of the last write in its group. Zero as long as groups have only one member.
     pub lsn: Lsn,
 }
 
-/// A page on disk, as far as it can be believed.
+/// Result of reading a region page: its valid parts.
 #[derive(Debug)]
 pub enum FoundPage {
-    /// All zeros: never written, or lost with the power.
+    /// The page contains only zeros: it was never written, or a power loss destroyed it.
     Blank,
-    /// Header and checksums are as they were written.
+    /// Header and checksums are valid.
     Whole(RegionHeader, Box<[u32; GRANULES]>),
-    /// The header is as it was written, the rest is not: torn by a power loss, or damaged.
+    /// Only the header is valid. The rest was torn by a power loss, or is damaged.
     Torn(RegionHeader),
-    /// The header is damaged. A sector is never torn, so no crash explains it.
+    /// The header is damaged. No crash can cause this, because sector writes are atomic.
     Damaged(String),
 }
 
 impl RegionHeader {
-    /// Bytes that never change: they are under the page's checksum too.
+    /// Returns the bytes of the header that never change. The checksum of the page covers them too.
     fn fixed_part(&self) -> Vec<u8> {
         let mut w = Writer::over(Vec::with_capacity(SECTOR_BYTES));
         w.raw(&MAGIC);
@@ -154,7 +157,7 @@ impl RegionHeader {
         w.finish()
     }
 
-    /// The bytes of the page.
+    /// Encodes a region page from this header and `checksums`.
     pub fn to_page(&self, checksums: &[u32; GRANULES]) -> [u8; PAGE_BYTES as usize] {
         let mut page = [0; PAGE_BYTES as usize];
         let fixed = self.fixed_part();
@@ -208,8 +211,8 @@ impl RegionHeader {
     }
 }
 
-/// Returns the checksum of a page. It also covers the identity, so that checksums of another region
-/// that were written here by mistake are invalid.
+/// Returns the checksum of a page. It also covers the identity of the region, so that checksums
+/// that were written to the wrong region are invalid.
 fn page_crc(page: &[u8], fixed_bytes: usize) -> u32 {
     let mut covered = Vec::with_capacity(PAGE_BYTES as usize);
     covered.extend_from_slice(&page[..fixed_bytes]);
@@ -217,11 +220,11 @@ fn page_crc(page: &[u8], fixed_bytes: usize) -> u32 {
     crc32c(&covered)
 }
 
-/// Reads a region page. Never fails: the result includes damage, because the crash rule decides how
-/// to handle it.
+/// Decodes a region page. Never fails: the result describes damage, because the crash rule
+/// determines how to handle it.
 ///
 /// # Panics
-/// If `page` is not [`PAGE_BYTES`] long.
+/// Panics if `page` is not exactly [`PAGE_BYTES`] long.
 pub fn read_page(page: &[u8]) -> FoundPage {
     assert_eq!(page.len() as u64, PAGE_BYTES, "a whole page");
     if page.iter().all(|byte| *byte == 0) {

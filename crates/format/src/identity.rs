@@ -1,7 +1,7 @@
-//! The identity record: the cluster, node and target to which a directory belongs.
+//! The identity record: the cluster, node and target to which a directory of a service belongs.
 //!
-//! It is the file `skep-identity` in each directory of a service, a sealed record
-//! ([`crate::sealed`]). `skep-store` writes and checks it.
+//! Each such directory has this record in the file `skep-identity`, as a sealed record
+//! ([`crate::sealed`]). `skep-store` writes and checks the file.
 
 use crate::sealed;
 use skep_types::codec::record;
@@ -11,13 +11,13 @@ const MAGIC: [u8; 8] = *b"SKEPIDNT";
 const VERSION: u16 = 1;
 
 skep_types::byte_enum! {
-    /// Kind of a directory.
+    /// Kind of a directory, by its content.
     pub enum DirectoryKind {
-        /// The directory of management.
+        /// Management's state.
         Management = 1,
-        /// The directory of a metadata service, with its node identity and its key to the cluster.
+        /// The node identity of a metadata service and its key to the cluster.
         MetadataNode = 2,
-        /// The directory of a storage service, with its node identity and its key to the cluster.
+        /// The node identity of a storage service and its key to the cluster.
         StorageNode = 3,
         /// A metadata target.
         MetadataTarget = 4,
@@ -40,34 +40,36 @@ impl std::fmt::Display for DirectoryKind {
 
 record! {
     /// Identity of a directory. Cluster, kind and uuids never change. The ids are zero until
-    /// management gives them at the first registration.
+    /// management assigns them at the first registration.
     #[derive(Copy)]
     pub struct Identity {
         /// Kind of the directory.
         pub kind: DirectoryKind,
         /// The file system.
         pub cluster: ClusterId,
-        /// Random number from the initialisation of the node.
+        /// Random number drawn when the node was initialised.
         pub node_uuid: u128,
-        /// The node. Zero before the first registration.
+        /// Node id. Zero before the first registration.
         pub node: NodeId,
-        /// Random number from the initialisation of the target. Zero for other directories.
+        /// Random number drawn when the target was initialised. Zero if the directory is not a
+        /// target.
         pub target_uuid: u128,
-        /// The target. Zero before the first registration, and for other directories.
+        /// Target id. Zero before the first registration, and if the directory is not a target.
         pub target: TargetId,
     }
 }
 
 impl Identity {
-    /// The bytes of the file.
+    /// Encodes the content of the file.
     pub fn to_file(&self) -> Vec<u8> {
         sealed::seal(MAGIC, VERSION, self)
     }
 
-    /// Reads the bytes of the file.
+    /// Decodes the content of the file.
     ///
     /// # Errors
-    /// `Corrupt` or `Unsupported` if they are not an identity record of this version.
+    /// - `Corrupt` if the bytes are not a valid identity record.
+    /// - `Unsupported` if the record has a different version.
     pub fn from_file(bytes: &[u8]) -> Result<Self> {
         sealed::open(MAGIC, VERSION, bytes)
     }

@@ -1,36 +1,39 @@
-//! Framing of a metadata target's log: segments of records, each written by one append.
+//! Framing of a log: segments of records. Each record is written by one append.
 //!
-//! Owns the bytes and the rule that distinguishes a torn tail from damage. Does not own files or
-//! the meaning of a record. `docs/format/metadata-log.md` draws it.
+//! Metadata targets and management use this framing. Owns the layout, and the rule that
+//! distinguishes a torn tail from damage. Does not own files or the meaning of a record.
+//! `docs/format/metadata-log.md` shows the layout.
 //!
 //! # Crash rule
-//! A record is valid if its checksum is right and its number follows that of the record before it.
-//! After a power loss any unsynced part may be missing, although later parts are present. Each
-//! record therefore has the number of the last record that was synced when it was written. A gap
-//! before that point is damage (an error); a gap after it is the end of the log.
+//! A record is valid if its checksum matches and its number follows the number of the previous
+//! record. After a power loss, any unsynced part may be missing, even if later parts are present.
+//! Each record therefore contains the number of the last record that was synced when it was
+//! written. A gap at or before the highest such number is damage, which is an error. A gap after
+//! that number is the end of the log.
 
 use skep_types::codec::{Codec, Reader, Writer, crc32c};
 use skep_types::{Error, ErrorCode, Lsn, Result, TargetId};
 
-/// Bytes before a record's payload.
+/// Number of bytes before the payload of a record.
 pub const RECORD_HEADER_BYTES: usize = 32;
-/// Longest payload. A writer never writes a longer one, because a reader takes its length for
-/// damage. Writers split their data into records far below it.
+/// Maximum length of a payload. Writers must not exceed it, because a reader takes a greater length
+/// for damage. Writers split their data into records far below this limit.
 pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 const MAGIC: u32 = u32::from_le_bytes(*b"SKLG");
 
 /// One record of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Its number.
+    /// Log sequence number of this record.
     pub lsn: Lsn,
-    /// The last record that was synced when this one was written.
+    /// Number of the last record that was synced when this record was written.
     pub synced: Lsn,
-    /// Its content.
+    /// Content of the record.
     pub payload: Vec<u8>,
 }
 
-/// Returns a checksum that covers the target too, so that a record of another target is invalid.
+/// Returns a checksum of `bytes` that also covers the target, so that records of a different target
+/// are invalid.
 fn checksum(target: TargetId, bytes: &[u8]) -> u32 {
     let mut w = Writer::over(Vec::with_capacity(8));
     target.encode(&mut w);
@@ -38,11 +41,12 @@ fn checksum(target: TargetId, bytes: &[u8]) -> u32 {
     crc32c(&w.finish())
 }
 
-/// Encodes a record: magic, checksum of the rest, length, zero, number, synced number, payload.
+/// Encodes a record: magic, checksum of everything after it, length, zero, number, synced number,
+/// payload.
 ///
 /// # Errors
-/// `TooLarge` if the payload is longer than [`MAX_PAYLOAD_BYTES`]: no reader would find the record
-/// or those after it.
+/// Returns `TooLarge` if the payload is longer than [`MAX_PAYLOAD_BYTES`]: no reader would find
+/// this record or the records after it.
 pub fn encode_record(target: TargetId, lsn: Lsn, synced: Lsn, payload: &[u8]) -> Result<Vec<u8>> {
     if payload.len() > MAX_PAYLOAD_BYTES {
         let what = format!(
@@ -65,7 +69,8 @@ pub fn encode_record(target: TargetId, lsn: Lsn, synced: Lsn, payload: &[u8]) ->
     Ok(bytes)
 }
 
-/// Reads the record at the start of `bytes`. `None` means that there is no complete, valid record.
+/// Decodes the record at the start of `bytes`, and returns it with its length. `None` means that
+/// `bytes` does not start with a complete, valid record.
 fn decode_record(target: TargetId, bytes: &[u8]) -> Option<(Record, usize)> {
     let mut r = Reader::new(bytes.get(..RECORD_HEADER_BYTES)?);
     let (magic, crc) = (u32::decode(&mut r).ok()?, u32::decode(&mut r).ok()?);
@@ -82,19 +87,21 @@ fn decode_record(target: TargetId, bytes: &[u8]) -> Option<(Record, usize)> {
     Some((Record { lsn, synced, payload: whole[RECORD_HEADER_BYTES..].to_vec() }, end))
 }
 
-/// The content of a segment.
+/// The valid records of a segment.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Scan {
-    /// Its records, in order.
+    /// The records in ascending order of their numbers.
     pub records: Vec<Record>,
-    /// End of the records, in bytes from the start. The caller truncates the segment there.
+    /// End of the last record, in bytes from the start of the segment. The caller must truncate the
+    /// segment to this length.
     pub end: usize,
 }
 
-/// Reads the records of a segment whose first is `first`.
+/// Reads the records of a segment. `first` is the number of its first record.
 ///
 /// # Errors
-/// `Corrupt` with the offset if a record is damaged that was synced, as later records prove.
+/// Returns `Corrupt` with the offset if a record is damaged although a later record shows that it
+/// was synced.
 pub fn scan(target: TargetId, first: Lsn, bytes: &[u8]) -> Result<Scan> {
     let mut records = Vec::new();
     let mut end = 0;
@@ -122,7 +129,7 @@ pub fn scan(target: TargetId, first: Lsn, bytes: &[u8]) -> Result<Scan> {
     Ok(Scan { records, end })
 }
 
-/// Returns the valid record after a gap that has the latest synced record.
+/// Of the valid records with a number from `next` on, returns the one with the highest `synced`.
 fn later_record(target: TargetId, next: Lsn, bytes: &[u8]) -> Option<Record> {
     let magic = MAGIC.to_le_bytes();
     let mut best: Option<Record> = None;

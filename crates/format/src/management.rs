@@ -1,7 +1,7 @@
-//! Management's records: the head of its command log, and the snapshot of its state.
+//! Records of management: the head of its command log, and the snapshot of its state.
 //!
-//! `docs/format/management.md` draws them and states when they are valid. [`crate::log`] frames the
-//! records of the log itself, under target zero.
+//! `docs/format/management.md` shows their layout and states when they are valid. The records of
+//! the log itself are framed by [`crate::log`], with target id zero.
 
 use crate::sealed;
 use skep_types::codec::{Bytes, record};
@@ -11,57 +11,59 @@ const LOG_MAGIC: [u8; 8] = *b"SKEPMLOG";
 const SNAPSHOT_MAGIC: [u8; 8] = *b"SKEPMSNP";
 const VERSION: u16 = 1;
 
-/// Bytes of the head at the start of the command log.
+/// Length of the head of the command log, in bytes.
 pub const LOG_HEAD_BYTES: usize = 16 + 24 + 4;
 
 record! {
-    /// Start of the file `log`. Management always replaces the whole file, so a damaged head is not
-    /// the result of a torn write.
+    /// Head of the file `log`. Management replaces the file only as a whole, so a damaged head is
+    /// never the result of a torn write.
     pub struct LogHead {
-        /// The cluster of the log.
+        /// The file system to which the log belongs.
         pub cluster: ClusterId,
-        /// Number of its first record.
+        /// Log sequence number of the first record in the file.
         pub first: Lsn,
     }
 }
 
 record! {
-    /// The file `snapshot`: the state after all commands up to one.
+    /// Content of the file `snapshot`: the state after the command `applied`.
     pub struct Snapshot {
-        /// The cluster of the state.
+        /// The file system to which the state belongs.
         pub cluster: ClusterId,
-        /// Number of the last command in it.
+        /// Log sequence number of the last command that is included in the state.
         pub applied: Lsn,
-        /// The state, encoded by the cluster's state machine.
+        /// The state, encoded by management's state machine.
         pub state: Bytes,
     }
 }
 
 impl LogHead {
-    /// The bytes at the start of the file.
+    /// Encodes the head for the start of the file.
     pub fn to_file(&self) -> Vec<u8> {
         sealed::seal(LOG_MAGIC, VERSION, self)
     }
 
-    /// Reads the first [`LOG_HEAD_BYTES`] bytes of the file.
+    /// Decodes the head from the first [`LOG_HEAD_BYTES`] bytes of the file.
     ///
     /// # Errors
-    /// `Corrupt` or `Unsupported` if they are not a head of this version.
+    /// - `Corrupt` if the bytes are not a valid head.
+    /// - `Unsupported` if the head has a different version.
     pub fn from_file(bytes: &[u8]) -> Result<Self> {
         sealed::open(LOG_MAGIC, VERSION, bytes)
     }
 }
 
 impl Snapshot {
-    /// The bytes of the file.
+    /// Encodes the content of the file.
     pub fn to_file(&self) -> Vec<u8> {
         sealed::seal(SNAPSHOT_MAGIC, VERSION, self)
     }
 
-    /// Reads the bytes of the file.
+    /// Decodes the content of the file.
     ///
     /// # Errors
-    /// `Corrupt` or `Unsupported` if they are not a snapshot of this version.
+    /// - `Corrupt` if the bytes are not a valid snapshot.
+    /// - `Unsupported` if the snapshot has a different version.
     pub fn from_file(bytes: &[u8]) -> Result<Self> {
         sealed::open(SNAPSHOT_MAGIC, VERSION, bytes)
     }

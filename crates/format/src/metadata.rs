@@ -1,7 +1,7 @@
-//! Keys and records of a metadata target's key-value store.
+//! Keys and records of the key-value store of a metadata target.
 //!
-//! Owns layout and order of keys, and the layout of the records. `docs/format/metadata-keys.md`
-//! explains each key. Does not own the log in which batches are stored ([`crate::log`]).
+//! Owns layout and order of the keys, and the layout of the records. `docs/format/metadata-keys.md`
+//! explains each key. Does not own the log that stores batches of changes ([`crate::log`]).
 
 mod cursors;
 mod keys;

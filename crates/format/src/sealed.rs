@@ -1,20 +1,21 @@
-//! The frame of records that are a file of their own: magic, version, length, body, checksum.
+//! Framing of records that each have their own file: magic, version, length, body, checksum.
 //!
-//! `docs/format/sealed.md` draws it. Each kind of record has its own magic, so that a reader
-//! refuses a file that was put in the place of another.
+//! `docs/format/sealed.md` shows the layout. Each kind of record has its own magic, so a reader
+//! refuses a file that was copied over a file of a different kind.
 
 use skep_types::codec::{Codec, Reader, Writer, crc32c};
 use skep_types::{Error, ErrorCode, Result};
 
-/// Bytes before the body.
+/// Number of bytes before the body.
 const HEAD_BYTES: usize = 16;
-/// Longest body: management's snapshot with a hundred thousand clients takes some 20 MiB.
+/// Maximum length of the body. Management's snapshot with a hundred thousand clients takes about 20
+/// MiB.
 pub const MAX_BODY_BYTES: usize = 64 << 20;
 
-/// Wraps a record.
+/// Encodes a record with its frame.
 ///
 /// # Panics
-/// If the record takes more than [`MAX_BODY_BYTES`].
+/// Panics if the encoded record is longer than [`MAX_BODY_BYTES`].
 pub fn seal(magic: [u8; 8], version: u16, body: &impl Codec) -> Vec<u8> {
     let body = body.to_bytes();
     assert!(body.len() <= MAX_BODY_BYTES, "sealed records are small");
@@ -30,10 +31,11 @@ pub fn seal(magic: [u8; 8], version: u16, body: &impl Codec) -> Vec<u8> {
     bytes
 }
 
-/// Unwraps a record of one known version.
+/// Decodes a framed record, which must have the given magic and version.
 ///
 /// # Errors
-/// `Corrupt` if the bytes are not such a record, `Unsupported` if they are one of another version.
+/// - `Corrupt` if the bytes are not a valid record of this kind.
+/// - `Unsupported` if the record has a different version.
 pub fn open<T: Codec>(magic: [u8; 8], version: u16, bytes: &[u8]) -> Result<T> {
     let corrupt = |what: String| Error::new(ErrorCode::Corrupt, what);
     let mut r = Reader::new(bytes);

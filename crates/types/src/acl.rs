@@ -1,50 +1,50 @@
-//! POSIX access control lists as in `acl(5)`, in Linux's layout as extended attributes
-//! (`include/uapi/linux/posix_acl_xattr.h`), and how `chmod` and inheritance change them.
+//! POSIX access control lists (`acl(5)`) in Linux's extended attribute layout
+//! (`include/uapi/linux/posix_acl_xattr.h`), and the effect of `chmod` and inheritance on them.
 //!
-//! Pure. Does not own the attributes of inodes in which lists are stored.
+//! Pure functions. Does not own the inode attributes that store the lists.
 
 use crate::codec::{Codec, Reader, Writer};
 use crate::{Error, ErrorCode, Result};
 
-/// The attribute with the list of permissions of an inode.
+/// Name of the extended attribute with the access control list of an inode.
 pub const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
-/// The attribute with the default list of a directory, which new entries inherit.
+/// Name of the extended attribute with the default list of a directory, which new entries inherit.
 pub const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
-/// Longest list in bytes: one page, the kernel's limit for FUSE file systems.
+/// Maximum length of an encoded list in bytes: one page, the kernel's limit for FUSE file systems.
 pub const MAX_ACL_BYTES: usize = 4096;
 
 const VERSION: u32 = 2;
-/// The id in entries without a user or group.
+/// Id in entries that need no user or group id (`ACL_UNDEFINED_ID`).
 const NOBODY: u32 = u32::MAX;
 
-/// The subject of an entry, in the order of the entries.
+/// The subject of an entry. The variants are in the order in which a list must have its entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AclTag {
-    /// The file's owner.
+    /// The owner of the file.
     Owner,
-    /// A user.
+    /// The user with this id.
     User(u32),
-    /// The file's group.
+    /// The group of the file.
     OwningGroup,
-    /// A group.
+    /// The group with this id.
     Group(u32),
-    /// Upper bound of the permissions of users, groups and the file's group.
+    /// Upper bound of the permissions of all `User`, `Group` and `OwningGroup` entries.
     Mask,
     /// All other users.
     Other,
 }
 
-/// An entry: the permissions of a subject.
+/// One entry of a list: the permissions of a subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AclEntry {
-    /// Its subject.
+    /// The subject of the entry.
     pub tag: AclTag,
     /// Read 4, write 2, execute 1.
     pub permissions: u32,
 }
 
-/// A valid list: the owner, users, the file's group, groups, a mask, others. The mask is mandatory
-/// if there are users or groups.
+/// A valid access control list: the owner, users, the file's group, groups, a mask, others, in that
+/// order. The mask is mandatory if there are `User` or `Group` entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acl {
     entries: Vec<AclEntry>,
@@ -58,9 +58,9 @@ impl Acl {
     /// Builds a list from its entries.
     ///
     /// # Errors
-    /// `InvalidArgument` if the list is not valid.
+    /// Returns `InvalidArgument` if the list is invalid.
     pub fn new(entries: Vec<AclEntry>) -> Result<Self> {
-        /// Position of an entry.
+        /// Returns the position of a subject in the order of entries.
         fn place(tag: AclTag) -> u32 {
             match tag {
                 AclTag::Owner => 0,
@@ -94,10 +94,11 @@ impl Acl {
         Ok(Self { entries })
     }
 
-    /// Reads a list from an extended attribute.
+    /// Decodes a list from the value of an extended attribute.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is malformed, `TooLarge` if it is too long.
+    /// - `InvalidArgument` if the value is malformed or the list is invalid.
+    /// - `TooLarge` if the value exceeds [`MAX_ACL_BYTES`].
     pub fn from_xattr(bytes: &[u8]) -> Result<Self> {
         if bytes.len() > MAX_ACL_BYTES {
             return Err(Error::new(ErrorCode::TooLarge, "access control list"));
@@ -126,7 +127,7 @@ impl Acl {
         Self::new(entries)
     }
 
-    /// Returns the list as an extended attribute.
+    /// Encodes the list as the value of an extended attribute.
     pub fn to_xattr(&self) -> Vec<u8> {
         let mut w = Writer::new();
         VERSION.encode(&mut w);
@@ -146,12 +147,13 @@ impl Acl {
         w.finish()
     }
 
-    /// Returns its entries.
+    /// Returns the entries in order.
     pub fn entries(&self) -> &[AclEntry] {
         &self.entries
     }
 
-    /// Returns the subject of the group bits of a mode: the mask if there is one, else the group.
+    /// Returns the subject to which the group bits of a mode belong: the mask if there is one, else
+    /// the file's group.
     fn group_class(&self) -> AclTag {
         match self.entries.iter().any(|it| it.tag == AclTag::Mask) {
             true => AclTag::Mask,
@@ -159,18 +161,18 @@ impl Acl {
         }
     }
 
-    /// Returns the nine permission bits of the mode.
+    /// Returns the nine permission bits of the mode that corresponds to the list.
     pub fn mode(&self) -> u32 {
         let of = |tag| self.entries.iter().find(|it| it.tag == tag).map_or(0, |it| it.permissions);
         of(AclTag::Owner) << 6 | of(self.group_class()) << 3 | of(AclTag::Other)
     }
 
-    /// Whether the list has the same content as its mode.
+    /// Whether the list contains nothing more than the nine permission bits of a mode.
     pub fn is_just_a_mode(&self) -> bool {
         self.entries.len() == 3
     }
 
-    /// Sets the nine permission bits of a mode, as `chmod` does.
+    /// Changes the list as `chmod` with the nine permission bits of `mode` does.
     pub fn set_mode(&mut self, mode: u32) {
         let group = self.group_class();
         for entry in &mut self.entries {
@@ -183,8 +185,8 @@ impl Acl {
         }
     }
 
-    /// Returns the list of a new file, if this is the default list of its directory. It allows no
-    /// more than `mode`.
+    /// Returns the access control list that a new file inherits if `self` is the default list of
+    /// its directory. The new list grants no more than `mode`.
     #[must_use]
     pub fn inherited(&self, mode: u32) -> Self {
         let mut new = self.clone();
@@ -310,7 +312,7 @@ mod tests {
             changed.set_mode(mode);
             prop_assert_eq!(changed.mode(), mode);
             prop_assert_eq!(inherited.mode(), mode & acl.mode());
-            // Nobody may do more than in the list that was handed down.
+            // The inherited list must not grant more to any subject than the default list.
             for (new, old) in inherited.entries().iter().zip(acl.entries()) {
                 prop_assert_eq!(new.tag, old.tag);
                 prop_assert_eq!(new.permissions & !old.permissions, 0);

@@ -1,11 +1,11 @@
-//! The attributes of an inode, as `stat` returns them, and the kinds of files.
+//! File attributes as returned by `stat`, and file kinds.
 
 use crate::byte_enum;
 use crate::codec::record;
 use crate::{InodeId, Timestamp};
 
 byte_enum! {
-    /// The kinds of files of POSIX.
+    /// The file types of POSIX.
     pub enum FileKind {
         /// Regular file.
         Regular = 1,
@@ -25,7 +25,7 @@ byte_enum! {
 }
 
 impl FileKind {
-    /// The kind as `S_IF...` bits of a mode.
+    /// Returns the `S_IF...` bits of the kind, as in `st_mode`.
     pub const fn mode_bits(self) -> u32 {
         match self {
             Self::Regular => 0o100_000,
@@ -38,7 +38,8 @@ impl FileKind {
         }
     }
 
-    /// The kind in the `S_IF...` bits of a mode; `None` for bits that name no kind.
+    /// Returns the kind that the `S_IF...` bits of `mode` stand for. `None` if they stand for no
+    /// kind.
     pub const fn from_mode(mode: u32) -> Option<Self> {
         Some(match mode & 0o170_000 {
             0o100_000 => Self::Regular,
@@ -54,53 +55,57 @@ impl FileKind {
 }
 
 record! {
-    /// The attributes of an inode, as `stat` returns them.
+    /// The attributes of an inode, as returned by `stat`.
     pub struct Attributes {
         /// The inode.
         pub inode: InodeId,
         /// Kind of file.
         pub kind: FileKind,
-        /// Permission bits with set-user-id, set-group-id and sticky (12 bits).
+        /// Permission bits including set-user-id, set-group-id and sticky (12 bits).
         pub permissions: u32,
-        /// Number of names (for a directory: 2 and one for each directory in it).
+        /// Number of hard links. For a directory: 2 plus the number of its subdirectories.
         pub links: u32,
-        /// Owner.
+        /// User id of the owner.
         pub uid: u32,
-        /// Group.
+        /// Group id.
         pub gid: u32,
-        /// Project, for quota. Zero means no project.
+        /// Project id for quota. Zero means no project.
         pub project: u32,
         /// Device number of a device file, as `major << 32 | minor`.
         pub device: u64,
-        /// Size in bytes; for a directory the number of entries.
+        /// Size in bytes. For a directory, the number of entries.
         pub size: u64,
-        /// Last access.
+        /// Time of the last access.
         pub accessed: Timestamp,
-        /// Last change of the data.
+        /// Time of the last change of the data.
         pub modified: Timestamp,
-        /// Last change of the attributes.
+        /// Time of the last change of the attributes.
         pub changed: Timestamp,
-        /// Creation.
+        /// Time of creation.
         pub created: Timestamp,
-        /// The metadata target raises it with each change of data or attributes.
+        /// Change counter. The metadata target raises it with each change of data or attributes.
         pub change_counter: u64,
-        /// The metadata target raises it with each truncation. It takes the largest size that
-        /// writers report within one generation.
+        /// Truncate generation. The metadata target raises it with each truncation, and ignores
+        /// sizes that writers report for an older generation. Within one generation the file size
+        /// is the largest reported size.
         pub truncate_generation: u64,
-        /// Whether a regular file may have holes. Its allocated size is then that of its chunk
-        /// files.
+        /// Whether a regular file may have holes. If set, its allocated size must be computed from
+        /// its chunk files.
         pub is_sparse: bool,
-        /// Whether it has `security.capability`. The kernel asks for that attribute before writes.
+        /// Whether the inode has the extended attribute `security.capability`. The kernel asks for
+        /// that attribute before writes.
         pub has_capability: bool,
-        /// Whether it has an access control list or a default access control list.
+        /// Whether the inode has an access control list or a default access control list.
         pub has_acl: bool,
-        /// Whether new entries of a directory inherit its project, and new directories this flag.
+        /// For a directory: whether new entries inherit its project. New subdirectories also
+        /// inherit this flag.
         pub hands_down_project: bool,
     }
 }
 
 impl Attributes {
-    /// Returns the attributes of an empty inode with one name that root creates at `time`.
+    /// Returns the attributes of an empty inode with one hard link, owned by root and created at
+    /// `time`.
     pub const fn new(inode: InodeId, kind: FileKind, permissions: u32, time: Timestamp) -> Self {
         Self {
             inode,
@@ -125,8 +130,9 @@ impl Attributes {
         }
     }
 
-    /// Returns the project of new entries of a directory. An inode must have the same project to
-    /// get another name there. `None` means that the directory does not hand its project down.
+    /// Returns the project that new entries of this directory inherit. `None` if the directory does
+    /// not hand down its project. Otherwise only inodes with the same project may be linked or
+    /// moved into the directory.
     pub fn handed_down_project(&self) -> Option<u32> {
         self.hands_down_project.then_some(self.project)
     }

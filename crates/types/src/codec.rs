@@ -1,56 +1,57 @@
-//! Bounds-checked little-endian reader and writer, the [`Codec`] trait of types with a layout in
-//! bytes, checksums, and the `record!` macro that gives a struct its layout.
+//! Binary encoding: a bounds-checked little-endian reader and writer, the [`Codec`] trait,
+//! checksums, and the `record!` macro, which derives the layout of a struct from its fields.
 //!
-//! Bytes from the network or the disk never panic here: they give `Corrupt` with the offset.
+//! Decoding never panics on bytes from the network or the disk. It returns `Corrupt` with the
+//! offset.
 
 use crate::error::{Error, ErrorCode, Result};
 
 pub use crate::{choice, record};
 
-/// CRC-32C (Castagnoli) of `bytes`.
+/// Returns the CRC-32C (Castagnoli) of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// Appends values to a byte vector.
+/// Encodes values into a growing byte vector.
 #[derive(Debug, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
 }
 
 impl Writer {
-    /// An empty writer.
+    /// Creates an empty writer.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A writer that appends to `bytes`.
+    /// Creates a writer that appends to `bytes`.
     pub fn over(bytes: Vec<u8>) -> Self {
         Self { bytes }
     }
 
-    /// Appends bytes as they are.
+    /// Appends bytes without a length before them.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Bytes written so far.
+    /// Returns the number of bytes in the vector.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether nothing was written yet.
+    /// Whether the vector is empty.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// The bytes.
+    /// Returns the vector.
     pub fn finish(self) -> Vec<u8> {
         self.bytes
     }
 }
 
-/// Reads values from a byte slice.
+/// Decodes values from a byte slice.
 #[derive(Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
@@ -58,15 +59,15 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// A reader at the start of `bytes`.
+    /// Creates a reader at the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
 
-    /// Takes the next `count` bytes.
+    /// Consumes the next `count` bytes.
     ///
     /// # Errors
-    /// `Corrupt` if fewer are left.
+    /// Returns `Corrupt` if fewer bytes are left.
     pub fn take(&mut self, count: usize) -> Result<&'a [u8]> {
         let left = self.bytes.len() - self.at;
         if count > left {
@@ -77,30 +78,30 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    /// Takes the next `N` bytes as an array.
+    /// Consumes the next `N` bytes as an array.
     ///
     /// # Errors
-    /// `Corrupt` if fewer are left.
+    /// Returns `Corrupt` if fewer bytes are left.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         let mut array = [0; N];
         array.copy_from_slice(self.take(N)?);
         Ok(array)
     }
 
-    /// Bytes not yet taken.
+    /// Returns the number of bytes not yet consumed.
     pub fn left(&self) -> usize {
         self.bytes.len() - self.at
     }
 
-    /// An error that names the current offset.
+    /// Returns a `Corrupt` error with the current offset and `what`.
     pub fn corrupt(&self, what: impl std::fmt::Display) -> Error {
         Error::new(ErrorCode::Corrupt, format!("at byte {}: {what}", self.at))
     }
 
-    /// Checks that all bytes were taken.
+    /// Checks that all bytes were consumed.
     ///
     /// # Errors
-    /// `Corrupt` if some are left.
+    /// Returns `Corrupt` if bytes are left.
     pub fn finish(self) -> Result<()> {
         match self.left() {
             0 => Ok(()),
@@ -109,31 +110,32 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A value with one fixed layout in bytes, the same on the wire and on disk.
+/// A type with a fixed binary layout, the same on the wire and on disk.
 pub trait Codec: Sized {
-    /// The layout in words, for the generated reference: `u32`, `u16 length, bytes`, ...
+    /// Description of the layout in the generated reference: `u32`, `u16 length, bytes`, ...
     const LAYOUT: &'static str;
 
-    /// Appends the value.
+    /// Appends the encoded value to `w`.
     fn encode(&self, w: &mut Writer);
 
-    /// Reads the value.
+    /// Decodes the next value of `r`.
     ///
     /// # Errors
-    /// `Corrupt` with the offset if the bytes are not such a value.
+    /// Returns `Corrupt` with the offset if the bytes do not encode a value of this type.
     fn decode(r: &mut Reader<'_>) -> Result<Self>;
 
-    /// The value's bytes.
+    /// Returns the encoded value.
     fn to_bytes(&self) -> Vec<u8> {
         let mut w = Writer::new();
         self.encode(&mut w);
         w.finish()
     }
 
-    /// The value that fills all of `bytes`.
+    /// Decodes a value that must fill all of `bytes`.
     ///
     /// # Errors
-    /// `Corrupt` if the bytes are not such a value, or more than one.
+    /// Returns `Corrupt` if the bytes do not encode a value of this type, or if bytes are left
+    /// after it.
     fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new(bytes);
         let value = Self::decode(&mut r)?;
@@ -171,7 +173,7 @@ impl Codec for bool {
     }
 }
 
-/// Bytes with a 32-bit length before them: names, values, link targets.
+/// Bytes preceded by their 32-bit length: names, attribute values, targets of symbolic links.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Bytes(pub Vec<u8>);
 
@@ -236,8 +238,8 @@ impl<T: Codec> Codec for Vec<T> {
     }
     fn decode(r: &mut Reader<'_>) -> Result<Self> {
         let count = u32::decode(r)? as usize;
-        // Each item takes at least one byte, so a larger count than the bytes left is invalid. This
-        // bounds the allocation by the size of the input.
+        // Each item takes at least one byte, so a count above the number of bytes left is invalid.
+        // The check bounds the allocation by the size of the input.
         if count > r.left() {
             return Err(r.corrupt(format_args!("{count} items announced, {} bytes left", r.left())));
         }
@@ -273,54 +275,54 @@ impl<A: Codec, B: Codec> Codec for (A, B) {
     }
 }
 
-/// One field of a record, for the generated reference.
+/// Description of one field of a record, for the generated reference.
 #[derive(Debug, Clone, Copy)]
 pub struct FieldDoc {
-    /// Name in the source.
+    /// Name of the field in the source.
     pub name: &'static str,
-    /// Type in the source.
+    /// Type of the field in the source.
     pub kind: &'static str,
-    /// Layout in bytes.
+    /// Layout of the field: [`Codec::LAYOUT`].
     pub layout: &'static str,
-    /// Doc comment.
+    /// Doc comment of the field.
     pub doc: &'static str,
 }
 
-/// A record that can describe itself, for the generated reference.
+/// A record with a description for the generated reference.
 pub trait Described {
     /// Name of the struct.
     const NAME: &'static str;
     /// Doc comment of the struct.
     const DOC: &'static str;
-    /// Fields in the order of their bytes.
+    /// Fields in the order of the encoding.
     const FIELDS: &'static [FieldDoc];
 }
 
-/// One variant of an enum, for the generated reference.
+/// Description of one enum variant, for the generated reference.
 #[derive(Debug, Clone, Copy)]
 pub struct VariantDoc {
-    /// The byte that stands for it.
+    /// The byte that encodes the variant.
     pub number: u8,
-    /// Name in the source.
+    /// Name of the variant in the source.
     pub name: &'static str,
-    /// Doc comment.
+    /// Doc comment of the variant.
     pub doc: &'static str,
-    /// Fields that follow the byte, in order.
+    /// Fields that follow the byte, in the order of the encoding.
     pub fields: &'static [FieldDoc],
 }
 
-/// An enum that can describe itself, for the generated reference.
+/// An enum with a description for the generated reference.
 pub trait DescribedEnum {
     /// Name of the enum.
     const NAME: &'static str;
     /// Doc comment of the enum.
     const DOC: &'static str;
-    /// Variants in the order of their numbers.
+    /// Variants in ascending order of their numbers.
     const VARIANTS: &'static [VariantDoc];
 }
 
-/// Defines a struct whose fields are laid out one after the other, in order, each by its own
-/// [`Codec`], with nothing between them.
+/// Defines a struct whose layout is its fields in declaration order, each encoded by its own
+/// [`Codec`], without padding.
 ///
 /// ```
 /// use skep_types::codec::{record, Codec};
@@ -336,7 +338,7 @@ pub trait DescribedEnum {
 /// assert_eq!(Point { x: 1, y: 2 }.to_bytes(), [1, 0, 2, 0, 0, 0]);
 /// ```
 /// expands to the struct with `Debug, Clone, PartialEq, Eq`, an `impl Codec` that encodes and
-/// decodes `x` then `y`, and an `impl Described` with names, layouts and comments.
+/// decodes `x`, then `y`, and an `impl Described` with names, layouts and doc comments.
 #[macro_export]
 macro_rules! record {
     (
@@ -373,7 +375,7 @@ macro_rules! record {
     };
 }
 
-/// Defines an enum without payload that is stored as one byte.
+/// Defines an enum without fields that is encoded as one byte.
 #[macro_export]
 macro_rules! byte_enum {
     (
@@ -414,8 +416,8 @@ macro_rules! byte_enum {
     };
 }
 
-/// Defines an enum whose variants may have named fields: one byte with the number of the variant,
-/// then its fields in order, each by its own [`Codec`].
+/// Defines an enum whose variants may have named fields. The layout is one byte with the number of
+/// the variant, then its fields in declaration order, each encoded by its own [`Codec`].
 ///
 /// ```
 /// use skep_types::codec::{choice, Codec};

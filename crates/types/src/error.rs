@@ -1,24 +1,24 @@
-//! The one closed set of error codes, and the error type that carries one with its context.
+//! The closed set of error codes, and the error type that combines a code with its context.
 //!
-//! A code is for machines: a new one is allowed only where a caller would act differently. The
-//! context is for people: it names the object and the way out. Numbers are never reused; they stand
-//! in `docs/protocol/errors.md`.
+//! Programs react to the code: a new code is allowed only if a caller reacts differently to it.
+//! People read the context: it names the object and, if possible, how to fix the problem. The
+//! numbers of codes are listed in `docs/protocol/errors.md` and are never reused.
 
 use std::fmt;
 
-/// Result with Skep's [`Error`].
+/// `std::result::Result` whose default error type is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Class of an error by the reaction of the caller.
+/// How a caller may react to an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryClass {
-    /// The answer is final.
+    /// Do not retry: the reply is final.
     Never,
-    /// The same target will answer later.
+    /// Retry at the same target later.
     SameTarget,
-    /// Ask management for a newer cluster map, then retry.
+    /// Get a newer cluster map from management, then retry.
     AfterRefresh,
-    /// Connect anew (perhaps to another member of the group), then retry.
+    /// Reconnect, perhaps to a different member of the group, then retry.
     AfterFailover,
 }
 
@@ -30,7 +30,8 @@ macro_rules! codes {
         pub enum ErrorCode { $($(#[doc = $doc])* $name = $number,)* }
 
         impl ErrorCode {
-            /// All codes with name, number, retry class and meaning, in the order of their numbers.
+            /// All codes with their name, retry class and meaning, in ascending order of their
+            /// numbers.
             pub const ALL: &'static [(ErrorCode, &'static str, RetryClass, &'static str)] = &[$((
                 ErrorCode::$name,
                 stringify!($name),
@@ -38,12 +39,13 @@ macro_rules! codes {
                 concat!($($doc),*),
             ),)*];
 
-            /// The code of a number. `None` means that this version has no such code.
+            /// Returns the code with this number. `None` means that this version of the program
+            /// does not know it.
             pub fn from_number(number: u16) -> Option<Self> {
                 match number { $($number => Some(Self::$name),)* _ => None }
             }
 
-            /// Its retry class.
+            /// Returns how a caller may react to the code.
             pub fn retry_class(self) -> RetryClass {
                 match self { $(Self::$name => RetryClass::$class,)* }
             }
@@ -52,81 +54,84 @@ macro_rules! codes {
 }
 
 codes! {
-    /// The entry or inode doesn't exist.
+    /// The entry or inode does not exist.
     NotFound = 1, Never;
-    /// An entry of that name exists.
+    /// An entry with that name exists already.
     Exists = 2, Never;
-    /// A directory was needed.
+    /// The inode is not a directory, and the operation needs one.
     NotDirectory = 3, Never;
-    /// The operation isn't for directories.
+    /// The inode is a directory, and the operation does not work on directories.
     IsDirectory = 4, Never;
-    /// The directory isn't empty.
+    /// The directory is not empty.
     NotEmpty = 5, Never;
-    /// The caller may not do this to the object.
+    /// The caller does not have the permission for the operation on this object.
     PermissionDenied = 6, Never;
-    /// The operation isn't permitted on such an object.
+    /// The operation is not permitted on this kind of object.
     NotPermitted = 7, Never;
-    /// An argument is out of its range or contradicts another.
+    /// An argument is out of range or contradicts another argument.
     InvalidArgument = 8, Never;
     /// The name is longer than 255 bytes.
     NameTooLong = 9, Never;
-    /// The inode has as many hard links as it can have.
+    /// The inode has the maximum number of hard links.
     TooManyLinks = 10, Never;
     /// No space is left on the target.
     NoSpace = 11, Never;
-    /// A quota is used up.
+    /// The operation would exceed a quota.
     QuotaExceeded = 12, Never;
-    /// The range ends beyond the longest file.
+    /// The range ends beyond the maximum file size.
     FileTooLarge = 13, Never;
-    /// The attribute doesn't exist.
+    /// The extended attribute does not exist.
     NoAttribute = 14, Never;
-    /// The value doesn't fit into the space that the caller gave, or that an inode has.
+    /// The value does not fit into the caller's buffer or exceeds a limit of the inode.
     TooLarge = 15, Never;
-    /// The object was removed, or the handle belongs to an ended session.
+    /// The object was removed, or the handle belongs to a session that has ended.
     Stale = 16, Never;
-    /// Stored data contradicts its checksum or its format.
+    /// Stored data does not match its checksum or its format.
     Corrupt = 17, Never;
     /// The device failed; the target refuses writes until it is restarted.
     DeviceFailed = 18, Never;
-    /// The operation or message isn't known here.
+    /// The receiver does not know the operation or message.
     Unsupported = 19, Never;
-    /// The peer broke the protocol.
+    /// The peer violated the protocol.
     Protocol = 20, Never;
-    /// Peer or token isn't of this cluster.
+    /// The peer or the join token belongs to a different cluster.
     AuthenticationFailed = 21, Never;
-    /// No protocol version that both sides speak.
+    /// The two sides have no protocol version in common.
     VersionMismatch = 22, Never;
-    /// The request names a target, group or shard that isn't served here, or an older map or epoch.
+    /// The receiver does not serve the target, group or shard of the request, or the request is
+    /// based on an older cluster map or group epoch.
     StaleMap = 23, AfterRefresh;
-    /// The session is unknown here or its lease ran out; it has to be opened anew.
+    /// The target does not know the session, or its lease has expired. The client must open a new
+    /// session.
     StaleSession = 24, Never;
-    /// A resource is in use by another operation for a moment.
+    /// Another operation uses the resource at the moment.
     Busy = 25, SameTarget;
     /// The target is starting, recovering or stopping.
     NotReady = 26, AfterFailover;
     /// The connection was lost or refused.
     Disconnected = 27, AfterFailover;
-    /// The time that the caller gave has run out.
+    /// The caller's deadline has passed.
     TimedOut = 28, Never;
-    /// The caller was interrupted.
+    /// A signal interrupted the caller.
     Interrupted = 29, Never;
-    /// The local operating system refused something.
+    /// The local operating system returned an error.
     Io = 30, Never;
-    /// A limit of the receiver was reached.
+    /// The receiver has reached one of its limits.
     LimitReached = 31, SameTarget;
     /// The two paths are on different file systems or pools.
     CrossDevice = 32, Never;
     /// The file system or the target is read-only.
     ReadOnly = 33, Never;
-    /// A rename would make a directory its own descendant, or the directory is in use.
+    /// A rename would make a directory its own descendant, or the object is in use.
     InUse = 34, Never;
-    /// Settings are wrong; the context lists each problem.
+    /// The settings are invalid. The context lists each problem.
     Configuration = 35, Never;
-    /// Whoever waits for this lock would wait for himself in the end.
+    /// Waiting for this lock would close a deadlock cycle.
     Deadlock = 36, Never;
-    /// No more locks, or no more that wait for locks, can be kept.
+    /// The maximum number of locks, or of waits for locks, is reached.
     TooManyLocks = 37, Never;
-    /// The client was out of touch for longer than its lease, and others may have what it had.
+    /// The client did not renew its lease in time. Other clients may hold its locks and may have
+    /// changed its files since.
     Evicted = 40, Never;
 }
 
@@ -136,9 +141,10 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// An error: the code for machines, the context for people.
+/// An error: a code for programs and a context for people.
 ///
-/// Boxed inside, so that a `Result` of a hot path stays two words.
+/// The content is boxed, so that a `Result` with a small value takes at most two words on hot
+/// paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error(Box<Inner>);
 
@@ -149,23 +155,23 @@ struct Inner {
 }
 
 impl Error {
-    /// An error with its context: a sentence that names the object and, where there is one, the way
-    /// out.
+    /// Creates an error. The context is a sentence that names the object and, if possible, how to
+    /// fix the problem.
     pub fn new(code: ErrorCode, context: impl Into<String>) -> Self {
         Self(Box::new(Inner { code, context: context.into() }))
     }
 
-    /// The code.
+    /// Returns the code.
     pub fn code(&self) -> ErrorCode {
         self.0.code
     }
 
-    /// The context. Empty if the code is enough.
+    /// Returns the context. Empty if the code alone is clear enough.
     pub fn context(&self) -> &str {
         &self.0.context
     }
 
-    /// Returns the same error with `outer` before its context: "target t7: chunk file 2A-1F: ...".
+    /// Prepends `outer` to the context: "target t7: chunk file 2A-1F: ...".
     #[must_use]
     pub fn within(mut self, outer: impl fmt::Display) -> Self {
         self.0.context = if self.0.context.is_empty() {
@@ -184,13 +190,14 @@ impl From<ErrorCode> for Error {
 }
 
 impl From<std::io::Error> for Error {
-    /// Maps errors to which callers react, such as `ENOSPC` and `EFBIG`, to their codes. All others
-    /// become `Io`.
+    /// Maps the errors to which callers react, such as `ENOSPC` and `EFBIG`, to their own codes.
+    /// All other errors become `Io`.
     fn from(error: std::io::Error) -> Self {
         let code = match error.kind() {
             std::io::ErrorKind::StorageFull => ErrorCode::NoSpace,
             std::io::ErrorKind::QuotaExceeded => ErrorCode::QuotaExceeded,
-            // The file would exceed the limit of the file system: 16 TiB on ext4.
+            // `EFBIG`: the file would exceed the maximum file size of the local file system, 16 TiB
+            // on ext4.
             std::io::ErrorKind::FileTooLarge => ErrorCode::FileTooLarge,
             std::io::ErrorKind::ReadOnlyFilesystem => ErrorCode::ReadOnly,
             _ => ErrorCode::Io,

@@ -1,4 +1,4 @@
-//! Typed ids. Private fields, no arithmetic, `Display` with a letter prefix.
+//! Typed ids: private fields, no arithmetic, `Display` with a letter prefix.
 
 use crate::codec::{Codec, Reader, Writer};
 use crate::error::Result;
@@ -11,12 +11,12 @@ macro_rules! id {
         pub struct $name($raw);
 
         impl $name {
-            /// Wraps the raw number, as read from the wire, the disk or a command line.
+            /// Wraps a raw number from the wire, the disk or a command line.
             pub const fn new(raw: $raw) -> Self {
                 Self(raw)
             }
 
-            /// The raw number.
+            /// Returns the raw number.
             pub const fn raw(self) -> $raw {
                 self.0
             }
@@ -40,63 +40,63 @@ macro_rules! id {
     };
 }
 
-id!(/// One running service instance or client. Given by management, never used again.
+id!(/// A running server or a client. Management assigns node ids and never reuses them.
     NodeId(u32), "n");
-id!(/// One directory tree on one node that stores data. Given by management, never used again.
-    /// Zero: none.
+id!(/// A directory tree on one node that stores data. Management assigns target ids and never
+    /// reuses them. Zero means no target.
     TargetId(u32), "t");
 id!(/// An ordered list of targets that store the same data. Zero means no group.
     GroupId(u32), "g");
 id!(/// One of the 65,536 virtual shards of the namespace.
     ShardId(u16), "s");
-id!(/// A session of a client node at metadata targets, with its open files, slots and lease.
+id!(/// A client session at metadata targets: its open files, slots and lease.
     SessionId(u64), "c");
-id!(/// Version of the cluster map; each change raises it by one.
+id!(/// Version of the cluster map. Each change of the map raises the version.
     MapVersion(u64), "v");
-id!(/// Counts the changes of a group's membership; messages of an older epoch are refused.
+id!(/// Version of a group's membership. Receivers refuse messages of an older epoch.
     Epoch(u64), "e");
-id!(/// Log sequence number of one target's log; starts at 1, zero means "before the first".
+id!(/// Log sequence number in the log of one target, from 1. Zero means before the first record.
     Lsn(u64), "lsn");
-id!(/// Changes whenever writes that were acknowledged but not synced may have been lost: a random
-    /// number drawn at each start of a storage target whose host was booted since its last start.
+id!(/// Random number that changes whenever acknowledged but unsynced writes may have been lost. A
+    /// storage target draws it at its start, for example after a power loss of its host.
     HostIncarnation(u64), "i");
 
-/// An inode: virtual shard (upper 16 bits) and a number within it (48 bits) that is never used
-/// again.
+/// An inode: a virtual shard (upper 16 bits) and a number within that shard (lower 48 bits).
+/// Numbers are never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InodeId(u64);
 
 impl InodeId {
-    /// The root directory: number 1 in shard 0.
+    /// The root directory: inode number 1 in shard 0.
     pub const ROOT: Self = Self(1);
-    /// Highest number within a shard.
+    /// Highest inode number within a shard.
     pub const MAX_NUMBER: u64 = (1 << 48) - 1;
 
-    /// Joins a shard and a number within it.
+    /// Combines a shard and an inode number within that shard.
     ///
     /// # Panics
-    /// If `number` is zero or exceeds [`Self::MAX_NUMBER`].
+    /// Panics if `number` is zero or exceeds [`Self::MAX_NUMBER`].
     pub const fn from_parts(shard: ShardId, number: u64) -> Self {
         assert!(number > 0 && number <= Self::MAX_NUMBER, "inode number out of its 48 bits");
         Self((shard.raw() as u64) << 48 | number)
     }
 
-    /// Wraps the 64 bits as the kernel, the wire or the disk gives them.
+    /// Wraps 64 bits from the kernel, the wire or the disk.
     pub const fn new(raw: u64) -> Self {
         Self(raw)
     }
 
-    /// All 64 bits.
+    /// Returns all 64 bits.
     pub const fn raw(self) -> u64 {
         self.0
     }
 
-    /// The virtual shard in which the inode lives.
+    /// Returns the virtual shard to which the inode belongs.
     pub const fn shard(self) -> ShardId {
         ShardId::new((self.0 >> 48) as u16)
     }
 
-    /// The number within the shard.
+    /// Returns the inode number within the shard.
     pub const fn number(self) -> u64 {
         self.0 & Self::MAX_NUMBER
     }
@@ -134,7 +134,7 @@ impl Codec for InodeId {
     }
 }
 
-/// Identity of a whole file system, drawn at random when management is initialised.
+/// Identity of a file system: 16 random bytes, drawn when management is initialised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterId([u8; 16]);
 
@@ -144,7 +144,7 @@ impl ClusterId {
         Self(raw)
     }
 
-    /// The 16 bytes.
+    /// Returns the 16 bytes.
     pub const fn raw(self) -> [u8; 16] {
         self.0
     }

@@ -1,9 +1,8 @@
-//! The nouns of Skep: typed ids, units, states, stripe patterns, attributes, the cluster map, error
-//! codes, and the byte codec that wire messages and disk records share.
+//! The basic data types of Skep: typed ids, sizes, stripe patterns, attributes, the cluster map,
+//! error codes, and the binary codec that wire messages and disk records share.
 //!
-//! Owns the data types and their layout in bytes. Pure: no I/O, no clock, no threads. Does not own
-//! behaviour: messages are in `skep-wire`, disk records in `skep-format`, decisions in
-//! `skep-cluster`.
+//! Owns the data types and their binary layout. Pure: no I/O, no clock, no threads. Does not own
+//! messages (`skep-wire`), disk records (`skep-format`) or decisions (`skep-cluster`).
 
 mod acl;
 pub mod attributes;
@@ -32,11 +31,11 @@ pub use time::Timestamp;
 
 /// Number of virtual shards into which every namespace is divided (`docs/glossary.md`).
 pub const SHARD_COUNT: u32 = 65_536;
-/// Bytes under one checksum, on the wire and on disk.
+/// Number of bytes covered by one checksum, on the wire and on disk.
 pub const GRANULE_BYTES: u64 = 4096;
-/// Longest file: 2^63 - 1 bytes, the limit of `off_t`.
+/// Maximum size of a file: 2^63 - 1 bytes, the limit of `off_t`.
 pub const MAX_FILE_BYTES: u64 = i64::MAX as u64;
-/// Longest name of an entry in bytes, as in every Linux file system.
+/// Maximum length of an entry name in bytes: `NAME_MAX` of Linux.
 pub const MAX_NAME_BYTES: usize = 255;
 
 const _: () = assert!(usize::BITS == 64, "Skep is built for 64-bit machines only");

@@ -1,7 +1,7 @@
-//! The cluster map: nodes, targets, groups, shards and settings. Management owns it; servers and
-//! clients cache it.
+//! The cluster map: nodes, targets, groups, shards and settings. Management owns the map; servers
+//! and clients cache it.
 //!
-//! Data only. The state machine in `skep-cluster` changes it.
+//! Data types only: the state machine in `skep-cluster` changes the map.
 
 use crate::byte_enum;
 use crate::codec::record;
@@ -10,9 +10,9 @@ use crate::{ClusterId, Epoch, GroupId, MapVersion, NodeId, ShardId, TargetId};
 use std::collections::BTreeMap;
 
 byte_enum! {
-    /// Kind of a node.
+    /// Role of a node.
     pub enum NodeKind {
-        /// Authority for the cluster map.
+        /// Owns the cluster map.
         Management = 1,
         /// Serves the namespace.
         Metadata = 2,
@@ -24,9 +24,9 @@ byte_enum! {
 }
 
 byte_enum! {
-    /// Kind of a target.
+    /// Kind of a target, by the data that it stores.
     pub enum TargetKind {
-        /// Part of the namespace.
+        /// A part of the namespace.
         Metadata = 1,
         /// Chunk files.
         Storage = 2,
@@ -34,76 +34,77 @@ byte_enum! {
 }
 
 byte_enum! {
-    /// Reachability of a node or target, which management derives from heartbeats.
+    /// Reachability of a node or target. Management derives it from heartbeats.
     pub enum Reachability {
-        /// Heartbeats arrive.
+        /// The last heartbeat is less than one lease old.
         Online = 1,
-        /// No heartbeat arrived for one lease.
+        /// No heartbeat for at least one lease, or none yet since management started.
         ProbablyOffline = 2,
-        /// No heartbeat arrived for three leases.
+        /// No heartbeat for at least three leases, or the server has shut down cleanly.
         Offline = 3,
     }
 }
 
 byte_enum! {
-    /// Consistency of a target's data.
+    /// Whether the data of a target can be trusted.
     pub enum Consistency {
-        /// All data are valid.
+        /// All data is valid.
         Good = 1,
-        /// The target must catch up from another member.
+        /// The target lacks data and needs a resync from another member of its group.
         NeedsResync = 2,
-        /// The target must not serve.
+        /// The data is invalid. The target must not serve.
         Bad = 3,
     }
 }
 
 byte_enum! {
-    /// Class of a target by its free space and free inodes.
+    /// Class of a target by its free space and free inodes. New files use targets of a better class
+    /// first.
     pub enum CapacityPool {
-        /// It has enough.
+        /// Enough free space and inodes.
         Normal = 1,
-        /// New files use it only after all `Normal` targets.
+        /// Little is left: new files use the target only if there are too few `Normal` targets.
         Low = 2,
-        /// New files use it last.
+        /// Almost nothing is left: new files use the target only if there are no better ones.
         Emergency = 3,
     }
 }
 
 byte_enum! {
-    /// State of a member in its group.
+    /// State of a member of a group.
     pub enum MemberState {
-        /// It has all data and serves.
+        /// The member has all data and serves requests.
         Serving = 1,
-        /// It catches up.
+        /// The resync of the member is running.
         Syncing = 2,
-        /// It lacks data and waits to catch up.
+        /// The member lacks data and waits for its resync to start.
         Waiting = 3,
-        /// It is not reachable.
+        /// The member is unreachable.
         Offline = 4,
     }
 }
 
 record! {
-    /// Size and free space of a target's file system.
+    /// Size and free space of the local file system that stores a target.
     #[derive(Copy, Default)]
     pub struct Capacity {
         /// Size in bytes.
         pub total_bytes: u64,
-        /// Free for Skep, in bytes.
+        /// Free space that Skep may use, in bytes.
         pub free_bytes: u64,
-        /// Inodes of the file system (metadata targets: zero, they have no limit of their own).
+        /// Number of inodes. Zero for metadata targets, which have no inode limit of their own.
         pub total_inodes: u64,
-        /// Free inodes.
+        /// Number of free inodes.
         pub free_inodes: u64,
-        /// Number of the file system. Targets on the same file system have the same number. Zero
-        /// means unknown.
+        /// Identifies the local file system: targets on the same file system report the same
+        /// number. Zero means unknown.
         pub file_system: u128,
     }
 }
 
 impl Capacity {
-    /// Sums the capacities of several targets. A file system with several targets counts once, with
-    /// the smallest free space that one of them reports.
+    /// Sums the capacities of several targets. Several targets on one file system count as one,
+    /// with the smallest free space that any of them reports.
     pub fn sum(of: impl IntoIterator<Item = Self>) -> Self {
         let mut found: BTreeMap<u128, Self> = BTreeMap::new();
         let mut sum = Self::default();
@@ -121,7 +122,8 @@ impl Capacity {
         Self { file_system: 0, ..sum }
     }
 
-    /// Adds two capacities. Targets report these numbers, so a sum may not overflow: it saturates.
+    /// Adds two capacities. The addition saturates: targets may report arbitrary numbers, which
+    /// must not cause an overflow.
     fn and(self, other: Self) -> Self {
         Self {
             total_bytes: self.total_bytes.saturating_add(other.total_bytes),
@@ -134,80 +136,82 @@ impl Capacity {
 }
 
 record! {
-    /// One running service instance or client.
+    /// A running server or a client.
     pub struct Node {
-        /// Its id.
+        /// Id of the node.
         pub id: NodeId,
-        /// Its kind.
+        /// Role of the node.
         pub kind: NodeKind,
-        /// Its name, unique within its kind: `storage-1`.
+        /// Name of the node, unique among nodes of the same kind: `storage-1`.
         pub name: String,
-        /// Addresses on which it listens, `host:port`, best first. Empty for clients.
+        /// Addresses on which the node listens, as `host:port`, the preferred one first. Empty for
+        /// clients.
         pub addresses: Vec<String>,
-        /// Failure domain: servers of one domain fail together, for example those of a rack. A
-        /// server with an empty domain is one by itself. Empty for clients.
+        /// Failure domain: servers in the same domain may fail together, for example those in one
+        /// rack. A server with an empty name is a domain of its own. Empty for clients.
         pub domain: String,
-        /// Its reachability.
+        /// Reachability of the node.
         pub reachability: Reachability,
-        /// Version of its program.
+        /// Version of the program that the node runs.
         pub version: String,
     }
 }
 
 record! {
-    /// One directory tree on one node that stores data.
+    /// A directory tree on one node that stores metadata or chunk files.
     pub struct Target {
-        /// Its id.
+        /// Id of the target.
         pub id: TargetId,
-        /// Its kind.
+        /// Kind of the target.
         pub kind: TargetKind,
-        /// The node that serves it.
+        /// The node that serves the target.
         pub node: NodeId,
-        /// Its directory on that node, for output.
+        /// Path of the directory on that node, for output only.
         pub path: String,
-        /// Its reachability.
+        /// Reachability of the target.
         pub reachability: Reachability,
-        /// Its consistency.
+        /// Consistency of the target's data.
         pub consistency: Consistency,
-        /// Its capacity from the last report.
+        /// Capacity from a recent report of the target. Management does not publish small changes.
         pub capacity: Capacity,
-        /// The class of its free space.
+        /// Class of the target by its free space and free inodes.
         pub capacity_pool: CapacityPool,
     }
 }
 
 record! {
-    /// A target's membership in a group.
+    /// A target as a member of a group.
     pub struct GroupMember {
         /// The target.
         pub target: TargetId,
-        /// Its state.
+        /// State of the member.
         pub state: MemberState,
     }
 }
 
 record! {
-    /// An ordered list of targets that store the same data. The first serving one is the primary.
+    /// An ordered list of targets that store the same data. The first member that is `Serving` is
+    /// the primary.
     pub struct Group {
-        /// Its id.
+        /// Id of the group.
         pub id: GroupId,
-        /// Kind of its targets.
+        /// Kind of all targets in the group.
         pub kind: TargetKind,
-        /// Management raises it with each change of membership.
+        /// Epoch of the group. Management raises it with each change of the members.
         pub epoch: Epoch,
-        /// Members, primary first.
+        /// The members in order of preference as primary.
         pub members: Vec<GroupMember>,
     }
 }
 
 record! {
-    /// A run of virtual shards that one metadata group serves.
+    /// A range of virtual shards that one metadata group serves.
     pub struct ShardRange {
-        /// First shard.
+        /// First shard of the range.
         pub first: ShardId,
-        /// Last shard, included.
+        /// Last shard of the range (inclusive).
         pub last: ShardId,
-        /// The metadata group.
+        /// The metadata group that serves the range.
         pub group: GroupId,
     }
 }
@@ -215,43 +219,47 @@ record! {
 byte_enum! {
     /// Stripe patterns that users other than root may set on their own files and directories.
     pub enum UserPatterns {
-        /// No patterns.
+        /// Users may not set patterns.
         No = 1,
-        /// Number of targets, chunk size and chooser.
+        /// Users may set the number of targets, the chunk size and the chooser.
         Sizes = 2,
-        /// The same, and lists of targets.
+        /// Users may also list the targets of a file.
         Targets = 3,
     }
 }
 
 record! {
-    /// Settings of the cluster. Management changes them while the cluster runs.
+    /// Settings of the cluster. Administrators may change them while the cluster runs.
     pub struct Policy {
-        /// The lease: time in which a silent client keeps its sessions and a silent node counts as
-        /// online, in milliseconds.
+        /// Lease in milliseconds: a client keeps its sessions, and a node counts as online, for
+        /// this long after its last message.
         pub lease_ms: u32,
-        /// Time between two heartbeats of a node, in milliseconds.
+        /// Interval between heartbeats of a node, in milliseconds.
         pub heartbeat_ms: u32,
-        /// Chunk size of files if neither request nor directory sets one.
+        /// Chunk size of new files, in bytes, if neither the request nor the directory sets one.
         pub default_chunk_bytes: u64,
-        /// Stripe width of files, from `stripe_from` on, if neither request nor directory sets one.
+        /// Stripe width of new files, from offset `stripe_from` on, if neither the request nor the
+        /// directory sets one.
         pub default_width: u16,
-        /// First byte that is striped. The bytes before it lie on one target. Zero stripes all.
+        /// File offset, rounded up to a multiple of the chunk size, at which striping over several
+        /// groups starts. All bytes before it are stored on one group. Zero stripes the whole file.
         pub stripe_from: u64,
-        /// Number of bytes of files that lie in metadata if neither request nor directory sets a
-        /// pattern: a multiple of 4 KiB, or zero.
+        /// Number of inline bytes of new files if neither the request nor the directory sets a
+        /// pattern. A multiple of 4 KiB; zero means no inline bytes.
         pub inline_bytes: u64,
-        /// Time between two searches of storage for chunk files without an inode, in milliseconds.
+        /// Interval between searches of storage targets for chunk files without an inode, in
+        /// milliseconds. A target removes a chunk file without an inode only if the file is at
+        /// least this old.
         pub cleanup_interval_ms: u32,
-        /// Chooser of files if neither request nor directory sets one.
+        /// Chooser of new files if neither the request nor the directory sets one.
         pub default_chooser: Chooser,
-        /// Patterns that users other than root may set.
+        /// Stripe patterns that users other than root may set.
         pub user_patterns: UserPatterns,
-        /// Largest width that they may ask for.
+        /// Maximum stripe width that users other than root may request.
         pub user_max_width: u16,
-        /// Smallest chunk size that they may ask for.
+        /// Minimum chunk size that users other than root may request, in bytes.
         pub user_min_chunk_bytes: u64,
-        /// Largest chunk size that they may ask for.
+        /// Maximum chunk size that users other than root may request, in bytes.
         pub user_max_chunk_bytes: u64,
     }
 }
@@ -276,27 +284,31 @@ impl Default for Policy {
 }
 
 record! {
-    /// The cluster map.
+    /// The cluster map. All lists are in ascending order.
     pub struct ClusterMap {
-        /// The file system.
+        /// Id of the file system.
         pub cluster: ClusterId,
-        /// Management raises it with each change.
+        /// Version of the map. Management raises it with each change.
         pub version: MapVersion,
-        /// Version in which programs write records, whatever version a connection supports.
+        /// Version in which programs must write records, independent of the protocol version of a
+        /// connection.
         pub feature_level: u32,
-        /// Whether all shards have a group. Clients cannot mount before.
+        /// Whether all shards are assigned to groups. Clients cannot mount the file system before
+        /// that.
         pub formatted: bool,
-        /// Nodes by id.
+        /// Nodes in ascending order of id.
         pub nodes: Vec<Node>,
-        /// The highest id of a node until now. Management gives ids in rising order, each one once.
+        /// Highest node id assigned so far. Management assigns ids in ascending order and never
+        /// reuses them.
         pub newest_node: NodeId,
-        /// Targets by id.
+        /// Targets in ascending order of id.
         pub targets: Vec<Target>,
-        /// Groups by id.
+        /// Groups in ascending order of id.
         pub groups: Vec<Group>,
-        /// Shards by number, without gaps once `formatted`.
+        /// Shard ranges in ascending order. If `formatted` is set, they cover all shards without
+        /// gaps.
         pub shards: Vec<ShardRange>,
-        /// Settings.
+        /// Settings of the cluster.
         pub policy: Policy,
     }
 }
@@ -318,57 +330,57 @@ impl ClusterMap {
         }
     }
 
-    /// The node of an id.
+    /// Returns the node with this id.
     pub fn node(&self, id: NodeId) -> Option<&Node> {
         let index = self.nodes.binary_search_by_key(&id, |node| node.id).ok()?;
         self.nodes.get(index)
     }
 
-    /// Whether a node was removed from the cluster. `false` for a node that joined after this map,
-    /// and for id zero.
+    /// Whether a node was removed from the cluster. `false` for id zero, and for a node that joined
+    /// after this version of the map.
     pub fn has_removed(&self, node: NodeId) -> bool {
         node.raw() != 0 && node <= self.newest_node && self.node(node).is_none()
     }
 
-    /// Whether any server has a named failure domain.
+    /// Whether any server belongs to a named failure domain.
     pub fn has_domains(&self) -> bool {
         self.nodes.iter().any(|node| !node.domain.is_empty())
     }
 
-    /// The target of an id.
+    /// Returns the target with this id.
     pub fn target(&self, id: TargetId) -> Option<&Target> {
         let index = self.targets.binary_search_by_key(&id, |target| target.id).ok()?;
         self.targets.get(index)
     }
 
-    /// The group of an id.
+    /// Returns the group with this id.
     pub fn group(&self, id: GroupId) -> Option<&Group> {
         let index = self.groups.binary_search_by_key(&id, |group| group.id).ok()?;
         self.groups.get(index)
     }
 
-    /// Returns the capacity for files. Each storage group counts once, with its primary, since its
-    /// members store the same data. Each file system counts once. `capacity` returns that of a
-    /// target.
+    /// Returns the capacity of the cluster for file data. Each storage group counts once, with the
+    /// capacity of its primary, because its members store the same data. Each file system counts
+    /// once. `capacity` returns the capacity of a target.
     pub fn total_capacity(&self, capacity: impl Fn(&Target) -> Capacity) -> Capacity {
         let storage = self.groups.iter().filter(|group| group.kind == TargetKind::Storage);
         let primaries = storage.filter_map(|group| self.primary(group.id));
         Capacity::sum(primaries.map(capacity))
     }
 
-    /// The target that serves requests for a group: its first serving member.
+    /// Returns the target that serves the requests for a group: the first member that is `Serving`.
     pub fn primary(&self, group: GroupId) -> Option<&Target> {
         let members = &self.group(group)?.members;
         let primary = members.iter().find(|member| member.state == MemberState::Serving)?;
         self.target(primary.target)
     }
 
-    /// The group that has a target as a member.
+    /// Returns the group that has a target as a member.
     pub fn group_of(&self, target: TargetId) -> Option<&Group> {
         self.groups.iter().find(|g| g.members.iter().any(|member| member.target == target))
     }
 
-    /// The metadata group that serves a shard.
+    /// Returns the metadata group that serves a shard.
     pub fn shard_group(&self, shard: ShardId) -> Option<GroupId> {
         let index = self.shards.partition_point(|range| range.last < shard);
         self.shards.get(index).filter(|range| range.first <= shard).map(|range| range.group)

@@ -1,8 +1,9 @@
-//! Resolved stripe patterns: on which groups the bytes of a file lie, and how chunk files are
-//! named.
+//! Resolved stripe patterns: the groups that store each byte range of a file, and the names of the
+//! chunk files.
 //!
-//! A request, and the default pattern of a directory, is a [`crate::PatternRequest`]. The
-//! arithmetic from file ranges to chunk pieces is in `skep-cluster`, module `striping`.
+//! A client's request for a pattern, and the default pattern of a directory, are
+//! [`crate::PatternRequest`]s. The mapping from file ranges to pieces of chunk files is in
+//! `skep-cluster`, module `striping`.
 
 use crate::codec::record;
 use crate::error::{Error, ErrorCode, Result};
@@ -11,39 +12,41 @@ use crate::{GroupId, InodeId, byte_enum};
 byte_enum! {
     /// How a component protects its data.
     pub enum Redundancy {
-        /// Each byte on one group; copies, if any, are the group's members.
+        /// Each byte is stored on one group. Copies, if any, are kept by the group's members.
         Stripe = 1,
-        /// The bytes lie with the inode, in metadata: no groups, no chunks. Only the first
-        /// component of a pattern can be inline.
+        /// The metadata target stores the bytes with the inode: the component has no groups and no
+        /// chunk files. Only the first component of a pattern can be inline.
         Inline = 2,
     }
 }
 
 byte_enum! {
-    /// The policy by which the groups of a component are chosen. `skep-cluster`, module
-    /// `placement`, implements the policies.
+    /// The policy that chooses the groups of a component. `skep-cluster`, module `placement`,
+    /// implements the policies.
     pub enum Chooser {
-        /// Not set. Occurs only in the bytes of a `PatternRequest` and in an inline component.
+        /// Unset. Occurs only in an encoded `PatternRequest` and in an inline component.
         Cluster = 0,
-        /// As many groups on each server, groups with more free space more often.
+        /// The same number of groups from each server, to within one. Groups with more free space
+        /// are chosen more often.
         Balanced = 1,
-        /// A random group from each of several equal sections of the ring of all groups.
+        /// Divides the ring of all groups into equal sections and takes a random group from each
+        /// section.
         Randomized = 2,
-        /// The next groups in the order of their ids.
+        /// The groups that follow the last chosen group in the order of their ids.
         RoundRobin = 3,
-        /// The next groups in the order of their ids, shuffled.
+        /// The same groups as for `RoundRobin`, in random order.
         RandomRobin = 4,
-        /// One random group on each of several servers.
+        /// One random group from each of several servers.
         RandomInterNode = 5,
-        /// All groups on one random server.
+        /// All groups from one random server.
         RandomIntraNode = 6,
-        /// No policy: the request listed the groups.
+        /// No policy: the request lists the groups.
         Listed = 7,
     }
 }
 
 impl Chooser {
-    /// The policies, with their names in commands and output.
+    /// All policies, each with its name in commands and output.
     pub const ALL: [(Self, &'static str); 6] = [
         (Self::Balanced, "balanced"),
         (Self::Randomized, "randomized"),
@@ -53,7 +56,7 @@ impl Chooser {
         (Self::RandomIntraNode, "randomintranode"),
     ];
 
-    /// Returns its name in commands and output.
+    /// Returns the name of the policy in commands and output.
     pub fn word(self) -> &'static str {
         match self {
             Self::Cluster => "cluster",
@@ -65,16 +68,16 @@ impl Chooser {
         }
     }
 
-    /// Returns the policy with this name.
+    /// Returns the policy called `name`. `None` if no policy has that name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|(_, it)| *it == name).map(|(chooser, _)| *chooser)
     }
 }
 
 byte_enum! {
-    /// The most specific level that set a part of a pattern.
+    /// The most specific level that set a field of a pattern.
     pub enum PatternOrigin {
-        /// The cluster's settings.
+        /// The settings of the cluster.
         Cluster = 0,
         /// The default pattern of the directory in which the file was created.
         Directory = 1,
@@ -86,49 +89,50 @@ byte_enum! {
 record! {
     /// One byte range of a file and the groups that store it.
     pub struct Component {
-        /// First byte in the file. The component ends where the next one starts.
+        /// First byte of the range in the file. The range ends where the next component starts.
         pub start: u64,
-        /// Bytes that go to one group before the next: a power of two from 64 KiB to 1 GiB. Zero
-        /// for an inline component.
+        /// Chunk size: number of consecutive bytes stored on one group before the next group
+        /// follows. A power of two from 64 KiB to 1 GiB; zero for an inline component.
         pub chunk_bytes: u64,
-        /// Number of groups that the request asked for. `groups` is shorter if the cluster had
-        /// fewer.
+        /// Number of groups that the request asked for. `groups` is shorter if the cluster had too
+        /// few suitable groups.
         pub wanted: u16,
-        /// Kind of redundancy.
+        /// How the bytes are protected.
         pub redundancy: Redundancy,
         /// The policy that chose `groups`.
         pub chooser: Chooser,
-        /// The groups in the order of the stripe. Metadata chooses them when it creates the file.
+        /// The groups in stripe order. The metadata target chooses them when it creates the file.
         /// Empty for an inline component.
         pub groups: Vec<GroupId>,
     }
 }
 
 record! {
-    /// The stripe pattern of a file: its components in order, the first at byte 0. A directory's
-    /// default pattern is stored and sent in the same bytes: see `PatternRequest`.
+    /// The stripe pattern of a file. A directory's default pattern has the same encoding: see
+    /// `PatternRequest`.
     pub struct StripePattern {
-        /// Layout generation of the file. Metadata raises it when it sets another pattern, so that
-        /// chunk files of the old layout are not mistaken for chunk files of the new one.
+        /// Layout generation of the file. The metadata target raises it with each new pattern.
+        /// Chunk files of the old layout are therefore not mistaken for chunk files of the new one.
         pub generation: u32,
-        /// The most specific level that set a part of the pattern.
+        /// The most specific level that set a field of the pattern.
         pub origin: PatternOrigin,
-        /// Components, by rising `start`.
+        /// The components in ascending order of `start`. The first one starts at byte 0.
         pub components: Vec<Component>,
     }
 }
 
-/// Smallest chunk.
+/// Minimum chunk size.
 pub const MIN_CHUNK_BYTES: u64 = 64 << 10;
-/// Largest chunk.
+/// Maximum chunk size.
 pub const MAX_CHUNK_BYTES: u64 = 1 << 30;
-/// Largest number of groups in one component.
+/// Maximum number of groups of one component.
 pub const MAX_STRIPE_WIDTH: usize = 256;
-/// Largest number of components in one pattern.
+/// Maximum number of components of one pattern.
 pub const MAX_COMPONENTS: usize = 16;
-/// The bytes in metadata end at a multiple of this.
+/// The size of an inline component must be a multiple of this number of bytes.
 pub const INLINE_UNIT: u64 = 4 << 10;
-/// Largest number of bytes of one file in metadata. Each write rewrites the record of all of them.
+/// Maximum number of inline bytes of one file. Each write rewrites one record that contains all
+/// inline bytes of the file.
 pub const MAX_INLINE_BYTES: u64 = 64 << 10;
 
 pub(crate) fn invalid(what: impl Into<String>) -> Error {
@@ -151,7 +155,8 @@ pub(crate) fn check_chunk_size(bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Checks where the bytes in metadata end: at the start of the next component, if there is one.
+/// Checks the end of an inline component: `next_start`, the first byte of the next component. A
+/// next component must exist.
 pub(crate) fn check_inline_end(next_start: Option<u64>) -> Result<()> {
     match next_start {
         None => Err(invalid(
@@ -174,7 +179,8 @@ pub(crate) fn check_start(index: usize, start: u64, unit: u64) -> Result<()> {
 }
 
 impl Component {
-    /// The first component of a pattern whose first bytes lie in metadata.
+    /// Returns an inline component. An inline component starts at byte 0, so it must be the first
+    /// component of its pattern.
     pub fn inline() -> Self {
         Self {
             start: 0,
@@ -186,18 +192,18 @@ impl Component {
         }
     }
 
-    /// Whether its bytes lie in metadata.
+    /// Whether the bytes of the component are stored with the inode.
     pub fn is_inline(&self) -> bool {
         self.redundancy == Redundancy::Inline
     }
 }
 
 impl StripePattern {
-    /// Checks the rules of a file's pattern. A receiver calls it on each pattern that it gets from
-    /// another process or from disk.
+    /// Checks the rules for the pattern of a file. Receivers must call this function for each
+    /// pattern from another process or from disk.
     ///
     /// # Errors
-    /// `InvalidArgument` that names the first rule broken.
+    /// Returns `InvalidArgument`, which names the first violated rule.
     pub fn check(&self) -> Result<()> {
         check_component_count(self.components.len())?;
         if self.components[0].start != 0 {
@@ -218,7 +224,8 @@ impl StripePattern {
             {
                 return Err(invalid(format!("a component lies on 1 to {MAX_STRIPE_WIDTH} groups")));
             }
-            // A component behind the bytes in metadata starts where these end.
+            // A component behind the inline component starts at the end of the inline bytes
+            // instead.
             if index == 0 || !self.components[index - 1].is_inline() {
                 check_start(index, component.start, component.chunk_bytes)?;
             }
@@ -226,7 +233,7 @@ impl StripePattern {
         Ok(())
     }
 
-    /// Checks an inline component, which is the one number `index`.
+    /// Checks the component number `index`, which is inline.
     fn check_inline(&self, index: usize) -> Result<()> {
         let component = &self.components[index];
         if *component != (Component { start: component.start, ..Component::inline() }) {
@@ -240,7 +247,7 @@ impl StripePattern {
         check_inline_end(self.components.get(1).map(|next| next.start))
     }
 
-    /// Returns how many bytes of the file lie in metadata; zero for most patterns.
+    /// Returns the number of inline bytes of the file. Zero if the pattern has no inline component.
     pub fn inline_bytes(&self) -> u64 {
         match &self.components[..] {
             [first, next, ..] if first.is_inline() => next.start,
@@ -250,12 +257,13 @@ impl StripePattern {
 }
 
 record! {
-    /// The name of a chunk file, in which one group stores its part of a file.
+    /// The name of a chunk file. A chunk file holds the bytes of one component of a file that are
+    /// stored on one group.
     #[derive(Copy, PartialOrd, Ord, Hash)]
     pub struct ChunkFileKey {
         /// The file.
         pub inode: InodeId,
-        /// Layout generation of its pattern.
+        /// Layout generation of the file's pattern.
         pub generation: u32,
         /// Index of the component in the pattern.
         pub component: u16,

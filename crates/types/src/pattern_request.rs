@@ -1,11 +1,11 @@
-//! Requests for a stripe pattern, and default patterns of directories. Each field may be unset.
-//! `skep-cluster`, module `patterns`, turns a request into the resolved [`StripePattern`] of a
+//! Requests for a stripe pattern, and default patterns of directories. Any field of a request may
+//! be unset. `skep-cluster`, module `patterns`, resolves a request to the [`StripePattern`] of a
 //! file.
 //!
 //! # Encoding
 //!
-//! A request has the same bytes as a [`StripePattern`], on the wire and on disk. Only this file
-//! translates the bytes that stand for unset fields:
+//! A request has the same encoding as a [`StripePattern`], on the wire and on disk. Only this file
+//! translates the values that represent unset fields:
 //!
 //! | field | encoded in | unset |
 //! |---|---|---|
@@ -30,38 +30,39 @@ use crate::pattern::{
 pub struct PatternRequest {
     /// The most specific level that set a field of the request.
     pub origin: PatternOrigin,
-    /// How many bytes at the start of the file lie in metadata. `None` means unset.
+    /// Number of inline bytes at the start of the file. `None` means unset.
     pub inline_bytes: Option<u64>,
-    /// The components behind the bytes in metadata, by rising `start`. The first one starts at
-    /// byte 0, also if the first bytes lie in metadata.
+    /// The components without the inline one, in ascending order of `start`. The `start` of the
+    /// first one is always 0, even if the file has inline bytes.
     pub components: Vec<ComponentRequest>,
 }
 
-/// The part of a request for one byte range of the file. `None` means unset.
+/// The request for one byte range of the file. Fields that are `None` are unset.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ComponentRequest {
-    /// First byte in the file. The component ends where the next one starts.
+    /// First byte of the range in the file. The range ends where the next component starts.
     pub start: u64,
-    /// Bytes that go to one group before the next.
+    /// Chunk size: number of consecutive bytes stored on one group before the next group follows.
     pub chunk_bytes: Option<u64>,
-    /// Number of groups. Always unset with [`Placement::Groups`], where the list's length counts.
+    /// Number of groups. Must be unset with [`Placement::Groups`]: the length of the list is then
+    /// the number of groups.
     pub width: Option<u16>,
-    /// How the component gets its groups.
+    /// How the groups of the component are determined.
     pub placement: Option<Placement>,
 }
 
-/// How a component gets its groups.
+/// How the groups of a component are determined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Placement {
-    /// Metadata chooses them by this policy when it creates the file. Not [`Chooser::Cluster`] and
-    /// not [`Chooser::Listed`].
+    /// The metadata target chooses the groups by this policy when it creates the file. Neither
+    /// [`Chooser::Cluster`] nor [`Chooser::Listed`] is allowed here.
     Policy(Chooser),
     /// Exactly these groups, in this order.
     Groups(Vec<GroupId>),
 }
 
 impl ComponentRequest {
-    /// The listed groups; empty if the request lists none.
+    /// Returns the listed groups. Empty if the request lists no groups.
     pub fn groups(&self) -> &[GroupId] {
         match &self.placement {
             Some(Placement::Groups(groups)) => groups,
@@ -69,17 +70,17 @@ impl ComponentRequest {
         }
     }
 
-    /// Whether the request lists the groups.
+    /// Whether the request lists groups.
     pub fn is_listed(&self) -> bool {
         matches!(self.placement, Some(Placement::Groups(_)))
     }
 
-    /// Whether the number of groups is unset: there is neither a width nor a list of groups.
+    /// Whether the number of groups is unset: the request has neither a width nor a list of groups.
     pub fn has_open_width(&self) -> bool {
         self.width.is_none() && !self.is_listed()
     }
 
-    /// Whether neither width nor placement is set.
+    /// Whether both width and placement are unset.
     pub fn has_open_targets(&self) -> bool {
         self.width.is_none() && self.placement.is_none()
     }
@@ -107,7 +108,8 @@ impl ComponentRequest {
         let (wanted, chooser) = match &self.placement {
             None => (self.width.unwrap_or(0), Chooser::Cluster),
             Some(Placement::Policy(policy)) => (self.width.unwrap_or(0), *policy),
-            // `check` limits the length of the list.
+            // `check` limits the length of the list, so the conversion does not fail for a valid
+            // request.
             Some(Placement::Groups(groups)) => {
                 (u16::try_from(groups.len()).unwrap_or(u16::MAX), Chooser::Listed)
             }
@@ -127,7 +129,7 @@ const EITHER_LISTED_OR_CHOSEN: &str =
     "either groups are listed, as many as are wanted, or they are chosen";
 
 impl PatternRequest {
-    /// The request in which every field is unset.
+    /// Returns the request in which every field is unset.
     pub fn unset() -> Self {
         Self {
             origin: PatternOrigin::Cluster,
@@ -136,12 +138,15 @@ impl PatternRequest {
         }
     }
 
-    /// Builds a request from components as a text or a record lists them, where the bytes in
-    /// metadata are a component too. Checks nothing else: see [`Self::check`].
+    /// Builds a request from the components of a text or a record. If the file has inline bytes,
+    /// the first of these components is an inline one. Does not check the other rules of a request:
+    /// see [`Self::check`].
     ///
     /// # Errors
-    /// `InvalidArgument` if a component with [`Redundancy::Inline`] is not the first one, is the
-    /// last one, does not start at byte 0, or has any other field set.
+    /// - `InvalidArgument` if an inline component is not the first one, is the last one, does not
+    ///   start at byte 0, or has any other field set.
+    /// - `InvalidArgument` if the inline bytes end at an offset that is not a multiple of 4 KiB or
+    ///   exceeds 64 KiB.
     pub fn from_listed(
         origin: PatternOrigin,
         listed: Vec<(Redundancy, ComponentRequest)>,
@@ -172,10 +177,10 @@ impl PatternRequest {
         Ok(Self { origin, inline_bytes, components })
     }
 
-    /// Reads the default pattern of a directory, or another request, from its record.
+    /// Decodes a request or a directory's default pattern from its record.
     ///
     /// # Errors
-    /// `InvalidArgument` if the record is not that of a request.
+    /// Returns `InvalidArgument` if the record does not encode a request.
     pub fn from_record(record: &StripePattern) -> Result<Self> {
         let listed = record
             .components
@@ -184,7 +189,7 @@ impl PatternRequest {
         Self::from_listed(record.origin, listed.collect::<Result<_>>()?)
     }
 
-    /// The record of the request, as it is sent and stored.
+    /// Returns the record in which the request is sent and stored.
     pub fn to_record(&self) -> StripePattern {
         let mut components: Vec<_> =
             self.components.iter().map(ComponentRequest::to_record).collect();
@@ -197,8 +202,8 @@ impl PatternRequest {
         StripePattern { generation: 0, origin: self.origin, components }
     }
 
-    /// The request for a pattern like that of a file, in which `placement` is that of each
-    /// component.
+    /// Returns a request for the same components as in `pattern`. `placement` returns the placement
+    /// for each of them.
     fn like(pattern: &StripePattern, placement: impl Fn(&Component) -> Placement) -> Self {
         let mut components: Vec<_> = pattern
             .components
@@ -222,8 +227,8 @@ impl PatternRequest {
         Self { origin: pattern.origin, inline_bytes, components }
     }
 
-    /// The request for a pattern like that of a file, whose groups are chosen anew where a policy
-    /// has chosen them.
+    /// Returns a request for the same components as in `pattern`. Groups that a policy chose are
+    /// chosen anew by the same policy; listed groups stay the same.
     pub fn with_policies_of(pattern: &StripePattern) -> Self {
         Self::like(pattern, |component| match component.chooser {
             Chooser::Listed => Placement::Groups(component.groups.clone()),
@@ -231,16 +236,16 @@ impl PatternRequest {
         })
     }
 
-    /// The request for a pattern like that of a file, with the same groups.
+    /// Returns a request for the same components as in `pattern`, with the same groups.
     pub fn with_groups_of(pattern: &StripePattern) -> Self {
         Self::like(pattern, |component| Placement::Groups(component.groups.clone()))
     }
 
-    /// Checks the fields that are set. `skep-cluster`, module `patterns`, checks them against the
-    /// cluster.
+    /// Checks the fields that are set. `skep-cluster`, module `patterns`, checks the request
+    /// against the cluster.
     ///
     /// # Errors
-    /// `InvalidArgument` that names the first rule broken.
+    /// Returns `InvalidArgument`, which names the first violated rule.
     pub fn check(&self) -> Result<()> {
         let inline_components = usize::from(self.inline_bytes.is_some());
         check_component_count(self.components.len() + inline_components)?;
@@ -251,7 +256,7 @@ impl PatternRequest {
         if let Some(bytes) = self.inline_bytes {
             check_inline_end(first.map(|_| bytes))?;
         }
-        // The second component starts behind the bytes in metadata.
+        // With inline bytes, the first of these components starts at the end of the inline bytes.
         let mut last_start = None;
         for (index, component) in self.components.iter().enumerate() {
             let start = match self.inline_bytes {
@@ -277,7 +282,8 @@ impl PatternRequest {
                 return Err(invalid(EITHER_LISTED_OR_CHOSEN));
             }
             if index > 0 {
-                // The cluster's chunk size may still be unknown: `resolve` chooses one that fits.
+                // If unset, the chunk size is not known here. `resolve` later chooses a size that
+                // fits.
                 let unit = component.chunk_bytes.unwrap_or(MIN_CHUNK_BYTES);
                 check_start(index + inline_components, start, unit)?;
             }

@@ -1,49 +1,52 @@
-//! Random numbers that follow from a seed: the same on every machine and with every version.
+//! Deterministic pseudo-random numbers: a seed gives the same numbers on every machine and with
+//! every version of the program.
 //!
-//! Owns the one generator of all crates (SplitMix64, Steele, Lea and Flood 2014). Placement, the
-//! order of studies and the seeds of tests rely on its exact numbers, so they never change. Not for
-//! secrets: one number gives away all that follow.
+//! Owns the only generator of all crates (SplitMix64, Steele, Lea and Flood 2014). Placement, the
+//! order of studies and the seeds of tests rely on its exact numbers, so they must never change.
+//! Not for secrets: each number reveals all later numbers.
 
-/// The difference between two states, and so the period is 2^64.
+/// Difference between two consecutive states. The step is odd, so the period is 2^64.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Spreads the bits of a number over all of its bits, without collisions. Zero stays zero.
+/// Mixes the bits of a number: every input bit affects every output bit. The function is a
+/// bijection, and zero stays zero.
 pub const fn finish(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     number ^ (number >> 31)
 }
 
-/// The first number of the seed `number`: neighbours become unrelated, also zero and one.
+/// Returns the first random number of the seed `number`. Neighbouring numbers, including zero and
+/// one, give unrelated results.
 pub const fn mix(number: u64) -> u64 {
     finish(number.wrapping_add(STEP))
 }
 
-/// A sequence of random numbers.
+/// A generator of random numbers.
 #[derive(Debug, Clone)]
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// The sequence of a seed.
+    /// Creates a generator from a seed.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The seed of the rest of this sequence.
+    /// Returns the state. A generator with this state as its seed continues the sequence.
     pub const fn state(&self) -> u64 {
         self.0
     }
 
-    /// The next 64 random bits.
+    /// Returns the next 64 random bits.
     pub const fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(STEP);
         finish(self.0)
     }
 
-    /// A number below `end`, by the remainder.
+    /// Returns a random number below `end`: the next random bits modulo `end`.
     ///
     /// # Panics
-    /// If `end` is zero.
+    /// Panics if `end` is zero.
     pub const fn below(&mut self, end: u64) -> u64 {
         self.number() % end
     }
@@ -53,7 +56,7 @@ impl SplitMix64 {
 mod tests {
     use super::*;
 
-    /// Numbers of the generator's authors.
+    /// Published by the authors of the generator.
     #[test]
     fn sequence_of_a_seed_never_changes() {
         let mut random = SplitMix64::new(1_234_567);

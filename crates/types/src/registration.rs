@@ -1,52 +1,52 @@
-//! The registration of a server, in its message to management and in the command in management's
-//! log.
+//! The registration of a server: part of its message to management, and of the command in
+//! management's log.
 
 use crate::codec::record;
 use crate::map::{NodeKind, TargetKind};
 use crate::{NodeId, TargetId};
 
 record! {
-    /// One target of a registration.
+    /// One target of a server that registers.
     pub struct TargetClaim {
-        /// Its id. Zero if it is new; management then gives it an id.
+        /// Id of the target. Zero for a new target; management then assigns an id.
         pub target: TargetId,
-        /// Random number from the initialisation of its directory. It distinguishes a blank disk
-        /// from the one that has the id.
+        /// Random number drawn when the target's directory was initialised. Distinguishes the
+        /// target from a blank disk mounted in its place.
         pub uuid: u128,
-        /// Its kind.
+        /// Kind of the target.
         pub kind: TargetKind,
-        /// Its directory, for output.
+        /// Path of the target's directory, for output only.
         pub path: String,
     }
 }
 
 record! {
-    /// A server, with all its targets.
+    /// A server that registers, with all its targets.
     pub struct ServerRegistration {
-        /// Its id. Zero if it is new; management then gives it an id.
+        /// Id of the server. Zero for a new server; management then assigns an id.
         pub node: NodeId,
-        /// Random number from the initialisation of its directory.
+        /// Random number drawn when the server's directory was initialised.
         pub uuid: u128,
-        /// Its kind: any but `Client`.
+        /// Kind of the server: any kind except `Client`.
         pub kind: NodeKind,
-        /// Its name. If empty, management makes one.
+        /// Name of the server. If empty, management generates a name.
         pub name: String,
-        /// Addresses on which it listens, `host:port`, best first.
+        /// Addresses on which the server listens, as `host:port`, the preferred one first.
         pub addresses: Vec<String>,
-        /// Its new failure domain. If empty, the server is a domain by itself. `None` keeps the
-        /// domain that it has.
+        /// New failure domain of the server. An empty name makes the server a domain of its own.
+        /// `None` keeps the current domain.
         pub domain: Option<String>,
-        /// Version of its program.
+        /// Version of the server program.
         pub version: String,
-        /// Its targets.
+        /// All targets of the server.
         pub targets: Vec<TargetClaim>,
     }
 }
 
-/// Longest name of a failure domain, in bytes.
+/// Maximum length of the name of a failure domain, in bytes.
 pub const MAX_DOMAIN_BYTES: usize = 64;
 
-/// Returns the problem with the name of a failure domain, or `None` if the name is valid.
+/// Returns why `name` cannot name a failure domain, or `None` if the name is valid.
 pub fn domain_problem(name: &str) -> Option<String> {
     let may_be_in = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let is_one = (1..=MAX_DOMAIN_BYTES).contains(&name.len()) && name.bytes().all(may_be_in);

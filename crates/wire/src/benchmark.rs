@@ -1,24 +1,25 @@
-//! Messages of benchmarks that run inside of services. They use files of their own and touch no
-//! chunk file.
+//! Messages of benchmarks that run inside services. Benchmarks use their own files and never touch
+//! chunk files.
 
 use skep_types::codec::record;
 use skep_types::{NodeId, TargetId};
 
 record! {
-    /// Starts a benchmark of a storage target without the network: the target writes benchmark
-    /// files, or reads the files of the same run. A repeated request changes nothing. The target
-    /// refuses another run until this one is stopped, and stops a run that no client asks about.
+    /// Starts a benchmark that measures a storage target without the network. The target writes
+    /// benchmark files, or reads the files that it wrote in the same run. Idempotent. The target
+    /// refuses a second run until the first one is stopped. If no client asks for the progress of a
+    /// run, the target stops the run.
     #[derive(Copy)]
     pub struct StartBenchmark {
         /// Number of the run, not zero.
         pub run: u64,
-        /// Whether to read. If not set, the target writes and syncs.
+        /// Whether the target reads. If not set, it writes and syncs.
         pub is_read: bool,
-        /// Number of files, written or read at the same time.
+        /// Number of files that the target reads or writes concurrently.
         pub streams: u16,
-        /// Bytes of each file, a multiple of `block_bytes`.
+        /// Size of each file in bytes, a multiple of `block_bytes`.
         pub stream_bytes: u64,
-        /// Bytes of each read or write, a multiple of 4,096.
+        /// Size of each read or write in bytes, a multiple of 4,096.
         pub block_bytes: u32,
     }
 }
@@ -27,7 +28,7 @@ record! {
     /// Asks for the progress of a benchmark.
     #[derive(Copy)]
     pub struct AskBenchmark {
-        /// The run.
+        /// Number of the run.
         pub run: u64,
     }
 }
@@ -37,69 +38,72 @@ record! {
     pub struct BenchmarkProgress {
         /// Whether the benchmark has ended.
         pub is_over: bool,
-        /// Whether the target bypasses the page cache. It does if the file system can.
+        /// Whether the target bypasses the page cache: always if its file system supports that.
         pub is_direct: bool,
-        /// Bytes written or read until now.
+        /// Bytes written or read so far.
         pub bytes: u64,
-        /// Begin and end of each finished file, in nanoseconds from the start.
+        /// Begin and end of the I/O on each finished file, in nanoseconds since the start of the
+        /// benchmark.
         pub streams: Vec<(u64, u64)>,
-        /// Reason of an early end.
+        /// Reason why the benchmark failed. `None` if it did not fail.
         pub failure: Option<String>,
     }
 }
 
 record! {
-    /// Ends a benchmark and removes its files. Succeeds if there is no such benchmark.
+    /// Stops a benchmark and removes its files. Succeeds if the benchmark does not exist.
     #[derive(Copy)]
     pub struct StopBenchmark {
-        /// The run.
+        /// Number of the run.
         pub run: u64,
     }
 }
 
 record! {
-    /// Sends bulk data. The receiver checks its checksums, as for a write, and discards it. Without
-    /// data the request measures a round trip.
+    /// Carries bulk data that the receiver discards after it has checked the checksums, as it would
+    /// for a write. A request without bulk data measures a round trip.
     pub struct DiscardData {
-        /// CRC-32C of each 4,096 bytes of the data.
+        /// CRC-32C of each 4,096 bytes of the bulk data.
         pub checksums: Vec<u32>,
     }
 }
 
 record! {
-    /// Asks for meaningless bulk data.
+    /// Asks the receiver to send meaningless bulk data.
     #[derive(Copy)]
     pub struct GiveData {
-        /// Number of bytes.
+        /// Number of bytes to send.
         pub bytes: u32,
     }
 }
 
 record! {
-    /// Reply to [`GiveData`]. The bulk data follows in the frame.
+    /// Reply to [`GiveData`]. The data is the bulk data of the frame.
     pub struct GiveDataReply {
-        /// CRC-32C of each 4,096 bytes of the data.
+        /// CRC-32C of each 4,096 bytes of the bulk data.
         pub checksums: Vec<u32>,
     }
 }
 
 record! {
-    /// Makes a service measure the network between itself and another service, by [`DiscardData`]
-    /// or [`GiveData`]. The service replies at the end. It stops when the sender waits no longer,
-    /// at the latest after ten minutes. It measures one link at a time.
+    /// Asks a service to measure the network between itself and another service, by [`DiscardData`]
+    /// or [`GiveData`]. The service replies after the measurement. The measurement stops at the
+    /// deadline of this request, but after ten minutes at the latest. A service measures one link
+    /// at a time.
     #[derive(Copy)]
     pub struct MeasureLink {
-        /// The other service.
+        /// Node id of the other service.
         pub node: NodeId,
-        /// The target of that service whose thread replies. Zero stands for the service itself.
+        /// The target of the other service whose thread replies. Zero means the node itself.
         pub target: TargetId,
-        /// Number of connections. Each has one message under way.
+        /// Number of connections. Each connection has at most one message in flight.
         pub streams: u16,
         /// Number of messages on each connection.
         pub messages: u32,
-        /// Bytes of bulk data in each message. Zero measures each round trip.
+        /// Bytes of bulk data in each message. Zero measures round trips instead of bandwidth.
         pub message_bytes: u32,
-        /// Whether the other service sends the data. If not set, it receives them.
+        /// Whether the measuring service receives the bulk data. If not set, it sends the bulk
+        /// data.
         pub is_receiving: bool,
     }
 }
@@ -107,13 +111,13 @@ record! {
 record! {
     /// Reply to [`MeasureLink`].
     pub struct MeasureLinkReply {
-        /// The address of the other service.
+        /// The address of the other service that was measured.
         pub address: String,
-        /// Bytes of bulk data that were sent.
+        /// Bytes of bulk data transferred in total.
         pub bytes: u64,
-        /// Begin and end of each connection's messages, in nanoseconds from the first begin.
+        /// Begin and end of the messages on each connection, in nanoseconds since the first begin.
         pub streams: Vec<(u64, u64)>,
-        /// Each measured round trip, in nanoseconds.
+        /// Duration of each measured round trip, in nanoseconds.
         pub round_trips_ns: Vec<u64>,
     }
 }

@@ -1,5 +1,5 @@
-//! The table of all messages. Dispatch, metric names and the generated reference use it. A number
-//! is never used for another message.
+//! The table of all messages. Dispatch, metric names and the generated reference use the table.
+//! Message numbers are never reused.
 
 use crate::{
     Request, benchmark as bm, file_locks as fl, inline as il, management as mg, metadata as md,
@@ -7,7 +7,7 @@ use crate::{
 };
 use skep_types::codec::{Described, FieldDoc};
 
-/// A message: a request and its reply.
+/// Description of a request and its reply.
 #[derive(Debug, Clone, Copy)]
 pub struct Message {
     /// Number in the frame header.
@@ -16,15 +16,16 @@ pub struct Message {
     pub name: &'static str,
     /// The service that handles the request.
     pub service: &'static str,
-    /// Whether the client sends it in a slot of its session, so that it is executed exactly once.
+    /// Whether clients must send the request in a slot of their session, so that it is executed
+    /// exactly once.
     pub modifies: bool,
-    /// Description of the request.
+    /// Doc comment of the request.
     pub doc: &'static str,
     /// Fields of the request.
     pub fields: &'static [FieldDoc],
     /// Name of the reply.
     pub reply: &'static str,
-    /// Description of the reply.
+    /// Doc comment of the reply.
     pub reply_doc: &'static str,
     /// Fields of the reply.
     pub reply_fields: &'static [FieldDoc],
@@ -39,7 +40,7 @@ macro_rules! catalog {
             type Reply = $reply;
         })*
 
-        /// All messages, by number.
+        /// All messages in ascending order of their numbers.
         pub const CATALOG: &[Message] = &[$(Message {
             id: $id,
             name: <$request>::NAME,
@@ -52,8 +53,8 @@ macro_rules! catalog {
             reply_fields: <$reply>::FIELDS,
         },)*];
 
-        /// Decodes the body of a request or a reply and encodes it again, for vectors and fuzzing.
-        /// `None` means that the number is unknown.
+        /// Decodes the body of a request or a reply and encodes it again, for test vectors and
+        /// fuzzing. `None` means that no message has the number `id`.
         pub fn recode(id: u16, is_reply: bool, body: &[u8]) -> Option<skep_types::Result<Vec<u8>>> {
             use skep_types::codec::Codec;
             match (id, is_reply) {
@@ -71,13 +72,13 @@ catalog! {
     // Handshake.
     1 "any" reads session::Hello => session::Challenge;
     2 "any" reads session::Proof => session::Welcome;
-    // A running process.
+    // Any running service.
     3 "any" reads node::SetLogLevel => node::LogLevel;
     // Benchmarks of the network.
     4 "any" reads bm::DiscardData => mg::EmptyReply;
     5 "any" reads bm::GiveData => bm::GiveDataReply;
     6 "any" reads bm::MeasureLink => bm::MeasureLinkReply;
-    // Management. Requests are idempotent by their contents.
+    // Management. The contents of a request make it idempotent.
     16 "management" reads mg::RegisterServer => mg::RegisterReply;
     17 "management" reads mg::RegisterClient => mg::RegisterReply;
     18 "management" reads mg::Heartbeat => mg::HeartbeatReply;
@@ -133,13 +134,13 @@ catalog! {
     74 "metadata" reads il::SyncInline => il::SyncInlineReply;
     // Metadata: for administrators.
     76 "metadata" reads md::ListSessions => md::SessionList;
-    // Metadata: transactions between targets. Idempotent by their transaction id.
+    // Metadata: transactions between groups. The transaction id makes them idempotent.
     80 "metadata" reads md::Prepare => md::PrepareReply;
     81 "metadata" reads md::Decide => mg::EmptyReply;
     82 "metadata" reads md::AskDecision => md::DecisionReply;
-    // Metadata: requests of storage targets.
+    // Metadata: requests from storage targets.
     83 "metadata" reads st::WhichExist => st::WhichExistReply;
-    // Metadata: notifications of clients about shared files.
+    // Metadata: notifications to clients about shared files.
     84 "metadata" reads sh::WaitNotifications => sh::Notifications;
     85 "metadata" reads sh::AcknowledgeNotifications => mg::EmptyReply;
     // Storage.
@@ -154,13 +155,13 @@ catalog! {
     104 "storage" reads st::ClearChunk => st::ChunkRangeReply;
     105 "storage" reads st::SeekChunk => st::SeekChunkReply;
     106 "storage" reads st::CopyChunk => st::CopyChunkReply;
-    // Storage: benchmarks. Idempotent by the number of their run.
+    // Storage: benchmarks. The number of the run makes them idempotent.
     107 "storage" reads bm::StartBenchmark => mg::EmptyReply;
     108 "storage" reads bm::AskBenchmark => bm::BenchmarkProgress;
     109 "storage" reads bm::StopBenchmark => mg::EmptyReply;
 }
 
-/// Returns the message with this number.
+/// Returns the message with the number `id`.
 pub fn message(id: u16) -> Option<&'static Message> {
     let index = CATALOG.binary_search_by_key(&id, |line| line.id).ok()?;
     CATALOG.get(index)

@@ -1,86 +1,86 @@
-//! Messages to metadata targets about the locks of applications (`flock`, `fcntl`), and about the
-//! sessions that use a file. `docs/design/0005-locks.md` describes the protocol.
+//! Messages to metadata targets about locks of applications (`flock`, `fcntl`), and about the
+//! sessions that use a file. `docs/design/0005-locks.md` specifies the protocol.
 
 use skep_types::codec::record;
 use skep_types::{Attributes, InodeId, NodeId, SessionId, byte_enum};
 
 byte_enum! {
-    /// Kind of a lock. Only locks of the same kind conflict.
+    /// Kind of a lock. Locks of different kinds never conflict.
     pub enum LockKind {
-        /// Locks of `fcntl`, of processes and of open file descriptions.
+        /// `fcntl` locks, of processes and of open file descriptions.
         Posix = 0,
-        /// Locks of `flock`.
+        /// `flock` locks.
         Flock = 1,
-        /// Internal locks of clients that append to a shared file. Programs do not see them.
+        /// Internal locks of clients that append to a shared file. Applications do not see them.
         Append = 2,
     }
 }
 
 impl LockKind {
-    /// All of them.
+    /// All kinds of locks.
     pub const ALL: [Self; 3] = [Self::Posix, Self::Flock, Self::Append];
 }
 
 byte_enum! {
     /// Mode of a lock.
     pub enum LockMode {
-        /// Other owners may hold shared locks too.
+        /// Other owners may hold `Shared` locks of the same kind on the same bytes.
         Shared = 0,
-        /// No other owner may hold a lock.
+        /// No other owner may hold a lock of the same kind on the same bytes.
         Exclusive = 1,
     }
 }
 
 record! {
-    /// A lock that an owner asks for.
+    /// A lock that an owner requests, or the range that an owner unlocks.
     #[derive(Copy)]
     pub struct LockRequest {
         /// The file.
         pub inode: InodeId,
-        /// Its kind.
+        /// Kind of the lock.
         pub kind: LockKind,
-        /// Number of the owner within the session.
+        /// Number of the owner, unique within the session.
         pub owner: u64,
-        /// Its mode. `None` unlocks the range.
+        /// Mode of the lock. `None` unlocks the range.
         pub mode: Option<LockMode>,
-        /// First byte.
+        /// First byte of the range.
         pub start: u64,
-        /// The byte behind the last one. 2^63, the maximum, stands for the end of the file, however
-        /// long the file gets.
+        /// End of the range (exclusive). The maximum, 2^63, locks to the end of the file, even if
+        /// the file grows.
         pub end: u64,
-        /// Process id on the client's host, for output.
+        /// Process id on the client's host, for output only.
         pub pid: u32,
     }
 }
 
 record! {
-    /// A locked range.
+    /// A locked range, or a range for which a wait exists.
     #[derive(Copy)]
     pub struct HeldLock {
-        /// The session of its owner.
+        /// The session of the owner.
         pub session: SessionId,
-        /// Its kind.
+        /// Kind of the lock.
         pub kind: LockKind,
-        /// Number of the owner within the session.
+        /// Number of the owner, unique within the session.
         pub owner: u64,
-        /// Its mode.
+        /// Mode of the lock.
         pub mode: LockMode,
-        /// First byte.
+        /// First byte of the range.
         pub start: u64,
-        /// The byte behind the last one.
+        /// End of the range (exclusive).
         pub end: u64,
-        /// Process id on that client's host.
+        /// Process id on the host of the owner's client.
         pub pid: u32,
     }
 }
 
 record! {
-    /// Locks or unlocks a range, or returns a conflicting lock. Never waits. If a `flock` cannot
-    /// get a new mode, the target releases the old one too.
+    /// Locks or unlocks a range, or returns a conflicting lock. Never waits. If an owner of a
+    /// `flock` asks for a different mode and cannot get it, the target releases the old lock too.
     pub struct SetLock {
-        /// The lock.
+        /// The lock to set, or the range to unlock.
         pub lock: LockRequest,
-        /// Number of the wait that ends with this request. Zero if there was no wait.
+        /// Number of the wait that this request ends. Zero if the client did not wait.
         pub wait: u64,
     }
 }
@@ -88,18 +88,18 @@ record! {
 record! {
     /// Reply to [`SetLock`].
     pub struct SetLockReply {
-        /// A conflicting lock. `None` means that the lock is set.
+        /// A conflicting lock. `None` means that the request succeeded.
         pub conflict: Option<HeldLock>,
-        /// The file's attributes. The client compares them to find out whether its cached pages are
-        /// still valid.
+        /// Attributes of the file. The client compares them with its cached attributes to decide
+        /// whether its cached pages are still valid.
         pub attributes: Attributes,
     }
 }
 
 record! {
-    /// Asks for a lock that would conflict with `lock` (`F_GETLK`).
+    /// Asks for a lock that conflicts with `lock` (`F_GETLK`).
     pub struct TestLock {
-        /// The lock to test.
+        /// The lock to test. The target does not set it.
         pub lock: LockRequest,
     }
 }
@@ -113,13 +113,13 @@ record! {
 }
 
 record! {
-    /// Waits until a lock may be free, for some seconds at most. The target returns `Deadlock` if
-    /// the wait would close a deadlock cycle.
+    /// Waits some seconds at most for a lock to become free. The target returns `Deadlock` if the
+    /// wait would close a deadlock cycle.
     pub struct WaitLock {
-        /// The lock.
+        /// The lock for which the owner waits.
         pub lock: LockRequest,
-        /// Number of the wait within the session, not zero. A client that repeats the request with
-        /// the same number keeps its position in the queue.
+        /// Number of the wait, unique within the session and not zero. If the client repeats the
+        /// request with the same number, the wait keeps its position in the queue.
         pub wait: u64,
     }
 }
@@ -127,38 +127,39 @@ record! {
 record! {
     /// Reply to [`WaitLock`].
     pub struct WaitLockReply {
-        /// Whether the target woke the wait and keeps the lock free for it for a moment: the client
-        /// sends `SetLock` now. If not set, the client waits again.
+        /// Whether the lock is free. If set, the target keeps it free for this wait for a moment,
+        /// and the client must send `SetLock` at once. If not set, the client sends `WaitLock`
+        /// again.
         pub is_called: bool,
     }
 }
 
 record! {
-    /// Ends a wait. Succeeds if there is no such wait.
+    /// Ends a wait. Succeeds if the wait does not exist.
     pub struct EndWait {
         /// The file.
         pub inode: InodeId,
-        /// Number of the wait within the session.
+        /// Number of the wait.
         pub wait: u64,
     }
 }
 
 record! {
-    /// The owner of a lock or of a wait.
+    /// The owner of a lock or a wait.
     #[derive(Copy, Default, PartialOrd, Ord)]
     pub struct LockParty {
-        /// The session.
+        /// The session of the owner.
         pub session: SessionId,
-        /// Number of the owner within the session's client.
+        /// Number of the owner, unique within the session.
         pub owner: u64,
     }
 }
 
 record! {
-    /// Lists the waits for POSIX locks at a target, with the holders of the locks, in pages.
-    /// Clients use it to find deadlock cycles.
+    /// Lists the waits for POSIX locks at a target in pages, each with the holders of conflicting
+    /// locks. Clients use this message to find deadlock cycles.
     pub struct ListWaits {
-        /// Return only waits of owners behind this one. Zero starts at the beginning.
+        /// Return only waits of owners greater than this one. Zero starts at the beginning.
         pub after: LockParty,
     }
 }
@@ -166,11 +167,11 @@ record! {
 record! {
     /// A wait for a POSIX lock.
     pub struct ListedWait {
-        /// The waiting owner.
+        /// The owner that waits.
         pub waiter: LockParty,
-        /// Number of the wait. The session's client never uses it again.
+        /// Number of the wait. The client never reuses it.
         pub wait: u64,
-        /// The holders of conflicting locks, up to a limit.
+        /// The holders of conflicting locks. At most `MAX_LISTED_HOLDERS`.
         pub holders: Vec<LockParty>,
     }
 }
@@ -178,30 +179,31 @@ record! {
 record! {
     /// Reply to [`ListWaits`].
     pub struct WaitList {
-        /// The waits by rising waiter, without waits that the target has woken.
+        /// The waits in ascending order of `waiter`, except waits that the target has woken.
         pub waits: Vec<ListedWait>,
-        /// `after` of the next page. `None` means that this is the last page.
+        /// Value of `after` for the next page. `None` means that this is the last page.
         pub next: Option<LockParty>,
     }
 }
 
 record! {
-    /// Lists the opens, locks and waits of sessions, for one file or for all files of the target,
-    /// in pages.
+    /// Lists the opens, locks and waits of sessions in pages, for one file or for all files of the
+    /// target.
     pub struct ListLocks {
-        /// The file. Zero stands for all files.
+        /// The file. Zero means all files.
         pub inode: InodeId,
-        /// Return only entries behind this session and inode. Zero starts at the beginning.
+        /// Return only entries behind `after_session` and `after_inode`: the last entry of the
+        /// previous page. Zero starts at the beginning.
         pub after_session: SessionId,
-        /// Together with `after_session`: the last inode of the page before.
+        /// Inode of the last entry of the previous page.
         pub after_inode: InodeId,
-        /// Return only files with a lock or a wait.
+        /// Return only entries with a lock or a wait.
         pub only_locked: bool,
     }
 }
 
 record! {
-    /// The opens, locks and waits of one session at one file.
+    /// The opens, locks and waits of one session on one file.
     pub struct FileUse {
         /// The session.
         pub session: SessionId,
@@ -213,13 +215,14 @@ record! {
         pub readers: u32,
         /// Number of opens for writing.
         pub writers: u32,
-        /// The locks that the session holds, up to a limit.
+        /// The ranges that the session has locked. At most `MAX_LISTED_LOCKS`.
         pub held: Vec<HeldLock>,
-        /// Number of ranges that the session has locked.
+        /// Total number of ranges that the session has locked.
         pub held_count: u32,
-        /// The locks for which the session waits, up to a limit, in the order of the queue.
+        /// The locks for which the session waits, in the order of the queue. At most
+        /// `MAX_LISTED_LOCKS`.
         pub waiting: Vec<HeldLock>,
-        /// Number of waits of the session.
+        /// Total number of waits of the session.
         pub waiting_count: u32,
     }
 }
@@ -227,10 +230,11 @@ record! {
 record! {
     /// Reply to [`ListLocks`].
     pub struct LockList {
-        /// The entries by rising session and inode. May be empty although more pages follow.
+        /// The entries in ascending order of session and inode. May be empty although more pages
+        /// follow.
         pub uses: Vec<FileUse>,
-        /// `after_session` and `after_inode` of the next page. `None` means that this is the last
-        /// page.
+        /// Values of `after_session` and `after_inode` for the next page. `None` means that this is
+        /// the last page.
         pub next: Option<(SessionId, InodeId)>,
     }
 }

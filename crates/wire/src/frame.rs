@@ -1,67 +1,74 @@
-//! The frame: a header of 128 bytes, a body of `body_bytes`, bulk data of `data_bytes`.
+//! A frame consists of a header of 128 bytes, a body of `body_bytes`, and bulk data of
+//! `data_bytes`.
 //!
-//! `docs/protocol/frame.md` draws it. Bulk data is never re-encoded and never copied into the body;
-//! its checksums are those of its granules and stand in the body, so `data` has none in the header.
+//! `docs/protocol/frame.md` shows the layout. Bulk data is never re-encoded and never copied into
+//! the body. The body contains the checksums of the bulk data, one per granule, so the header has
+//! no checksum of the bulk data.
 
 use crate::limits::{MAX_BODY_BYTES, MAX_DATA_BYTES};
 use skep_types::codec::{Codec, Described, FieldDoc, Reader, Writer, crc32c};
 use skep_types::{Epoch, Error, ErrorCode, GroupId, MapVersion, Result, SessionId};
 
-/// Bytes of a header.
+/// Length of a frame header in bytes.
 pub const HEADER_BYTES: usize = 128;
-/// First four bytes of each frame.
+/// The first four bytes of every frame.
 pub const MAGIC: [u8; 4] = *b"SKEP";
-/// Oldest protocol version that this program speaks.
+/// Oldest protocol version that this program supports.
 pub const OLDEST_PROTOCOL: u16 = 1;
-/// Newest protocol version that this program speaks.
+/// Newest protocol version that this program supports.
 pub const NEWEST_PROTOCOL: u16 = 1;
 
-/// Set in replies.
+/// Flag of replies.
 pub const FLAG_REPLY: u16 = 1;
-/// Set in requests whose effect must be on the device before the reply (`fsync`, `O_SYNC`).
+/// Flag of requests whose effect must be durable on the device before the reply (`fsync`,
+/// `O_SYNC`).
 pub const FLAG_DURABLE: u16 = 2;
 const KNOWN_FLAGS: u16 = FLAG_REPLY | FLAG_DURABLE;
 
 skep_types::record! {
     /// The header of a frame.
     pub struct Header {
-        /// Protocol version that was negotiated for the connection.
+        /// Protocol version negotiated for the connection.
         pub protocol: u16,
-        /// Message number, see the catalog; a reply carries its request's.
+        /// Message number from the catalog. A reply has the number of its request.
         pub message: u16,
         /// Version of the message's layout.
         pub message_version: u16,
-        /// Bit 0: reply; bit 1: durable on the device before the reply. Others zero.
+        /// Bit 0: the frame is a reply. Bit 1: the effect of the request must be durable on the
+        /// device before the reply. All other bits must be zero.
         pub flags: u16,
-        /// Length of the body.
+        /// Length of the body, in bytes.
         pub body_bytes: u32,
-        /// Length of the bulk data after the body.
+        /// Length of the bulk data after the body, in bytes.
         pub data_bytes: u32,
-        /// Chosen by the requester, unique among its open requests; the reply carries it back.
+        /// Identifies the request on its connection: the requester chooses a tag that none of its
+        /// requests in flight has. The reply has the tag of its request.
         pub tag: u64,
-        /// The requester's session. Zero means no session.
+        /// Session of the requester. Zero means no session.
         pub session: SessionId,
         /// Slot of the session in which a modifying request runs.
         pub slot: u32,
-        /// Zero in requests. In replies the number of an error code, or zero for success. The body
-        /// of an error is its context.
+        /// Zero in requests. In replies, zero for success, otherwise the number of an error code.
+        /// The body of an error reply is the context of the error.
         pub status: u16,
-        /// 0 interactive, 1 normal, 2 background.
+        /// Priority of the request: 0 interactive, 1 normal, 2 background.
         pub priority: u8,
-        /// Zero.
+        /// Must be zero.
         pub reserved: u8,
-        /// Number of the request within its slot, from 1. Zero for requests that need no slot.
+        /// Sequence number of the request within its slot, from 1. Zero for requests without a
+        /// slot.
         pub sequence: u64,
-        /// The addressed group. Zero stands for the node itself.
+        /// The group to which the request is addressed. Zero addresses the node itself.
         pub group: GroupId,
-        /// Time that the requester waits, in milliseconds from sending. Zero means without limit.
+        /// Time for which the requester waits, in milliseconds from sending. Zero means no limit.
         pub time_left_ms: u32,
-        /// Epoch of the group in the sender's map.
+        /// Epoch of the group in the sender's cluster map.
         pub epoch: Epoch,
-        /// In a request: the receiver must have at least this version of the cluster map. In a
-        /// reply: the requester sends at least this version with its later requests.
+        /// Minimum version of the cluster map. In a request: the receiver must have at least this
+        /// version. In a reply: the requester must put at least this version into its later
+        /// requests.
         pub lowest_map: MapVersion,
-        /// Number of one operation, the same in all its requests.
+        /// Trace id. All requests of one operation have the same trace id.
         pub trace: u128,
     }
 }
@@ -96,26 +103,27 @@ const BODY_CRC_AT: usize = HEADER_BYTES - 8;
 const HEADER_CRC_AT: usize = HEADER_BYTES - 4;
 
 impl Header {
-    /// Whether this is a reply.
+    /// Whether the frame is a reply.
     pub fn is_reply(&self) -> bool {
         self.flags & FLAG_REPLY != 0
     }
 
-    /// Whether the effect must be on the device before the reply.
+    /// Whether the effect of the request must be durable on the device before the reply.
     pub fn is_durable(&self) -> bool {
         self.flags & FLAG_DURABLE != 0
     }
 
-    /// The header of the reply to this request.
+    /// Returns the header of the reply to this request.
     pub fn reply(&self) -> Self {
         Self { flags: FLAG_REPLY, body_bytes: 0, data_bytes: 0, status: 0, ..self.clone() }
     }
 
-    /// Encodes header and body as one run of bytes. The caller sends `data_bytes` of bulk data
+    /// Encodes header and body into one buffer. The caller must send `data_bytes` of bulk data
     /// after it.
     ///
     /// # Panics
-    /// If `body` is longer than [`MAX_BODY_BYTES`]: senders bound what they put into a message.
+    /// Panics if `body` is longer than [`MAX_BODY_BYTES`]: senders must limit the size of their
+    /// messages.
     pub fn frame(&self, body: &impl Codec, data_bytes: u32) -> Vec<u8> {
         let mut w = Writer::over(Vec::with_capacity(HEADER_BYTES + 160));
         w.raw(&[0; HEADER_BYTES]);
@@ -125,7 +133,7 @@ impl Header {
         bytes
     }
 
-    /// Like [`Self::frame`], for an encoded body.
+    /// Like [`Self::frame`], but for an encoded body.
     pub fn frame_raw(&self, body: &[u8], data_bytes: u32) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
         bytes.resize(HEADER_BYTES, 0);
@@ -134,7 +142,7 @@ impl Header {
         bytes
     }
 
-    /// Writes the header over the first 128 bytes of `bytes`, whose rest is the body.
+    /// Writes the header into the first 128 bytes of `bytes`. The rest of `bytes` is the body.
     fn seal(&self, bytes: &mut [u8], data_bytes: u32) {
         let body_bytes = bytes.len() - HEADER_BYTES;
         assert!(body_bytes <= MAX_BODY_BYTES, "message bodies are bounded by their senders");
@@ -152,11 +160,11 @@ impl Header {
         bytes[HEADER_CRC_AT..HEADER_BYTES].copy_from_slice(&header_crc.to_le_bytes());
     }
 
-    /// Reads a header. Returns it with the checksum that its body must have (see [`check_body`]).
+    /// Parses a header. Returns the header and the checksum of the body (see [`check_body`]).
     ///
     /// # Errors
-    /// `Protocol` if the bytes are not a header of this protocol: wrong magic, length, checksum,
-    /// flags, non-zero reserved bytes, or lengths beyond the limits.
+    /// Returns `Protocol` if the bytes are not a valid header. Reasons are a wrong magic, header
+    /// length or checksum, unknown flags, non-zero reserved bytes, and lengths above the limits.
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<(Self, u32)> {
         let wrong = |what: String| Error::new(ErrorCode::Protocol, format!("frame header: {what}"));
         if bytes[..4] != MAGIC {
@@ -193,10 +201,10 @@ impl Header {
 
 const _: () = assert!(8 + FIELD_BYTES <= BODY_CRC_AT, "the fields fit before the checksums");
 
-/// Checks a body against the checksum in its header.
+/// Checks a body against the checksum in the frame header.
 ///
 /// # Errors
-/// `Protocol` if they differ.
+/// Returns `Protocol` if the checksums differ.
 pub fn check_body(body: &[u8], expected: u32) -> Result<()> {
     if crc32c(body) == expected {
         Ok(())
@@ -205,7 +213,7 @@ pub fn check_body(body: &[u8], expected: u32) -> Result<()> {
     }
 }
 
-/// Layout of the header, for the generated reference.
+/// Description of the header's fields, for the generated reference.
 pub const HEADER_FIELDS: &[FieldDoc] = <Header as Described>::FIELDS;
 
 #[cfg(test)]
@@ -233,7 +241,7 @@ mod tests {
         for bit in 0..HEADER_BYTES * 8 {
             let mut bytes = sample();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            // The header's checksum covers the body's checksum.
+            // The body's checksum is in the header, so the header's checksum covers it too.
             assert!(parse(&bytes).is_err(), "bit {bit}");
         }
     }

@@ -1,36 +1,39 @@
-//! Messages of clients to metadata targets about the first bytes of files, if they lie with the
-//! inode. `docs/design/0009-first-bytes-in-metadata.md` describes the protocol.
+//! Messages from clients to metadata targets about inline bytes: the first bytes of a file, which
+//! the metadata target stores with the inode. `docs/design/0009-first-bytes-in-metadata.md`
+//! specifies the protocol.
 
 use skep_types::codec::{Bytes, record};
 use skep_types::{Attributes, InodeId, Lsn};
 
 record! {
-    /// Position of an inline write in the target's log. After a restart the target finds out by it
-    /// whether it still has the write.
+    /// Position of an inline write in the log of the metadata target. After a restart, the target
+    /// determines from this position whether the write survived.
     #[derive(Copy)]
     pub struct InlineMark {
-        /// Number of the start of the target.
+        /// Number of the target's start at which it logged the write.
         pub epoch: u64,
-        /// The record of the target's log.
+        /// Log sequence number of the record with the write.
         pub record: Lsn,
     }
 }
 
 record! {
-    /// Writes bytes that lie with the inode. They are not durable before a [`SyncInline`].
+    /// Writes inline bytes. The write is durable only after a [`SyncInline`].
     pub struct WriteInline {
         /// The file.
         pub inode: InodeId,
-        /// Layout generation of its pattern.
+        /// Layout generation of the file's pattern.
         pub generation: u32,
-        /// First byte in the file.
+        /// File offset of the first byte.
         pub offset: u64,
-        /// The bytes: at least one, and none beyond where the component ends.
+        /// The bytes to write: at least one byte, and no byte behind the end of the inline
+        /// component.
         pub bytes: Bytes,
-        /// CRC-32C of the bytes.
+        /// CRC-32C of `bytes`.
         pub checksum: u32,
-        /// Whether this is a whole write: the target then updates size and times of the file. If
-        /// not set, the client reports the size when the other parts are written too.
+        /// Whether these bytes are the whole write. If set, the target updates size and times of
+        /// the file. If not set, the client reports the size after it has written the other parts
+        /// too.
         pub extends: bool,
     }
 }
@@ -38,23 +41,23 @@ record! {
 record! {
     /// Reply to [`WriteInline`].
     pub struct WriteInlineReply {
-        /// The position of the write.
+        /// Position of the write in the target's log.
         pub mark: InlineMark,
-        /// The file's attributes after the write.
+        /// Attributes of the file after the write.
         pub attributes: Attributes,
     }
 }
 
 record! {
-    /// Reads bytes that lie with the inode.
+    /// Reads inline bytes.
     pub struct ReadInline {
         /// The file.
         pub inode: InodeId,
-        /// Layout generation of its pattern.
+        /// Layout generation of the file's pattern.
         pub generation: u32,
-        /// First byte in the file.
+        /// File offset of the first byte.
         pub offset: u64,
-        /// Number of bytes to read. The range must end within the component.
+        /// Number of bytes to read. The range must end within the inline component.
         pub length: u32,
     }
 }
@@ -62,20 +65,20 @@ record! {
 record! {
     /// Reply to [`ReadInline`].
     pub struct ReadInlineReply {
-        /// The bytes. Missing bytes at the end are zeros.
+        /// The bytes. May be shorter than requested: the missing bytes at the end are zeros.
         pub bytes: Bytes,
-        /// CRC-32C of the bytes.
+        /// CRC-32C of `bytes`.
         pub checksum: u32,
     }
 }
 
 record! {
-    /// Makes all acknowledged changes of the target durable, and asks whether a file's inline
-    /// writes are among them.
+    /// Asks the target to make its acknowledged changes durable, and whether the inline writes of a
+    /// file are among them.
     pub struct SyncInline {
         /// The file.
         pub inode: InodeId,
-        /// The client's newest write of each epoch.
+        /// The client's newest write of each epoch (start of the target).
         pub written: Vec<InlineMark>,
     }
 }
@@ -83,10 +86,10 @@ record! {
 record! {
     /// Reply to [`SyncInline`].
     pub struct SyncInlineReply {
-        /// Whether one of the writes may be lost, because the target's host lost power since.
+        /// Whether one of the writes may be lost because the target's host lost power after the
+        /// write.
         pub is_lost: bool,
-        /// The file's attributes, which are on the device too. `None` means that the file is
-        /// deleted.
+        /// Attributes of the file, which are durable too. `None` means that the file was deleted.
         pub attributes: Option<Attributes>,
     }
 }

@@ -1,10 +1,11 @@
-//! All messages of Skep: the frame header, every message's layout, and the catalog that names them.
+//! All messages of Skep: the frame header, the layout of each message, and the catalog of messages.
 //!
-//! Owns the translation between bytes and structs, and the table of messages in [`catalog`]. Does
-//! not own sockets (`skep-rpc`) or the execution of requests (each service).
+//! Owns the conversion between bytes and structs, and the table of messages in [`catalog`]. Does
+//! not own sockets (`skep-rpc`) or the execution of requests (the services).
 //!
-//! Architecture invariant: layouts are explicit, little-endian, in fixed order. A changed message
-//! is a new message or a new version. Bytes from the network never cause a panic.
+//! Architecture invariant: layouts are explicit, little-endian, with fields in a fixed order. A
+//! message with a changed layout must get a new number or a new version. Bytes from the network
+//! never cause a panic.
 
 pub mod benchmark;
 pub mod catalog;
@@ -21,14 +22,14 @@ pub mod storage;
 
 use skep_types::codec::{Codec, Described};
 
-/// A request: its entry in the catalog and the type of its reply.
+/// A request, with its entry in the catalog and the type of its reply.
 pub trait Request: Codec + Described + std::fmt::Debug {
-    /// Number in the frame header.
+    /// Message number in the frame header.
     const ID: u16;
-    /// Version of the layout.
+    /// Version of the request's layout.
     const VERSION: u16;
-    /// Whether the request needs a slot, so that it is executed exactly once.
+    /// Whether the request must be sent in a slot, so that it is executed exactly once.
     const MODIFIES: bool;
-    /// The reply.
+    /// Type of the reply.
     type Reply: Codec + Described + std::fmt::Debug;
 }

@@ -1,49 +1,55 @@
-//! Limits of the protocol, each with its reason.
+//! Limits of the protocol, with the reasons for them.
 
-/// Longest body: a cluster map of 1,000 servers with 12 targets each takes about 3 MiB.
+/// Maximum length of a body. A cluster map of 1,000 servers with 12 targets each takes about 3 MiB.
 pub const MAX_BODY_BYTES: usize = 16 << 20;
-/// Most bulk data in one frame: the largest chunk piece of one request.
+/// Maximum bulk data in one frame: the largest piece of a chunk file that one request reads or
+/// writes.
 pub const MAX_DATA_BYTES: usize = 4 << 20;
-/// Longest symbolic link, as `PATH_MAX` without its zero byte.
+/// Maximum length of the target path of a symbolic link: `PATH_MAX` without the terminating zero
+/// byte.
 pub const MAX_SYMLINK_BYTES: usize = 4095;
-/// Longest value of an extended attribute, as in the kernel (`XATTR_SIZE_MAX`).
+/// Maximum length of the value of an extended attribute: the kernel's `XATTR_SIZE_MAX`.
 pub const MAX_XATTR_VALUE_BYTES: usize = 64 << 10;
-/// Longest name of an extended attribute, as in the kernel (`XATTR_NAME_MAX`).
+/// Maximum length of the name of an extended attribute: the kernel's `XATTR_NAME_MAX`.
 pub const MAX_XATTR_NAME_BYTES: usize = 255;
-/// Most bytes of all names of one inode's extended attributes (`XATTR_LIST_MAX`).
+/// Maximum total length of the names of an inode's extended attributes (`XATTR_LIST_MAX`).
 pub const MAX_XATTR_LIST_BYTES: usize = 64 << 10;
-/// Most hard links of an inode, so that the count never overflows.
+/// Maximum number of hard links of an inode. The count therefore never overflows.
 pub const MAX_LINKS: u32 = 1 << 31;
-/// Most bytes of entries in one reply to `ReadDirectory`.
+/// Maximum number of bytes of entries in one reply to `ReadDirectory`.
 pub const MAX_DIRECTORY_BYTES: u32 = 1 << 20;
-/// Most slots of a session at one metadata target: bounds the replies that the target stores.
+/// Maximum number of slots of a session at one metadata target. The target stores the last reply of
+/// each slot, so this bounds the stored replies.
 pub const MAX_SLOTS: u32 = 1024;
-/// Most opens in one `CloseMany`: bounds a transaction, so that it does not delay others.
+/// Maximum number of opens in one `CloseMany`. Bounds the transaction, so that it does not delay
+/// other requests.
 pub const MAX_CLOSES: usize = 256;
-/// Most inodes in one `WhichExist`.
+/// Maximum number of inodes in one `WhichExist`.
 pub const MAX_INODES_ASKED: usize = 4096;
-/// Number of its starts that a metadata target remembers, and most marks in one `SyncInline`. An
-/// unsynced write of an older start counts as lost.
+/// Maximum number of its own starts that a metadata target remembers, and of marks in one
+/// `SyncInline`. An unsynced write from an older start counts as lost.
 pub const MAX_EPOCHS: usize = 64;
-/// Most locked ranges of one owner on one file: each change writes all of them.
+/// Maximum number of locked ranges of one owner in one file. Each change of a lock rewrites all
+/// ranges of the owner.
 pub const MAX_LOCK_RANGES: usize = 1024;
-/// End of the lockable range: the last byte of the longest file is before it.
+/// End of the lockable range (exclusive). All bytes of a file of maximum size are before it.
 pub const LOCK_END: u64 = 1 << 63;
-/// Most files in one `LockList`.
+/// Maximum number of entries in one `LockList`.
 pub const MAX_LISTED_USES: usize = 256;
-/// Most ranges, and most waits, of each file in one `LockList`.
+/// Maximum number of ranges, and of waits, per entry in one `LockList`.
 pub const MAX_LISTED_LOCKS: usize = 256;
-/// Approximate number of waits in one `WaitList`. All waits of an owner are in the same list.
+/// Approximate maximum number of waits in one `WaitList`. All waits of one owner must be in the
+/// same `WaitList`, so a list may be longer.
 pub const MAX_LISTED_WAITS: usize = 256;
-/// Most waits of one owner, and most holders of each, in a `WaitList`.
+/// Maximum number of waits per owner, and of holders per wait, in a `WaitList`.
 pub const MAX_LISTED_HOLDERS: usize = 64;
-/// Most clients in one `ClientList`.
+/// Maximum number of clients in one `ClientList`.
 pub const MAX_LISTED_CLIENTS: usize = 1024;
-/// Most sessions in one `SessionList`.
+/// Maximum number of sessions in one `SessionList`.
 pub const MAX_LISTED_SESSIONS: usize = 256;
-/// Largest count of a session's open files in a `SessionList`.
+/// Maximum number of open files of a session that a metadata target counts for a `SessionList`.
 pub const MAX_COUNTED_OPENS: usize = 4096;
-/// Most notifications in one `Notifications`, and most that a client processes at a time.
+/// Maximum number of notifications in one `Notifications`, and that a client processes at a time.
 pub const MAX_NOTIFICATIONS: usize = 1024;
-/// Longest deadline that a request may carry.
+/// Maximum time that a requester may set in `time_left_ms`.
 pub const MAX_TIME_LEFT_MS: u32 = 3_600_000;

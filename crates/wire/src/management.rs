@@ -1,4 +1,4 @@
-//! Messages to management: registration, heartbeats, the cluster map.
+//! Messages to management: registration, heartbeats, the cluster map, settings.
 
 use crate::node::LogLevel;
 use skep_types::codec::record;
@@ -7,16 +7,17 @@ use skep_types::registration::ServerRegistration;
 use skep_types::{MapVersion, NodeId, TargetId, Timestamp};
 
 record! {
-    /// Reply without fields: success.
+    /// A reply without fields. It means success.
     pub struct EmptyReply {}
 }
 
 record! {
-    /// A server registers at its start, with all its targets. Repeating it changes nothing.
+    /// Registers a server with all its targets. Each server sends this request when it starts.
+    /// Idempotent.
     pub struct RegisterServer {
         /// The server, of kind `Metadata` or `Storage`.
         pub server: ServerRegistration,
-        /// Capacities of its targets, in their order.
+        /// Capacities of the server's targets, in the order of the registration.
         pub capacities: Vec<Capacity>,
     }
 }
@@ -24,38 +25,39 @@ record! {
 record! {
     /// Reply to [`RegisterServer`] and [`RegisterClient`].
     pub struct RegisterReply {
-        /// Id of the node.
+        /// Id of the registered node.
         pub node: NodeId,
-        /// Ids of its targets, in the order of the request.
+        /// Ids of the server's targets, in the order of the request. Empty for clients.
         pub targets: Vec<TargetId>,
-        /// The current map.
+        /// The current cluster map.
         pub map: ClusterMap,
     }
 }
 
 record! {
-    /// A client registers before it mounts. Management gives it a new id each time.
+    /// Registers a client. A client sends this request before it mounts the file system. Management
+    /// assigns a new node id for each request.
     pub struct RegisterClient {
-        /// Name of its host, for output.
+        /// Name of the client's host, for output only.
         pub host: String,
-        /// Mount point, for output.
+        /// Mount point, for output only.
         pub mount_point: String,
-        /// Version of its program.
+        /// Version of the client program.
         pub version: String,
-        /// Process id on its host, for output.
+        /// Process id on the client's host, for output only.
         pub pid: u32,
     }
 }
 
 record! {
-    /// A node reports regularly that it is alive. Management returns `Stale` to a node that is not
-    /// in its map; a server then registers again.
+    /// Reports that a node is alive. Each node sends heartbeats regularly. Management returns
+    /// `Stale` if the node is not in the cluster map; a server then registers again.
     pub struct Heartbeat {
-        /// The sender.
+        /// The node that sends the heartbeat.
         pub node: NodeId,
-        /// Version of the sender's map.
+        /// Version of the sender's cluster map.
         pub known: MapVersion,
-        /// Capacities of its targets.
+        /// Capacities of the sender's targets.
         pub capacities: Vec<(TargetId, Capacity)>,
     }
 }
@@ -63,49 +65,50 @@ record! {
 record! {
     /// Reply to [`Heartbeat`].
     pub struct HeartbeatReply {
-        /// Capacity of the whole cluster for files, from the newest reports of storage targets.
-        /// `None` right after management's start, until all targets have reported.
+        /// Capacity of the whole cluster for file data, from the newest reports of storage targets.
+        /// `None` after a start of management until all targets have reported.
         pub capacity: Option<Capacity>,
-        /// A pending change of a client's log level. Clients accept no connections, so management
-        /// delivers it here.
+        /// A pending change of the client's log level. Clients accept no connections, so management
+        /// delivers the change in this reply.
         pub log_level_change: Option<LogLevelChange>,
-        /// The map. `None` means that the sender's map is the newest.
+        /// The cluster map. `None` means that the sender has the newest version.
         pub map: Option<ClusterMap>,
     }
 }
 
 record! {
-    /// A request to a client to change or report its log level. Management adds it to each reply to
-    /// a heartbeat until the client sends [`ConfirmLogLevel`].
+    /// Asks a client to change or report its log level. Management adds this record to each
+    /// heartbeat reply until the client sends [`ConfirmLogLevel`].
     pub struct LogLevelChange {
         /// Number of the change.
         pub number: u64,
-        /// As in `SetLogLevel`.
+        /// The new level, as in `SetLogLevel`.
         pub level: Option<String>,
     }
 }
 
 record! {
-    /// Changes the log level of a client until it ends, or only asks for it. Management replies
-    /// when the client has sent [`ConfirmLogLevel`].
+    /// Changes the log level of a client until the client exits, or only queries it. Management
+    /// replies after the client has sent [`ConfirmLogLevel`].
     pub struct SetClientLogLevel {
         /// The client.
         pub client: NodeId,
-        /// As in `SetLogLevel`.
+        /// The new level, as in `SetLogLevel`.
         pub level: Option<String>,
     }
 }
 
 record! {
-    /// A client confirms or refuses a [`LogLevelChange`].
+    /// Reports that a client has applied or refused a [`LogLevelChange`].
     pub struct ConfirmLogLevel {
         /// The client.
         pub client: NodeId,
-        /// Number of the change.
+        /// Number of the `LogLevelChange`.
         pub number: u64,
-        /// The client's log level. `None` means that the client refuses the change.
+        /// The client's log level after the change. `None` means that the client refused the
+        /// change.
         pub level: Option<LogLevel>,
-        /// Reason of the refusal.
+        /// Reason for the refusal. Empty if the client applied the change.
         pub refusal: String,
     }
 }
@@ -113,32 +116,33 @@ record! {
 record! {
     /// Reply with the cluster map.
     pub struct MapUpdate {
-        /// The map. `None` means that the sender's map is the newest.
+        /// The cluster map. `None` means that the sender has the newest version.
         pub map: Option<ClusterMap>,
     }
 }
 
 record! {
-    /// Asks for the cluster map. Management waits until it has a map newer than `known`, at most as
-    /// long as the sender waits.
+    /// Asks for a cluster map newer than `known`. Management waits until there is such a map, at
+    /// most for the `time_left_ms` of the request.
     pub struct GetMap {
-        /// Version of the sender's map.
+        /// Version of the sender's cluster map.
         pub known: MapVersion,
     }
 }
 
 record! {
-    /// A node ends cleanly. Management removes a client, and marks a server `Offline` at once.
+    /// Reports that a node shuts down. Management removes a client from the cluster map, and marks
+    /// a server `Offline` at once.
     pub struct Leave {
-        /// The sender.
+        /// The node that shuts down.
         pub node: NodeId,
     }
 }
 
 record! {
-    /// Removes a client from the map. A metadata target sends it when a client's lease has run out,
-    /// or an administrator's command does. No target serves the client any more, and its opens and
-    /// locks can be released.
+    /// Removes a client from the cluster map. Sent by a metadata target when the client's lease has
+    /// expired, or on behalf of an administrator. After that no target serves the client, and its
+    /// opens and locks may be released.
     pub struct Evict {
         /// The client.
         pub client: NodeId,
@@ -146,12 +150,12 @@ record! {
 }
 
 record! {
-    /// Divides the virtual shards evenly over all metadata groups. Possible once per cluster.
+    /// Divides the virtual shards evenly among all metadata groups. Possible only once per cluster.
     pub struct Format {}
 }
 
 record! {
-    /// Replaces the cluster's settings.
+    /// Replaces all settings of the cluster.
     pub struct SetPolicy {
         /// The new settings.
         pub policy: Policy,
@@ -159,13 +163,13 @@ record! {
 }
 
 record! {
-    /// Changes one setting of the cluster and leaves the others as they are.
+    /// Changes one setting of the cluster. The other settings stay unchanged.
     pub struct ChangeSetting {
-        /// Its name, as in `skep config list`.
+        /// Name of the setting, as in `skep config list`.
         pub name: String,
-        /// The new number, in the setting's unit.
+        /// New value, in the unit of the setting.
         pub value: u64,
-        /// Only check whether the change is possible.
+        /// Whether management only checks that the change is possible.
         pub is_dry_run: bool,
     }
 }
@@ -173,15 +177,15 @@ record! {
 record! {
     /// Reply to [`ChangeSetting`].
     pub struct ChangeSettingReply {
-        /// The old number.
+        /// Value of the setting before the change.
         pub before: u64,
-        /// The first map version with the new number.
+        /// First version of the cluster map with the new value.
         pub version: MapVersion,
     }
 }
 
 record! {
-    /// Lists the registered clients, in pages.
+    /// Lists the registered clients in pages.
     pub struct ListClients {
         /// Return only clients with higher ids. Zero starts at the beginning.
         pub after: NodeId,
@@ -191,18 +195,18 @@ record! {
 record! {
     /// A registered client.
     pub struct ClientEntry {
-        /// Its id.
+        /// Node id of the client.
         pub node: NodeId,
-        /// Name of its host.
+        /// Name of the client's host.
         pub host: String,
-        /// Its mount point.
+        /// Mount point on that host.
         pub mount_point: String,
-        /// Process id on its host.
+        /// Process id on that host.
         pub pid: u32,
-        /// When it registered, by management's clock.
+        /// Time of the registration, by management's clock.
         pub registered: Timestamp,
-        /// Time since its last heartbeat. `None` means that there was none since management's
-        /// start.
+        /// Time since the client's last heartbeat, in milliseconds. `None` means that no heartbeat
+        /// has arrived since management started.
         pub silent_ms: Option<u64>,
     }
 }
@@ -210,9 +214,9 @@ record! {
 record! {
     /// Reply to [`ListClients`].
     pub struct ClientList {
-        /// The clients by rising id.
+        /// The clients in ascending order of their ids.
         pub clients: Vec<ClientEntry>,
-        /// `after` of the next page. `None` means that this is the last page.
+        /// Value of `after` for the next page. `None` means that this is the last page.
         pub next: Option<NodeId>,
     }
 }

@@ -1,8 +1,9 @@
 //! Messages to metadata targets: sessions, names, files, attributes, and transactions between
-//! targets.
+//! groups.
 //!
-//! A client sends a modifying request in a slot of its session. If it repeats the request with the
-//! same sequence number, the target returns the stored reply and does not execute it again.
+//! A client sends a modifying request in a slot of its session. If the client repeats the request
+//! with the same sequence number, the target returns the stored reply instead of executing the
+//! request again.
 
 mod attributes;
 mod files;

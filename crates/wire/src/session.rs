@@ -1,65 +1,68 @@
-//! The handshake of a connection. `docs/protocol/handshake.md` describes its proofs; `skep-rpc`
-//! computes them.
+//! The handshake of a connection. `docs/protocol/handshake.md` specifies how its proofs are
+//! computed; `skep-rpc` computes them.
 
 use skep_types::codec::record;
 use skep_types::{ClusterId, NodeId, NodeKind, TargetId};
 
 record! {
-    /// First frame of a connection, from the side that connects.
+    /// First frame of a connection, sent by the side that connects.
     pub struct Hello {
-        /// The file system that the sender belongs to (the join token names it).
+        /// The file system to which the sender belongs, from the join token.
         pub cluster: ClusterId,
-        /// Oldest protocol version that the sender speaks.
+        /// Oldest protocol version that the sender supports.
         pub oldest: u16,
-        /// Newest protocol version that the sender speaks.
+        /// Newest protocol version that the sender supports.
         pub newest: u16,
-        /// The sender's kind.
+        /// Kind of the sender.
         pub kind: NodeKind,
-        /// The sender's id. Zero if it has none yet.
+        /// Node id of the sender. Zero if the sender has no id yet.
         pub node: NodeId,
-        /// The target to connect to. Zero stands for the node itself.
+        /// The target to connect to. Zero means the node itself.
         pub target: TargetId,
-        /// Number of the sender's channel to the target. Zero means no channel. The receiver ends
-        /// an older connection of the same node and channel and drops its unprocessed requests. So
-        /// it never executes a late copy of a request after a request of the new connection.
+        /// Number of the sender's channel to the target. Zero means no channel. The receiver closes
+        /// an older connection with the same node and channel, and drops its unprocessed requests.
+        /// So the receiver never executes a late copy of a request after a request of the new
+        /// connection.
         pub channel: u64,
-        /// Random number, never used again.
+        /// Random number that is never reused.
         pub nonce: u128,
     }
 }
 
 record! {
-    /// Reply to [`Hello`]. Proves that the receiver has the cluster's secret.
+    /// Reply to [`Hello`]. Proves that the receiver of the `Hello` knows the secret of the cluster.
     pub struct Challenge {
-        /// The receiver's file system.
+        /// File system of the sender.
         pub cluster: ClusterId,
-        /// Protocol version for this connection.
+        /// Protocol version chosen for this connection.
         pub protocol: u16,
-        /// Random number, never used again.
+        /// Random number that is never reused.
         pub nonce: u128,
-        /// HMAC-SHA-256 over "skep server", the hello and this message without proof: low half.
+        /// Lower half of the HMAC-SHA-256 over "skep server", the `Hello` and this message without
+        /// proof.
         pub proof_low: u128,
-        /// High half of the same.
+        /// Upper half of the same HMAC.
         pub proof_high: u128,
     }
 }
 
 record! {
-    /// Third frame. Proves that the connecting side has the cluster's secret.
+    /// Third frame. Proves that the connecting side knows the secret of the cluster.
     pub struct Proof {
-        /// HMAC-SHA-256 over "skep client", the hello and the challenge without proof: low half.
+        /// Lower half of the HMAC-SHA-256 over "skep client", the `Hello` and the `Challenge`
+        /// without proof.
         pub proof_low: u128,
-        /// High half of the same.
+        /// Upper half of the same HMAC.
         pub proof_high: u128,
     }
 }
 
 record! {
-    /// Last frame of the handshake. Requests may follow.
+    /// Last frame of the handshake. After it, the connecting side may send requests.
     pub struct Welcome {
-        /// The receiver's node.
+        /// Node id of the receiver of the `Hello`.
         pub node: NodeId,
-        /// Number of the service's start. It differs after each start.
+        /// Identifies the start of the service: the number is different after each start.
         pub incarnation: u64,
     }
 }

@@ -1,15 +1,16 @@
-//! Messages by which a metadata target notifies clients that a file becomes shared.
-//! `docs/design/0008-shared-files.md` describes the protocol.
+//! Messages about shared files: a metadata target notifies clients that a file becomes shared.
+//! `docs/design/0008-shared-files.md` specifies the protocol.
 
 use skep_types::InodeId;
 use skep_types::codec::record;
 
 record! {
-    /// A file that the client has open is about to be shared: another client opens it, and at least
-    /// one of them may write. The client stops relying on cached pages and its known end of file.
+    /// Notifies a client that a file is about to be shared. The client has the file open, another
+    /// client is opening it, and at least one of the two may write. The client must no longer rely
+    /// on its cached pages and its known file size.
     #[derive(Copy)]
     pub struct Notification {
-        /// Number of the notification, never used again.
+        /// Number of the notification. Numbers are never reused.
         pub number: u64,
         /// The file.
         pub inode: InodeId,
@@ -17,10 +18,11 @@ record! {
 }
 
 record! {
-    /// A client waits for notifications of its session. The target replies when there is one, or
-    /// after some seconds.
+    /// Waits for notifications of the session. The target replies as soon as there is a
+    /// notification, or with an empty list after some seconds.
     pub struct WaitNotifications {
-        /// Notifications that the client is processing. The target does not send them again.
+        /// Numbers of the notifications that the client is processing. The target does not send
+        /// them again.
         pub known: Vec<u64>,
     }
 }
@@ -28,14 +30,13 @@ record! {
 record! {
     /// Reply to [`WaitNotifications`].
     pub struct Notifications {
-        /// The notifications. If there are none, the client waits again.
+        /// The notifications. If the list is empty, the client sends [`WaitNotifications`] again.
         pub notifications: Vec<Notification>,
     }
 }
 
 record! {
-    /// A client acknowledges notifications: from now on it treats these files as shared. Repeating
-    /// it changes nothing.
+    /// Acknowledges notifications: from now on the client treats their files as shared. Idempotent.
     pub struct AcknowledgeNotifications {
         /// Numbers of the notifications.
         pub numbers: Vec<u64>,

@@ -1,35 +1,36 @@
-//! Messages to storage targets about chunk files. Clients send them, and metadata targets for
-//! truncation, removal and size recovery. All are idempotent: a repeated request has the same
-//! result, so none needs a slot.
+//! Messages to storage targets about chunk files. Senders are clients, and metadata targets for
+//! truncation, removal and size recovery. All messages are idempotent: a repeated request has the
+//! same result. None of them therefore needs a slot.
 
 use skep_types::codec::record;
 use skep_types::{ChunkFileKey, HostIncarnation, InodeId, Timestamp};
 
 record! {
-    /// Description of the stripe to which a chunk file belongs. The target stores it with the chunk
-    /// file, so that files can be reassembled if metadata is lost.
+    /// Describes the stripe to which a chunk file belongs. The target stores the description with
+    /// the chunk file, so that files can be reassembled if metadata is lost.
     #[derive(Copy)]
     pub struct StripeHint {
-        /// Chunk size of the component.
+        /// Chunk size of the component, in bytes.
         pub chunk_bytes: u64,
-        /// Groups in the component.
+        /// Number of groups of the component.
         pub width: u16,
-        /// First byte of the component in the file.
+        /// File offset at which the component starts.
         pub component_start: u64,
     }
 }
 
 record! {
-    /// Writes the bulk data of the frame at an offset. The target creates the chunk file if it does
-    /// not exist. The data is not durable before a [`SyncChunk`].
+    /// Writes the bulk data of the frame into a chunk file. The target creates the chunk file if it
+    /// does not exist. The write is durable only after a [`SyncChunk`].
     pub struct WriteChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
-        /// The stripe, stored when the chunk file is created.
+        /// The stripe. The target stores it when it creates the chunk file.
         pub stripe: StripeHint,
-        /// First byte in the chunk file.
+        /// Offset of the data in the chunk file.
         pub offset: u64,
-        /// CRC-32C of each piece of the data, split at multiples of 4,096 in the chunk file.
+        /// CRC-32C of each piece of the data. The pieces end at multiples of 4,096 in the chunk
+        /// file.
         pub checksums: Vec<u32>,
     }
 }
@@ -37,21 +38,21 @@ record! {
 record! {
     /// Reply to [`WriteChunk`].
     pub struct WriteChunkReply {
-        /// Incarnation of the host. If it differs between a write and its sync, the write may have
-        /// been lost.
+        /// Incarnation of the host. If a later sync returns a different incarnation, the write may
+        /// have been lost.
         pub incarnation: HostIncarnation,
-        /// Free space that the target has for clients, in bytes.
+        /// Free space of the target that clients may use, in bytes.
         pub free_bytes: u64,
     }
 }
 
 record! {
-    /// Reads a range. The target returns fewer bytes if the range ends in a hole or beyond the end
-    /// of the chunk file; the missing bytes are zeros.
+    /// Reads a range of a chunk file. The target returns fewer bytes if the range ends in a hole or
+    /// beyond the end of the chunk file; the missing bytes are zeros.
     pub struct ReadChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
-        /// First byte in the chunk file.
+        /// Offset of the range in the chunk file.
         pub offset: u64,
         /// Number of bytes to read.
         pub length: u32,
@@ -59,16 +60,17 @@ record! {
 }
 
 record! {
-    /// Reply to [`ReadChunk`]. The bulk data follows in the frame.
+    /// Reply to [`ReadChunk`]. The bytes are the bulk data of the frame.
     pub struct ReadChunkReply {
-        /// CRC-32C of each piece of the data, split at multiples of 4,096 in the chunk file.
+        /// CRC-32C of each piece of the data. The pieces end at multiples of 4,096 in the chunk
+        /// file.
         pub checksums: Vec<u32>,
     }
 }
 
 record! {
-    /// Makes all acknowledged changes of a chunk file durable. Succeeds for a chunk file that does
-    /// not exist.
+    /// Makes all acknowledged changes of a chunk file durable. Succeeds if the chunk file does not
+    /// exist.
     pub struct SyncChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
@@ -78,29 +80,30 @@ record! {
 record! {
     /// Reply to [`SyncChunk`].
     pub struct SyncChunkReply {
-        /// Incarnation of the host. If it differs from that of a write, the write may have been
-        /// lost.
+        /// Incarnation of the host. If an earlier write returned a different incarnation, that
+        /// write may have been lost.
         pub incarnation: HostIncarnation,
     }
 }
 
 record! {
-    /// Truncates a chunk file. The target leaves a shorter or missing chunk file as it is.
+    /// Truncates a chunk file. A chunk file that is shorter than `size` or does not exist stays as
+    /// it is.
     pub struct TruncateChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
-        /// Upper bound of its size afterwards.
+        /// Upper bound of the chunk file's size after the truncation, in bytes.
         pub size: u64,
     }
 }
 
 record! {
-    /// Allocates space for a range, so that later writes there do not run out of space. The target
-    /// creates the chunk file if it does not exist. Size and data stay as they are.
+    /// Allocates space for a range, so that later writes to it do not run out of space. The target
+    /// creates the chunk file if it does not exist. Its size and data do not change.
     pub struct ReserveChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
-        /// First byte in the chunk file.
+        /// Offset of the range in the chunk file.
         pub offset: u64,
         /// Length of the range in bytes.
         pub length: u64,
@@ -108,11 +111,12 @@ record! {
 }
 
 record! {
-    /// Sets a range to zeros and frees its space as far as possible. The size stays as it is.
+    /// Sets a range to zeros and frees its space as far as possible. The size of the chunk file
+    /// does not change.
     pub struct ClearChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
-        /// First byte in the chunk file.
+        /// Offset of the range in the chunk file.
         pub offset: u64,
         /// Length of the range in bytes.
         pub length: u64,
@@ -122,23 +126,24 @@ record! {
 record! {
     /// Reply to [`ReserveChunk`] and [`ClearChunk`].
     pub struct ChunkRangeReply {
-        /// Incarnation of the host. If it differs from that of a sync, the change may have been
-        /// lost.
+        /// Incarnation of the host. If a later sync returns a different incarnation, the change may
+        /// have been lost.
         pub incarnation: HostIncarnation,
-        /// The range is done up to this byte of the chunk file. The client repeats the request for
-        /// the rest: a long range would delay the target's other requests.
+        /// Offset in the chunk file up to which the range is processed. The client repeats the
+        /// request for the rest: processing a long range at once would delay the target's other
+        /// requests.
         pub end: u64,
     }
 }
 
 record! {
-    /// Finds the next data or hole of a chunk file (`lseek` with `SEEK_DATA`, `SEEK_HOLE`).
+    /// Finds the next data or hole of a chunk file (`lseek` with `SEEK_DATA` or `SEEK_HOLE`).
     pub struct SeekChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
-        /// Byte in the chunk file at which the search starts.
+        /// Offset in the chunk file at which the search starts.
         pub offset: u64,
-        /// Whether to search for data. If not set, the target searches for a hole.
+        /// Whether the target searches for data. If not set, it searches for a hole.
         pub wants_data: bool,
     }
 }
@@ -147,25 +152,26 @@ record! {
     /// Reply to [`SeekChunk`].
     #[derive(Copy)]
     pub struct SeekChunkReply {
-        /// The first such byte in the chunk file. `None` means that there is no more data; a hole
-        /// always exists, because all bytes beyond the end are one.
+        /// Offset of the first byte found in the chunk file. `None` means that there is no more
+        /// data. A search for a hole always succeeds, because all bytes beyond the end count as a
+        /// hole.
         pub at: Option<u64>,
     }
 }
 
 record! {
-    /// Copies a range of a chunk file to another chunk file of the same target, or within the same
-    /// one. Bytes that the source does not have become zeros.
+    /// Copies a range of a chunk file to another chunk file of the same target, or within one chunk
+    /// file. Bytes beyond the end of the source become zeros.
     pub struct CopyChunk {
-        /// The source.
+        /// The source chunk file.
         pub from: ChunkFileKey,
-        /// First byte of the range in the source.
+        /// Offset of the range in the source.
         pub from_offset: u64,
-        /// The destination. The target creates it if it does not exist.
+        /// The destination chunk file. The target creates it if it does not exist.
         pub to: ChunkFileKey,
-        /// The stripe of the destination, stored when it is created.
+        /// The stripe of the destination. The target stores it when it creates the destination.
         pub stripe: StripeHint,
-        /// First byte of the range in the destination.
+        /// Offset of the range in the destination.
         pub to_offset: u64,
         /// Length of the range in bytes.
         pub length: u32,
@@ -175,15 +181,16 @@ record! {
 record! {
     /// Reply to [`CopyChunk`].
     pub struct CopyChunkReply {
-        /// Incarnation of the host. If it differs from that of a sync, the copy may have been lost.
+        /// Incarnation of the host. If a later sync returns a different incarnation, the copy may
+        /// have been lost.
         pub incarnation: HostIncarnation,
-        /// Whether a part of the range is a hole in source and copy.
+        /// Whether a part of the range is a hole in both source and destination.
         pub has_holes: bool,
     }
 }
 
 record! {
-    /// Reads size and allocation of a chunk file.
+    /// Reads size, allocated space and modification time of a chunk file.
     pub struct StatChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
@@ -193,11 +200,11 @@ record! {
 record! {
     /// Reply to [`StatChunk`]. All fields are zero if the chunk file does not exist.
     pub struct ChunkStat {
-        /// Whether it exists.
+        /// Whether the chunk file exists.
         pub exists: bool,
         /// Size in bytes.
         pub size: u64,
-        /// Bytes allocated on disk.
+        /// Space allocated on disk, in bytes.
         pub allocated: u64,
         /// Time of the last write.
         pub modified: Timestamp,
@@ -205,7 +212,7 @@ record! {
 }
 
 record! {
-    /// Removes chunk files. The target skips chunk files that do not exist.
+    /// Removes chunk files. The target ignores chunk files that do not exist.
     pub struct RemoveChunks {
         /// The chunk files.
         pub keys: Vec<ChunkFileKey>,
@@ -213,11 +220,11 @@ record! {
 }
 
 record! {
-    /// Lists the chunk files of a target in pages, in the target's own order.
+    /// Lists the chunk files of a target in pages. The target chooses the order.
     pub struct ListChunks {
-        /// Cursor from the last reply. Zero starts at the beginning.
+        /// Cursor from the previous reply. Zero starts at the beginning.
         pub cursor: u64,
-        /// Upper bound of the number of keys.
+        /// Maximum number of keys in the reply.
         pub limit: u32,
     }
 }
@@ -225,16 +232,16 @@ record! {
 record! {
     /// Reply to [`ListChunks`].
     pub struct ChunkList {
-        /// Chunk files.
+        /// The chunk files of this page.
         pub keys: Vec<ChunkFileKey>,
-        /// Cursor of the next request. Zero means that this is the last page.
+        /// Cursor for the next page. Zero means that this is the last page.
         pub next: u64,
     }
 }
 
 record! {
-    /// A storage target asks a metadata target which inodes exist, to find chunk files without an
-    /// inode.
+    /// Asks a metadata target which inodes exist. A storage target sends this request to find chunk
+    /// files without an inode.
     pub struct WhichExist {
         /// The inodes.
         pub inodes: Vec<InodeId>,
@@ -244,7 +251,8 @@ record! {
 record! {
     /// Reply to [`WhichExist`].
     pub struct WhichExistReply {
-        /// For each inode of the request whether it exists. An unlinked but open inode exists.
+        /// For each inode of the request, in order: whether it exists. An unlinked inode exists
+        /// while it is open.
         pub exists: Vec<bool>,
     }
 }

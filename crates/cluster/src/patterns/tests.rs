@@ -1,4 +1,4 @@
-//! Which requests are refused, and which level sets each field of a pattern.
+//! Tests which requests are refused, and which level sets each field of a pattern.
 
 use super::*;
 use crate::state::tests::{cluster, server};
@@ -20,7 +20,7 @@ fn groups(map: &ClusterMap, kind: TargetKind) -> Vec<GroupId> {
     map.groups.iter().filter(|group| group.kind == kind).map(|group| group.id).collect()
 }
 
-/// A component of a request, in which zero means that chunk size or width is unset.
+/// Creates a component of a request. Zero means that chunk size or width is unset.
 fn component(start: u64, chunk_bytes: u64, width: u16) -> ComponentRequest {
     let chunk_bytes = Some(chunk_bytes).filter(|bytes| *bytes != 0);
     let width = Some(width).filter(|width| *width != 0);
@@ -37,12 +37,12 @@ fn request(components: &[ComponentRequest]) -> PatternRequest {
     PatternRequest { origin: PatternOrigin::Asked, inline_bytes: None, components }
 }
 
-/// The request whose first `bytes` lie in metadata.
+/// Creates a request with `bytes` inline bytes.
 fn inline(bytes: u64, components: &[ComponentRequest]) -> PatternRequest {
     PatternRequest { inline_bytes: Some(bytes), ..request(components) }
 }
 
-/// The pattern of a new file, with groups.
+/// Resolves a merged request and chooses the groups.
 fn new_pattern(
     merged: &PatternRequest,
     policy: &Policy,
@@ -155,13 +155,13 @@ fn request_precedes_directory_and_directory_precedes_cluster() {
     let asked = [component(0, 0, 2)];
     let made = make(Some(&asked), Some(&directory));
     assert_eq!(first(&made), (of_file, MIB, 2, Chooser::RoundRobin));
-    // A directory's list counts unless the request sets width or placement.
+    // A list in the directory's default applies unless the request sets width or placement.
     let directory = [listed(&storage[1..3])];
     let made = make(Some(&[component(0, MIB, 0)]), Some(&directory));
     assert_eq!(first(&made), (of_file, MIB, 2, Chooser::Listed));
     assert_eq!(made.components[0].groups, storage[1..3]);
     assert_eq!(first(&make(Some(&asked), Some(&directory))), (of_file, 512 * KIB, 2, balanced));
-    // The pattern keeps the width asked for, even if the cluster has fewer groups.
+    // The pattern keeps the requested width, even if the cluster has fewer groups.
     assert_eq!(first(&make(Some(&[component(0, 0, 200)]), None)).2, 200);
 }
 
@@ -179,18 +179,18 @@ fn files_of_unset_width_are_narrow_at_first() {
     };
     let chunk = 512 * KIB;
     assert_eq!(made(None, &policy), [(0, chunk, 1), (4 * MIB, chunk, 4)]);
-    // The request sets the chunk size alone: the border is at the end of a chunk.
+    // If the request sets the chunk size only, the narrow part is rounded up to a whole chunk.
     let large_chunks = made(Some(&[component(0, 16 * MIB, 0)]), &policy);
     assert_eq!(large_chunks, [(0, 16 * MIB, 1), (16 * MIB, 16 * MIB, 4)]);
     let odd = Policy { stripe_from: 700_000, default_width: 2, ..policy.clone() };
     assert_eq!(made(None, &odd), [(0, chunk, 1), (MIB, chunk, 2)]);
-    // A request that sets a width, or several components, sets the width of the whole file.
+    // If the request sets a width or has several components, the file has no narrow part.
     assert_eq!(made(Some(&[component(0, 0, 4)]), &policy), [(0, chunk, 4)]);
     let two = [component(0, 0, 0), component(64 * MIB, 0, 1)];
     assert_eq!(made(Some(&two), &policy), [(0, chunk, 4), (64 * MIB, chunk, 1)]);
     let of_all = Policy { stripe_from: 0, ..policy.clone() };
     assert_eq!(made(None, &of_all), [(0, chunk, 4)]);
-    // A file that has one group throughout needs no second component.
+    // If both parts have one group, one component describes the file.
     let narrow = Policy { default_width: 1, ..policy.clone() };
     assert_eq!(made(None, &narrow), [(0, chunk, 1)]);
     let mut one = map.clone();
@@ -219,7 +219,7 @@ fn without_a_storage_target_no_pattern_can_be_placed() {
     assert_eq!(made.unwrap_err().code(), ErrorCode::NoSpace);
 }
 
-/// A file of unset width, whose pattern has two components therefore.
+/// The directory's default is the pattern of a file of unset width, so it has two components.
 #[test]
 fn request_of_only_a_chunk_size_keeps_the_components() {
     let of_file = request(&[component(0, 512 * KIB, 1), component(4 * MIB, 512 * KIB, 32)]);
@@ -252,13 +252,14 @@ fn inline_bytes_combine_with_the_components_behind_them() {
     let (plain, chunk) = (Policy::default(), 512 * KIB);
     let only_inline = |bytes| Some(inline(bytes, &[component(0, 0, 0)]));
     let of_four = [(0, 0, 0), (4 * KIB, chunk, 1), (4 * MIB, chunk, 4)];
-    // A request that sets only the inline bytes leaves the rest to the next level.
+    // A request that sets only the inline bytes leaves the other fields to the next level.
     assert_eq!(made(None, only_inline(4 * KIB), &plain), of_four);
     assert_eq!(made(only_inline(4 * KIB), None, &plain), of_four);
     let wide = request(&[component(0, MIB, 1), component(8 * MIB, MIB, 3)]);
     let over_wide = made(only_inline(8 * KIB), Some(wide), &plain);
     assert_eq!(over_wide, [(0, 0, 0), (8 * KIB, MIB, 1), (8 * MIB, MIB, 3)]);
-    // A request that sets no width keeps the inline bytes. One that sets a width replaces all.
+    // A request without a width keeps the inline bytes of the directory. A request with a width
+    // replaces the whole default.
     let whole = || Some(inline(4 * KIB, &[component(0, 0, 1), component(4 * MIB, 0, 3)]));
     let only = |component| Some(request(&[component]));
     let larger_chunks = made(only(component(0, 16 * MIB, 0)), whole(), &plain);
@@ -266,17 +267,17 @@ fn inline_bytes_combine_with_the_components_behind_them() {
     assert_eq!(made(only(component(0, 0, 2)), whole(), &plain), [(0, chunk, 2)]);
     let replaced = made(only_inline(64 * KIB), whole(), &plain);
     assert_eq!(replaced, [(0, 0, 0), (64 * KIB, chunk, 1), (4 * MIB, chunk, 3)]);
-    // A component that has no bytes of its own any more goes.
+    // A component whose bytes are all inline is dropped.
     let early = request(&[component(0, 64 * KIB, 1), component(64 * KIB, 64 * KIB, 4)]);
     let pushed = made(only_inline(64 * KIB), Some(early), &plain);
     assert_eq!(pushed, [(0, 0, 0), (64 * KIB, 64 * KIB, 4)]);
-    // The cluster's settings count where neither request nor directory sets a width.
+    // The cluster's settings apply if neither request nor directory sets a width.
     let of_cluster = Policy { inline_bytes: 4 * KIB, ..plain.clone() };
     assert_eq!(made(None, None, &of_cluster), of_four);
     assert_eq!(made(only(component(0, 0, 4)), None, &of_cluster), [(0, chunk, 4)]);
     let narrow = Policy { default_width: 1, ..of_cluster };
     assert_eq!(made(None, None, &narrow), [(0, 0, 0), (4 * KIB, chunk, 1)]);
-    // All levels together may give too many components.
+    // The combination of all levels may have too many components.
     let sixteen: Vec<_> = (0..16).map(|it| component(it * MIB, 0, 1)).collect();
     let merged = merge(only_inline(4 * KIB).as_ref(), Some(&request(&sixteen)));
     let (mut cursor, candidates) = (Cursor::default(), all_online(&map));
@@ -284,7 +285,7 @@ fn inline_bytes_combine_with_the_components_behind_them() {
     assert!(error.context().contains("1 to 16 components"), "{error}");
 }
 
-/// The bytes that stand for unset fields: they are on disks and on the wire.
+/// The encoding of unset fields must stay stable, because it is used on disk and on the wire.
 #[test]
 fn requests_survive_their_encoding_as_pattern_records() {
     let map = map();

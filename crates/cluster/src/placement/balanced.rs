@@ -1,14 +1,15 @@
 //! The balanced policy.
 //!
-//! A file gets the same number of groups from each server to within one, as far as the servers have
-//! that many. (A study of two servers with four targets each shows why: placed at random, files of
-//! four targets land as 1 + 3 and get half the bandwidth.) The servers that give one more are
-//! chosen so that failure domains are even too, if there are any ([`super::domains`]). Groups with
-//! more free space are chosen more often. The stripe order alternates between servers. The first
-//! group changes from file to file, because small files lie on that one only.
+//! All servers give a file the same number of groups to within one, unless a server has fewer
+//! groups. A study of two servers with four targets each shows why. With random placement, a file
+//! of four targets may get one target of one server and three of the other. Such a file has only
+//! half the bandwidth. Some servers give one group more than the others; they are chosen so that
+//! failure domains are even too, if there are any ([`super::domains`]). Groups with more free space
+//! are chosen more often. The stripe order alternates between servers. The first group differs from
+//! file to file, because small files are stored on the first group only.
 //!
 //! The draws are low-discrepancy sequences in the seed. So even a short run of consecutive seeds
-//! uses all groups about evenly, not only the average of many seeds.
+//! uses all groups about evenly, and not only a long run.
 
 use super::domains::Domains;
 use super::draw::{Draw, STEP_FIRST_SERVER, STEP_GROUP, STEP_SERVER, Server, sample};
@@ -21,15 +22,15 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tier {
     pub(super) servers: Vec<Server>,
-    /// Running sum of the servers' weights.
+    /// Running sum of the weights of `servers`.
     sums: Vec<u64>,
-    /// `None` if failure domains make no difference.
+    /// The failure domains of `servers`. `None` if domains make no difference.
     domains: Option<Domains>,
     pub(super) len: usize,
 }
 
 impl Candidates {
-    /// Appends `count` groups. The tiers have at least `count`.
+    /// Appends `count` groups to `chosen`. All tiers together must have at least `count` groups.
     pub(super) fn balanced(&self, count: usize, seed: u64, chosen: &mut Vec<GroupId>) {
         for tier in &self.tiers {
             let wanted = count - chosen.len();
@@ -42,7 +43,7 @@ impl Candidates {
 }
 
 impl Tier {
-    /// Builds a tier from the groups of each server, with their weights. `domain_of` returns the
+    /// Creates a tier from the groups of each server, each with its weight. `domain_of` returns the
     /// failure domain of a server.
     pub(super) fn new<'a>(
         by_node: BTreeMap<NodeId, Vec<(GroupId, u64)>>,
@@ -69,7 +70,7 @@ impl Tier {
         tier
     }
 
-    /// Asserts that counts and running sums fit the groups.
+    /// Asserts that the number of groups and the running sums match the groups.
     pub(super) fn check_invariants(&self) {
         let rises = |sums: &[u64]| {
             sums.first().is_none_or(|sum| *sum > 0) && sums.is_sorted_by(|a, b| a < b)
@@ -81,17 +82,18 @@ impl Tier {
         }
     }
 
-    /// All its groups.
+    /// Returns all groups of the tier.
     pub(super) fn groups(&self) -> impl Iterator<Item = GroupId> + '_ {
         self.servers.iter().flat_map(|server| server.groups.iter().copied())
     }
 
-    /// Appends `count` groups. The tier has at least `count`.
+    /// Appends `count` groups to `chosen`. The tier must have at least `count` groups.
     fn choose(&self, count: usize, seed: u64, chosen: &mut Vec<GroupId>) {
-        // Shares of servers: (server, number of groups from it). At most `count` servers have one.
+        // Each share is a server and the number of groups from it. At most `count` servers have a
+        // share.
         let mut shares = [(0_u32, 0_u16); MAX_STRIPE_WIDTH];
         let shares = self.shares(count, seed, &mut shares);
-        // Picks of all servers, one server after the other.
+        // The picked groups of all servers, one server after another.
         let mut picks = [0_u32; MAX_STRIPE_WIDTH];
         let mut end = 0;
         for (server, share) in shares.iter() {
@@ -101,8 +103,8 @@ impl Tier {
             sample(sums, Draw { seed, step: STEP_GROUP, salt }, slots);
             end += usize::from(*share);
         }
-        // The stripe order goes in rounds over the servers. The first one differs from file to
-        // file.
+        // Each round of the stripe order takes one group from each server. The first server differs
+        // from file to file.
         let turn = Draw { seed, step: STEP_FIRST_SERVER, salt: 0 }.point(0);
         let first = scale(turn, shares.len() as u64) as usize;
         let rounds = shares.iter().map(|(_, share)| *share).max().unwrap_or(0);
@@ -122,8 +124,9 @@ impl Tier {
         }
     }
 
-    /// Divides `count` over the servers: equal shares as far as they have that many groups. Some of
-    /// the servers with more groups give one more.
+    /// Divides `count` groups among the servers. All servers get the same share, or all their
+    /// groups if they have fewer. The remainder goes to servers that have more groups, one group
+    /// each.
     fn shares<'a>(
         &self,
         count: usize,
@@ -160,8 +163,8 @@ impl Tier {
         }
         sample(&self.sums, draw, &mut picks[..rest]);
         for pick in &picks[..rest] {
-            // The draw may hit a server that has no more groups or gives one more already. The next
-            // suitable server then gives it.
+            // The drawn server may have no more groups, or may give one more already. The next
+            // suitable server then gives the group.
             let servers = self.servers.len();
             let takes = (0..servers).map(|i| (*pick as usize + i) % servers).find(|server| {
                 let share = usize::from(shares[*server].1);

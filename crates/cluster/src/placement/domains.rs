@@ -1,61 +1,64 @@
-//! Failure domains in the balanced policy: the servers that give one group more.
+//! Failure domains in the balanced policy: which servers give one group more than the others.
 //!
-//! The number of groups of each server is fixed to within one before domains count, because a
-//! file's bandwidth depends on it. This module chooses the servers that give one more, or any at
-//! all, so that the numbers per domain are as even as possible: a domain gives one more only if no
-//! other domain that can give one has fewer. Between equal domains, and between the servers of one
-//! domain, free space and the file's seed decide, as between servers without domains.
+//! The number of groups per server is fixed to within one before failure domains are considered,
+//! because the bandwidth of a file depends on it. This module chooses the servers that give one
+//! more group, or any group at all. The numbers of groups per domain become as even as possible: a
+//! domain gives one more only if no other domain that can give one has fewer. Between equal
+//! domains, and between servers of one domain, free space and the seed of the file decide, as they
+//! do without domains.
 //!
-//! Not used if no two servers share a domain, or all do.
+//! The module is not used if each server has its own domain, or if all servers share one.
 
 use super::draw::{Draw, STEP_SERVER, Server, sample};
 use skep_types::pattern::MAX_STRIPE_WIDTH;
 use std::collections::BTreeMap;
 
-/// The golden ratio, which is unrelated to the steps of the other draws.
+/// Step of the draws of domains: the golden ratio, which is unrelated to the steps of the other
+/// draws.
 const STEP_DOMAIN: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The servers of a tier by their failure domains.
+/// The servers of a tier, grouped by failure domain.
 #[derive(Debug, Clone)]
 pub(super) struct Domains {
     list: Vec<Domain>,
-    /// Running sum of the domains' weights.
+    /// Running sum of the weights of `list`.
     sums: Vec<u64>,
 }
 
 /// The servers of one failure domain.
 #[derive(Debug, Clone, Default)]
 struct Domain {
-    /// Their indices in the tier.
+    /// Indices of the servers in the tier.
     servers: Vec<u32>,
-    /// Running sum of their weights.
+    /// Running sum of the weights of `servers`.
     sums: Vec<u64>,
 }
 
-/// The share of one domain in a file.
+/// The share of one failure domain in a file.
 #[derive(Debug, Clone, Copy, Default)]
 struct Quota {
-    /// Number of groups that its servers give in any case.
+    /// Number of groups that the servers of the domain give in any case.
     base: u16,
-    /// Number of its servers that can give one more.
+    /// Number of servers of the domain that can give one more group.
     slots: u16,
-    /// Number of its servers that give one more.
+    /// Number of servers of the domain that do give one more group.
     gives: u16,
-    /// Weight of the servers that can give one more.
+    /// Sum of the weights of the servers that can give one more group.
     weight: u64,
 }
 
 impl Quota {
-    /// Returns the number of groups that it gives. `None` if it cannot give more.
+    /// Returns the number of groups that the domain gives so far. `None` if it cannot give one
+    /// more.
     fn before_next(&self) -> Option<u16> {
         (self.gives < self.slots).then_some(self.base + self.gives)
     }
 }
 
 impl Domains {
-    /// Builds the domains from the domain name and the weight of each server, in the order of the
-    /// tier. A server with an empty name is a domain by itself. Returns `None` if domains make no
-    /// difference.
+    /// Creates the domains. `servers` contains the domain name and the weight of each server, in
+    /// the order of the tier. A server with an empty name is a domain of its own. Returns `None` if
+    /// domains make no difference.
     pub(super) fn new(servers: &[(&str, u64)]) -> Option<Self> {
         if servers.iter().all(|(name, _)| name.is_empty()) {
             return None;
@@ -79,15 +82,15 @@ impl Domains {
         Some(Self { sums: sums.collect(), list })
     }
 
-    /// Picks `picks.len()` different servers that have more than `level` groups. Unless `picks` is
-    /// empty, there are more such servers than picks.
+    /// Fills `picks` with different servers that have more than `level` groups. There must be more
+    /// such servers than picks, unless `picks` is empty.
     pub(super) fn pick(&self, servers: &[Server], level: usize, seed: u64, picks: &mut [u32]) {
         if picks.is_empty() {
             return;
         }
         let draw = Draw { seed, step: STEP_DOMAIN, salt: 0 };
         if level == 0 && picks.len() <= self.list.len() {
-            // One server of each of some domains.
+            // Some domains give one server each.
             sample(&self.sums, draw, picks);
             for pick in picks {
                 let domain = *pick as usize;
@@ -95,7 +98,8 @@ impl Domains {
             }
             return;
         }
-        // There are more picks than domains, or all servers give `level` already. Both are few.
+        // Either there are more picks than domains, or all servers give `level` groups already. In
+        // both cases there are at most `MAX_STRIPE_WIDTH` domains.
         let mut quotas = [Quota::default(); MAX_STRIPE_WIDTH];
         let quotas = &mut quotas[..self.list.len()];
         for (quota, domain) in quotas.iter_mut().zip(&self.list) {
@@ -110,7 +114,7 @@ impl Domains {
         }
     }
 
-    /// Picks different servers of one domain that have more than `level` groups.
+    /// Fills `picks` with different servers of one domain that have more than `level` groups.
     fn pick_within(
         &self,
         domain: usize,
@@ -119,7 +123,7 @@ impl Domains {
         seed: u64,
         picks: &mut [u32],
     ) {
-        // Salts of the other draws are small.
+        // Other draws have small salts, so they cannot have this one.
         let draw = Draw { seed, step: STEP_SERVER, salt: !(domain as u64) };
         let Domain { servers: own, sums } = &self.list[domain];
         if picks.is_empty() {
@@ -143,7 +147,7 @@ impl Domains {
 }
 
 impl Domain {
-    /// Returns the servers with more than `level` groups, and their weights.
+    /// Returns the servers of the domain that have more than `level` groups, each with its weight.
     fn able<'a>(
         &'a self,
         servers: &'a [Server],
@@ -156,8 +160,9 @@ impl Domain {
         self.servers.iter().copied().zip(weights).filter(is_able)
     }
 
-    /// Returns the share of the domain if each server gives `level` groups, as far as it has them,
-    /// and no server gives one more yet. `wanted` servers of all domains will give one more.
+    /// Returns the share of the domain before any server gives one more group. Each server then
+    /// gives `level` groups, or all its groups if it has fewer. `wanted` is the number of servers,
+    /// over all domains, that are to give one more.
     fn quota(&self, servers: &[Server], level: usize, wanted: usize) -> Quota {
         let all = || self.servers.iter().map(move |server| servers[*server as usize].groups.len());
         let quota = |base: usize, slots: usize, weight| Quota {
@@ -175,7 +180,8 @@ impl Domain {
     }
 }
 
-/// Lets the domains give `wanted` groups more, so that they give as evenly as possible.
+/// Distributes `wanted` more groups over the domains, so that the totals per domain are as even as
+/// possible.
 fn share_out(quotas: &mut [Quota], mut wanted: usize, draw: Draw) {
     while wanted > 0 {
         let least = quotas.iter().filter_map(Quota::before_next).min();

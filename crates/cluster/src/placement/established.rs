@@ -1,31 +1,33 @@
-//! Policies with the semantics of an established system (BeeGFS 7 and 8), so that the two can be
-//! compared on one cluster. docs/operations/patterns.md describes their uses.
+//! Policies with the semantics of an established system (BeeGFS 7 and 8), so that the two systems
+//! can be compared on one cluster. docs/operations/patterns.md describes when to use them.
 //!
-//! All of them choose only from the groups of the best fitness, in the order of their ids, and
-//! ignore free space. A file gets fewer groups than it asks for rather than less fit ones.
+//! All these policies choose only from the groups of the best fitness, in the order of their ids,
+//! and ignore free space. A file gets fewer groups than requested rather than groups of lower
+//! fitness.
 
 use super::{Candidates, mix, scale};
 use skep_types::GroupId;
 use skep_types::pattern::Chooser;
 use skep_types::random::SplitMix64;
 
-/// The position of round-robin: the group that it chose last. Each metadata target has one in
-/// memory. So with one metadata target it is global, and it begins anew with each start.
+/// The position of round-robin: the group that was chosen last. Each metadata target has its own
+/// position in memory. So the position is global only with a single metadata target, and it is lost
+/// at each restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cursor(Option<GroupId>);
 
-/// Random numbers from a seed.
+/// A generator of random numbers.
 struct Random(SplitMix64);
 
 impl Random {
-    /// A number below `end`, which isn't zero.
+    /// Returns a random number below `end`. `end` must not be zero.
     fn below(&mut self, end: usize) -> usize {
         scale(self.0.number(), end as u64) as usize
     }
 }
 
 impl Candidates {
-    /// Appends up to `count` groups.
+    /// Appends up to `count` groups to `chosen`, by a policy other than balanced.
     pub(super) fn as_established(
         &self,
         chooser: Chooser,
@@ -37,7 +39,7 @@ impl Candidates {
         if count == 0 {
             return;
         }
-        // Consecutive seeds must not give correlated numbers.
+        // Mixes the seed, so that consecutive seeds do not give correlated numbers.
         let mut random = Random(SplitMix64::new(mix(seed ^ 0x6A09_E667_F3BC_C908)));
         match chooser {
             Chooser::Randomized => self.randomized(count, &mut random, chosen),
@@ -52,8 +54,8 @@ impl Candidates {
         }
     }
 
-    /// Divides the ring of groups, from a random one on, into `count` equal parts, and chooses a
-    /// random group of each. The last part also has the remainder.
+    /// Divides the ring of groups into `count` equal parts, starting at a random group, and chooses
+    /// a random group from each part. The last part also contains the remainder.
     fn randomized(&self, count: usize, random: &mut Random, chosen: &mut Vec<GroupId>) {
         let len = self.ring.len();
         let count = count.min(len);
@@ -66,9 +68,9 @@ impl Candidates {
         }
     }
 
-    /// Chooses the next groups after the last one. The cursor begins at the first group, which is
-    /// therefore chosen last: on two servers of four targets each, every file of four targets gets
-    /// one target of one server and three of the other.
+    /// Chooses the groups that follow the last chosen one. The cursor starts at the first group, so
+    /// the first group is chosen last. On two servers with four targets each, every file of four
+    /// targets therefore gets one target from one server and three from the other.
     fn next_in_turn(&self, count: usize, cursor: &mut Cursor, chosen: &mut Vec<GroupId>) {
         let len = self.ring.len();
         let last = cursor.0.unwrap_or(self.ring[0]);
@@ -77,8 +79,8 @@ impl Candidates {
         *cursor = Cursor(chosen.last().copied());
     }
 
-    /// Chooses a random group of each of `count` consecutive servers, from a random one on; never
-    /// two of one server.
+    /// Chooses a random group from each of `count` consecutive servers, starting at a random
+    /// server. Never chooses two groups from one server.
     fn one_of_each_server(&self, count: usize, random: &mut Random, chosen: &mut Vec<GroupId>) {
         let servers = &self.tiers[0].servers;
         let start = random.below(servers.len());
@@ -88,7 +90,7 @@ impl Candidates {
         }
     }
 
-    /// Chooses groups of one random server, in random order.
+    /// Chooses up to `count` groups of one random server, in random order.
     fn of_one_server(&self, count: usize, random: &mut Random, chosen: &mut Vec<GroupId>) {
         let servers = &self.tiers[0].servers;
         chosen.extend(&servers[random.below(servers.len())].groups);

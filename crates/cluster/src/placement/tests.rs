@@ -1,4 +1,5 @@
-//! Placement: evenness over servers and targets, preferences, and what is never chosen.
+//! Tests the evenness of placement over servers and targets, its preferences, and which targets it
+//! never chooses.
 
 mod allocations;
 mod domains;
@@ -10,7 +11,8 @@ use skep_types::NodeKind;
 use skep_types::map::Capacity;
 use std::collections::{BTreeSet, HashMap};
 
-/// A map with servers of so many storage targets each, all online with 100 GiB free.
+/// Creates a map. Each item of `shape` is the number of storage targets of one server. All targets
+/// are online with 100 GiB free.
 fn map(shape: &[usize]) -> ClusterMap {
     let mut state = cluster();
     let mut uuid = 0_u128;
@@ -45,7 +47,8 @@ fn per_server(map: &ClusterMap, chosen: &[GroupId]) -> HashMap<NodeId, usize> {
     counts
 }
 
-/// How often each group is chosen at all, and first, over seeds.
+/// Returns for each storage group how often it is chosen, and how often as the first group of a
+/// file.
 fn uses(map: &ClusterMap, count: usize, seeds: impl Iterator<Item = u64>) -> [Vec<f64>; 2] {
     let candidates = Candidates::new(map);
     let ids: Vec<GroupId> = map.groups.iter().map(|group| group.id).collect();
@@ -57,7 +60,7 @@ fn uses(map: &ClusterMap, count: usize, seeds: impl Iterator<Item = u64>) -> [Ve
             uses[1][index] += f64::from(u8::from(position == 0));
         }
     }
-    // Without the metadata target's group, the last.
+    // Drops the last group, which is the group of the metadata target.
     uses.map(|counts| counts[..counts.len() - 1].to_vec())
 }
 
@@ -88,7 +91,7 @@ fn targets_are_used_evenly_in_any_run_of_seeds() {
     {
         let map = map(shape);
         for (seeds, within) in [(0..64_u64, 0.6), (1 << 48..(1 << 48) + 4_000, 0.25)] {
-            // Few seeds over many targets can't be even.
+            // With few seeds and many targets, the use cannot be even.
             if seeds.clone().count() * count < 8 * map.targets.len() {
                 continue;
             }

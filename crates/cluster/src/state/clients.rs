@@ -1,6 +1,6 @@
-//! Registration and removal of clients, and the details that only management stores of them.
+//! Registration and removal of clients, and the details of clients that only management stores.
 //!
-//! Does not own servers (`servers`).
+//! Does not own the registration of servers (`servers`).
 
 use super::{Durable, check_text, insert_sorted, limit};
 use crate::command::{ClientRegistration, Outcome};
@@ -10,18 +10,18 @@ use skep_types::map::Reachability;
 use skep_types::{Error, ErrorCode, Node, NodeId, NodeKind, Result, Timestamp};
 
 record! {
-    /// Details of a client that only management stores. The map, which all nodes get, has only its
-    /// node.
+    /// Details of a client that only management stores. The cluster map, which all nodes receive,
+    /// contains only the node.
     pub struct ClientDetails {
         /// The client.
         pub node: NodeId,
-        /// Name of its host.
+        /// Name of the client's host.
         pub host: String,
-        /// Where it mounts.
+        /// Mount point on that host.
         pub mount_point: String,
-        /// Process id on its host.
+        /// Process id on that host.
         pub pid: u32,
-        /// When it registered, by management's clock.
+        /// Time of the registration, by management's clock.
         pub registered: Timestamp,
     }
 }

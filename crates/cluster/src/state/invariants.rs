@@ -1,11 +1,11 @@
-//! The assertions of the state's invariants. The parent module lists the invariants.
+//! Assertions for the invariants that the parent module lists.
 //!
 //! Does not change the state.
 
 use super::Durable;
 use skep_types::{Node, NodeId, NodeKind, SHARD_COUNT, TargetKind};
 
-/// Whether keys rise strictly: sorted, without duplicates.
+/// Whether the keys are in strictly ascending order: sorted, without duplicates.
 fn rises<K: Ord>(keys: impl IntoIterator<Item = K>) -> bool {
     keys.into_iter().is_sorted_by(|first, second| first < second)
 }

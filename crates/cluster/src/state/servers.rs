@@ -1,6 +1,6 @@
-//! Registration of servers and their targets: the checks, and the ids that they get.
+//! Registration of servers and their targets: checks registrations and assigns ids.
 //!
-//! Does not own clients (`clients`).
+//! Does not own the registration of clients (`clients`).
 
 use super::{Durable, check_text, insert_sorted, kind_word, limit};
 use crate::command::Outcome;
@@ -36,7 +36,7 @@ impl Durable {
         Ok(Outcome { changed: true, node, targets })
     }
 
-    /// Returns the id of a server. A new server gets a new id.
+    /// Returns the id of a server. Assigns a new id to a new server.
     fn node_identity(&mut self, registration: &ServerRegistration) -> Result<NodeId> {
         let ServerRegistration { node: claimed, uuid, kind, .. } = registration;
         let known = self.node_uuids.iter().find(|(_, known)| known == uuid).map(|(id, _)| *id);
@@ -78,8 +78,8 @@ impl Durable {
         Ok(id)
     }
 
-    /// Returns the name of a server: the one that it asks for, or the one that it has, or the first
-    /// free one of `storage-1`, `storage-2`, ...
+    /// Returns the name of a server: the requested name, else the current name, else the first free
+    /// name of the form `storage-1`, `storage-2`, ...
     fn node_name(&self, id: NodeId, registration: &ServerRegistration) -> Result<String> {
         let kind = registration.kind;
         let taken = |name: &str| {
@@ -143,7 +143,7 @@ impl Durable {
         Ok(id)
     }
 
-    /// Adds a target, with a group of its own.
+    /// Adds a target, and a group with this target as its only member. Returns the target's id.
     fn add_target(&mut self, node: NodeId, claim: &TargetClaim) -> TargetId {
         let id = TargetId::new(self.next_target);
         self.next_target += 1;

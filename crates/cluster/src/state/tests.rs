@@ -1,11 +1,11 @@
-//! The state machine of the cluster: commands in, maps out.
+//! Tests the state machine of the cluster: applies commands and checks the resulting maps.
 
 use super::*;
 use crate::command::ClientRegistration;
 use proptest::prelude::*;
 use skep_types::registration::{ServerRegistration, TargetClaim};
 
-/// An empty cluster after its first start.
+/// Creates an empty cluster after its first start.
 pub(crate) fn cluster() -> ClusterState {
     let mut state = ClusterState::new(ClusterId::new([7; 16]));
     assert!(state.apply(&Command::Start).unwrap().changed);
@@ -32,7 +32,7 @@ fn registration(kind: TargetKind, uuid: u128, targets: &[u128]) -> ServerRegistr
     }
 }
 
-/// A new server that registers with new targets.
+/// Returns the registration of a new server with new targets.
 pub(crate) fn server(kind: TargetKind, uuid: u128, targets: &[u128]) -> Command {
     Command::RegisterServer(registration(kind, uuid, targets))
 }
@@ -64,10 +64,10 @@ fn the_same_registration_again_changes_nothing() {
     let command = server(TargetKind::Storage, 1, &[11, 12]);
     let first = state.apply(&command).unwrap();
     let before = state.clone();
-    // The reply to the first was lost: the server still doesn't know its ids.
+    // The reply to the first registration was lost, so the server does not know its ids yet.
     let again = state.apply(&command).unwrap();
     assert_eq!(again, Outcome { changed: false, ..first.clone() });
-    // And with them.
+    // The server registers again with the ids from the reply.
     let mut known = registration(TargetKind::Storage, 1, &[11, 12]);
     known.node = first.node;
     known.targets[0].target = first.targets[0];
@@ -245,7 +245,7 @@ fn versions_after_a_restart_are_higher_than_all_before_it() {
         state.note_soft_change();
     }
     let before = state.map().version;
-    // The restart knows the log, but none of the soft changes.
+    // The restart replays the logged commands, but loses the soft changes.
     let mut again = ClusterState::from_snapshot(&snapshot).unwrap();
     again.apply(&command).unwrap();
     assert!(again.map().version < before);
@@ -274,7 +274,7 @@ fn commands_and_snapshots_survive_a_round_trip() {
     assert!(Command::from_bytes(&[99]).is_err());
 }
 
-/// Commands of a small world, so that they collide: few uuids, ids and names.
+/// Generates commands with few different uuids, ids and names, so that they often collide.
 fn any_command() -> impl Strategy<Value = Command> {
     let kind = prop_oneof![Just(TargetKind::Metadata), Just(TargetKind::Storage)];
     let server = (kind, 1..5_u128, prop::collection::vec(11..16_u128, 0..4), 0..4_u32, 0..3_u32);
@@ -297,7 +297,7 @@ fn any_command() -> impl Strategy<Value = Command> {
     ]
 }
 
-/// What holds in every state.
+/// Asserts the properties that hold in every state.
 fn check_invariants(state: &ClusterState) {
     let map = state.map();
     let clients = map.nodes.iter().filter(|node| node.kind == NodeKind::Client);
@@ -341,7 +341,7 @@ proptest! {
                     prop_assert_eq!(outcome.changed, state != before);
                     prop_assert_eq!(outcome.changed, state.map().version > before.map().version);
                     if let Command::RegisterServer(server) = &command {
-                        // An id belongs to one uuid for ever, and a uuid has one id.
+                        // An id belongs to one uuid for ever, and a uuid belongs to one id.
                         let known = *identities.entry(server.uuid).or_insert(outcome.node);
                         prop_assert_eq!(known, outcome.node);
                         prop_assert!(!state.apply(&command).unwrap().changed);

@@ -1,8 +1,9 @@
-//! The dirty log: the synced regions that may have changed since.
+//! The dirty log: the synced regions that may have changed since they were synced.
 //!
-//! A file of a sealed header, padded to [`HEADER_BYTES`], and entries of fixed length that are only
-//! ever appended. The first invalid entry ends it. The target syncs an entry before it changes the
-//! region, so it has changed no region of an entry behind a torn one.
+//! The file has a sealed header, padded to [`HEADER_BYTES`], and entries of fixed length, which are
+//! only appended. The first invalid entry ends the log. The target syncs an entry before it changes
+//! the region. So if an entry is torn, the regions of this entry and of all later entries are
+//! unchanged.
 
 use crate::sealed;
 use skep_types::codec::{Codec, Reader, Writer, crc32c, record};
@@ -10,13 +11,13 @@ use skep_types::{ChunkFileKey, ClusterId, Error, ErrorCode, Result, TargetId};
 
 const MAGIC: [u8; 8] = *b"SKEPDIRT";
 const VERSION: u16 = 1;
-/// Length of the header with its padding. Entries follow.
+/// Length of the header including its padding, in bytes. The entries follow the header.
 const HEADER_BYTES: usize = 64;
-/// Length of one entry.
+/// Length of one entry in bytes.
 pub const DIRTY_ENTRY_BYTES: usize = 32;
 
 record! {
-    /// Identity of the target of a dirty log.
+    /// Identity of the target to which a dirty log belongs.
     #[derive(Copy)]
     pub struct DirtyLogHeader {
         /// The file system.
@@ -27,18 +28,18 @@ record! {
 }
 
 record! {
-    /// A region that may have been changed.
+    /// A region that may have changed since it was synced.
     #[derive(Copy, PartialOrd, Ord, Hash)]
     pub struct DirtyRegion {
         /// The chunk file.
         pub key: ChunkFileKey,
-        /// Index of the region in it.
+        /// Index of the region in the chunk file.
         pub region: u64,
     }
 }
 
 impl DirtyLogHeader {
-    /// The bytes of a whole log.
+    /// Encodes a whole dirty log: the header and `entries`.
     pub fn to_file<'a>(&self, entries: impl Iterator<Item = &'a DirtyRegion>) -> Vec<u8> {
         let mut bytes = sealed::seal(MAGIC, VERSION, self);
         bytes.resize(HEADER_BYTES, 0);
@@ -48,11 +49,11 @@ impl DirtyLogHeader {
 }
 
 impl DirtyRegion {
-    /// The bytes of its entry.
+    /// Encodes the region as an entry of the dirty log.
     pub fn to_entry(&self) -> [u8; DIRTY_ENTRY_BYTES] {
         let mut w = Writer::new();
         self.encode(&mut w);
-        // What follows the region's index: zero.
+        // Four zero bytes between region index and checksum.
         0_u32.encode(&mut w);
         let crc = crc32c(&[&MAGIC[..], &w.finish()].concat());
         let mut entry = [0; DIRTY_ENTRY_BYTES];
@@ -71,10 +72,11 @@ impl DirtyRegion {
     }
 }
 
-/// Reads a dirty log up to the first invalid entry.
+/// Decodes a dirty log up to the first invalid entry.
 ///
 /// # Errors
-/// `Corrupt` if the header is not that of the expected target.
+/// - `Corrupt` if the header is invalid or does not match `expected`.
+/// - `Unsupported` if the header has a different version.
 pub fn read_dirty_log(bytes: &[u8], expected: &DirtyLogHeader) -> Result<Vec<DirtyRegion>> {
     let sealed_bytes = expected.to_bytes().len() + 20;
     let corrupt = |what: String| Error::new(ErrorCode::Corrupt, what);

@@ -1,4 +1,4 @@
-//! The state that a storage target keeps from one start to the next.
+//! The state that a storage target preserves between its starts.
 
 use crate::sealed;
 use skep_types::codec::record;
@@ -8,56 +8,59 @@ const MAGIC: [u8; 8] = *b"SKEPSTAT";
 const VERSION: u16 = 1;
 
 record! {
-    /// Mark of the host's page cache to which a target wrote. As long as it is the same, no
-    /// acknowledged write was lost.
+    /// Identifies the page cache to which a target wrote. As long as the mark is the same, the page
+    /// cache still has all acknowledged writes, so none was lost.
     #[derive(Copy)]
     pub struct HostMark {
-        /// Drawn by the kernel at each boot.
+        /// Random number that the kernel draws at each boot of the host.
         pub boot_id: u128,
-        /// Device of the target's directory.
+        /// Device number of the file system with the target's directory.
         pub device: u64,
-        /// Id of the mount that it lies on; another one after each mount.
+        /// Id of the mount of that file system. It differs after each mount.
         pub mount: u64,
-        /// Inode number of the directory; another one if it was copied.
+        /// Inode number of the directory. It differs if the directory was copied.
         pub directory: u64,
     }
 }
 
 record! {
-    /// State of a storage target; a sealed record in the file `state`, replaced at each start and
-    /// at each clean end.
+    /// State of a storage target: a sealed record in the file `state`. The target replaces the file
+    /// at each start and at each clean shutdown.
     #[derive(Copy)]
     pub struct TargetState {
-        /// Counts the starts, from 1. Region pages carry it.
+        /// Number of starts of the target, from 1. Region pages contain the number of the start in
+        /// which they were written.
         pub start: u64,
-        /// The host incarnation that the target's replies carry.
+        /// The host incarnation in the replies of the target.
         pub incarnation: HostIncarnation,
-        /// Whether all writes were synced when the last process ended.
+        /// Whether all writes were synced when the last process ended. Set only by a clean
+        /// shutdown.
         pub clean: bool,
-        /// Whether a write or sync failed, so that acknowledged writes may be gone without a
-        /// reboot.
+        /// Whether a write or sync has failed. If set, acknowledged writes may be lost even without
+        /// a reboot.
         pub failed: bool,
-        /// The host's state when this was written.
+        /// Mark of the host's page cache when this state was written.
         pub host: HostMark,
     }
 }
 
 impl TargetState {
-    /// The bytes of the file.
+    /// Encodes the content of the file.
     pub fn to_file(&self) -> Vec<u8> {
         sealed::seal(MAGIC, VERSION, self)
     }
 
-    /// Reads the bytes of the file.
+    /// Decodes the content of the file.
     ///
     /// # Errors
-    /// `Corrupt` or `Unsupported` if they are not a target state of this version.
+    /// - `Corrupt` if the bytes are not a valid target state.
+    /// - `Unsupported` if the state has a different version.
     pub fn from_file(bytes: &[u8]) -> Result<Self> {
         sealed::open(MAGIC, VERSION, bytes)
     }
 
-    /// The state of the next start. `fresh` is a random number, used if acknowledged writes may
-    /// have been lost since the last one.
+    /// Returns the state for the next start. `fresh` must be a random number. If acknowledged
+    /// writes may have been lost since the previous start, the new incarnation is `fresh`.
     #[must_use]
     pub fn next_start(previous: Option<Self>, host: HostMark, fresh: HostIncarnation) -> Self {
         let nothing_lost =

@@ -1,4 +1,4 @@
-//! Region pages and the arithmetic of chunk files.
+//! Tests of region pages and of the conversion between logical and physical offsets.
 
 use super::*;
 use proptest::prelude::*;
@@ -124,7 +124,7 @@ fn sizes_at_the_borders_of_regions() {
         assert_eq!(physical_length(size), physical, "size {size}");
         assert_eq!(logical_size(physical), size, "length {physical}");
     }
-    // As only a crash can leave them.
+    // Only a crash can leave these lengths.
     assert_eq!(logical_size(0), 0);
     assert_eq!(logical_size(REGION_STRIDE + 17), REGION_BYTES);
     assert!(physical_length(MAX_CHUNK_FILE_BYTES) <= i64::MAX as u64);

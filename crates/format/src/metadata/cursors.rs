@@ -1,19 +1,20 @@
-//! The cursors of names: the positions of entries in a directory.
+//! Cursors of names: the positions of entries in a directory.
 //!
-//! Does not own the keys in which cursors lie (`keys`).
+//! Does not own the keys that contain cursors (`keys`).
 
 use siphasher::sip::SipHasher13;
 use skep_types::{ClusterId, InodeId};
 use std::hash::Hasher;
 
-/// Number of ordinals for names with the same hash.
+/// Maximum number of names with the same hash in one directory. The ordinal distinguishes them.
 pub const ORDINALS: u64 = 256;
 
-/// Returns the first cursor of a name in a directory: a keyed hash of both, in the upper 55 of 63
-/// bits, never below 256 (lower cursors are for `.` and `..`). Names with the same hash take the
-/// next ordinals.
+/// Returns the first cursor of a name in a directory: a keyed hash of directory and name, in the
+/// upper 55 of 63 bits. The cursor is at least 256, because lower cursors are reserved for `.` and
+/// `..`. Names with the same hash take the cursors that follow, one ordinal each.
 ///
-/// The key is the cluster's id. Users cannot read it, so they cannot choose names that collide.
+/// The key of the hash is the id of the cluster. Users cannot read that id, so they cannot choose
+/// names that collide.
 pub fn name_cursor(cluster: ClusterId, directory: InodeId, name: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new_with_key(&cluster.raw());
     hasher.write(&directory.raw().to_le_bytes());

@@ -1,62 +1,67 @@
-//! The keys of a metadata target's key-value store, and the way back from a key to its parts.
+//! The keys of the key-value store of a metadata target, and the conversion of a key back to its
+//! parts.
 //!
-//! All records of a virtual shard lie in one key range, so that moving a shard is the copy of a
-//! range. Does not own the values (`records`) and the cursors of names (`cursors`).
+//! All records of a virtual shard are in one key range, so that a shard is moved by copying one
+//! range. Does not own the values (`records`) or the cursors of names (`cursors`).
 
 use skep_types::{ChunkFileKey, GroupId, InodeId, SessionId};
 use skep_wire::file_locks::LockKind;
 use skep_wire::metadata::TransactionId;
 
-/// First byte of all keys that belong to the target itself.
+/// First byte of all keys that belong to the target as a whole.
 const OF_TARGET: u8 = 0;
-/// First byte of all keys that belong to a shard.
+/// First byte of all keys that belong to a virtual shard.
 const OF_SHARD: u8 = 1;
 
-/// One key. Big-endian inside, so that byte order is the order of scans.
+/// A key. Numbers are encoded big-endian, so that the byte order of keys is the order of scans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Key<'a> {
-    /// Number of the last log record that is in the store. Value: `Lsn`.
+    /// Number of the last log record that is applied to the store. Value: `Lsn`.
     Applied,
-    /// End of the numbers of inodes and transactions that the target may have used. Value: `u64`.
+    /// Upper bound (exclusive) of the inode numbers and transaction numbers that the target may
+    /// have used. Value: `u64`.
     NumbersReserved,
-    /// A session. Value: `SessionRecord`.
+    /// A client session. Value: `SessionRecord`.
     Session(SessionId),
-    /// A session's slot. Value: `SlotRecord`.
+    /// A slot of a session. Value: `SlotRecord`.
     Slot(SessionId, u32),
-    /// Open counts of a session at an inode. Value: `OpenCounts`.
+    /// How often a session has an inode open. Value: `OpenCounts`.
     SessionOpen(SessionId, InodeId),
-    /// A chunk file that the target must still remove from a group. Value: empty.
+    /// A chunk file that the target must still remove at a storage group. Value: empty.
     Removal(GroupId, ChunkFileKey),
-    /// A file whose writer died: the target must recover its size from its chunk files. Value: the
-    /// number of the recovery, a `u64`.
+    /// A file whose size the target must recover from its chunk files, because a writer died.
+    /// Value: the number of the recovery, a `u64`.
     SizeRecovery(InodeId),
-    /// A prepared transaction to another group's transaction. Value: `PreparedRecord`.
+    /// A transaction that another group coordinates and that is prepared here. Value:
+    /// `PreparedRecord`.
     Prepared(TransactionId),
-    /// A committed transaction of this group, with the participants that have not confirmed it.
-    /// Value: `DecisionRecord`.
+    /// A committed transaction that this group coordinates, by its number. Value: `DecisionRecord`,
+    /// with the participants that have not confirmed the commit.
     Decision(u64),
     /// A transaction of another group that has ended here and must not be prepared again. Value:
     /// `Timestamp`.
     Finished(TransactionId),
     /// A session that has ended and must not be opened again. Value: `Timestamp`.
     SessionEnd(SessionId),
-    /// The locks of an owner within a session on a file. Value: `FileLocksRecord`.
+    /// The locks of an owner on a file. Value: `FileLocksRecord`.
     FileLocks(LockOwner),
     /// An inode. Value: `InodeRecord`.
     Inode(InodeId),
-    /// An entry: directory, hash of the name with ordinal. Value: `DentryRecord`.
+    /// An entry: its directory and its cursor (hash of the name, with ordinal). Value:
+    /// `DentryRecord`.
     Dentry(InodeId, u64),
-    /// An extended attribute. Value: its bytes.
+    /// An extended attribute. Value: the bytes of the attribute.
     Xattr(InodeId, &'a [u8]),
-    /// Open counts of an inode, over all sessions. Value: `OpenCounts`.
+    /// How often all sessions together have an inode open. Value: `OpenCounts`.
     Opens(InodeId),
-    /// A start of the target, by its number. Value: the first log record of that start, an `Lsn`.
+    /// A start of the target, by its number. Value: the number of the first log record after that
+    /// start, an `Lsn`.
     Epoch(u64),
-    /// The first bytes of a file, if its pattern places them in metadata. Value: `InlineRecord`.
-    /// A missing record stands for zeros.
+    /// The inline bytes of a file. Value: `InlineRecord`. A missing record means that all inline
+    /// bytes are zeros.
     Inline(InodeId),
-    /// The newest cluster map that made the target end the sessions of a removed client. Value: a
-    /// map version.
+    /// The newest cluster map whose removed clients made the target end sessions. Value: the
+    /// version of that map.
     Fence,
 }
 
@@ -65,11 +70,11 @@ pub enum Key<'a> {
 pub struct LockOwner {
     /// The file.
     pub inode: InodeId,
-    /// Kind of the locks.
+    /// Kind of the locks. Each kind of lock has its own key.
     pub kind: LockKind,
     /// The session.
     pub session: SessionId,
-    /// Number of the owner within the session.
+    /// Number of the owner, unique within the session.
     pub owner: u64,
 }
 
@@ -120,7 +125,7 @@ fn transaction(id: &TransactionId) -> [u8; 12] {
 }
 
 impl Key<'_> {
-    /// The key's bytes.
+    /// Encodes the key.
     pub fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Applied => of_target(kind::APPLIED, &[]),
@@ -179,99 +184,101 @@ impl Key<'_> {
         }
     }
 
-    /// Prefix of all sessions.
+    /// Returns the prefix of the keys of all sessions.
     pub fn sessions() -> Vec<u8> {
         of_target(kind::SESSION, &[])
     }
 
-    /// Prefix of all sessions that have ended.
+    /// Returns the prefix of the keys of all sessions that have ended.
     pub fn session_ends() -> Vec<u8> {
         of_target(kind::SESSION_END, &[])
     }
 
-    /// Prefix of a session's slots.
+    /// Returns the prefix of the keys of a session's slots.
     pub fn slots_of(session: SessionId) -> Vec<u8> {
         of_target(kind::SLOT, &[&session.raw().to_be_bytes()])
     }
 
-    /// Prefix of the opens of a session.
+    /// Returns the prefix of the keys of a session's opens.
     pub fn opens_of(session: SessionId) -> Vec<u8> {
         of_target(kind::SESSION_OPEN, &[&session.raw().to_be_bytes()])
     }
 
-    /// Prefix of the opens of all sessions.
+    /// Returns the prefix of the keys of all sessions' opens.
     pub fn session_opens() -> Vec<u8> {
         of_target(kind::SESSION_OPEN, &[])
     }
 
-    /// Prefix of all locks.
+    /// Returns the prefix of the keys of all locks.
     pub fn all_file_locks() -> Vec<u8> {
         of_target(kind::FILE_LOCKS, &[])
     }
 
-    /// Prefix of the locks of a session.
+    /// Returns the prefix of the keys of a session's locks.
     pub fn file_locks_of(session: SessionId) -> Vec<u8> {
         of_target(kind::FILE_LOCKS, &[&session.raw().to_be_bytes()])
     }
 
-    /// Prefix of all removals.
+    /// Returns the prefix of the keys of all chunk files to remove.
     pub fn removals() -> Vec<u8> {
         of_target(kind::REMOVAL, &[])
     }
 
-    /// Prefix of the removals from one group.
+    /// Returns the prefix of the keys of the chunk files to remove at one group.
     pub fn removals_of(group: GroupId) -> Vec<u8> {
         of_target(kind::REMOVAL, &[&group.raw().to_be_bytes()])
     }
 
-    /// Prefix of all files whose size the target must recover.
+    /// Returns the prefix of the keys of all files whose size the target must recover.
     pub fn size_recoveries() -> Vec<u8> {
         of_target(kind::SIZE_RECOVERY, &[])
     }
 
-    /// Prefix of all prepared transactions.
+    /// Returns the prefix of the keys of all prepared transactions.
     pub fn prepared() -> Vec<u8> {
         of_target(kind::PREPARED, &[])
     }
 
-    /// Prefix of all starts of the target.
+    /// Returns the prefix of the keys of all starts of the target.
     pub fn epochs() -> Vec<u8> {
         of_target(kind::EPOCH, &[])
     }
 
-    /// Prefix of all decisions.
+    /// Returns the prefix of the keys of all commit decisions.
     pub fn decisions() -> Vec<u8> {
         of_target(kind::DECISION, &[])
     }
 
-    /// Prefix of all finished transactions of other groups.
+    /// Returns the prefix of the keys of all transactions of other groups that have ended.
     pub fn finished() -> Vec<u8> {
         of_target(kind::FINISHED, &[])
     }
 
-    /// Prefix of a directory's entries.
+    /// Returns the prefix of the keys of a directory's entries.
     pub fn dentries_of(directory: InodeId) -> Vec<u8> {
         of_shard(directory, kind::DENTRY)
     }
 
-    /// Prefix of an inode's extended attributes.
+    /// Returns the prefix of the keys of an inode's extended attributes.
     pub fn xattrs_of(inode: InodeId) -> Vec<u8> {
         of_shard(inode, kind::XATTR)
     }
 
-    /// Prefix of all records of all shards. Inodes alone do not form a contiguous range.
+    /// Returns the prefix of the keys of all shards. There is no prefix of all inodes: between the
+    /// inodes of two shards are the other records of the first one.
     pub fn shards() -> Vec<u8> {
         vec![OF_SHARD]
     }
 }
 
-/// Returns the big-endian `u64` at the end of a key: a session, an inode, or a cursor.
+/// Returns the last eight bytes of a key as a number: a session, an inode or a cursor. `None` if
+/// the key is shorter.
 pub fn last_u64(key: &[u8]) -> Option<u64> {
     let tail = key.len().checked_sub(8)?;
     Some(u64::from_be_bytes(key[tail..].try_into().ok()?))
 }
 
-/// Returns the owner if `key` is that of locks.
+/// Returns the owner if `key` is a key of locks.
 pub fn lock_owner_of(key: &[u8]) -> Option<LockOwner> {
     let rest: &[u8; 25] = key.strip_prefix(Key::all_file_locks().as_slice())?.try_into().ok()?;
     let kind = LockKind::ALL.into_iter().find(|kind| *kind as u8 == rest[16])?;
@@ -283,13 +290,13 @@ pub fn lock_owner_of(key: &[u8]) -> Option<LockOwner> {
     })
 }
 
-/// Returns session and inode if `key` is that of a session's opens.
+/// Returns session and inode if `key` is the key of a session's opens.
 pub fn session_open_of(key: &[u8]) -> Option<(SessionId, InodeId)> {
     let rest: &[u8; 16] = key.strip_prefix(&[OF_TARGET, kind::SESSION_OPEN])?.try_into().ok()?;
     Some((SessionId::new(last_u64(&rest[..8])?), InodeId::new(last_u64(rest)?)))
 }
 
-/// Returns group and chunk file if `key` is that of a removal.
+/// Returns group and chunk file if `key` is the key of a chunk file to remove.
 pub fn removal(key: &[u8]) -> Option<(GroupId, ChunkFileKey)> {
     let rest: &[u8; 20] = key.strip_prefix(Key::removals().as_slice())?.try_into().ok()?;
     let u32_at =
@@ -307,12 +314,12 @@ pub fn removal(key: &[u8]) -> Option<(GroupId, ChunkFileKey)> {
     ))
 }
 
-/// Whether a key is that of a background job of the target.
+/// Whether `key` describes a background job of the target: a removal or a size recovery.
 pub fn is_work_item(key: &[u8]) -> bool {
     key.len() > 2 && key[0] == OF_TARGET && matches!(key[1], kind::REMOVAL | kind::SIZE_RECOVERY)
 }
 
-/// Returns the transaction in the key of a prepared or finished transaction.
+/// Returns the transaction. `key` must be the key of a prepared or finished transaction.
 pub fn transaction_of(key: &[u8]) -> Option<TransactionId> {
     let rest: &[u8; 12] = key.get(2..)?.try_into().ok()?;
     let mut coordinator = [0; 4];
@@ -323,28 +330,28 @@ pub fn transaction_of(key: &[u8]) -> Option<TransactionId> {
     })
 }
 
-/// Returns the inode if `key` is that of an inode record.
+/// Returns the inode if `key` is the key of an inode.
 pub fn inode_of(key: &[u8]) -> Option<InodeId> {
     (key.len() == 12 && key[0] == OF_SHARD && key[3] == kind::INODE)
         .then(|| last_u64(key).map(InodeId::new))
         .flatten()
 }
 
-/// Returns the inode if `key` is that of the first bytes of a file.
+/// Returns the inode if `key` is the key of inline bytes.
 pub fn inline_of(key: &[u8]) -> Option<InodeId> {
     (key.len() == 12 && key[0] == OF_SHARD && key[3] == kind::INLINE)
         .then(|| last_u64(key).map(InodeId::new))
         .flatten()
 }
 
-/// Returns the directory if `key` is that of an entry.
+/// Returns the directory if `key` is the key of an entry.
 pub fn directory_of_dentry(key: &[u8]) -> Option<InodeId> {
     (key.len() == 20 && key[0] == OF_SHARD && key[3] == kind::DENTRY)
         .then(|| last_u64(&key[..12]).map(InodeId::new))
         .flatten()
 }
 
-/// Returns inode and name if `key` is that of an extended attribute.
+/// Returns inode and name if `key` is the key of an extended attribute.
 pub fn xattr_of(key: &[u8]) -> Option<(InodeId, &[u8])> {
     let (place, name) = key.split_at_checked(12)?;
     (place[0] == OF_SHARD && place[3] == kind::XATTR)

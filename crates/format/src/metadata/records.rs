@@ -1,7 +1,7 @@
-//! The values in a metadata target's key-value store, and the payload of its log.
+//! The values in the key-value store of a metadata target, and the payload of its log records.
 //!
-//! `docs/format/metadata-keys.md` explains which key has which record. Does not own the keys
-//! (`keys`).
+//! `docs/format/metadata-keys.md` explains which key has which kind of record. Does not own the
+//! keys (`keys`).
 
 use skep_types::codec::{Bytes, Codec, Reader, crc32c, record};
 use skep_types::{
@@ -11,65 +11,68 @@ use skep_wire::file_locks::LockMode;
 use skep_wire::metadata::Step;
 
 record! {
-    /// A stored inode.
+    /// An inode.
     pub struct InodeRecord {
-        /// Its attributes.
+        /// Attributes of the inode.
         pub attributes: Attributes,
-        /// A directory's parent. For other kinds the directory in which the inode was created or to
-        /// which it was last moved.
+        /// Parent of a directory. For other kinds, the directory in which the inode was created or
+        /// to which it was last moved.
         pub parent: InodeId,
-        /// A file's pattern, or the default pattern of a directory (the bytes of a
-        /// `PatternRequest`).
+        /// Pattern of a file, or default pattern of a directory. The latter is encoded like a
+        /// `PatternRequest`.
         pub pattern: Option<StripePattern>,
-        /// The path in a symbolic link.
+        /// Target path of a symbolic link. Empty for other kinds.
         pub link_target: Bytes,
-        /// Whether it may have extended attributes.
+        /// Whether the inode may have extended attributes.
         pub has_xattrs: bool,
-        /// The largest size that writers ever reported. No chunk file has a byte beyond it.
+        /// High-water mark of the size: the largest size that writers have ever reported. No chunk
+        /// file has a byte beyond it.
         pub high_water: u64,
-        /// Whether it was created without a name and still has none: a client may name it.
+        /// Whether the inode was created without a name and has not been given one yet. If set, a
+        /// client may still link it.
         pub may_be_named: bool,
     }
 }
 
 record! {
-    /// The stored first bytes of a file.
+    /// The inline bytes of a file.
     pub struct InlineRecord {
-        /// CRC-32C of the bytes.
+        /// CRC-32C of `bytes`.
         pub checksum: u32,
-        /// The bytes up to the last non-zero one: at least one, at most 64 KiB.
+        /// The inline bytes up to the last byte that is not zero: at least one byte, at most 64
+        /// KiB.
         pub bytes: Bytes,
     }
 }
 
 impl InlineRecord {
-    /// Returns the record of `bytes`. `None` means that all bytes are zeros.
+    /// Creates the record of `bytes`. Returns `None` if all bytes are zeros.
     pub fn new(mut bytes: Vec<u8>) -> Option<Self> {
         let end = bytes.iter().rposition(|byte| *byte != 0)? + 1;
         bytes.truncate(end);
         Some(Self { checksum: crc32c(&bytes), bytes: Bytes(bytes) })
     }
 
-    /// Returns the bytes. `None` means that the checksum does not match.
+    /// Returns the bytes, or `None` if the checksum does not match.
     pub fn checked(self) -> Option<Vec<u8>> {
         (crc32c(&self.bytes) == self.checksum).then_some(self.bytes.0)
     }
 }
 
 record! {
-    /// A stored entry.
+    /// An entry of a directory.
     pub struct DentryRecord {
-        /// Its name.
+        /// Name of the entry.
         pub name: Bytes,
-        /// The inode to which it points.
+        /// The inode to which the entry points.
         pub inode: InodeId,
-        /// The kind of that inode.
+        /// Kind of that inode.
         pub kind: FileKind,
     }
 }
 
 record! {
-    /// Open counts of an inode.
+    /// How often an inode is open.
     #[derive(Copy, Default)]
     pub struct OpenCounts {
         /// Number of opens for reading only.
@@ -80,19 +83,19 @@ record! {
 }
 
 impl OpenCounts {
-    /// Whether it is open at all.
+    /// Whether the inode is not open at all.
     pub fn is_zero(&self) -> bool {
         self.readers == 0 && self.writers == 0
     }
 }
 
 record! {
-    /// A stored locked range.
+    /// A range of a file that an application has locked.
     #[derive(Copy)]
     pub struct LockedRange {
-        /// First byte.
+        /// First byte of the range.
         pub start: u64,
-        /// The byte behind the last one.
+        /// End of the range (exclusive).
         pub end: u64,
         /// Mode of the lock.
         pub mode: LockMode,
@@ -100,61 +103,61 @@ record! {
 }
 
 record! {
-    /// The locks of an owner on a file.
+    /// All locks of one kind that an owner holds on a file.
     pub struct FileLocksRecord {
-        /// Process id on the client's host of the last request.
+        /// Process id of the owner's last request, on the client's host.
         pub pid: u32,
-        /// The ranges, by rising start; not none.
+        /// The locked ranges in ascending order of their start. Never empty.
         pub ranges: Vec<LockedRange>,
     }
 }
 
 record! {
-    /// A session as it is stored.
+    /// A client session.
     pub struct SessionRecord {
-        /// The client.
+        /// The client that opened the session.
         pub client: NodeId,
-        /// Slots granted.
+        /// Number of slots granted.
         pub slots: u32,
     }
 }
 
 record! {
-    /// The last modifying request of a slot, and its answer.
+    /// The last modifying request of a slot and its reply.
     pub struct SlotRecord {
-        /// Its sequence.
+        /// Sequence number of the request.
         pub sequence: u64,
-        /// The record in which it was logged.
+        /// The log record that contains the request's changes.
         pub lsn: Lsn,
-        /// Body of the reply.
+        /// Body of the stored reply.
         pub reply: Bytes,
     }
 }
 
 record! {
-    /// A prepared transaction. The target applies its steps when the coordinator commits.
+    /// A prepared transaction. The target applies the steps if the coordinator commits.
     pub struct PreparedRecord {
-        /// The steps.
+        /// The steps, in the order of the request.
         pub steps: Vec<Step>,
-        /// Attributes that were answered.
+        /// The attributes in the reply to the prepare request.
         pub attributes: Vec<Attributes>,
-        /// When it was made.
+        /// Time at which the transaction was prepared.
         pub since: Timestamp,
     }
 }
 
 record! {
-    /// The participants to which the coordinator must still send the commit.
+    /// A committed transaction whose commit the coordinator must still send to some participants.
     pub struct DecisionRecord {
-        /// Groups that have not confirmed it.
+        /// The groups that have not confirmed the commit yet.
         pub participants: Vec<GroupId>,
     }
 }
 
 record! {
-    /// One change of the store.
+    /// One change of the key-value store.
     pub struct Mutation {
-        /// The key.
+        /// The key to change.
         pub key: Bytes,
         /// The new value. `None` removes the key.
         pub value: Option<Bytes>,
@@ -162,17 +165,17 @@ record! {
 }
 
 record! {
-    /// The payload of a log record: the changes of some whole operations.
+    /// The payload of a log record: all changes of one or more operations.
     pub struct Batch {
-        /// The changes, by rising key.
+        /// The changes in ascending order of their keys.
         pub mutations: Vec<Mutation>,
     }
 }
 
-/// Decodes a stored value.
+/// Decodes a value of the key-value store.
 ///
 /// # Errors
-/// `Corrupt` naming the key.
+/// Returns `Corrupt`, which names the key, if the value is not a valid record of this type.
 pub fn decode_value<T: Codec>(key: &[u8], value: &[u8]) -> Result<T> {
     let mut r = Reader::new(value);
     let decoded = T::decode(&mut r).and_then(|decoded| r.finish().map(|()| decoded));

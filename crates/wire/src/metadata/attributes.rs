@@ -1,4 +1,4 @@
-//! Messages about attributes, extended attributes and stripe patterns of an inode.
+//! Messages about the attributes, extended attributes and stripe pattern of an inode.
 
 use skep_types::codec::{Bytes, record};
 use skep_types::{Attributes, InodeId, PatternRequest, StripePattern, Timestamp, byte_enum};
@@ -20,37 +20,37 @@ record! {
 }
 
 record! {
-    /// A time that a request sets.
+    /// The value for a timestamp of an inode.
     #[derive(Copy)]
     pub struct SetTime {
-        /// Use the current time of the target.
+        /// Whether the target uses its current time.
         pub now: bool,
-        /// The time, if `now` is not set.
+        /// The time to set if `now` is not set.
         pub at: Timestamp,
     }
 }
 
 record! {
-    /// Changes attributes. `None` leaves an attribute as it is. If the new size is smaller, the
-    /// target truncates the chunk files too.
+    /// Changes attributes of an inode. Attributes that are `None` stay unchanged. If the new size
+    /// is smaller than the old one, the target also truncates the chunk files.
     pub struct SetAttributes {
         /// The inode.
         pub inode: InodeId,
         /// New permission bits.
         pub permissions: Option<u32>,
-        /// New owner.
+        /// New user id of the owner.
         pub uid: Option<u32>,
-        /// New group.
+        /// New group id.
         pub gid: Option<u32>,
-        /// New project.
+        /// New project id.
         pub project: Option<u32>,
-        /// Whether new entries of a directory inherit its project.
+        /// For a directory: whether new entries inherit its project.
         pub hands_down_project: Option<bool>,
-        /// New size.
+        /// New size in bytes.
         pub size: Option<u64>,
-        /// New time of last access.
+        /// New time of the last access.
         pub accessed: Option<SetTime>,
-        /// New time of last change of data.
+        /// New time of the last change of the data.
         pub modified: Option<SetTime>,
     }
 }
@@ -60,19 +60,19 @@ record! {
     pub struct GetXattr {
         /// The inode.
         pub inode: InodeId,
-        /// Name with namespace: `user.colour`.
+        /// Name with its namespace prefix: `user.colour`.
         pub name: Bytes,
     }
 }
 
 byte_enum! {
-    /// Whether the attribute of a `SetXattr` may exist already.
+    /// Whether the extended attribute of a `SetXattr` may or must exist already.
     pub enum XattrMode {
-        /// It may exist or not.
+        /// The attribute may exist or not.
         Any = 0,
-        /// It must not exist.
+        /// The attribute must not exist.
         Create = 1,
-        /// It must exist.
+        /// The attribute must exist.
         Replace = 2,
     }
 }
@@ -82,20 +82,20 @@ record! {
     pub struct SetXattr {
         /// The inode.
         pub inode: InodeId,
-        /// Name with namespace.
+        /// Name with its namespace prefix.
         pub name: Bytes,
-        /// Value.
+        /// New value.
         pub value: Bytes,
-        /// Whether the attribute may exist already.
+        /// Whether the attribute may or must exist already.
         pub mode: XattrMode,
-        /// If the attribute is an access control list: clear the set-group-id bit, because the
-        /// caller is not in the file's group.
+        /// If the attribute is an access control list: whether the target clears the set-group-id
+        /// bit. Clients set this field if the caller is not in the file's group.
         pub clear_set_group_id: bool,
     }
 }
 
 record! {
-    /// Lists extended attributes.
+    /// Lists the names of the extended attributes of an inode.
     pub struct ListXattrs {
         /// The inode.
         pub inode: InodeId,
@@ -105,7 +105,7 @@ record! {
 record! {
     /// Reply to [`ListXattrs`].
     pub struct XattrNames {
-        /// The names, in byte order.
+        /// The names in ascending byte order.
         pub names: Vec<Bytes>,
     }
 }
@@ -115,28 +115,31 @@ record! {
     pub struct RemoveXattr {
         /// The inode.
         pub inode: InodeId,
-        /// Name with namespace.
+        /// Name with its namespace prefix.
         pub name: Bytes,
     }
 }
 
 record! {
-    /// Sets the default pattern that new files and directories of a directory inherit, or the
-    /// pattern of a file. The target returns `InUse` for a file that is open or was ever written.
+    /// Sets the pattern of a file, or the default pattern of a directory, which its new files and
+    /// subdirectories inherit. The target returns `InUse` for a file that is open or has ever been
+    /// written.
     pub struct SetPattern {
-        /// The directory, or the file.
+        /// The file or directory.
         pub inode: InodeId,
-        /// A directory's new default, whose unset fields the cluster's settings fill; or the
-        /// request for a file, whose unset fields keep their values. `None` removes a directory's
-        /// default.
+        /// The new pattern. For a directory, the cluster's settings later fill the unset fields;
+        /// for a file, unset fields keep their values. `None` removes the default pattern of a
+        /// directory.
         pub pattern: Option<PatternRequest>,
-        /// The user who asks: root, or the owner within the cluster's limits for users.
+        /// User id of the caller. Only root and the owner may set a pattern, and the owner only
+        /// within the cluster's limits for users.
         pub uid: u32,
     }
 }
 
 record! {
-    /// Reads the attributes, the pattern and the use of an inode, for commands.
+    /// Reads the attributes, the pattern and the open count of an inode, for administrative
+    /// commands.
     pub struct GetEntryInfo {
         /// The inode.
         pub inode: InodeId,
@@ -146,15 +149,15 @@ record! {
 record! {
     /// Reply to [`GetEntryInfo`].
     pub struct EntryInfo {
-        /// Its attributes.
+        /// Attributes of the inode.
         pub attributes: Attributes,
-        /// A directory's parent. For other kinds the directory in which the inode was created or
+        /// Parent of a directory. For other kinds, the directory in which the inode was created or
         /// to which it was last moved.
         pub parent: InodeId,
-        /// A file's pattern, or the default pattern of a directory (the bytes of a
-        /// `PatternRequest`).
+        /// Pattern of a file, or default pattern of a directory. The latter is encoded like a
+        /// `PatternRequest`.
         pub pattern: Option<StripePattern>,
-        /// Number of sessions that have it open.
+        /// Number of sessions that have the inode open.
         pub open_sessions: u32,
     }
 }

@@ -1,4 +1,4 @@
-//! Messages about regular files that are created, opened, written and closed.
+//! Messages that create, open and close regular files, and report writes to them.
 
 use super::NewInode;
 use skep_types::codec::{Bytes, record};
@@ -7,48 +7,50 @@ use skep_types::{Attributes, FileKind, InodeId, PatternRequest, StripePattern, b
 byte_enum! {
     /// How a file is opened.
     pub enum OpenMode {
-        /// The file is not opened.
+        /// Do not open the file.
         No = 0,
-        /// For reading.
+        /// Open for reading.
         Read = 1,
-        /// For writing, or for reading and writing.
+        /// Open for writing, or for reading and writing.
         Write = 2,
     }
 }
 
 record! {
-    /// Creates an inode with a name, and opens it if `open` says so.
+    /// Creates an inode with a name, and opens it unless `open` is `No`.
     pub struct Create {
-        /// The directory.
+        /// The directory of the new entry.
         pub directory: InodeId,
-        /// The name.
+        /// Name of the new entry.
         pub name: Bytes,
-        /// Its kind. Directories and symbolic links have requests of their own.
+        /// Kind of the inode. Directories and symbolic links have their own requests.
         pub kind: FileKind,
-        /// Permissions and owner.
+        /// Permissions and owner of the inode.
         pub new: NewInode,
-        /// Device number, for device files.
+        /// Device number. Only used for device files.
         pub device: u64,
-        /// Fail if the name exists. If not set, the target opens the existing regular file.
+        /// Whether the request fails if the name exists. If not set, the target opens the existing
+        /// regular file.
         pub exclusive: bool,
-        /// How to open it.
+        /// How to open the file.
         pub open: OpenMode,
-        /// The pattern that the client asks for. `None` is the same as a request with no field set.
+        /// The pattern that the client requests. `None` has the same effect as a request without
+        /// set fields.
         pub pattern: Option<PatternRequest>,
     }
 }
 
 record! {
-    /// Creates a regular file that has no name, and opens it (`O_TMPFILE`). The target deletes it
-    /// at its last close, unless the client has given it a name by [`Link`](super::Link).
+    /// Creates a regular file without a name and opens it (`O_TMPFILE`). The target deletes the
+    /// file at its last close, unless the client has given it a name by [`Link`](super::Link).
     pub struct CreateUnnamed {
-        /// The directory from which the file inherits.
+        /// The directory from which the file inherits its pattern, project and other properties.
         pub directory: InodeId,
-        /// Permissions and owner.
+        /// Permissions and owner of the file.
         pub new: NewInode,
-        /// How to open it. `No` is invalid.
+        /// How to open the file. `No` is invalid.
         pub open: OpenMode,
-        /// The pattern that the client asks for, as in [`Create`].
+        /// The pattern that the client requests, as in [`Create`].
         pub pattern: Option<PatternRequest>,
     }
 }
@@ -58,11 +60,11 @@ record! {
     pub struct Open {
         /// The inode.
         pub inode: InodeId,
-        /// How to open it. `No` is invalid.
+        /// How to open the file. `No` is invalid.
         pub open: OpenMode,
-        /// Truncate the file to size 0 first (`O_TRUNC`).
+        /// Whether the target first truncates the file to size 0 (`O_TRUNC`).
         pub truncate: bool,
-        /// Return `Stale` and change nothing if the inode has no name any more.
+        /// Whether the target returns `Stale`, without a change, if the inode has no name any more.
         pub must_have_name: bool,
     }
 }
@@ -72,11 +74,12 @@ record! {
     pub struct OpenReply {
         /// Whether the request created the inode.
         pub created: bool,
-        /// Its attributes.
+        /// Attributes of the inode.
         pub attributes: Attributes,
         /// The stripe pattern of a regular file. `None` for other kinds.
         pub pattern: Option<StripePattern>,
-        /// Whether the file is shared: several clients have it open, at least one for writing.
+        /// Whether the file is shared: several clients have it open, at least one of them for
+        /// writing.
         pub is_shared: bool,
     }
 }
@@ -85,53 +88,54 @@ record! {
     /// How far a client has written a file since its last report.
     #[derive(Copy)]
     pub struct WrittenExtent {
-        /// End of the furthest write. Zero means that no write moved the end of the file.
+        /// Highest end offset of the writes. Zero means that no write extended the file.
         pub end: u64,
-        /// Truncate generation that the client knew when it wrote. The target ignores `end` if the
-        /// file was truncated since.
+        /// Truncate generation of the file that the client knew when it wrote. The target ignores
+        /// `end` if the file has been truncated since then.
         pub truncate_generation: u64,
-        /// Whether a write began beyond the end of the file that the client knew.
+        /// Whether a write started beyond the file size that the client knew, and so may have left
+        /// a hole.
         pub may_leave_holes: bool,
-        /// Offset up to which chunk files may reach beyond the end of the file, because of reserved
-        /// space or a failed write. Zero means that they do not reach beyond it.
+        /// Offset up to which chunk files may extend beyond the end of the file, because of
+        /// reserved space or a failed write. Zero means that they do not extend beyond it.
         pub reach: u64,
     }
 }
 
 record! {
-    /// Closes one open of the session. At the last close of an unlinked file the target deletes it.
+    /// Closes one open of the session. The target deletes an unlinked file at its last close.
     pub struct Close {
         /// The inode.
         pub inode: InodeId,
-        /// How it was opened.
+        /// How the file was opened.
         pub open: OpenMode,
-        /// The writes since the last report. `None` means that there were none.
+        /// The writes since the last report. `None` means that there were no writes.
         pub written: Option<WrittenExtent>,
     }
 }
 
 record! {
-    /// One open that the client closes.
+    /// One open in a [`CloseMany`].
     #[derive(Copy)]
     pub struct ClosedFile {
         /// The inode.
         pub inode: InodeId,
-        /// How it was opened.
+        /// How the file was opened.
         pub open: OpenMode,
     }
 }
 
 record! {
-    /// Closes several opens of the session without a report of writes. The target skips opens that
-    /// the session does not have. At the last close of an unlinked file the target deletes it.
+    /// Closes several opens of the session, without a report of writes. The target ignores opens
+    /// that the session does not have, and deletes an unlinked file at its last close.
     pub struct CloseMany {
-        /// The opens, all of inodes that this group serves.
+        /// The opens. This group must serve all their inodes.
         pub files: Vec<ClosedFile>,
     }
 }
 
 record! {
-    /// A client reports its writes while the file stays open (`fsync`, `stat` by the writer).
+    /// Reports a client's writes to a file that stays open (`fsync`, or `stat` by the writer).
     pub struct ReportWritten {
         /// The inode.
         pub inode: InodeId,

@@ -1,4 +1,4 @@
-//! Messages about the names of the namespace: lookup, directories, links, renames.
+//! Messages about the namespace: lookup, directories, links, renames.
 
 use skep_types::codec::{Bytes, record};
 use skep_types::{Attributes, FileKind, InodeId};
@@ -7,33 +7,34 @@ record! {
     /// Owner and permissions of a new inode.
     #[derive(Copy)]
     pub struct NewInode {
-        /// Permission bits.
+        /// Permission bits that the client requests.
         pub permissions: u32,
-        /// Bits that the target clears in `permissions`, unless the directory has a default access
-        /// control list.
+        /// Bits to clear in `permissions`. Ignored if the directory has a default access control
+        /// list.
         pub umask: u32,
-        /// Owner.
+        /// User id of the owner.
         pub uid: u32,
-        /// Group, unless the directory has the set-group-id bit and gives its own group.
+        /// Group id. If the directory has the set-group-id bit, the inode gets the group of the
+        /// directory instead.
         pub gid: u32,
     }
 }
 
 record! {
-    /// The inode of an entry. If another target stores its attributes, the client asks that target
-    /// by [`GetAttributes`](super::GetAttributes).
+    /// The inode to which an entry points. If a different target stores the attributes, the client
+    /// reads them there by [`GetAttributes`](super::GetAttributes).
     pub struct EntryReply {
         /// The inode.
         pub inode: InodeId,
-        /// Its kind.
+        /// Kind of the inode.
         pub kind: FileKind,
-        /// Its attributes. `None` means that another target stores them.
+        /// Attributes of the inode. `None` means that a different target stores them.
         pub attributes: Option<Attributes>,
     }
 }
 
 record! {
-    /// Reply with bytes: the target of a symbolic link, or the value of an extended attribute.
+    /// Reply with bytes: the target path of a symbolic link, or the value of an extended attribute.
     pub struct BytesReply {
         /// The bytes.
         pub bytes: Bytes,
@@ -41,23 +42,23 @@ record! {
 }
 
 record! {
-    /// Finds an entry by its name. The target returns `NotFound` if there is none.
+    /// Looks up an entry by name. The target returns `NotFound` if there is no such entry.
     pub struct Lookup {
         /// The directory.
         pub directory: InodeId,
-        /// The name.
+        /// Name of the entry.
         pub name: Bytes,
     }
 }
 
 record! {
-    /// Creates a directory. The inode may be stored on another target than the entry.
+    /// Creates a directory. Entry and inode may be stored on different targets.
     pub struct MakeDirectory {
         /// The parent directory.
         pub directory: InodeId,
-        /// Its name.
+        /// Name of the new directory.
         pub name: Bytes,
-        /// Permissions and owner.
+        /// Permissions and owner of the new directory.
         pub new: NewInode,
     }
 }
@@ -65,27 +66,27 @@ record! {
 record! {
     /// Creates a symbolic link.
     pub struct MakeSymlink {
-        /// The directory.
+        /// The directory of the new entry.
         pub directory: InodeId,
-        /// The name.
+        /// Name of the new entry.
         pub name: Bytes,
-        /// The path that the link holds.
+        /// Target path of the link.
         pub link_target: Bytes,
-        /// Permissions and owner.
+        /// Permissions and owner of the link.
         pub new: NewInode,
     }
 }
 
 record! {
-    /// Reads a symbolic link.
+    /// Reads the target path of a symbolic link.
     pub struct ReadLink {
-        /// The inode.
+        /// Inode of the symbolic link.
         pub inode: InodeId,
     }
 }
 
 record! {
-    /// Adds another name to an inode (a hard link).
+    /// Creates a hard link: another name for an inode.
     pub struct Link {
         /// The inode. It must not be a directory.
         pub inode: InodeId,
@@ -97,12 +98,13 @@ record! {
 }
 
 record! {
-    /// Removes a name of an inode that is not a directory. With its last name the inode is deleted,
-    /// or, if a session has it open, at the last close.
+    /// Removes a name of an inode that is not a directory. The target deletes the inode together
+    /// with its last name. If a session has the inode open, the target deletes it at the last close
+    /// instead.
     pub struct Unlink {
-        /// The directory.
+        /// The directory of the name.
         pub directory: InodeId,
-        /// The name.
+        /// The name to remove.
         pub name: Bytes,
     }
 }
@@ -112,33 +114,33 @@ record! {
     pub struct RemoveDirectory {
         /// The parent directory.
         pub directory: InodeId,
-        /// Its name.
+        /// Name of the directory to remove.
         pub name: Bytes,
     }
 }
 
 record! {
-    /// Renames an entry. The client sends it to the group that serves the new directory.
+    /// Renames an entry. Clients must send this request to the group that serves the new directory.
     pub struct Rename {
-        /// The old directory.
+        /// Directory of the old name.
         pub from_directory: InodeId,
         /// The old name.
         pub from_name: Bytes,
-        /// The new directory.
+        /// Directory of the new name.
         pub to_directory: InodeId,
         /// The new name.
         pub to_name: Bytes,
-        /// Fail if the new name exists.
+        /// Whether the request fails if the new name exists.
         pub no_replace: bool,
-        /// If set, the target leaves a character device with the number 0 at the old name. Overlay
-        /// file systems take it for the mark that a lower name is deleted.
+        /// If set, the target leaves a character device with device number 0 at the old name.
+        /// Overlay file systems use this device as a whiteout: it hides the name in a lower layer.
         pub whiteout: Option<NewInode>,
     }
 }
 
 record! {
-    /// Exchanges the inodes of two names. Both names must exist. The client sends it to the group
-    /// that serves the second directory.
+    /// Exchanges the inodes of two names, which must both exist. Clients must send this request to
+    /// the group that serves the directory of the second name.
     pub struct Exchange {
         /// The directory of the first name.
         pub from_directory: InodeId,
@@ -152,15 +154,16 @@ record! {
 }
 
 record! {
-    /// Reads the entries of a directory after a cursor.
+    /// Reads entries of a directory, from a cursor on.
     pub struct ReadDirectory {
         /// The directory.
         pub directory: InodeId,
-        /// Cursor of the last entry that the client got. Zero starts at the beginning.
+        /// Cursor of the last entry that the client has received. Zero starts at the beginning.
         pub cursor: u64,
-        /// Upper bound of the size of the reply.
+        /// Maximum size of the entries in the reply, in bytes.
         pub max_bytes: u32,
-        /// Return the attributes too, where the same target stores them.
+        /// Whether to return the attributes of those inodes whose attributes the same target
+        /// stores.
         pub with_attributes: bool,
     }
 }
@@ -168,24 +171,24 @@ record! {
 record! {
     /// One entry of a directory.
     pub struct DirectoryEntry {
-        /// Cursor of the entry, at least 256. It rises from entry to entry and stays valid while
-        /// the directory changes.
+        /// Cursor of the entry, at least 256. Cursors ascend in the order of the entries and stay
+        /// valid while the directory changes.
         pub cursor: u64,
-        /// Name.
+        /// Name of the entry.
         pub name: Bytes,
-        /// Inode and kind, and the attributes if the client asked for them.
+        /// The inode and its kind, with its attributes if the client asked for them.
         pub entry: EntryReply,
     }
 }
 
 record! {
-    /// Reply to [`ReadDirectory`]. `.` and `..` are not among the entries.
+    /// Reply to [`ReadDirectory`]. The entries do not include `.` and `..`.
     pub struct DirectoryEntries {
-        /// The directory's parent (the root's is the root).
+        /// Parent of the directory. The parent of the root is the root.
         pub parent: InodeId,
-        /// The entries in the order of their cursors.
+        /// The entries in ascending order of their cursors.
         pub entries: Vec<DirectoryEntry>,
-        /// Whether these are the last entries.
+        /// Whether the directory has no more entries after these.
         pub end: bool,
     }
 }

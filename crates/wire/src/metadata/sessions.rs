@@ -1,15 +1,15 @@
-//! Messages about the session of a client at a metadata target.
+//! Messages about client sessions at a metadata target.
 
 use skep_types::codec::record;
 use skep_types::{NodeId, SessionId};
 
 record! {
-    /// A client opens the session in the header, or confirms it. The target returns `StaleSession`
-    /// to any other request of a session that it does not have.
+    /// Opens the session whose id is in the frame header, or confirms it. The target returns
+    /// `StaleSession` to any other request of a session that it does not have.
     pub struct OpenSession {
-        /// The client.
+        /// Node id of the client.
         pub client: NodeId,
-        /// Number of slots that the client asks for.
+        /// Number of slots that the client requests.
         pub slots: u32,
     }
 }
@@ -17,19 +17,19 @@ record! {
 record! {
     /// Reply to [`OpenSession`].
     pub struct OpenSessionReply {
-        /// Number of slots granted. The client uses the slots 0 to `slots` - 1.
+        /// Number of slots granted. The client may use the slots 0 to `slots` - 1.
         pub slots: u32,
-        /// The lease: the target ends a session from which it gets no request for so many
-        /// milliseconds.
+        /// Lease in milliseconds. The target ends the session if it receives no request of the
+        /// session for this long.
         pub lease_ms: u32,
     }
 }
 
 record! {
-    /// A client renews the lease of its session.
+    /// Renews the lease of a session.
     pub struct KeepAlive {
-        /// The lease by which the client renews, in milliseconds. The target keeps the session at
-        /// least for this lease, even if the cluster's lease became shorter in the meantime.
+        /// The lease that the client assumes, in milliseconds. The target keeps the session for at
+        /// least this long, even if the cluster's lease has become shorter.
         pub lease_ms: u32,
     }
 }
@@ -37,25 +37,25 @@ record! {
 record! {
     /// Reply to [`KeepAlive`].
     pub struct KeepAliveReply {
-        /// The lease by which the client renews from now on, in milliseconds.
+        /// The lease that the client must assume from now on, in milliseconds.
         pub lease_ms: u32,
     }
 }
 
 record! {
-    /// A client ends the session in the header. The target closes the session's open files and
-    /// releases its locks.
+    /// Ends the session whose id is in the frame header. The target closes the opens of the session
+    /// and releases its locks.
     pub struct CloseSession {}
 }
 
 record! {
-    /// A client asks the target to persist everything that it has acknowledged (`fsync` of a
-    /// directory). The target replies when it is on the device.
+    /// Asks the target to make its acknowledged changes durable (`fsync` of a directory). The
+    /// target replies as soon as these changes are on the device.
     pub struct SyncAll {}
 }
 
 record! {
-    /// Lists the sessions of a target, in pages.
+    /// Lists the sessions at a target in pages.
     pub struct ListSessions {
         /// Return only sessions with higher ids. Zero starts at the beginning.
         pub after: SessionId,
@@ -63,19 +63,20 @@ record! {
 }
 
 record! {
-    /// A client's session at one target.
+    /// A client session at one target.
     pub struct SessionEntry {
         /// The session.
         pub session: SessionId,
-        /// The client that opened it.
+        /// Node id of the client that opened the session.
         pub client: NodeId,
         /// Number of slots granted.
         pub slots: u32,
-        /// The session's lease, in milliseconds.
+        /// Lease of the session, in milliseconds.
         pub lease_ms: u32,
-        /// Time since the target got the last request of the session, in milliseconds.
+        /// Time since the target received the last request of the session, in milliseconds.
         pub silent_ms: u64,
-        /// Number of files that the session has open at this target, counted up to a limit.
+        /// Number of files of this target that the session has open. The target counts up to
+        /// `MAX_COUNTED_OPENS`.
         pub open_files: u32,
     }
 }
@@ -83,9 +84,9 @@ record! {
 record! {
     /// Reply to [`ListSessions`].
     pub struct SessionList {
-        /// The sessions, by rising id.
+        /// The sessions in ascending order of their ids.
         pub sessions: Vec<SessionEntry>,
-        /// `after` of the next page. `None` means that this is the last page.
+        /// Value of `after` for the next page. `None` means that this is the last page.
         pub next: Option<SessionId>,
     }
 }

@@ -1,66 +1,69 @@
 //! Messages of transactions between metadata groups (two-phase commit). The coordinator sends
-//! [`Prepare`] and [`Decide`]; a participant that gets no decision sends [`AskDecision`]. All are
-//! idempotent by their transaction id.
+//! [`Prepare`] and [`Decide`]. A participant that receives no decision sends [`AskDecision`]. The
+//! transaction id makes all these messages idempotent.
 
 use super::NewInode;
 use skep_types::codec::{Bytes, choice, record};
 use skep_types::{Attributes, FileKind, GroupId, InodeId, StripePattern, byte_enum};
 
 record! {
-    /// A transaction between metadata groups.
+    /// Identifies a transaction between metadata groups.
     #[derive(Copy, PartialOrd, Ord, Hash)]
     pub struct TransactionId {
-        /// The group that coordinates and decides.
+        /// The group that coordinates the transaction.
         pub coordinator: GroupId,
-        /// Number of the transaction. That group never uses it again.
+        /// Number of the transaction. The coordinator never reuses it.
         pub number: u64,
     }
 }
 
 choice! {
-    /// One change of a transaction. The participant checks it and takes its locks when it prepares,
-    /// and applies it when it commits.
+    /// One change of a transaction. In the prepare phase the participant checks the step and takes
+    /// the locks that it needs. In the commit phase it applies the step.
     pub enum Step {
-        /// Creates a directory inode, to which no entry points yet. Returns its attributes.
+        /// Creates a directory inode. No entry points to it yet. Returns the attributes of the
+        /// inode.
         MakeDirectoryInode = 1 {
             /// The parent directory.
             parent: InodeId,
-            /// Permissions and owner.
+            /// Permissions and owner of the directory.
             new: NewInode,
-            /// Its default pattern (the bytes of a `PatternRequest`). `None` means that the
-            /// cluster's settings apply.
+            /// Default pattern of the directory, encoded like a `PatternRequest`. `None` means that
+            /// the cluster's settings apply.
             pattern: Option<StripePattern>,
-            /// Its project.
+            /// Project of the directory.
             project: u32,
-            /// Whether new entries inherit that project.
+            /// Whether new entries of the directory inherit its project.
             hands_down_project: bool,
-            /// Its access control list. Empty if it has none.
+            /// Access control list of the directory. Empty if it has none.
             access_acl: Bytes,
-            /// Its default access control list, for new entries. Empty if it has none.
+            /// Default access control list for new entries. Empty if the directory has none.
             default_acl: Bytes,
         },
-        /// Counts another name of an inode that is not a directory. Returns its new attributes.
+        /// Increments the link count of an inode that is not a directory. Returns its new
+        /// attributes.
         AddLink = 2 {
             /// The inode.
             inode: InodeId,
         },
-        /// Counts one name less of an inode that is not a directory.
+        /// Decrements the link count of an inode that is not a directory.
         DropLink = 3 {
             /// The inode.
             inode: InodeId,
         },
-        /// Removes a directory inode, which must be empty.
+        /// Removes the inode of a directory, which must be empty.
         RemoveDirectoryInode = 4 {
-            /// The inode.
+            /// The directory's inode.
             inode: InodeId,
         },
-        /// Moves an inode: sets the parent of a directory, and the change time of any inode.
+        /// Records that an inode has moved: sets the parent of a directory, and the change time of
+        /// any inode.
         SetParent = 5 {
             /// The inode.
             inode: InodeId,
             /// The new parent.
             parent: InodeId,
-            /// The project that the inode must have. `None` allows any.
+            /// The project that the inode must have. `None` allows any project.
             project: Option<u32>,
         },
         /// Removes an entry, which must point to `inode`.
@@ -69,45 +72,47 @@ choice! {
             directory: InodeId,
             /// The name.
             name: Bytes,
-            /// The inode to which it must point.
+            /// The inode to which the entry must point.
             inode: InodeId,
-            /// Its kind.
+            /// Kind of the inode.
             kind: FileKind,
         },
-        /// Takes the cluster's single lock under which directories move between parents.
+        /// Takes the one lock of the cluster that a move of a directory to a different parent
+        /// needs.
         LockRename = 7,
-        /// Changes the inode of an entry, which must point to `inode`.
+        /// Points an entry to `new_inode`. Before, the entry must point to `inode`.
         ReplaceEntry = 8 {
             /// The directory.
             directory: InodeId,
             /// The name.
             name: Bytes,
-            /// The inode to which it must point.
+            /// The inode to which the entry must point before the change.
             inode: InodeId,
-            /// The inode to which it will point.
+            /// The inode to which the entry points after the change.
             new_inode: InodeId,
-            /// The kind of that inode.
+            /// Kind of the new inode.
             new_kind: FileKind,
         },
     }
 }
 
 record! {
-    /// The coordinator asks a participant to prepare steps. The participant replies when the
-    /// prepared transaction is on its device. A repeated request returns the same reply.
+    /// Asks a participant to prepare steps. The participant replies after the prepared transaction
+    /// is durable. Idempotent: a repeated request returns the same reply.
     pub struct Prepare {
         /// The transaction.
         pub transaction: TransactionId,
-        /// The steps, in order.
+        /// The steps. The participant applies them in this order.
         pub steps: Vec<Step>,
     }
 }
 
 record! {
-    /// Reply to [`Prepare`]. Unless `busy`, the participant can commit or abort from now on, also
-    /// after a crash, and keeps its locks until it learns the decision.
+    /// Reply to [`Prepare`]. Unless `busy` is set, the participant can commit or abort from now on,
+    /// even after a crash. The participant keeps its locks until it learns the decision.
     pub struct PrepareReply {
-        /// Nothing was prepared: another transaction holds a lock. The coordinator retries later.
+        /// Whether nothing was prepared because another transaction holds a lock. The coordinator
+        /// retries later.
         pub busy: bool,
         /// The attributes that steps return, in the order of the steps.
         pub attributes: Vec<Attributes>,
@@ -115,30 +120,30 @@ record! {
 }
 
 record! {
-    /// The coordinator sends the decision to a participant. The participant replies when the
-    /// decision is applied and on its device. A repeated request changes nothing.
+    /// Sends the coordinator's decision to a participant. The participant replies after the
+    /// decision is applied and durable. Idempotent.
     pub struct Decide {
         /// The transaction.
         pub transaction: TransactionId,
-        /// Commit, or abort.
+        /// Whether to commit. If not set, the participant aborts.
         pub commit: bool,
     }
 }
 
 byte_enum! {
-    /// How a transaction ended.
+    /// Outcome of a transaction.
     pub enum Decision {
-        /// Aborted, or unknown to the coordinator, which is the same (presumed abort).
+        /// Aborted, or unknown to the coordinator, which means the same (presumed abort).
         Aborted = 0,
         /// Committed.
         Committed = 1,
-        /// Not decided yet.
+        /// Not yet decided.
         Pending = 2,
     }
 }
 
 record! {
-    /// A participant with a prepared transaction asks the coordinator for the decision.
+    /// Asks the coordinator for the decision. Sent by a participant with a prepared transaction.
     pub struct AskDecision {
         /// The transaction.
         pub transaction: TransactionId,
@@ -146,9 +151,9 @@ record! {
 }
 
 record! {
-    /// Answer to [`AskDecision`].
+    /// Reply to [`AskDecision`].
     pub struct DecisionReply {
-        /// How it ended.
+        /// The decision.
         pub decision: Decision,
     }
 }

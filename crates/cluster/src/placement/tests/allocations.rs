@@ -1,23 +1,24 @@
-//! Allocations: the smallest and the largest number of a file's targets on one server. Which of
-//! them a chooser gives, and how often, against its definition, for many shapes of clusters.
+//! Tests allocations against the definitions of the choosers, for many cluster shapes. An
+//! allocation is the minimum and the maximum number of a file's targets per server.
 
 use super::*;
 
 type Allocation = (usize, usize);
-/// How often each allocation comes.
+/// Relative frequency of each allocation.
 type Frequencies = BTreeMap<Allocation, f64>;
 
-/// Files for which choosers are watched: whole turns of every ring below.
+/// Number of files per test: a multiple of the length of every ring below.
 const FILES: usize = 12_600;
 
-/// The allocation of targets that lie on these servers of `servers`.
+/// Returns the allocation of a file with one target on each server in `lies_on`. The cluster has
+/// `servers` servers.
 fn allocation(servers: usize, lies_on: &[usize]) -> Allocation {
     let mut counts = vec![0; servers];
     lies_on.iter().for_each(|server| counts[*server] += 1);
     (counts.iter().copied().min().unwrap_or(0), counts.into_iter().max().unwrap_or(0))
 }
 
-/// What a chooser gives for files made one after the other.
+/// Returns the frequencies of allocations in a sequence of new files.
 fn observed(shape: &[usize], chooser: Chooser, count: usize) -> Frequencies {
     let map = map(shape);
     let candidates = Candidates::new(&map);
@@ -35,12 +36,12 @@ fn observed(shape: &[usize], chooser: Chooser, count: usize) -> Frequencies {
     found.into_iter().map(|(allocation, files)| (allocation, files as f64 / FILES as f64)).collect()
 }
 
-/// The servers of all targets, in the order of their ids.
+/// Returns the server of each target, in ascending order of target id.
 fn ring(shape: &[usize]) -> Vec<usize> {
     shape.iter().enumerate().flat_map(|(server, targets)| vec![server; *targets]).collect()
 }
 
-/// Every way to take one of each set, as a list of indices.
+/// Returns the Cartesian product of sets of these sizes. Each element is a list of indices.
 pub(super) fn products(sizes: &[usize]) -> Vec<Vec<usize>> {
     sizes.iter().fold(vec![Vec::new()], |lists, size| {
         let longer =
@@ -49,7 +50,8 @@ pub(super) fn products(sizes: &[usize]) -> Vec<Vec<usize>> {
     })
 }
 
-/// What the definition of a chooser gives, all of whose outcomes are equally likely.
+/// Returns the frequencies that follow from the definition of a chooser. All its outcomes are
+/// equally likely.
 fn expected(shape: &[usize], chooser: Chooser, count: usize) -> Frequencies {
     let (ring, servers) = (ring(shape), shape.len());
     let len = ring.len();
@@ -120,7 +122,8 @@ fn balanced_gives_only_the_best_allocation_there_is() {
     }
 }
 
-/// Boito, Pallez, Teylo, CLUSTER 2022: two servers of four targets, files made one after the other.
+/// Source: Boito, Pallez, Teylo, CLUSTER 2022. Two servers with four targets each, files created
+/// one after another.
 #[test]
 fn choosers_match_the_study_on_two_servers_of_four_targets() {
     let allocations = |chooser, count| observed(&[4, 4], chooser, count).into_keys();
@@ -142,8 +145,8 @@ fn choosers_match_the_study_on_two_servers_of_four_targets() {
     assert_eq!(balanced.collect::<Vec<_>>(), best);
 }
 
-/// The targets of the study, by the order of their ids there; it saw no other sets of four than the
-/// two that round-robin gives on such a ring, in 100 runs.
+/// The ring contains the targets of the study in the order of their ids. In 100 runs the study saw
+/// only two sets of four targets: the two sets that round-robin gives on this ring.
 #[test]
 fn round_robin_takes_the_next_targets_in_the_order_of_their_ids() {
     let names = [104, 101, 201, 202, 203, 204, 102, 103];
@@ -197,7 +200,8 @@ fn choosers_take_the_fittest_and_come_back_to_those_that_return() {
         assert_eq!(uses.len(), 8, "{word}: {uses:?}");
         assert!(uses.values().all(|uses| *uses >= 40), "{word}: {uses:?}");
     }
-    // More wanted than there are: the established ones stay within the fittest, balanced goes on.
+    // The count exceeds the number of fit targets: the established choosers use only the fittest
+    // tier, balanced also uses the next one.
     let len = |(chooser, _)| maps[1].choose(chooser, 8, 1, &mut Cursor::default()).len();
     assert_eq!(Chooser::ALL.map(len), [7, 6, 6, 6, 2, 3]);
 }

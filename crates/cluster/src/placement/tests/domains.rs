@@ -1,9 +1,10 @@
-//! Failure domains: as even as the evenness of servers allows, and otherwise as before.
+//! Tests failure domains: files are as even over domains as the evenness over servers allows.
 
 use super::allocations::products;
 use super::*;
 
-/// Servers of so many targets, each in the domain of that number; zero: in none.
+/// For each server the number of its domain and the number of its targets. Domain zero means no
+/// domain.
 type Shape<'a> = &'a [(usize, usize)];
 
 fn with_domains(shape: Shape<'_>) -> ClusterMap {
@@ -16,20 +17,20 @@ fn with_domains(shape: Shape<'_>) -> ClusterMap {
     map
 }
 
-/// So many domains of so many servers of so many targets, one server of each domain after the
-/// other.
+/// Returns a shape with equal domains: `domains` domains of `servers` servers with `targets`
+/// targets each. The domains alternate from server to server.
 fn regular(domains: usize, servers: usize, targets: usize) -> Vec<(usize, usize)> {
     (0..domains * servers).map(|server| (1 + server % domains, targets)).collect()
 }
 
-/// How many targets each server has, in the order of the shape.
+/// Returns the number of chosen targets per server, in the order of the shape.
 fn servers_of(map: &ClusterMap, shape: Shape<'_>, chosen: &[GroupId]) -> Vec<usize> {
     let counts = per_server(map, chosen);
     let storage = map.nodes.iter().filter(|node| node.kind == NodeKind::Storage);
     storage.take(shape.len()).map(|node| counts.get(&node.id).copied().unwrap_or(0)).collect()
 }
 
-/// The same for domains.
+/// Returns the number of chosen targets per domain.
 fn domains_of(shape: Shape<'_>, per_server: &[usize]) -> Vec<usize> {
     let mut counts: BTreeMap<(usize, usize), usize> = BTreeMap::new();
     for (server, ((domain, _), count)) in shape.iter().zip(per_server).enumerate() {
@@ -39,18 +40,20 @@ fn domains_of(shape: Shape<'_>, per_server: &[usize]) -> Vec<usize> {
     counts.into_values().collect()
 }
 
-/// Whether servers have the same number to within one, as far as they have that many.
+/// Whether all servers have the same count to within one, except servers that have given all their
+/// targets.
 fn is_even(shape: Shape<'_>, per_server: &[usize]) -> bool {
     let most = per_server.iter().copied().max().unwrap_or(0);
     shape.iter().zip(per_server).all(|((_, has), count)| count + 1 >= most || count == has)
 }
 
-/// Of numbers with the same sum: less is more even, and the least is so by any measure.
+/// Sum of squares, as a measure for numbers with the same sum: the smaller, the more even. The
+/// minimum is the most even choice by any measure.
 fn unevenness(counts: &[usize]) -> usize {
     counts.iter().map(|count| count * count).sum()
 }
 
-/// By trying everything.
+/// Returns the minimum unevenness over domains, by trying all choices that are even over servers.
 fn least_unevenness(shape: Shape<'_>, count: usize) -> usize {
     let sizes: Vec<usize> = shape.iter().map(|(_, targets)| targets + 1).collect();
     let all = products(&sizes).into_iter();
@@ -73,7 +76,7 @@ fn two_targets_lie_in_two_domains_and_four_are_two_and_two() {
         assert_eq!(servers(8), [2, 2, 2, 2]);
         *pairs.entry(servers(2)).or_default() += 1;
     }
-    // Every server of one domain comes with every server of the other, about as often.
+    // Each server of one domain is combined with each server of the other, about equally often.
     assert_eq!(pairs.len(), 4, "{pairs:?}");
     assert!(pairs.values().all(|times| (800..1_200).contains(times)), "{pairs:?}");
 }
@@ -115,7 +118,8 @@ fn free_space_weighs_between_and_within_domains() {
     assert_even(&[one[0] * 2.0, one[1], one[2], one[3]], 0.1, "one target");
     let [two, _] = uses(&map, 2, 0..12_000);
     assert_even(&[two[0] * 3.0, two[1] * 1.5, two[2] * 2.0, two[3] * 2.0], 0.1, "two targets");
-    // One server has given all that it has: which gives one more is up to the domains, and to room.
+    // The first server gives its only target. Domains and free space determine which servers give
+    // two.
     let shape = [(1, 1), (1, 2), (2, 2), (2, 2)];
     let mut map = with_domains(&shape);
     map.targets[5].capacity.free_bytes = 50 << 30;
@@ -199,7 +203,8 @@ proptest! {
         prop_assert_eq!(chosen.iter().collect::<BTreeSet<_>>().len(), chosen.len());
         let servers = servers_of(&map, &shape, &chosen);
         prop_assert!(is_even(&shape, &servers));
-        // A domain that could give one more has no fewer than another that has given one, less it.
+        // A domain that has given one more had, before that, at most as many targets as any domain
+        // that still could give one more.
         let most = servers.iter().copied().max().unwrap_or(0);
         let has: Vec<usize> = shape.iter().map(|(_, targets)| *targets).collect();
         let more = |server: usize| has[server] >= most && servers[server] < most;
