@@ -246,7 +246,7 @@ fn each_kind_of_change_over_the_border_is_seen_by_both_mounts() {
         it.write(&file, 0, &bytes[..20]);
         drop(file);
 
-        // Copies within the file, and between two files of which one or both begin in metadata.
+        // Copies within the file, and between two files where one or both begin in metadata.
         let plain = here.join("plain");
         entry_json(&["create", "--pattern", "count=1"], &plain);
         files::write(&plain, &bytes[..20_000]);

@@ -17,7 +17,7 @@ const USUAL_RETRY: Duration = Duration::from_secs(15);
 /// Part of the log line of a waiting mount.
 const WAITS: &str = "trying on";
 
-/// A host that mounts a cluster of which no service runs yet.
+/// A host that mounts a cluster before any of its services runs.
 struct Host {
     cluster: Cluster,
     /// Directory with the cluster's token, and with the program under the name of the helper.

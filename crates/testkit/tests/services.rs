@@ -50,8 +50,8 @@ impl Service {
     }
 }
 
-/// Creates and starts a cluster with one service of each kind, all of which listen at `address`.
-/// Returns the services, and the printed token.
+/// Creates and starts a cluster with one service of each kind at `address`. Returns the services,
+/// and the printed token.
 fn start_all(scratch: &Scratch, address: &str) -> (Vec<Service>, String) {
     let run = |arguments: &[&str]| {
         let mut command = Command::new(cluster::program());

@@ -1,4 +1,4 @@
-//! Which versions of pages readers find while a file is written, mapped, punched and truncated.
+//! Versions of pages that readers find while a file is written, mapped, punched and truncated.
 //!
 //! One mount changes a file page by page and counts the changes. Every eight bytes of a page
 //! contain the page's number and the number of the change that wrote them. Readers on both mounts

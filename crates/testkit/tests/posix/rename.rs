@@ -227,7 +227,7 @@ fn into_its_own_subtree_is_refused(root: &Path) {
     }
 }
 
-/// Exchanges within one directory, and with sixteen other directories, some of which lie on the
+/// Exchanges within one directory, and with sixteen other directories. Some of these lie on the
 /// other metadata target.
 /// Semantics 1.4.
 fn exchanging_files(root: &Path) {
