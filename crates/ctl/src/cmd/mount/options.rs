@@ -32,7 +32,7 @@ const PREFIXES_OF_THE_KERNEL: &[&str] = &["user_id=", "group_id=", "max_read="];
 #[derive(Debug)]
 pub(crate) struct OwnOption {
     pub(crate) name: &'static str,
-    /// Placeholder for the value. `None` for an option without a value.
+    /// Name of the value in the help. `None` for an option without a value.
     pub(crate) value: Option<&'static str>,
     pub(crate) meaning: &'static str,
 }
