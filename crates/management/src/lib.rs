@@ -13,6 +13,7 @@ mod directory;
 mod handlers;
 mod limits;
 mod log_level_changes;
+mod meter;
 mod settings;
 
 pub use directory::initialise;
@@ -20,13 +21,15 @@ pub use settings::{DEFAULT_PORT, ManagementSettings};
 
 use authority::Authority;
 use command_log::CommandLog;
+use meter::Meter;
 use skep_cluster::Command;
 use skep_env::{TcpListener, TcpStream};
+use skep_exporter::message;
 use skep_format::identity::DirectoryKind;
 use skep_rpc::server::authenticate;
 use skep_rpc::{Identity, IncomingStream};
 use skep_service::listen::{IfTaken, advertised, listen};
-use skep_service::{NodeDirectory, PROGRAM_VERSION, notify};
+use skep_service::{NodeDirectory, PROGRAM_VERSION, metrics_page, notify};
 use skep_types::registration::ServerRegistration;
 use skep_types::{Error, ErrorCode, NodeKind, Result, TargetId};
 use std::rc::Rc;
@@ -58,6 +61,7 @@ struct RunningManagement {
     identity: Identity,
     listens_on: String,
     _accepting: skep_env::Task<()>,
+    _page: Option<skep_env::Task<()>>,
     _ticking: skep_env::Task<()>,
     _directory: NodeDirectory,
 }
@@ -106,26 +110,36 @@ impl RunningManagement {
                 }
             })
         };
-        let accepting = skep_env::spawn(accept(listener, identity.clone(), authority));
+        let meter = Meter::new(&settings.node.name);
+        let page = metrics_page::start(&settings.node, &listener, &meter.figures).await;
+        let service = Rc::new(Service { identity: identity.clone(), authority, meter });
+        let accepting = skep_env::spawn(accept(listener, service));
         Ok(Self {
             identity,
             listens_on,
             _accepting: accepting,
+            _page: page,
             _ticking: ticking,
             _directory: directory,
         })
     }
 }
 
-async fn accept(listener: TcpListener, identity: Identity, authority: Rc<Authority>) {
+/// The state that all connections use.
+struct Service {
+    identity: Identity,
+    authority: Rc<Authority>,
+    meter: Rc<Meter>,
+}
+
+async fn accept(listener: TcpListener, service: Rc<Service>) {
     let incarnation = skep_env::random_u64();
     // Retry: accept after an error, such as no free file descriptor. Every `limits::TICK`, without
     // limit.
     loop {
         match listener.accept().await {
             Ok(stream) => {
-                let (identity, authority) = (identity.clone(), Rc::clone(&authority));
-                skep_env::spawn(serve(stream, identity, incarnation, authority)).detach();
+                skep_env::spawn(serve(stream, incarnation, Rc::clone(&service))).detach();
             }
             Err(error) => {
                 // Most likely the process is out of file descriptors. Connections that end will
@@ -137,20 +151,27 @@ async fn accept(listener: TcpListener, identity: Identity, authority: Rc<Authori
     }
 }
 
-async fn serve(stream: TcpStream, identity: Identity, incarnation: u64, authority: Rc<Authority>) {
+async fn serve(stream: TcpStream, incarnation: u64, service: Rc<Service>) {
+    let Service { identity, authority, meter } = &*service;
     let no_targets = |target: TargetId| match target.raw() {
         0 => Ok(()),
         _ => Err(Error::new(ErrorCode::StaleMap, format!("management serves no target {target}"))),
     };
     let peer = stream.peer();
-    if let Err(error) = authenticate(&stream, &identity, incarnation, no_targets).await {
+    if let Err(error) = authenticate(&stream, identity, incarnation, no_targets).await {
         tracing::warn!("management refused a connection from {peer}: {error}");
         return;
     }
     let (mut requests, outbox) = IncomingStream::new(stream);
+    meter.connections(1);
     loop {
         match requests.next().await {
-            Ok(Some(incoming)) => handlers::dispatch(&authority, incoming, &outbox),
+            Ok(Some(incoming)) if message::is_statistics_request(incoming.header.message) => {
+                message::answer(&meter.figures, &incoming, &outbox);
+            }
+            Ok(Some(incoming)) => meter.count(incoming, &outbox, |incoming| {
+                handlers::dispatch(authority, incoming, &outbox);
+            }),
             Ok(None) => break,
             Err(error) => {
                 tracing::debug!("management ended the connection from {peer}: {error}");
@@ -158,6 +179,7 @@ async fn serve(stream: TcpStream, identity: Identity, incarnation: u64, authorit
             }
         }
     }
+    meter.connections(-1);
     outbox.close();
 }
 

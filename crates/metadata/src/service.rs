@@ -9,6 +9,7 @@ use crate::engine::Engine;
 use crate::engine::fjall_engine::FjallEngine;
 use crate::free_space::FreeSpaceGauge;
 use crate::limits::Limits;
+use crate::meter::Meter;
 use crate::settings::MetadataSettings;
 use crate::target::{Action, Event, MetadataTarget, Start, SyncPolicy};
 use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
@@ -86,6 +87,7 @@ struct Shell {
     /// Clients for whose removal a request to management is in flight.
     evicting: RefCell<BTreeSet<NodeId>>,
     failure: RefCell<Option<Error>>,
+    meter: RefCell<Meter>,
     is_stopping: Cell<bool>,
 }
 
@@ -97,7 +99,8 @@ impl Shell {
         free_space: &mut FreeSpaceGauge,
     ) -> Result<()> {
         skep_env::set_spin(SPIN);
-        let TargetStart { directory, target: id, token, identity, map, events, ready } = start;
+        let TargetStart { directory, target: id, token, identity, map, events, ready, metrics } =
+            start;
         let router = Router::new(identity, Channel::of_target(id), map);
         let group = own_group(&router, id).await;
         let engine = FjallEngine::open(&directory.path().join("store"), cache_bytes)?;
@@ -131,6 +134,7 @@ impl Shell {
             management: Management::new(&token, NodeKind::Metadata),
             evicting: RefCell::default(),
             failure: RefCell::default(),
+            meter: RefCell::new(Meter::new(&metrics, id)),
             is_stopping: Cell::new(false),
         });
         let _receiving = skep_env::spawn(Rc::clone(&shell).receive(events));
@@ -148,6 +152,7 @@ impl Shell {
                 }
             }
             let now = skep_env::now();
+            shell.meter.borrow_mut().begin_batch(&events, now);
             if let Some(event) = free_space.look(now) {
                 // The measurement comes first, so that the target refuses requests for which the
                 // disk has no space.
@@ -157,6 +162,7 @@ impl Shell {
             let actions = target.handle(events, now, skep_env::wall_time())?;
             shell.router.need(target.fence());
             free_space.logged(actions.iter().map(Action::logged_bytes).sum());
+            shell.meter.borrow_mut().end_batch(&actions, skep_env::now());
             shell.carry_out(actions, &mut log, &target)?;
         }
         log.sync()?;
@@ -187,9 +193,9 @@ impl Shell {
     async fn receive(self: Rc<Self>, events: Mailbox<TargetEvent>) {
         loop {
             match events.receive().await {
-                Ok(TargetEvent::Connection { socket, .. }) => {
+                Ok(TargetEvent::Connection { socket, peer }) => {
                     let stream = TcpStream::from_fd(socket);
-                    skep_env::spawn(Rc::clone(&self).read_requests(stream)).detach();
+                    skep_env::spawn(Rc::clone(&self).read_requests(stream, peer.node)).detach();
                 }
                 Ok(TargetEvent::MapChanged) => self.put(Event::Map(self.router.map())),
                 Ok(TargetEvent::Stop) => {
@@ -202,17 +208,19 @@ impl Shell {
         }
     }
 
-    async fn read_requests(self: Rc<Self>, stream: TcpStream) {
+    async fn read_requests(self: Rc<Self>, stream: TcpStream, client: NodeId) {
         let connection = self.next_connection.get();
         self.next_connection.set(connection + 1);
         let (mut requests, outbox) = IncomingStream::new(stream);
         self.connections.borrow_mut().insert(connection, outbox);
+        self.meter.borrow_mut().connected();
         loop {
             while self.inbox.borrow().len() >= MAX_INBOX {
                 self.taken.wait().await;
             }
             match requests.next().await {
                 Ok(Some(incoming)) => {
+                    self.meter.borrow_mut().arrived(connection, client, &incoming);
                     let (header, body) = (incoming.header, incoming.body);
                     self.put(Event::Request { connection, header, body });
                 }
@@ -223,6 +231,7 @@ impl Shell {
                 }
             }
         }
+        self.meter.borrow_mut().disconnected(connection);
         if let Some(outbox) = self.connections.borrow_mut().remove(&connection) {
             outbox.close();
         }

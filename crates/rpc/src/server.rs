@@ -11,6 +11,7 @@ use skep_types::{Error, Result, TargetId};
 use skep_wire::frame::Header;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Authenticates the peer of a new connection. `check_target` returns an error for a target that
 /// this process does not serve. Afterwards, the caller may pass the socket to another thread.
@@ -35,6 +36,8 @@ pub struct Incoming {
     pub body: Vec<u8>,
     /// The request's bulk data: its checksums are not verified.
     pub data: Option<Buf>,
+    /// Time at which the header was received, before the body and the bulk data.
+    pub arrived_at: Duration,
 }
 
 /// The stream of requests from one peer.
@@ -52,6 +55,7 @@ impl IncomingStream {
             waiting_bytes: Cell::new(0),
             is_sending: Cell::new(false),
             drained: Notify::default(),
+            refusals: Cell::new(0),
         });
         (Self { reader: FrameReader::new(stream), outbox: Rc::clone(&outbox) }, outbox)
     }
@@ -67,6 +71,7 @@ impl IncomingStream {
         let Some((header, crc)) = self.reader.header().await? else {
             return Ok(None);
         };
+        let arrived_at = skep_env::now();
         let body = self.reader.body(&header, crc).await?;
         let data = match header.data_bytes as usize {
             0 => None,
@@ -76,7 +81,7 @@ impl IncomingStream {
                 Some(buf)
             }
         };
-        Ok(Some(Incoming { header, body, data }))
+        Ok(Some(Incoming { header, body, data, arrived_at }))
     }
 }
 
@@ -87,6 +92,7 @@ pub struct Outbox {
     waiting_bytes: Cell<usize>,
     is_sending: Cell<bool>,
     drained: Notify,
+    refusals: Cell<u64>,
 }
 
 impl std::fmt::Debug for Outbox {
@@ -120,8 +126,14 @@ impl Outbox {
 
     /// Replies to a request with an error.
     pub fn refuse(self: &Rc<Self>, request: &Header, error: &Error) {
+        self.refusals.set(self.refusals.get() + 1);
         let header = Header { status: error.code() as u16, ..request.reply() };
         self.push(header.frame(&error.context().to_owned(), 0), Vec::new());
+    }
+
+    /// Returns the number of requests that were refused so far.
+    pub fn refusals(&self) -> u64 {
+        self.refusals.get()
     }
 
     /// Closes the connection.

@@ -106,6 +106,7 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<mg::ClientEntry>(),
     record::<mg::LogLevelChange>(),
     record::<node::LogLevel>(),
+    record::<node::StatisticsSeries>(),
     record::<md::SessionEntry>(),
     record::<st::StripeHint>(),
     choice::<FileKind>(),

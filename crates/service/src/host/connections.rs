@@ -6,6 +6,7 @@ use super::targets::ServingNode;
 use crate::link_requests::{self, Links};
 use crate::node_requests;
 use skep_env::{TcpListener, TcpStream};
+use skep_exporter::message::{self, Figures};
 use skep_rpc::IncomingStream;
 use skep_rpc::server::authenticate;
 use skep_types::{Error, ErrorCode, TargetId};
@@ -54,7 +55,7 @@ impl ServingNode {
             }
         };
         if peer.target.raw() == 0 {
-            return serve_node(stream, &self.links).await;
+            return serve_node(stream, &self.links, &self.figures).await;
         }
         let Ok(socket) = stream.into_fd() else { return };
         let target = peer.target;
@@ -67,13 +68,16 @@ impl ServingNode {
 }
 
 /// Serves a connection to the node itself until the peer ends the connection.
-async fn serve_node(stream: TcpStream, links: &Rc<Links>) {
+async fn serve_node(stream: TcpStream, links: &Rc<Links>, figures: &Figures) {
     let peer = stream.peer();
     let (mut requests, outbox) = IncomingStream::new(stream);
     loop {
         match requests.next().await {
             Ok(Some(incoming)) if link_requests::is_link_request(incoming.header.message) => {
                 link_requests::answer(Some(links), incoming, &outbox);
+            }
+            Ok(Some(incoming)) if message::is_statistics_request(incoming.header.message) => {
+                message::answer(figures, &incoming, &outbox);
             }
             Ok(Some(incoming)) => node_requests::answer(&incoming, &outbox),
             Ok(None) => break,

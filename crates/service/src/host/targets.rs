@@ -7,13 +7,14 @@
 //! builds [`AbortOnPanic`]. The service manager restarts the process (`Restart=always` in the
 //! units), and the target recovers from its directory like after a crash.
 
-use super::capacity::capacity;
+use super::capacity::{CapacityFigures, capacity};
 use super::{Ready, TargetEvent, TargetStart, until_signal};
 use crate::directory::NodeDirectory;
 use crate::link_requests::Links;
 use crate::notify;
 use skep_env::local::Notify;
 use skep_env::{Mailbox, MailboxSender};
+use skep_exporter::message::Figures;
 use skep_rpc::membership::{Change, Membership};
 use skep_store::identity::Directory;
 use skep_types::{ClusterMap, Error, ErrorCode, NodeId, Result, Target, TargetId};
@@ -56,6 +57,9 @@ pub(super) struct ServingNode {
     pub(super) membership: Rc<Membership>,
     /// Notified when the membership's cell holds a different map.
     pub(super) map_changed: Rc<Notify>,
+    pub(super) figures: Rc<Figures>,
+    /// Returns how many bytes of a target's file system Skep keeps free ([`super::Host::reserve`]).
+    pub(super) reserve: fn(u64) -> u64,
     pub(super) serve: Serve,
     pub(super) reports: MailboxSender<Report>,
 }
@@ -131,12 +135,19 @@ impl ServingNode {
         let path = directory.path().to_owned();
         let (sender, events) = Mailbox::new(MAILBOX_ITEMS)?;
         let ready = self.reports.clone();
+        let metrics = Arc::clone(self.figures.registry());
+        metrics.add(Arc::new(CapacityFigures {
+            target,
+            path: path.clone(),
+            reserve: self.reserve,
+        }));
         let start = TargetStart {
             directory,
             target,
             token: self.membership.management().token(),
             identity: self.membership.identity(),
             map: self.membership.map_cell(),
+            metrics,
             events,
             ready: Ready::new(move || {
                 // The main task empties this mailbox. If the main task has ended, the process ends
