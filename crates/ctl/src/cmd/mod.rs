@@ -19,6 +19,7 @@ pub(crate) mod mount;
 mod node;
 mod service;
 mod session;
+mod stats;
 mod storage;
 mod study;
 mod target;
@@ -51,6 +52,7 @@ pub(crate) enum Verb {
     Group(group::GroupVerb),
     #[command(subcommand)]
     Health(health::HealthVerb),
+    Stats(stats::StatsArgs),
     #[command(subcommand)]
     Entry(entry::EntryVerb),
     #[command(subcommand)]
@@ -86,6 +88,7 @@ impl Verb {
             Self::Target(verb) => verb.run(),
             Self::Group(verb) => verb.run(),
             Self::Health(verb) => verb.run(),
+            Self::Stats(args) => done(stats::run(args)),
             Self::Entry(verb) => verb.run(),
             Self::Cluster(verb) => verb.run(),
             Self::Config(verb) => verb.run(),
