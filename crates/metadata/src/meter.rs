@@ -132,7 +132,8 @@ impl Meter {
     pub(crate) fn disconnected(&mut self, connection: ConnectionId) {
         self.table.connections().add(-1);
         self.arrivals.retain(|(of, _), _| *of != connection);
-        self.show_queues();
+        let waiting = self.arrivals.values().filter(|arrival| arrival.taken_at.is_none()).count();
+        self.show_queues(waiting);
     }
 
     /// Records that a request of `client` has arrived.
@@ -217,7 +218,8 @@ impl Meter {
                 arrival.batch_end = Some(now);
             }
         }
-        self.show_queues();
+        // The batch has taken all requests that had arrived.
+        self.show_queues(0);
     }
 
     fn replied(
@@ -250,10 +252,10 @@ impl Meter {
         self.table.record(&completed, &arrival.origin);
     }
 
-    /// Updates the gauges after a batch, in which all requests that had arrived were taken.
-    fn show_queues(&self) {
-        self.table.queued().set(0);
-        self.table.busy().set(self.arrivals.len() as i64);
+    /// Updates the gauges: `waiting` of the requests wait for a batch.
+    fn show_queues(&self, waiting: usize) {
+        self.table.queued().set(waiting as i64);
+        self.table.busy().set((self.arrivals.len() - waiting) as i64);
     }
 }
 

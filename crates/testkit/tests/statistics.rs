@@ -14,6 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 const MIB: usize = 1 << 20;
 /// A user without rights, and its group.
@@ -172,10 +173,12 @@ fn live_figures_add_up_to_what_was_done() {
     assert!(first.contains("operations_per_second"), "{first}");
     write_and_read(&cluster.path().join("file"), 20);
     let (mut written, mut read) = (0, 0);
+    let deadline = Instant::now() + PATIENCE;
     while (written, read) != (20 * MIB as u64, 20 * MIB as u64) {
         let line: Value = serde_json::from_str(&shown.next().unwrap().unwrap()).unwrap();
         written += line["written_bytes"].as_u64().unwrap();
         read += line["read_bytes"].as_u64().unwrap();
+        assert!(Instant::now() < deadline, "only {written} and {read} bytes were shown");
         assert!(written <= 20 * MIB as u64 && read <= 20 * MIB as u64, "{written} and {read}");
     }
     showing.kill().unwrap();
