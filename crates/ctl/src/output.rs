@@ -133,8 +133,8 @@ fn csv_cell(value: &serde_json::Value) -> String {
     }
 }
 
-/// Quotes a text for CSV. A text that a spreadsheet would run as a formula gets an apostrophe before
-/// it.
+/// Quotes a text for CSV. A text that a spreadsheet would run as a formula gets an apostrophe
+/// before it.
 fn csv_quoted(text: &str) -> String {
     let is_number = text.parse::<f64>().is_ok();
     let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && !is_number;
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn csv_quotes_what_would_break_it() {
+    fn csv_quotes_separators_and_formulas() {
         #[derive(Serialize)]
         struct Thing {
             name: &'static str,

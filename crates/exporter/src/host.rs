@@ -1,13 +1,13 @@
 //! The figures of the host from `/proc`: load, CPUs, memory, disks as `iostat -x` shows them, and
 //! network interfaces.
 //!
-//! The parsers are functions of the text of a file. A line that they cannot parse is skipped: kernels
-//! add fields and lines over time.
+//! The parsers are functions of the text of a file. A line that they cannot parse is skipped:
+//! kernels add fields and lines over time.
 
 use skep_metrics::{Definition, Labels, Snapshot, Source, catalog};
 
-/// Clock ticks per second of the times in `/proc` (`USER_HZ`), which is 100 on all architectures that
-/// Skep runs on.
+/// Clock ticks per second of the times in `/proc` (`USER_HZ`), which is 100 on all architectures
+/// that Skep runs on.
 const TICKS_PER_SECOND: u64 = 100;
 /// Bytes of a sector in `/proc/diskstats`, whatever the disk's own sector size is.
 const SECTOR_BYTES: u64 = 512;

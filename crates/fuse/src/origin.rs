@@ -2,9 +2,10 @@
 //! Services account for load by it.
 //!
 //! # Hazard: the environment of a process that waits for this mount
-//! The kernel reads `/proc/PID/environ` under a lock of the process's memory. A thread of the process
-//! may hold that lock while it waits for a page of a file on this mount. So no worker may wait for
-//! the read: a thread of its own reads, and the request continues without a job if that takes long.
+//! The kernel reads `/proc/PID/environ` under a lock of the process's memory. A thread of the
+//! process may hold that lock while it waits for a page of a file on this mount. So no worker may
+//! wait for the read: a thread of its own reads, and the request continues without a job if that
+//! takes long.
 
 use crate::abi::InHeader;
 use crate::limits::{JOB_PATIENCE, JOB_VALIDITY, MAX_JOB_LOOKUPS, MAX_KNOWN_JOBS};
@@ -14,8 +15,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// The environment variables that hold the id of a job, in the order of preference: of Slurm, and of
-/// PBS and its descendants.
+/// The environment variables that hold the id of a job, in the order of preference: of Slurm, and
+/// of PBS and its descendants.
 const JOB_VARIABLES: [&str; 2] = ["SLURM_JOB_ID", "PBS_JOBID"];
 
 /// Finds the origins of the requests of one worker.

@@ -1,7 +1,7 @@
 //! Counts the requests of a metadata target, and the work of its log and its key-value store.
 //!
-//! The state machine of the target has no clock and counts nothing. The service around it sees when a
-//! request arrives, which batch takes it, and when its reply leaves; the meter derives the stages
+//! The state machine of the target has no clock and counts nothing. The service around it sees when
+//! a request arrives, which batch takes it, and when its reply leaves; the meter derives the stages
 //! from these times. A request whose reply leaves at the end of the batch that took it was only
 //! waiting and processed. For any other request, the time after that batch counts as `log_sync` if
 //! the batch of its reply began with the end of a sync, otherwise as `others`.

@@ -14,10 +14,14 @@ const LOAD: &[&str] = &["service", "target", "by", "id"];
 
 /// Declares the metrics of a table of operations.
 ///
-/// `operations!(STORAGE, "storage", true, true, ["target"], "of storage targets")` declares a `pub static
-/// STORAGE: OperationFamily` with definitions such as `skep_storage_operations`.
+/// `operations!(STORAGE, "storage", true, true, ["target"], "of storage targets")` declares
+/// `STORAGE`, an [`OperationFamily`] with definitions such as `skep_storage_operations`. The two
+/// booleans are: whether the table keeps accounts of load, and whether it is of a service.
 macro_rules! operations {
-    ($name:ident, $service:literal, $has_accounts:literal, $is_service:literal, [$($label:literal),*], $of:literal) => {
+    (
+        $name:ident, $service:literal, $has_accounts:literal, $is_service:literal,
+        [$($label:literal),*], $of:literal
+    ) => {
         #[doc = concat!("Operations ", $of, ".")]
         pub static $name: OperationFamily = OperationFamily {
             service: $service,
@@ -97,8 +101,8 @@ macro_rules! definitions {
 definitions! {
     /// Operations by cause.
     LOAD_OPERATIONS = Definition::counter("skep_load_operations", Unit::Count, LOAD,
-        "Operations by cause: `by` is client, user, group or job, and `id` its number. The id `other` \
-         has all causes that were too light for an account of their own.");
+        "Operations by cause: `by` is client, user, group or job, and `id` its number. The id \
+         `other` has all causes that were too light for an account of their own.");
     /// Bytes read by cause.
     LOAD_READ_BYTES = Definition::counter("skep_load_read_bytes", Unit::Bytes, LOAD,
         "Bytes of file data that were read, by cause.");

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 /// A number that only grows.
 ///
 /// # Hazard: two writers
-/// Only one thread may call [`Counter::add`]. The call is a load and a store, which is several times
-/// faster than an atomic addition, but an addition of a second thread at the same moment could get
-/// lost.
+/// Only one thread may call [`Counter::add`]. The call is a load and a store, which is several
+/// times faster than an atomic addition, but an addition of a second thread at the same moment
+/// could get lost.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_thread_reads_what_the_owner_counts() {
+    fn another_thread_reads_the_counts_of_the_owner() {
         let counter = std::sync::Arc::new(Counter::default());
         let reader = std::sync::Arc::clone(&counter);
         let reading = std::thread::spawn(move || {

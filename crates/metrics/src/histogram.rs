@@ -146,8 +146,8 @@ impl HistogramValue {
         upper_bound_ns(bucket).map(Duration::from_nanos)
     }
 
-    /// Returns the upper bounds in nanoseconds at every `octaves`-th octave, each with the number of
-    /// durations that are not longer.
+    /// Returns the upper bounds in nanoseconds at every `octaves`-th octave, each with the number
+    /// of durations that are not longer.
     pub fn cumulative(&self, octaves: usize) -> impl Iterator<Item = (u64, u64)> + '_ {
         let mut seen = 0;
         self.buckets.iter().enumerate().filter_map(move |(bucket, count)| {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_hold_what_came_between() {
+    fn differences_hold_only_later_durations() {
         let histogram = Histogram::default();
         histogram.record(Duration::from_millis(1));
         let before = histogram.value();

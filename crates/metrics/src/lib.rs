@@ -9,8 +9,8 @@
 //! # Counting without locks
 //! Each thread has its own instances, and only this thread changes them, by a plain load and store
 //! of an atomic variable ([`Counter::add`]). Other threads read them at any time, for a
-//! [`Snapshot`]. The [`Registry`] adds up the instances that have the same name and labels. After an
-//! operation was counted for the first time, counting it allocates nothing.
+//! [`Snapshot`]. The [`Registry`] adds up the instances that have the same name and labels. After
+//! an operation was counted for the first time, counting it allocates nothing.
 
 mod accounts;
 pub mod catalog;

@@ -1,8 +1,8 @@
 //! The table of the operations that one thread serves: requests to a service, or requests of the
 //! kernel to a mount.
 //!
-//! For each kind of operation the table has counters, a histogram of the whole time, and a histogram
-//! for each stage in which an operation spends time. It also keeps the accounts of load
+//! For each kind of operation the table has counters, a histogram of the whole time, and a
+//! histogram for each stage in which an operation spends time. It also keeps the accounts of load
 //! (`accounts`).
 
 use crate::accounts::{Accounts, Dimension, LEFT_OUT, Load, Origin, PublishedAccounts};
@@ -16,8 +16,8 @@ use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Maximum number of kinds of operations. Numbers of messages and of the kernel's opcodes are lower;
-/// a higher number is counted as the last kind, with the name "other".
+/// Maximum number of kinds of operations. Numbers of messages and of the kernel's opcodes are
+/// lower; a higher number is counted as the last kind, with the name "other".
 const MAX_OPERATIONS: usize = 128;
 
 /// A stage in which an operation spends a part of its time.

@@ -77,8 +77,8 @@ fn sample(text: &mut String, name: &str, labels: &Labels, bound: Option<&str>) {
     text.push_str(if labels.is_empty() && bound.is_none() { " " } else { "} " });
 }
 
-/// Escapes a label value or a help text. So a hostile name of a user's choice cannot add a label or a
-/// line.
+/// Escapes a label value or a help text. So a hostile name of a user's choice cannot add a label or
+/// a line.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

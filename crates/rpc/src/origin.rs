@@ -23,8 +23,8 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Returns the origin of a program with a user id and a group id. `job` is the number of its job
-    /// ([`job_number`]), or zero.
+    /// Returns the origin of a program with a user id and a group id. `job` is the number of its
+    /// job ([`job_number`]), or zero.
     pub fn of_program(uid: u32, gid: u32, job: u32) -> Self {
         // The highest id is invalid, so one more than it is free to mean "no program".
         Self { user: uid.wrapping_add(1), user_group: gid.wrapping_add(1), job }
@@ -63,8 +63,8 @@ pub async fn with_origin<F: Future>(origin: Origin, future: F) -> F::Output {
     skep_env::with_task_context(origin.to_context(), future).await
 }
 
-/// Returns the number of a job from its name. Names that begin with a number below 2^31, as those of
-/// Slurm and PBS do, have this number. Other names have a number above, from a checksum.
+/// Returns the number of a job from its name. Names of Slurm and PBS begin with a number; if it is
+/// below 2^31, it is the number of the job. Other names have a number above, from a checksum.
 pub fn job_number(name: &[u8]) -> u32 {
     let digits = name.iter().take_while(|byte| byte.is_ascii_digit());
     let number = digits.take(11).fold(0_u64, |sum, digit| sum * 10 + u64::from(digit - b'0'));

@@ -36,8 +36,8 @@ pub async fn start(
     Some(skep_env::spawn(http::serve(page, Arc::clone(figures.registry()))))
 }
 
-/// Returns the address on which the page shall listen. `port` is the port for requests. `None` means
-/// no page.
+/// Returns the address on which the page shall listen. `port` is the port for requests. `None`
+/// means no page.
 fn wanted_address(settings: &NodeSettings, port: u16) -> Option<String> {
     let is_fixed = !settings.listen.ends_with(":0");
     match settings.metrics.as_str() {

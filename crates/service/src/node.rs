@@ -32,10 +32,10 @@ pub struct NodeSettings {
     /// that it listens on, or this host's address on the way to management if it listens on all.
     pub advertise: Vec<String>,
     /// Address of the HTTP page `/metrics` with the figures of this service, as `host:port`, for
-    /// Prometheus and its relatives. Set a host that others reach, such as `0.0.0.0:7421`, to read
-    /// the page from elsewhere: everybody who reaches the address can read it. Empty: the loopback
-    /// address `127.0.0.1`, at the port after that of `listen`, or a free one if that is taken; the
-    /// file `metrics-address` in the directory has it. `none`: no page.
+    /// Prometheus and its relatives. Set an address of the network, such as `0.0.0.0:7421`, to
+    /// read the page from other hosts. The page asks for no password. Empty: the loopback address
+    /// `127.0.0.1`, at the port after that of `listen`, or at a free port if that is taken; the
+    /// file `metrics-address` in the directory has the address. `none`: no page.
     pub metrics: String,
     /// Failure domain, such as `rack-2`: hosts that share a rack or a power supply fail together.
     /// Files with several targets get them from as many domains as possible. Empty: the domain of

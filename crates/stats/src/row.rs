@@ -93,9 +93,9 @@ impl Row {
     }
 }
 
-/// Returns the load between two rounds, heaviest first. With no earlier round, returns the load since
-/// the start of each service, and no rates. A service that has no earlier reply, or has started
-/// since, has no rates either.
+/// Returns the load between two rounds, heaviest first. With no earlier round, returns the load
+/// since the start of each service, and no rates. A service that has no earlier reply, or has
+/// started since, has no rates either.
 pub fn rows(by: By, before: Option<&Round>, now: &Round) -> Vec<Row> {
     let mut all: BTreeMap<(String, String), Row> = BTreeMap::new();
     for figures in now {

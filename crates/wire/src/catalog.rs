@@ -169,8 +169,8 @@ pub fn message(id: u16) -> Option<&'static Message> {
     CATALOG.get(index)
 }
 
-/// Returns the name of a message in metrics, such as `write_chunk`. `None` means that no message has
-/// the number `id`.
+/// Returns the name of a message in metrics, such as `write_chunk`. `None` means that no message
+/// has the number `id`.
 pub fn metric_name(id: u16) -> Option<String> {
     let mut name = String::new();
     for letter in message(id)?.name.chars() {

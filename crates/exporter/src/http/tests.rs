@@ -73,7 +73,8 @@ fn several_requests_share_a_connection() {
     let replies = with_server(|address| {
         exchange(
             address,
-            b"GET / HTTP/1.1\r\n\r\nHEAD /metrics HTTP/1.1\r\n\r\nGET /no HTTP/1.1\r\nConnection: close\r\n\r\n",
+            b"GET / HTTP/1.1\r\n\r\nHEAD /metrics HTTP/1.1\r\n\r\n\
+              GET /no HTTP/1.1\r\nConnection: close\r\n\r\n",
         )
     });
     let statuses: Vec<_> = replies.lines().filter(|line| line.starts_with("HTTP/1.1")).collect();

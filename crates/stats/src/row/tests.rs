@@ -51,7 +51,7 @@ fn rates_are_differences_by_each_services_own_time() {
 }
 
 #[test]
-fn a_restarted_service_counts_from_its_start_and_a_new_one_not_at_all() {
+fn restarted_services_count_from_start_and_new_ones_not_yet() {
     let before = vec![service(1, 10, writes("7", 100))];
     let mut restarted = service(1, 12, writes("7", 30));
     restarted.statistics.incarnation = 6;

@@ -198,8 +198,8 @@ fn mount(
     served
 }
 
-/// Returns the directory of the sockets on which mounts show their metrics: of the host for root, of
-/// the session for other users.
+/// Returns the directory of the sockets on which mounts show their metrics: of the host for root,
+/// of the session for other users.
 fn metrics_directory() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Some("/run/skep".into());

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Time limit for the reply of a service. A slower service is shown as missing, so that the others
 /// are shown in time.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Figures that `skep stats` shows. The others, such as those of the host, stay at the services.
+/// Beginning of the names of the metrics to request.
 const PREFIX: &str = "skep_";
 
 /// The figures of a cluster.

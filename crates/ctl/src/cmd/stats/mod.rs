@@ -1,7 +1,8 @@
 //! `skep stats`: shows the load of the cluster, live or for one interval.
 //!
 //! The command asks each service for its figures, directly and with the cluster's token, and
-//! compares two replies. So it works without a monitor, and shows what happened between the replies.
+//! compares two replies. So it works without a monitor, and shows what happened between the
+//! replies.
 
 mod fetch;
 mod show;

@@ -79,8 +79,8 @@ impl Names {
     }
 }
 
-/// Reads the names of ids from a file such as `/etc/passwd`. Ids of other directories, such as LDAP,
-/// keep their numbers.
+/// Reads the names of ids from a file such as `/etc/passwd`. Ids of other directories, such as
+/// LDAP, keep their numbers.
 fn names_in(file: &str) -> HashMap<String, String> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     text.lines()
@@ -119,8 +119,8 @@ pub(super) fn line(row: &Row, by: Division, names: &Names) -> Line {
     }
 }
 
-/// Returns the table, whose last line is the sum. Totals are counts since the start of the services;
-/// otherwise the figures are per second.
+/// Returns the table, whose last line is the sum. Totals are counts since the start of the
+/// services; otherwise the figures are per second.
 pub(super) fn as_table(lines: &[Line], sum: &Row, by: Division, is_total: bool) -> String {
     let has_queues = matches!(by, Division::Node | Division::Target | Division::Operation);
     let what = match by {
