@@ -14,6 +14,8 @@ thread_local! {
 /// The time that a future took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TimeSpent {
+    /// Time of the first poll.
+    pub begun_at: Duration,
     /// Time from the first poll to the result.
     pub total: Duration,
     /// Time in which the thread ran the future, without `blocked`.
@@ -32,15 +34,16 @@ pub fn note_blocked(time: Duration) {
 pub async fn timed<F: Future>(future: F) -> (F::Output, TimeSpent) {
     let mut future = pin!(future);
     let mut spent = TimeSpent::default();
-    let begin = now();
+    let mut begun_at = None;
     let output = poll_fn(|waker| {
         let (started, blocked_before) = (now(), BLOCKED.get());
+        spent.begun_at = *begun_at.get_or_insert(started);
         let result = future.as_mut().poll(waker);
         let ended = now();
         let blocked = BLOCKED.get() - blocked_before;
         spent.blocked += blocked;
         spent.running += (ended - started).saturating_sub(blocked);
-        spent.total = ended - begin;
+        spent.total = ended - spent.begun_at;
         result
     })
     .await;

@@ -60,7 +60,6 @@ async fn answer<R: Request>(
     handle: impl AsyncFnOnce(&Rc<ChunkStore>, Call<R>) -> Result<(R::Reply, Option<Buf>)>,
 ) {
     let Requester { outbox, device, meter, arrival, .. } = requester;
-    let begun_at = skep_env::now();
     let emulated = device.and_then(|device| Some((device, device.begin(&incoming)?)));
     let Incoming { header, body, data, .. } = incoming;
     let is_durable = header.is_durable();
@@ -76,7 +75,7 @@ async fn answer<R: Request>(
         (result, sent as u64)
     };
     let ((result, sent_bytes), spent) = skep_env::timed(handling).await;
-    meter.handled(arrival, &Handled { is_failed: result.is_err(), sent_bytes, begun_at, spent });
+    meter.handled(arrival, &Handled { is_failed: result.is_err(), sent_bytes, spent });
     match result {
         Ok((reply, Some(data))) => outbox.reply_data(&header, &reply, vec![data]),
         Ok((reply, None)) => outbox.reply(&header, &reply),

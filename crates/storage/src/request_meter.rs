@@ -43,8 +43,7 @@ pub(crate) struct Handled {
     pub(crate) is_failed: bool,
     /// Bytes of bulk data in the reply.
     pub(crate) sent_bytes: u64,
-    /// Time at which the handler began.
-    pub(crate) begun_at: Duration,
+    /// How the handler spent its time.
     pub(crate) spent: TimeSpent,
 }
 
@@ -63,7 +62,10 @@ impl RequestMeter {
             data_bytes: incoming.header.data_bytes,
             origin: cause_of(&incoming.header, client),
             header_at: incoming.arrived_at,
-            data_at: skep_env::now(),
+            data_at: match incoming.data {
+                None => incoming.arrived_at,
+                Some(_) => skep_env::now(),
+            },
         }
     }
 
@@ -80,13 +82,13 @@ impl RequestMeter {
 
     /// Counts a request whose reply is on its way.
     pub(crate) fn handled(&self, arrival: &Arrival, handled: &Handled) {
-        let TimeSpent { total, running, blocked } = handled.spent;
+        let TimeSpent { begun_at, total, running, blocked } = handled.spent;
         let completed = Completed {
             operation: u32::from(arrival.message),
             is_failed: handled.is_failed,
             received_bytes: u64::from(arrival.data_bytes),
             sent_bytes: handled.sent_bytes,
-            duration: (handled.begun_at + total).saturating_sub(arrival.header_at),
+            duration: (begun_at + total).saturating_sub(arrival.header_at),
             ..Completed::default()
         };
         let network = match arrival.data_bytes {
@@ -95,7 +97,7 @@ impl RequestMeter {
         };
         let completed = completed
             .with(Stage::Network, network)
-            .with(Stage::Waiting, handled.begun_at.saturating_sub(arrival.data_at))
+            .with(Stage::Waiting, begun_at.saturating_sub(arrival.data_at))
             .with(Stage::Processing, running)
             .with(Stage::Disk, total.saturating_sub(running));
         debug_assert!(blocked <= total, "a future is not blocked for longer than it runs");
