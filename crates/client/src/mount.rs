@@ -105,8 +105,8 @@ impl Mount {
     }
 
     /// Returns the cell with the newest cluster map, which also counts retries and connections.
-    pub fn map_cell(&self) -> Arc<MapCell> {
-        Arc::clone(&self.cell)
+    pub fn map_cell(&self) -> Arc<skep_rpc::MapCell> {
+        self.member.map_cell()
     }
 
     /// Sets the function that makes the kernel drop its cached attributes of an inode.
