@@ -202,7 +202,7 @@ fn wrong_options_are_refused_and_missing_services_are_named() {
     let csv = cluster.skep(&["target", "stats", "--total", "--output", "csv"]);
     let titles = csv.lines().next().unwrap_or_default();
     assert!(titles.split(',').any(|title| title == "written_bytes"), "{csv}");
-    let stopped = &cluster.processes("storage-1")[0];
+    let stopped = &cluster.processes("storage")[0];
     stopped.signal(Signal::STOP);
     let shown = cluster.try_skep(&["stats", "--total", "--by", "node"]);
     stopped.signal(Signal::CONT);
