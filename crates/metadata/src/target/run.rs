@@ -277,12 +277,11 @@ impl<E: Engine> MetadataTarget<E> {
     /// Updates the sessions after a request was committed. Returns the record that must be synced
     /// before the reply is sent; `None` means that the reply need not wait.
     fn after_request(&mut self, header: &Header, body: &[u8], reply: &[u8]) -> Option<Lsn> {
-        let lsn = self.gates.next_lsn();
         let slot = (header.session, header.slot);
         if catalog::message(header.message).is_some_and(|message| message.modifies) {
             self.sessions.clear_running_slot(slot);
         }
-        let mut is_durable = header.is_durable() || self.gates.syncs_each_reply();
+        let mut is_durable = header.is_durable();
         match header.message {
             OpenSession::ID => {
                 self.sessions.opened(header.session, body, reply, self.shared.now);
@@ -291,8 +290,6 @@ impl<E: Engine> MetadataTarget<E> {
             SyncAll::ID | WhichExist::ID | SyncInline::ID => is_durable = true,
             _ => {}
         }
-        // If the batch has no changes, the reply depends only on earlier records.
-        let newest = if self.table.has_batch() { lsn } else { self.last_logged() };
-        is_durable.then_some(newest)
+        is_durable.then(|| self.newest_record())
     }
 }

@@ -7,6 +7,7 @@ mod closes;
 mod file_locks;
 mod free_space;
 mod full;
+mod group_commit;
 mod inline;
 mod many;
 mod patterns;
