@@ -124,7 +124,11 @@ impl Background {
                     self.items.look_again();
                 }
             }
-            BackgroundCall::StatChunk(call) => self.sizes.on_reply(&call, result, context),
+            BackgroundCall::StatChunk(call) => {
+                if self.sizes.on_reply(&call, result, context) {
+                    self.items.look_again();
+                }
+            }
             // The target handles these replies itself, see `target/truncations.rs`.
             BackgroundCall::Truncate(_) => {}
         }
