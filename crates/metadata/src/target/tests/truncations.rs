@@ -38,6 +38,7 @@ fn the_size_of_a_truncation_is_decided_once() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.send(1, 2, (0, 1), &truncate(inode));
+    story.learns_that_it_shares(1, inode);
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
     story.ask(1, 1, (0, 2), &close).unwrap();
     assert!(story.replies.is_empty());
@@ -56,6 +57,7 @@ fn truncations_of_one_file_run_one_after_the_other() {
     assert_eq!(story.calls.len(), 1);
     story.answer::<st::TruncateChunk>(&EmptyReply {});
     assert_eq!(story.replies.len(), 1);
+    story.learns_that_it_shares(1, inode);
     // The file is open for writing, so the second truncation must assume that any chunk file may
     // exist.
     story.answer::<st::TruncateChunk>(&EmptyReply {});
@@ -77,4 +79,21 @@ fn a_refused_truncation_is_answered_and_the_next_can_begin() {
         assert_eq!(result.map_err(|error| error.code()).err(), is_refused.then_some(ErrorCode::Io));
         assert_eq!(story.size(inode), if is_refused { 10 } else { 0 });
     }
+}
+
+/// Before the fix, a request with a size and an invalid time truncated the chunk files before the
+/// target refused it.
+#[test]
+fn a_request_with_an_invalid_time_truncates_nothing() {
+    let mut story = Story::begin();
+    let inode = written(&mut story);
+    let at = Timestamp { seconds: 1, nanoseconds: 1_000_000_000 };
+    let invalid = md::SetAttributes {
+        modified: Some(md::SetTime { now: false, at }),
+        ..truncate(inode)
+    };
+    let refused = story.ask(1, 1, (0, 3), &invalid).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::InvalidArgument);
+    assert!(story.calls.is_empty());
+    assert_eq!(story.size(inode), 10);
 }
