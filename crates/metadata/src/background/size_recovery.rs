@@ -59,9 +59,15 @@ impl SizeRecoveries {
             // Skips files whose recovered size is logged, but whose work item is still in the
             // engine.
             let Some(death) = context.table.get(&key)? else { continue };
-            let is_new = !self.recovering.contains_key(&inode)
-                && !self.paused.contains_key(&inode)
-                && !context.shared.truncations.contains(inode);
+            if let Some(truncation) = context.shared.truncations.get(inode) {
+                // Storage must not report bytes that a truncation has removed. A host that lost
+                // power may have them again.
+                if truncation.record.is_applied {
+                    context.shared.truncations.settle_soon(inode);
+                }
+                continue;
+            }
+            let is_new = !self.recovering.contains_key(&inode) && !self.paused.contains_key(&inode);
             if is_new && self.recovering.len() < SIZE_RECOVERIES_AT_ONCE {
                 self.recover(inode, decode_value(&key, &death)?, context)?;
             }
@@ -175,7 +181,7 @@ pub(super) fn record_size<E: Engine>(
     question: RecoveryQuestion,
 ) -> Result<(), Stop> {
     let Some(death) = context.get::<u64>(&Key::SizeRecovery(inode))? else { return Ok(()) };
-    if context.shared.truncations.contains(inode) {
+    if context.shared.truncations.pending(inode).is_some() {
         // Storage is truncating the chunk files from which the size was recovered.
         return Err(Stop::Held(Resource::Truncation(inode)));
     }

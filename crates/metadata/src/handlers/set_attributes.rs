@@ -6,25 +6,25 @@ use crate::namespace::truncations;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use skep_types::{Error, ErrorCode, FileKind, Timestamp};
-use skep_wire::metadata::{AttributesReply, SetAttributes, SetTime};
+use skep_wire::metadata::{SetAttributes, SetAttributesReply, SetTime};
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: SetAttributes,
-) -> Result<AttributesReply, Stop> {
-    // A refused request must change nothing, so the checks come before the truncation, whose first
-    // step is a message to storage.
+) -> Result<SetAttributesReply, Stop> {
+    // A refused request must change nothing, and may notify no client.
     for set in [request.accessed, request.modified].into_iter().flatten() {
         if set.at.nanoseconds >= 1_000_000_000 {
-            let what = format!("cannot set a time of inode {}: a second has no such nanosecond", request.inode);
+            let what = format!(
+                "cannot set a time of inode {}: a second has no such nanosecond",
+                request.inode
+            );
             return Err(Error::new(ErrorCode::InvalidArgument, what).into());
         }
     }
     let mut record = context.inode(request.inode)?;
     if let Some(size) = request.size {
-        if !context.has_truncation(request.inode)? {
-            context.share_with_writers(request.inode)?;
-        }
+        context.share_with_writers(request.inode)?;
         truncations::truncate(context, &mut record, size)?;
     }
     let is_owned_anew = request.uid.is_some() || request.gid.is_some();
@@ -53,5 +53,5 @@ pub(crate) fn run<E: Engine>(
     }
     context.touch_changed(&mut record.attributes);
     context.put_inode(&record);
-    Ok(AttributesReply { attributes: record.attributes })
+    Ok(SetAttributesReply { attributes: record.attributes, truncated: Vec::new() })
 }

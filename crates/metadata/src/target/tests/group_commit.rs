@@ -30,7 +30,8 @@ fn a_reply_waits_for_one_sync_only() {
     let open = md::OpenSession { client: NodeId::new(9), slots: 9 };
     story.ask(1, 1, (0, 0), &open).unwrap();
     let set = |slot: u32| {
-        let set = md::SetAttributes { size: None, permissions: Some(0o700), ..truncate(InodeId::ROOT) };
+        let set =
+            md::SetAttributes { size: None, permissions: Some(0o700), ..truncate(InodeId::ROOT) };
         arrival(100 + u64::from(slot), 1, (slot, 1), &set)
     };
     let (now, wall) = (story.now, story.wall);

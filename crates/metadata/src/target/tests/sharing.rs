@@ -274,10 +274,10 @@ fn a_truncation_by_path_waits_for_the_writer() {
     story.send(1, 2, (0, 1), &truncate(inode));
     assert!(story.replies.is_empty() && story.calls.is_empty());
     story.learns_that_it_shares(1, inode);
-    story.answer::<st::TruncateChunk>(&skep_wire::management::EmptyReply {});
+    story.answer::<st::TruncateChunk>(&truncated(1));
     assert!(story.replies.pop().is_some_and(|(_, result)| result.is_ok()));
     // The truncating client itself needs no notification.
     story.send(1, 1, (0, 2), &truncate(inode));
-    story.answer::<st::TruncateChunk>(&skep_wire::management::EmptyReply {});
+    story.answer::<st::TruncateChunk>(&truncated(1));
     assert!(story.replies.pop().is_some_and(|(_, result)| result.is_ok()));
 }

@@ -12,11 +12,13 @@ fn a_size_recovery_restarts_after_a_truncation() {
     let asked = story.calls.remove(0);
     assert_eq!(asked.1.message, st::StatChunk::ID);
     story.send(1, 2, (0, 1), &truncate(inode));
-    story.answer::<st::TruncateChunk>(&skep_wire::management::EmptyReply {});
+    story.answer::<st::TruncateChunk>(&truncated(1));
     story.replies.clear();
     let result = Ok(stat(100).to_bytes());
     story.happens(Event::Answer { call: asked.0, result });
     assert_eq!(story.size(inode), 0);
+    let incarnation = HostIncarnation::new(1);
+    story.answer::<st::SyncChunk>(&st::SyncChunkReply { incarnation });
     story.answer::<st::StatChunk>(&stat(0));
     story.happens(Event::Tick);
     assert_eq!(story.size(inode), 0);
@@ -49,8 +51,9 @@ fn a_dead_writer_changes_version_and_mtime() {
     let written =
         md::WrittenExtent { end: 10, truncate_generation: 0, may_leave_holes: false, reach: 0 };
     story.ask(1, 1, (0, 2), &md::ReportWritten { inode, written }).unwrap();
-    let attributes =
-        |story: &mut Story| story.ask(1, 2, (0, 0), &md::GetAttributes { inode }).unwrap().attributes;
+    let attributes = |story: &mut Story| {
+        story.ask(1, 2, (0, 0), &md::GetAttributes { inode }).unwrap().attributes
+    };
     let before = attributes(&mut story);
     story.wall = Timestamp::from_nanoseconds(1_000_000_000);
     story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
