@@ -10,8 +10,8 @@
 //!   that request.
 //! - No log record is longer than its reader accepts: see [`Limits::operation_bytes`].
 //! - Some messages make another process depend on a change: a prepared transaction, a commit, a
-//!   removal or truncation of chunk files, a reply about which inodes exist. The target sends such a
-//!   message only after the log record of that change is synced.
+//!   removal or truncation of chunk files, a reply about which inodes exist. The target sends such
+//!   a message only after the log record of that change is synced.
 //! - After an error of the engine, [`MetadataTarget::handle`] fails, and the caller must not use
 //!   the target again.
 //!

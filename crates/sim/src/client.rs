@@ -429,28 +429,8 @@ impl World {
             Ok(_) => format!("client {client}.{task} is done"),
             Err(error) => format!("client {client}.{task} is refused: {error}"),
         });
-        if let Ok(reply) = result
-            && let Some((inode, generation)) = self.acknowledged_truncation(client, task, reply)
-        {
-            self.check_truncated(inode, generation);
-        }
+        self.check_acknowledged(client, task, result);
         self.end_operation(client, task, result.as_ref().ok().map(Vec::as_slice));
-    }
-
-    /// Returns file and generation if a task gets the reply to a truncation.
-    fn acknowledged_truncation(
-        &self,
-        client: usize,
-        task: usize,
-        reply: &[u8],
-    ) -> Option<(InodeId, u64)> {
-        let op = &self.clients[client].tasks[task].current.as_ref()?.op;
-        op.truncations()?;
-        let attributes = match op {
-            Op::Open(_) => md::OpenReply::from_bytes(reply).ok()?.attributes,
-            _ => md::SetAttributesReply::from_bytes(reply).ok()?.attributes,
-        };
-        Some((attributes.inode, attributes.truncate_generation))
     }
 
     /// Restarts an operation in a new session after the old session was lost. A close is not

@@ -7,13 +7,14 @@
 
 use crate::knobs::PlantedBug;
 use crate::network::{Node, Purpose};
+use crate::operation::Op;
 use crate::world::{World, message};
 use skep_format::metadata::{Batch, InodeRecord, Key, TruncationRecord, truncation_of};
 use skep_metadata::engine::Engine;
 use skep_types::codec::Codec;
-use skep_types::{ChunkFileKey, GroupId, InodeId};
+use skep_types::{ChunkFileKey, GroupId, InodeId, Result};
 use skep_wire::frame::Header;
-use skep_wire::{Request, storage as st};
+use skep_wire::{Request, metadata as md, storage as st};
 use std::collections::BTreeMap;
 
 /// The chunk files of each logged truncation, by file and generation.
@@ -78,8 +79,30 @@ impl World {
         }
     }
 
-    /// Checks an acknowledged truncation: storage has truncated all its chunk files.
-    pub(crate) fn check_truncated(&mut self, inode: InodeId, generation: u64) {
+    /// Checks the answer that a task gets: if it acknowledges a truncation, storage has truncated
+    /// all chunk files.
+    pub(crate) fn check_acknowledged(
+        &mut self,
+        client: usize,
+        task: usize,
+        result: &Result<Vec<u8>>,
+    ) {
+        let Ok(reply) = result else { return };
+        let Some(current) = &self.clients[client].tasks[task].current else { return };
+        if current.op.truncations().is_none() {
+            return;
+        }
+        let attributes = match &current.op {
+            Op::Open(_) => md::OpenReply::from_bytes(reply).map(|it| it.attributes),
+            _ => md::SetAttributesReply::from_bytes(reply).map(|it| it.attributes),
+        };
+        if let Ok(attributes) = attributes {
+            self.check_truncated(attributes.inode, attributes.truncate_generation);
+        }
+    }
+
+    /// Checks an acknowledged truncation.
+    fn check_truncated(&mut self, inode: InodeId, generation: u64) {
         // The truncation of a removed file ends, since its chunk files are removed.
         if self.witness.is_blind || !self.witness.model.inodes.contains_key(&inode) {
             return;

@@ -398,8 +398,8 @@ fn metadata_power_loss_after_a_truncation_leaves_no_zeros() {
     cluster.stop();
 }
 
-/// Semantics 2.6, 3.3 and 3.5: only the storage host loses its power. A truncation before an `fsync`
-/// is durable, and one without `fsync` is an error of the next `fsync`.
+/// Semantics 2.6, 3.3 and 3.5: only the storage host loses its power. A truncation before an
+/// `fsync` is durable, and one without `fsync` is an error of the next `fsync`.
 #[test]
 fn fsync_makes_truncations_durable_at_storage() {
     let scratch = Scratch::new();

@@ -62,8 +62,8 @@ impl Inodes {
         })
     }
 
-    /// Records truncated chunk files of an inode, which may be closed. If too many closed inodes have
-    /// unsynced changes, returns the oldest of them, which the caller must sync now.
+    /// Records truncated chunk files of an inode, which may be closed. If too many closed inodes
+    /// have unsynced changes, returns the oldest of them, which the caller must sync now.
     pub(crate) fn truncated(
         &self,
         inode: InodeId,

@@ -1,5 +1,5 @@
-//! Acknowledged writes and truncations that may not be durable yet: the chunk files and inline marks
-//! to sync, and how often such changes may have been lost.
+//! Acknowledged writes and truncations that may not be durable yet: the chunk files and inline
+//! marks to sync, and how often such changes may have been lost.
 
 use skep_types::{ChunkFileKey, GroupId, HostIncarnation};
 use skep_wire::inline::InlineMark;

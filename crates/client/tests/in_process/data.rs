@@ -312,8 +312,9 @@ fn truncation_waits_for_a_dropped_write() {
     });
 }
 
-/// Before the fix, `fsync` did not sync the chunk files that a truncation had changed. After a power
-/// loss of a storage host, truncated bytes were back although `fsync` had succeeded. Semantics 3.5.
+/// Before the fix, `fsync` did not sync the chunk files that a truncation had changed. After a
+/// power loss of a storage host, truncated bytes were back although `fsync` had succeeded.
+/// Semantics 3.5.
 #[test]
 fn fsync_covers_truncated_chunk_files() {
     with_client(|fake, client| async move {

@@ -2,13 +2,14 @@
 //! reach beyond the new size, the same transaction writes a work item, and storage truncates the
 //! chunk files afterwards. `docs/design/0010-truncations.md` describes the whole design.
 //!
-//! Owns the change of the inode, and the rule which requests wait for a pending truncation. Does not
-//! own the requests to storage (`background::truncations`) or the replies that wait
+//! Owns the change of the inode, and the rule which requests wait for a pending truncation. Does
+//! not own the requests to storage (`background::truncations`) or the replies that wait
 //! (`target::truncations`).
 //!
 //! # Invariants
 //! - While a truncation is pending, no request makes the file longer, and no client that may write
-//!   learns the new truncate generation. Otherwise it could write bytes that storage then truncates.
+//!   learns the new truncate generation. Otherwise the client could write bytes that storage then
+//!   truncates.
 //! - A newer truncation covers the chunk files of the work item that it replaces.
 
 use crate::engine::Engine;
@@ -142,8 +143,8 @@ impl<E: Engine> Context<'_, E> {
         }
     }
 
-    /// Marks a truncation as applied: storage has truncated all chunk files. `incarnations` are
-    /// those of the hosts, in the order of the chunk files.
+    /// Marks a truncation as applied: storage has truncated all chunk files. `incarnations` has the
+    /// incarnation of each host, in the order of the chunk files.
     pub(crate) fn apply_truncation(
         &mut self,
         inode: InodeId,
@@ -236,7 +237,7 @@ pub(crate) fn unfinished(inode: InodeId, error: &Error) -> Error {
     ))
 }
 
-/// What an operation does while the truncation of a file is pending.
+/// The behaviour of an operation while the truncation of a file is pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Patience {
     /// It runs.
@@ -279,9 +280,9 @@ pub(crate) fn truncated_by(message: u16, body: &[u8]) -> Option<InodeId> {
     }
 }
 
-/// Adds the truncated chunk files to the reply of the request that has truncated a file. The handler
-/// cannot do this, because storage truncates them later. If `item` belongs to another truncation,
-/// returns the reply unchanged.
+/// Adds the truncated chunk files to the reply of the request that has truncated a file. The
+/// handler cannot do this, because storage truncates them later. If `item` belongs to another
+/// truncation, returns the reply unchanged.
 pub(crate) fn stamp(header: &Header, item: &TruncationRecord, reply: &[u8]) -> Result<Vec<u8>> {
     let of = |it: &TruncatedChunkFile| TruncatedChunk {
         key: it.key,

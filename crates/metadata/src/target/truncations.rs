@@ -41,8 +41,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Replies to a request that was committed. If the request has truncated a file, the reply waits
-    /// until storage has truncated the chunk files, and names them.
+    /// Replies to a request that was committed. If the request has truncated a file, the reply
+    /// waits until storage has truncated the chunk files, and names them.
     pub(crate) fn reply_committed(
         &mut self,
         body: &[u8],

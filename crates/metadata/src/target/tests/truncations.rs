@@ -184,7 +184,7 @@ fn a_new_truncation_replaces_a_refused_one() {
     let (call, _) = story.calls.remove(0);
     story.happens(Event::Answer { call, result: Err(ErrorCode::Corrupt.into()) });
     assert!(story.set().is_err());
-    // The new size is larger, and bytes before it were to be truncated.
+    // The new size is larger, but storage must still remove the bytes before it.
     let to_seven = md::SetAttributes { size: Some(7), ..truncate(inode) };
     story.send(1, 1, (0, 4), &to_seven);
     story.wait(RETRY_PAUSE);
