@@ -26,6 +26,12 @@ pub const CLOSES_PER_BATCH: usize = 256;
 pub const CLOSE_BYTES: usize = 256 << 10;
 /// Maximum number of files whose size the target recovers at the same time.
 pub const SIZE_RECOVERIES_AT_ONCE: usize = 16;
+/// Time after which the target syncs the chunk files of a truncation that is not durable yet. The
+/// time is longer than the interval of storage's cleaner, so the syncs normally cost no I/O.
+pub const SETTLE_AFTER: Duration = Duration::from_secs(40);
+/// Maximum number of truncations that the target settles at the same time, apart from those for
+/// which a size recovery waits.
+pub const SETTLES_AT_ONCE: usize = 64;
 /// First pause of the exponential back-off of an operation that found a participant busy.
 pub const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// Maximum pause of the exponential back-off of an operation that found a participant busy.
@@ -165,6 +171,8 @@ pub struct Limits {
     pub lock_waits: usize,
     /// Number of pairs that a scan reads from the store at once.
     pub scan_page: usize,
+    /// [`SETTLE_AFTER`].
+    pub settle_after: Duration,
 }
 
 impl Default for Limits {
@@ -183,6 +191,7 @@ impl Default for Limits {
             file_locks: MAX_FILE_LOCKS,
             lock_waits: MAX_LOCK_WAITS,
             scan_page: 256,
+            settle_after: SETTLE_AFTER,
         }
     }
 }

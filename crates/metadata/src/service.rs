@@ -337,6 +337,7 @@ async fn send(router: &Router, call: &OutgoingCall) -> Result<Vec<u8>> {
         md::Decide::ID => send_as::<md::Decide>(router, call).await,
         md::AskDecision::ID => send_as::<md::AskDecision>(router, call).await,
         st::TruncateChunk::ID => send_as::<st::TruncateChunk>(router, call).await,
+        st::SyncChunk::ID => send_as::<st::SyncChunk>(router, call).await,
         st::StatChunk::ID => send_as::<st::StatChunk>(router, call).await,
         st::RemoveChunks::ID => send_as::<st::RemoveChunks>(router, call).await,
         other => {

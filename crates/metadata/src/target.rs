@@ -10,8 +10,8 @@
 //!   that request.
 //! - No log record is longer than its reader accepts: see [`Limits::operation_bytes`].
 //! - Some messages make another process depend on a change: a prepared transaction, a commit, a
-//!   removal of chunk files, a reply about which inodes exist. The target sends such a message only
-//!   after the log record of that change is synced.
+//!   removal or truncation of chunk files, a reply about which inodes exist. The target sends such
+//!   a message only after the log record of that change is synced.
 //! - After an error of the engine, [`MetadataTarget::handle`] fails, and the caller must not use
 //!   the target again.
 //!
@@ -50,6 +50,7 @@ use skep_types::{ClusterMap, InodeId, MapVersion, NodeId, Result, SessionId, Tim
 use skep_wire::file_locks::HeldLock;
 use std::sync::Arc;
 use std::time::Duration;
+use truncations::HeldReplies;
 
 /// A metadata target: its whole state, and the batch that is running.
 pub struct MetadataTarget<E> {
@@ -64,6 +65,7 @@ pub struct MetadataTarget<E> {
     checkpoints: CheckpointTrigger,
     /// Newest cluster map because of which the target ended sessions of a removed client.
     fence: MapVersion,
+    held_replies: HeldReplies,
 }
 
 impl<E> std::fmt::Debug for MetadataTarget<E> {

@@ -8,7 +8,7 @@ use crate::storage::StorageProcess;
 use crate::world::World;
 use skep_format::metadata::{
     DentryRecord, FileLocksRecord, InodeRecord, Key, LockOwner, LockedRange, OpenCounts,
-    directory_of_dentry, inline_of, inode_of, last_u64, lock_owner_of, removal,
+    directory_of_dentry, inline_of, inode_of, last_u64, lock_owner_of, removal, truncation_of,
 };
 use skep_metadata::target::SyncPolicy;
 use skep_types::codec::Codec;
@@ -30,6 +30,8 @@ pub(crate) struct StoredState {
     slots: BTreeSet<SessionId>,
     xattrs: BTreeMap<InodeId, BTreeMap<Vec<u8>, Vec<u8>>>,
     inline: BTreeMap<InodeId, Vec<u8>>,
+    /// Truncations that are not durable at storage, with their target.
+    truncations: BTreeMap<InodeId, usize>,
     /// Unfinished work: prepared transactions, decisions, removals, and sizes to recover.
     unfinished: Vec<String>,
 }
@@ -99,6 +101,9 @@ impl StoredState {
             (Key::removals(), "removal"),
             (Key::size_recoveries(), "size recovery"),
         ];
+        if let Some(inode) = truncation_of(key) {
+            self.truncations.insert(inode, target);
+        }
         let id = last_u64(key).unwrap_or_default();
         let session = |key: &[u8]| key.get(..10).and_then(last_u64).map(SessionId::new);
         if let Some((_, what)) = unfinished.iter().find(|(prefix, _)| key.starts_with(prefix)) {
@@ -207,6 +212,17 @@ impl StoredState {
     ) -> Result<(), String> {
         if !self.unfinished.is_empty() {
             return Err(format!("unfinished work: {:?}", self.unfinished));
+        }
+        let is_written =
+            |inode: &InodeId| self.opens.get(inode).is_some_and(|opens| opens.writers > 0);
+        // A truncation that a power loss of storage has undone waits for the writers.
+        if let Some((inode, target)) = self.truncations.iter().find(|(it, _)| !is_written(it)) {
+            return Err(format!("unfinished work: truncation of {inode} on target {target}"));
+        }
+        for (index, storage) in storages.iter().enumerate() {
+            if let Some(key) = storage.old_tails.keys().find(|it| !is_written(&it.inode)) {
+                return Err(format!("storage {index}: chunk file {key} has truncated bytes again"));
+            }
         }
         if let Some(session) = self.sessions.iter().find(|it| !alive.contains(it)) {
             return Err(format!("session {session} of a dead client is left"));

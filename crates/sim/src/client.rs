@@ -429,6 +429,7 @@ impl World {
             Ok(_) => format!("client {client}.{task} is done"),
             Err(error) => format!("client {client}.{task} is refused: {error}"),
         });
+        self.check_acknowledged(client, task, result);
         self.end_operation(client, task, result.as_ref().ok().map(Vec::as_slice));
     }
 

@@ -38,6 +38,12 @@ pub enum PlantedBug {
     ForgetSlots,
     /// Storage targets ignore requests to remove chunk files.
     IgnoreRemovals,
+    /// A metadata target sends truncations of chunk files before it has synced their log record.
+    TruncateTooSoon,
+    /// A starting target forgets the truncations that are not finished.
+    ForgetTruncations,
+    /// Storage targets keep their incarnation when they lose power.
+    KeepIncarnation,
 }
 
 /// All values that a seed determines before the run begins.
@@ -112,6 +118,7 @@ impl Knobs {
                 checkpoint_log_bytes: random.within(500, 20_000),
                 spread_subdirectories: random.within(0, 3) as u32,
                 scan_page: random.within(1, 4) as usize,
+                settle_after: random.micros(100_000, 1_500_000),
                 ..Limits::default()
             },
             inline_bytes: if random.percent(60) { random.within(1, 2) * 4096 } else { 0 },

@@ -23,6 +23,7 @@ mod run;
 mod storage;
 mod target;
 mod trace;
+mod truncations;
 mod waits;
 mod windows;
 mod witness;

@@ -79,8 +79,14 @@ impl World {
         let plant = self.knobs.plant;
         let process = &mut self.targets[index];
         let Some((mut engine, mut records)) = process.stopped.take() else { return };
-        if plant == Some(PlantedBug::ForgetSlots) {
-            forget_slots(&mut engine, &mut records);
+        match plant {
+            Some(PlantedBug::ForgetSlots) => {
+                forget(&Key::slots_of(SessionId::default())[..2], &mut engine, &mut records);
+            }
+            Some(PlantedBug::ForgetTruncations) => {
+                forget(&Key::truncations(), &mut engine, &mut records);
+            }
+            _ => {}
         }
         match MetadataTarget::open(engine, records, start) {
             Ok(target) => {
@@ -221,6 +227,7 @@ impl World {
                     return self.fail(format!("target {index}, record {lsn}: {error}"));
                 }
                 process.unsynced.push((lsn, self.now));
+                self.note_truncations(index, &payload);
                 let (storages, targets) = (&self.storages, self.targets.len());
                 let size = |record: &_| Self::chunk_size(storages, targets, record);
                 let result = self.witness.check_record(index, lsn, &payload, &size);
@@ -344,17 +351,16 @@ fn applied(engine: &MemoryEngine) -> Option<Lsn> {
     value.and_then(|it| Lsn::from_bytes(&it).ok())
 }
 
-/// Implements a planted bug: a starting target loses the stored replies of requests.
-fn forget_slots(engine: &mut MemoryEngine, records: &mut [(Lsn, Vec<u8>)]) {
-    let prefix = Key::slots_of(SessionId::default())[..2].to_vec();
-    let slots = engine.scan(&prefix, &[], usize::MAX).unwrap_or_default();
-    let removals = slots.into_iter().map(|(key, _)| (key, None)).collect();
+/// Implements a planted bug: a starting target loses the records of a kind.
+fn forget(prefix: &[u8], engine: &mut MemoryEngine, records: &mut [(Lsn, Vec<u8>)]) {
+    let found = engine.scan(prefix, &[], usize::MAX).unwrap_or_default();
+    let removals = found.into_iter().map(|(key, _)| (key, None)).collect();
     let applied = applied(engine).unwrap_or_default();
     // An engine in memory cannot fail.
     let _ = engine.apply(&removals, applied);
     for (_, payload) in records {
         if let Ok(mut batch) = Batch::from_bytes(payload) {
-            batch.mutations.retain(|it| !it.key.0.starts_with(&prefix));
+            batch.mutations.retain(|it| !it.key.0.starts_with(prefix));
             *payload = batch.to_bytes();
         }
     }

@@ -34,7 +34,7 @@ use crate::windows::Window;
 use skep_format::metadata::{Batch, DentryRecord, InodeRecord, LockOwner, SlotRecord};
 use skep_types::codec::Codec;
 use skep_types::{ClusterMap, Error, ErrorCode, InodeId, Lsn, SessionId};
-use skep_wire::metadata::{EntryReply, Step};
+use skep_wire::metadata::{self as md, EntryReply, Step};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -67,8 +67,8 @@ enum Effect {
     Size(InodeId, u64),
     /// A session has ended, so the locks of this owner are released.
     Unlocked(LockOwner),
-    /// The target has finished a truncation after the death of the client that requested it.
-    Truncated(InodeId, u64),
+    /// The target truncates chunk files again, because storage has lost a truncation.
+    Repeated(InodeId),
 }
 
 struct HistoryEntry {
@@ -193,7 +193,8 @@ impl Witness {
         if let Some(id) = instance {
             let Some(instance) = self.instances.get_mut(&id) else { return Ok(()) };
             instance.answered = true;
-            match (result, &instance.committed) {
+            let result = result.as_ref().map(|reply| as_logged(op, reply));
+            match (&result, &instance.committed) {
                 (Ok(reply), Some((_, _, committed))) if reply == committed => return Ok(()),
                 // The reply was in flight when a power loss reverted the record.
                 (Ok(reply), _) if !instance.is_durable && instance.lost.contains(reply) => {
@@ -377,12 +378,11 @@ impl Witness {
             Effect::Client(id, _) => self.arrivals.get(id).copied(),
             _ => None,
         });
-        pending.extend(self.truncations(changes));
+        pending.extend(self.repeated_truncations(changes));
         let effects = self.order(&pending, changes).or_else(|problem| {
             // The size that a target recovers after the death of a writer may precede a request in
             // the same batch, whose reply then contains the recovered size.
             pending.extend(self.recovered_sizes(changes, chunk_size)?);
-            pending.extend(self.truncations_of_removed(changes));
             self.order(&pending, changes).map_err(|_| problem)
         })?;
         let mut entry = HistoryEntry { target, lsn, effects: Vec::new() };
@@ -444,13 +444,8 @@ impl Witness {
                 return None;
             }
             let mut rest = left.clone();
-            let steps = match rest.remove(index) {
-                Effect::Truncated(inode, size) => {
-                    self.unfinished_truncations(inode, size).collect()
-                }
-                step => vec![step],
-            };
-            for mut step in steps {
+            let mut step = rest.remove(index);
+            {
                 let mut next = model.clone();
                 if let Effect::Client(id, reply) = &step {
                     let Some(instance) = self.instances.get(id) else { continue };
@@ -524,11 +519,10 @@ impl Witness {
         self.may_have_no_effect(op) && !changes.dentries.iter().any(is_it) && may_be()
     }
 
-    /// Returns the truncations that a batch finishes without a request of a client. For these
-    /// files, the truncation count is one higher than the requests in the batch explain, and a
-    /// client that requested a truncation has received no answer.
-    fn truncations(&self, changes: &Changes) -> Vec<Effect> {
-        let mut truncations = Vec::new();
+    /// Returns the truncations that a batch repeats without a request of a client. For these files,
+    /// the truncation count is one higher than the requests in the batch explain.
+    fn repeated_truncations(&self, changes: &Changes) -> Vec<Effect> {
+        let mut repeated = Vec::new();
         for (inode, record) in &changes.inodes {
             let (Some(record), Some(known)) = (record, self.model.inodes.get(inode)) else {
                 continue;
@@ -540,33 +534,12 @@ impl Witness {
                     .is_some_and(|(truncated, _)| truncated == *inode)
             };
             let by_requests = changes.slots.iter().filter(truncates_it).count() as u64;
-            let attributes = &record.attributes;
-            if attributes.truncate_generation == known.truncate_generation + by_requests + 1 {
-                // Requests in the same batch may have truncated the file further.
-                let most = if by_requests == 0 { attributes.size } else { u64::MAX };
-                truncations.push(Effect::Truncated(*inode, most));
+            let generation = record.attributes.truncate_generation;
+            if generation == known.truncate_generation + by_requests + 1 {
+                repeated.push(Effect::Repeated(*inode));
             }
         }
-        truncations
-    }
-
-    /// Returns truncations like `truncations`, for files that the batch removes. Such a batch
-    /// contains no size of the file.
-    fn truncations_of_removed(&self, changes: &Changes) -> Vec<Effect> {
-        let removed = changes.inodes.iter().filter(|(_, record)| record.is_none());
-        let truncated = removed
-            .filter(|(inode, _)| self.unfinished_truncations(**inode, u64::MAX).next().is_some());
-        truncated.map(|(inode, _)| Effect::Truncated(*inode, u64::MAX)).collect()
-    }
-
-    /// Returns the truncations of a file to at most `most` bytes that are requested but not
-    /// committed.
-    fn unfinished_truncations(&self, inode: InodeId, most: u64) -> impl Iterator<Item = Effect> {
-        let open = self.instances.values().filter(|it| it.committed.is_none());
-        let wanted = open.filter_map(|it| it.op.truncations());
-        wanted
-            .filter(move |(truncated, to)| *truncated == inode && *to <= most)
-            .map(|(inode, to)| Effect::Truncated(inode, to))
+        repeated
     }
 
     /// Returns the effects of a batch that no client has requested.
@@ -676,6 +649,20 @@ impl Witness {
     }
 }
 
+/// Returns a reply as the record of its slot has it: without the truncated chunk files, which the
+/// target adds when storage has truncated them.
+fn as_logged(op: &Op, reply: &[u8]) -> Vec<u8> {
+    let truncated = Vec::new();
+    let logged = match op {
+        Op::Open(_) => md::OpenReply::from_bytes(reply)
+            .map(|reply| md::OpenReply { truncated, ..reply }.to_bytes()),
+        Op::SetAttributes(_) => md::SetAttributesReply::from_bytes(reply)
+            .map(|reply| md::SetAttributesReply { truncated, ..reply }.to_bytes()),
+        _ => return reply.to_vec(),
+    };
+    logged.unwrap_or_default()
+}
+
 /// Applies an effect that no client has requested.
 fn apply_own_effect(model: &mut Model, effect: &Effect) {
     match effect {
@@ -686,7 +673,11 @@ fn apply_own_effect(model: &mut Model, effect: &Effect) {
                 inode.locks.remove(&(owner.session, owner.kind, owner.owner));
             }
         }
-        Effect::Truncated(inode, size) => model.truncate(*inode, *size),
+        Effect::Repeated(inode) => {
+            if let Some(inode) = model.inodes.get_mut(inode) {
+                inode.truncate_generation += 1;
+            }
+        }
         Effect::Size(inode, size) => {
             if let Some(inode) = model.inodes.get_mut(inode) {
                 inode.size = inode.size.max(*size);

@@ -8,6 +8,7 @@ use crate::random::Random;
 use crate::storage::StorageProcess;
 use crate::target::TargetProcess;
 use crate::trace::Trace;
+use crate::truncations::LoggedTruncations;
 use crate::witness::Witness;
 use skep_types::map::{
     Capacity, CapacityPool, Consistency, Policy, Reachability, ShardRange, UserPatterns,
@@ -133,6 +134,7 @@ pub(crate) struct World {
     pub(crate) unsure: BTreeSet<InodeId>,
     pub(crate) violation: Option<String>,
     pub(crate) faults: u64,
+    pub(crate) truncations: LoggedTruncations,
 }
 
 /// Unix time in seconds at which a run begins.
@@ -162,6 +164,7 @@ impl World {
             unsure: BTreeSet::new(),
             violation: None,
             faults: 0,
+            truncations: LoggedTruncations::new(),
             knobs,
         };
         for target in 0..world.targets.len() {
@@ -400,6 +403,7 @@ impl World {
                 if was_late && self.network.is_superseded(number) {
                     return;
                 }
+                self.check_truncation(caller, storage, &header, &body);
                 let result = self.storages[storage].serve(&header, &body, self.knobs.plant);
                 if result.is_ok() {
                     self.check_fence(caller, storage, &header);

@@ -41,6 +41,7 @@ use self::dirty_log::DirtyLog;
 use self::dirty_regions::DirtyRegions;
 use self::names::Names;
 use self::open_files::OpenFiles;
+use self::truncate::Generations;
 use crate::limits::MAX_OPEN_FILES;
 use skep_env::local::Notify;
 use skep_format::chunk::{DirtyLogHeader, DirtyRegion, HostMark, TargetState};
@@ -79,6 +80,7 @@ pub struct ChunkStore {
     suspects: RefCell<HashSet<DirtyRegion>>,
     dirty: DirtyRegions,
     space: SpaceGauge,
+    generations: RefCell<Generations>,
     /// Time until which writes go to the kernel's workers, because the disk is slow and a write to
     /// the page cache could block the thread.
     disk_is_slow_until: Cell<Duration>,
@@ -153,6 +155,7 @@ impl ChunkStore {
             dirty: DirtyRegions::new(&suspects),
             suspects: RefCell::new(suspects.into_iter().collect()),
             space: SpaceGauge::new(directory)?,
+            generations: RefCell::default(),
             disk_is_slow_until: Cell::new(Duration::ZERO),
             failure: RefCell::default(),
             cleaning_wanted: Notify::default(),

@@ -76,3 +76,8 @@ pub(crate) const ABANDONED_AFTER: Duration = Duration::from_secs(30);
 /// Time for which a target's thread polls for the next request of an active connection before it
 /// sleeps. The value was measured in docs/design/0001-threads-and-store.md.
 pub(crate) const SPIN: Duration = Duration::from_micros(50);
+
+/// Number of truncated chunk files whose truncate generation a target remembers. A late copy of a
+/// truncation is executed if more chunk files than that were truncated since; each takes about 60
+/// bytes of memory.
+pub(crate) const MAX_GENERATIONS: usize = 1 << 16;

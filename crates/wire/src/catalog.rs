@@ -98,7 +98,7 @@ catalog! {
     // Metadata: the namespace.
     40 "metadata" reads md::Lookup => md::EntryReply;
     41 "metadata" reads md::GetAttributes => md::AttributesReply;
-    42 "metadata" modifies md::SetAttributes => md::AttributesReply;
+    42 "metadata" modifies md::SetAttributes => md::SetAttributesReply;
     43 "metadata" modifies md::Create => md::OpenReply;
     44 "metadata" modifies md::Open => md::OpenReply;
     45 "metadata" modifies md::Close => md::AttributesReply;
@@ -147,7 +147,7 @@ catalog! {
     96 "storage" reads st::WriteChunk => st::WriteChunkReply;
     97 "storage" reads st::ReadChunk => st::ReadChunkReply;
     98 "storage" reads st::SyncChunk => st::SyncChunkReply;
-    99 "storage" reads st::TruncateChunk => mg::EmptyReply;
+    99 "storage" reads st::TruncateChunk => st::TruncateChunkReply;
     100 "storage" reads st::StatChunk => st::ChunkStat;
     101 "storage" reads st::RemoveChunks => mg::EmptyReply;
     102 "storage" reads st::ListChunks => st::ChunkList;

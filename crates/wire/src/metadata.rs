@@ -13,7 +13,8 @@ mod transactions;
 
 pub use attributes::{
     AttributesReply, EntryInfo, GetAttributes, GetEntryInfo, GetXattr, ListXattrs, RemoveXattr,
-    SetAttributes, SetPattern, SetTime, SetXattr, XattrMode, XattrNames,
+    SetAttributes, SetAttributesReply, SetPattern, SetTime, SetXattr, TruncatedChunk, XattrMode,
+    XattrNames,
 };
 pub use files::{
     Close, CloseMany, ClosedFile, Create, CreateUnnamed, Open, OpenMode, OpenReply, ReportWritten,

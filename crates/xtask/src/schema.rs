@@ -90,6 +90,7 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<ServerRegistration>(),
     record::<TargetClaim>(),
     record::<md::SetTime>(),
+    record::<md::TruncatedChunk>(),
     record::<md::NewInode>(),
     record::<md::WrittenExtent>(),
     record::<md::ClosedFile>(),

@@ -134,6 +134,7 @@ impl Opens for Client {
             client.report_written(&state, how).await?;
             let opened = client.send_open(inode, mode, truncate, how).await?;
             truncating.done(&opened.attributes, skep_env::now());
+            state.chunks_truncated(&opened.truncated);
             Ok(opened)
         };
         let orphan = {
@@ -205,11 +206,12 @@ impl Client {
         mode: OpenMode,
         before: Position,
     ) -> Result<OpenedFile> {
-        let OpenReply { attributes, pattern, is_shared, .. } = opened;
+        let OpenReply { attributes, pattern, is_shared, truncated, .. } = opened;
         let pattern = checked(attributes.inode, pattern)?;
         let mount = self.mount();
         let inode = mount.inodes.open(attributes.inode);
         inode.observe(&attributes, skep_env::now());
+        inode.chunks_truncated(&truncated);
         // Other clients may have opened the file while the reply was in flight. A notification that
         // arrives from now on finds the inode in the table.
         if is_shared || mount.notifications.has_come_since(before, attributes.inode) {

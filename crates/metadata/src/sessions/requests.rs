@@ -162,7 +162,7 @@ impl<E: Engine> MetadataTarget<E> {
         body: Vec<u8>,
     ) -> Result<()> {
         let modifies = catalog::message(header.message).is_some_and(|line| line.modifies);
-        if modifies && self.ran_before(connection, &header)? {
+        if modifies && self.ran_before(connection, &header, &body)? {
             return Ok(());
         }
         if header.message == OpenSession::ID && self.has_ended(header.session)? {
@@ -189,7 +189,12 @@ impl<E: Engine> MetadataTarget<E> {
 
     /// Replies to a repetition of the slot's last request, and refuses older requests. Returns
     /// `false` if the request is new.
-    fn ran_before(&mut self, connection: ConnectionId, header: &Header) -> Result<bool> {
+    fn ran_before(
+        &mut self,
+        connection: ConnectionId,
+        header: &Header,
+        body: &[u8],
+    ) -> Result<bool> {
         let slot = (header.session, header.slot);
         let mut newest = 0;
         if let Some(record) = self.slot_record(slot)? {
@@ -197,7 +202,7 @@ impl<E: Engine> MetadataTarget<E> {
                 // The request has run before, and its reply was lost.
                 let after = header.is_durable().then_some(record.lsn);
                 let (request, result) = (header.clone(), Ok(record.reply.0));
-                self.queue_reply(PendingReply { connection, request, result }, after);
+                self.reply_committed(body, PendingReply { connection, request, result }, after)?;
                 return Ok(true);
             }
             newest = record.sequence;

@@ -4,7 +4,7 @@
 use super::calls::CallPurpose;
 use super::gates::PendingReply;
 use super::transactions::transaction_in;
-use crate::background::{self, BackgroundCall};
+use crate::background;
 use crate::engine::Engine;
 use crate::handlers;
 use crate::limits::{FIRST_PAUSE, LONGEST_PAUSE};
@@ -78,13 +78,6 @@ impl<E: Engine> MetadataTarget<E> {
             Err(Stop::AwaitsReplies) => {
                 for (index, call) in outgoing {
                     self.call(call, CallPurpose::Operation { id: op.id, index });
-                }
-                self.operations.park(op);
-            }
-            Err(Stop::Truncating(calls)) => {
-                for call in calls {
-                    let purpose = BackgroundCall::Truncate(op.truncation.unwrap_or_default());
-                    self.call(call, CallPurpose::Background(purpose));
                 }
                 self.operations.park(op);
             }
@@ -164,7 +157,6 @@ impl<E: Engine> MetadataTarget<E> {
             return Err(error.within("metadata target"));
         }
         self.abandon(&mut op);
-        self.leave_truncation(&op);
         if let Source::Peer { connection, header } = op.source {
             let slot = (header.session, header.slot);
             self.sessions.clear_running(slot, op.id);
@@ -194,9 +186,7 @@ impl<E: Engine> MetadataTarget<E> {
         // walks the directory tree with this change, and other groups rely on the result.
         self.give_back_rename_lock(&mut op, Some(lsn));
         self.release(Owner::Operation(op.id));
-        if let Some(inode) = op.truncation {
-            self.end_truncation(inode);
-        }
+        self.end_truncations()?;
         match op.source {
             Source::Internal(work) => self.after_internal(work, lsn)?,
             Source::Peer { connection, header } => {
@@ -211,10 +201,12 @@ impl<E: Engine> MetadataTarget<E> {
                 let after = self.after_request(&header, &op.body, &reply);
                 for (connection, request) in op.repetitions {
                     let result = Ok(reply.clone());
-                    self.queue_reply(PendingReply { connection, request, result }, after);
+                    let reply = PendingReply { connection, request, result };
+                    self.reply_committed(&op.body, reply, after)?;
                 }
                 let (request, result) = (header, Ok(reply));
-                self.queue_reply(PendingReply { connection, request, result }, after);
+                let reply = PendingReply { connection, request, result };
+                self.reply_committed(&op.body, reply, after)?;
             }
         }
         Ok(())
@@ -258,6 +250,7 @@ impl<E: Engine> MetadataTarget<E> {
             self.background.on_write(&key, value.is_some());
             self.shared.file_locks.on_write(&key, value.as_deref())?;
             self.shared.sharing.on_write(&key, value.is_some());
+            self.on_truncation_written(&key, value.as_deref())?;
             self.table.write(key, value);
         }
         Ok(self.gates.next_lsn())
@@ -277,12 +270,11 @@ impl<E: Engine> MetadataTarget<E> {
     /// Updates the sessions after a request was committed. Returns the record that must be synced
     /// before the reply is sent; `None` means that the reply need not wait.
     fn after_request(&mut self, header: &Header, body: &[u8], reply: &[u8]) -> Option<Lsn> {
-        let lsn = self.gates.next_lsn();
         let slot = (header.session, header.slot);
         if catalog::message(header.message).is_some_and(|message| message.modifies) {
             self.sessions.clear_running_slot(slot);
         }
-        let mut is_durable = header.is_durable() || self.gates.syncs_each_reply();
+        let mut is_durable = header.is_durable();
         match header.message {
             OpenSession::ID => {
                 self.sessions.opened(header.session, body, reply, self.shared.now);
@@ -291,8 +283,6 @@ impl<E: Engine> MetadataTarget<E> {
             SyncAll::ID | WhichExist::ID | SyncInline::ID => is_durable = true,
             _ => {}
         }
-        // If the batch has no changes, the reply depends only on earlier records.
-        let newest = if self.table.has_batch() { lsn } else { self.last_logged() };
-        is_durable.then_some(newest)
+        is_durable.then(|| self.newest_record())
     }
 }

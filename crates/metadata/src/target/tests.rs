@@ -7,6 +7,7 @@ mod closes;
 mod file_locks;
 mod free_space;
 mod full;
+mod group_commit;
 mod inline;
 mod many;
 mod patterns;
@@ -24,8 +25,8 @@ use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
 use skep_types::codec::Codec;
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability, ShardRange};
 use skep_types::{
-    ClusterId, Epoch, Error, ErrorCode, FileKind, Group, GroupId, GroupMember, Lsn, MemberState,
-    ShardId, Target, TargetId, TargetKind,
+    ClusterId, Epoch, Error, ErrorCode, FileKind, Group, GroupId, GroupMember, HostIncarnation,
+    Lsn, MemberState, ShardId, Target, TargetId, TargetKind,
 };
 use skep_wire::Request;
 use skep_wire::file_locks::SetLock;
@@ -247,4 +248,9 @@ fn truncate(inode: InodeId) -> md::SetAttributes {
 
 fn stat(size: u64) -> st::ChunkStat {
     st::ChunkStat { exists: true, size, allocated: size, modified: Timestamp::default() }
+}
+
+/// Returns the reply of a storage host of an incarnation that has truncated a chunk file.
+fn truncated(incarnation: u64) -> st::TruncateChunkReply {
+    st::TruncateChunkReply { incarnation: HostIncarnation::new(incarnation) }
 }

@@ -161,9 +161,10 @@ impl<'a, E: Engine> Context<'a, E> {
     // ---- inodes
 
     /// Returns the inode; `None` means that it does not exist. Returns [`Stop::Held`] while an
-    /// undecided transaction holds the inode.
+    /// undecided transaction holds the inode, or while the operation must wait for a truncation.
     pub(crate) fn find_inode(&self, inode: InodeId) -> Result<Option<InodeRecord>, Stop> {
         self.check_free(Resource::Inode(inode))?;
+        self.check_truncation(inode)?;
         Ok(self.get(&Key::Inode(inode))?)
     }
 

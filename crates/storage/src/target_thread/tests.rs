@@ -150,7 +150,7 @@ fn every_request_is_answered_over_a_connection() {
         }
         assert!(read(&connection, key(1), 200_000).await.unwrap() == bytes);
         connection.call(&messages::SyncChunk { key: key(1) }, &options).await.unwrap();
-        let cut = messages::TruncateChunk { key: key(1), size: 10 };
+        let cut = messages::TruncateChunk { key: key(1), size: 10, generation: 1 };
         connection.call(&cut, &options).await.unwrap();
         let stat = messages::StatChunk { key: key(1) };
         let (stat, _) = connection.call(&stat, &options).await.unwrap();

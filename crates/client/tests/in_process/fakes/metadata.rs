@@ -13,7 +13,8 @@ use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     AttributesReply, Close, CloseMany, CloseSession, Create, EntryReply, Exchange, GetAttributes,
     KeepAlive, KeepAliveReply, Lookup, MakeDirectory, Open, OpenMode, OpenReply, OpenSession,
-    OpenSessionReply, ReportWritten, SetAttributes, SetPattern, SyncAll, Unlink, WrittenExtent,
+    OpenSessionReply, ReportWritten, SetAttributes, SetAttributesReply, SetPattern, SyncAll,
+    TruncatedChunk, Unlink, WrittenExtent,
 };
 use std::collections::HashMap;
 
@@ -45,6 +46,8 @@ pub(crate) struct FakeMetadata {
     pub(crate) generation: u32,
     /// The inode of the next new directory, if it belongs to another shard.
     pub(crate) directory_elsewhere: Option<InodeId>,
+    /// The chunk files that truncations name as truncated.
+    pub(crate) truncated: Vec<TruncatedChunk>,
 }
 
 fn code<T>(code: ErrorCode) -> Result<T> {
@@ -77,6 +80,7 @@ impl FakeMetadata {
             asked_durably: Vec::new(),
             generation: 1,
             directory_elsewhere: None,
+            truncated: Vec::new(),
         };
         new.add(FileKind::Directory);
         new
@@ -252,7 +256,8 @@ impl FakeMetadata {
             *inode.opens.entry(session).or_default() += 1;
         }
         let attributes = inode.attributes.clone();
-        Ok(OpenReply { created, attributes, pattern: Some(pattern), is_shared: false })
+        let truncated = Vec::new();
+        Ok(OpenReply { created, attributes, pattern: Some(pattern), is_shared: false, truncated })
     }
 
     fn open(&mut self, session: SessionId, request: &Open) -> Result<OpenReply> {
@@ -265,7 +270,9 @@ impl FakeMetadata {
         }
         let attributes = inode.attributes.clone();
         let pattern = StripePattern { generation: self.generation, ..pattern() };
-        Ok(OpenReply { created: false, attributes, pattern: Some(pattern), is_shared: false })
+        let truncated = if request.truncate { self.truncated.clone() } else { Vec::new() };
+        let (created, is_shared) = (false, false);
+        Ok(OpenReply { created, attributes, pattern: Some(pattern), is_shared, truncated })
     }
 
     fn close(&mut self, session: SessionId, request: &Close) -> Result<AttributesReply> {
@@ -296,7 +303,8 @@ impl FakeMetadata {
 
     /// Changes attributes, but does not truncate chunk files: tests that need this do so
     /// themselves.
-    pub(crate) fn set_attributes(&mut self, request: &SetAttributes) -> Result<AttributesReply> {
+    pub(crate) fn set_attributes(&mut self, request: &SetAttributes) -> Result<SetAttributesReply> {
+        let truncated = request.size.map(|_| self.truncated.clone()).unwrap_or_default();
         let attributes = &mut self.inode(request.inode)?.attributes;
         if let Some(size) = request.size {
             attributes.is_sparse |= size > attributes.size;
@@ -307,6 +315,6 @@ impl FakeMetadata {
             attributes.permissions = permissions;
         }
         attributes.change_counter += 1;
-        Ok(AttributesReply { attributes: attributes.clone() })
+        Ok(SetAttributesReply { attributes: attributes.clone(), truncated })
     }
 }

@@ -9,11 +9,12 @@ fn an_operation_is_refused_if_its_session_ended_meanwhile() {
     let mut story = Story::begin();
     let inode = story.create(2, (0, 1));
     let open = md::Open { inode, open: md::OpenMode::Read, truncate: true, must_have_name: false };
+    story.send(6, 2, (0, 2), &truncate(inode));
     story.send(5, 1, (0, 1), &open);
-    story.learns_that_it_shares(2, inode);
     story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
-    story.answer::<st::TruncateChunk>(&skep_wire::management::EmptyReply {});
-    let (_, result) = story.replies.pop().expect("an answer");
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    let at = story.replies.iter().position(|(connection, _)| *connection == 5);
+    let (_, result) = story.replies.remove(at.expect("an answer"));
     assert_eq!(result.unwrap_err().code(), ErrorCode::StaleSession);
     let slots = story.target.table.scan(&Key::slots_of(SessionId::new(1)), &[], 9).unwrap();
     let opens = story.target.table.scan(&Key::opens_of(SessionId::new(1)), &[], 9).unwrap();

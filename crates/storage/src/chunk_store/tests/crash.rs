@@ -146,7 +146,7 @@ fn truncation_within_a_synced_region_is_recorded() {
         let store = open(&dir);
         write(&store, key(1), 0, &pattern(1, 100_000)).await.unwrap();
         store.clean().await.unwrap();
-        store.truncate(&key(1), 50_000).await.unwrap();
+        store.truncate(&key(1), 50_000, next_generation()).await.unwrap();
         assert_eq!(store.dirty_log.recorded().len(), 1);
         // Simulates that the page reached the device but the truncation did not.
         let path = store.names.path(&key(1));

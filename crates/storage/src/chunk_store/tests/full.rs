@@ -207,7 +207,7 @@ fn write_beyond_the_longest_file_is_refused_whole() {
             assert_eq!(error.code(), ErrorCode::FileTooLarge, "{error}");
             assert_eq!(store.stat(&key(1)).unwrap().size, data.len() as u64);
         }
-        store.truncate(&key(1), end + MIB).await.unwrap();
+        store.truncate(&key(1), end + MIB, next_generation()).await.unwrap();
         assert_eq!(store.stat(&key(1)).unwrap().size, data.len() as u64, "cuts, and no more");
         let error = store.reserve(&key(1), end + MIB..end + 2 * MIB).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::FileTooLarge, "{error}");

@@ -5,8 +5,8 @@ use super::{a_directory, a_file, a_name, attributes, time};
 use crate::vectors::{Example, example};
 use skep_types::codec::Bytes;
 use skep_types::{
-    Chooser, Component, ComponentRequest, FileKind, GroupId, NodeId, PatternOrigin, PatternRequest,
-    Redundancy, SessionId, StripePattern,
+    Chooser, ChunkFileKey, Component, ComponentRequest, FileKind, GroupId, HostIncarnation, NodeId,
+    PatternOrigin, PatternRequest, Redundancy, SessionId, StripePattern,
 };
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
@@ -14,7 +14,8 @@ use skep_wire::metadata::{
     CreateUnnamed, Decide, Decision, DecisionReply, EntryInfo, GetEntryInfo, KeepAlive,
     KeepAliveReply, ListSessions, NewInode, Open, OpenMode, OpenReply, OpenSession,
     OpenSessionReply, Prepare, PrepareReply, ReportWritten, SessionEntry, SessionList,
-    SetAttributes, SetPattern, SetTime, Step, SyncAll, TransactionId, WrittenExtent,
+    SetAttributes, SetAttributesReply, SetPattern, SetTime, Step, SyncAll, TransactionId,
+    TruncatedChunk, WrittenExtent,
 };
 
 /// Returns the pattern of a large file: first inline bytes, then a narrow stripe, and a wide stripe
@@ -74,6 +75,12 @@ fn sessions() -> Vec<Example> {
 fn files() -> Vec<Example> {
     let file = attributes(a_file(), FileKind::Regular);
     let reply = AttributesReply { attributes: file.clone() };
+    let truncated = TruncatedChunk {
+        key: ChunkFileKey { inode: a_file(), generation: 1, component: 0, index: 3 },
+        group: GroupId::new(5),
+        incarnation: HostIncarnation::new(0x1234_5678_9abc_def0),
+    };
+    let changed = SetAttributesReply { attributes: file.clone(), truncated: vec![truncated] };
     let everything = SetAttributes {
         inode: a_file(),
         permissions: Some(0o600),
@@ -123,10 +130,12 @@ fn files() -> Vec<Example> {
         attributes: file.clone(),
         pattern: Some(pattern()),
         is_shared: true,
+        truncated: vec![truncated],
     };
     let made_device = OpenReply {
         attributes: attributes(a_file(), FileKind::CharDevice),
         pattern: None,
+        truncated: Vec::new(),
         ..opened.clone()
     };
     let written = WrittenExtent {
@@ -151,7 +160,7 @@ fn files() -> Vec<Example> {
     let inherited =
         SetPattern { inode: a_directory(), pattern: Some(requested_pattern()), uid: 1000 };
     vec![
-        example(&everything, &reply).request(&nothing),
+        example(&everything, &changed).request(&nothing),
         example(&create, &opened).request(&device).reply::<Create>(&made_device),
         example(&unnamed, &OpenReply { pattern: None, ..opened.clone() }),
         example(&open, &OpenReply { created: false, ..opened }),
