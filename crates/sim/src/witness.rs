@@ -429,6 +429,12 @@ impl Witness {
             // the same batch, whose reply then contains the recovered size.
             pending.extend(self.recovered_sizes(changes, chunk_size)?);
             pending.extend(self.truncations_of_removed(changes));
+            // The clean-up of an ended session may precede a request in the same batch, which then
+            // gets a lock of that session.
+            pending.extend(
+                changes.closed.iter().map(|(session, inode)| Effect::Closed(*session, *inode)),
+            );
+            pending.extend(changes.freed_by_end.iter().map(|owner| Effect::Unlocked(*owner)));
             self.order(&pending, changes).map_err(|_| problem)
         })?;
         let mut entry = HistoryEntry { target, lsn, effects: Vec::new() };
