@@ -280,7 +280,7 @@ fn silent_client_is_removed_and_rejoins_with_a_new_id() {
 /// Before the fix, a metadata target that had lost contact with its clients had them removed,
 /// although management received their heartbeats.
 #[test]
-fn client_whose_heartbeats_arrive_stays_unless_evicted_by_hand() {
+fn a_client_in_contact_stays_unless_evicted_by_hand() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
         let _running = RunningManagement::start(&settings).await.unwrap();

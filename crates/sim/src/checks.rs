@@ -200,10 +200,10 @@ impl StoredState {
         }
     }
 
-    /// Verifies that nothing leaks: no work is left, and every remaining session belongs to a
-    /// session in `alive`. A slot belongs to such a session, or to one whose end is recorded. The open counts must be the sums over the sessions, and each chunk
-    /// file must have an inode. The records of ended transactions and sessions are not counted,
-    /// since targets keep them for ten minutes.
+    /// Verifies that nothing leaks: no work is left, and every remaining session is in `alive`. A
+    /// slot belongs to such a session, or to one whose end is recorded. The open counts must be the
+    /// sums over the sessions, and each chunk file must have an inode. The records of ended
+    /// transactions and sessions are not counted, since targets keep them for ten minutes.
     pub(crate) fn check_leaks(
         &self,
         alive: &BTreeSet<SessionId>,

@@ -459,8 +459,8 @@ impl World {
     }
 
     /// Continues an operation after its session was lost, like a real client
-    /// (`crates/client/src/session/request.rs`). A real client reopens the files of the session, but
-    /// the simulated one drops its handles. So it gives up a request that needs a handle.
+    /// (`crates/client/src/session/request.rs`). A real client reopens the files of the session,
+    /// but the simulated one drops its handles. So it gives up a request that needs a handle.
     fn restart_operation(
         &mut self,
         client: usize,

@@ -66,8 +66,8 @@ pub fn unread_bytes(client: u32, server: u32) -> u64 {
     run(client, server, "print(pending)")
 }
 
-/// Shuts down all connections of process `client` to process `server`. Whatever `server` sends on
-/// them from now on is lost. `server` still receives the bytes that were sent before.
+/// Shuts down all connections of process `client` to process `server`. Replies that `server` sends
+/// on them from now on are lost. `server` still receives the bytes that were sent before.
 ///
 /// # Panics
 /// Panics if there is no such connection.

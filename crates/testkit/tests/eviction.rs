@@ -178,8 +178,8 @@ fn unlink_without_a_reply(cluster: &Cluster, first: &Mounted, name: &str) -> Opt
     Some(unlinker)
 }
 
-/// Semantics 4.3: before the fix, the first mount repeated the unlink after its eviction and removed
-/// the lock file of the other host. Both programs got success.
+/// Semantics 4.3: before the fix, the first mount repeated the unlink after its eviction and
+/// removed the lock file of the other host. Both programs got success.
 #[test]
 fn unlink_with_a_lost_reply_spares_the_next_lock_file() {
     let mut cluster = Cluster::start(Shape::small());

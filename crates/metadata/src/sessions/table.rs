@@ -17,8 +17,8 @@
 //!              client      ended: the target logs the end, then closes files and releases
 //!                          locks in pieces (`background/session_end.rs`), and forgets it
 //! ```
-//! If more than a quarter of the clients are silent at once, their sessions do not expire: the target
-//! asks management to remove the clients whose heartbeats do not arrive there either.
+//! If more than a quarter of the clients are silent at once, their sessions do not expire: the
+//! target asks management to remove the clients whose heartbeats do not arrive there either.
 //!
 //! The target refuses requests of an expired session with `Evicted`, and asks management to remove
 //! the client. An expired session keeps its opens and locks until the session has ended.
@@ -43,7 +43,7 @@ pub(crate) struct Session {
     /// Whether the lease has run out. An expired session ends when a cluster map without its client
     /// arrives.
     is_expired: bool,
-    /// Lease by which the client renews. A longer lease in the cluster's settings applies at once;
+    /// Lease of the client. A longer lease in the cluster's settings applies at once;
     /// a shorter one applies as soon as the client has acknowledged it.
     pub(crate) lease: Duration,
 }
