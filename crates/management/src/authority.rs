@@ -158,6 +158,13 @@ impl Authority {
         self.soft_change(changed);
     }
 
+    /// Returns whether management has received a heartbeat of a node within a lease.
+    pub(crate) fn has_contact(&self, node: NodeId) -> bool {
+        let inner = self.inner.borrow();
+        let lease_ms = u64::from(inner.state.map().policy.lease_ms);
+        inner.soft.ms_since_contact(now_ms(), node).is_some_and(|silent| silent <= lease_ms)
+    }
+
     /// Removes a client from the cluster.
     pub(crate) fn remove_client(&self, node: NodeId) -> Result<()> {
         self.command(&Command::RemoveClient { node })?;

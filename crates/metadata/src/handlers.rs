@@ -126,6 +126,7 @@ pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
         | md::ListSessions::ID
         | fl::ListWaits::ID
         | md::CloseSession::ID
+        | md::AskOutcome::ID
         | sh::WaitNotifications::ID
         | sh::AcknowledgeNotifications::ID
         | md::CloseMany::ID

@@ -56,6 +56,10 @@ pub const FORGET_EVERY: Duration = Duration::from_secs(60);
 /// Maximum number of records of ended sessions or transactions that the search reads in one batch.
 /// A target may have hundreds of thousands of these records.
 pub const ENDS_PER_BATCH: usize = 1000;
+
+/// Keys after which a batch deletes no further old records. A session has a key for each slot that
+/// it used, at most [`MAX_SLOTS`].
+pub const KEYS_FORGOTTEN: usize = 10_000;
 /// Number of waiting operations at which the target refuses changes with `LimitReached`.
 pub const MAX_PARKED: usize = 100_000;
 /// Number of waiting operations, in addition to [`MAX_PARKED`], at which the target refuses other

@@ -249,7 +249,9 @@ impl Shell {
                     }
                 }
                 Action::Call { call, request } => self.start_call(call, request),
-                Action::Evict { client } => self.start_eviction(client),
+                Action::Evict { client, unless_heard } => {
+                    self.start_eviction(client, unless_heard);
+                }
                 Action::Checkpoint { lsn } => self.start_checkpoint(target.engine(), lsn)?,
             }
         }
@@ -280,13 +282,14 @@ impl Shell {
     }
 
     /// Asks management once to remove a client. If that fails, the target asks again.
-    fn start_eviction(self: &Rc<Self>, client: NodeId) {
+    fn start_eviction(self: &Rc<Self>, client: NodeId, unless_heard: bool) {
         if !self.evicting.borrow_mut().insert(client) {
             return;
         }
         let shell = Rc::clone(self);
         skep_env::spawn(async move {
-            let asked = shell.management.call_once(&Evict { client }, EVICTION_PATIENCE).await;
+            let request = Evict { client, unless_heard };
+            let asked = shell.management.call_once(&request, EVICTION_PATIENCE).await;
             if let Err(error) = asked {
                 tracing::warn!(
                     "cannot remove client {client} from the cluster map yet, so its locks and \

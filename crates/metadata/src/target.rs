@@ -187,9 +187,10 @@ impl<E: Engine> MetadataTarget<E> {
         self.background.add_ended_session(session);
     }
 
-    /// Asks management to remove a client from the cluster map.
-    pub(crate) fn evict(&mut self, client: NodeId) {
-        self.batch.actions.push(Action::Evict { client });
+    /// Asks management to remove a client from the cluster map. With `unless_heard`, management
+    /// keeps a client whose heartbeats arrive.
+    pub(crate) fn evict(&mut self, client: NodeId, unless_heard: bool) {
+        self.batch.actions.push(Action::Evict { client, unless_heard });
     }
 }
 

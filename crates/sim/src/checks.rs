@@ -28,6 +28,8 @@ pub(crate) struct StoredState {
     held: BTreeMap<LockOwner, Vec<LockedRange>>,
     sessions: BTreeSet<SessionId>,
     slots: BTreeSet<SessionId>,
+    /// Sessions whose end is still recorded.
+    ends: BTreeSet<SessionId>,
     xattrs: BTreeMap<InodeId, BTreeMap<Vec<u8>, Vec<u8>>>,
     inline: BTreeMap<InodeId, Vec<u8>>,
     /// Truncations that are not durable at storage, with their target.
@@ -111,6 +113,8 @@ impl StoredState {
             self.unfinished.push(format!("target {target}: {what} {id:X} {chunk}"));
         } else if key.starts_with(&Key::sessions()) {
             self.sessions.insert(SessionId::new(id));
+        } else if key.starts_with(&Key::session_ends()) {
+            self.ends.insert(SessionId::new(id));
         } else if key.starts_with(&Key::slots_of(SessionId::default())[..2]) {
             self.slots.extend(session(key));
         } else if let Some(owner) = lock_owner_of(key) {
@@ -201,10 +205,10 @@ impl StoredState {
         }
     }
 
-    /// Verifies that nothing leaks: no work is left, and every remaining session and slot belongs
-    /// to a session in `alive`. The open counts must be the sums over the sessions, and each chunk
-    /// file must have an inode. The records of ended transactions and sessions are not counted,
-    /// since targets keep them for ten minutes.
+    /// Verifies that nothing leaks: no work is left, and every remaining session is in `alive`. A
+    /// slot belongs to such a session, or to one whose end is recorded. The open counts must be the
+    /// sums over the sessions, and each chunk file must have an inode. The records of ended
+    /// transactions and sessions are not counted, since targets keep them for ten minutes.
     pub(crate) fn check_leaks(
         &self,
         alive: &BTreeSet<SessionId>,
@@ -227,7 +231,8 @@ impl StoredState {
         if let Some(session) = self.sessions.iter().find(|it| !alive.contains(it)) {
             return Err(format!("session {session} of a dead client is left"));
         }
-        if let Some(session) = self.slots.iter().find(|it| !alive.contains(it)) {
+        let is_kept = |it: &SessionId| alive.contains(it) || self.ends.contains(it);
+        if let Some(session) = self.slots.iter().find(|it| !is_kept(it)) {
             return Err(format!("slots of the ended session {session} are left"));
         }
         let mut opens: BTreeMap<InodeId, OpenCounts> = BTreeMap::new();

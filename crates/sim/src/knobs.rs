@@ -19,7 +19,8 @@ pub struct Faults {
     pub partitions: bool,
     /// Whether syncs and messages sometimes take long.
     pub slowness: bool,
-    /// Whether clients die and restart with new sessions.
+    /// Whether clients die and restart with new sessions, and whether an administrator evicts
+    /// running clients.
     pub client_deaths: bool,
     /// Whether storage targets stop for a while.
     pub storage_stops: bool,
@@ -44,6 +45,35 @@ pub enum PlantedBug {
     ForgetTruncations,
     /// Storage targets keep their incarnation when they lose power.
     KeepIncarnation,
+    /// A client that lost its session and a reply repeats the request without asking for the
+    /// outcome of the first attempt.
+    RepeatBlindly,
+    /// A starting target forgets which numbers it has given out.
+    ReuseNumbers,
+    /// A starting target forgets its epochs, so that it gives out versions again which a power loss
+    /// has reverted.
+    ForgetEpochs,
+}
+
+impl PlantedBug {
+    /// All bugs that can be planted.
+    pub const ALL: [Self; 10] = [
+        Self::LoseCommitNotices,
+        Self::SyncTooSoon,
+        Self::ForgetSlots,
+        Self::IgnoreRemovals,
+        Self::TruncateTooSoon,
+        Self::ForgetTruncations,
+        Self::KeepIncarnation,
+        Self::RepeatBlindly,
+        Self::ReuseNumbers,
+        Self::ForgetEpochs,
+    ];
+
+    /// Returns the bug with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|bug| format!("{bug:?}") == name)
+    }
 }
 
 /// All values that a seed determines before the run begins.

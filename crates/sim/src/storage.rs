@@ -183,8 +183,9 @@ impl World {
     pub(crate) fn find_orphans(&mut self, storage: usize) {
         self.after(Duration::from_millis(700), SimEvent::Clean { storage });
         let process = &self.storages[storage];
-        // With a planted bug, the search is disabled, since it could hide the effect of the bug.
-        if !process.is_running || process.unanswered_checks > 0 || self.knobs.plant.is_some() {
+        // With this planted bug, the search is disabled, since it would hide the effect of the bug.
+        let ignores_removals = self.knobs.plant == Some(PlantedBug::IgnoreRemovals);
+        if !process.is_running || process.unanswered_checks > 0 || ignores_removals {
             return;
         }
         let mut by_group: BTreeMap<_, Vec<ChunkFileKey>> = BTreeMap::new();

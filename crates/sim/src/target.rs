@@ -79,14 +79,15 @@ impl World {
         let plant = self.knobs.plant;
         let process = &mut self.targets[index];
         let Some((mut engine, mut records)) = process.stopped.take() else { return };
-        match plant {
-            Some(PlantedBug::ForgetSlots) => {
-                forget(&Key::slots_of(SessionId::default())[..2], &mut engine, &mut records);
-            }
-            Some(PlantedBug::ForgetTruncations) => {
-                forget(&Key::truncations(), &mut engine, &mut records);
-            }
-            _ => {}
+        let forgotten = match plant {
+            Some(PlantedBug::ForgetSlots) => Key::slots_of(SessionId::default())[..2].to_vec(),
+            Some(PlantedBug::ForgetTruncations) => Key::truncations(),
+            Some(PlantedBug::ReuseNumbers) => Key::NumbersReserved.to_bytes(),
+            Some(PlantedBug::ForgetEpochs) => Key::epochs(),
+            _ => Vec::new(),
+        };
+        if !forgotten.is_empty() {
+            forget(&mut engine, &mut records, &forgotten);
         }
         match MetadataTarget::open(engine, records, start) {
             Ok(target) => {
@@ -245,11 +246,11 @@ impl World {
                 }
                 self.after(pause, SimEvent::Synced { target: index, life, lsn, point });
             }
-            Action::Evict { client } => {
+            Action::Evict { client, unless_heard } => {
                 // Requests to management are sometimes lost. The target repeats them.
                 if self.random.percent(80) {
                     let pause = self.random.micros(100, 50_000);
-                    self.after(pause, SimEvent::Evict { client });
+                    self.after(pause, SimEvent::Evict { client, unless_heard });
                 }
             }
             Action::Reply { connection, request, result } => {
@@ -351,10 +352,10 @@ fn applied(engine: &MemoryEngine) -> Option<Lsn> {
     value.and_then(|it| Lsn::from_bytes(&it).ok())
 }
 
-/// Implements a planted bug: a starting target loses the records of a kind.
-fn forget(prefix: &[u8], engine: &mut MemoryEngine, records: &mut [(Lsn, Vec<u8>)]) {
-    let found = engine.scan(prefix, &[], usize::MAX).unwrap_or_default();
-    let removals = found.into_iter().map(|(key, _)| (key, None)).collect();
+/// Implements planted bugs: a starting target loses all keys with a prefix.
+fn forget(engine: &mut MemoryEngine, records: &mut [(Lsn, Vec<u8>)], prefix: &[u8]) {
+    let pairs = engine.scan(prefix, &[], usize::MAX).unwrap_or_default();
+    let removals = pairs.into_iter().map(|(key, _)| (key, None)).collect();
     let applied = applied(engine).unwrap_or_default();
     // An engine in memory cannot fail.
     let _ = engine.apply(&removals, applied);

@@ -93,6 +93,7 @@ pub(crate) enum SimEvent {
     /// Management receives the request to evict a client.
     Evict {
         client: NodeId,
+        unless_heard: bool,
     },
     /// A server receives the newest map.
     Map {
@@ -252,7 +253,12 @@ impl World {
             SimEvent::Interrupt { client, life, task, wait } => {
                 self.interrupt(client, life, task, wait);
             }
-            SimEvent::Evict { client } => self.remove_client(client),
+            SimEvent::Evict { client, unless_heard } => {
+                let is_heard = self.clients.iter().any(|it| it.is_running && it.node == client);
+                if !(unless_heard && is_heard) {
+                    self.remove_client(client);
+                }
+            }
             SimEvent::Map { node } => self.receive_map(node),
         }
         true
@@ -450,7 +456,12 @@ impl World {
             return self.finish_call(tag, result);
         }
         if closes(&result) {
+            let was_lost = self.network.calls.get(&tag).is_some_and(|call| call.is_reply_lost);
             self.break_connection(number, false);
+            // This call has its reply; only the other calls on the connection lost theirs.
+            if let Some(call) = self.network.calls.get_mut(&tag) {
+                call.is_reply_lost = was_lost;
+            }
             return;
         }
         if let Some(call) = self.network.calls.get_mut(&tag) {
@@ -471,6 +482,9 @@ impl World {
             }
             (Node::Storage(storage), Purpose::Cleaner(keys)) => {
                 self.storages[storage].remove_orphans(&keys, result);
+            }
+            (Node::Client(client), Purpose::Task(task)) => {
+                self.task_answer(client, task, &result, call.is_reply_lost);
             }
             (Node::Client(client), purpose) => self.client_answer(client, &purpose, result),
             _ => {}

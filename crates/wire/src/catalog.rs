@@ -95,6 +95,7 @@ catalog! {
     32 "metadata" reads md::OpenSession => md::OpenSessionReply;
     33 "metadata" reads md::KeepAlive => md::KeepAliveReply;
     34 "metadata" reads md::CloseSession => mg::EmptyReply;
+    35 "metadata" reads md::AskOutcome => md::OutcomeReply;
     // Metadata: the namespace.
     40 "metadata" reads md::Lookup => md::EntryReply;
     41 "metadata" reads md::GetAttributes => md::AttributesReply;

@@ -146,6 +146,10 @@ record! {
     pub struct Evict {
         /// The client.
         pub client: NodeId,
+        /// Do nothing if management has received a heartbeat of the client within a lease. Set by a
+        /// metadata target that has lost contact with many clients at once, so that its own network
+        /// is the more probable fault.
+        pub unless_heard: bool,
     }
 }
 

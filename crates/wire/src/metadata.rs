@@ -25,8 +25,8 @@ pub use names::{
     MakeDirectory, MakeSymlink, NewInode, ReadDirectory, ReadLink, RemoveDirectory, Rename, Unlink,
 };
 pub use sessions::{
-    CloseSession, KeepAlive, KeepAliveReply, ListSessions, OpenSession, OpenSessionReply,
-    SessionEntry, SessionList, SyncAll,
+    AskOutcome, CloseSession, KeepAlive, KeepAliveReply, ListSessions, OpenSession,
+    OpenSessionReply, Outcome, OutcomeReply, SessionEntry, SessionList, SyncAll,
 };
 pub use transactions::{
     AskDecision, Decide, Decision, DecisionReply, Prepare, PrepareReply, Step, TransactionId,

@@ -120,6 +120,7 @@ pub(crate) const KINDS: &[Kind] = &[
     choice::<Consistency>(),
     choice::<CapacityPool>(),
     choice::<MemberState>(),
+    choice::<md::Outcome>(),
     choice::<md::OpenMode>(),
     choice::<md::XattrMode>(),
     choice::<md::Decision>(),

@@ -1,8 +1,9 @@
-//! Deletes the records of sessions and of other groups' transactions that ended long ago.
+//! Deletes the records of sessions and of other groups' transactions that ended long ago. The
+//! replies in the slots of a session go with the record of its end.
 
 use super::task::JobContext;
 use crate::engine::Engine;
-use crate::limits::{END_KEPT_SECONDS, FORGET_EVERY};
+use crate::limits::{END_KEPT_SECONDS, FORGET_EVERY, KEYS_FORGOTTEN};
 use crate::tx::work::InternalWork;
 use skep_format::metadata::{Key, decode_value, last_u64};
 use skep_types::{Result, SessionId, Timestamp};
@@ -47,8 +48,18 @@ impl ForgetJob {
             let record = session.map(|it| Key::Session(SessionId::new(it)).to_bytes());
             let is_left =
                 record.map(|key| context.table.get(&key)).transpose()?.flatten().is_some();
-            if is_old && !is_left {
-                old.push(key);
+            if !is_old || is_left {
+                continue;
+            }
+            if let Some(session) = session {
+                let slots = Key::slots_of(SessionId::new(session));
+                let replies = context.table.scan(&slots, &[], usize::MAX)?;
+                old.extend(replies.into_iter().map(|(key, _)| key));
+            }
+            old.push(key.clone());
+            if old.len() > KEYS_FORGOTTEN {
+                (self.kind, self.after, self.due) = (kind, key, Duration::ZERO);
+                break;
             }
         }
         if !old.is_empty() {

@@ -6,6 +6,9 @@
 //! written in the transaction of that change. A refusal is kept in memory only, because no
 //! repetition outlives the connections of a process.
 //!
+//! The replies of an ended session stay for a while, so that a client that lost its session can ask
+//! for the outcome of its last requests (`outcome`).
+//!
 //! So a request that was delayed on an abandoned connection never runs after its repetition. If a
 //! newer request arrives in the slot while an older one waits, the target drops the older one.
 
@@ -20,7 +23,7 @@ use skep_types::{Error, ErrorCode, Result, SessionId};
 use skep_wire::file_locks::{EndWait, WaitLock};
 use skep_wire::frame::Header;
 use skep_wire::metadata::{
-    AskDecision, CloseSession, Decide, KeepAlive, ListSessions, OpenSession,
+    AskDecision, AskOutcome, CloseSession, Decide, KeepAlive, ListSessions, OpenSession,
 };
 use skep_wire::sharing::{AcknowledgeNotifications, WaitNotifications};
 use skep_wire::{Request, catalog};
@@ -80,6 +83,7 @@ impl<E: Engine> MetadataTarget<E> {
                         self.refuse(connection, header, error);
                     }
                 },
+                AskOutcome::ID => self.send_outcome(connection, header, &body)?,
                 WaitLock::ID => self.wait_for_lock(connection, header, &body),
                 EndWait::ID => match self.end_lock_wait(&header, &body) {
                     Ok(()) => self.reply_now(connection, header, Vec::new()),
@@ -139,6 +143,7 @@ impl<E: Engine> MetadataTarget<E> {
             // These requests let waiting operations continue, and never wait themselves.
             Decide::ID
             | AskDecision::ID
+            | AskOutcome::ID
             | KeepAlive::ID
             | CloseSession::ID
             | EndWait::ID
@@ -240,11 +245,11 @@ impl<E: Engine> MetadataTarget<E> {
     /// Whether a session has ended. A request to open an ended session is a late repetition. Such a
     /// request must not reopen the session, because the stored replies that detect other late
     /// repetitions were deleted with the session.
-    fn has_ended(&self, session: SessionId) -> Result<bool> {
+    pub(super) fn has_ended(&self, session: SessionId) -> Result<bool> {
         Ok(self.table.get(&Key::SessionEnd(session).to_bytes())?.is_some())
     }
 
-    fn slot_record(&self, slot: (SessionId, u32)) -> Result<Option<SlotRecord>> {
+    pub(super) fn slot_record(&self, slot: (SessionId, u32)) -> Result<Option<SlotRecord>> {
         let key = Key::Slot(slot.0, slot.1).to_bytes();
         let value = self.table.get(&key)?;
         value.map(|value| decode_value(&key, &value)).transpose()

@@ -56,6 +56,11 @@ impl<E: Engine> MetadataTarget<E> {
         {
             // The session ended while the operation waited. If the operation opened a file now, the
             // file would stay open forever.
+            let refusal = match op.truncation {
+                // The target finishes the truncation, so the client must not repeat it.
+                Some(_) => Error::new(ErrorCode::Evicted, refusal.context()),
+                None => refusal,
+            };
             return self.fail(op, refusal);
         }
         let mut context = Context::new(&self.table, &mut self.shared, &mut op);
@@ -278,6 +283,9 @@ impl<E: Engine> MetadataTarget<E> {
         match header.message {
             OpenSession::ID => {
                 self.sessions.opened(header.session, body, reply, self.shared.now);
+                // A power loss must not remove a session. Otherwise its client could not find out
+                // which of its requests were executed.
+                is_durable = true;
             }
             Decide::ID | Prepare::ID => is_durable = true,
             SyncAll::ID | WhichExist::ID | SyncInline::ID => is_durable = true,

@@ -43,8 +43,9 @@ struct Story {
     /// Bytes of the log on the simulated disk.
     log: Vec<u8>,
     limits: Limits,
-    /// Clients that the target has asked management to remove.
-    evicted: Vec<NodeId>,
+    /// Clients that the target has asked management to remove, and whether management should keep
+    /// a client whose heartbeats arrive.
+    evicted: Vec<(NodeId, bool)>,
 }
 
 fn map() -> ClusterMap {
@@ -174,7 +175,9 @@ impl Story {
                     let record = skep_format::log::encode_record(LOG, lsn, synced, &payload);
                     self.log.extend(record.expect("a record that can be read back"));
                 }
-                Action::Evict { client } => self.evicted.push(client),
+                Action::Evict { client, unless_heard } => {
+                    self.evicted.push((client, unless_heard));
+                }
                 Action::Checkpoint { lsn } => next.push(Event::Checkpointed { lsn }),
             }
         }

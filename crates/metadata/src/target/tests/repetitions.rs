@@ -57,3 +57,27 @@ fn a_waiting_request_is_dropped_when_a_newer_one_takes_its_slot() {
     assert!(story.calls.is_empty(), "the dropped request truncates nothing");
     assert!(story.ask(1, 1, (0, 4), &newer).is_ok(), "the newer one's answer is remembered");
 }
+
+/// Before the fix, a power loss took back a change and its version, and the next change got the
+/// same version. A client that had seen the lost change kept its cached pages for the next one.
+#[test]
+fn a_version_is_not_given_out_again_after_a_power_loss() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let kept = story.log.len();
+    let version = |story: &mut Story| {
+        story.ask(1, 1, (0, 0), &md::GetAttributes { inode }).unwrap().attributes.change_counter
+    };
+    let written =
+        |end| md::WrittenExtent { end, truncate_generation: 0, may_leave_holes: false, reach: 0 };
+    let report = md::ReportWritten { inode, written: written(100) };
+    story.ask(1, 1, (0, 2), &report).unwrap();
+    let lost = version(&mut story);
+    story.log.truncate(kept);
+    story.restart();
+    let after = version(&mut story);
+    assert!(after > lost, "clients take the reply for the newest state: {after} after {lost}");
+    let report = md::ReportWritten { inode, written: written(50) };
+    let next = story.ask(1, 1, (0, 2), &report).unwrap().attributes;
+    assert!(next.change_counter > after && next.size == 50);
+}

@@ -161,7 +161,7 @@ pub(super) fn examples() -> Vec<Example> {
         }),
         example(&GetMap { known: MapVersion::new(20) }, &update).reply::<GetMap>(&nothing_new),
         example(&Leave { node: NodeId::new(9) }, &EmptyReply {}),
-        example(&Evict { client: NodeId::new(9) }, &EmptyReply {}),
+        example(&Evict { client: NodeId::new(9), unless_heard: true }, &EmptyReply {}),
         example(&Format {}, &update),
         example(&SetPolicy { policy }, &update),
         example(&change, &changed),

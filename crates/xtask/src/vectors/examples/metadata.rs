@@ -10,12 +10,12 @@ use skep_types::{
 };
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
-    AskDecision, AttributesReply, Close, CloseMany, CloseSession, ClosedFile, Create,
+    AskDecision, AskOutcome, AttributesReply, Close, CloseMany, CloseSession, ClosedFile, Create,
     CreateUnnamed, Decide, Decision, DecisionReply, EntryInfo, GetEntryInfo, KeepAlive,
     KeepAliveReply, ListSessions, NewInode, Open, OpenMode, OpenReply, OpenSession,
-    OpenSessionReply, Prepare, PrepareReply, ReportWritten, SessionEntry, SessionList,
-    SetAttributes, SetAttributesReply, SetPattern, SetTime, Step, SyncAll, TransactionId,
-    TruncatedChunk, WrittenExtent,
+    OpenSessionReply, Outcome, OutcomeReply, Prepare, PrepareReply, ReportWritten, SessionEntry,
+    SessionList, SetAttributes, SetAttributesReply, SetPattern, SetTime, Step, SyncAll,
+    TransactionId, TruncatedChunk, WrittenExtent,
 };
 
 /// Returns the pattern of a large file: first inline bytes, then a narrow stripe, and a wide stripe
@@ -63,10 +63,15 @@ fn sessions() -> Vec<Example> {
     };
     let list = SessionList { sessions: vec![entry], next: Some(SessionId::new(9 << 32 | 1)) };
     let open = OpenSession { client: NodeId::new(9), slots: 64 };
+    let asked = AskOutcome { session: SessionId::new(9 << 32 | 1), slot: 3, sequence: 77 };
+    let outcome = |outcome| OutcomeReply { outcome };
     vec![
         example(&open, &OpenSessionReply { slots: 32, lease_ms: 5_000 }),
         example(&KeepAlive { lease_ms: 8_000 }, &KeepAliveReply { lease_ms: 5_000 }),
         example(&CloseSession {}, &EmptyReply {}),
+        example(&asked, &outcome(Outcome::Executed { reply: b"reply"[..].into() }))
+            .reply::<AskOutcome>(&outcome(Outcome::NotExecuted))
+            .reply::<AskOutcome>(&outcome(Outcome::Unknown)),
         example(&ListSessions { after: SessionId::new(8 << 32) }, &list),
         example(&SyncAll {}, &EmptyReply {}),
     ]
