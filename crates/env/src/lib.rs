@@ -47,5 +47,5 @@ pub use process::{
 };
 pub use shared_notify::{SharedNotify, SharedWait};
 pub use signals::{Signals, UntilSignal};
-pub use socket::{MessagePart, TcpListener, TcpStream};
+pub use socket::{MessagePart, TcpListener, TcpStream, open_streams};
 pub use threads::{available_cpus, spawn_thread};

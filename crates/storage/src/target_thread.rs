@@ -110,7 +110,7 @@ fn follows(new: &Peer, old: &Peer) -> bool {
 
 /// Serves a connection until the peer ends it.
 async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
-    let (mut requests, outbox) = IncomingStream::new(TcpStream::from_fd(socket));
+    let (mut requests, outbox) = IncomingStream::new(TcpStream::from_fd(socket), peer.kind);
     let _closed = CloseAtEnd(Rc::clone(&outbox));
     let own_permits = Semaphore::new(MAX_REQUESTS_PER_CONNECTION);
     loop {
