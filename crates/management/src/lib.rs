@@ -38,6 +38,7 @@ use std::rc::Rc;
 /// The error that prevents the start, with a hint how to fix it. Examples are a blank directory, a
 /// directory of another kind, a damaged log, and an address in use.
 pub fn run(settings: &ManagementSettings) -> Result<()> {
+    skep_env::restrict_new_files();
     let signals = skep_service::end_signals()?;
     let settings = settings.clone();
     skep_env::block_on(async move {
@@ -65,6 +66,7 @@ struct RunningManagement {
 impl RunningManagement {
     async fn start(settings: &ManagementSettings) -> Result<Self> {
         let path = &settings.node.directory;
+        skep_env::sleep(skep_service::quarantine::start(path)).await;
         let mut directory = NodeDirectory::open(path, DirectoryKind::Management)?;
         let cluster = directory.token.cluster;
         let (command_log, state) = CommandLog::open(path, cluster)?;
