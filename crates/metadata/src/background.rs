@@ -36,7 +36,7 @@ use numbers::NumberReservation;
 use prepared::PreparedTransactions;
 use session_end::SessionCleanUp;
 use size_recovery::SizeRecoveries;
-use skep_types::{Lsn, Result, SessionId};
+use skep_types::{Error, Lsn, Result, SessionId};
 use skep_wire::metadata::TransactionId;
 use work_items::WorkItems;
 
@@ -181,6 +181,21 @@ impl Background {
         context: &mut JobContext<'_, E>,
     ) -> Result<()> {
         self.prepared.after_prepare(transaction, context)
+    }
+
+    /// Returns the prepared transactions.
+    pub(crate) fn prepared(&self) -> &PreparedTransactions {
+        &self.prepared
+    }
+
+    /// Returns the number of prepared transactions whose decision could not be carried out.
+    pub(crate) fn stuck_transactions(&self) -> usize {
+        self.prepared.stuck()
+    }
+
+    /// Records that the target could not carry out the decision on a prepared transaction.
+    pub(crate) fn set_problem(&mut self, transaction: TransactionId, problem: &Error) {
+        self.prepared.set_problem(transaction, problem);
     }
 
     /// Panics if an invariant of a job is violated.

@@ -16,7 +16,7 @@ use skep_env::local::Notify;
 use skep_env::{Mailbox, TcpStream};
 use skep_format::metadata::Key;
 use skep_rpc::{CallOptions, Channel, IncomingStream, JoinToken, Management, Outbox, Router};
-use skep_service::{Host, TargetEvent, TargetStart};
+use skep_service::{Host, TargetEvent, TargetStart, quarantine};
 use skep_store::log::{Log, Recovered};
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, GroupId, Lsn, NodeId, NodeKind, Result};
@@ -213,7 +213,7 @@ impl Shell {
         let connection = self.next_connection.get();
         self.next_connection.set(connection + 1);
         let (mut requests, outbox) = IncomingStream::new(stream, kind);
-        self.connections.borrow_mut().insert(connection, outbox);
+        self.connections.borrow_mut().insert(connection, Rc::clone(&outbox));
         loop {
             while self.inbox.borrow().len() >= MAX_INBOX
                 || self.inbox_bytes.get() >= MAX_INBOX_BYTES
@@ -223,6 +223,10 @@ impl Shell {
             match requests.next().await {
                 Ok(Some(incoming)) => {
                     let (header, body) = (incoming.header, incoming.body);
+                    if let Err(error) = quarantine::check(header.message, &body) {
+                        outbox.refuse(&header, &error);
+                        continue;
+                    }
                     self.inbox_bytes.set(self.inbox_bytes.get() + body.len());
                     self.put(Event::Request { connection, header, body });
                 }

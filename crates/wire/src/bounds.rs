@@ -7,7 +7,9 @@
 //! has the secret and lies.
 
 use crate::limits::MAX_DATA_BYTES;
-use crate::{Request, benchmark as bm, inline as il, management as mg, metadata as md, storage as st};
+use crate::{
+    Request, benchmark as bm, inline as il, management as mg, metadata as md, storage as st,
+};
 use skep_types::NodeKind;
 
 /// The nodes that may send a request.

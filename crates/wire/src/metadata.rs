@@ -28,5 +28,6 @@ pub use sessions::{
     SessionEntry, SessionList, SyncAll,
 };
 pub use transactions::{
-    AskDecision, Decide, Decision, DecisionReply, Prepare, PrepareReply, Step, TransactionId,
+    AskDecision, Decide, Decision, DecisionReply, ListTransactions, Prepare, PrepareReply,
+    ResolveTransaction, Step, TransactionEntry, TransactionId, TransactionList,
 };

@@ -6,15 +6,16 @@ use crate::vectors::{Example, example};
 use skep_types::codec::Bytes;
 use skep_types::{
     Chooser, Component, ComponentRequest, FileKind, GroupId, NodeId, PatternOrigin, PatternRequest,
-    Redundancy, SessionId, StripePattern,
+    Redundancy, SessionId, StripePattern, Timestamp,
 };
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     AskDecision, AttributesReply, Close, CloseMany, CloseSession, ClosedFile, Create,
     CreateUnnamed, Decide, Decision, DecisionReply, EntryInfo, GetEntryInfo, KeepAlive,
-    KeepAliveReply, ListSessions, NewInode, Open, OpenMode, OpenReply, OpenSession,
-    OpenSessionReply, Prepare, PrepareReply, ReportWritten, SessionEntry, SessionList,
-    SetAttributes, SetPattern, SetTime, Step, SyncAll, TransactionId, WrittenExtent,
+    KeepAliveReply, ListSessions, ListTransactions, NewInode, Open, OpenMode, OpenReply,
+    OpenSession, OpenSessionReply, Prepare, PrepareReply, ReportWritten, ResolveTransaction,
+    SessionEntry, SessionList, SetAttributes, SetPattern, SetTime, Step, SyncAll, TransactionEntry,
+    TransactionId, TransactionList, WrittenExtent,
 };
 
 /// Returns the pattern of a large file: first inline bytes, then a narrow stripe, and a wide stripe
@@ -61,6 +62,15 @@ fn sessions() -> Vec<Example> {
         open_files: 17,
     };
     let list = SessionList { sessions: vec![entry], next: Some(SessionId::new(9 << 32 | 1)) };
+    let transaction = TransactionId { coordinator: GroupId::new(3), number: 77 };
+    let entry = TransactionEntry {
+        transaction,
+        since: Timestamp { seconds: 1_700_000_000, nanoseconds: 5 },
+        steps: 2,
+        silent_ms: 12_000,
+        problem: String::new(),
+    };
+    let prepared = TransactionList { transactions: vec![entry], next: None };
     let open = OpenSession { client: NodeId::new(9), slots: 64 };
     vec![
         example(&open, &OpenSessionReply { slots: 32, lease_ms: 5_000 }),
@@ -68,6 +78,8 @@ fn sessions() -> Vec<Example> {
         example(&CloseSession {}, &EmptyReply {}),
         example(&ListSessions { after: SessionId::new(8 << 32) }, &list),
         example(&SyncAll {}, &EmptyReply {}),
+        example(&ListTransactions { after: TransactionId::default() }, &prepared),
+        example(&ResolveTransaction { transaction, commit: true }, &EmptyReply {}),
     ]
 }
 
