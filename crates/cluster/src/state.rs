@@ -44,7 +44,7 @@ use skep_types::{
 const CHANGE_BITS: u32 = 40;
 /// Encoded length of a node without its texts.
 const NODE_BYTES: usize = 24;
-/// Encoded length of a target without its path, with the group of which it is the only member.
+/// Encoded length of a target without its path, with a group that has only this member.
 const TARGET_BYTES: usize = 96;
 
 record! {

@@ -111,8 +111,8 @@ struct Loop {
 }
 
 thread_local! {
-    /// The numbers of the next operation and timer of this thread. A task that an earlier loop of the
-    /// thread has left behind may still hold a number, so no number is used again.
+    /// The numbers of the next operation and timer of this thread. A task that an earlier loop of
+    /// the thread has left behind may still hold a number, so no number is used again.
     static NEXT_NUMBERS: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
     static LOOP: RefCell<Option<Loop>> = const { RefCell::new(None) };
     static EXECUTOR: Rc<LocalExecutor<'static>> = Rc::new(LocalExecutor::new());
@@ -490,8 +490,8 @@ mod tests {
         assert_eq!(order.unwrap(), [100, 200, 300]);
     }
 
-    /// Before the fix, the numbers began at zero again, and the old future removed an operation of the
-    /// new loop.
+    /// Before the fix, the numbers began at zero again, and the old future removed an operation of
+    /// the new loop.
     #[test]
     fn a_future_of_an_earlier_loop_does_not_touch_a_later_one() {
         let event = Event::new_nonblocking().unwrap();

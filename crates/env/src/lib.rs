@@ -42,8 +42,8 @@ pub use file_system::{
 };
 pub use mailbox::{Mailbox, MailboxSender};
 pub use process::{
-    outlive_parent, replace_output, restrict_new_files, send_group_signal, send_signal, spawn_child, spawn_detached,
-    spawn_detaching,
+    outlive_parent, replace_output, restrict_new_files, send_group_signal, send_signal,
+    spawn_child, spawn_detached, spawn_detaching,
 };
 pub use shared_notify::{SharedNotify, SharedWait};
 pub use signals::{Signals, UntilSignal};

@@ -93,7 +93,7 @@ fn begin_session() -> io::Result<()> {
 }
 
 /// Lets only the owner read and enter the files and directories that this process creates from now
-/// on, and those that its children create.
+/// on. The same applies to its children.
 pub fn restrict_new_files() {
     // SAFETY: a plain system call, which never fails.
     unsafe { libc::umask(0o077) };

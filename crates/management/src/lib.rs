@@ -150,12 +150,7 @@ struct Accepted {
     refusals: Rc<RefusalLog>,
 }
 
-async fn serve(
-    accepted: Accepted,
-    identity: Identity,
-    incarnation: u64,
-    authority: Rc<Authority>,
-) {
+async fn serve(accepted: Accepted, identity: Identity, incarnation: u64, authority: Rc<Authority>) {
     let Accepted { stream, ticket, refusals } = accepted;
     let no_targets = |target: TargetId| match target.raw() {
         0 => Ok(()),

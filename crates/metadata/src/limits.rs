@@ -49,8 +49,8 @@ pub const STUCK_PAUSE: Duration = Duration::from_secs(60);
 /// Maximum number of prepared transactions of other groups. Each of them keeps locks and is asked
 /// about.
 pub const MAX_PREPARED: usize = 4096;
-/// Largest difference between the host's clock and the time that has passed since boot that a target
-/// accepts between two batches. Time servers correct a running clock in much smaller steps.
+/// Largest difference between the host's clock and the time that has passed since boot that a
+/// target accepts between two batches. Time servers correct a running clock in much smaller steps.
 pub const MAX_CLOCK_STEP: Duration = Duration::from_secs(300);
 /// Seconds for which a target remembers that a session, or a transaction of another group, has
 /// ended. No message can be in flight for that long.

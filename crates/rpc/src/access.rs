@@ -42,8 +42,8 @@ impl Secret {
         (half(0), half(16))
     }
 
-    /// Whether `proof` is the result of [`Self::proof`] for the same parts. The comparison takes the
-    /// same time for every wrong proof.
+    /// Whether `proof` is the result of [`Self::proof`] for the same parts. The comparison takes
+    /// the same time for every wrong proof.
     pub(crate) fn verify(&self, parts: &[&[u8]], proof: (u128, u128)) -> bool {
         let bytes = [proof.0.to_le_bytes(), proof.1.to_le_bytes()].concat();
         self.mac(parts).verify_slice(&bytes).is_ok()

@@ -2,8 +2,8 @@
 //! refusals. A process that has not proved itself must not be able to use up memory, descriptors or
 //! the log.
 //!
-//! Owns the table of handshakes under way. Does not own the handshake itself ([`crate::handshake`]),
-//! nor connections of admitted peers, except for the bound of their number.
+//! Owns the table of handshakes under way. Does not own the handshake itself
+//! ([`crate::handshake`]), nor connections of admitted peers, except for the bound of their number.
 //!
 //! # Invariants
 //! The table never has more than `MAX_HANDSHAKES` entries, nor more than
@@ -57,7 +57,7 @@ impl Drop for Ticket {
     }
 }
 
-/// Returns the address by which handshakes are counted: an IPv4 address, or the first 64 bits of an
+/// Returns the network to which a handshake counts: an IPv4 address, or the first 64 bits of an
 /// IPv6 address, since a host usually has all addresses that begin with them.
 fn network(stream: &TcpStream) -> IpAddr {
     let address = stream.peer_address().map(|it| it.ip().to_canonical());

@@ -19,9 +19,9 @@ thread_local! {
 /// Returns the error that the caller of a failed handshake gets. `error` names the address.
 ///
 /// - `Disconnected`, `StaleMap` and `NotReady` stay: the caller tries again in any case.
-/// - `AuthenticationFailed` and `VersionMismatch` stay if `identity` has no node id, since its owner
-///   must correct the token or the version. A member was admitted earlier with the same token. So the
-///   peer is the wrong process, and the member gets `Disconnected`.
+/// - `AuthenticationFailed` and `VersionMismatch` stay if `identity` has no node id, since its
+///   owner must correct the token or the version. A member was admitted earlier with the same
+///   token. So the peer is the wrong process, and the member gets `Disconnected`.
 /// - Every other error becomes `Disconnected`.
 ///
 /// Logs errors of the last two kinds for a member, at most once in [`COMPLAINT_INTERVAL`].

@@ -65,8 +65,8 @@ impl IncomingStream {
     /// Refuses requests that the peer may not send, and goes on to the next one.
     ///
     /// # Errors
-    /// `Disconnected` if the connection is lost, `Protocol` if a frame is invalid or longer than its
-    /// message may be. The connection cannot be used any more then.
+    /// `Disconnected` if the connection is lost, `Protocol` if a frame is invalid or longer than
+    /// its message may be. The connection cannot be used any more then.
     pub async fn next(&mut self) -> Result<Option<Incoming>> {
         loop {
             self.outbox.below_limit().await;

@@ -85,8 +85,8 @@ pub fn read_token(file: &Path) -> Result<JoinToken> {
     // Pipes and terminals have no lasting contents.
     if metadata.is_file() && metadata.mode() & 0o077 != 0 {
         return Err(wrong(format!(
-            "other users may read it (mode {:o}), and everybody with the token has all rights in \
-             the cluster; run `chmod 600 {}`",
+            "other users may read it (mode {:o}), and the token gives all rights in the cluster; \
+             run `chmod 600 {}`",
             metadata.mode() & 0o7777,
             file.display()
         )));

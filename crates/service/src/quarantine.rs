@@ -3,8 +3,8 @@
 //! service down for ever.
 //!
 //! At a panic the process appends the fingerprint of the request to the file `quarantine` in its
-//! directory. After [`REFUSED_AFTER`] panics the request is refused. After repeated panics the start
-//! is delayed. The record of another version of the program does not count.
+//! directory. After [`REFUSED_AFTER`] panics the request is refused. After repeated panics the
+//! start is delayed. The record of another version of the program does not count.
 //!
 //! Does not stop the panic. Panics without a request are only counted for the delay.
 //!
@@ -70,9 +70,9 @@ struct Quarantine {
 static QUARANTINE: OnceLock<Quarantine> = OnceLock::new();
 static HOOK: Once = Once::new();
 
-/// Reads the quarantine of a service's directory, and records later panics there. Call this function
-/// once for each process, before the service accepts requests. Returns the delay after which the
-/// service should start.
+/// Reads the quarantine of a service's directory, and records later panics there. Call this
+/// function once for each process, before the service accepts requests. Returns the delay after
+/// which the service should start.
 pub fn start(directory: &Path) -> Duration {
     let quarantine = Quarantine::read(directory, skep_env::wall_time().seconds);
     let delay = quarantine.delay();

@@ -105,8 +105,8 @@ impl Drop for Stranger {
     }
 }
 
-/// Before the fix, programs got each error that the stranger sent, and `Evicted` made the mount give
-/// up its handles for writing.
+/// Before the fix, programs got each error that the stranger sent, and `Evicted` made the mount
+/// give up its handles for writing.
 #[test]
 fn running_mount_waits_while_a_stranger_has_the_port() {
     let cluster = Cluster::start(Shape::small());
@@ -116,8 +116,8 @@ fn running_mount_waits_while_a_stranger_has_the_port() {
     let address = address_of(&cluster, "storage");
     let services = cluster.processes("storage");
     let [service] = &services[..] else { panic!("one storage service: {services:?}") };
-    // The supervisor starts a killed service again. It waits for this one, which is not dead for it,
-    // but whose port is taken over.
+    // The supervisor starts a killed service again. It waits for this one, which is not dead for
+    // it, but whose port is taken over.
     cluster.processes("up").iter().for_each(|it| it.signal(Signal::STOP));
     service.kill();
     let stranger = Stranger::at(&address);
@@ -147,7 +147,7 @@ fn resident_kib(process: &Process) -> u64 {
 
 /// Before the fix, 3,000 silent sockets cost 200 MiB and a log line each.
 #[test]
-fn silent_sockets_cost_little_and_keep_nobody_out() {
+fn silent_sockets_cost_little_and_keep_no_mount_out() {
     const STRANGERS: usize = 3000;
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };

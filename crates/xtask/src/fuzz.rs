@@ -1,8 +1,8 @@
 //! `cargo xtask fuzz`: passes mutated vectors to the decoders, reproducibly and on stable Rust.
 //!
 //! Each run draws a new seed and prints it, so that repeated runs find more. A run has a number of
-//! rounds instead of a time limit, so that a seed gives the same run on any machine. `fuzz/` has the
-//! same decoders for libFuzzer, which searches by coverage but needs a nightly compiler.
+//! rounds instead of a time limit, so that a seed gives the same run on any machine. `fuzz/` has
+//! the same decoders for libFuzzer, which searches by coverage but needs a nightly compiler.
 
 use crate::repository::{Outcome, root};
 use crate::vectors;

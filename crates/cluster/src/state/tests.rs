@@ -354,8 +354,8 @@ proptest! {
     }
 }
 
-/// Before the fix, management logged registrations until the map was too long for a message. It then
-/// aborted at the first request for the map, and after each restart.
+/// Before the fix, management logged registrations until the map was too long for a message. It
+/// then aborted at the first request for the map, and after each restart.
 #[test]
 fn registrations_that_make_the_map_too_long_are_refused() {
     let mut state = cluster();

@@ -1,9 +1,9 @@
 //! Deletes the records of sessions and of other groups' transactions that ended long ago.
 //!
 //! # Hazard: late requests
-//! A record that is deleted too early lets a late `Prepare` or `OpenSession` take effect. So the age
-//! of a record counts only as far as this process has seen it pass on the clock since boot: a jump
-//! of the time of day, even between two starts, deletes nothing.
+//! A record that is deleted too early lets a late `Prepare` or `OpenSession` take effect. So the
+//! age of a record counts only as far as this process has seen it pass on the clock since boot: a
+//! jump of the time of day, even between two starts, deletes nothing.
 
 use super::task::JobContext;
 use crate::engine::Engine;

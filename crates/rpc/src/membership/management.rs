@@ -35,8 +35,8 @@ impl Management {
         Self::of_node(token, kind, NodeId::default())
     }
 
-    /// Like [`Self::new`], for a node to which management has assigned the id `node` earlier. Such a
-    /// node waits when a process at management's address refuses its handshake.
+    /// Like [`Self::new`], for a node to which management has assigned the id `node` earlier. Such
+    /// a node waits when a process at management's address refuses its handshake.
     pub(super) fn of_node(token: &JoinToken, kind: NodeKind, node: NodeId) -> Rc<Self> {
         let identity =
             Identity { cluster: token.cluster, secret: token.secret.clone(), node, kind };

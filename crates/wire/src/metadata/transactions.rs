@@ -179,7 +179,8 @@ record! {
         /// Time for which the coordinator has not replied to the target's question, in
         /// milliseconds. Zero means that no question waits for a reply.
         pub silent_ms: u64,
-        /// The reason why the target could not carry out the decision. Empty if there is none.
+        /// The reason why the target could not carry out the decision. Empty
+        /// if the target has not tried, or could.
         pub problem: String,
     }
 }

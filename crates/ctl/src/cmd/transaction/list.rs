@@ -32,7 +32,8 @@ struct PreparedReport {
     steps: u32,
     /// Time for which the coordinator has not replied; zero if it replies.
     coordinator_silent_ms: u64,
-    /// The reason why the decision cannot be carried out; empty if there is none.
+    /// The reason why the decision could not be carried out. Empty if the target has not tried, or
+    /// could.
     problem: String,
 }
 

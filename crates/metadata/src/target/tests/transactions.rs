@@ -70,7 +70,7 @@ fn an_administrator_may_decide_when_the_coordinator_is_silent() {
 
 /// Before the fix, the service ended, and ended again after each restart.
 #[test]
-fn a_decision_that_cannot_be_carried_out_stops_only_its_transaction() {
+fn a_decision_that_fails_stops_only_its_transaction() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
