@@ -187,7 +187,7 @@ fn clients_open_files_and_locks_are_listed() {
 #[test]
 fn transactions_that_do_not_exist_cannot_be_resolved() {
     let cluster = Cluster::start(Shape::small());
-    assert_eq!(cluster.skep_json(&["transaction", "list"]), serde_json::json!([]));
+    assert_eq!(cluster.skep_json(&["transaction", "list"]), json!([]));
     let printed = refusal(&cluster, &["transaction", "resolve", "1:77", "--abort"]);
     assert!(printed.contains("skep transaction list"), "{printed}");
     for wrong in [&["77", "--abort"][..], &["1:77"], &["1:77", "--abort", "--commit"]] {

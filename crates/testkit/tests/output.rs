@@ -104,7 +104,6 @@ fn json_output_matches_its_schemas() {
         (&["client", "files"], "client-files"),
         (&["client", "evict", &client, "--dry-run"], "client-evict"),
         (&["session", "list"], "session-list"),
-        (&["transaction", "list"], "transaction-list"),
         (&["lock", "list"], "lock-list"),
         (&["health", "df"], "health-df"),
         (&["health", "check"], "health-check"),

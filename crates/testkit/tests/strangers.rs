@@ -105,6 +105,8 @@ impl Drop for Stranger {
     }
 }
 
+/// Semantics 4.11.
+///
 /// Before the fix, programs got each error that the stranger sent, and `Evicted` made the mount
 /// give up its handles for writing.
 #[test]
