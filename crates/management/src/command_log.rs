@@ -120,8 +120,9 @@ impl CommandLog {
     /// Appends a command to the log and syncs it. The command takes effect when this returns.
     ///
     /// # Errors
-    /// `DeviceFailed` if this write or an earlier one failed. Management then accepts no command
-    /// until it is restarted and has read the log from the disk again.
+    /// - `NoSpace` if the disk is full. The command has no effect, and later ones may succeed.
+    /// - `DeviceFailed` if this write or an earlier one failed. Management then accepts no command
+    ///   until it is restarted and has read the log from the disk again.
     pub(crate) fn append(&mut self, command: &Command) -> Result<()> {
         let failed = |problem: String| {
             Error::new(
@@ -136,8 +137,20 @@ impl CommandLog {
             return Err(failed("a write failed before".into()));
         }
         let record = encode_record(OWNER, next(self.last), self.last, &command.to_bytes())?;
-        let written = self.log.write_all_at(&record, self.end).and_then(|()| self.log.sync_data());
-        if let Err(error) = written {
+        let written = self.log.write_all_at(&record, self.end);
+        if let Err(error) = &written
+            && is_full(error)
+            && self.log.set_len(self.end).is_ok()
+        {
+            // Nothing was synced, and the part that was written is gone again. Later commands may
+            // succeed.
+            let what = format!(
+                "{}: cannot log the command: {error}; free space on this disk",
+                self.directory.join(LOG_FILE).display()
+            );
+            return Err(Error::new(ErrorCode::NoSpace, what));
+        }
+        if let Err(error) = written.and_then(|()| self.log.sync_data()) {
             let error = failed(error.to_string());
             self.has_failed = true;
             return Err(error);
@@ -161,14 +174,29 @@ impl CommandLog {
         write_snapshot(&self.directory, state, self.last)?;
         let path = self.directory.join(LOG_FILE);
         let head = LogHead { cluster: self.cluster, first: next(self.last) }.to_file();
-        replace_atomically(&path, &head)?;
-        self.log = OpenOptions::new()
-            .write(true)
-            .open(&path)
-            .map_err(|error| cannot_open(&path, error))?;
-        self.end = head.len() as u64;
-        Ok(())
+        let opened = replace_atomically(&path, &head).and_then(|()| {
+            OpenOptions::new().write(true).open(&path).map_err(|error| cannot_open(&path, error))
+        });
+        match opened {
+            Ok(log) => {
+                self.log = log;
+                self.end = head.len() as u64;
+                Ok(())
+            }
+            Err(error) => {
+                // The name may lead to the new file already. Commands in the old file would be lost
+                // at the next start.
+                self.has_failed = true;
+                Err(error)
+            }
+        }
     }
+}
+
+/// Whether a write failed because the disk, or a quota on it, is full.
+fn is_full(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
 fn write_snapshot(directory: &Path, state: &ClusterState, applied: Lsn) -> Result<()> {

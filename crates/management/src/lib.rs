@@ -24,7 +24,7 @@ use skep_cluster::Command;
 use skep_env::{TcpListener, TcpStream};
 use skep_format::identity::DirectoryKind;
 use skep_rpc::server::authenticate;
-use skep_rpc::{Identity, IncomingStream};
+use skep_rpc::{Admission, Identity, IncomingStream, RefusalLog, Ticket};
 use skep_service::listen::{IfTaken, advertised, listen};
 use skep_service::{NodeDirectory, PROGRAM_VERSION, notify};
 use skep_types::registration::ServerRegistration;
@@ -38,6 +38,7 @@ use std::rc::Rc;
 /// The error that prevents the start, with a hint how to fix it. Examples are a blank directory, a
 /// directory of another kind, a damaged log, and an address in use.
 pub fn run(settings: &ManagementSettings) -> Result<()> {
+    skep_env::restrict_new_files();
     let signals = skep_service::end_signals()?;
     let settings = settings.clone();
     skep_env::block_on(async move {
@@ -65,6 +66,7 @@ struct RunningManagement {
 impl RunningManagement {
     async fn start(settings: &ManagementSettings) -> Result<Self> {
         let path = &settings.node.directory;
+        skep_env::sleep(skep_service::quarantine::start(path)).await;
         let mut directory = NodeDirectory::open(path, DirectoryKind::Management)?;
         let cluster = directory.token.cluster;
         let (command_log, state) = CommandLog::open(path, cluster)?;
@@ -119,35 +121,48 @@ impl RunningManagement {
 
 async fn accept(listener: TcpListener, identity: Identity, authority: Rc<Authority>) {
     let incarnation = skep_env::random_u64();
+    let refusals = RefusalLog::new("management");
+    let admission = Admission::new(Rc::clone(&refusals));
     // Retry: accept after an error, such as no free file descriptor. Every `limits::TICK`, without
     // limit.
     loop {
         match listener.accept().await {
             Ok(stream) => {
+                let Some(ticket) = admission.admit(&stream) else { continue };
+                let accepted = Accepted { stream, ticket, refusals: Rc::clone(&refusals) };
                 let (identity, authority) = (identity.clone(), Rc::clone(&authority));
-                skep_env::spawn(serve(stream, identity, incarnation, authority)).detach();
+                skep_env::spawn(serve(accepted, identity, incarnation, authority)).detach();
             }
             Err(error) => {
                 // Most likely the process is out of file descriptors. Connections that end will
                 // free some.
-                tracing::warn!("management cannot accept a connection: {error}");
+                refusals.note("any host", error);
                 skep_env::sleep(limits::TICK).await;
             }
         }
     }
 }
 
-async fn serve(stream: TcpStream, identity: Identity, incarnation: u64, authority: Rc<Authority>) {
+/// A connection whose handshake may begin.
+struct Accepted {
+    stream: TcpStream,
+    ticket: Ticket,
+    refusals: Rc<RefusalLog>,
+}
+
+async fn serve(accepted: Accepted, identity: Identity, incarnation: u64, authority: Rc<Authority>) {
+    let Accepted { stream, ticket, refusals } = accepted;
     let no_targets = |target: TargetId| match target.raw() {
         0 => Ok(()),
         _ => Err(Error::new(ErrorCode::StaleMap, format!("management serves no target {target}"))),
     };
     let peer = stream.peer();
-    if let Err(error) = authenticate(&stream, &identity, incarnation, no_targets).await {
-        tracing::warn!("management refused a connection from {peer}: {error}");
-        return;
-    }
-    let (mut requests, outbox) = IncomingStream::new(stream);
+    let node = match authenticate(&stream, &identity, incarnation, no_targets).await {
+        Ok(node) => node,
+        Err(error) => return refusals.note(peer, error),
+    };
+    drop(ticket);
+    let (mut requests, outbox) = IncomingStream::new(stream, node.kind);
     loop {
         match requests.next().await {
             Ok(Some(incoming)) => handlers::dispatch(&authority, incoming, &outbox),

@@ -38,7 +38,7 @@ use numbers::NumberReservation;
 use prepared::PreparedTransactions;
 use session_end::SessionCleanUp;
 use size_recovery::SizeRecoveries;
-use skep_types::{InodeId, Lsn, Result, SessionId};
+use skep_types::{Error, InodeId, Lsn, Result, SessionId};
 use skep_wire::metadata::TransactionId;
 use std::collections::BTreeMap;
 use truncations::Truncations;
@@ -202,6 +202,21 @@ impl Background {
         context: &mut JobContext<'_, E>,
     ) -> Result<()> {
         self.prepared.after_prepare(transaction, context)
+    }
+
+    /// Returns the prepared transactions.
+    pub(crate) fn prepared(&self) -> &PreparedTransactions {
+        &self.prepared
+    }
+
+    /// Returns the number of prepared transactions whose decision could not be carried out.
+    pub(crate) fn stuck_transactions(&self) -> usize {
+        self.prepared.stuck()
+    }
+
+    /// Records that the target could not carry out the decision on a prepared transaction.
+    pub(crate) fn set_problem(&mut self, transaction: TransactionId, problem: &Error) {
+        self.prepared.set_problem(transaction, problem);
     }
 
     /// Panics if an invariant of a job is violated.

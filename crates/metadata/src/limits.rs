@@ -47,6 +47,17 @@ pub const ASK_AFTER: Duration = Duration::from_secs(1);
 /// Pause before a target repeats a call that another group has refused. The call is a removal of
 /// chunk files, a request for the size of a chunk file, or a decision.
 pub const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Age of an unanswered question to a coordinator from which on an administrator may decide on the
+/// transaction.
+pub const RESOLVABLE_AFTER: Duration = Duration::from_secs(10);
+/// Pause before a participant asks again about a transaction whose decision it could not carry out.
+pub const STUCK_PAUSE: Duration = Duration::from_secs(60);
+/// Maximum number of prepared transactions of other groups. Each of them keeps locks and is asked
+/// about.
+pub const MAX_PREPARED: usize = 4096;
+/// Largest difference between the host's clock and the time that has passed since boot that a
+/// target accepts between two batches. Time servers correct a running clock in much smaller steps.
+pub const MAX_CLOCK_STEP: Duration = Duration::from_secs(300);
 /// Seconds for which a target remembers that a session, or a transaction of another group, has
 /// ended. No message can be in flight for that long.
 pub const END_KEPT_SECONDS: i64 = 600;

@@ -16,7 +16,7 @@ use skep_env::local::Notify;
 use skep_env::{Mailbox, TcpStream};
 use skep_format::metadata::Key;
 use skep_rpc::{CallOptions, Channel, IncomingStream, JoinToken, Management, Outbox, Router};
-use skep_service::{Host, TargetEvent, TargetStart};
+use skep_service::{Host, TargetEvent, TargetStart, quarantine};
 use skep_store::log::{Log, Recovered};
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, GroupId, Lsn, NodeId, NodeKind, Result};
@@ -30,6 +30,9 @@ use std::time::Duration;
 /// Maximum number of events in the inbox. While the inbox is full, the service reads from no
 /// connection.
 const MAX_INBOX: usize = 10_000;
+/// Total length of the bodies in the inbox from which on the service reads from no connection. Each
+/// connection may add one more request.
+const MAX_INBOX_BYTES: usize = 32 << 20;
 /// Time for which the thread polls for more work before it sleeps
 /// (docs/design/0001-threads-and-store.md).
 const SPIN: Duration = Duration::from_micros(50);
@@ -77,6 +80,8 @@ pub fn run(settings: &MetadataSettings) -> Result<()> {
 /// The state that the futures of a target's thread share.
 struct Shell {
     inbox: RefCell<Vec<Event>>,
+    /// Total length of the bodies of the requests in the inbox.
+    inbox_bytes: Cell<usize>,
     arrived: Notify,
     taken: Notify,
     connections: RefCell<HashMap<ConnectionId, Rc<Outbox>>>,
@@ -123,6 +128,7 @@ impl Shell {
         let mut target = MetadataTarget::open(engine, records, start)?;
         let shell = Rc::new(Self {
             inbox: RefCell::default(),
+            inbox_bytes: Cell::new(0),
             arrived: Notify::default(),
             taken: Notify::default(),
             connections: RefCell::default(),
@@ -141,6 +147,7 @@ impl Shell {
                 return Err(error);
             }
             let mut events = shell.inbox.take();
+            shell.inbox_bytes.set(0);
             shell.taken.notify();
             for event in &events {
                 if let Event::Checkpointed { lsn } = event {
@@ -187,9 +194,9 @@ impl Shell {
     async fn receive(self: Rc<Self>, events: Mailbox<TargetEvent>) {
         loop {
             match events.receive().await {
-                Ok(TargetEvent::Connection { socket, .. }) => {
+                Ok(TargetEvent::Connection { socket, peer }) => {
                     let stream = TcpStream::from_fd(socket);
-                    skep_env::spawn(Rc::clone(&self).read_requests(stream)).detach();
+                    skep_env::spawn(Rc::clone(&self).read_requests(stream, peer.kind)).detach();
                 }
                 Ok(TargetEvent::MapChanged) => self.put(Event::Map(self.router.map())),
                 Ok(TargetEvent::Stop) => {
@@ -202,18 +209,25 @@ impl Shell {
         }
     }
 
-    async fn read_requests(self: Rc<Self>, stream: TcpStream) {
+    async fn read_requests(self: Rc<Self>, stream: TcpStream, kind: NodeKind) {
         let connection = self.next_connection.get();
         self.next_connection.set(connection + 1);
-        let (mut requests, outbox) = IncomingStream::new(stream);
-        self.connections.borrow_mut().insert(connection, outbox);
+        let (mut requests, outbox) = IncomingStream::new(stream, kind);
+        self.connections.borrow_mut().insert(connection, Rc::clone(&outbox));
         loop {
-            while self.inbox.borrow().len() >= MAX_INBOX {
+            while self.inbox.borrow().len() >= MAX_INBOX
+                || self.inbox_bytes.get() >= MAX_INBOX_BYTES
+            {
                 self.taken.wait().await;
             }
             match requests.next().await {
                 Ok(Some(incoming)) => {
                     let (header, body) = (incoming.header, incoming.body);
+                    if let Err(error) = quarantine::check(header.message, &body) {
+                        outbox.refuse(&header, &error);
+                        continue;
+                    }
+                    self.inbox_bytes.set(self.inbox_bytes.get() + body.len());
                     self.put(Event::Request { connection, header, body });
                 }
                 Ok(None) => break,

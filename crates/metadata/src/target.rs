@@ -88,7 +88,7 @@ impl<E: Engine> MetadataTarget<E> {
     ) -> Result<Vec<Action>> {
         self.restart_leases_after_pause(now);
         self.shared.now = now;
-        self.shared.wall = self.shared.wall.max(wall);
+        self.shared.wall.read(now, wall);
         for event in events {
             match event {
                 Event::Request { connection, header, body } => {
@@ -149,6 +149,12 @@ impl<E: Engine> MetadataTarget<E> {
     /// Iterates over all file locks that applications hold. For checkers.
     pub fn file_locks(&self) -> impl Iterator<Item = (InodeId, HeldLock)> + '_ {
         self.shared.file_locks.all()
+    }
+
+    /// Returns the number of prepared transactions whose decision the target could not carry out.
+    /// For checkers.
+    pub fn stuck_transactions(&self) -> usize {
+        self.background.stuck_transactions()
     }
 
     /// Returns the number of waits for file locks. For checkers.

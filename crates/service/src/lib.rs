@@ -9,6 +9,7 @@
 //!   ([`link_requests`])
 //! - listening on an address that stays the same across restarts
 //! - the host that runs targets ([`host`])
+//! - the requests that made this program panic ([`quarantine`])
 //! - the cluster map that is cached across restarts ([`cached_map`])
 //!
 //! Does not own the requests of any single service, nor the registration with management
@@ -26,6 +27,7 @@ pub mod manual;
 pub mod node;
 pub mod node_requests;
 pub mod notify;
+pub mod quarantine;
 pub mod units;
 
 pub use config::{Loaded, Settings};

@@ -199,6 +199,9 @@ impl World {
         if let Err(error) = running.check_invariants() {
             return self.fail(format!("target {index} cannot read its store: {error}"));
         }
+        if running.stuck_transactions() > 0 {
+            return self.fail(format!("target {index} cannot carry out a decision"));
+        }
         process.ticks += 1;
         let (ticks, due) = (process.ticks, running.next_tick().max(now + Duration::from_micros(1)));
         self.at(due, SimEvent::Tick { target: index, ticks });

@@ -14,7 +14,7 @@ use skep_env::local::Semaphore;
 use skep_env::{Task, TcpStream};
 use skep_rpc::{Channel, IncomingStream, Outbox, Peer, Router};
 use skep_service::link_requests::Links;
-use skep_service::{TargetEvent, TargetStart};
+use skep_service::{TargetEvent, TargetStart, quarantine};
 use skep_types::{ClusterMap, Epoch, Error, ErrorCode, GroupId, MapVersion, Result, TargetId};
 use skep_wire::frame::Header;
 use std::cell::Cell;
@@ -110,7 +110,7 @@ fn follows(new: &Peer, old: &Peer) -> bool {
 
 /// Serves a connection until the peer ends it.
 async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
-    let (mut requests, outbox) = IncomingStream::new(TcpStream::from_fd(socket));
+    let (mut requests, outbox) = IncomingStream::new(TcpStream::from_fd(socket), peer.kind);
     let _closed = CloseAtEnd(Rc::clone(&outbox));
     let own_permits = Semaphore::new(MAX_REQUESTS_PER_CONNECTION);
     loop {
@@ -123,7 +123,10 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
                 break;
             }
         };
-        if let Err(error) = served.check(&incoming.header, &peer) {
+        let checked = served.check(&incoming.header, &peer);
+        let checked =
+            checked.and_then(|()| quarantine::check(incoming.header.message, &incoming.body));
+        if let Err(error) = checked {
             outbox.refuse(&incoming.header, &error);
             continue;
         }
@@ -138,7 +141,10 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
                 benchmark: &served.benchmark,
                 links: &served.links,
             };
-            handlers::dispatch(&served.store, incoming, &requester).await;
+            // `dispatch` consumes the request, so its fingerprint is taken before.
+            let mark = quarantine::Mark::of(incoming.header.message, &incoming.body);
+            let handling = handlers::dispatch(&served.store, incoming, &requester);
+            quarantine::watch(mark, handling).await;
             drop((permit, own_permit));
         })
         .detach();

@@ -15,6 +15,7 @@ mod pattern_request;
 pub mod random;
 pub mod registration;
 pub mod size;
+pub mod text;
 mod time;
 
 pub use acl::{ACCESS_ACL, Acl, AclEntry, AclTag, DEFAULT_ACL, MAX_ACL_BYTES};

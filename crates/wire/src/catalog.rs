@@ -135,6 +135,8 @@ catalog! {
     74 "metadata" reads il::SyncInline => il::SyncInlineReply;
     // Metadata: for administrators.
     76 "metadata" reads md::ListSessions => md::SessionList;
+    77 "metadata" reads md::ListTransactions => md::TransactionList;
+    78 "metadata" reads md::ResolveTransaction => mg::EmptyReply;
     // Metadata: transactions between groups. The transaction id makes them idempotent.
     80 "metadata" reads md::Prepare => md::PrepareReply;
     81 "metadata" reads md::Decide => mg::EmptyReply;

@@ -29,5 +29,6 @@ pub use sessions::{
     OpenSessionReply, Outcome, OutcomeReply, SessionEntry, SessionList, SyncAll,
 };
 pub use transactions::{
-    AskDecision, Decide, Decision, DecisionReply, Prepare, PrepareReply, Step, TransactionId,
+    AskDecision, Decide, Decision, DecisionReply, ListTransactions, Prepare, PrepareReply,
+    ResolveTransaction, Step, TransactionEntry, TransactionId, TransactionList,
 };

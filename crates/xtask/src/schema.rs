@@ -108,6 +108,7 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<mg::LogLevelChange>(),
     record::<node::LogLevel>(),
     record::<md::SessionEntry>(),
+    record::<md::TransactionEntry>(),
     record::<st::StripeHint>(),
     choice::<FileKind>(),
     choice::<Redundancy>(),

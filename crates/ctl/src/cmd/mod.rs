@@ -22,6 +22,7 @@ mod session;
 mod storage;
 mod study;
 mod target;
+mod transaction;
 mod umount;
 mod up;
 
@@ -49,6 +50,8 @@ pub(crate) enum Verb {
     Target(target::TargetVerb),
     #[command(subcommand)]
     Group(group::GroupVerb),
+    #[command(subcommand)]
+    Transaction(transaction::TransactionVerb),
     #[command(subcommand)]
     Health(health::HealthVerb),
     #[command(subcommand)]
@@ -85,6 +88,7 @@ impl Verb {
             Self::Lock(verb) => verb.run(),
             Self::Target(verb) => verb.run(),
             Self::Group(verb) => verb.run(),
+            Self::Transaction(verb) => verb.run(),
             Self::Health(verb) => verb.run(),
             Self::Entry(verb) => verb.run(),
             Self::Cluster(verb) => verb.run(),

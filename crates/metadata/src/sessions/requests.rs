@@ -23,7 +23,8 @@ use skep_types::{Error, ErrorCode, Result, SessionId};
 use skep_wire::file_locks::{EndWait, WaitLock};
 use skep_wire::frame::Header;
 use skep_wire::metadata::{
-    AskDecision, AskOutcome, CloseSession, Decide, KeepAlive, ListSessions, OpenSession,
+    AskDecision, AskOutcome, CloseSession, Decide, KeepAlive, ListSessions, ListTransactions,
+    OpenSession, ResolveTransaction,
 };
 use skep_wire::sharing::{AcknowledgeNotifications, WaitNotifications};
 use skep_wire::{Request, catalog};
@@ -62,6 +63,16 @@ impl<E: Engine> MetadataTarget<E> {
                 ListSessions::ID => match ListSessions::from_bytes(&body) {
                     Ok(request) => {
                         let reply = self.list_sessions(request)?;
+                        self.reply_now(connection, header, reply.to_bytes());
+                    }
+                    Err(error) => {
+                        let error = Error::new(ErrorCode::Protocol, error.context());
+                        self.refuse(connection, header, error);
+                    }
+                },
+                ListTransactions::ID => match ListTransactions::from_bytes(&body) {
+                    Ok(request) => {
+                        let reply = self.list_transactions(&request)?;
                         self.reply_now(connection, header, reply.to_bytes());
                     }
                     Err(error) => {
@@ -139,9 +150,11 @@ impl<E: Engine> MetadataTarget<E> {
             let what = format!("shard {} is not served here", inode.shard());
             return Err(Error::new(ErrorCode::StaleMap, what));
         }
+        self.check_transaction(header, body)?;
         let most = match header.message {
             // These requests let waiting operations continue, and never wait themselves.
             Decide::ID
+            | ResolveTransaction::ID
             | AskDecision::ID
             | AskOutcome::ID
             | KeepAlive::ID

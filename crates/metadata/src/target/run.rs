@@ -17,12 +17,13 @@ use crate::tx::operation::{Operation, Source, Stop};
 use crate::tx::table::logged_bytes;
 use crate::tx::work::InternalWork;
 use skep_format::metadata::{DecisionRecord, Key, SlotRecord};
+use skep_service::quarantine;
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{Error, ErrorCode, Lsn, Result};
 use skep_wire::file_locks::{SetLock, SetLockReply};
 use skep_wire::frame::Header;
 use skep_wire::inline::SyncInline;
-use skep_wire::metadata::{Decide, OpenSession, Prepare, SyncAll};
+use skep_wire::metadata::{Decide, OpenSession, Prepare, ResolveTransaction, SyncAll};
 use skep_wire::storage::WhichExist;
 use skep_wire::{Request, catalog};
 
@@ -66,7 +67,10 @@ impl<E: Engine> MetadataTarget<E> {
         let mut context = Context::new(&self.table, &mut self.shared, &mut op);
         let source = context.op.source.clone();
         let result = match &source {
-            Source::Peer { header, .. } => handlers::dispatch(&mut context, header.message),
+            Source::Peer { header, .. } => {
+                let _handling = quarantine::handling(header.message, &context.op.body);
+                handlers::dispatch(&mut context, header.message)
+            }
             Source::Internal(work) => background::run(&mut context, work).map(|()| Vec::new()),
         };
         // A run must make all calls that earlier runs made. Otherwise it would commit transactions
@@ -151,15 +155,23 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     pub(crate) fn fail(&mut self, mut op: Operation, error: Error) -> Result<()> {
+        let ends = match &op.source {
+            Source::Internal(InternalWork::EndPrepared { transaction, .. }) => Some(*transaction),
+            Source::Peer { header, .. } if header.message == Decide::ID => {
+                transaction_in(header, &op.body)
+            }
+            _ => None,
+        };
         let is_own = matches!(op.source, Source::Internal(_));
-        let is_fatal = error.code() == ErrorCode::DeviceFailed
-            || is_own
-            || error.code() != ErrorCode::Protocol
-                && op.header().is_some_and(|header| header.message == Decide::ID);
-        if is_fatal {
-            // The target cannot read its state, do its internal work, or commit a prepared
-            // transaction. The target stops, because further changes would add to the damage.
+        if error.code() == ErrorCode::DeviceFailed || is_own && ends.is_none() {
+            // The target cannot read its state or do its internal work. The target stops, because
+            // further changes would add to the damage.
             return Err(error.within("metadata target"));
+        }
+        if let Some(transaction) = ends {
+            // The store contradicts the prepared steps. Nothing of them was carried out, and their
+            // names and inodes stay locked. Everything else is served.
+            self.background.set_problem(transaction, &error);
         }
         self.abandon(&mut op);
         if let Source::Peer { connection, header } = op.source {
@@ -196,7 +208,9 @@ impl<E: Engine> MetadataTarget<E> {
             Source::Internal(work) => self.after_internal(work, lsn)?,
             Source::Peer { connection, header } => {
                 match (header.message, transaction_in(&header, &op.body)) {
-                    (Decide::ID, Some(transaction)) => self.after_decide(transaction)?,
+                    (Decide::ID | ResolveTransaction::ID, Some(transaction)) => {
+                        self.after_decide(transaction)?;
+                    }
                     (Prepare::ID, Some(transaction)) => self.after_prepare(transaction)?,
                     _ => {}
                 }
@@ -287,7 +301,7 @@ impl<E: Engine> MetadataTarget<E> {
                 // which of its requests were executed.
                 is_durable = true;
             }
-            Decide::ID | Prepare::ID => is_durable = true,
+            Decide::ID | Prepare::ID | ResolveTransaction::ID => is_durable = true,
             SyncAll::ID | WhichExist::ID | SyncInline::ID => is_durable = true,
             _ => {}
         }

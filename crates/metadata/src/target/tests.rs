@@ -16,6 +16,7 @@ mod repetitions;
 mod sessions;
 mod sharing;
 mod sizes;
+mod transactions;
 mod truncations;
 
 use super::*;

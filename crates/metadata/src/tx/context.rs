@@ -210,7 +210,7 @@ impl<'a, E: Engine> Context<'a, E> {
 
     /// Returns the time of day.
     pub(crate) fn wall(&self) -> Timestamp {
-        self.shared.wall
+        self.shared.wall.newest()
     }
 
     // ---- other groups

@@ -71,7 +71,7 @@ impl Membership {
         mut request: RegisterServer,
         patience: Option<Duration>,
     ) -> Result<(Rc<Self>, RegisterReply)> {
-        let management = Management::new(token, request.server.kind);
+        let management = Management::of_node(token, request.server.kind, request.server.node);
         let registered = management.call(&request, patience).await?;
         confirm(&mut request.server, &registered);
         let member = Self::new(management, request, registered.node, registered.map.clone());
@@ -100,7 +100,7 @@ impl Membership {
             Some(Ok((member, registered))) => Ok((member, Some(registered))),
             Some(Err(error)) if is_final(&error) => Err(error),
             _ => {
-                let management = Management::new(token, kind);
+                let management = Management::of_node(token, kind, node);
                 Ok((Self::new(management, request, node, cached), None))
             }
         }

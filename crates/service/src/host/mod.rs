@@ -19,7 +19,7 @@ use crate::directory::NodeDirectory;
 use crate::link_requests::Links;
 use crate::listen::{IfTaken, advertised, listen};
 use crate::node::NodeSettings;
-use crate::{PROGRAM_VERSION, cached_map};
+use crate::{PROGRAM_VERSION, cached_map, quarantine};
 use skep_env::{Mailbox, TcpListener};
 use skep_format::identity::DirectoryKind;
 use skep_rpc::membership::Membership;
@@ -128,6 +128,7 @@ impl Host {
         self,
         serve: impl Fn(TargetStart) -> Result<()> + Send + Sync + 'static,
     ) -> Result<()> {
+        skep_env::restrict_new_files();
         let signals = crate::end_signals()?;
         let serve: Serve = Arc::new(serve);
         skep_env::block_on(async move { self.run_main(signals, serve).await }).map_err(|error| {
@@ -138,6 +139,7 @@ impl Host {
     async fn run_main(self, signals: skep_env::Signals, serve: Serve) -> Result<()> {
         let (node_kind, _, _) = self.kinds();
         let node = NodeDirectory::open(&self.settings.directory, node_kind)?;
+        skep_env::sleep(quarantine::start(&self.settings.directory)).await;
         let open = |path: &PathBuf| self.open_target(path, &node);
         let directories = self.targets.iter().map(open).collect::<Result<Vec<_>>>()?;
         let listener =

@@ -52,8 +52,8 @@ fn map(address: &str) -> ClusterMap {
 /// Serves as a metadata target that reports inodes with even numbers as existing.
 async fn metadata(listener: TcpListener, identity: Identity) {
     let stream = listener.accept().await.unwrap();
-    authenticate(&stream, &identity, 1, |_| Ok(())).await.unwrap();
-    let (mut requests, outbox) = IncomingStream::new(stream);
+    let peer = authenticate(&stream, &identity, 1, |_| Ok(())).await.unwrap();
+    let (mut requests, outbox) = IncomingStream::new(stream, peer.kind);
     while let Ok(Some(incoming)) = requests.next().await {
         let request = WhichExist::from_bytes(&incoming.body).unwrap();
         let exists = request.inodes.iter().map(|inode| inode.number() % 2 == 0).collect();

@@ -102,7 +102,7 @@ impl FakeCluster {
                     let Ok(peer) = authenticate(&stream, &identity, 1, |_| Ok(())).await else {
                         return;
                     };
-                    let (requests, outbox) = IncomingStream::new(stream);
+                    let (requests, outbox) = IncomingStream::new(stream, peer.kind);
                     fake.serve(peer.target, requests, outbox).await;
                 })
                 .detach();

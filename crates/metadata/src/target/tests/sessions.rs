@@ -149,13 +149,20 @@ fn a_session_that_has_ended_is_not_opened_again() {
     story.ask(1, 3, (0, 0), &md::CloseSession {}).unwrap();
     // The target deletes the records of ended sessions as soon as no late message can be in flight.
     // Each batch reads a part of these records.
-    story.wall.seconds += crate::limits::END_KEPT_SECONDS + 1;
-    story.now += crate::limits::FORGET_EVERY;
     let ends = |story: &Story| {
         let key = |session| Key::SessionEnd(SessionId::new(session)).to_bytes();
         [1, 3].iter().filter(|it| story.target.table.get(&key(**it)).unwrap().is_some()).count()
     };
+    // A jump of the time of day alone deletes nothing, not even across a restart.
+    story.wall.seconds += crate::limits::END_KEPT_SECONDS + 1;
+    story.now += crate::limits::FORGET_EVERY;
+    (0..20).for_each(|_| story.happens(Event::Tick));
+    story.restart();
+    story.now += crate::limits::FORGET_EVERY;
+    (0..20).for_each(|_| story.happens(Event::Tick));
     assert_eq!(ends(&story), 2);
+    story.now += Duration::from_secs(crate::limits::END_KEPT_SECONDS as u64);
+    story.wall.seconds += crate::limits::END_KEPT_SECONDS;
     let mut next = Vec::new();
     for _ in 0..20 {
         let before = ends(&story);

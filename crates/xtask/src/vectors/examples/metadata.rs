@@ -6,16 +6,17 @@ use crate::vectors::{Example, example};
 use skep_types::codec::Bytes;
 use skep_types::{
     Chooser, ChunkFileKey, Component, ComponentRequest, FileKind, GroupId, HostIncarnation, NodeId,
-    PatternOrigin, PatternRequest, Redundancy, SessionId, StripePattern,
+    PatternOrigin, PatternRequest, Redundancy, SessionId, StripePattern, Timestamp,
 };
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     AskDecision, AskOutcome, AttributesReply, Close, CloseMany, CloseSession, ClosedFile, Create,
     CreateUnnamed, Decide, Decision, DecisionReply, EntryInfo, GetEntryInfo, KeepAlive,
-    KeepAliveReply, ListSessions, NewInode, Open, OpenMode, OpenReply, OpenSession,
-    OpenSessionReply, Outcome, OutcomeReply, Prepare, PrepareReply, ReportWritten, SessionEntry,
-    SessionList, SetAttributes, SetAttributesReply, SetPattern, SetTime, Step, SyncAll,
-    TransactionId, TruncatedChunk, WrittenExtent,
+    KeepAliveReply, ListSessions, ListTransactions, NewInode, Open, OpenMode, OpenReply,
+    OpenSession, OpenSessionReply, Outcome, OutcomeReply, Prepare, PrepareReply, ReportWritten,
+    ResolveTransaction, SessionEntry, SessionList, SetAttributes, SetAttributesReply, SetPattern,
+    SetTime, Step, SyncAll, TransactionEntry, TransactionId, TransactionList, TruncatedChunk,
+    WrittenExtent,
 };
 
 /// Returns the pattern of a large file: first inline bytes, then a narrow stripe, and a wide stripe
@@ -62,6 +63,15 @@ fn sessions() -> Vec<Example> {
         open_files: 17,
     };
     let list = SessionList { sessions: vec![entry], next: Some(SessionId::new(9 << 32 | 1)) };
+    let transaction = TransactionId { coordinator: GroupId::new(3), number: 77 };
+    let entry = TransactionEntry {
+        transaction,
+        since: Timestamp { seconds: 1_700_000_000, nanoseconds: 5 },
+        steps: 2,
+        silent_ms: 12_000,
+        problem: String::new(),
+    };
+    let prepared = TransactionList { transactions: vec![entry], next: None };
     let open = OpenSession { client: NodeId::new(9), slots: 64 };
     let asked = AskOutcome { session: SessionId::new(9 << 32 | 1), slot: 3, sequence: 77 };
     let outcome = |outcome| OutcomeReply { outcome };
@@ -74,6 +84,8 @@ fn sessions() -> Vec<Example> {
             .reply::<AskOutcome>(&outcome(Outcome::Unknown)),
         example(&ListSessions { after: SessionId::new(8 << 32) }, &list),
         example(&SyncAll {}, &EmptyReply {}),
+        example(&ListTransactions { after: TransactionId::default() }, &prepared),
+        example(&ResolveTransaction { transaction, commit: true }, &EmptyReply {}),
     ]
 }
 
