@@ -16,8 +16,10 @@ mod chunk_file;
 mod cleaner;
 mod clear;
 mod copy;
+mod descriptors;
 mod dirty_log;
 mod dirty_regions;
+mod health;
 mod listing;
 mod names;
 mod open_files;
@@ -37,12 +39,13 @@ mod write;
 mod tests;
 
 use self::chunk_file::ChunkFile;
+use self::descriptors::SpareDescriptors;
 use self::dirty_log::DirtyLog;
 use self::dirty_regions::DirtyRegions;
 use self::names::Names;
 use self::open_files::OpenFiles;
 use crate::limits::MAX_OPEN_FILES;
-use skep_env::local::Notify;
+use skep_env::local::{Notify, Semaphore};
 use skep_format::chunk::{DirtyLogHeader, DirtyRegion, HostMark, TargetState};
 use skep_store::atomic::replace_atomically;
 use skep_types::{ChunkFileKey, ClusterId, Error, ErrorCode, HostIncarnation, Result, TargetId};
@@ -73,6 +76,7 @@ pub struct ChunkStore {
     state: Cell<TargetState>,
     names: Names,
     open: RefCell<OpenFiles>,
+    spares: SpareDescriptors,
     dirty_log: DirtyLog,
     /// Regions that were in the dirty log at the start. A crash may have torn writes to them, so
     /// the target accepts data in these regions that does not match its checksums.
@@ -83,6 +87,10 @@ pub struct ChunkStore {
     /// the page cache could block the thread.
     disk_is_slow_until: Cell<Duration>,
     failure: RefCell<Option<Error>>,
+    /// Held during a sync of the whole file system.
+    syncing_all: Rc<Semaphore>,
+    /// Whether the next cleaning must sync each file instead of the whole file system.
+    sync_each: Cell<bool>,
     /// Notified when more than `MAX_DIRTY_REGIONS` regions are dirty, so that the cleaner starts at
     /// once.
     cleaning_wanted: Notify,
@@ -149,12 +157,15 @@ impl ChunkStore {
             state: Cell::new(state),
             names: Names::open(directory)?,
             open: RefCell::new(OpenFiles::new(MAX_OPEN_FILES)),
+            spares: SpareDescriptors::open(),
             dirty_log,
             dirty: DirtyRegions::new(&suspects),
             suspects: RefCell::new(suspects.into_iter().collect()),
             space: SpaceGauge::new(directory)?,
             disk_is_slow_until: Cell::new(Duration::ZERO),
             failure: RefCell::default(),
+            syncing_all: Semaphore::new(1),
+            sync_each: Cell::new(false),
             cleaning_wanted: Notify::default(),
         };
         tracing::info!(
@@ -197,12 +208,16 @@ impl ChunkStore {
     }
 
     /// After a failed write or sync, makes the target refuse writes until it is restarted, since
-    /// the contents of the device are unknown. If the disk is full, a quota is exceeded or a file
-    /// is too long, returns the error unchanged: the target continues.
+    /// the contents of the device are unknown. If the disk is full, a quota is exceeded, a file is
+    /// too long, or the process lacks descriptors or memory, returns the error unchanged: the
+    /// target continues.
     fn note_failure(&self, error: Error) -> Error {
         if matches!(
             error.code(),
-            ErrorCode::NoSpace | ErrorCode::QuotaExceeded | ErrorCode::FileTooLarge
+            ErrorCode::NoSpace
+                | ErrorCode::QuotaExceeded
+                | ErrorCode::FileTooLarge
+                | ErrorCode::LimitReached
         ) {
             return error;
         }
@@ -222,11 +237,16 @@ impl ChunkStore {
         // Acknowledged writes may be lost, so the next start must change the incarnation. If this
         // record cannot be written either, the file system is read-only or gone. Then the next
         // start fails, since it cannot write its state.
-        if let Err(error) = replace_atomically(&self.directory.join(STATE_FILE), &state.to_file()) {
+        if let Err(error) = self.write_state(&state) {
             tracing::error!("target {}: cannot record the failure: {error}", self.target);
         }
         *self.failure.borrow_mut() = Some(failure.clone());
         failure
+    }
+
+    /// Writes the target's state record.
+    fn write_state(&self, state: &TargetState) -> Result<()> {
+        replace_atomically(&self.directory.join(STATE_FILE), &state.to_file())
     }
 
     /// Returns the chunk file with a key, or `None` if it does not exist.
@@ -235,7 +255,7 @@ impl ChunkStore {
             return Ok(Some(file));
         }
         let path = self.names.path(key);
-        match OpenOptions::new().read(true).write(true).open(&path) {
+        match self.open_file(OpenOptions::new().read(true).write(true), &path) {
             Ok(file) => self.cache(*key, path, file).map(Some),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(Error::from(error).within(path.display())),
@@ -251,7 +271,9 @@ impl ChunkStore {
         let failed = |error: std::io::Error| Error::from(error).within(path.display());
         // `create_new` cannot fail with `AlreadyExists`: the file did not exist above, only this
         // thread creates files here, and there is no await between the two calls.
-        let open = || OpenOptions::new().read(true).write(true).create_new(true).open(&path);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        let open = || self.open_file(&options, &path);
         let file = match open() {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let leaf = path.parent().expect("each chunk file has a leaf directory");

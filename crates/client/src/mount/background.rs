@@ -116,7 +116,7 @@ async fn send_heartbeat(
 ) -> Result<()> {
     let connection = link.open().await?;
     let known = mount.cell.version();
-    let heartbeat = Heartbeat { node: mount.node(), known, capacities: Vec::new() };
+    let heartbeat = Heartbeat { node: mount.node(), known, targets: Vec::new() };
     let heard = ask(&connection, &heartbeat).await?;
     mount.newest_capacity.note(heard.capacity);
     take_map(mount, heard.map, changed);

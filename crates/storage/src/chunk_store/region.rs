@@ -225,7 +225,7 @@ pub(super) fn knows_stripe(header: &RegionHeader) -> bool {
 }
 
 /// Returns the part of a region's logical range that lies within the size of the chunk file.
-fn data_range(file: &ChunkFile, index: u64) -> Range<u64> {
+pub(super) fn data_range(file: &ChunkFile, index: u64) -> Range<u64> {
     let start = index * REGION_BYTES;
     start..file.size.get().clamp(start, start + REGION_BYTES)
 }

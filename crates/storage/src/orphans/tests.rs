@@ -35,6 +35,7 @@ fn map(address: &str) -> ClusterMap {
         path: String::new(),
         reachability: Reachability::Online,
         consistency: Consistency::Good,
+        health: skep_types::map::TargetHealth::default(),
         capacity: Capacity::default(),
         capacity_pool: CapacityPool::Normal,
     });
