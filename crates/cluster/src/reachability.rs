@@ -97,7 +97,7 @@ impl SoftState {
     /// Records the health that a node has reported for one of its targets. Returns whether this
     /// justifies a new map.
     pub fn report_health(&mut self, target: TargetId, health: &TargetHealth) -> bool {
-        if health.condition == Condition::Serving {
+        if health.condition == Condition::Serving && health.problem.is_empty() {
             return self.faults.remove(&target).is_some();
         }
         let health = TargetHealth::new(health.condition, &health.problem);

@@ -23,8 +23,10 @@ mod health;
 mod listing;
 mod names;
 mod open_files;
+mod quarantine;
 mod range_lock;
 mod read;
+mod record_space;
 mod region;
 mod remove;
 mod reserve;
@@ -47,7 +49,6 @@ use self::open_files::OpenFiles;
 use crate::limits::MAX_OPEN_FILES;
 use skep_env::local::{Notify, Semaphore};
 use skep_format::chunk::{DirtyLogHeader, DirtyRegion, HostMark, TargetState};
-use skep_store::atomic::replace_atomically;
 use skep_types::{ChunkFileKey, ClusterId, Error, ErrorCode, HostIncarnation, Result, TargetId};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -87,6 +88,8 @@ pub struct ChunkStore {
     /// the page cache could block the thread.
     disk_is_slow_until: Cell<Duration>,
     failure: RefCell<Option<Error>>,
+    /// A problem for which an administrator must decide. Empty if there is none.
+    warning: RefCell<String>,
     /// Held during a sync of the whole file system.
     syncing_all: Rc<Semaphore>,
     /// Whether the next cleaning must sync each file instead of the whole file system.
@@ -146,7 +149,19 @@ impl ChunkStore {
         let fresh = HostIncarnation::new(skep_env::random_u64());
         let state = TargetState::next_start(previous, host, fresh);
         // The state must be durable before any page contains the number of this start.
-        replace_atomically(&path, &state.to_file())?;
+        let failure = match record_space::replace_record(directory, &path, &state.to_file()) {
+            Err(error) if error.code() == ErrorCode::ReadOnly => Some(Error::new(
+                ErrorCode::DeviceFailed,
+                format!(
+                    "target {target} only reads, since its file system is read-only: {error}; \
+                     repair the disk, then restart the service"
+                ),
+            )),
+            other => other.map(|()| None)?,
+        };
+        if let Some(failure) = &failure {
+            tracing::error!("{failure}");
+        }
         let dirty_log = DirtyLog::open(directory, DirtyLogHeader { cluster, target })?;
         let suspects = dirty_log.recorded();
         let store = Self {
@@ -163,11 +178,13 @@ impl ChunkStore {
             suspects: RefCell::new(suspects.into_iter().collect()),
             space: SpaceGauge::new(directory)?,
             disk_is_slow_until: Cell::new(Duration::ZERO),
-            failure: RefCell::default(),
+            failure: RefCell::new(failure),
+            warning: RefCell::default(),
             syncing_all: Semaphore::new(1),
             sync_each: Cell::new(false),
             cleaning_wanted: Notify::default(),
         };
+        record_space::hold(directory);
         tracing::info!(
             "target {target}: start {}, incarnation {}, {} regions may be torn",
             state.start,
@@ -198,6 +215,11 @@ impl ChunkStore {
     /// accepts writes.
     pub fn failure(&self) -> Option<Error> {
         self.failure.borrow().clone()
+    }
+
+    /// Sets the problem for which an administrator must decide; an empty text means none.
+    pub(crate) fn set_warning(&self, warning: String) {
+        *self.warning.borrow_mut() = warning;
     }
 
     fn check_writable(&self) -> Result<()> {
@@ -246,7 +268,8 @@ impl ChunkStore {
 
     /// Writes the target's state record.
     fn write_state(&self, state: &TargetState) -> Result<()> {
-        replace_atomically(&self.directory.join(STATE_FILE), &state.to_file())
+        let path = self.directory.join(STATE_FILE);
+        record_space::replace_record(&self.directory, &path, &state.to_file())
     }
 
     /// Returns the chunk file with a key, or `None` if it does not exist.
@@ -258,6 +281,13 @@ impl ChunkStore {
         match self.open_file(OpenOptions::new().read(true).write(true), &path) {
             Ok(file) => self.cache(*key, path, file).map(Some),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => {
+                self.note_failure(Error::from(error).within(path.display()));
+                match self.open_file(OpenOptions::new().read(true), &path) {
+                    Ok(file) => self.cache(*key, path, file).map(Some),
+                    Err(error) => Err(Error::from(error).within(path.display())),
+                }
+            }
             Err(error) => Err(Error::from(error).within(path.display())),
         }
     }

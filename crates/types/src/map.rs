@@ -154,7 +154,8 @@ record! {
     pub struct TargetHealth {
         /// The condition.
         pub condition: Condition,
-        /// The last error, as text for people. Empty if the condition is `Serving`.
+        /// The last error, as text for people. With the condition `Serving`, a problem for which an
+        /// administrator must decide.
         pub problem: String,
     }
 }
@@ -298,6 +299,9 @@ record! {
         /// milliseconds. A target removes a chunk file without an inode only if the file is at
         /// least this old.
         pub cleanup_interval_ms: u32,
+        /// Maximum number of chunk files without an inode that one search of a storage target may
+        /// remove. If it finds more, it removes none.
+        pub cleanup_limit: u32,
         /// Chooser of new files if neither the request nor the directory sets one.
         pub default_chooser: Chooser,
         /// Stripe patterns that users other than root may set.
@@ -321,6 +325,7 @@ impl Default for Policy {
             stripe_from: 4 << 20,
             inline_bytes: 0,
             cleanup_interval_ms: 3_600_000,
+            cleanup_limit: 1_000,
             default_chooser: Chooser::Balanced,
             user_patterns: UserPatterns::Sizes,
             user_max_width: MAX_STRIPE_WIDTH as u16,

@@ -23,6 +23,7 @@ impl ChunkStore {
             if let Err(error) = self.clean().await {
                 tracing::error!("target {}: cleaning failed: {error}", self.target);
             }
+            super::record_space::hold(&self.directory);
         }
     }
 
@@ -168,12 +169,20 @@ impl ChunkStore {
     /// An error does not name the files that it concerns. Open files report it again at their own
     /// next sync. Files that were evicted meanwhile may not, so their changes count as lost.
     pub(super) async fn sync_all(&self) -> Result<()> {
-        let evicted = self.open.borrow().evicted_unsynced();
         let permit = self.syncing_all.acquire().await;
+        let evicted = self.open.borrow().evicted_unsynced();
+        let cached = self.open.borrow().cached_unsynced();
         let result = self.sync_file_system().await;
         drop(permit);
         match &result {
-            Ok(()) => self.open.borrow_mut().forget_evicted(&evicted),
+            Ok(()) => {
+                self.open.borrow_mut().forget_evicted(&evicted);
+                for (file, changes) in cached {
+                    if let Some(file) = file.upgrade() {
+                        file.synced_changes.set(changes.max(file.synced_changes.get()));
+                    }
+                }
+            }
             Err(error) if matches!(error.code(), ErrorCode::NoSpace | ErrorCode::QuotaExceeded) => {
                 if !evicted.is_empty() {
                     self.report_loss(format_args!("{} chunk files", evicted.len()))?;

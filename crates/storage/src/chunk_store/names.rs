@@ -71,7 +71,10 @@ impl Names {
             }
             _ => {}
         }
-        skep_store::atomic::sync_directory(target)?;
+        match skep_store::atomic::sync_directory(target) {
+            Err(error) if error.code() != ErrorCode::ReadOnly => return Err(error),
+            _ => {}
+        }
         Ok(Self { chunks, anchored: RefCell::default(), syncs: GroupSync::default() })
     }
 

@@ -16,7 +16,7 @@ use super::chunk_file::{ChunkFile, Region};
 use crate::limits::MAX_CACHED_PAGES;
 use skep_types::ChunkFileKey;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 /// Divisor of the number of cached files: if all files have unsynced changes, one of
 /// `UNSYNCED_SHARE` files is evicted at once.
@@ -92,6 +92,12 @@ impl OpenFiles {
     /// Returns the files that were evicted with unsynced changes.
     pub(crate) fn evicted_unsynced(&self) -> Vec<ChunkFileKey> {
         self.unsynced.iter().copied().collect()
+    }
+
+    /// Returns the cached files with unsynced changes, each with the number of its last change.
+    pub(crate) fn cached_unsynced(&self) -> Vec<(Weak<ChunkFile>, u64)> {
+        let unsynced = self.files.values().filter(|file| file.has_unsynced_changes());
+        unsynced.map(|file| (Rc::downgrade(file), file.changes.get())).collect()
     }
 
     /// Records that all changes of these files are on the device, or that their loss was reported.

@@ -12,7 +12,7 @@ use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region};
 use super::names::leaf_of;
 use super::region::data_range;
-use skep_format::chunk::{GRANULES, granule_checksum, physical_offset};
+use skep_format::chunk::{GRANULES, RegionHeader, granule_checksum, physical_offset};
 use skep_types::{ChunkFileKey, Error, ErrorCode, GRANULE_BYTES, HostIncarnation, Result};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -120,6 +120,10 @@ impl ChunkStore {
                 let written = file.file.write_now(granule, physical_offset(start));
                 written.map_err(|error| self.note_failure(file.io_error(error)))?;
             }
+        }
+        if let Some(header) = region.header.get().filter(|_| !is_complete) {
+            // From now on, no start may take the mismatch for the work of a crash.
+            region.header.set(Some(RegionHeader { synced: true, ..header }));
         }
         self.write_page(file, index, region)?;
         Ok(is_complete)

@@ -39,6 +39,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/rpc/src/routing.rs", "retry: requests to targets, by retry class, with back-off"),
     ("crates/service/src/cached_map.rs", "delay: limits writes of the cached cluster map; retry: after a failed write"),
     ("crates/service/src/host/connections.rs", "retry: accepting a connection"),
+    ("crates/service/src/host/unserved.rs", "retry: a target that cannot be served"),
     ("crates/service/src/listen.rs", "retry: binding an address that is still in use"),
     ("crates/storage/src/benchmark.rs", "poll: the end of a benchmark's streams, and of its client's interest"),
     ("crates/storage/src/emulation.rs", "delay: emulates a slow device"),

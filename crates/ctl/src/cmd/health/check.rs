@@ -162,7 +162,11 @@ fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
         }
         let problem = &target.health.problem;
         match target.health.condition {
-            Condition::Serving => {}
+            Condition::Serving if problem.is_empty() => {}
+            Condition::Serving => add(
+                format!("{name}: {problem}"),
+                "see \"A metadata target from a copy\" in docs/operations/several-hosts.md",
+            ),
             Condition::ReadOnly => add(
                 format!("{name} refuses writes: {problem}"),
                 "new files are placed on other targets; check its disk, then restart the service",
