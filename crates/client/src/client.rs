@@ -43,7 +43,8 @@ impl Client {
     /// this index.
     pub fn new(mount: Arc<Mount>, worker_index: usize) -> Result<Self> {
         mount.take_worker(worker_index)?;
-        let router = Router::new(mount.identity(), Channel::random(), Arc::clone(&mount.cell));
+        let router =
+            Router::new(mount.member.identity(), Channel::random(), mount.member.map_cell());
         Ok(Self(Rc::new(Worker {
             mount,
             router,

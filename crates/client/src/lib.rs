@@ -48,9 +48,10 @@ pub use files::open::{Created, OpenedFile, Opens};
 pub use files::sync::Syncs;
 pub use locks::file_locks::{FileLock, LockOutcome, Locks};
 pub use mount::Mount;
-pub use mount::options::{ClusterAccess, Forget, GAVE_UP, LogControl, MountOptions, has_given_up};
+pub use mount::options::{ClusterAccess, Forget, LogControl, MountOptions, has_given_up};
 pub use names::directory::{Directories, StatFs};
 pub use names::entries::Names;
+pub use skep_rpc::GAVE_UP;
 pub use skep_wire::file_locks::{HeldLock, LockKind, LockMode};
 pub use skep_wire::limits::LOCK_END;
 pub use skep_wire::metadata::{

@@ -79,17 +79,10 @@ pub(crate) const MAX_NOTED_NOTIFICATIONS: usize = 4096;
 /// How long a write continues after its caller was killed. Servers that reply have finished the
 /// write by then. If a server is down, the killed program must be able to end.
 pub(crate) const WRITE_GRACE: Duration = Duration::from_secs(1);
-/// How long management may delay the reply to a map request while it has no newer map.
-pub(crate) const MAP_POLL: Duration = Duration::from_secs(20);
 /// Pause between two checks whether all storage targets have reported their capacity to management.
 pub(crate) const CAPACITY_POLL: Duration = Duration::from_millis(20);
-/// Pause after a failed attempt to reach management.
-pub(crate) const MANAGEMENT_PAUSE: Duration = Duration::from_millis(250);
-/// Longest pause between two registration attempts; the pause doubles up to this value. Management
-/// may be down for long, and after a power loss all hosts of a cluster may wait for it.
-pub(crate) const LONGEST_MANAGEMENT_PAUSE: Duration = Duration::from_secs(1);
-/// Maximum wait for the reply of management to any request other than the map request.
-pub(crate) const MANAGEMENT_PATIENCE: Duration = Duration::from_secs(5);
+/// Pause after a failed attempt to wait for sharing notifications.
+pub(crate) const NOTIFICATIONS_PAUSE: Duration = Duration::from_millis(250);
 /// Maximum wait for servers at unmount. Sessions that are still open afterwards end when their
 /// leases run out.
 pub(crate) const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(3);

@@ -4,9 +4,7 @@
 pub(crate) mod background;
 mod capacity;
 pub(crate) mod eviction;
-mod management;
 pub(crate) mod options;
-mod register;
 mod shutdown;
 
 use crate::cache::seen::SeenAttributes;
@@ -19,14 +17,14 @@ use crate::limits::CAPACITY_POLL;
 use crate::locks::deadlock_result::DeadlockSearch;
 use crate::locks::owners::FileLocks;
 use crate::mount::capacity::ClusterCapacity;
-use crate::mount::options::{Forget, MountOptions};
+use crate::mount::options::{ClusterAccess, Forget, MountOptions};
 use crate::session::table::GroupSessions;
 use crate::sharing::notifications::Notifications;
-use skep_rpc::{Identity, MapCell};
+use skep_rpc::{ClientMembership, JoinLimits, JoinToken};
 use skep_types::map::Capacity;
 use skep_types::{ClusterMap, Error, ErrorCode, NodeId, Result, TargetKind};
+use skep_wire::management::RegisterClient;
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -34,7 +32,8 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Mount {
     pub(crate) options: MountOptions,
-    pub(crate) cell: Arc<MapCell>,
+    /// The client's id, the newest cluster map, and heartbeats to management.
+    pub(crate) member: Arc<ClientMembership>,
     pub(crate) sessions: GroupSessions,
     pub(crate) handles: Handles,
     pub(crate) inodes: Inodes,
@@ -57,9 +56,6 @@ struct Lifecycle {
     begun: Duration,
     /// Indexes of the workers that already have a client. The mutex protects only this set.
     taken_workers: Mutex<HashSet<usize>>,
-    /// The newest client id of this mount that was evicted; zero before the first eviction.
-    evicted: AtomicU32,
-    is_ending: AtomicBool,
 }
 
 impl Mount {
@@ -71,9 +67,17 @@ impl Mount {
     /// - `Disconnected` or `TimedOut` if management could not be reached during `patience`.
     /// - `NotReady` if the cluster was not formatted during `patience`.
     pub async fn new(options: MountOptions) -> Result<Arc<Self>> {
-        let registered = register::register_patiently(&options).await?;
+        let ClusterAccess { token, addresses } = options.cluster.clone();
+        let request = RegisterClient {
+            host: options.host.clone(),
+            mount_point: options.mount_point.clone(),
+            version: options.version.clone(),
+            pid: std::process::id(),
+        };
+        let limits = JoinLimits { patience: options.patience, needs_format: true };
+        let token = JoinToken { addresses, ..token };
         Ok(Arc::new(Self {
-            cell: MapCell::new(registered.map, registered.node),
+            member: ClientMembership::join(token, request, limits).await?,
             sessions: GroupSessions::default(),
             handles: Handles::new(),
             inodes: Inodes::new(),
@@ -90,32 +94,14 @@ impl Mount {
         }))
     }
 
-    /// Registers this client under a new id after it was removed from the cluster.
-    pub(crate) async fn register_again(&self) -> Result<()> {
-        let registered = register::register(&self.options).await?;
-        self.cell.update(registered.map);
-        self.cell.set_node(registered.node);
-        Ok(())
-    }
-
-    /// Records that an id of this client was removed from the cluster. Returns `false` if that was
-    /// recorded before.
-    pub(crate) fn begin_rejoining(&self, evicted: NodeId) -> bool {
-        self.lifecycle.evicted.swap(evicted.raw(), Ordering::AcqRel) != evicted.raw()
-    }
-
-    pub(crate) async fn leave_cluster(&self) {
-        register::leave(&self.options, self.node()).await;
-    }
-
     /// Returns the id of this client in the cluster.
     pub fn node(&self) -> NodeId {
-        self.cell.node()
+        self.member.node()
     }
 
     /// Returns the newest cluster map.
     pub fn map(&self) -> Arc<ClusterMap> {
-        self.cell.load()
+        self.member.map()
     }
 
     /// Sets the function that makes the kernel drop its cached attributes of an inode.
@@ -157,10 +143,6 @@ impl Mount {
         }
     }
 
-    pub(crate) fn identity(&self) -> Identity {
-        management::identity(&self.options.cluster, self.node())
-    }
-
     /// Assigns a worker's range of slots to the caller. A range is assigned at most once, since
     /// only the client that used a slot knows its sequence.
     pub(crate) fn take_worker(&self, index: usize) -> Result<()> {
@@ -181,12 +163,8 @@ impl Mount {
         self.options.workers as u32 + 1
     }
 
+    /// Whether [`Client::shutdown`](crate::Client::shutdown) has begun.
     pub(crate) fn is_ending(&self) -> bool {
-        self.lifecycle.is_ending.load(Ordering::Acquire)
-    }
-
-    /// Records that the mount is ending. Returns `false` if that was recorded before.
-    pub(crate) fn begin_end(&self) -> bool {
-        !self.lifecycle.is_ending.swap(true, Ordering::AcqRel)
+        self.member.is_leaving()
     }
 }

@@ -16,6 +16,7 @@ mod chunk_removal;
 mod forget;
 mod numbers;
 mod prepared;
+mod removal_queue;
 mod session_end;
 mod size_recovery;
 mod startup;
@@ -25,6 +26,7 @@ mod work_items;
 pub(crate) use task::{BackgroundCall, DecideCall, JobContext, JobTask};
 
 use crate::engine::Engine;
+use crate::limits::Limits;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use crate::tx::work::InternalWork;
@@ -51,9 +53,10 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Notifies the jobs that a transaction has written a key.
-    pub(crate) fn on_write(&mut self, key: &[u8]) {
-        self.items.on_write(key);
+    /// Notifies the jobs that a transaction has written a key, or has deleted it if `is_present` is
+    /// not set.
+    pub(crate) fn on_write(&mut self, key: &[u8], is_present: bool) {
+        self.items.on_write(key, is_present);
     }
 
     /// Lets the jobs search the engine for work items again, because a job may now continue with
@@ -68,8 +71,8 @@ impl Background {
     }
 
     /// Updates the work items when a sync has ended.
-    pub(crate) fn after_sync(&mut self) {
-        self.removals.add_groups(self.items.after_sync());
+    pub(crate) fn after_sync(&mut self, limits: &Limits) {
+        self.removals.add(self.items.after_sync(), limits.queued_removals);
     }
 
     /// Adds a session that, according to the store, ended before the target started.

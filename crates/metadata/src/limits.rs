@@ -14,6 +14,9 @@ pub const SYNC_AFTER: Duration = Duration::from_millis(5);
 pub const NUMBER_RANGE: u64 = 65_536;
 /// Maximum number of chunk files that one message asks a storage target to remove.
 pub const REMOVALS_PER_MESSAGE: usize = 256;
+/// Maximum number of chunk files to remove that a target keeps in memory, about 24 bytes each. It
+/// reads further ones from its store later.
+pub const QUEUED_REMOVALS: usize = 1 << 18;
 /// Maximum number of open files that one transaction closes when a session ends, so that the
 /// transaction stays small.
 pub const CLOSES_PER_BATCH: usize = 256;
@@ -140,6 +143,8 @@ pub struct Limits {
     pub number_range: u64,
     /// [`REMOVALS_PER_MESSAGE`].
     pub removals_per_message: usize,
+    /// [`QUEUED_REMOVALS`].
+    pub queued_removals: usize,
     /// [`CLOSES_PER_BATCH`].
     pub closes_per_batch: usize,
     /// [`MAX_PARKED`].
@@ -167,6 +172,7 @@ impl Default for Limits {
         Self {
             number_range: NUMBER_RANGE,
             removals_per_message: REMOVALS_PER_MESSAGE,
+            queued_removals: QUEUED_REMOVALS,
             closes_per_batch: CLOSES_PER_BATCH,
             parked: MAX_PARKED,
             ends_per_batch: ENDS_PER_BATCH,

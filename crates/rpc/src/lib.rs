@@ -18,6 +18,8 @@ mod stream;
 
 pub use access::{Channel, Identity, JoinToken, Peer, Secret};
 pub use client::{CallOptions, Connection};
-pub use membership::{Change, ClientEvents, ClientMembership, JoinLimits, Management, Membership};
+pub use membership::{
+    Change, ClientEvents, ClientMembership, GAVE_UP, JoinLimits, Management, Membership,
+};
 pub use routing::{MapCell, Router};
 pub use server::{Incoming, IncomingStream, Outbox};

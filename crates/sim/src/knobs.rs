@@ -104,6 +104,7 @@ impl Knobs {
             limits: Limits {
                 number_range: random.within(4, 16),
                 removals_per_message: random.within(1, 3) as usize,
+                queued_removals: random.within(0, 4) as usize,
                 closes_per_batch: random.within(1, 2) as usize,
                 parked: random.within(1, 30) as usize,
                 ends_per_batch: random.within(1, 4) as usize,

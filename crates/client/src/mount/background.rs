@@ -3,15 +3,14 @@
 //! down.
 
 use crate::client::Client;
-use crate::limits::{MANAGEMENT_PAUSE, MAP_POLL};
 use crate::mount::Mount;
-use crate::mount::management::{ask, connect_to_management};
 use crate::session::table::{is_lost, lease_of};
 use crate::sharing::follow::follow_sessions;
 use skep_env::local::Notify;
-use skep_rpc::{CallOptions, Connection};
-use skep_types::{ClusterMap, ErrorCode, GroupId, Result, SessionId};
-use skep_wire::management::{ConfirmLogLevel, GetMap, Heartbeat, LogLevelChange};
+use skep_rpc::ClientEvents;
+use skep_types::map::Capacity;
+use skep_types::{GroupId, NodeId, Result, SessionId};
+use skep_wire::node::LogLevel;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -31,134 +30,39 @@ impl Mount {
             }
         };
         let changed = Rc::new(Notify::default());
-        let tasks = [
-            skep_env::spawn(send_heartbeats(client.clone(), Rc::clone(&changed))),
-            skep_env::spawn(follow_map(Arc::clone(&self), Rc::clone(&changed))),
+        let events = MountEvents { client: client.clone(), settings_changed: Rc::clone(&changed) };
+        let _tasks = [
             skep_env::spawn(follow_sessions(client.clone())),
             skep_env::spawn(keep_sessions(client, changed)),
         ];
-        while !self.is_ending() {
-            skep_env::sleep(MANAGEMENT_PAUSE).await;
-        }
-        drop(tasks);
+        Arc::clone(&self.member).keep(Rc::new(events)).await;
     }
 }
 
-/// A connection to management that is opened again after a loss. Logs each loss once and each
-/// recovery once, unless `is_quiet` is set.
-struct ManagementLink<'a> {
-    mount: &'a Mount,
-    connection: Option<Rc<Connection>>,
-    is_lost: bool,
-    is_quiet: bool,
+/// Applies events of the mount's membership to the mount.
+struct MountEvents {
+    client: Client,
+    /// Notified when the cluster's settings change: a task that sleeps for an interval from the
+    /// settings may have to wake earlier.
+    settings_changed: Rc<Notify>,
 }
 
-impl<'a> ManagementLink<'a> {
-    fn new(mount: &'a Mount, is_quiet: bool) -> Self {
-        Self { mount, connection: None, is_lost: false, is_quiet }
+impl ClientEvents for MountEvents {
+    fn on_capacity(&self, capacity: Option<Capacity>) {
+        self.client.mount().newest_capacity.note(capacity);
     }
 
-    async fn open(&mut self) -> Result<Rc<Connection>> {
-        if let Some(open) = self.connection.as_ref().filter(|it| !it.is_closed()) {
-            return Ok(Rc::clone(open));
-        }
-        let cluster = &self.mount.options.cluster;
-        let connection = connect_to_management(cluster, self.mount.node()).await?;
-        self.connection = Some(Rc::clone(&connection));
-        if std::mem::take(&mut self.is_lost) && !self.is_quiet {
-            tracing::info!("management answers again");
-        }
-        Ok(connection)
+    fn on_settings_changed(&self) {
+        self.settings_changed.notify();
     }
 
-    fn lost(&mut self, error: &skep_types::Error) {
-        self.connection = None;
-        if !std::mem::replace(&mut self.is_lost, true) && !self.is_quiet {
-            tracing::warn!("cannot reach management; files stay usable: {error}");
-        }
+    fn on_removed(&self, removed: NodeId) {
+        self.client.begin_to_rejoin(removed);
     }
-}
 
-/// Applies a newer cluster map. Notifies `changed` if the cluster policy changed, since a task that
-/// sleeps for an interval of the policy may have to wake earlier.
-fn take_map(mount: &Mount, map: Option<ClusterMap>, changed: &Notify) {
-    let Some(map) = map else { return };
-    let is_changed = map.policy != mount.map().policy;
-    mount.cell.update(map);
-    if is_changed {
-        changed.notify();
+    fn change_log_level(&self, level: Option<&str>) -> Result<LogLevel> {
+        self.client.mount().options.log.change(level)
     }
-}
-
-async fn send_heartbeats(client: Client, changed: Rc<Notify>) {
-    let mount = Arc::clone(client.mount());
-    let mut link = ManagementLink::new(&mount, false);
-    // A heartbeat after `Leave` would register the client again.
-    while !mount.is_ending() {
-        let node = mount.node();
-        match send_heartbeat(&mount, &mut link, &changed).await {
-            Ok(()) => {}
-            Err(error) if error.code() == ErrorCode::Stale && !mount.is_ending() => {
-                client.rejoin(node).await;
-                link = ManagementLink::new(&mount, false);
-            }
-            Err(error) => link.lost(&error),
-        }
-        let interval = Duration::from_millis(u64::from(mount.map().policy.heartbeat_ms));
-        skep_env::timeout(interval, changed.wait()).await;
-    }
-}
-
-async fn send_heartbeat(
-    mount: &Mount,
-    link: &mut ManagementLink<'_>,
-    changed: &Notify,
-) -> Result<()> {
-    let connection = link.open().await?;
-    let known = mount.cell.version();
-    let heartbeat = Heartbeat { node: mount.node(), known, targets: Vec::new() };
-    let heard = ask(&connection, &heartbeat).await?;
-    mount.newest_capacity.note(heard.capacity);
-    take_map(mount, heard.map, changed);
-    if let Some(order) = heard.log_level_change {
-        ask(&connection, &carry_out(mount, order)).await?;
-    }
-    Ok(())
-}
-
-/// Changes the log level as management requested. Returns the confirmation to send.
-fn carry_out(mount: &Mount, order: LogLevelChange) -> ConfirmLogLevel {
-    let changed = mount.options.log.change(order.level.as_deref());
-    let refusal = changed.as_ref().err().map(|error| error.context().to_owned());
-    ConfirmLogLevel {
-        client: mount.node(),
-        number: order.number,
-        level: changed.ok(),
-        refusal: refusal.unwrap_or_default(),
-    }
-}
-
-async fn follow_map(mount: Arc<Mount>, changed: Rc<Notify>) {
-    // The heartbeat task logs when management is lost; a second message would add nothing.
-    let mut link = ManagementLink::new(&mount, true);
-    loop {
-        match poll_map(&mount, &mut link, &changed).await {
-            Ok(()) => {}
-            Err(error) if error.code() == ErrorCode::TimedOut => {}
-            Err(error) => {
-                link.lost(&error);
-                skep_env::sleep(MANAGEMENT_PAUSE).await;
-            }
-        }
-    }
-}
-
-async fn poll_map(mount: &Mount, link: &mut ManagementLink<'_>, changed: &Notify) -> Result<()> {
-    let connection = link.open().await?;
-    let request = GetMap { known: mount.cell.version() };
-    let options = CallOptions { time_left: Some(MAP_POLL), ..CallOptions::default() };
-    take_map(mount, connection.call(&request, &options).await?.0.map, changed);
-    Ok(())
 }
 
 /// Renews the lease of each session after a third of the lease. Each group has its own task, so a

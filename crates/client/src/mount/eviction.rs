@@ -6,31 +6,26 @@
 
 use crate::client::{Client, Worker};
 use crate::files::open_file::OpenFile;
-use crate::limits::{CONTENTION_PAUSE, MANAGEMENT_PAUSE};
 use skep_rpc::CallOptions;
 use skep_types::{ErrorCode, GroupId, NodeId, Result};
 use skep_wire::Request;
 use skep_wire::metadata::OpenMode;
 use std::rc::Rc;
+use std::sync::Arc;
 
 impl Client {
     /// Joins the cluster again after `evicted`, an id of this mount, was removed from the map.
     /// Returns as soon as any thread of the mount has joined again; at once if one already has.
     pub(crate) async fn rejoin(&self, evicted: NodeId) {
         self.begin_to_rejoin(evicted);
-        while self.mount().node() == evicted {
-            skep_env::sleep(CONTENTION_PAUSE).await;
-            if self.mount().is_ending() {
-                return;
-            }
-        }
+        self.mount().member.wait_for_new_id(evicted).await;
     }
 
     /// Like [`Self::rejoin`], but does not wait until the client has joined. When this function
     /// returns, all handles for writing are fenced.
     pub(crate) fn begin_to_rejoin(&self, evicted: NodeId) {
         let mount = self.mount();
-        if mount.node() != evicted || !mount.begin_rejoining(evicted) {
+        if !mount.member.begin_rejoin(evicted) {
             return;
         }
         let lost = mount.handles.select(|file| file.mode == OpenMode::Write && !file.is_stale());
@@ -43,19 +38,10 @@ impl Client {
              from the cluster: it joins anew; {} handles for writing are lost",
             lost.len()
         );
-        let client = self.clone();
+        let member = Arc::clone(&mount.member);
         // A separate task, since all threads wait for the new id, and a caller may drop its own
         // future.
-        skep_env::spawn(async move {
-            while let Err(error) = client.mount().register_again().await {
-                tracing::warn!("cannot join the cluster anew yet: {error}");
-                skep_env::sleep(MANAGEMENT_PAUSE).await;
-                if client.mount().is_ending() {
-                    break;
-                }
-            }
-        })
-        .detach();
+        skep_env::spawn(async move { member.register_again().await }).detach();
     }
 }
 

@@ -1,6 +1,6 @@
 //! The options of a mount.
 
-use skep_rpc::JoinToken;
+use skep_rpc::{GAVE_UP, JoinToken};
 use skep_types::{Error, ErrorCode, InodeId, Result};
 use skep_wire::node::LogLevel;
 use std::sync::Arc;
@@ -22,13 +22,8 @@ impl From<JoinToken> for ClusterAccess {
     }
 }
 
-/// Text in the context of the error with which a mount gives up after [`MountOptions::patience`].
-/// The time in seconds follows this text. A caller whose users can set that time can add a hint how
-/// to change it.
-pub const GAVE_UP: &str = "; tried for ";
-
-/// Returns whether `error` means that a mount gave up after [`MountOptions::patience`]. Searches
-/// its context for [`GAVE_UP`].
+/// Returns whether `error` means that a mount gave up after [`MountOptions::patience`]: its context
+/// contains [`GAVE_UP`].
 pub fn has_given_up(error: &Error) -> bool {
     error.context().contains(GAVE_UP)
 }

@@ -13,7 +13,7 @@ impl Client {
     /// files, and leaves the cluster. If a server does not reply within `SHUTDOWN_PATIENCE`, the
     /// session or registration there ends when its lease runs out.
     pub async fn shutdown(&self) {
-        if !self.mount().begin_end() {
+        if !self.mount().member.begin_leave() {
             return;
         }
         let report = async {
@@ -47,6 +47,6 @@ impl Client {
         }
         // The `Leave` request has its own time limit. This timeout also covers the connection
         // setup.
-        skep_env::timeout(SHUTDOWN_PATIENCE, self.mount().leave_cluster()).await;
+        skep_env::timeout(SHUTDOWN_PATIENCE, self.mount().member.leave()).await;
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::client::Client;
 use crate::inode_state::InodeState;
-use crate::limits::{CONTENTION_PAUSE, KERNEL_CLOSE_WAIT, MANAGEMENT_PAUSE};
+use crate::limits::{CONTENTION_PAUSE, KERNEL_CLOSE_WAIT, NOTIFICATIONS_PAUSE};
 use crate::session::request::ModifyOptions;
 use crate::session::table::is_lost;
 use skep_env::Mailbox;
@@ -64,7 +64,7 @@ impl Client {
                         tracing::debug!(
                             "session {session}: cannot wait for notifications: {error}"
                         );
-                        skep_env::sleep(MANAGEMENT_PAUSE).await;
+                        skep_env::sleep(NOTIFICATIONS_PAUSE).await;
                         continue;
                     }
                 };

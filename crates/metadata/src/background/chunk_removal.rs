@@ -1,13 +1,14 @@
 //! Asks storage to remove the chunk files of removed files. Each group has at most one such message
 //! in flight.
 
+use super::removal_queue::RemovalQueue;
 use super::task::{BackgroundCall, JobContext, RemovalCall};
 use crate::engine::Engine;
 use crate::limits::RETRY_PAUSE;
 use crate::tx::operation::OutgoingCall;
 use crate::tx::work::InternalWork;
 use skep_format::metadata::{Key, removal};
-use skep_types::{GroupId, Result};
+use skep_types::{ChunkFileKey, GroupId, Result};
 use skep_wire::storage::RemoveChunks;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,20 +16,18 @@ use std::time::Duration;
 /// The storage groups that have chunk files to remove.
 ///
 /// # Invariants
-/// - Each group in `removing` is in `groups`.
+/// - Each group in `removing` is in `queues`.
 /// - No group in `paused` is in `removing`.
 #[derive(Debug, Default)]
 pub(crate) struct ChunkRemovals {
-    /// Groups that may have chunk files to remove.
-    groups: BTreeSet<GroupId>,
-    /// Groups among `groups` that have a request in flight.
+    queues: BTreeMap<GroupId, RemovalQueue>,
+    /// Groups in `queues` that have a request in flight.
     removing: BTreeSet<GroupId>,
     /// Groups that have refused a removal, each with the time until which the job sends them no
     /// request.
     paused: BTreeMap<GroupId, Duration>,
-    /// Key after which the search for a group's removals continues. Before this key there are only
-    /// the tombstones of completed removals.
-    cursors: BTreeMap<GroupId, Vec<u8>>,
+    /// Number of chunk files in all queues.
+    queued: usize,
 }
 
 impl ChunkRemovals {
@@ -41,15 +40,21 @@ impl ChunkRemovals {
             let Some((group, _)) = next.first().and_then(|(key, _)| removal(key)) else {
                 return Ok(());
             };
-            self.groups.insert(group);
+            self.queues.insert(group, RemovalQueue::in_store());
             after = Key::removals_of(group);
             after.extend([0xFF; 17]);
         }
     }
 
-    /// Adds groups that have chunk files to remove.
-    pub(crate) fn add_groups(&mut self, mut groups: BTreeSet<GroupId>) {
-        self.groups.append(&mut groups);
+    /// Adds chunk files whose work items have just reached the store. Keeps at most `limit` chunk
+    /// files in memory; the others stay in the store.
+    pub(crate) fn add(&mut self, keys: Vec<(GroupId, ChunkFileKey)>, limit: usize) {
+        for (group, key) in keys {
+            let queue = self.queues.entry(group).or_default();
+            let before = queue.len();
+            queue.push(key, self.queued >= limit);
+            self.queued += queue.len() - before;
+        }
     }
 
     /// Ends pauses that have expired. Returns whether any pause has ended.
@@ -62,61 +67,33 @@ impl ChunkRemovals {
     /// Sends a request to each group that has chunk files to remove, no request in flight and no
     /// pause.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
-        let idle: Vec<_> = self
-            .groups
-            .difference(&self.removing)
-            .filter(|group| !self.paused.contains_key(group))
-            .copied()
-            .collect();
+        let is_idle =
+            |group: &&GroupId| !self.removing.contains(group) && !self.paused.contains_key(group);
+        let idle: Vec<_> = self.queues.keys().filter(is_idle).copied().collect();
         for group in idle {
-            self.removing.insert(group);
             self.remove_chunks(group, context)?;
         }
         Ok(())
     }
 
-    /// Sends the next removals to a group. All these removals are synced, because the engine holds
-    /// only synced changes.
+    /// Sends the next removals to a group.
     fn remove_chunks<E: Engine>(
         &mut self,
         group: GroupId,
         context: &mut JobContext<'_, E>,
     ) -> Result<()> {
+        let Some(queue) = self.queues.get_mut(&group) else { return Ok(()) };
         let limit = context.shared.limits.removals_per_message;
-        let prefix = Key::removals_of(group);
-        let mut cursor = self.cursors.remove(&group).unwrap_or_default();
-        let mut is_round = cursor.is_empty();
-        let mut items = Vec::new();
-        let mut keys = Vec::new();
-        while keys.is_empty() {
-            let found = context.table.engine().scan(&prefix, &cursor, limit)?;
-            let Some((last, _)) = found.last() else {
-                if is_round {
-                    break;
-                }
-                is_round = true;
-                cursor.clear();
-                continue;
-            };
-            cursor.clone_from(last);
-            for (key, _) in found {
-                // Skips completed items whose deletion is not synced yet.
-                if context.table.get(&key)?.is_some()
-                    && let Some((_, chunk)) = removal(&key)
-                {
-                    keys.push(chunk);
-                    items.push(key);
-                }
-            }
-        }
+        let before = queue.len();
+        let keys = queue.take(group, limit, context.table)?;
+        self.queued = self.queued + queue.len() - before;
         if keys.is_empty() {
-            self.removing.remove(&group);
-            self.groups.remove(&group);
+            self.queues.remove(&group);
             return Ok(());
         }
-        self.cursors.insert(group, cursor);
-        let request = OutgoingCall::new(group, &RemoveChunks { keys });
-        context.call(request, BackgroundCall::RemoveChunks(RemovalCall { group, items }));
+        self.removing.insert(group);
+        let request = OutgoingCall::new(group, &RemoveChunks { keys: keys.clone() });
+        context.call(request, BackgroundCall::RemoveChunks(RemovalCall { group, keys }));
         Ok(())
     }
 
@@ -127,10 +104,11 @@ impl ChunkRemovals {
         result: Result<Vec<u8>>,
         context: &mut JobContext<'_, E>,
     ) -> bool {
-        let RemovalCall { group, items } = call;
+        let RemovalCall { group, keys } = call;
         self.removing.remove(&group);
         match result {
             Ok(_) => {
+                let items = keys.iter().map(|key| Key::Removal(group, *key).to_bytes()).collect();
                 context.start(InternalWork::DeleteKeys(items));
                 true
             }
@@ -139,7 +117,8 @@ impl ChunkRemovals {
                     "cannot remove chunk files at group {group}: {error}; trying again in \
                      {RETRY_PAUSE:?}"
                 );
-                self.cursors.remove(&group);
+                self.queued += keys.len();
+                self.queues.entry(group).or_default().put_back(keys);
                 self.paused.insert(group, context.shared.now + RETRY_PAUSE);
                 false
             }
@@ -149,12 +128,18 @@ impl ChunkRemovals {
     /// Panics if an invariant of the type is violated.
     pub(crate) fn check_invariants(&self) {
         assert!(
-            self.removing.is_subset(&self.groups),
-            "each group that removes chunk files has something to remove"
+            self.removing.iter().all(|group| self.queues.contains_key(group)),
+            "each group that removes chunk files has a queue"
         );
         assert!(
             self.paused.keys().all(|group| !self.removing.contains(group)),
             "a group that has refused is left alone"
         );
+        assert_eq!(
+            self.queued,
+            self.queues.values().map(RemovalQueue::len).sum::<usize>(),
+            "the count is that of all queues"
+        );
+        self.queues.values().for_each(RemovalQueue::check_invariants);
     }
 }

@@ -5,7 +5,7 @@ use crate::tx::operation::OutgoingCall;
 use crate::tx::shared::Shared;
 use crate::tx::table::Table;
 use crate::tx::work::InternalWork;
-use skep_types::{GroupId, InodeId};
+use skep_types::{ChunkFileKey, GroupId, InodeId};
 use skep_wire::metadata::TransactionId;
 
 /// A message that sends a participant the decision of a transaction.
@@ -20,8 +20,7 @@ pub(crate) struct DecideCall {
 #[derive(Debug)]
 pub(crate) struct RemovalCall {
     pub(super) group: GroupId,
-    /// Keys of the work items that the request covers.
-    pub(super) items: Vec<Vec<u8>>,
+    pub(super) keys: Vec<ChunkFileKey>,
 }
 
 /// A request for the size of a chunk file.

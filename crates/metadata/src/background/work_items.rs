@@ -2,15 +2,14 @@
 //! jobs.
 
 use skep_format::metadata::{is_work_item, removal};
-use skep_types::GroupId;
-use std::collections::BTreeSet;
+use skep_types::{ChunkFileKey, GroupId};
 
-/// Work items that the engine does not have yet: whether there are any, and the groups that have
-/// removals among them.
+/// Work items that the engine does not have yet: whether there are any, and the removals among
+/// them.
 #[derive(Debug, Default)]
 struct NewItems {
     any: bool,
-    removals: BTreeSet<GroupId>,
+    removals: Vec<(GroupId, ChunkFileKey)>,
 }
 
 /// Follows work items from the transaction that writes them until they are in the engine.
@@ -25,11 +24,12 @@ pub(crate) struct WorkItems {
 }
 
 impl WorkItems {
-    /// Records that a transaction has written a key.
-    pub(crate) fn on_write(&mut self, key: &[u8]) {
-        if is_work_item(key) {
+    /// Records that a transaction has written a key. If `is_present` is not set, the transaction
+    /// has deleted the key: the work is done.
+    pub(crate) fn on_write(&mut self, key: &[u8], is_present: bool) {
+        if is_present && is_work_item(key) {
             self.written.any = true;
-            self.written.removals.extend(removal(key).map(|(group, _)| group));
+            self.written.removals.extend(removal(key));
         }
     }
 
@@ -50,8 +50,8 @@ impl WorkItems {
         self.syncing = std::mem::take(&mut self.written);
     }
 
-    /// Marks the synced items as present in the engine. Returns the groups that have new removals.
-    pub(crate) fn after_sync(&mut self) -> BTreeSet<GroupId> {
+    /// Marks the synced items as present in the engine. Returns the new removals.
+    pub(crate) fn after_sync(&mut self) -> Vec<(GroupId, ChunkFileKey)> {
         let items = std::mem::take(&mut self.syncing);
         self.look |= items.any;
         items.removals

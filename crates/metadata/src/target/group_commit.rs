@@ -24,7 +24,7 @@ impl<E: Engine> MetadataTarget<E> {
             self.call(request, purpose);
         }
         self.operations.wake_unsynced();
-        self.background.after_sync();
+        self.background.after_sync(&self.shared.limits);
         if self.checkpoints.begin(self.shared.limits.checkpoint_log_bytes) {
             self.batch.actions.push(Action::Checkpoint { lsn });
         }

@@ -255,7 +255,7 @@ impl<E: Engine> MetadataTarget<E> {
             }
         }
         for (key, value) in changes {
-            self.background.on_write(&key);
+            self.background.on_write(&key, value.is_some());
             self.shared.file_locks.on_write(&key, value.as_deref())?;
             self.shared.sharing.on_write(&key, value.is_some());
             self.table.write(key, value);

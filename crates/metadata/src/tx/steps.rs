@@ -74,13 +74,13 @@ pub(crate) fn check<E: Engine>(
             _ => Ok(None),
         },
         Step::RemoveDirectoryInode { inode } => {
-            context.directory(*inode)?;
+            let directory = context.directory(*inode)?;
             // A prepared transaction may be about to remove the last name. For its client, the
             // directory is empty already.
             if let Some(held) = context.shared.locks.any_dentry_of(*inode) {
                 return Err(Stop::Held(held));
             }
-            if !context.is_empty_directory(*inode)? {
+            if !context.is_empty_directory(&directory)? {
                 return Err(ErrorCode::NotEmpty.into());
             }
             Ok(None)

@@ -8,12 +8,13 @@
 
 use super::management::is_final;
 use super::map::{FollowedMap, MapChange};
-use super::{Management, call_lease};
+use super::{Management, heartbeat_timeout};
 use crate::access::{Identity, JoinToken};
 use crate::limits::{CLIENT_JOIN_PAUSE, LONGEST_MANAGEMENT_BACKOFF, MANAGEMENT_DEADLINE};
 use crate::routing::MapCell;
+use skep_env::SharedNotify;
 use skep_types::map::Capacity;
-use skep_types::{Error, ErrorCode, NodeId, NodeKind, Result};
+use skep_types::{ClusterMap, Error, ErrorCode, NodeId, NodeKind, Result};
 use skep_wire::management::{
     ConfirmLogLevel, Heartbeat, HeartbeatReply, Leave, LogLevelChange, RegisterClient,
     RegisterReply,
@@ -64,7 +65,13 @@ pub struct ClientMembership {
     /// The latest removed id of this client for which a thread has started a new registration.
     removed: AtomicU32,
     is_leaving: AtomicBool,
+    /// Notified when the client has a new id, and when it begins to leave.
+    changed: SharedNotify,
 }
+
+/// Text in the context of the error with which a client gives up after [`JoinLimits::patience`].
+/// The time in seconds follows this text.
+pub const GAVE_UP: &str = "; tried for ";
 
 impl ClientMembership {
     /// Registers a client. Retries after transient errors until a limit of `limits` is reached, and
@@ -76,7 +83,7 @@ impl ClientMembership {
     /// - Management's final reply, such as `AuthenticationFailed`.
     /// - `Configuration` for a token without addresses.
     ///
-    /// After `patience`, with the time for which the client tried at the end of the context:
+    /// After `patience`, with [`GAVE_UP`] and the time at the end of the context:
     ///
     /// - `Disconnected` or `TimedOut` if management does not reply.
     /// - `NotReady` if the client needs a formatted cluster and the cluster is not formatted.
@@ -97,12 +104,18 @@ impl ClientMembership {
             cell: MapCell::new(registered.map, registered.node),
             removed: AtomicU32::new(0),
             is_leaving: AtomicBool::new(false),
+            changed: SharedNotify::default(),
         }))
     }
 
     /// Returns the client's id in the cluster.
     pub fn node(&self) -> NodeId {
         self.cell.node()
+    }
+
+    /// Returns the newest cluster map.
+    pub fn map(&self) -> Arc<ClusterMap> {
+        self.cell.load()
     }
 
     /// Returns the cell with the newest cluster map.
@@ -127,9 +140,23 @@ impl ClientMembership {
         management
     }
 
-    /// Whether the client has called [`Self::leave`].
+    /// Ends heartbeats, map updates and attempts to register again. Management still counts the
+    /// client as a member until [`Self::leave`]. Returns `false` if the client was leaving already.
+    pub fn begin_leave(&self) -> bool {
+        let is_first = !self.is_leaving.swap(true, Ordering::AcqRel);
+        self.changed.notify();
+        is_first
+    }
+
+    /// Whether [`Self::begin_leave`] or [`Self::leave`] has been called.
     pub fn is_leaving(&self) -> bool {
         self.is_leaving.load(Ordering::Acquire)
+    }
+
+    /// Waits until this client has another id than `removed`, or is leaving.
+    pub async fn wait_for_new_id(&self, removed: NodeId) {
+        let is_over = || (self.node() != removed || self.is_leaving()).then_some(());
+        self.changed.wait_until(is_over).await;
     }
 
     /// Claims the new registration after a removal. Returns `true` to exactly one caller for each
@@ -151,10 +178,11 @@ impl ClientMembership {
                 Ok(registered) => {
                     self.cell.update(registered.map);
                     self.cell.set_node(registered.node);
+                    self.changed.notify();
                     return;
                 }
                 Err(error) => {
-                    tracing::warn!("this client cannot join the cluster again yet: {error}");
+                    tracing::warn!("cannot join the cluster anew yet: {error}");
                     skep_env::sleep(CLIENT_JOIN_PAUSE).await;
                 }
             }
@@ -164,7 +192,7 @@ impl ClientMembership {
     /// Reports to management that the client leaves, and stops the heartbeats. If management does
     /// not reply, it removes the client when the client's lease expires.
     pub async fn leave(&self) {
-        self.is_leaving.store(true, Ordering::Release);
+        self.begin_leave();
         leave(&self.management(), self.node()).await;
     }
 
@@ -181,16 +209,29 @@ impl ClientMembership {
                 map.follow(&management, || member.is_leaving(), on_change).await;
             }
         };
-        let _following = skep_env::spawn(following);
+        let heartbeats = {
+            let member = Arc::clone(&self);
+            async move { member.send_heartbeats(&management, &map, &*events).await }
+        };
+        let _tasks = [skep_env::spawn(following), skep_env::spawn(heartbeats)];
+        self.changed.wait_until(|| self.is_leaving().then_some(())).await;
+    }
+
+    async fn send_heartbeats(
+        &self,
+        management: &Management,
+        map: &FollowedMap,
+        events: &impl ClientEvents,
+    ) {
         let mut is_unreachable = false;
         // A heartbeat after `leave` would get `Stale`, and the client would register again.
         //
         // Retry: heartbeats. Every heartbeat interval of the cluster, until the client leaves.
         while !self.is_leaving() {
             let node = self.node();
-            match self.send_heartbeat(&management, node, &map, &*events).await {
+            match self.send_heartbeat(management, node, map, events).await {
                 Ok(()) if std::mem::take(&mut is_unreachable) => {
-                    tracing::info!("management answers this client again");
+                    tracing::info!("management answers again");
                 }
                 Ok(()) => {}
                 Err(error) if error.code() == ErrorCode::Stale => {
@@ -200,13 +241,11 @@ impl ClientMembership {
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut is_unreachable, true) {
-                        tracing::warn!(
-                            "this client cannot reach management; files stay usable: {error}"
-                        );
+                        tracing::warn!("cannot reach management; files stay usable: {error}");
                     }
                 }
             }
-            let interval = Duration::from_millis(u64::from(self.cell.load().policy.heartbeat_ms));
+            let interval = Duration::from_millis(u64::from(self.map().policy.heartbeat_ms));
             skep_env::timeout(interval, map.settings_changed.wait()).await;
         }
     }
@@ -220,7 +259,7 @@ impl ClientMembership {
     ) -> Result<()> {
         let known = self.cell.version();
         let heartbeat = Heartbeat { node, known, targets: Vec::new() };
-        let reply = management.call_once(&heartbeat, call_lease(&self.cell)).await?;
+        let reply = management.call_once(&heartbeat, heartbeat_timeout(&self.cell)).await?;
         let HeartbeatReply { capacity, log_level_change, map: newer } = reply;
         events.on_capacity(capacity);
         report(events, map.take(newer));
@@ -280,7 +319,8 @@ async fn register_until(
         };
         let left = deadline.map(|deadline| deadline.saturating_sub(skep_env::now()));
         if left.is_some_and(|left| left.is_zero()) {
-            let context = format!("{}; tried {span}", error.context());
+            let seconds = limits.patience.unwrap_or_default().as_secs_f64();
+            let context = format!("{}{GAVE_UP}{seconds} s in all", error.context());
             return Err(Error::new(error.code(), context));
         }
         if !logged.contains(&error.code()) {

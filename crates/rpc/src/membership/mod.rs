@@ -14,7 +14,7 @@ mod client;
 mod management;
 mod map;
 
-pub use client::{ClientEvents, ClientMembership, JoinLimits};
+pub use client::{ClientEvents, ClientMembership, GAVE_UP, JoinLimits};
 pub use management::Management;
 
 use crate::access::{Identity, JoinToken};
@@ -167,7 +167,7 @@ impl Membership {
         while !self.is_leaving.get() {
             let known = self.map.cell.version();
             let heartbeat = Heartbeat { node: self.node(), known, targets: reports() };
-            match self.management.call_once(&heartbeat, call_lease(&self.map.cell)).await {
+            match self.management.call_once(&heartbeat, heartbeat_timeout(&self.map.cell)).await {
                 Ok(reply) => report(self.map.take(reply.map), &*on_change),
                 Err(error) if error.code() == ErrorCode::Stale && !self.is_leaving.get() => {
                     self.register_again(&*on_change).await;
@@ -262,8 +262,9 @@ fn report(change: MapChange, on_change: &impl Fn(Change)) {
     }
 }
 
-/// Returns the longest wait for a heartbeat's reply: a lease, since the lease has expired after
-/// that time.
-fn call_lease(cell: &MapCell) -> Duration {
-    Duration::from_millis(u64::from(cell.load().policy.lease_ms))
+/// Returns the longest wait for a heartbeat's reply. Never longer than a lease, since the lease has
+/// expired after that time.
+fn heartbeat_timeout(cell: &MapCell) -> Duration {
+    let lease = Duration::from_millis(u64::from(cell.load().policy.lease_ms));
+    lease.min(MANAGEMENT_DEADLINE)
 }

@@ -1,0 +1,188 @@
+//! The chunk files that one storage group must remove, oldest first, in memory.
+//!
+//! The store has a work item for each of these chunk files. The queue exists so that the job need
+//! not search the store: after a million removals a search would walk through a million tombstones.
+//! If the queue was full, or after a start, the store has more work items. Then the job reads them
+//! in *rounds*: a round goes once through the store, with a cursor that it keeps between two
+//! refills.
+//!
+//! # Invariants
+//! - A work item in the store is in the queue, or in a request in flight, or completed with its
+//!   deletion not yet synced, unless `has_more` is set.
+//! - No chunk file is in the queue twice: while `has_more` is set, only rounds fill the queue.
+
+use crate::engine::Engine;
+use crate::tx::table::Table;
+use skep_format::metadata::{Key, removal};
+use skep_types::{ChunkFileKey, GroupId, Result};
+use std::collections::VecDeque;
+
+/// The removals of one storage group.
+#[derive(Debug, Default)]
+pub(super) struct RemovalQueue {
+    keys: VecDeque<ChunkFileKey>,
+    /// Whether the store may have work items that are not in `keys`.
+    has_more: bool,
+    /// Whether work items were left out since the current round began: another round must follow.
+    was_full: bool,
+    /// Key of the last work item that the current round has read. Empty before a round.
+    cursor: Vec<u8>,
+}
+
+impl RemovalQueue {
+    /// Returns the queue of a group whose work items are in the store.
+    pub(super) fn in_store() -> Self {
+        Self { has_more: true, ..Self::default() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Adds a chunk file whose work item has just reached the store. If `is_full`, a later round
+    /// reads the work item from the store.
+    pub(super) fn push(&mut self, key: ChunkFileKey, is_full: bool) {
+        if self.has_more {
+            self.was_full = true;
+        } else if is_full {
+            self.has_more = true;
+        } else {
+            self.keys.push_back(key);
+        }
+    }
+
+    /// Puts back the chunk files of a request that has failed.
+    pub(super) fn put_back(&mut self, keys: Vec<ChunkFileKey>) {
+        for key in keys.into_iter().rev() {
+            self.keys.push_front(key);
+        }
+    }
+
+    /// Takes up to `limit` chunk files. Reads work items from the store if the queue is empty and
+    /// the store may have more. The group must have no request in flight. `limit` must be positive.
+    ///
+    /// # Errors
+    /// An error of the engine.
+    pub(super) fn take<E: Engine>(
+        &mut self,
+        group: GroupId,
+        limit: usize,
+        table: &Table<E>,
+    ) -> Result<Vec<ChunkFileKey>> {
+        while self.keys.is_empty() && self.has_more {
+            self.refill(group, limit, table)?;
+        }
+        let count = limit.min(self.keys.len());
+        Ok(self.keys.drain(..count).collect())
+    }
+
+    /// Reads the next work items of the round. The engine holds only synced changes, so all of them
+    /// are synced.
+    fn refill<E: Engine>(&mut self, group: GroupId, limit: usize, table: &Table<E>) -> Result<()> {
+        let found = table.engine().scan(&Key::removals_of(group), &self.cursor, limit)?;
+        if found.len() < limit {
+            self.cursor.clear();
+            self.has_more = std::mem::take(&mut self.was_full);
+        } else if let Some((last, _)) = found.last() {
+            self.cursor.clone_from(last);
+        }
+        for (key, _) in found {
+            // Skips completed items whose deletion is not synced yet.
+            if table.get(&key)?.is_some()
+                && let Some((_, chunk)) = removal(&key)
+            {
+                self.keys.push_back(chunk);
+            }
+        }
+        Ok(())
+    }
+
+    /// Panics if an invariant of the type is violated.
+    pub(super) fn check_invariants(&self) {
+        assert!(
+            self.has_more || (!self.was_full && self.cursor.is_empty()),
+            "a queue with all work items is in no round"
+        );
+        assert!(
+            (1..self.keys.len().min(64)).all(|i| self.keys[i] != self.keys[i - 1]),
+            "each chunk file is in the queue once"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::memory::MemoryEngine;
+    use crate::engine::{Engine, Mutations};
+    use skep_types::{InodeId, Lsn, ShardId};
+    use std::collections::BTreeSet;
+
+    const GROUP: GroupId = GroupId::new(3);
+
+    fn chunk(number: u64) -> ChunkFileKey {
+        let inode = InodeId::from_parts(ShardId::new(7), number);
+        ChunkFileKey { inode, generation: 0, component: 0, index: 0 }
+    }
+
+    fn write(engine: &mut MemoryEngine, key: ChunkFileKey, is_present: bool) {
+        let key = Key::Removal(GROUP, key).to_bytes();
+        let batch = Mutations::from([(key, is_present.then(Vec::new))]);
+        engine.apply(&batch, Lsn::new(1)).unwrap();
+    }
+
+    proptest::proptest! {
+        /// Whatever the order of new work items, full queues, requests and failures, each chunk
+        /// file is removed, and none twice after a success.
+        #[test]
+        fn each_work_item_is_taken_once(
+            steps in proptest::collection::vec((0_u8..4, 1_u64..1000), 1..200),
+            most in 0_usize..6,
+            limit in 1_usize..5,
+        ) {
+            let mut table = Table::new(MemoryEngine::default(), 3);
+            let mut queue = RemovalQueue::default();
+            let (mut open, mut made) = (BTreeSet::new(), BTreeSet::new());
+            let mut in_flight: Option<Vec<ChunkFileKey>> = None;
+            let take = |queue: &mut RemovalQueue, table: &Table<MemoryEngine>| {
+                let keys = queue.take(GROUP, limit, table).unwrap();
+                queue.check_invariants();
+                keys
+            };
+            for (what, number) in steps {
+                match what {
+                    0 | 1 if made.insert(number) => {
+                        open.insert(chunk(number));
+                        write(table.engine_mut(), chunk(number), true);
+                        let is_full = queue.len() >= most;
+                        queue.push(chunk(number), is_full);
+                    }
+                    2 => match in_flight.take() {
+                        Some(keys) => for key in keys {
+                            proptest::prop_assert!(open.remove(&key), "{key:?} was taken twice");
+                            write(table.engine_mut(), key, false);
+                        },
+                        None => in_flight = Some(take(&mut queue, &table)),
+                    },
+                    3 => if let Some(keys) = in_flight.take() { queue.put_back(keys) },
+                    _ => {}
+                }
+                queue.check_invariants();
+            }
+            if let Some(keys) = in_flight.take() {
+                queue.put_back(keys);
+            }
+            loop {
+                let keys = take(&mut queue, &table);
+                if keys.is_empty() {
+                    break;
+                }
+                for key in keys {
+                    proptest::prop_assert!(open.remove(&key), "{key:?} was taken twice");
+                    write(table.engine_mut(), key, false);
+                }
+            }
+            proptest::prop_assert!(open.is_empty(), "{open:?} were left");
+        }
+    }
+}
