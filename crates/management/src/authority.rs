@@ -13,9 +13,9 @@ use skep_cluster::state::ClientDetails;
 use skep_cluster::{ClusterState, Command, Outcome, SoftState};
 use skep_env::local::Notify;
 use skep_types::codec::Codec;
-use skep_types::map::Capacity;
+use skep_types::map::{Capacity, Condition, TargetHealth};
 use skep_types::{ClusterMap, MapVersion, NodeId, Result, TargetId};
-use skep_wire::management::{ClientEntry, MapUpdate};
+use skep_wire::management::{ClientEntry, MapUpdate, TargetReport};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -137,6 +137,41 @@ impl Authority {
             }
         }
         Ok(outcome)
+    }
+
+    /// Records a heartbeat of a node with the reports about its targets. A target of the node without
+    /// a report is down.
+    pub(crate) fn note_heartbeat(&self, node: NodeId, reports: &[TargetReport]) {
+        let capacities: Vec<_> = reports
+            .iter()
+            .filter(|report| report.health.condition != Condition::Down)
+            .map(|report| (report.target, report.capacity))
+            .collect();
+        let mut inner = self.inner.borrow_mut();
+        let AuthorityState { state, soft, .. } = &mut *inner;
+        let mut changed = false;
+        for target in state.map().targets.iter().filter(|target| target.node == node) {
+            let report = reports.iter().find(|report| report.target == target.id);
+            let health = report.map_or_else(
+                || TargetHealth::new(Condition::Down, "its service does not serve it"),
+                |report| report.health.clone(),
+            );
+            if soft.report_health(target.id, &health) {
+                changed = true;
+                match health.condition {
+                    Condition::Serving => tracing::info!("target {} serves again", target.id),
+                    condition => tracing::warn!(
+                        "target {} ({}) is {condition:?}: {}",
+                        target.id,
+                        target.path,
+                        health.problem
+                    ),
+                }
+            }
+        }
+        drop(inner);
+        self.soft_change(changed);
+        self.note_alive(node, &capacities);
     }
 
     /// Records that a node has registered, or has sent a heartbeat with the free space of its

@@ -19,6 +19,7 @@ use skep_rpc::{CallOptions, Channel, IncomingStream, JoinToken, Management, Outb
 use skep_service::{Host, TargetEvent, TargetStart, quarantine};
 use skep_store::log::{Log, Recovered};
 use skep_types::codec::Codec;
+use skep_types::map::TargetHealth;
 use skep_types::{Error, ErrorCode, GroupId, Lsn, NodeId, NodeKind, Result};
 use skep_wire::management::Evict;
 use skep_wire::{Request, metadata as md, storage as st};
@@ -198,6 +199,9 @@ impl Shell {
                     let stream = TcpStream::from_fd(socket);
                     skep_env::spawn(Rc::clone(&self).read_requests(stream, peer.kind)).detach();
                 }
+                // An engine or log that blocks also blocks this task, so no read of the device is
+                // necessary.
+                Ok(TargetEvent::Probe(probe)) => probe.answer(TargetHealth::default()),
                 Ok(TargetEvent::MapChanged) => self.put(Event::Map(self.router.map())),
                 Ok(TargetEvent::Stop) => {
                     self.is_stopping.set(true);

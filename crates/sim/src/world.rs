@@ -579,6 +579,7 @@ fn map(knobs: &Knobs) -> ClusterMap {
             path: String::new(),
             reachability: Reachability::Online,
             consistency: Consistency::Good,
+            health: skep_types::map::TargetHealth::default(),
             capacity: Capacity { total_bytes: 1 << 40, free_bytes: 1 << 40, ..Capacity::default() },
             capacity_pool: CapacityPool::Normal,
         });

@@ -10,6 +10,12 @@ pub(crate) const MAX_OPEN_FILES: usize = 4096;
 pub(crate) const CONNECTIONS_SHARE: u64 = 2;
 /// Minimum number of chunk files that a target may keep open, however few descriptors there are.
 pub(crate) const MIN_OPEN_FILES: usize = 64;
+/// Number of descriptors that a target keeps in reserve for chunk files. Other users of the process,
+/// such as connections, cannot take them.
+pub(crate) const SPARE_DESCRIPTORS: usize = 16;
+/// Time for which a chunk file without an inode stays in quarantine before it is removed: enough to
+/// notice that metadata was put back from an old copy.
+pub(crate) const QUARANTINE_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Maximum number of region pages that a target keeps in memory, with 2 KiB of checksums each: 64
 /// MiB of memory describe 64 GiB of data.
 pub(crate) const MAX_CACHED_PAGES: usize = 32_768;

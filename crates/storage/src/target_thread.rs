@@ -86,6 +86,11 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
             }
             // Nothing to do: the router loads the newest map for each request.
             TargetEvent::MapChanged => {}
+            TargetEvent::Probe(probe) => {
+                let probed = Rc::clone(&store);
+                let answering = async move { probe.answer(probed.health().await) };
+                skep_env::spawn(answering).detach();
+            }
             TargetEvent::Stop => break,
         }
     }
@@ -133,6 +138,12 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
         // The permit is acquired only when a request has arrived, so that idle connections hold
         // none.
         let permit = served.permits.acquire().await;
+        // The map may have changed during the wait: the sender may have been removed, and another
+        // client's write to the same range may have been acknowledged since.
+        if let Err(error) = served.check(&incoming.header, &peer) {
+            outbox.refuse(&incoming.header, &error);
+            continue;
+        }
         let (served, outbox) = (Rc::clone(&served), Rc::clone(&outbox));
         skep_env::spawn(async move {
             let requester = Requester {

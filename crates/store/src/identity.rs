@@ -216,12 +216,15 @@ pub fn read_identity(path: &Path) -> Result<Option<Identity>> {
 /// closed, also after `kill -9`.
 fn lock(path: &Path) -> Result<File> {
     let file_path = path.join(LOCK_FILE);
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&file_path)
-        .map_err(io_error(&file_path))?;
+    let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&file_path);
+    let file = match opened {
+        // The lock also works on a file that is open for reading.
+        Err(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => {
+            File::open(&file_path)
+        }
+        other => other,
+    };
+    let file = file.map_err(io_error(&file_path))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {

@@ -59,6 +59,7 @@ fn map() -> ClusterMap {
             path: String::new(),
             reachability: Reachability::Online,
             consistency: Consistency::Good,
+            health: skep_types::map::TargetHealth::default(),
             capacity: Capacity { free_bytes: 1 << 30, ..Capacity::default() },
             capacity_pool: CapacityPool::Normal,
         });

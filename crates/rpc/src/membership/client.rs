@@ -258,7 +258,7 @@ impl ClientMembership {
         events: &impl ClientEvents,
     ) -> Result<()> {
         let known = self.cell.version();
-        let heartbeat = Heartbeat { node, known, capacities: Vec::new() };
+        let heartbeat = Heartbeat { node, known, targets: Vec::new() };
         let reply = management.call_once(&heartbeat, heartbeat_timeout(&self.cell)).await?;
         let HeartbeatReply { capacity, log_level_change, map: newer } = reply;
         events.on_capacity(capacity);

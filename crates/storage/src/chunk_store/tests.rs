@@ -3,6 +3,7 @@
 mod allocation;
 mod crash;
 mod damage;
+mod faults;
 mod full;
 mod model;
 mod power_loss;

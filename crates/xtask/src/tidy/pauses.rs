@@ -38,6 +38,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/service/src/cached_map.rs", "delay: limits writes of the cached cluster map; retry: after a failed write"),
     ("crates/service/src/host/connections.rs", "retry: accepting a connection"),
     ("crates/service/src/host/mod.rs", "delay: the start after repeated panics"),
+    ("crates/service/src/host/unserved.rs", "retry: a target that cannot be served"),
     ("crates/service/src/listen.rs", "retry: binding an address that is still in use"),
     ("crates/storage/src/benchmark.rs", "poll: the end of a benchmark's streams, and of its client's interest"),
     ("crates/storage/src/emulation.rs", "delay: emulates a slow device"),

@@ -259,6 +259,7 @@ fn map(cluster: ClusterId, address: &str) -> ClusterMap {
         path: String::new(),
         reachability: Reachability::Online,
         consistency: Consistency::Good,
+        health: skep_types::map::TargetHealth::default(),
         capacity,
         capacity_pool: CapacityPool::Normal,
     };

@@ -77,6 +77,29 @@ fn a_flipped_bit_of_a_page_is_refused() {
     }
 }
 
+/// Semantics 4.7.
+#[test]
+fn torn_page_is_damage_if_the_page_cache_survived() {
+    run(|dir| async move {
+        let store = open(&dir);
+        write(&store, key(1), 0, &pattern(7, 100_000)).await.unwrap();
+        store.sync(&key(1)).await.unwrap();
+        let path = store.names.path(&key(1));
+        drop(store);
+        // The process was killed before the region was marked. Then a bit of the page flips, and a
+        // bit of the data, which the page could have shown.
+        tamper(&path, 3000..3001, |byte| byte ^ 1);
+        tamper(&path, 4100..4101, |byte| byte ^ 1);
+        let error = read(&open(&dir), key(1), 0, 4096).await.unwrap_err();
+        assert_names(&error, &path, "page of region 0");
+        // After a power loss, the page may have been torn, and the data is accepted.
+        let host = host_mark(&dir).unwrap();
+        let host = HostMark { boot_id: host.boot_id ^ 1, ..host };
+        let store = ChunkStore::open_at(&dir, CLUSTER, TARGET, host).unwrap();
+        assert_eq!(read(&store, key(1), 0, 4096).await.unwrap().len(), 4096);
+    });
+}
+
 #[test]
 fn a_page_in_the_wrong_place_is_refused() {
     run(|dir| async move {
