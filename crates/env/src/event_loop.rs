@@ -19,6 +19,7 @@ mod timer;
 
 use crate::clock;
 use crate::event::Event;
+use crate::task_context::{task_context, with_task_context};
 use async_executor::LocalExecutor;
 use async_task::Task;
 use io_uring::{IoUring, cqueue, squeue, types};
@@ -418,6 +419,7 @@ pub(crate) fn wake_up_event() -> Arc<Event> {
 /// Starts a future on this thread's loop. Dropping the task cancels the future, and `detach` lets
 /// it run on.
 pub fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> Task<T> {
+    let future = with_task_context(task_context(), future);
     EXECUTOR.with(|executor| executor.spawn(future))
 }
 

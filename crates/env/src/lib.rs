@@ -27,7 +27,9 @@ mod process;
 mod shared_notify;
 mod signals;
 mod socket;
+mod task_context;
 mod threads;
+mod timed;
 
 pub use async_task::Task;
 pub use buffer::Buf;
@@ -48,4 +50,6 @@ pub use process::{
 pub use shared_notify::{SharedNotify, SharedWait};
 pub use signals::{Signals, UntilSignal};
 pub use socket::{MessagePart, TcpListener, TcpStream, open_streams};
+pub use task_context::{task_context, with_task_context};
 pub use threads::{available_cpus, spawn_thread};
+pub use timed::{TimeSpent, note_blocked, timed};

@@ -334,6 +334,12 @@ impl TcpListener {
         Ok(Self(Rc::new(fd)))
     }
 
+    /// Wraps a socket that listens, such as one of a path. Its connections are [`TcpStream`]s too,
+    /// for which the options of TCP have no effect.
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self(Rc::new(fd))
+    }
+
     /// Returns the address on which the socket listens.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ mod directory;
 mod handlers;
 mod limits;
 mod log_level_changes;
+mod meter;
 mod settings;
 
 pub use directory::initialise;
@@ -20,13 +21,15 @@ pub use settings::{DEFAULT_PORT, ManagementSettings};
 
 use authority::Authority;
 use command_log::CommandLog;
+use meter::Meter;
 use skep_cluster::Command;
 use skep_env::{TcpListener, TcpStream};
+use skep_exporter::message;
 use skep_format::identity::DirectoryKind;
 use skep_rpc::server::authenticate;
 use skep_rpc::{Admission, Identity, IncomingStream, RefusalLog, Ticket};
 use skep_service::listen::{IfTaken, advertised, listen};
-use skep_service::{NodeDirectory, PROGRAM_VERSION, notify};
+use skep_service::{NodeDirectory, PROGRAM_VERSION, metrics_page, notify};
 use skep_types::registration::ServerRegistration;
 use skep_types::{Error, ErrorCode, NodeKind, Result, TargetId};
 use std::rc::Rc;
@@ -59,6 +62,7 @@ struct RunningManagement {
     identity: Identity,
     listens_on: String,
     _accepting: skep_env::Task<()>,
+    _page: Option<skep_env::Task<()>>,
     _ticking: skep_env::Task<()>,
     _directory: NodeDirectory,
 }
@@ -108,18 +112,29 @@ impl RunningManagement {
                 }
             })
         };
-        let accepting = skep_env::spawn(accept(listener, identity.clone(), authority));
+        let meter = Meter::new(&settings.node.name);
+        let page = metrics_page::start(&settings.node, &listener, &meter.figures).await;
+        let service = Rc::new(Service { identity: identity.clone(), authority, meter });
+        let accepting = skep_env::spawn(accept(listener, service));
         Ok(Self {
             identity,
             listens_on,
             _accepting: accepting,
+            _page: page,
             _ticking: ticking,
             _directory: directory,
         })
     }
 }
 
-async fn accept(listener: TcpListener, identity: Identity, authority: Rc<Authority>) {
+/// The state that all connections use.
+struct Service {
+    identity: Identity,
+    authority: Rc<Authority>,
+    meter: Rc<Meter>,
+}
+
+async fn accept(listener: TcpListener, service: Rc<Service>) {
     let incarnation = skep_env::random_u64();
     let refusals = RefusalLog::new("management");
     let admission = Admission::new(Rc::clone(&refusals));
@@ -130,8 +145,7 @@ async fn accept(listener: TcpListener, identity: Identity, authority: Rc<Authori
             Ok(stream) => {
                 let Some(ticket) = admission.admit(&stream) else { continue };
                 let accepted = Accepted { stream, ticket, refusals: Rc::clone(&refusals) };
-                let (identity, authority) = (identity.clone(), Rc::clone(&authority));
-                skep_env::spawn(serve(accepted, identity, incarnation, authority)).detach();
+                skep_env::spawn(serve(accepted, incarnation, Rc::clone(&service))).detach();
             }
             Err(error) => {
                 // Most likely the process is out of file descriptors. Connections that end will
@@ -150,22 +164,29 @@ struct Accepted {
     refusals: Rc<RefusalLog>,
 }
 
-async fn serve(accepted: Accepted, identity: Identity, incarnation: u64, authority: Rc<Authority>) {
+async fn serve(accepted: Accepted, incarnation: u64, service: Rc<Service>) {
     let Accepted { stream, ticket, refusals } = accepted;
+    let Service { identity, authority, meter } = &*service;
     let no_targets = |target: TargetId| match target.raw() {
         0 => Ok(()),
         _ => Err(Error::new(ErrorCode::StaleMap, format!("management serves no target {target}"))),
     };
     let peer = stream.peer();
-    let node = match authenticate(&stream, &identity, incarnation, no_targets).await {
+    let node = match authenticate(&stream, identity, incarnation, no_targets).await {
         Ok(node) => node,
         Err(error) => return refusals.note(peer, error),
     };
     drop(ticket);
     let (mut requests, outbox) = IncomingStream::new(stream, node.kind);
+    meter.connections(1);
     loop {
         match requests.next().await {
-            Ok(Some(incoming)) => handlers::dispatch(&authority, incoming, &outbox),
+            Ok(Some(incoming)) if message::is_statistics_request(incoming.header.message) => {
+                message::answer(&meter.figures, &incoming, &outbox);
+            }
+            Ok(Some(incoming)) => meter.count(incoming, &outbox, |incoming| {
+                handlers::dispatch(authority, incoming, &outbox);
+            }),
             Ok(None) => break,
             Err(error) => {
                 tracing::debug!("management ended the connection from {peer}: {error}");
@@ -173,6 +194,7 @@ async fn serve(accepted: Accepted, identity: Identity, incarnation: u64, authori
             }
         }
     }
+    meter.connections(-1);
     outbox.close();
 }
 

@@ -9,13 +9,14 @@ use crate::engine::Engine;
 use crate::engine::fjall_engine::FjallEngine;
 use crate::free_space::FreeSpaceGauge;
 use crate::limits::Limits;
+use crate::meter::Meter;
 use crate::settings::MetadataSettings;
 use crate::target::{Action, Event, MetadataTarget, Start, SyncPolicy};
 use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
 use skep_env::local::Notify;
 use skep_env::{Mailbox, TcpStream};
 use skep_format::metadata::Key;
-use skep_rpc::{CallOptions, Channel, IncomingStream, JoinToken, Management, Outbox, Router};
+use skep_rpc::{CallOptions, Channel, IncomingStream, JoinToken, Management, Outbox, Peer, Router};
 use skep_service::{Host, TargetEvent, TargetStart, quarantine};
 use skep_store::log::{Log, Recovered};
 use skep_types::codec::Codec;
@@ -92,6 +93,7 @@ struct Shell {
     /// Clients for whose removal a request to management is in flight.
     evicting: RefCell<BTreeSet<NodeId>>,
     failure: RefCell<Option<Error>>,
+    meter: RefCell<Meter>,
     is_stopping: Cell<bool>,
 }
 
@@ -103,7 +105,8 @@ impl Shell {
         free_space: &mut FreeSpaceGauge,
     ) -> Result<()> {
         skep_env::set_spin(SPIN);
-        let TargetStart { directory, target: id, token, identity, map, events, ready } = start;
+        let TargetStart { directory, target: id, token, identity, map, events, ready, metrics } =
+            start;
         let router = Router::new(identity, Channel::of_target(id), map);
         let group = own_group(&router, id).await;
         let engine = FjallEngine::open(&directory.path().join("store"), cache_bytes)?;
@@ -138,6 +141,7 @@ impl Shell {
             management: Management::new(&token, NodeKind::Metadata),
             evicting: RefCell::default(),
             failure: RefCell::default(),
+            meter: RefCell::new(Meter::new(&metrics, id)),
             is_stopping: Cell::new(false),
         });
         let _receiving = skep_env::spawn(Rc::clone(&shell).receive(events));
@@ -156,6 +160,7 @@ impl Shell {
                 }
             }
             let now = skep_env::now();
+            shell.meter.borrow_mut().begin_batch(&events, now);
             if let Some(event) = free_space.look(now) {
                 // The measurement comes first, so that the target refuses requests for which the
                 // disk has no space.
@@ -165,6 +170,7 @@ impl Shell {
             let actions = target.handle(events, now, skep_env::wall_time())?;
             shell.router.need(target.fence());
             free_space.logged(actions.iter().map(Action::logged_bytes).sum());
+            shell.meter.borrow_mut().end_batch(&actions, skep_env::now());
             shell.carry_out(actions, &mut log, &target)?;
         }
         log.sync()?;
@@ -197,7 +203,7 @@ impl Shell {
             match events.receive().await {
                 Ok(TargetEvent::Connection { socket, peer }) => {
                     let stream = TcpStream::from_fd(socket);
-                    skep_env::spawn(Rc::clone(&self).read_requests(stream, peer.kind)).detach();
+                    skep_env::spawn(Rc::clone(&self).read_requests(stream, peer)).detach();
                 }
                 // An engine or log that blocks also blocks this task, so no read of the device is
                 // necessary.
@@ -213,11 +219,13 @@ impl Shell {
         }
     }
 
-    async fn read_requests(self: Rc<Self>, stream: TcpStream, kind: NodeKind) {
+    async fn read_requests(self: Rc<Self>, stream: TcpStream, peer: Peer) {
+        let client = peer.node;
         let connection = self.next_connection.get();
         self.next_connection.set(connection + 1);
-        let (mut requests, outbox) = IncomingStream::new(stream, kind);
+        let (mut requests, outbox) = IncomingStream::new(stream, peer.kind);
         self.connections.borrow_mut().insert(connection, Rc::clone(&outbox));
+        self.meter.borrow_mut().connected();
         loop {
             while self.inbox.borrow().len() >= MAX_INBOX
                 || self.inbox_bytes.get() >= MAX_INBOX_BYTES
@@ -226,11 +234,12 @@ impl Shell {
             }
             match requests.next().await {
                 Ok(Some(incoming)) => {
-                    let (header, body) = (incoming.header, incoming.body);
-                    if let Err(error) = quarantine::check(header.message, &body) {
-                        outbox.refuse(&header, &error);
+                    if let Err(error) = quarantine::check(incoming.header.message, &incoming.body) {
+                        outbox.refuse(&incoming.header, &error);
                         continue;
                     }
+                    self.meter.borrow_mut().arrived(connection, client, &incoming);
+                    let (header, body) = (incoming.header, incoming.body);
                     self.inbox_bytes.set(self.inbox_bytes.get() + body.len());
                     self.put(Event::Request { connection, header, body });
                 }
@@ -241,6 +250,7 @@ impl Shell {
                 }
             }
         }
+        self.meter.borrow_mut().disconnected(connection);
         if let Some(outbox) = self.connections.borrow_mut().remove(&connection) {
             outbox.close();
         }

@@ -4,6 +4,7 @@
 use crate::access::{Channel, Identity};
 use crate::handshake;
 use crate::limits::{CONNECT_TIMEOUT, MAX_PEER_TEXT};
+use crate::origin::Origin;
 use crate::refusal;
 use crate::stream::FrameReader;
 use skep_env::local::{Receiver, Sender, oneshot};
@@ -273,7 +274,7 @@ impl Connection {
         let time_left_ms = options.time_left.map_or(0, |left| {
             (left.as_millis() as u32).clamp(1, skep_wire::limits::MAX_TIME_LEFT_MS)
         });
-        let header = Header {
+        let mut header = Header {
             message: R::ID,
             message_version: R::VERSION,
             flags: if options.durable { FLAG_DURABLE } else { 0 },
@@ -287,6 +288,7 @@ impl Connection {
             trace: options.trace,
             ..Header::default()
         };
+        Origin::current().write_to(&mut header);
         let (tag, receiver) = self.post(&header, request, options)?;
         let _lent = LentBuffer { connection: self, tag };
         let reply = match options.time_left {

@@ -13,6 +13,7 @@ mod handshake;
 mod limits;
 pub mod link_benchmark;
 pub mod membership;
+pub mod origin;
 mod refusal;
 pub mod routing;
 pub mod server;
@@ -24,5 +25,6 @@ pub use client::{CallOptions, Connection};
 pub use membership::{
     Change, ClientEvents, ClientMembership, GAVE_UP, JoinLimits, Management, Membership,
 };
+pub use origin::{Origin, with_origin};
 pub use routing::{MapCell, Router};
 pub use server::{Incoming, IncomingStream, Outbox};

@@ -12,6 +12,7 @@ use skep_wire::bounds::{Bounds, bounds};
 use skep_wire::frame::Header;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Authenticates the peer of a new connection. `check_target` returns an error for a target that
 /// this process does not serve. Afterwards, the caller may pass the socket to another thread.
@@ -36,6 +37,8 @@ pub struct Incoming {
     pub body: Vec<u8>,
     /// The request's bulk data: its checksums are not verified.
     pub data: Option<Buf>,
+    /// Time at which the header was received, before the body and the bulk data.
+    pub arrived_at: Duration,
 }
 
 /// The stream of requests from one peer.
@@ -55,6 +58,7 @@ impl IncomingStream {
             waiting_bytes: Cell::new(0),
             is_sending: Cell::new(false),
             drained: Notify::default(),
+            refusals: Cell::new(0),
         });
         (Self { reader: FrameReader::new(stream), peer, outbox: Rc::clone(&outbox) }, outbox)
     }
@@ -73,6 +77,7 @@ impl IncomingStream {
             let Some((header, crc)) = self.reader.header().await? else {
                 return Ok(None);
             };
+            let arrived_at = skep_env::now();
             let bounds = bounds(header.message);
             check_length(&header, &bounds)?;
             let body = self.reader.body(&header, crc).await?;
@@ -85,7 +90,7 @@ impl IncomingStream {
                 }
             };
             if bounds.senders.allow(self.peer) {
-                return Ok(Some(Incoming { header, body, data }));
+                return Ok(Some(Incoming { header, body, data, arrived_at }));
             }
             let context = format!(
                 "cannot accept message {} from a {:?} node: only {} send it",
@@ -118,6 +123,7 @@ pub struct Outbox {
     waiting_bytes: Cell<usize>,
     is_sending: Cell<bool>,
     drained: Notify,
+    refusals: Cell<u64>,
 }
 
 impl std::fmt::Debug for Outbox {
@@ -151,8 +157,14 @@ impl Outbox {
 
     /// Replies to a request with an error.
     pub fn refuse(self: &Rc<Self>, request: &Header, error: &Error) {
+        self.refusals.set(self.refusals.get() + 1);
         let header = Header { status: error.code() as u16, ..request.reply() };
         self.push(header.frame(&error.context().to_owned(), 0), Vec::new());
+    }
+
+    /// Returns the number of requests that were refused so far.
+    pub fn refusals(&self) -> u64 {
+        self.refusals.get()
     }
 
     /// Closes the connection.

@@ -8,6 +8,7 @@
 //! - requests about the running process ([`node_requests`]) and about the network
 //!   ([`link_requests`])
 //! - listening on an address that stays the same across restarts
+//! - the page with metrics ([`metrics_page`])
 //! - the host that runs targets ([`host`])
 //! - the requests that made this program panic ([`quarantine`])
 //! - the cluster map that is cached across restarts ([`cached_map`])
@@ -24,6 +25,7 @@ pub mod listen;
 mod log_file;
 pub mod logging;
 pub mod manual;
+pub mod metrics_page;
 pub mod node;
 pub mod node_requests;
 pub mod notify;

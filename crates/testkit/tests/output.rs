@@ -99,6 +99,7 @@ fn json_output_matches_its_schemas() {
         (&["node", "list"][..], "node-list"),
         (&["node", "log-level", "all"], "node-log-level"),
         (&["target", "list"], "target-list"),
+        (&["stats", "--by", "node", "--total"], "stats"),
         (&["group", "list"], "group-list"),
         (&["client", "list"], "client-list"),
         (&["client", "files"], "client-files"),

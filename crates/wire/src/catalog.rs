@@ -78,6 +78,8 @@ catalog! {
     4 "any" reads bm::DiscardData => mg::EmptyReply;
     5 "any" reads bm::GiveData => bm::GiveDataReply;
     6 "any" reads bm::MeasureLink => bm::MeasureLinkReply;
+    // Any running service.
+    7 "any" reads node::GetStatistics => node::Statistics;
     // Management. The contents of a request make it idempotent.
     16 "management" reads mg::RegisterServer => mg::RegisterReply;
     17 "management" reads mg::RegisterClient => mg::RegisterReply;
@@ -170,6 +172,19 @@ pub fn message(id: u16) -> Option<&'static Message> {
     CATALOG.get(index)
 }
 
+/// Returns the name of a message in metrics, such as `write_chunk`. `None` means that no message
+/// has the number `id`.
+pub fn metric_name(id: u16) -> Option<String> {
+    let mut name = String::new();
+    for letter in message(id)?.name.chars() {
+        if letter.is_ascii_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(letter.to_ascii_lowercase());
+    }
+    Some(name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,6 +200,15 @@ mod tests {
                 assert!(!field.doc.trim().is_empty(), "{}.{}", line.name, field.name);
             }
         }
+    }
+
+    #[test]
+    fn names_in_metrics_are_unique() {
+        assert_eq!(metric_name(96).as_deref(), Some("write_chunk"));
+        assert_eq!(metric_name(9_999), None);
+        let names: std::collections::BTreeSet<_> =
+            CATALOG.iter().map(|line| metric_name(line.id)).collect();
+        assert_eq!(names.len(), CATALOG.len());
     }
 
     proptest::proptest! {

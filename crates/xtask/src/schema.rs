@@ -110,6 +110,7 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<mg::ClientEntry>(),
     record::<mg::LogLevelChange>(),
     record::<node::LogLevel>(),
+    record::<node::StatisticsSeries>(),
     record::<md::SessionEntry>(),
     record::<md::TransactionEntry>(),
     record::<st::StripeHint>(),

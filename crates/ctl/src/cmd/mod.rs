@@ -19,6 +19,7 @@ pub(crate) mod mount;
 mod node;
 mod service;
 mod session;
+mod stats;
 mod storage;
 mod study;
 mod target;
@@ -54,6 +55,7 @@ pub(crate) enum Verb {
     Transaction(transaction::TransactionVerb),
     #[command(subcommand)]
     Health(health::HealthVerb),
+    Stats(stats::StatsArgs),
     #[command(subcommand)]
     Entry(entry::EntryVerb),
     #[command(subcommand)]
@@ -90,6 +92,7 @@ impl Verb {
             Self::Group(verb) => verb.run(),
             Self::Transaction(verb) => verb.run(),
             Self::Health(verb) => verb.run(),
+            Self::Stats(args) => done(stats::run(args)),
             Self::Entry(verb) => verb.run(),
             Self::Cluster(verb) => verb.run(),
             Self::Config(verb) => verb.run(),

@@ -6,6 +6,7 @@ use super::targets::ServingNode;
 use crate::link_requests::{self, Links};
 use crate::node_requests;
 use skep_env::{TcpListener, TcpStream};
+use skep_exporter::message::{self, Figures};
 use skep_rpc::server::authenticate;
 use skep_rpc::{Admission, IncomingStream, RefusalLog, Ticket};
 use skep_types::{Error, ErrorCode, NodeKind, TargetId};
@@ -63,7 +64,7 @@ impl ServingNode {
         };
         drop(ticket);
         if peer.target.raw() == 0 {
-            return serve_node(stream, peer.kind, &self.links).await;
+            return serve_node(stream, peer.kind, &self.links, &self.figures).await;
         }
         let Ok(socket) = stream.into_fd() else { return };
         let target = peer.target;
@@ -76,13 +77,16 @@ impl ServingNode {
 }
 
 /// Serves a connection to the node itself until the peer ends the connection.
-async fn serve_node(stream: TcpStream, kind: NodeKind, links: &Rc<Links>) {
+async fn serve_node(stream: TcpStream, kind: NodeKind, links: &Rc<Links>, figures: &Figures) {
     let peer = stream.peer();
     let (mut requests, outbox) = IncomingStream::new(stream, kind);
     loop {
         match requests.next().await {
             Ok(Some(incoming)) if link_requests::is_link_request(incoming.header.message) => {
                 link_requests::answer(Some(links), incoming, &outbox);
+            }
+            Ok(Some(incoming)) if message::is_statistics_request(incoming.header.message) => {
+                message::answer(figures, &incoming, &outbox);
             }
             Ok(Some(incoming)) => node_requests::answer(&incoming, &outbox),
             Ok(None) => break,

@@ -23,9 +23,11 @@ use crate::directory::NodeDirectory;
 use crate::link_requests::Links;
 use crate::listen::{IfTaken, advertised, listen};
 use crate::node::NodeSettings;
-use crate::{PROGRAM_VERSION, cached_map, quarantine};
+use crate::{PROGRAM_VERSION, cached_map, metrics_page, quarantine};
 use skep_env::{Mailbox, TcpListener};
+use skep_exporter::message::Figures;
 use skep_format::identity::DirectoryKind;
+use skep_metrics::Registry;
 use skep_rpc::membership::Membership;
 use skep_rpc::{Identity, JoinToken, MapCell, Peer};
 use skep_store::identity::Directory;
@@ -73,6 +75,8 @@ pub struct TargetStart {
     pub identity: Identity,
     /// The cell with the newest cluster map.
     pub map: Arc<MapCell>,
+    /// The registry of the figures that the process counts about itself.
+    pub metrics: Arc<Registry>,
     /// The mailbox through which the main thread sends connections and other events.
     pub events: Mailbox<TargetEvent>,
     /// The thread must call [`Ready::report`] as soon as the target serves.
@@ -163,6 +167,8 @@ impl Host {
             until_signal(&signals, Membership::begin(&node.token, registration, cached)).await?;
         let (reports, inbox) = Mailbox::new(MAILBOX_ITEMS)?;
         let node_uuid = node.directory.identity().node_uuid;
+        let figures = Figures::new(self.registry(&membership));
+        let page = metrics_page::start(&self.settings, &listener, &figures).await;
         let serving = Rc::new(ServingNode {
             node: RefCell::new(node),
             waiting: RefCell::new(directories.into_iter().map(Some).collect()),
@@ -171,6 +177,8 @@ impl Host {
             links: Links::new(membership.identity(), membership.map_cell()),
             membership,
             map_changed: Rc::default(),
+            figures,
+            reserve: self.reserve,
             serve,
             reports,
             host: self,
@@ -189,7 +197,7 @@ impl Host {
         let retrying = skep_env::spawn(Rc::clone(&serving).retry_unserved());
         let accepting = skep_env::spawn(connections::accept(listener, Rc::clone(&serving)));
         let result = serving.watch(&signals, &inbox).await;
-        drop((keeping, keeping_map, accepting, retrying));
+        drop((keeping, keeping_map, accepting, retrying, page));
         serving.membership.leave().await;
         result
     }
@@ -222,6 +230,19 @@ impl Host {
             kind,
             path: absolute(directory.path()),
         }
+    }
+
+    /// Creates the registry of the process, with the figures that describe the node.
+    fn registry(&self, membership: &Membership) -> Arc<Registry> {
+        let registry = Registry::new();
+        let labels = vec![
+            ("kind", format!("{:?}", self.kind).to_lowercase()),
+            ("name", self.settings.name.clone()),
+            ("version", PROGRAM_VERSION.to_owned()),
+        ];
+        registry.gauge(&skep_metrics::catalog::NODE_INFO, &labels).set(1);
+        registry.add(membership.map_cell());
+        registry
     }
 
     fn registration(

@@ -8,7 +8,7 @@
 //! builds [`AbortOnPanic`]. The service manager restarts the process (`Restart=always` in the
 //! units), and the target recovers from its directory like after a crash.
 
-use super::capacity::capacity;
+use super::capacity::{CapacityFigures, capacity};
 use super::health::Probes;
 use super::unserved::UnservedTarget;
 use super::{Host, Ready, TargetEvent, TargetStart, until_signal};
@@ -17,6 +17,7 @@ use crate::link_requests::Links;
 use crate::notify;
 use skep_env::local::Notify;
 use skep_env::{Mailbox, MailboxSender};
+use skep_exporter::message::Figures;
 use skep_rpc::membership::{Change, Membership};
 use skep_store::identity::Directory;
 use skep_types::map::{Capacity, Condition, TargetHealth};
@@ -60,6 +61,9 @@ pub(super) struct ServingNode {
     pub(super) membership: Rc<Membership>,
     /// Notified when the membership's cell holds a different map.
     pub(super) map_changed: Rc<Notify>,
+    pub(super) figures: Rc<Figures>,
+    /// Returns how many bytes of a target's file system Skep keeps free ([`super::Host::reserve`]).
+    pub(super) reserve: fn(u64) -> u64,
     pub(super) serve: Serve,
     pub(super) reports: MailboxSender<Report>,
     /// Targets that cannot be served at present.
@@ -166,12 +170,19 @@ impl ServingNode {
         let path = directory.path().to_owned();
         let (sender, events) = Mailbox::new(MAILBOX_ITEMS)?;
         let ready = self.reports.clone();
+        let metrics = Arc::clone(self.figures.registry());
+        metrics.add(Arc::new(CapacityFigures {
+            target,
+            path: path.clone(),
+            reserve: self.reserve,
+        }));
         let start = TargetStart {
             directory,
             target,
             token: self.membership.management().token(),
             identity: self.membership.identity(),
             map: self.membership.map_cell(),
+            metrics,
             events,
             ready: Ready::new(move || {
                 // The main task empties this mailbox. If the main task has ended, the process ends

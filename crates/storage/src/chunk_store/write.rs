@@ -314,6 +314,7 @@ impl ChunkStore {
             } else {
                 let written = file.file.write_now(data.bytes(), at);
                 let end = skep_env::now();
+                skep_env::note_blocked(end - now);
                 if end - now > SLOW_WRITE {
                     self.disk_is_slow_until.set(end + SLOW_PAUSE);
                 }

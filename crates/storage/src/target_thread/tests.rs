@@ -68,6 +68,7 @@ async fn start_as(path: &Path, map: ClusterMap, emulation: EmulationSettings) ->
     let (events, mailbox) = Mailbox::new(10).unwrap();
     let (ready, is_ready) = Mailbox::new(1).unwrap();
     let start = TargetStart {
+        metrics: skep_metrics::Registry::new(),
         directory: directory(path),
         target: TARGET,
         token: JoinToken { cluster: CLUSTER, secret: Secret::generate(), addresses: Vec::new() },
