@@ -12,6 +12,7 @@ mod handshake;
 mod limits;
 pub mod link_benchmark;
 pub mod membership;
+mod outages;
 pub mod routing;
 pub mod server;
 mod stream;
