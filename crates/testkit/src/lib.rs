@@ -6,6 +6,7 @@
 //! - [`process`]: the processes of a cluster, and signals to them
 //! - [`power`]: disks that simulate power losses
 //! - [`network`]: hosts in network namespaces
+//! - [`page`]: the commands of a page of the documentation, and hosts that run them
 //! - [`lab`]: labs of `skep lab`
 //! - [`files`]: file system calls that must succeed
 //! - [`view`]: typed views of JSON output
@@ -28,6 +29,7 @@ pub mod cluster;
 pub mod files;
 pub mod lab;
 pub mod network;
+pub mod page;
 pub mod power;
 pub mod process;
 pub mod program;

@@ -15,11 +15,13 @@ mod connections;
 mod init;
 mod targets;
 
+use crate::advertise;
 use crate::directory::NodeDirectory;
 use crate::link_requests::Links;
-use crate::listen::{IfTaken, advertised, listen};
+use crate::listen::{IfTaken, listen};
 use crate::node::NodeSettings;
 use crate::{PROGRAM_VERSION, cached_map};
+pub use init::Initialised;
 use skep_env::{Mailbox, TcpListener};
 use skep_format::identity::DirectoryKind;
 use skep_rpc::membership::Membership;
@@ -185,7 +187,7 @@ impl Host {
         listener: &TcpListener,
     ) -> Result<RegisterServer> {
         let (_, _, kind) = self.kinds();
-        let towards = node.token.addresses.first().map(String::as_str);
+        let management = node.token.addresses.first().map_or("", String::as_str);
         let claim = |directory: &Directory| TargetClaim {
             target: directory.identity().target,
             uuid: directory.identity().target_uuid,
@@ -198,7 +200,7 @@ impl Host {
             uuid: node.directory.identity().node_uuid,
             kind: self.kind,
             name: self.settings.name.clone(),
-            addresses: advertised(listener, &self.settings.advertise, towards)?,
+            addresses: advertise::of_server(listener, &self.settings.advertise, management)?,
             domain: self.settings.domain(),
             version: PROGRAM_VERSION.into(),
             targets: directories.iter().map(claim).collect(),
