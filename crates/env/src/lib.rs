@@ -23,6 +23,7 @@ mod file;
 mod file_system;
 pub mod local;
 mod mailbox;
+mod network;
 mod process;
 mod shared_notify;
 mod signals;
@@ -43,6 +44,7 @@ pub use file_system::{
     MountMark, Space, boot_id, mount_mark, raise_file_limit, remove_file, space,
 };
 pub use mailbox::{Mailbox, MailboxSender};
+pub use network::{HostAddress, host_addresses};
 pub use process::{
     outlive_parent, replace_output, restrict_new_files, send_group_signal, send_signal,
     spawn_child, spawn_detached, spawn_detaching,

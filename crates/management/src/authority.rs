@@ -13,8 +13,8 @@ use skep_cluster::state::ClientDetails;
 use skep_cluster::{ClusterState, Command, Outcome, SoftState};
 use skep_env::local::Notify;
 use skep_types::codec::Codec;
-use skep_types::map::{Capacity, Condition, TargetHealth};
-use skep_types::{ClusterMap, MapVersion, NodeId, Result, TargetId};
+use skep_types::map::{Capacity, Condition, Reachability, TargetHealth};
+use skep_types::{ClusterMap, ErrorCode, MapVersion, NodeId, NodeKind, Result, TargetId};
 use skep_wire::management::{ClientEntry, MapUpdate, TargetReport};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -25,6 +25,9 @@ pub(crate) struct Authority {
     inner: RefCell<AuthorityState>,
     /// Notified when a newer map is published.
     pub(crate) changed: Notify,
+    /// Notified when the disk of the command log has failed. Management must then end: only a new
+    /// start reads the log again.
+    pub(crate) failed: Notify,
     /// Changes of clients' log levels that the clients have not confirmed yet.
     pub(crate) log_level_changes: LogLevelChanges,
 }
@@ -65,6 +68,7 @@ impl Authority {
         let authority = Rc::new(Self {
             inner,
             changed: Notify::default(),
+            failed: Notify::default(),
             log_level_changes: LogLevelChanges::default(),
         });
         authority.command(&Command::Start)?;
@@ -124,7 +128,13 @@ impl Authority {
         let mut next = inner.state.clone();
         let outcome = next.apply(command)?;
         if outcome.changed {
-            inner.command_log.append(command)?;
+            if let Err(error) = inner.command_log.append(command) {
+                tracing::error!("management cannot store a change: {error}");
+                if error.code() == ErrorCode::DeviceFailed {
+                    self.failed.notify();
+                }
+                return Err(error);
+            }
             inner.state = next;
             let AuthorityState { state, command_log, .. } = &mut *inner;
             if let Err(error) = command_log.fold(state) {
@@ -247,6 +257,7 @@ impl Authority {
         let mut inner = self.inner.borrow_mut();
         let mut map = inner.state.map().clone();
         inner.soft.overlay(&mut map);
+        log_reachability(&inner.published, &map);
         // Updated here too, not only at each tick: a client that mounts right after the first
         // targets have registered must not get a capacity of zero.
         inner.total_capacity = inner.soft.total_capacity(&map);
@@ -254,5 +265,29 @@ impl Authority {
         inner.encoded = None;
         drop(inner);
         self.changed.notify();
+    }
+}
+
+/// Logs the servers whose reachability differs between two maps.
+fn log_reachability(before: &ClusterMap, now: &ClusterMap) {
+    for node in now.nodes.iter().filter(|node| node.kind != NodeKind::Client) {
+        let Some(former) = before.node(node.id) else { continue };
+        let addresses = node.addresses.join(", ");
+        let (id, name) = (node.id, &node.name);
+        match (former.reachability, node.reachability) {
+            (former, now) if former == now => {}
+            (_, Reachability::Online) => {
+                tracing::info!("{name} ({id}) at {addresses} is online");
+            }
+            (Reachability::Online, Reachability::ProbablyOffline) => tracing::warn!(
+                "{name} ({id}) at {addresses} has sent no heartbeat for a while; operations on its \
+                 targets may wait for it"
+            ),
+            (_, Reachability::ProbablyOffline) => {}
+            (_, Reachability::Offline) => tracing::warn!(
+                "{name} ({id}) at {addresses} is offline; operations on its targets wait until it \
+                 is back"
+            ),
+        }
     }
 }

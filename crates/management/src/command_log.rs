@@ -21,6 +21,7 @@ use skep_store::atomic::replace_atomically;
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{ClusterId, Error, ErrorCode, Lsn, Result, TargetId};
 use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -120,9 +121,9 @@ impl CommandLog {
     /// Appends a command to the log and syncs it. The command takes effect when this returns.
     ///
     /// # Errors
-    /// - `NoSpace` if the disk is full. The command has no effect, and later ones may succeed.
-    /// - `DeviceFailed` if this write or an earlier one failed. Management then accepts no command
-    ///   until it is restarted and has read the log from the disk again.
+    /// - `NoSpace` if the disk is full. The log is as before, and a later command can succeed.
+    /// - `DeviceFailed` if this write or an earlier one failed in another way. Management then
+    ///   accepts no command until it is restarted and has read the log from the disk again.
     pub(crate) fn append(&mut self, command: &Command) -> Result<()> {
         let failed = |problem: String| {
             Error::new(
@@ -137,20 +138,15 @@ impl CommandLog {
             return Err(failed("a write failed before".into()));
         }
         let record = encode_record(OWNER, next(self.last), self.last, &command.to_bytes())?;
-        let written = self.log.write_all_at(&record, self.end);
-        if let Err(error) = &written
-            && is_full(error)
-            && self.log.set_len(self.end).is_ok()
-        {
-            // Nothing was synced, and the part that was written is gone again. Later commands may
-            // succeed.
-            let what = format!(
-                "{}: cannot log the command: {error}; free space on this disk",
-                self.directory.join(LOG_FILE).display()
-            );
-            return Err(Error::new(ErrorCode::NoSpace, what));
-        }
-        if let Err(error) = written.and_then(|()| self.log.sync_data()) {
+        let written = self.log.write_all_at(&record, self.end).and_then(|()| self.log.sync_data());
+        if let Err(error) = written {
+            if is_full(&error) && self.truncate().is_ok() {
+                let context = format!(
+                    "{}: the disk is full; management accepts no changes until there is free space",
+                    self.directory.join(LOG_FILE).display()
+                );
+                return Err(Error::new(ErrorCode::NoSpace, context));
+            }
             let error = failed(error.to_string());
             self.has_failed = true;
             return Err(error);
@@ -159,6 +155,12 @@ impl CommandLog {
         self.last = next(self.last);
         self.since_snapshot += 1;
         Ok(())
+    }
+
+    /// Removes the part of a command that a full disk has cut off.
+    fn truncate(&self) -> std::io::Result<()> {
+        self.log.set_len(self.end)?;
+        self.log.sync_all()
     }
 
     /// If the log has at least `COMMANDS_PER_SNAPSHOT` commands, replaces it by a snapshot of

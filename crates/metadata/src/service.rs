@@ -17,7 +17,7 @@ use skep_env::local::Notify;
 use skep_env::{Mailbox, TcpStream};
 use skep_format::metadata::Key;
 use skep_rpc::{CallOptions, Channel, IncomingStream, JoinToken, Management, Outbox, Peer, Router};
-use skep_service::{Host, TargetEvent, TargetStart, quarantine};
+use skep_service::{Host, Initialised, TargetEvent, TargetStart, quarantine};
 use skep_store::log::{Log, Recovered};
 use skep_types::codec::Codec;
 use skep_types::map::TargetHealth;
@@ -51,11 +51,12 @@ fn host(settings: &MetadataSettings) -> Host {
     }
 }
 
-/// Creates the directories of a new metadata service and of its targets.
+/// Creates the directories of a new metadata service and of its targets. For an initialised
+/// service, initialises only the targets that were added to its settings, and replaces its token.
 ///
 /// # Errors
 /// `Configuration` if a directory is not blank; the error names the directory.
-pub fn initialise(settings: &MetadataSettings, token: JoinToken) -> Result<()> {
+pub fn initialise(settings: &MetadataSettings, token: Option<JoinToken>) -> Result<Initialised> {
     host(settings).initialise(token)
 }
 

@@ -14,6 +14,7 @@ mod limits;
 pub mod link_benchmark;
 pub mod membership;
 pub mod origin;
+mod outages;
 mod refusal;
 pub mod routing;
 pub mod server;

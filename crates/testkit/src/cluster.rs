@@ -302,7 +302,7 @@ impl Cluster {
         let log = self.data.join("logs").join(name).with_extension("log");
         let log = files::create(log);
         let mut child = Command::new(program())
-            .arg("mount")
+            .args(["mount", "--foreground"])
             .arg("--cluster")
             .arg(&self.data)
             .args(["--transport", transport.name(), "--options", options])

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// How long a mount waits for management by default.
 const USUAL_RETRY: Duration = Duration::from_secs(15);
 /// Part of the log line of a waiting mount.
-const WAITS: &str = "trying on";
+const WAITS: &str = "cannot mount yet";
 
 /// A host that mounts a cluster before any of its services runs.
 struct Host {
@@ -86,7 +86,8 @@ impl Host {
         let mount_point = self.path.join(name);
         files::create_dir_all(&mount_point);
         let mut command = Command::new(cluster::program());
-        command.args(["mount", "--cluster", &self.address, "--token-file", &self.token()]);
+        command.args(["mount", "--foreground", "--cluster", &self.address]);
+        command.args(["--token-file", &self.token()]);
         command.args(options).arg(mount_point);
         let mut begun = Begun::new(self, name, command);
         begun.log.clone_from(&begun.printed);

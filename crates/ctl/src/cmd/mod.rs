@@ -76,6 +76,18 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
+    /// Returns the name that `ps` shows for a process that runs this command.
+    pub(crate) fn process_name(&self) -> &'static str {
+        match self {
+            Self::Management(_) => "skep-management",
+            Self::Metadata(_) => "skep-metadata",
+            Self::Storage(_) => "skep-storage",
+            Self::Mount(_) => "skep-mount",
+            Self::Up(_) => "skep-up",
+            _ => "skep",
+        }
+    }
+
     /// Runs the command. `command` returns the definition of the whole command line, which `man`
     /// and `completion` print.
     pub(crate) fn run(self, command: fn() -> Command) -> Result<ExitCode> {

@@ -247,6 +247,7 @@ impl Layout {
             )));
         }
         if known != Some(shape) {
+            super::resources::check(self, &shape)?;
             let text = serde_json::to_string_pretty(&shape).expect("numbers can be written");
             replace_atomically(&path, (text + "\n").as_bytes())?;
         }

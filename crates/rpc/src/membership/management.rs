@@ -91,7 +91,10 @@ impl Management {
         {
             connection.close();
         }
-        result.map(|(reply, _)| reply).map_err(|error| error.within("management"))
+        let addresses = || self.addresses.join(", ");
+        result
+            .map(|(reply, _)| reply)
+            .map_err(|error| error.within(format_args!("management at {}", addresses())))
     }
 
     /// Repeats a request until management gives a final reply or `patience` has passed; `None`
@@ -111,7 +114,12 @@ impl Management {
         // Retry: a request to management. After 2 ms, doubling to 1 s, for `patience`.
         loop {
             let error = match self.call_once(request, MANAGEMENT_DEADLINE).await {
-                Ok(reply) => return Ok(reply),
+                Ok(reply) => {
+                    if has_warned {
+                        tracing::warn!("management answers");
+                    }
+                    return Ok(reply);
+                }
                 Err(error) if is_final(&error) => return Err(error),
                 Err(error) => error,
             };
@@ -120,7 +128,10 @@ impl Management {
             }
             if backoff == LONGEST_MANAGEMENT_BACKOFF && !has_warned {
                 has_warned = true;
-                tracing::warn!("this node cannot reach management, and retries: {error}");
+                tracing::warn!(
+                    "cannot reach management at {}, and keeps trying: {error}",
+                    self.addresses.join(", ")
+                );
             }
             skep_env::sleep(backoff).await;
             backoff = (backoff * 2).min(LONGEST_MANAGEMENT_BACKOFF);

@@ -19,6 +19,7 @@ pub use management::Management;
 
 use crate::access::{Identity, JoinToken};
 use crate::limits::{MANAGEMENT_DEADLINE, TIMEOUT_WITH_CACHED_MAP};
+use crate::outages::ManagementOutage;
 use crate::routing::MapCell;
 use management::is_final;
 use map::{FollowedMap, MapChange};
@@ -163,16 +164,21 @@ impl Membership {
             let is_leaving = || member.is_leaving.get();
             member.map.follow(&member.management, is_leaving, |it| report(it, &*changes)).await;
         });
+        let mut outage = ManagementOutage::default();
         // Retry: heartbeats. Every heartbeat interval of the cluster, until the node leaves.
         while !self.is_leaving.get() {
             let known = self.map.cell.version();
             let heartbeat = Heartbeat { node: self.node(), known, targets: reports() };
             match self.management.call_once(&heartbeat, heartbeat_timeout(&self.map.cell)).await {
-                Ok(reply) => report(self.map.take(reply.map), &*on_change),
+                Ok(reply) => {
+                    outage.answered();
+                    report(self.map.take(reply.map), &*on_change);
+                }
                 Err(error) if error.code() == ErrorCode::Stale && !self.is_leaving.get() => {
                     self.register_again(&*on_change).await;
                 }
-                Err(error) => tracing::debug!("management got no heartbeat of this node: {error}"),
+                Err(_) if self.is_leaving.get() => {}
+                Err(error) => outage.failed(&error),
             }
             let interval = self.map.cell.load().policy.heartbeat_ms;
             let interval = Duration::from_millis(u64::from(interval));

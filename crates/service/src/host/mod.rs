@@ -19,11 +19,13 @@ mod init;
 mod targets;
 mod unserved;
 
+use crate::advertise;
 use crate::directory::NodeDirectory;
 use crate::link_requests::Links;
-use crate::listen::{IfTaken, advertised, listen};
+use crate::listen::{IfTaken, listen};
 use crate::node::NodeSettings;
 use crate::{PROGRAM_VERSION, cached_map, metrics_page, quarantine};
+pub use init::Initialised;
 use skep_env::{Mailbox, TcpListener};
 use skep_exporter::message::Figures;
 use skep_format::identity::DirectoryKind;
@@ -251,14 +253,14 @@ impl Host {
         directories: &[Directory],
         listener: &TcpListener,
     ) -> Result<RegisterServer> {
-        let towards = node.token.addresses.first().map(String::as_str);
+        let management = node.token.addresses.first().map_or("", String::as_str);
         let free_space = |directory: &Directory| capacity::capacity(directory.path(), self.reserve);
         let server = ServerRegistration {
             node: node.directory.identity().node,
             uuid: node.directory.identity().node_uuid,
             kind: self.kind,
             name: self.settings.name.clone(),
-            addresses: advertised(listener, &self.settings.advertise, towards)?,
+            addresses: advertise::of_server(listener, &self.settings.advertise, management)?,
             domain: self.settings.domain(),
             version: PROGRAM_VERSION.into(),
             targets: directories.iter().map(|it| self.claim(it)).collect(),
