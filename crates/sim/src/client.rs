@@ -486,6 +486,7 @@ impl World {
         let repeats_blindly = self.knobs.plant == Some(PlantedBug::RepeatBlindly);
         if let (Some((session, slot, sequence)), Some(group)) = (instance, group)
             && may_have_run
+            && !is_truncation
             && !repeats_blindly
         {
             let (mut header, body) = message(&md::AskOutcome { session, slot, sequence });
@@ -493,7 +494,7 @@ impl World {
                 header.flags |= FLAG_DURABLE;
             }
             self.call(Node::Client(client), group, header, body, Purpose::Outcome(task));
-        } else if is_truncation && why.code() == ErrorCode::Evicted {
+        } else if is_truncation && (may_have_run || why.code() == ErrorCode::Evicted) {
             self.end_operation(client, task, None);
         } else {
             self.attempt(client, task);
@@ -521,10 +522,6 @@ impl World {
                 {
                     self.begin(client, task, open, is_durable);
                 }
-            }
-            // A real client does not repeat a truncation, because the target may finish it.
-            md::Outcome::NotExecuted if op.truncations().is_some() => {
-                self.end_operation(client, task, None);
             }
             md::Outcome::NotExecuted => self.attempt(client, task),
             md::Outcome::Unknown => self.fail(format!("the outcome of {instance:?} is unknown")),

@@ -143,10 +143,10 @@ impl Op {
     pub(crate) fn attributes(&self, reply: &[u8]) -> Option<skep_types::Attributes> {
         let attributes = match self {
             Self::Open(_) => md::OpenReply::from_bytes(reply).ok()?.attributes,
-            Self::GetAttributes(_)
-            | Self::SetAttributes(_)
-            | Self::Close(_)
-            | Self::ReportWritten(_) => md::AttributesReply::from_bytes(reply).ok()?.attributes,
+            Self::SetAttributes(_) => md::SetAttributesReply::from_bytes(reply).ok()?.attributes,
+            Self::GetAttributes(_) | Self::Close(_) | Self::ReportWritten(_) => {
+                md::AttributesReply::from_bytes(reply).ok()?.attributes
+            }
             Self::WriteInline(_) => il::WriteInlineReply::from_bytes(reply).ok()?.attributes,
             _ => return None,
         };

@@ -165,7 +165,10 @@ impl Client {
         }
         let inode = reply.attributes.inode;
         match self.send_open(inode, mode, false, ModifyOptions::default()).await {
-            Ok(opened) => Ok(OpenReply { created: reply.created, ..opened }),
+            Ok(opened) => {
+                let (created, truncated) = (reply.created, reply.truncated);
+                Ok(OpenReply { created, truncated, ..opened })
+            }
             Err(error) => {
                 let text = format!(
                     "cannot open file {inode}, which this operation created or truncated before \

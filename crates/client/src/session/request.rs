@@ -129,11 +129,12 @@ impl Client {
             // The group did not execute the attempt that it refused. If no earlier reply was lost,
             // it has not executed the request at all.
             let may_have_run = is_reply_lost.get() && !options.ends_with_session;
+            // The stored reply to a truncation does not show whether the chunk files are truncated.
+            if options.truncates && (may_have_run || error.code() == ErrorCode::Evicted) {
+                return Err(Error::new(ErrorCode::Evicted, error.context()));
+            }
             if may_have_run && let Some(reply) = self.outcome_of::<R>(sent, options).await? {
                 return Ok(Executed { reply, was_session_lost: true });
-            }
-            if options.truncates && (may_have_run || error.code() == ErrorCode::Evicted) {
-                return Err(error);
             }
         }
     }

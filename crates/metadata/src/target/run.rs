@@ -57,11 +57,6 @@ impl<E: Engine> MetadataTarget<E> {
         {
             // The session ended while the operation waited. If the operation opened a file now, the
             // file would stay open forever.
-            let refusal = match op.truncation {
-                // The target finishes the truncation, so the client must not repeat it.
-                Some(_) => Error::new(ErrorCode::Evicted, refusal.context()),
-                None => refusal,
-            };
             return self.fail(op, refusal);
         }
         let mut context = Context::new(&self.table, &mut self.shared, &mut op);

@@ -16,8 +16,7 @@ fn an_operation_is_refused_if_its_session_ended_meanwhile() {
     story.answer::<st::TruncateChunk>(&truncated(1));
     let at = story.replies.iter().position(|(connection, _)| *connection == 5);
     let (_, result) = story.replies.remove(at.expect("an answer"));
-    // The target finishes the truncation, so the client must not repeat the request.
-    assert_eq!(result.unwrap_err().code(), ErrorCode::Evicted);
+    assert_eq!(result.unwrap_err().code(), ErrorCode::StaleSession);
     let slots = story.target.table.scan(&Key::slots_of(SessionId::new(1)), &[], 9).unwrap();
     let opens = story.target.table.scan(&Key::opens_of(SessionId::new(1)), &[], 9).unwrap();
     assert!(slots.is_empty() && opens.is_empty());
