@@ -79,9 +79,7 @@ fn positive<T: Default + PartialEq>(word: &str, number: T) -> Result<T> {
 
 fn bytes(key: &str, text: &str) -> Result<u64> {
     size::parse(text).ok_or_else(|| {
-        wrong(format!(
-            "{key}={text}: write a number of bytes, or one with KiB, MiB, GiB or TiB behind it"
-        ))
+        wrong(format!("{key}={text}: write a number of bytes, or one with {}", size::SUFFIXES))
     })
 }
 

@@ -1,12 +1,16 @@
 //! Finds the cluster that a command works on, and sends requests to its management service.
 //!
 //! The user names a cluster by one of: the data directory of `skep up`, the directory of a service,
-//! a token file, or the address of management with `--token-file`. Without a name, the command uses
-//! the cluster that is mounted at the path in its arguments, or `./skep-data`.
+//! a token file, the address of management, or a name in `client.toml` ([`crate::client_file`]).
+//! Without a name, the command uses the environment variables, the cluster that is mounted at the
+//! path in its arguments, `./skep-data`, `client.toml`, or the token of this host, in this order.
 
+use crate::client_file::{ClientFile, TOKEN_OF_HOST};
 use crate::mounts::mounted_at;
 use clap::Args;
+use skep_management::DEFAULT_PORT;
 use skep_rpc::{Channel, Connection, Identity, JoinToken, Management};
+use skep_service::advertise::with_port;
 use skep_service::directory::{TOKEN_FILE, read_token};
 use skep_types::{
     ClusterMap, Error, ErrorCode, InodeId, MapVersion, Node, NodeId, NodeKind, Result, TargetId,
@@ -21,13 +25,19 @@ use std::time::Duration;
 /// Time limit for a reply from management.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Environment variables for the two options below.
+const CLUSTER_VARIABLE: &str = "SKEP_CLUSTER";
+const TOKEN_VARIABLE: &str = "SKEP_TOKEN_FILE";
+
 /// The options that name a cluster.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ClusterArgs {
-    /// The cluster: its data directory, or the address of its management service
-    #[arg(long, value_name = "DATA-DIR|ADDRESS")]
+    /// The cluster: its data directory, the address of its management service (port 7400 if none
+    /// is given), or a name in client.toml [default: SKEP_CLUSTER, or the cluster of this host]
+    #[arg(long, value_name = "DATA-DIR|ADDRESS|NAME")]
     pub(crate) cluster: Option<String>,
-    /// File that holds the cluster's token
+    /// File that holds the cluster's token [default: SKEP_TOKEN_FILE, or that of client.toml, or
+    /// /etc/skep/token]
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 }
@@ -38,7 +48,7 @@ pub(crate) struct Access {
     /// The token, with the addresses of management.
     pub(crate) token: JoinToken,
     /// The value of `--cluster` that names the same cluster for another process: an absolute path,
-    /// or an address.
+    /// an address, or a name in `client.toml`.
     pub(crate) name: String,
     /// The file that holds the token.
     pub(crate) token_file: PathBuf,
@@ -51,73 +61,148 @@ fn unknown(what: impl Into<String>) -> Error {
 impl ClusterArgs {
     /// Finds the cluster. `near` is the path in the command's arguments, if it has one.
     pub(crate) fn access(&self, near: Option<&Path>) -> Result<Access> {
-        if let Some(name) = &self.cluster {
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let query = ClusterQuery {
+            token_file: self.token_file.clone(),
+            environment: (variable(CLUSTER_VARIABLE), variable(TOKEN_VARIABLE).map(PathBuf::from)),
+            file: ClientFile::read()?,
+        };
+        query.find(self.cluster.as_deref(), near)
+    }
+}
+
+/// Everything besides `--cluster` that names a cluster or its token.
+#[derive(Debug, Default)]
+struct ClusterQuery {
+    /// The value of `--token-file`.
+    token_file: Option<PathBuf>,
+    /// The cluster and the token file that environment variables name.
+    environment: (Option<String>, Option<PathBuf>),
+    /// The settings of this user and host.
+    file: ClientFile,
+}
+
+impl ClusterQuery {
+    /// Finds a cluster by the options, by the mount of a path in the arguments, by environment
+    /// variables, by the mount at the working directory, by the data directory `./skep-data`, or by
+    /// the settings of this user or host, in this order.
+    fn find(&self, cluster: Option<&str>, near: Option<&Path>) -> Result<Access> {
+        if let Some(name) = cluster {
             return self.named(name);
         }
-        if let Some(file) = &self.token_file {
-            let token = token_in(file)?;
-            let name = token.addresses.join(",");
-            return Ok(Access { token, name, token_file: file.clone() });
+        if let Some(token_file) = &self.token_file {
+            return by_token(token_file);
         }
-        let near = near.map_or_else(|| std::env::current_dir().ok(), |path| Some(path.to_owned()));
-        if let Some(source) = near.and_then(|path| mounted_at(&path)) {
+        if let Some(source) = near.and_then(mounted_at) {
+            return self.named(&source);
+        }
+        match &self.environment {
+            (Some(name), _) => return self.named(name),
+            (None, Some(token_file)) => return by_token(token_file),
+            (None, None) => {}
+        }
+        if let Some(source) = std::env::current_dir().ok().and_then(|path| mounted_at(&path)) {
             return self.named(&source);
         }
         if Path::new("skep-data").is_dir() {
             return self.named("skep-data");
         }
-        Err(unknown(
-            "cannot find a cluster: no cluster is mounted here, and ./skep-data does not exist; \
-             name its data directory or the address of its management with --cluster",
-        ))
+        self.of_host()
+    }
+
+    /// Returns the cluster that this user's or this host's settings name.
+    fn of_host(&self) -> Result<Access> {
+        let names: Vec<_> = self.file.clusters.keys().map(String::as_str).collect();
+        match (&self.file.cluster, &names[..]) {
+            (Some(name), _) => self.named(name),
+            (None, [only]) => self.named(only),
+            (None, [_, ..]) => Err(unknown(format!(
+                "cannot choose a cluster: client.toml has {}; name one with --cluster, or set \
+                 `cluster` in client.toml",
+                names.join(", ")
+            ))),
+            (None, []) if Path::new(TOKEN_OF_HOST).exists() => by_token(Path::new(TOKEN_OF_HOST)),
+            (None, []) => Err(unknown(
+                "cannot find a cluster: no cluster is mounted here, and neither ./skep-data nor \
+                 /etc/skep/client.toml nor /etc/skep/token exists; name its data directory or the \
+                 address of its management with --cluster or SKEP_CLUSTER",
+            )),
+        }
     }
 
     fn named(&self, name: &str) -> Result<Access> {
+        if let Some(cluster) = self.file.clusters.get(name) {
+            let token_file = self.token_file.clone();
+            let token_file = token_file.unwrap_or_else(|| cluster.token_file.clone());
+            let mut token = token_in(&token_file)?;
+            if !cluster.management.is_empty() {
+                token.addresses = cluster.addresses();
+            }
+            return Ok(Access { token, name: name.to_owned(), token_file });
+        }
         let path = Path::new(name);
         if path.exists() {
             return from_path(path);
         }
-        let Some(file) = &self.token_file else {
-            let what = match name.contains(':') {
-                true => format!(
-                    "cannot connect to the cluster at {name}: its token is missing; name a file \
-                     that holds it with --token-file (`skep cluster token` on the management host \
-                     prints the token)"
-                ),
-                false => format!(
-                    "cannot find a cluster at {name}: no such file or directory; \
-                                  `skep up` starts a cluster on this host"
-                ),
-            };
-            return Err(unknown(what));
-        };
-        let mut token = token_in(file)?;
-        token.addresses = name.split(',').map(str::to_owned).collect();
-        if let Some(wrong) = token.addresses.iter().find(|address| !is_address(address)) {
+        if name.contains('/') || name.starts_with('.') || name.is_empty() {
             return Err(unknown(format!(
-                "invalid cluster '{wrong}': expected a directory, or an address as in host:port"
+                "cannot find a cluster at {name}: no such file or directory; `skep up` starts a \
+                 cluster on this host"
             )));
         }
-        Ok(Access { token, name: name.to_owned(), token_file: file.clone() })
+        let addresses: Vec<_> =
+            name.split(',').map(|address| with_port(address, DEFAULT_PORT)).collect();
+        if let Some(wrong) = addresses.iter().find(|address| !is_address(address)) {
+            return Err(unknown(format!(
+                "invalid cluster '{wrong}': expected a directory, a name in client.toml, or an \
+                 address as in host or host:port"
+            )));
+        }
+        let of_cluster = || self.file.at(&addresses).map(|cluster| cluster.token_file.clone());
+        let of_host = || Some(PathBuf::from(TOKEN_OF_HOST)).filter(|file| file.exists());
+        let of_environment = || self.environment.1.clone();
+        let token_file = self.token_file.clone().or_else(of_cluster);
+        let token_file = token_file.or_else(of_environment).or_else(of_host);
+        let Some(token_file) = token_file else {
+            let is_plain = !name.contains([':', ',', '.']);
+            return Err(unknown(format!(
+                "cannot connect to the cluster at {}: its token is missing{}; name a file that \
+                 holds it with --token-file, or put it into {TOKEN_OF_HOST} (`skep cluster token` \
+                 on the management host prints the token)",
+                addresses.join(","),
+                // A plain word may also be a mistyped directory.
+                if is_plain { ", and there is no file or directory of that name" } else { "" },
+            )));
+        };
+        let mut token = token_in(&token_file)?;
+        token.addresses = addresses;
+        Ok(Access { token, name: name.to_owned(), token_file })
     }
+}
+
+fn by_token(file: &Path) -> Result<Access> {
+    let token = token_in(file)?;
+    let name = token.addresses.join(",");
+    Ok(Access { token, name, token_file: file.to_owned() })
 }
 
 /// Whether a text has the form `host:port`. The existence of the host is not checked.
 fn is_address(text: &str) -> bool {
     let parts = text.rsplit_once(':');
-    parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+    let is_plain = |host: &str| !host.is_empty() && !host.contains(char::is_whitespace);
+    parts.is_some_and(|(host, port)| is_plain(host) && port.parse::<u16>().is_ok())
 }
 
 /// Reads the token from a file that the user has named.
 fn token_in(file: &Path) -> Result<JoinToken> {
-    if !file.exists() {
-        return Err(unknown(format!(
+    match std::fs::symlink_metadata(file) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(unknown(format!(
             "cannot read the token file {}: no such file; `skep cluster token` on the management \
              host prints the token",
             file.display()
-        )));
+        ))),
+        _ => read_token(file),
     }
-    read_token(file)
 }
 
 fn from_path(path: &Path) -> Result<Access> {
@@ -278,6 +363,7 @@ pub(crate) fn entry_at(path: &Path) -> Result<(InodeId, PathBuf)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client_file::NamedCluster;
 
     #[test]
     fn addresses_have_a_host_and_a_port() {
@@ -289,19 +375,55 @@ mod tests {
         }
     }
 
+    fn try_named(cluster: &str, token_file: Option<&Path>, file: &ClientFile) -> Result<Access> {
+        let token_file = token_file.map(Path::to_owned);
+        let query = ClusterQuery { token_file, file: file.clone(), ..ClusterQuery::default() };
+        query.find(Some(cluster), None)
+    }
+
     #[test]
     fn missing_clusters_are_refused_with_the_way_out() {
-        let named = |cluster: &str, token_file: Option<&str>| {
-            let args = ClusterArgs {
-                cluster: Some(cluster.into()),
-                token_file: token_file.map(PathBuf::from),
-            };
-            args.access(None).unwrap_err().context().to_owned()
+        let refused = |cluster: &str, token_file: Option<&str>| {
+            let file = ClientFile::default();
+            let refused = try_named(cluster, token_file.map(Path::new), &file).unwrap_err();
+            refused.context().to_owned()
         };
-        assert!(named("10.0.0.1:7400", None).contains("--token-file"));
-        assert!(named("/nowhere", None).contains("no such file"));
-        assert!(named("10.0.0.1:7400", Some("/nowhere")).contains("/nowhere"));
+        assert!(refused("/nowhere", None).contains("no such file"));
+        assert!(refused("10.0.0.1:7400", Some("/nowhere")).contains("/nowhere"));
+        assert!(refused("a b", Some("/nowhere")).contains("host:port"));
         let blank = tempfile::tempdir().unwrap();
-        assert!(named(&blank.path().display().to_string(), None).contains("skep up"));
+        assert!(refused(&blank.path().display().to_string(), None).contains("skep up"));
+    }
+
+    #[test]
+    fn clusters_have_names_and_a_default_port() {
+        let place = tempfile::tempdir().unwrap();
+        let token_file = place.path().join("token");
+        let text = format!("skep1-{}-{}@10.0.0.9:7400", "ab".repeat(16), "cd".repeat(32));
+        std::fs::write(&token_file, text).unwrap();
+        let cluster = NamedCluster {
+            management: vec!["management.example".into(), "10.0.0.1:7777".into()],
+            token_file: token_file.clone(),
+        };
+        let clusters = [("work".to_owned(), cluster)].into();
+        let file = ClientFile { cluster: None, clusters };
+        let addresses = |access: Access| access.token.addresses;
+        let work = try_named("work", None, &file).unwrap();
+        assert_eq!(work.name, "work");
+        assert_eq!(addresses(work), ["management.example:7400", "10.0.0.1:7777"]);
+        // The token of an address is that of the named cluster with this address.
+        let by_address = try_named("management.example", None, &file).unwrap();
+        assert_eq!(by_address.token_file, token_file);
+        assert_eq!(addresses(by_address), ["management.example:7400"]);
+        let v6 = try_named("::1", Some(&token_file), &file).unwrap();
+        assert_eq!(addresses(v6), ["[::1]:7400"]);
+        // The only named cluster is the default.
+        let query = ClusterQuery { file, ..ClusterQuery::default() };
+        assert_eq!(query.of_host().unwrap().name, "work");
+        // Options win over the environment, and the environment over the settings of the host.
+        let environment = (Some("10.0.0.3".to_owned()), Some(token_file));
+        let query = ClusterQuery { environment, ..query };
+        assert_eq!(query.find(None, Some(Path::new("/"))).unwrap().name, "10.0.0.3");
+        assert_eq!(query.find(Some("work"), None).unwrap().name, "work");
     }
 }

@@ -7,7 +7,12 @@ use clap::{Command, CommandFactory, FromArgMatches, Parser};
 
 /// A parallel file system: many clients, many servers, one POSIX namespace.
 #[derive(Debug, Parser)]
-#[command(name = "skep", version, propagate_version = true, max_term_width = 100)]
+#[command(
+    name = "skep",
+    version = skep_service::PROGRAM_VERSION,
+    propagate_version = true,
+    max_term_width = 100
+)]
 pub(crate) struct Cli {
     /// Output format: a table for people, or JSON for programs
     #[arg(long, value_enum, global = true, default_value = "table", value_name = "FORMAT")]

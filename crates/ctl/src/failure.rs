@@ -2,10 +2,13 @@
 //!
 //! Scripts rely on the exit codes, which docs/operations/output.md lists.
 
+use crate::near_misses;
 use crate::output::is_for_people;
 use serde::Serialize;
 use skep_types::{Error, ErrorCode};
+use std::io::IsTerminal;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Exit code: the command failed.
 const FAILED: u8 = 1;
@@ -42,10 +45,23 @@ pub(crate) fn describe(error: &Error) -> String {
     }
 }
 
-/// Prints why a command failed, and returns its exit code.
+/// Whether this process keeps a log: a running service or mount.
+static KEEPS_LOG: AtomicBool = AtomicBool::new(false);
+
+/// Makes [`report`] log the failure of this process, with time and priority, unless standard error
+/// is a terminal.
+pub(crate) fn log_failures() {
+    KEEPS_LOG.store(true, Ordering::Relaxed);
+}
+
+/// Prints or logs why a command failed, and returns its exit code.
 pub(crate) fn report(error: &Error) -> ExitCode {
     let exit_code = exit_code(error.code());
+    let logs = KEEPS_LOG.load(Ordering::Relaxed)
+        && tracing::enabled!(tracing::Level::ERROR)
+        && !std::io::stderr().is_terminal();
     match is_for_people() {
+        true if logs => tracing::error!("{}", describe(error)),
         true => eprintln!("skep: {}", describe(error)),
         false => print(&error.code().to_string(), &describe(error), exit_code),
     }
@@ -54,10 +70,15 @@ pub(crate) fn report(error: &Error) -> ExitCode {
 
 /// Prints an error of the command line, or the requested help, and returns the exit code.
 pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
-    if !error.use_stderr() || !wants_json() {
-        error.exit();
+    let answer = near_misses::answer(error);
+    match (wants_json(), answer) {
+        (true, Some(answer)) => print("Usage", &answer, WRONG_USE),
+        (true, None) if error.use_stderr() => {
+            print("Usage", error.to_string().trim_end(), WRONG_USE);
+        }
+        (false, Some(answer)) => eprintln!("skep: {answer} (`skep --help` lists all commands)"),
+        (_, None) => error.exit(),
     }
-    print("Usage", error.to_string().trim_end(), WRONG_USE);
     ExitCode::from(WRONG_USE)
 }
 
@@ -84,5 +105,17 @@ fn exit_code(code: ErrorCode) -> u8 {
         | ErrorCode::NotPermitted
         | ErrorCode::VersionMismatch => REFUSED,
         _ => FAILED,
+    }
+}
+
+/// Returns an error code with this exit code, for a command that reports the failure of another
+/// process of Skep.
+pub(crate) fn code_of_exit(exit_code: i32) -> ErrorCode {
+    match u8::try_from(exit_code) {
+        Ok(WRONG_USE) => ErrorCode::Configuration,
+        Ok(UNREACHABLE) => ErrorCode::NotReady,
+        Ok(NOT_FOUND) => ErrorCode::NotFound,
+        Ok(REFUSED) => ErrorCode::PermissionDenied,
+        _ => ErrorCode::Io,
     }
 }

@@ -6,13 +6,16 @@
 
 mod access;
 mod cli;
+mod client_file;
 mod cmd;
 mod failure;
 mod help;
 mod local;
 mod mounts;
+mod near_misses;
 mod output;
 mod program;
+mod through_mount;
 mod uses;
 mod values;
 mod view;
@@ -22,6 +25,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
     if arguments.next().is_some_and(|program| program::is_mount_helper(&program)) {
+        program::set_process_name("skep-mount");
         return cmd::mount::helper::run(arguments);
     }
     let cli = match cli::parse() {
@@ -29,5 +33,6 @@ fn main() -> ExitCode {
         Err(error) => return failure::report_usage(&error),
     };
     output::choose(cli.output);
+    program::set_process_name(cli.verb.process_name());
     cli.verb.run(cli::command).unwrap_or_else(|error| failure::report(&error))
 }

@@ -16,7 +16,7 @@ pub(crate) fn mounted_at(path: &Path) -> Option<String> {
     let (_, kind, source) = lines
         .filter(|(point, ..)| path.starts_with(point))
         .max_by_key(|(point, ..)| point.as_os_str().len())?;
-    if kind != "fuse.skep" {
+    if kind != SKEP {
         return None;
     }
     Some(source)
@@ -25,9 +25,65 @@ pub(crate) fn mounted_at(path: &Path) -> Option<String> {
 /// Whether a mount of Skep is on exactly this directory. Reads only the mount table, since access
 /// to a dead mount would fail or hang.
 pub(crate) fn is_mount_point(directory: &Path) -> bool {
+    kind_at(directory).is_some_and(|kind| kind == SKEP)
+}
+
+/// Type of the mounts of Skep.
+const SKEP: &str = "fuse.skep";
+
+/// Returns the type of the uppermost mount on exactly this directory. `None` if nothing is mounted
+/// there.
+fn kind_at(directory: &Path) -> Option<String> {
     let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let mut lines = mounts.split(|byte| *byte == b'\n').filter_map(parse_mount);
-    lines.any(|(point, kind, _)| point == directory && kind == "fuse.skep")
+    let lines = mounts.split(|byte| *byte == b'\n').filter_map(parse_mount);
+    lines.filter(|(point, ..)| point == directory).last().map(|(_, kind, _)| kind)
+}
+
+/// Returns the path of a directory in the form of the mount table. Does not look at the directory
+/// itself, which may be a dead mount.
+fn in_mount_table(directory: &Path) -> PathBuf {
+    let absolute = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+    let parent = absolute.parent().and_then(|parent| parent.canonicalize().ok());
+    match (parent, absolute.file_name()) {
+        (Some(parent), Some(name)) => parent.join(name),
+        _ => absolute,
+    }
+}
+
+/// Unmounts a mount of Skep. Refuses mounts of other file systems.
+///
+/// # Errors
+/// - `NotFound` if nothing is mounted on the directory.
+/// - `InvalidArgument` if another file system is mounted there.
+/// - Errors of [`unmount`].
+pub(crate) fn unmount_skep(directory: &Path, is_lazy: bool) -> Result<()> {
+    let mut point = in_mount_table(directory);
+    let mut kind = kind_at(&point);
+    // The argument may be a symbolic link to a mount point.
+    if kind.is_none()
+        && let Ok(path) = directory.canonicalize()
+    {
+        kind = kind_at(&path);
+        point = path;
+    }
+    let shown = directory.display();
+    match kind.as_deref() {
+        Some(SKEP) => unmount(&point, is_lazy),
+        Some(other) => Err(Error::new(
+            ErrorCode::InvalidArgument,
+            format!(
+                "cannot unmount {shown}: its file system has the type {other}, and this command \
+                 unmounts only Skep; use `umount {shown}`"
+            ),
+        )),
+        None => Err(Error::new(
+            ErrorCode::NotFound,
+            format!(
+                "cannot unmount {shown}: nothing is mounted on it; `findmnt -t {SKEP}` lists the \
+                 mounts of Skep on this host"
+            ),
+        )),
+    }
 }
 
 /// Returns the mount point, type and source from a line of `mountinfo`.
@@ -84,17 +140,17 @@ pub(crate) fn unmount(directory: &Path, is_lazy: bool) -> Result<()> {
         Some(text) if !text.is_empty() => text.clone(),
         _ => "neither umount nor fusermount3 can be run".into(),
     };
-    let hint = if why.contains("busy") {
-        "; `fuser -m` lists the processes that use it, and `skep umount --lazy` detaches it anyway"
-    } else if why.contains("not mounted") || why.contains("no mount point") {
-        "; `findmnt -t fuse.skep` lists the mounts of this host"
+    let shown = directory.display();
+    let what = if why.contains("busy") {
+        format!(
+            "programs use it; `fuser -vm {shown}` lists them, and `skep umount --lazy {shown}` \
+             detaches it anyway"
+        )
     } else {
-        ""
+        // Both programs repeat the path, and end the sentence.
+        why.trim_start_matches("umount: ").trim_end_matches('.').to_owned()
     };
-    Err(Error::new(
-        ErrorCode::InUse,
-        format!("cannot unmount {}: {why}{hint}", directory.display()),
-    ))
+    Err(Error::new(ErrorCode::InUse, format!("cannot unmount {shown}: {what}")))
 }
 
 #[cfg(test)]

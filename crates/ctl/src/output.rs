@@ -3,7 +3,9 @@
 use clap::ValueEnum;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Serialize, Serializer};
+use skep_types::text::escape_controls;
 use skep_types::{Error, ErrorCode, Result, Timestamp};
+use std::borrow::Cow;
 use std::io::Write;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -154,8 +156,20 @@ pub(crate) fn say(text: &str) -> Result<()> {
     }
 }
 
-/// Returns the text of a table, without trailing spaces.
+/// Returns the text of a table, without trailing spaces. Escapes control characters in the cells:
+/// names come from other hosts and users, and each row is one line.
 pub(crate) fn render(table: &Table) -> String {
+    let mut table = table.clone();
+    for row in table.row_iter_mut() {
+        let cells: Vec<_> = row.cell_iter().map(|cell| cell.content()).collect();
+        if cells.iter().any(|cell| matches!(escape_controls(cell), Cow::Owned(_))) {
+            *row = cells
+                .iter()
+                .map(|cell| escape_controls(cell).into_owned())
+                .collect::<Vec<_>>()
+                .into();
+        }
+    }
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
@@ -278,6 +292,13 @@ mod tests {
             in_form(OutputFormat::Table, &one, |_| "for people \n".into()),
             Ok("for people".into())
         );
+    }
+
+    #[test]
+    fn names_of_others_stay_in_their_row() {
+        let mut shown = table(&["HOST", ">Free"]);
+        shown.add_row(["a\nforged  9\u{1b}[2J", "5"]);
+        assert_eq!(render(&shown), "HOST                   Free\na\\nforged  9\\u{1b}[2J     5\n");
     }
 
     #[test]

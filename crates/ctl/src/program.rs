@@ -25,6 +25,13 @@ pub(crate) fn program() -> Command {
     command
 }
 
+/// Sets the name that `ps`, `top` and `pgrep` show for this process. Without this, a process that
+/// [`program`] has started has the name `exe`. The kernel keeps 15 bytes.
+pub(crate) fn set_process_name(name: &str) {
+    // Best effort: the name is only for people. Without /proc, `program` fails anyway.
+    let _ = std::fs::write("/proc/self/comm", name);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -49,6 +49,8 @@ pub use limits::VALIDITY;
 pub use mount::{ServeOptions, remount, serve};
 pub use mount_flags::MountFlags;
 pub use mount_point::check_mount_point;
-pub use ops::xattrs::{MAP_XATTR, PATTERN_XATTR, TIMEOUT_XATTR, TRANSPORT_XATTR};
+pub use ops::xattrs::{
+    CLUSTER_MAP_XATTR, INFO_XATTR, MAP_XATTR, PATTERN_XATTR, TIMEOUT_XATTR, TRANSPORT_XATTR,
+};
 pub use request::is_request;
 pub use transport::{TransportChoice, TransportKind};

@@ -144,10 +144,13 @@ where
 
 /// Returns the transports to try, best first.
 fn candidates(choice: TransportChoice) -> Result<Vec<TransportKind>> {
+    // Decided first: with this choice, no setting of the host changes.
+    if choice == TransportChoice::Only(TransportKind::Device) {
+        return Ok(vec![TransportKind::Device]);
+    }
     match (choice, kernel::allow_uring()) {
-        (TransportChoice::Only(TransportKind::Device), _) => Ok(vec![TransportKind::Device]),
-        (TransportChoice::Only(TransportKind::Uring), Ok(())) => Ok(vec![TransportKind::Uring]),
-        (TransportChoice::Only(TransportKind::Uring), Err(why)) => {
+        (TransportChoice::Only(_), Ok(())) => Ok(vec![TransportKind::Uring]),
+        (TransportChoice::Only(_), Err(why)) => {
             Err(Error::new(ErrorCode::Unsupported, format!("cannot use transport uring: {why}")))
         }
         (TransportChoice::Auto, Ok(())) => Ok(vec![TransportKind::Uring, TransportKind::Device]),

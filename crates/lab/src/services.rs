@@ -148,7 +148,7 @@ impl<'a> Starter<'a> {
         fs::create_dir_all(&point).map_err(|error| Error::from(error).within(point.display()))?;
         // The source of the mount names the token file, so that commands about paths in the mount
         // need no options.
-        let mut arguments = texts(&["mount", "--cluster"]);
+        let mut arguments = texts(&["mount", "--foreground", "--cluster"]);
         arguments.push(self.state.token_file.clone().into());
         arguments.extend(texts(&["--log-limit", LOG_LIMIT]));
         arguments.push(point.into());

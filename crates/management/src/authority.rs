@@ -13,9 +13,9 @@ use skep_cluster::state::ClientDetails;
 use skep_cluster::{ClusterState, Command, Outcome, SoftState};
 use skep_env::local::Notify;
 use skep_types::codec::Codec;
-use skep_types::map::Capacity;
-use skep_types::{ClusterMap, MapVersion, NodeId, Result, TargetId};
-use skep_wire::management::{ClientEntry, MapUpdate};
+use skep_types::map::{Capacity, Condition, Reachability, TargetHealth};
+use skep_types::{ClusterMap, ErrorCode, MapVersion, NodeId, NodeKind, Result, TargetId};
+use skep_wire::management::{ClientEntry, MapUpdate, TargetReport};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -25,6 +25,9 @@ pub(crate) struct Authority {
     inner: RefCell<AuthorityState>,
     /// Notified when a newer map is published.
     pub(crate) changed: Notify,
+    /// Notified when the disk of the command log has failed. Management must then end: only a new
+    /// start reads the log again.
+    pub(crate) failed: Notify,
     /// Changes of clients' log levels that the clients have not confirmed yet.
     pub(crate) log_level_changes: LogLevelChanges,
 }
@@ -65,6 +68,7 @@ impl Authority {
         let authority = Rc::new(Self {
             inner,
             changed: Notify::default(),
+            failed: Notify::default(),
             log_level_changes: LogLevelChanges::default(),
         });
         authority.command(&Command::Start)?;
@@ -124,7 +128,13 @@ impl Authority {
         let mut next = inner.state.clone();
         let outcome = next.apply(command)?;
         if outcome.changed {
-            inner.command_log.append(command)?;
+            if let Err(error) = inner.command_log.append(command) {
+                tracing::error!("management cannot store a change: {error}");
+                if error.code() == ErrorCode::DeviceFailed {
+                    self.failed.notify();
+                }
+                return Err(error);
+            }
             inner.state = next;
             let AuthorityState { state, command_log, .. } = &mut *inner;
             if let Err(error) = command_log.fold(state) {
@@ -137,6 +147,41 @@ impl Authority {
             }
         }
         Ok(outcome)
+    }
+
+    /// Records a heartbeat of a node with the reports about its targets. A target of the node without
+    /// a report is down.
+    pub(crate) fn note_heartbeat(&self, node: NodeId, reports: &[TargetReport]) {
+        let capacities: Vec<_> = reports
+            .iter()
+            .filter(|report| report.health.condition != Condition::Down)
+            .map(|report| (report.target, report.capacity))
+            .collect();
+        let mut inner = self.inner.borrow_mut();
+        let AuthorityState { state, soft, .. } = &mut *inner;
+        let mut changed = false;
+        for target in state.map().targets.iter().filter(|target| target.node == node) {
+            let report = reports.iter().find(|report| report.target == target.id);
+            let health = report.map_or_else(
+                || TargetHealth::new(Condition::Down, "its service does not serve it"),
+                |report| report.health.clone(),
+            );
+            if soft.report_health(target.id, &health) {
+                changed = true;
+                match health.condition {
+                    Condition::Serving => tracing::info!("target {} serves again", target.id),
+                    condition => tracing::warn!(
+                        "target {} ({}) is {condition:?}: {}",
+                        target.id,
+                        target.path,
+                        health.problem
+                    ),
+                }
+            }
+        }
+        drop(inner);
+        self.soft_change(changed);
+        self.note_alive(node, &capacities);
     }
 
     /// Records that a node has registered, or has sent a heartbeat with the free space of its
@@ -156,6 +201,13 @@ impl Authority {
     pub(crate) fn left(&self, node: NodeId) {
         let changed = self.inner.borrow_mut().soft.record_leave(node);
         self.soft_change(changed);
+    }
+
+    /// Returns whether management has received a heartbeat of a node within a lease.
+    pub(crate) fn has_contact(&self, node: NodeId) -> bool {
+        let inner = self.inner.borrow();
+        let lease_ms = u64::from(inner.state.map().policy.lease_ms);
+        inner.soft.ms_since_contact(now_ms(), node).is_some_and(|silent| silent <= lease_ms)
     }
 
     /// Removes a client from the cluster.
@@ -205,6 +257,7 @@ impl Authority {
         let mut inner = self.inner.borrow_mut();
         let mut map = inner.state.map().clone();
         inner.soft.overlay(&mut map);
+        log_reachability(&inner.published, &map);
         // Updated here too, not only at each tick: a client that mounts right after the first
         // targets have registered must not get a capacity of zero.
         inner.total_capacity = inner.soft.total_capacity(&map);
@@ -212,5 +265,29 @@ impl Authority {
         inner.encoded = None;
         drop(inner);
         self.changed.notify();
+    }
+}
+
+/// Logs the servers whose reachability differs between two maps.
+fn log_reachability(before: &ClusterMap, now: &ClusterMap) {
+    for node in now.nodes.iter().filter(|node| node.kind != NodeKind::Client) {
+        let Some(former) = before.node(node.id) else { continue };
+        let addresses = node.addresses.join(", ");
+        let (id, name) = (node.id, &node.name);
+        match (former.reachability, node.reachability) {
+            (former, now) if former == now => {}
+            (_, Reachability::Online) => {
+                tracing::info!("{name} ({id}) at {addresses} is online");
+            }
+            (Reachability::Online, Reachability::ProbablyOffline) => tracing::warn!(
+                "{name} ({id}) at {addresses} has sent no heartbeat for a while; operations on its \
+                 targets may wait for it"
+            ),
+            (_, Reachability::ProbablyOffline) => {}
+            (_, Reachability::Offline) => tracing::warn!(
+                "{name} ({id}) at {addresses} is offline; operations on its targets wait until it \
+                 is back"
+            ),
+        }
     }
 }

@@ -21,6 +21,7 @@ use skep_store::atomic::replace_atomically;
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{ClusterId, Error, ErrorCode, Lsn, Result, TargetId};
 use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -120,8 +121,9 @@ impl CommandLog {
     /// Appends a command to the log and syncs it. The command takes effect when this returns.
     ///
     /// # Errors
-    /// `DeviceFailed` if this write or an earlier one failed. Management then accepts no command
-    /// until it is restarted and has read the log from the disk again.
+    /// - `NoSpace` if the disk is full. The log is as before, and a later command can succeed.
+    /// - `DeviceFailed` if this write or an earlier one failed in another way. Management then
+    ///   accepts no command until it is restarted and has read the log from the disk again.
     pub(crate) fn append(&mut self, command: &Command) -> Result<()> {
         let failed = |problem: String| {
             Error::new(
@@ -138,6 +140,13 @@ impl CommandLog {
         let record = encode_record(OWNER, next(self.last), self.last, &command.to_bytes())?;
         let written = self.log.write_all_at(&record, self.end).and_then(|()| self.log.sync_data());
         if let Err(error) = written {
+            if is_full(&error) && self.truncate().is_ok() {
+                let context = format!(
+                    "{}: the disk is full; management accepts no changes until there is free space",
+                    self.directory.join(LOG_FILE).display()
+                );
+                return Err(Error::new(ErrorCode::NoSpace, context));
+            }
             let error = failed(error.to_string());
             self.has_failed = true;
             return Err(error);
@@ -146,6 +155,12 @@ impl CommandLog {
         self.last = next(self.last);
         self.since_snapshot += 1;
         Ok(())
+    }
+
+    /// Removes the part of a command that a full disk has cut off.
+    fn truncate(&self) -> std::io::Result<()> {
+        self.log.set_len(self.end)?;
+        self.log.sync_all()
     }
 
     /// If the log has at least `COMMANDS_PER_SNAPSHOT` commands, replaces it by a snapshot of
@@ -161,14 +176,29 @@ impl CommandLog {
         write_snapshot(&self.directory, state, self.last)?;
         let path = self.directory.join(LOG_FILE);
         let head = LogHead { cluster: self.cluster, first: next(self.last) }.to_file();
-        replace_atomically(&path, &head)?;
-        self.log = OpenOptions::new()
-            .write(true)
-            .open(&path)
-            .map_err(|error| cannot_open(&path, error))?;
-        self.end = head.len() as u64;
-        Ok(())
+        let opened = replace_atomically(&path, &head).and_then(|()| {
+            OpenOptions::new().write(true).open(&path).map_err(|error| cannot_open(&path, error))
+        });
+        match opened {
+            Ok(log) => {
+                self.log = log;
+                self.end = head.len() as u64;
+                Ok(())
+            }
+            Err(error) => {
+                // The name may lead to the new file already. Commands in the old file would be lost
+                // at the next start.
+                self.has_failed = true;
+                Err(error)
+            }
+        }
     }
+}
+
+/// Whether a write failed because the disk, or a quota on it, is full.
+fn is_full(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
 fn write_snapshot(directory: &Path, state: &ClusterState, applied: Lsn) -> Result<()> {

@@ -6,21 +6,23 @@ use skep_cluster::ClusterState;
 use skep_format::identity::DirectoryKind;
 use skep_rpc::{JoinToken, Secret};
 use skep_service::NodeDirectory;
+use skep_service::advertise::{self, Advertised};
 use skep_service::directory::{TOKEN_FILE, write_token};
-use skep_service::listen::{ADDRESS_FILE, IfTaken, advertised, listen};
+use skep_service::listen::{ADDRESS_FILE, IfTaken, listen};
 use skep_store::identity::IDENTITY_FILE;
 use skep_types::{ClusterId, Result};
 
 /// Initialises a blank directory for a new cluster. Returns the token that nodes need to join the
-/// cluster.
+/// cluster, and the choice of the addresses in it.
 ///
 /// # Errors
 /// - `Configuration` if the directory is not blank.
+/// - `Configuration` if this host has no obvious address for other hosts.
 /// - `Io` if management cannot listen on the configured address.
 /// - Errors of the file system.
 ///
 /// The context contains a hint how to fix the problem.
-pub async fn initialise(settings: &ManagementSettings) -> Result<JoinToken> {
+pub async fn initialise(settings: &ManagementSettings) -> Result<(JoinToken, Advertised)> {
     let path = &settings.node.directory;
     let mut token = JoinToken {
         cluster: ClusterId::new(skep_env::random_bytes()),
@@ -38,15 +40,17 @@ pub async fn initialise(settings: &ManagementSettings) -> Result<JoinToken> {
         }
     }
     drop(directory);
-    filled.map(|()| token)
+    filled.map(|advertised| (token, advertised))
 }
 
-async fn fill(settings: &ManagementSettings, token: &mut JoinToken) -> Result<()> {
+async fn fill(settings: &ManagementSettings, token: &mut JoinToken) -> Result<Advertised> {
     let path = &settings.node.directory;
     CommandLog::create(path, &ClusterState::new(token.cluster))?;
     // Listens briefly to choose the address, which becomes part of the token and must not change
     // later.
     let listener = listen(&settings.node.listen, path, IfTaken::Fail).await?;
-    token.addresses = advertised(&listener, &settings.node.advertise, None)?;
-    write_token(path, token)
+    let advertised = advertise::of_management(&listener, &settings.node.advertise, &[])?;
+    token.addresses.clone_from(&advertised.addresses);
+    write_token(path, token)?;
+    Ok(advertised)
 }

@@ -23,13 +23,13 @@ use authority::Authority;
 use command_log::CommandLog;
 use meter::Meter;
 use skep_cluster::Command;
-use skep_env::{TcpListener, TcpStream};
+use skep_env::{TcpListener, TcpStream, UntilSignal};
 use skep_exporter::message;
 use skep_format::identity::DirectoryKind;
 use skep_rpc::server::authenticate;
-use skep_rpc::{Identity, IncomingStream};
-use skep_service::listen::{IfTaken, advertised, listen};
-use skep_service::{NodeDirectory, PROGRAM_VERSION, metrics_page, notify};
+use skep_rpc::{Admission, Identity, IncomingStream, RefusalLog, Ticket};
+use skep_service::listen::{IfTaken, listen};
+use skep_service::{NodeDirectory, PROGRAM_VERSION, advertise, metrics_page, notify};
 use skep_types::registration::ServerRegistration;
 use skep_types::{Error, ErrorCode, NodeKind, Result, TargetId};
 use std::rc::Rc;
@@ -41,6 +41,7 @@ use std::rc::Rc;
 /// The error that prevents the start, with a hint how to fix it. Examples are a blank directory, a
 /// directory of another kind, a damaged log, and an address in use.
 pub fn run(settings: &ManagementSettings) -> Result<()> {
+    skep_env::restrict_new_files();
     let signals = skep_service::end_signals()?;
     let settings = settings.clone();
     skep_env::block_on(async move {
@@ -48,10 +49,18 @@ pub fn run(settings: &ManagementSettings) -> Result<()> {
         notify::ready();
         let RunningManagement { identity, listens_on, .. } = &running;
         tracing::info!("management serves cluster {} at {listens_on}", identity.cluster);
-        let number = signals.next().await?;
+        let ended = signals.until_signal(running.authority.failed.wait()).await?;
         notify::stopping();
-        tracing::info!("management ends (signal {number})");
-        Ok(())
+        match ended {
+            UntilSignal::Signal(number) => {
+                tracing::info!("management ends (signal {number})");
+                Ok(())
+            }
+            UntilSignal::Ready(()) => Err(Error::new(
+                ErrorCode::DeviceFailed,
+                "management ends, since its disk has failed; a new start reads the disk again",
+            )),
+        }
     })
     .map_err(|error| Error::new(ErrorCode::Io, format!("cannot run the event loop: {error}")))?
 }
@@ -60,6 +69,7 @@ pub fn run(settings: &ManagementSettings) -> Result<()> {
 struct RunningManagement {
     identity: Identity,
     listens_on: String,
+    authority: Rc<Authority>,
     _accepting: skep_env::Task<()>,
     _page: Option<skep_env::Task<()>>,
     _ticking: skep_env::Task<()>,
@@ -69,12 +79,13 @@ struct RunningManagement {
 impl RunningManagement {
     async fn start(settings: &ManagementSettings) -> Result<Self> {
         let path = &settings.node.directory;
+        skep_env::sleep(skep_service::quarantine::start(path)).await;
         let mut directory = NodeDirectory::open(path, DirectoryKind::Management)?;
         let cluster = directory.token.cluster;
         let (command_log, state) = CommandLog::open(path, cluster)?;
         let listener = listen(&settings.node.listen, path, IfTaken::Fail).await?;
         let listens_on = listener.local_address()?.to_string();
-        let addresses = advertised(&listener, &settings.node.advertise, None)?;
+        let addresses = addresses(&listener, settings, &directory.token.addresses)?;
         if directory.token.addresses != addresses {
             directory.token.addresses.clone_from(&addresses);
             skep_service::directory::write_token(path, &directory.token)?;
@@ -112,17 +123,49 @@ impl RunningManagement {
         };
         let meter = Meter::new(&settings.node.name);
         let page = metrics_page::start(&settings.node, &listener, &meter.figures).await;
-        let service = Rc::new(Service { identity: identity.clone(), authority, meter });
+        let service =
+            Rc::new(Service { identity: identity.clone(), authority: Rc::clone(&authority), meter });
         let accepting = skep_env::spawn(accept(listener, service));
         Ok(Self {
             identity,
             listens_on,
+            authority,
             _accepting: accepting,
             _page: page,
             _ticking: ticking,
             _directory: directory,
         })
     }
+}
+
+/// Returns the addresses of management: those in the token, `former`, unless the settings or the
+/// addresses of this host have changed.
+fn addresses(
+    listener: &TcpListener,
+    settings: &ManagementSettings,
+    former: &[String],
+) -> Result<Vec<String>> {
+    let chosen = advertise::of_management(listener, &settings.node.advertise, former);
+    let addresses = match chosen {
+        Ok(chosen) => chosen.addresses,
+        // At boot, the network may come up later than management.
+        Err(error) if error.code() == ErrorCode::Configuration => {
+            let shown = former.join(", ");
+            tracing::warn!("management keeps the addresses in its token, {shown}: {error}");
+            former.to_owned()
+        }
+        Err(error) => return Err(error),
+    };
+    if addresses != former {
+        tracing::warn!(
+            "the addresses of management change from {} to {}: a service or mount that uses the \
+             former ones needs the new token; `skep cluster token` prints it, and `--init \
+             --token-file FILE` replaces the token of a service",
+            former.join(", "),
+            addresses.join(", ")
+        );
+    }
+    Ok(addresses)
 }
 
 /// The state that all connections use.
@@ -134,35 +177,48 @@ struct Service {
 
 async fn accept(listener: TcpListener, service: Rc<Service>) {
     let incarnation = skep_env::random_u64();
+    let refusals = RefusalLog::new("management");
+    let admission = Admission::new(Rc::clone(&refusals));
     // Retry: accept after an error, such as no free file descriptor. Every `limits::TICK`, without
     // limit.
     loop {
         match listener.accept().await {
             Ok(stream) => {
-                skep_env::spawn(serve(stream, incarnation, Rc::clone(&service))).detach();
+                let Some(ticket) = admission.admit(&stream) else { continue };
+                let accepted = Accepted { stream, ticket, refusals: Rc::clone(&refusals) };
+                skep_env::spawn(serve(accepted, incarnation, Rc::clone(&service))).detach();
             }
             Err(error) => {
                 // Most likely the process is out of file descriptors. Connections that end will
                 // free some.
-                tracing::warn!("management cannot accept a connection: {error}");
+                refusals.note("any host", error);
                 skep_env::sleep(limits::TICK).await;
             }
         }
     }
 }
 
-async fn serve(stream: TcpStream, incarnation: u64, service: Rc<Service>) {
+/// A connection whose handshake may begin.
+struct Accepted {
+    stream: TcpStream,
+    ticket: Ticket,
+    refusals: Rc<RefusalLog>,
+}
+
+async fn serve(accepted: Accepted, incarnation: u64, service: Rc<Service>) {
+    let Accepted { stream, ticket, refusals } = accepted;
     let Service { identity, authority, meter } = &*service;
     let no_targets = |target: TargetId| match target.raw() {
         0 => Ok(()),
         _ => Err(Error::new(ErrorCode::StaleMap, format!("management serves no target {target}"))),
     };
     let peer = stream.peer();
-    if let Err(error) = authenticate(&stream, identity, incarnation, no_targets).await {
-        tracing::warn!("management refused a connection from {peer}: {error}");
-        return;
-    }
-    let (mut requests, outbox) = IncomingStream::new(stream);
+    let node = match authenticate(&stream, identity, incarnation, no_targets).await {
+        Ok(node) => node,
+        Err(error) => return refusals.note(peer, error),
+    };
+    drop(ticket);
+    let (mut requests, outbox) = IncomingStream::new(stream, node.kind);
     meter.connections(1);
     loop {
         match requests.next().await {

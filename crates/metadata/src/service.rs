@@ -16,10 +16,11 @@ use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
 use skep_env::local::Notify;
 use skep_env::{Mailbox, TcpStream};
 use skep_format::metadata::Key;
-use skep_rpc::{CallOptions, Channel, IncomingStream, JoinToken, Management, Outbox, Router};
-use skep_service::{Host, TargetEvent, TargetStart};
+use skep_rpc::{CallOptions, Channel, IncomingStream, JoinToken, Management, Outbox, Peer, Router};
+use skep_service::{Host, Initialised, TargetEvent, TargetStart, quarantine};
 use skep_store::log::{Log, Recovered};
 use skep_types::codec::Codec;
+use skep_types::map::TargetHealth;
 use skep_types::{Error, ErrorCode, GroupId, Lsn, NodeId, NodeKind, Result};
 use skep_wire::management::Evict;
 use skep_wire::{Request, metadata as md, storage as st};
@@ -31,6 +32,9 @@ use std::time::Duration;
 /// Maximum number of events in the inbox. While the inbox is full, the service reads from no
 /// connection.
 const MAX_INBOX: usize = 10_000;
+/// Total length of the bodies in the inbox from which on the service reads from no connection. Each
+/// connection may add one more request.
+const MAX_INBOX_BYTES: usize = 32 << 20;
 /// Time for which the thread polls for more work before it sleeps
 /// (docs/design/0001-threads-and-store.md).
 const SPIN: Duration = Duration::from_micros(50);
@@ -47,11 +51,12 @@ fn host(settings: &MetadataSettings) -> Host {
     }
 }
 
-/// Creates the directories of a new metadata service and of its targets.
+/// Creates the directories of a new metadata service and of its targets. For an initialised
+/// service, initialises only the targets that were added to its settings, and replaces its token.
 ///
 /// # Errors
 /// `Configuration` if a directory is not blank; the error names the directory.
-pub fn initialise(settings: &MetadataSettings, token: JoinToken) -> Result<()> {
+pub fn initialise(settings: &MetadataSettings, token: Option<JoinToken>) -> Result<Initialised> {
     host(settings).initialise(token)
 }
 
@@ -78,6 +83,8 @@ pub fn run(settings: &MetadataSettings) -> Result<()> {
 /// The state that the futures of a target's thread share.
 struct Shell {
     inbox: RefCell<Vec<Event>>,
+    /// Total length of the bodies of the requests in the inbox.
+    inbox_bytes: Cell<usize>,
     arrived: Notify,
     taken: Notify,
     connections: RefCell<HashMap<ConnectionId, Rc<Outbox>>>,
@@ -126,6 +133,7 @@ impl Shell {
         let mut target = MetadataTarget::open(engine, records, start)?;
         let shell = Rc::new(Self {
             inbox: RefCell::default(),
+            inbox_bytes: Cell::new(0),
             arrived: Notify::default(),
             taken: Notify::default(),
             connections: RefCell::default(),
@@ -145,6 +153,7 @@ impl Shell {
                 return Err(error);
             }
             let mut events = shell.inbox.take();
+            shell.inbox_bytes.set(0);
             shell.taken.notify();
             for event in &events {
                 if let Event::Checkpointed { lsn } = event {
@@ -195,8 +204,11 @@ impl Shell {
             match events.receive().await {
                 Ok(TargetEvent::Connection { socket, peer }) => {
                     let stream = TcpStream::from_fd(socket);
-                    skep_env::spawn(Rc::clone(&self).read_requests(stream, peer.node)).detach();
+                    skep_env::spawn(Rc::clone(&self).read_requests(stream, peer)).detach();
                 }
+                // An engine or log that blocks also blocks this task, so no read of the device is
+                // necessary.
+                Ok(TargetEvent::Probe(probe)) => probe.answer(TargetHealth::default()),
                 Ok(TargetEvent::MapChanged) => self.put(Event::Map(self.router.map())),
                 Ok(TargetEvent::Stop) => {
                     self.is_stopping.set(true);
@@ -208,20 +220,28 @@ impl Shell {
         }
     }
 
-    async fn read_requests(self: Rc<Self>, stream: TcpStream, client: NodeId) {
+    async fn read_requests(self: Rc<Self>, stream: TcpStream, peer: Peer) {
+        let client = peer.node;
         let connection = self.next_connection.get();
         self.next_connection.set(connection + 1);
-        let (mut requests, outbox) = IncomingStream::new(stream);
-        self.connections.borrow_mut().insert(connection, outbox);
+        let (mut requests, outbox) = IncomingStream::new(stream, peer.kind);
+        self.connections.borrow_mut().insert(connection, Rc::clone(&outbox));
         self.meter.borrow_mut().connected();
         loop {
-            while self.inbox.borrow().len() >= MAX_INBOX {
+            while self.inbox.borrow().len() >= MAX_INBOX
+                || self.inbox_bytes.get() >= MAX_INBOX_BYTES
+            {
                 self.taken.wait().await;
             }
             match requests.next().await {
                 Ok(Some(incoming)) => {
+                    if let Err(error) = quarantine::check(incoming.header.message, &incoming.body) {
+                        outbox.refuse(&incoming.header, &error);
+                        continue;
+                    }
                     self.meter.borrow_mut().arrived(connection, client, &incoming);
                     let (header, body) = (incoming.header, incoming.body);
+                    self.inbox_bytes.set(self.inbox_bytes.get() + body.len());
                     self.put(Event::Request { connection, header, body });
                 }
                 Ok(None) => break,
@@ -258,7 +278,9 @@ impl Shell {
                     }
                 }
                 Action::Call { call, request } => self.start_call(call, request),
-                Action::Evict { client } => self.start_eviction(client),
+                Action::Evict { client, unless_heard } => {
+                    self.start_eviction(client, unless_heard);
+                }
                 Action::Checkpoint { lsn } => self.start_checkpoint(target.engine(), lsn)?,
             }
         }
@@ -289,13 +311,14 @@ impl Shell {
     }
 
     /// Asks management once to remove a client. If that fails, the target asks again.
-    fn start_eviction(self: &Rc<Self>, client: NodeId) {
+    fn start_eviction(self: &Rc<Self>, client: NodeId, unless_heard: bool) {
         if !self.evicting.borrow_mut().insert(client) {
             return;
         }
         let shell = Rc::clone(self);
         skep_env::spawn(async move {
-            let asked = shell.management.call_once(&Evict { client }, EVICTION_PATIENCE).await;
+            let request = Evict { client, unless_heard };
+            let asked = shell.management.call_once(&request, EVICTION_PATIENCE).await;
             if let Err(error) = asked {
                 tracing::warn!(
                     "cannot remove client {client} from the cluster map yet, so its locks and \
@@ -346,6 +369,7 @@ async fn send(router: &Router, call: &OutgoingCall) -> Result<Vec<u8>> {
         md::Decide::ID => send_as::<md::Decide>(router, call).await,
         md::AskDecision::ID => send_as::<md::AskDecision>(router, call).await,
         st::TruncateChunk::ID => send_as::<st::TruncateChunk>(router, call).await,
+        st::SyncChunk::ID => send_as::<st::SyncChunk>(router, call).await,
         st::StatChunk::ID => send_as::<st::StatChunk>(router, call).await,
         st::RemoveChunks::ID => send_as::<st::RemoveChunks>(router, call).await,
         other => {

@@ -12,6 +12,7 @@
 use crate::access::{Channel, Identity};
 use crate::client::{CallOptions, Connection};
 use crate::limits::{FIRST_BACKOFF, LONGEST_BACKOFF};
+use crate::outages::{self, RepeatedRequest};
 use skep_env::local::Notify;
 use skep_types::{
     ClusterMap, Error, ErrorCode, GroupId, InodeId, MapVersion, NodeId, Result, RetryClass,
@@ -218,19 +219,29 @@ impl Router {
     ) -> Result<(R::Reply, usize)> {
         let deadline = options.time_left.map(|left| skep_env::now() + left);
         let mut backoff = FIRST_BACKOFF;
+        let mut repeated = RepeatedRequest::default();
         // Retry: a request to a group. After 2 ms, doubling to 100 ms, for
         // `CallOptions::time_left`.
         loop {
+            let mut group = None;
             let attempt = async {
-                let group = resolve()?;
+                let group = *group.insert(resolve()?);
                 self.attempt(group, request, &mut options).await
             };
-            let error = match attempt.await {
-                Ok(reply) => return Ok(reply),
-                Err(error) if error.code().retry_class() == RetryClass::Never => return Err(error),
-                Err(error) => error,
+            let result = attempt.await;
+            let error = match result {
+                Err(error) if error.code().retry_class() != RetryClass::Never => error,
+                last => {
+                    if let Some(group) = group.filter(|_| is_answer(&last)) {
+                        outages::answered(group, skep_env::now);
+                    }
+                    return last;
+                }
             };
             self.cell.traffic.retries.fetch_add(1, Ordering::Relaxed);
+            if let Some(group) = group {
+                repeated.failed(group, &error, skep_env::now());
+            }
             let pause = jittered(backoff);
             if let Some(deadline) = deadline {
                 let now = skep_env::now();
@@ -374,6 +385,13 @@ impl Drop for ConnectingGuard {
         self.0.is_connecting.set(false);
         self.0.connected.notify();
     }
+}
+
+/// Whether a final result came from the group. This process itself gives up after a time limit, and
+/// refuses to send a request under a removed id.
+fn is_answer<T>(result: &Result<T>) -> bool {
+    let own = [ErrorCode::TimedOut, ErrorCode::Evicted];
+    result.as_ref().err().is_none_or(|error| !own.contains(&error.code()))
 }
 
 /// Returns a random time between half of `pause` and all of it, so that clients do not retry

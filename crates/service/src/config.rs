@@ -54,11 +54,15 @@ pub fn load<T: Settings>(file: Option<&Path>, overrides: &[(String, String)]) ->
     let mut values = defaults::<T>();
     let mut problems = Vec::new();
     let mut given = Vec::new();
+    let mut is_readable = true;
     if let Some(path) = file {
         let origin = path.display().to_string();
         match read(path) {
             Ok(table) => flatten("", &table, &values, &origin, &mut given),
-            Err(problem) => problems.push(format!("{origin}: {problem}")),
+            Err(problem) => {
+                is_readable = false;
+                problems.push(format!("{origin}: {problem}"));
+            }
         }
     }
     for (key, text) in overrides {
@@ -85,10 +89,14 @@ pub fn load<T: Settings>(file: Option<&Path>, overrides: &[(String, String)]) ->
             }
         }
     }
+    complete_listen(&mut values, &defaults::<T>());
     let settings: T = values.clone().try_into().map_err(|error: toml::de::Error| {
         Error::new(ErrorCode::Configuration, error.message().to_owned())
     })?;
-    problems.extend(settings.problems());
+    // A file that cannot be read may have the values that are missing now.
+    if is_readable {
+        problems.extend(settings.problems());
+    }
     if problems.is_empty() {
         return Ok(Loaded { settings, values, origins });
     }
@@ -119,6 +127,19 @@ impl<T: Settings> Loaded<T> {
             let _ = writeln!(text, "{line:width$}  # {origin}");
             text
         })
+    }
+}
+
+/// Adds the default port of the service to a `node.listen` without a port.
+fn complete_listen(values: &mut Table, default: &Table) {
+    let port = |table: &Table| -> Option<u16> {
+        let listen = find(table, "node.listen")?.as_str()?;
+        listen.rsplit_once(':')?.1.parse().ok()
+    };
+    let listen = find(values, "node.listen").and_then(Value::as_str).filter(|it| !it.is_empty());
+    if let (Some(listen), Some(port)) = (listen, port(default)) {
+        let complete = crate::advertise::with_port(listen, port);
+        replace(values, "node.listen", Value::String(complete));
     }
 }
 
@@ -310,6 +331,10 @@ mod tests {
     fn an_unreadable_file_is_named() {
         let missing = load::<Sample>(Some(Path::new("/nowhere.toml")), &[]).unwrap_err();
         assert!(missing.context().contains("/nowhere.toml: No such file"), "{missing}");
+        // Values that the file may have are not reported as missing.
+        let set = [set("width", "0")];
+        let missing = load::<Sample>(Some(Path::new("/nowhere.toml")), &set).unwrap_err();
+        assert!(missing.context().starts_with("1 problem "), "{missing}");
         let file = file("width = ");
         let broken = load::<Sample>(Some(file.path()), &[]).unwrap_err();
         assert!(broken.context().contains("line 1"), "{broken}");

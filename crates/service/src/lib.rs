@@ -10,11 +10,13 @@
 //! - listening on an address that stays the same across restarts
 //! - the page with metrics ([`metrics_page`])
 //! - the host that runs targets ([`host`])
+//! - the requests that made this program panic ([`quarantine`])
 //! - the cluster map that is cached across restarts ([`cached_map`])
 //!
 //! Does not own the requests of any single service, nor the registration with management
 //! (`skep_rpc::membership`).
 
+pub mod advertise;
 pub mod cached_map;
 pub mod config;
 pub mod directory;
@@ -25,21 +27,24 @@ mod log_file;
 pub mod logging;
 pub mod manual;
 pub mod metrics_page;
+mod mount_points;
 pub mod node;
 pub mod node_requests;
 pub mod notify;
+pub mod quarantine;
 pub mod units;
 
 pub use config::{Loaded, Settings};
 pub use directory::NodeDirectory;
-pub use host::{Host, TargetEvent, TargetStart};
+pub use host::{Host, Initialised, TargetEvent, TargetStart};
 pub use node::NodeSettings;
 pub use units::{ByteSize, Interval};
 
 use skep_types::{Error, ErrorCode, Result};
 
-/// The version of this program that nodes report.
-pub const PROGRAM_VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The version of this program: that of the crates, with the commit of a release build, as in
+/// `0.1.0+6d86cf8d2f1a`.
+pub const PROGRAM_VERSION: &str = env!("SKEP_VERSION");
 
 /// Handles the signals that end a service, `SIGTERM` and `SIGINT`. Call this function before the
 /// process starts any thread, and then wait for a signal with `next`.

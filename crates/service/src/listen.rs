@@ -1,4 +1,5 @@
-//! Listening on an address that stays the same across restarts.
+//! Listening on an address that stays the same across restarts. Does not own the addresses that
+//! other nodes use: [`crate::advertise`] chooses them.
 //!
 //! # Hazard: ephemeral ports
 //! For outgoing connections, the kernel chooses free ports from its ephemeral range. While the
@@ -10,7 +11,6 @@ use skep_env::TcpListener;
 use skep_store::atomic::replace_atomically;
 use skep_types::{Error, ErrorCode, Result};
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
@@ -160,51 +160,6 @@ fn bind(address: &str) -> Result<TcpListener> {
     })
 }
 
-/// Returns the addresses at which other nodes can reach a listener:
-///
-/// - If `advertise` is not empty, its addresses, with the listener's port where a port is missing.
-/// - For a listener on all addresses, this host's address on the route to `towards`.
-/// - Otherwise, the address on which the listener listens.
-///
-/// # Errors
-/// `Io` if the kernel cannot report the listener's address.
-pub fn advertised(
-    listener: &TcpListener,
-    advertise: &[String],
-    towards: Option<&str>,
-) -> Result<Vec<String>> {
-    let bound = listener.local_address()?;
-    if !advertise.is_empty() {
-        let port = bound.port();
-        let complete = |address: &String| match address.rsplit_once(':') {
-            Some((_, digits)) if digits.parse::<u16>().is_ok() && !is_bare_v6(address) => {
-                address.clone()
-            }
-            _ if is_bare_v6(address) => format!("[{address}]:{port}"),
-            _ => format!("{address}:{port}"),
-        };
-        return Ok(advertise.iter().map(complete).collect());
-    }
-    if !bound.ip().is_unspecified() {
-        return Ok(vec![bound.to_string()]);
-    }
-    let own = own_address(towards).unwrap_or(IpAddr::from([127, 0, 0, 1]));
-    Ok(vec![SocketAddr::new(own, bound.port()).to_string()])
-}
-
-fn is_bare_v6(address: &str) -> bool {
-    address.parse::<std::net::Ipv6Addr>().is_ok()
-}
-
-/// Returns this host's address on the route to `towards`. Sends no packet.
-fn own_address(towards: Option<&str>) -> Option<IpAddr> {
-    // 192.0.2.1 is reserved for documentation, so the route to it is the default route.
-    let target = towards.unwrap_or("192.0.2.1:9");
-    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    socket.connect(target).ok()?;
-    Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_unspecified())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,23 +204,5 @@ mod tests {
             listen(&address, directory.path(), IfTaken::Move).await.unwrap();
         })
         .unwrap();
-    }
-
-    #[test]
-    fn advertised_addresses_are_complete() {
-        let listener = TcpListener::bind("0.0.0.0:0").unwrap();
-        let port = listener.local_address().unwrap().port();
-        let texts = ["a.example", "b.example:7", "::1", "[::1]:9"].map(String::from);
-        assert_eq!(
-            advertised(&listener, &texts, None).unwrap(),
-            [
-                format!("a.example:{port}"),
-                "b.example:7".into(),
-                format!("[::1]:{port}"),
-                "[::1]:9".into()
-            ]
-        );
-        let own = advertised(&listener, &[], Some("127.0.0.1:9")).unwrap();
-        assert_eq!(own, [format!("127.0.0.1:{port}")]);
     }
 }

@@ -1,6 +1,8 @@
 //! Logging: compact lines on standard error, for systemd's journal or a file. The log level can
 //! change while the process runs.
 
+mod journal;
+
 use crate::ByteSize;
 use crate::log_file::LogOutput;
 use skep_types::{Error, ErrorCode, Result};
@@ -44,16 +46,15 @@ pub fn start(filter: &str, limit: ByteSize) -> Result<()> {
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .compact();
-    // systemd's journal adds the time itself. The code is repeated because the two builders have
-    // different types.
-    let (apply, started): (Apply, _) = match std::env::var_os("JOURNAL_STREAM") {
-        None => {
+    // The code is repeated because the two builders have different types.
+    let (apply, started): (Apply, _) = match journal::is_standard_error() {
+        false => {
             let builder = builder.with_filter_reloading();
             let handle = builder.reload_handle();
             (Box::new(move |filter| text(handle.reload(filter))), builder.try_init())
         }
-        Some(_) => {
-            let builder = builder.without_time().with_filter_reloading();
+        true => {
+            let builder = builder.event_format(journal::Lines::new()).with_filter_reloading();
             let handle = builder.reload_handle();
             (Box::new(move |filter| text(handle.reload(filter))), builder.try_init())
         }
@@ -121,5 +122,51 @@ pub(crate) fn check(filter: &str) -> std::result::Result<(), String> {
     if filter.is_empty() {
         return Err("is empty; write `error`, `warn`, `info`, `debug` or `trace`".into());
     }
+    filter.split(',').try_for_each(check_directive).map_err(|why| format!("'{filter}': {why}"))?;
     EnvFilter::try_new(filter).map(|_| ()).map_err(|error| format!("'{filter}': {error}"))
+}
+
+/// The log levels, from the least detailed one.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// Checks one part of a filter: a level, or the name of a module with a level.
+///
+/// The parser of filters takes any word that is not a level as the name of a module, so a misspelt
+/// level would switch off the log.
+fn check_directive(directive: &str) -> std::result::Result<(), String> {
+    let (module, level) = match directive.split_once('=') {
+        Some((module, level)) => (Some(module), level),
+        None => (None, directive),
+    };
+    if !LEVELS.contains(&level.to_ascii_lowercase().as_str()) {
+        return Err(format!("there is no level '{level}'; the levels are {}", LEVELS.join(", ")));
+    }
+    let is_name = |name: &str| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+        name.starts_with("skep") && name.chars().all(is_plain)
+    };
+    match module {
+        Some(name) if !is_name(name) => {
+            Err(format!("there is no module '{name}'; names begin with `skep_`, as in skep_rpc"))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_existing_levels_are_accepted() {
+        for right in ["info", "WARN", "off", "info,skep_rpc=debug", "warn,skep_client::mount=trace"]
+        {
+            check(right).unwrap();
+        }
+        for wrong in ["", "inof", "loud", "info,debgu", "info,skep_rpc=loud", "rpc=debug", "info,"]
+        {
+            let why = check(wrong).unwrap_err();
+            assert!(why.contains("error, warn, info") || why.contains("`"), "{wrong}: {why}");
+        }
+    }
 }

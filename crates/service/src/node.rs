@@ -24,12 +24,15 @@ pub struct NodeSettings {
     /// Name for people, unique among the services of one kind. Empty: management assigns one, such
     /// as `storage-1`.
     pub name: String,
-    /// Address to listen on, as `host:port`. With port 0 a free one is chosen at the first start,
+    /// Address to listen on, as `host:port` or `host`. `0.0.0.0` means all IPv4 addresses, `[::]`
+    /// all addresses of both families. With port 0 a free one is chosen at the first start,
     /// written to the file `address` in the directory, and used again at each later start.
     pub listen: String,
-    /// Addresses under which others reach this service, as `host:port` or `host`, best first. Set
-    /// it when the host has several networks or is behind a translated address. Empty: the address
-    /// that it listens on, or this host's address on the way to management if it listens on all.
+    /// Addresses or names under which others reach this service, as `host:port` or `host`, best
+    /// first. Set it when the host has several networks or is behind a translated address. Empty:
+    /// the address that it listens on; if it listens on all, this host's address on the way to
+    /// management, and for management itself the only address of this host or the one on the
+    /// default route.
     pub advertise: Vec<String>,
     /// Address of the HTTP page `/metrics` with the figures of this service, as `host:port`, for
     /// Prometheus and its relatives. Set an address of the network, such as `0.0.0.0:7421`, to

@@ -16,7 +16,10 @@ pub fn answer(incoming: &Incoming, outbox: &Rc<Outbox>) {
             request.and_then(|request| set_log_level(request.level.as_deref()))
         }
         other => {
-            let problem = format!("message {other} is not for a node: it must address a target");
+            let problem = format!(
+                "a metadata or storage service answers here, not management (it refused message \
+                 {other}); give the address of management, whose usual port is 7400"
+            );
             Err(Error::new(ErrorCode::Unsupported, problem))
         }
     };

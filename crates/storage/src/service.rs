@@ -5,7 +5,7 @@ use crate::limits::{CONNECTIONS_SHARE, MIN_OPEN_FILES};
 use crate::settings::StorageSettings;
 use crate::target_thread;
 use skep_rpc::JoinToken;
-use skep_service::Host;
+use skep_service::{Host, Initialised};
 use skep_types::{NodeKind, Result};
 
 fn host(settings: &StorageSettings) -> Host {
@@ -18,14 +18,14 @@ fn host(settings: &StorageSettings) -> Host {
 }
 
 /// Initialises the directories of a new storage service and its targets. For an initialised
-/// service, initialises only the targets that were added to its settings.
+/// service, initialises only the targets that were added to its settings, and replaces its token.
 ///
 /// # Errors
-/// - `Configuration` if the service and all its targets are initialised already.
+/// - `Configuration` if the service and all its targets are initialised already, with this token.
 /// - `Configuration` if a directory is not blank, or belongs to another cluster or node.
 ///
 /// The context contains a hint how to fix the problem.
-pub fn initialise(settings: &StorageSettings, token: JoinToken) -> Result<()> {
+pub fn initialise(settings: &StorageSettings, token: Option<JoinToken>) -> Result<Initialised> {
     host(settings).initialise(token)
 }
 

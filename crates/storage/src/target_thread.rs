@@ -15,7 +15,7 @@ use skep_env::local::Semaphore;
 use skep_env::{Task, TcpStream};
 use skep_rpc::{Channel, IncomingStream, Outbox, Peer, Router};
 use skep_service::link_requests::Links;
-use skep_service::{TargetEvent, TargetStart};
+use skep_service::{TargetEvent, TargetStart, quarantine};
 use skep_types::{ClusterMap, Epoch, Error, ErrorCode, GroupId, MapVersion, Result, TargetId};
 use skep_wire::frame::Header;
 use std::cell::Cell;
@@ -89,6 +89,11 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
             }
             // Nothing to do: the router loads the newest map for each request.
             TargetEvent::MapChanged => {}
+            TargetEvent::Probe(probe) => {
+                let probed = Rc::clone(&store);
+                let answering = async move { probe.answer(probed.health().await) };
+                skep_env::spawn(answering).detach();
+            }
             TargetEvent::Stop => break,
         }
     }
@@ -113,7 +118,7 @@ fn follows(new: &Peer, old: &Peer) -> bool {
 
 /// Serves a connection until the peer ends it.
 async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
-    let (mut requests, outbox) = IncomingStream::new(TcpStream::from_fd(socket));
+    let (mut requests, outbox) = IncomingStream::new(TcpStream::from_fd(socket), peer.kind);
     let _closed = CloseAtEnd(Rc::clone(&outbox), Rc::clone(&served));
     served.meter.connections(1);
     let own_permits = Semaphore::new(MAX_REQUESTS_PER_CONNECTION);
@@ -128,7 +133,10 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
             }
         };
         let arrival = served.meter.arrived(&incoming, peer.node);
-        if let Err(error) = served.check(&incoming.header, &peer) {
+        let checked = served.check(&incoming.header, &peer);
+        let checked =
+            checked.and_then(|()| quarantine::check(incoming.header.message, &incoming.body));
+        if let Err(error) = checked {
             served.meter.refused(&arrival);
             outbox.refuse(&incoming.header, &error);
             continue;
@@ -138,6 +146,13 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
         let queued = served.meter.queued();
         let permit = served.permits.acquire().await;
         drop(queued);
+        // The map may have changed during the wait: the sender may have been removed, and another
+        // client's write to the same range may have been acknowledged since.
+        if let Err(error) = served.check(&incoming.header, &peer) {
+            served.meter.refused(&arrival);
+            outbox.refuse(&incoming.header, &error);
+            continue;
+        }
         served.meter.begun();
         let (served, outbox) = (Rc::clone(&served), Rc::clone(&outbox));
         skep_env::spawn(async move {
@@ -149,7 +164,10 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
                 meter: &served.meter,
                 arrival,
             };
-            handlers::dispatch(&served.store, incoming, &requester).await;
+            // `dispatch` consumes the request, so its fingerprint is taken before.
+            let mark = quarantine::Mark::of(incoming.header.message, &incoming.body);
+            let handling = handlers::dispatch(&served.store, incoming, &requester);
+            quarantine::watch(mark, handling).await;
             served.meter.ended();
             drop((permit, own_permit));
         })

@@ -142,6 +142,11 @@ impl Mounted {
         assert!(status.success(), "the mount's process ended with {status}");
     }
 
+    /// Returns the id of the mount process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal to the mount process.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("our own child");
@@ -297,7 +302,7 @@ impl Cluster {
         let log = self.data.join("logs").join(name).with_extension("log");
         let log = files::create(log);
         let mut child = Command::new(program())
-            .arg("mount")
+            .args(["mount", "--foreground"])
             .arg("--cluster")
             .arg(&self.data)
             .args(["--transport", transport.name(), "--options", options])

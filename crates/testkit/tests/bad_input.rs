@@ -37,9 +37,12 @@ fn token(cluster: &Cluster) -> String {
 /// Tries to mount with a token, which must fail. Returns the message of `skep mount`.
 fn mount_with(scratch: &Scratch, token: &str) -> String {
     let file = scratch.join("token");
-    files::write(&file, token);
+    files::write_secret(&file, token);
     let mut command = Command::new(program());
-    command.arg("mount").arg("--token-file").arg(&file).arg(scratch.directory("mnt"));
+    command
+        .args(["mount", "--foreground", "--token-file"])
+        .arg(&file)
+        .arg(scratch.directory("mnt"));
     finish(&mut command, PATIENCE).expect_failure()
 }
 
@@ -76,7 +79,7 @@ fn mount_points_that_are_none_are_named() {
     let data = cluster.data().to_owned();
     let refused = |path: &Path| {
         let mut command = Command::new(program());
-        command.arg("mount").arg("--cluster").arg(&data).arg(path);
+        command.args(["mount", "--foreground", "--cluster"]).arg(&data).arg(path);
         let message = finish(&mut command, PATIENCE).expect_failure();
         check_message(&message, &[path.to_str().expect("UTF-8")]);
         message
@@ -600,7 +603,7 @@ fn unreadable_configuration_is_refused_with_the_reason() {
     check_message(&message, &[&file, "targetz", "targets"]);
     // All mistakes in a settings file are reported at once.
     let (_, message) =
-        with("targets = []\n[node]\nlisten = \"nowhere\"\nlog = \"skep_rpc=loud\"\n");
+        with("targets = []\n[node]\nlisten = \"10.0.0.1:port\"\nlog = \"skep_rpc=loud\"\n");
     check_message(&message, &["targets", "node.directory", "node.listen", "node.log"]);
     files::write(scratch.join("storage.toml"), [0xff, 0xfe, 0]);
     let file = scratch.join("storage.toml").display().to_string();

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// How long a mount waits for management by default.
 const USUAL_RETRY: Duration = Duration::from_secs(15);
 /// Part of the log line of a waiting mount.
-const WAITS: &str = "trying on";
+const WAITS: &str = "cannot mount yet";
 
 /// A host that mounts a cluster before any of its services runs.
 struct Host {
@@ -86,7 +86,8 @@ impl Host {
         let mount_point = self.path.join(name);
         files::create_dir_all(&mount_point);
         let mut command = Command::new(cluster::program());
-        command.args(["mount", "--cluster", &self.address, "--token-file", &self.token()]);
+        command.args(["mount", "--foreground", "--cluster", &self.address]);
+        command.args(["--token-file", &self.token()]);
         command.args(options).arg(mount_point);
         let mut begun = Begun::new(self, name, command);
         begun.log.clone_from(&begun.printed);
@@ -217,7 +218,7 @@ fn mount_waits_for_management_as_long_as_configured() {
     let token = files::read_to_string(host.token());
     let secret = token.split('-').nth(2).expect("a secret").split('@').next().expect("a secret");
     let wrong = host.path.join("wrong-token").display().to_string();
-    files::write(&wrong, token.replace(secret, &"0".repeat(secret.len())));
+    files::write_secret(&wrong, token.replace(secret, &"0".repeat(secret.len())));
     let printed = refusal(host.helper("wrong", &wrong, "retry=forever"));
     assert!(printed.contains("token is wrong"), "{printed}");
     host.cluster.stop();

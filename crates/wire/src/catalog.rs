@@ -97,10 +97,11 @@ catalog! {
     32 "metadata" reads md::OpenSession => md::OpenSessionReply;
     33 "metadata" reads md::KeepAlive => md::KeepAliveReply;
     34 "metadata" reads md::CloseSession => mg::EmptyReply;
+    35 "metadata" reads md::AskOutcome => md::OutcomeReply;
     // Metadata: the namespace.
     40 "metadata" reads md::Lookup => md::EntryReply;
     41 "metadata" reads md::GetAttributes => md::AttributesReply;
-    42 "metadata" modifies md::SetAttributes => md::AttributesReply;
+    42 "metadata" modifies md::SetAttributes => md::SetAttributesReply;
     43 "metadata" modifies md::Create => md::OpenReply;
     44 "metadata" modifies md::Open => md::OpenReply;
     45 "metadata" modifies md::Close => md::AttributesReply;
@@ -136,6 +137,8 @@ catalog! {
     74 "metadata" reads il::SyncInline => il::SyncInlineReply;
     // Metadata: for administrators.
     76 "metadata" reads md::ListSessions => md::SessionList;
+    77 "metadata" reads md::ListTransactions => md::TransactionList;
+    78 "metadata" reads md::ResolveTransaction => mg::EmptyReply;
     // Metadata: transactions between groups. The transaction id makes them idempotent.
     80 "metadata" reads md::Prepare => md::PrepareReply;
     81 "metadata" reads md::Decide => mg::EmptyReply;
@@ -149,7 +152,7 @@ catalog! {
     96 "storage" reads st::WriteChunk => st::WriteChunkReply;
     97 "storage" reads st::ReadChunk => st::ReadChunkReply;
     98 "storage" reads st::SyncChunk => st::SyncChunkReply;
-    99 "storage" reads st::TruncateChunk => mg::EmptyReply;
+    99 "storage" reads st::TruncateChunk => st::TruncateChunkReply;
     100 "storage" reads st::StatChunk => st::ChunkStat;
     101 "storage" reads st::RemoveChunks => mg::EmptyReply;
     102 "storage" reads st::ListChunks => st::ChunkList;

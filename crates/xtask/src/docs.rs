@@ -9,6 +9,7 @@ use crate::repository::{Generated, Outcome, output, root, write_or_check};
 use crate::schema::{KINDS, Kind, Shape, Type, fixed_bytes};
 use skep_types::codec::{FieldDoc, VariantDoc};
 use skep_types::{ErrorCode, MAX_NAME_BYTES, RetryClass};
+use skep_wire::bounds::{Bounds, bounds};
 use skep_wire::catalog::{CATALOG, Message};
 use skep_wire::frame::HEADER_FIELDS;
 use skep_wire::limits;
@@ -134,6 +135,7 @@ const LIMITS: &[(&str, usize)] = &[
     ("inodes in one `WhichExist`", limits::MAX_INODES_ASKED),
     ("clients in one `ClientList`", limits::MAX_LISTED_CLIENTS),
     ("sessions in one `SessionList`", limits::MAX_LISTED_SESSIONS),
+    ("transactions in one `TransactionList`", limits::MAX_LISTED_TRANSACTIONS),
     ("open files counted of a session in a `SessionList`", limits::MAX_COUNTED_OPENS),
     ("milliseconds in `time_left_ms`", limits::MAX_TIME_LEFT_MS as usize),
 ];
@@ -212,7 +214,14 @@ fn message(page: &mut String, line: &Message) {
     *page += &format!("\n### {} {}\n\n{}\n", line.id, line.name, prose(line.doc));
     let slot = if line.modifies { "in a slot, exactly once" } else { "idempotent" };
     let by = if line.service == "any" { "every service" } else { line.service };
-    *page += &format!("Answered by {by} with `{}`; {slot}.\n\n", line.reply);
+    *page += &format!("Answered by {by} with `{}`; {slot}.\n", line.reply);
+    let Bounds { body_bytes, data_bytes, senders } = bounds(line.id);
+    let data = match data_bytes {
+        0 => "no bulk data".to_owned(),
+        most => format!("at most {most} bytes of bulk data"),
+    };
+    *page +=
+        &format!("Sent by {}; a body of at most {body_bytes} bytes, {data}.\n\n", senders.words());
     fields(page, line.fields);
 }
 

@@ -5,9 +5,13 @@ use crate::client::Client;
 use crate::limits::{CLOSE_DELAY, DEFERRED_CLOSE_WAIT, KERNEL_CLOSE_WAIT};
 use crate::session::request::ModifyOptions;
 use skep_cluster::{pattern_text, striping};
-use skep_types::{ErrorCode, FileKind, GroupId, InodeId, MAX_FILE_BYTES, PatternRequest, Result};
+use skep_types::codec::Codec;
+use skep_types::{
+    ClusterMap, ErrorCode, FileKind, GroupId, InodeId, MAX_FILE_BYTES, PatternRequest, Result,
+};
 use skep_wire::metadata::{EntryInfo, GetEntryInfo, SetPattern};
 use std::fmt::Write;
+use std::sync::Arc;
 
 /// Reads and sets the stripe patterns of files and directories, as text.
 pub trait Patterns {
@@ -25,6 +29,16 @@ pub trait Patterns {
     /// # Errors
     /// Returns `NoAttribute` if the inode is not a regular file.
     fn pattern_map(&self, inode: InodeId) -> impl Future<Output = Result<Vec<u8>>>;
+
+    /// Returns the encoded [`EntryInfo`] of an inode. `skep entry info` reads it through the
+    /// mount, so that its user needs no token.
+    ///
+    /// # Errors
+    /// Returns `NotFound` if the inode does not exist.
+    fn entry_info(&self, inode: InodeId) -> impl Future<Output = Result<Vec<u8>>>;
+
+    /// Returns the newest cluster map of the mount.
+    fn cluster_map(&self) -> Arc<ClusterMap>;
 
     /// Parses the text of a stripe pattern.
     ///
@@ -89,6 +103,14 @@ impl Patterns for Client {
             }
         }
         Ok(text.into_bytes())
+    }
+
+    async fn entry_info(&self, inode: InodeId) -> Result<Vec<u8>> {
+        self.ask(inode, &GetEntryInfo { inode }).await.map(|info| info.to_bytes())
+    }
+
+    fn cluster_map(&self) -> Arc<ClusterMap> {
+        self.mount().map()
     }
 
     fn read_pattern(&self, text: &[u8]) -> Result<PatternRequest> {

@@ -33,10 +33,16 @@ impl Client {
             file.set_fenced();
             file.inode.forget_unreported();
         }
+        let files = match lost.len() {
+            0 => "no file was open for writing".to_owned(),
+            1 => "1 file that was open for writing returns EIO until it is reopened".to_owned(),
+            count => format!(
+                "{count} files that were open for writing return EIO until they are reopened"
+            ),
+        };
         tracing::error!(
-            "this client ({evicted}) was out of touch for longer than its lease and was removed \
-             from the cluster: it joins anew; {} handles for writing are lost",
-            lost.len()
+            "management removed this client ({evicted}), since its lease expired or an \
+             administrator evicted it; the mount joins the cluster again; {files}"
         );
         let member = Arc::clone(&mount.member);
         // A separate task, since all threads wait for the new id, and a caller may drop its own

@@ -63,7 +63,7 @@ fn silent_management_and_wrong_secret_give_different_errors() {
         nowhere.cluster.addresses = vec!["127.0.0.1:1".into()];
         let error = Mount::new(nowhere).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Disconnected);
-        assert!(error.context().ends_with("; tried for 0.5 s in all"), "{error}");
+        assert!(error.context().ends_with("; gave up after 0.5 s"), "{error}");
         assert!(has_given_up(&error));
     });
 }

@@ -1,11 +1,12 @@
 //! `skep down`: stops a cluster that `skep up` started.
 
 use crate::help::{Example, examples};
+use crate::local::children::tail;
 use crate::local::layout::Layout;
-use crate::output::print;
+use crate::output::{is_for_people, print};
 use serde::Serialize;
 use skep_types::{Error, ErrorCode, Result};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[("stop the cluster in ./skep-data", "skep down")];
@@ -24,6 +25,18 @@ pub(crate) struct DownArgs {
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Interval between checks whether the supervisor has exited.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// Time after which the command shows why it still waits.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// Prints the lines that the supervisor has logged after byte `read`. Returns the end of the log.
+fn show_progress(log: &Path, read: u64) -> u64 {
+    let end = std::fs::metadata(log).map_or(read, |it| it.len());
+    if end > read && is_for_people() {
+        eprintln!("{}", tail(log, read, usize::MAX));
+    }
+    end
+}
 
 /// The stopped cluster, as JSON.
 #[derive(Debug, Serialize)]
@@ -44,9 +57,15 @@ pub(super) fn run(args: &DownArgs) -> Result<()> {
         Error::from(error).within(format_args!("cannot stop the supervisor (process {process})"))
     })?;
     let shown = layout.data.display().to_string();
+    let log = layout.log("up");
+    let mut read = std::fs::metadata(&log).map_or(0, |it| it.len());
     super::block_on(async move {
-        let deadline = skep_env::now() + PATIENCE;
+        let start = skep_env::now();
+        let deadline = start + PATIENCE;
         while layout.supervisor()?.is_some() {
+            if skep_env::now() > start + SILENCE {
+                read = show_progress(&log, read);
+            }
             if skep_env::now() > deadline {
                 let what = format!(
                     "cannot stop the cluster in {}: the supervisor (process {process}) is still \

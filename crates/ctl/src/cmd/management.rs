@@ -1,6 +1,6 @@
 //! `skep management`: runs the management service.
 
-use super::service::{InitReport, ServiceArgs, Task, prepare};
+use super::service::{InitReport, ServiceArgs, Task, log_start, prepare};
 use crate::help::{Example, examples};
 use crate::output::print;
 use skep_management::ManagementSettings;
@@ -29,10 +29,13 @@ pub(crate) fn run(args: &ManagementArgs) -> Result<()> {
     }
     match prepare::<ManagementSettings>(args, "")? {
         Task::Done => Ok(()),
-        Task::Serve(settings) => skep_management::run(&settings),
+        Task::Serve(settings) => {
+            log_start("management", args, &settings.node);
+            skep_management::run(&settings)
+        }
         Task::Initialise(settings) => {
             let directory = settings.node.directory.clone();
-            let token =
+            let (token, advertised) =
                 super::block_on(async move { skep_management::initialise(&settings).await })?;
             let made = InitReport {
                 kind: "management",
@@ -43,10 +46,23 @@ pub(crate) fn run(args: &ManagementArgs) -> Result<()> {
                 format!(
                     "Initialised {directory} for the new cluster {cluster}, with management at {}. \
                      Start it without --init; `skep cluster token --cluster {directory}` prints \
-                     the token that other nodes need to join.",
-                    token.addresses.join(", ")
+                     the token that other nodes need to join.{}",
+                    token.addresses.join(", "),
+                    other_addresses(&advertised.unused)
                 )
             })
         }
     }
+}
+
+/// Returns a hint about addresses of this host that management does not advertise.
+fn other_addresses(unused: &[skep_env::HostAddress]) -> String {
+    if unused.is_empty() {
+        return String::new();
+    }
+    format!(
+        "\nThis host also has {}: start management with --advertise ADDRESS, once for each address \
+         or name, if other hosts use these.",
+        skep_service::advertise::list(unused)
+    )
 }

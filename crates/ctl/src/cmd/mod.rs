@@ -23,6 +23,7 @@ mod stats;
 mod storage;
 mod study;
 mod target;
+mod transaction;
 mod umount;
 mod up;
 
@@ -51,6 +52,8 @@ pub(crate) enum Verb {
     #[command(subcommand)]
     Group(group::GroupVerb),
     #[command(subcommand)]
+    Transaction(transaction::TransactionVerb),
+    #[command(subcommand)]
     Health(health::HealthVerb),
     Stats(stats::StatsArgs),
     #[command(subcommand)]
@@ -73,6 +76,18 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
+    /// Returns the name that `ps` shows for a process that runs this command.
+    pub(crate) fn process_name(&self) -> &'static str {
+        match self {
+            Self::Management(_) => "skep-management",
+            Self::Metadata(_) => "skep-metadata",
+            Self::Storage(_) => "skep-storage",
+            Self::Mount(_) => "skep-mount",
+            Self::Up(_) => "skep-up",
+            _ => "skep",
+        }
+    }
+
     /// Runs the command. `command` returns the definition of the whole command line, which `man`
     /// and `completion` print.
     pub(crate) fn run(self, command: fn() -> Command) -> Result<ExitCode> {
@@ -87,6 +102,7 @@ impl Verb {
             Self::Lock(verb) => verb.run(),
             Self::Target(verb) => verb.run(),
             Self::Group(verb) => verb.run(),
+            Self::Transaction(verb) => verb.run(),
             Self::Health(verb) => verb.run(),
             Self::Stats(args) => done(stats::run(args)),
             Self::Entry(verb) => verb.run(),

@@ -4,8 +4,8 @@ use crate::output::{print, say};
 use serde::Serialize;
 use skep_rpc::JoinToken;
 use skep_service::directory::read_token;
-use skep_service::{Settings, config, logging, manual};
-use skep_types::{ClusterId, Error, ErrorCode, Result};
+use skep_service::{Initialised, NodeSettings, Settings, config, logging, manual};
+use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 
 /// Arguments of the commands of all services.
@@ -20,6 +20,10 @@ pub(super) struct ServiceArgs {
     /// Short for --set node.listen=ADDRESS
     #[arg(long, value_name = "HOST:PORT")]
     pub(super) listen: Option<String>,
+    /// Short for --set node.advertise=ADDRESS: address or name under which other hosts reach the
+    /// service [default: this host's address]; may be repeated, best first
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(super) advertise: Vec<String>,
     /// Short for --set node.domain=NAME: failure domain of the node, such as a rack; `none` removes
     /// it
     #[arg(long, value_name = "NAME")]
@@ -30,7 +34,8 @@ pub(super) struct ServiceArgs {
     /// Setting, overriding the configuration file; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(super) set: Vec<String>,
-    /// Initialise empty directories for a new node (for management: a new cluster), and exit
+    /// Initialise empty directories for a new node (for management: a new cluster), and exit. For
+    /// an existing node: initialise added targets, and replace the token
     #[arg(long)]
     pub(super) init: bool,
     /// With --init: token of the cluster to join (`skep cluster token` prints it)
@@ -63,7 +68,7 @@ pub(super) enum Task<T> {
 /// The functions of a service that has targets.
 pub(super) struct Service<T> {
     /// Initialises the directories of the service.
-    pub(super) initialise: fn(&T, JoinToken) -> Result<()>,
+    pub(super) initialise: fn(&T, Option<JoinToken>) -> Result<Initialised>,
     /// Runs the service until a signal ends it.
     pub(super) serve: fn(&T) -> Result<()>,
 }
@@ -73,12 +78,14 @@ pub(super) fn run_hosted<T: Settings>(args: &ServiceArgs, service: &Service<T>) 
     match prepare::<T>(args, "targets")? {
         Task::Done => Ok(()),
         Task::Initialise(settings) => {
-            let token = token(args)?;
-            let cluster = token.cluster;
-            (service.initialise)(&settings, token)?;
-            report_init(T::NAME, &settings.node().directory, cluster)
+            let done = (service.initialise)(&settings, token(args)?)?;
+            report_init(T::NAME, &settings.node().directory, done)
         }
-        Task::Serve(settings) => (service.serve)(&settings),
+        Task::Serve(settings) => {
+            refuse_token(args, T::NAME)?;
+            log_start(T::NAME, args, settings.node());
+            (service.serve)(&settings)
+        }
     }
 }
 
@@ -120,6 +127,10 @@ fn overrides(args: &ServiceArgs, targets: &str) -> Result<Vec<(String, String)>>
     for (key, value) in short {
         overrides.extend(value.iter().map(|value| (key.to_owned(), value.clone())));
     }
+    if !args.advertise.is_empty() {
+        let list = serde_json::to_string(&args.advertise).expect("texts can be written");
+        overrides.push(("node.advertise".to_owned(), list));
+    }
     if !args.target.is_empty() {
         if targets.is_empty() {
             let what = "cannot use --target: the management service has no targets; remove the \
@@ -142,26 +153,56 @@ pub(super) struct InitReport {
 }
 
 /// Prints the initialised directory of a service.
-fn report_init(kind: &'static str, directory: &Path, cluster: ClusterId) -> Result<()> {
+fn report_init(kind: &'static str, directory: &Path, done: Initialised) -> Result<()> {
     let directory = directory.display().to_string();
-    print(&InitReport { kind, directory, cluster: cluster.to_string() }, |it| {
+    print(&InitReport { kind, directory, cluster: done.cluster.to_string() }, |it| {
         let InitReport { kind, directory, cluster } = it;
-        format!(
-            "Initialised {directory} for a {kind} service of cluster {cluster}. Start it without \
-             --init."
-        )
+        let mut text = match (done.is_new, done.has_new_token) {
+            (true, _) => {
+                format!("Initialised {directory} for a {kind} service of cluster {cluster}.")
+            }
+            (false, true) => format!("Replaced the token in {directory}."),
+            (false, false) => String::new(),
+        };
+        if !done.is_new && done.new_targets > 0 {
+            let targets = if done.new_targets == 1 { "target" } else { "targets" };
+            text += &format!(" Initialised {} more {targets}.", done.new_targets);
+        }
+        format!("{} Start it without --init.", text.trim_start())
     })
 }
 
-/// Returns the token that `--init` needs to join a cluster.
-fn token(args: &ServiceArgs) -> Result<JoinToken> {
+/// Refuses a token for a service that is not initialised by this command.
+fn refuse_token(args: &ServiceArgs, kind: &str) -> Result<()> {
+    if args.token.is_none() && args.token_file.is_none() {
+        return Ok(());
+    }
+    let what = format!(
+        "cannot use a token without --init: a service reads its token from its directory; `skep \
+         {kind} --init --token-file FILE` with the same options replaces it"
+    );
+    Err(Error::new(ErrorCode::Configuration, what))
+}
+
+/// Logs the first line of a service: everything that a reader of the log needs to identify it.
+pub(super) fn log_start(kind: &str, args: &ServiceArgs, node: &NodeSettings) {
+    crate::failure::log_failures();
+    let settings = args.config.as_ref().map(|path| format!(", settings {}", path.display()));
+    tracing::info!(
+        "skep {} starts a {kind} service (process {}): directory {}, listen {}{}",
+        skep_service::PROGRAM_VERSION,
+        std::process::id(),
+        node.directory.display(),
+        node.listen,
+        settings.unwrap_or_default()
+    );
+}
+
+/// Returns the token for `--init`. Only a new service needs one.
+fn token(args: &ServiceArgs) -> Result<Option<JoinToken>> {
     match (&args.token, &args.token_file) {
-        (Some(text), _) => text.parse(),
-        (None, Some(file)) => read_token(file),
-        (None, None) => Err(Error::new(
-            ErrorCode::Configuration,
-            "cannot initialise the service: the token of the cluster is missing; name it with \
-             --token or --token-file (`skep cluster token` on the management host prints it)",
-        )),
+        (Some(text), _) => text.parse().map(Some),
+        (None, Some(file)) => read_token(file).map(Some),
+        (None, None) => Ok(None),
     }
 }

@@ -1,7 +1,7 @@
 //! `skep umount`: unmounts a directory, as root or with the setuid helper of FUSE.
 
 use crate::help::{Example, examples};
-use crate::mounts::unmount;
+use crate::mounts::unmount_skep;
 use skep_types::Result;
 use std::path::PathBuf;
 
@@ -10,11 +10,11 @@ const EXAMPLES: &[Example] = &[
     ("unmount even while programs use it", "skep umount --lazy /mnt/skep"),
 ];
 
-/// Unmount a directory
+/// Unmount a cluster
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct UmountArgs {
-    /// The directory to unmount
+    /// The mount point of the cluster
     directory: PathBuf,
     /// Detach the mount even while programs use it
     #[arg(long)]
@@ -22,5 +22,5 @@ pub(crate) struct UmountArgs {
 }
 
 pub(super) fn run(args: &UmountArgs) -> Result<()> {
-    unmount(&args.directory, args.lazy)
+    unmount_skep(&args.directory, args.lazy)
 }

@@ -50,7 +50,7 @@ pub(crate) async fn print(
 }
 
 fn as_text(summary: &Summary, map: &ClusterMap) -> String {
-    let mut text = format!("Skep {} is up.\n\n", env!("CARGO_PKG_VERSION"));
+    let mut text = format!("Skep {} is up.\n\n", skep_service::PROGRAM_VERSION);
     let _ = writeln!(text, "Cluster:     {}", summary.cluster);
     let _ = writeln!(text, "Data:        {}", summary.data_dir);
     if let Some(mount_point) = &summary.mount_point {
@@ -112,7 +112,7 @@ fn hints(layout: &Layout, mount_point: Option<&Path>, in_foreground: bool) -> St
             let _ = writeln!(text, "  {program} health check --cluster {data}");
         }
         None => {
-            let _ = writeln!(text, "  {program} mount --cluster {data} --detach /mnt");
+            let _ = writeln!(text, "  {program} mount --cluster {data} /mnt");
             let _ = writeln!(text, "  {program} health check --cluster {data}");
             let _ = writeln!(text, "  {program} health df --cluster {data}");
         }

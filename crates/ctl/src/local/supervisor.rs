@@ -15,7 +15,7 @@ use skep_types::map::Reachability;
 use skep_types::{Error, ErrorCode, NodeKind, Result};
 use skep_wire::management::Format;
 use std::cell::Cell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -28,6 +28,8 @@ const END_PATIENCE: Duration = Duration::from_secs(20);
 const TICK: Duration = Duration::from_millis(50);
 /// Number of signals after which the supervisor kills the processes: the second Ctrl-C.
 const SIGNALS_TO_KILL: u32 = 2;
+/// Time after which the supervisor prints why the cluster has not ended yet.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// The request of `skep up`: the cluster to run.
 #[derive(Debug)]
@@ -183,9 +185,10 @@ impl Supervisor {
         (1..=count).map(|number| directory.join(format!("t{number}"))).collect()
     }
 
-    fn mount_arguments(&self, mount_point: &std::path::Path) -> Vec<String> {
+    fn mount_arguments(&self, mount_point: &Path) -> Vec<String> {
         [
             "mount",
+            "--foreground",
             "--cluster",
             &self.plan.layout.data.display().to_string(),
             "--transport",
@@ -367,8 +370,9 @@ impl Supervisor {
             for service in self.services.iter_mut().filter(of_role) {
                 service.signal(libc::SIGTERM);
             }
-            let deadline = skep_env::now() + END_PATIENCE;
-            let mut was_killed = false;
+            let started = skep_env::now();
+            let deadline = started + END_PATIENCE;
+            let (mut was_killed, mut was_announced) = (false, false);
             loop {
                 let mut left = Vec::new();
                 for service in self.services.iter_mut().filter(of_role) {
@@ -383,6 +387,10 @@ impl Supervisor {
                 }
                 if left.is_empty() {
                     break;
+                }
+                if skep_env::now() > started + SILENCE && !was_announced {
+                    was_announced = true;
+                    announce_wait(&left, self.plan.mount_point.as_deref());
                 }
                 let is_late = skep_env::now() > deadline;
                 if (is_late || self.asked_to_end.get() >= SIGNALS_TO_KILL) && !was_killed {
@@ -404,6 +412,20 @@ impl Supervisor {
             print_line(&error.to_string());
         }
         print_line("Down.");
+    }
+}
+
+/// Prints the reason why the cluster is still ending.
+fn announce_wait(left: &[&mut Service], mount_point: Option<&Path>) {
+    for service in left {
+        match (service.role, mount_point) {
+            (Role::Mount, Some(point)) => print_line(&format!(
+                "the mount on {0} is in use, and cuts off the open files if they stay open; `fuser \
+                 -vm {0}` lists the programs",
+                point.display()
+            )),
+            _ => print_line(&format!("waiting for {} to end", service.name)),
+        }
     }
 }
 

@@ -1,10 +1,12 @@
-//! Operations on extended attributes. Inodes store all attributes but four, whose values the mount
+//! Operations on extended attributes. Inodes store all attributes but six, whose values the mount
 //! computes:
 //! - `user.skep.transport` of the root directory: the transport in use.
 //! - `user.skep.attribute_timeout` of the root directory: the seconds for which the kernel caches
 //!   names and attributes.
 //! - `user.skep.pattern`: the stripe pattern of an inode.
 //! - `user.skep.map`: the targets of a file's bytes.
+//! - `user.skep.info`: the record of metadata about an inode, for `skep entry info`.
+//! - `user.skep.cluster_map.PAGE`: a page of the cluster map, for programs that have no token.
 //!
 //! Lists of attributes leave these out, so that programs that copy all attributes of a file don't
 //! copy them.
@@ -13,7 +15,8 @@ use crate::context::Context;
 use crate::file_system::FileSystem;
 use crate::reply::{Failure, Outcome, ReplyBody};
 use crate::request::xattrs::{XattrChange, XattrRequest};
-use skep_types::{ACCESS_ACL, DEFAULT_ACL, Error, ErrorCode, InodeId};
+use skep_types::codec::Codec;
+use skep_types::{ACCESS_ACL, ClusterMap, DEFAULT_ACL, Error, ErrorCode, InodeId};
 
 /// Attribute of the root directory whose value is the transport of the mount.
 pub const TRANSPORT_XATTR: &str = "user.skep.transport";
@@ -28,6 +31,30 @@ pub const PATTERN_XATTR: &str = "user.skep.pattern";
 
 /// Attribute whose value lists the targets of a file's bytes.
 pub const MAP_XATTR: &str = "user.skep.map";
+
+/// Attribute whose value is the encoded `EntryInfo` of an inode.
+pub const INFO_XATTR: &str = "user.skep.info";
+
+/// Prefix of the attributes whose values are the pages of the encoded cluster map. The number of
+/// the page follows, from 0. Every inode has them.
+pub const CLUSTER_MAP_XATTR: &str = "user.skep.cluster_map.";
+
+/// Number of bytes of the map in each page but the last. The kernel limits the value of an attribute
+/// to 64 KiB.
+const MAP_PAGE_BYTES: usize = 60_000;
+
+/// Returns a page of the cluster map: version and length of the whole map in bytes, as
+/// little-endian numbers of 64 bits, and the bytes of the page. `None` if there is no such page.
+fn cluster_map_page(map: &ClusterMap, page: &str) -> Option<Vec<u8>> {
+    let page: usize = page.parse().ok()?;
+    let bytes = map.to_bytes();
+    let start = page.checked_mul(MAP_PAGE_BYTES).filter(|start| *start < bytes.len())?;
+    let end = bytes.len().min(start + MAP_PAGE_BYTES);
+    let mut value = map.version.raw().to_le_bytes().to_vec();
+    value.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+    value.extend_from_slice(&bytes[start..end]);
+    Some(value)
+}
 
 /// Namespaces of the attributes that inodes store.
 const STORED_NAMESPACES: [&[u8]; 3] = [b"user.", b"security.", b"trusted."];
@@ -84,9 +111,17 @@ async fn get<F: FileSystem>(
     }
     check(name)?;
     let fs = &context.file_system;
-    let value = match std::str::from_utf8(name) {
+    let name_text = std::str::from_utf8(name);
+    if let Ok(name) = name_text
+        && let Some(page) = name.strip_prefix(CLUSTER_MAP_XATTR)
+    {
+        let page = cluster_map_page(&fs.cluster_map(), page);
+        return sized(page.ok_or(Failure::Errno(libc::ENODATA))?, max_bytes);
+    }
+    let value = match name_text {
         Ok(PATTERN_XATTR) => fs.pattern(inode).await?,
         Ok(MAP_XATTR) => fs.pattern_map(inode).await?,
+        Ok(INFO_XATTR) => fs.entry_info(inode).await?,
         _ => fs.get_xattr(inode, name).await?,
     };
     sized(value, max_bytes)
@@ -100,7 +135,12 @@ async fn set(fs: &impl FileSystem, change: XattrChange) -> Outcome {
             fs.set_pattern(inode, Some(&value), uid).await.map_err(pattern_failure)?;
             return Ok(ReplyBody::Empty);
         }
-        Ok(MAP_XATTR | TRANSPORT_XATTR | TIMEOUT_XATTR) => return Err(Failure::Errno(libc::EPERM)),
+        Ok(MAP_XATTR | INFO_XATTR | TRANSPORT_XATTR | TIMEOUT_XATTR) => {
+            return Err(Failure::Errno(libc::EPERM));
+        }
+        Ok(name) if name.starts_with(CLUSTER_MAP_XATTR) => {
+            return Err(Failure::Errno(libc::EPERM));
+        }
         _ => {}
     }
     let Some(mode) = mode else {

@@ -83,7 +83,12 @@ pub(crate) fn allow_uring() -> Result<(), String> {
     }
     std::fs::write(ENABLE_URING, "Y").map_err(|error| {
         format!("{ENABLE_URING} is N, and this process cannot set it to Y: {error}")
-    })
+    })?;
+    tracing::info!(
+        "this mount has set {ENABLE_URING} to Y, for all later FUSE mounts of this host; the \
+         option transport=device leaves it alone"
+    );
+    Ok(())
 }
 
 /// From `include/uapi/linux/prctl.h`; the crate `libc` lacks it.

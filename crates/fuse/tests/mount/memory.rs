@@ -493,6 +493,14 @@ impl Patterns for Memory {
         Err(ErrorCode::NoAttribute.into())
     }
 
+    async fn entry_info(&self, _inode: InodeId) -> Result<Vec<u8>> {
+        Err(ErrorCode::NoAttribute.into())
+    }
+
+    fn cluster_map(&self) -> std::sync::Arc<skep_types::ClusterMap> {
+        skep_types::ClusterMap::empty(skep_types::ClusterId::new([0; 16])).into()
+    }
+
     async fn pattern_map(&self, _inode: InodeId) -> Result<Vec<u8>> {
         Err(ErrorCode::NoAttribute.into())
     }

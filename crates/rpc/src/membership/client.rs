@@ -11,12 +11,13 @@ use super::map::{FollowedMap, MapChange};
 use super::{Management, heartbeat_timeout};
 use crate::access::{Identity, JoinToken};
 use crate::limits::{CLIENT_JOIN_PAUSE, LONGEST_MANAGEMENT_BACKOFF, MANAGEMENT_DEADLINE};
+use crate::outages::ManagementOutage;
 use crate::routing::MapCell;
 use skep_env::SharedNotify;
 use skep_types::map::Capacity;
-use skep_types::{ClusterMap, Error, ErrorCode, NodeId, NodeKind, Result};
+use skep_types::{ClusterMap, Error, ErrorCode, MapVersion, NodeId, NodeKind, Result};
 use skep_wire::management::{
-    ConfirmLogLevel, Heartbeat, HeartbeatReply, Leave, LogLevelChange, RegisterClient,
+    ConfirmLogLevel, GetMap, Heartbeat, HeartbeatReply, Leave, LogLevelChange, RegisterClient,
     RegisterReply,
 };
 use skep_wire::node::LogLevel;
@@ -71,7 +72,7 @@ pub struct ClientMembership {
 
 /// Text in the context of the error with which a client gives up after [`JoinLimits::patience`].
 /// The time in seconds follows this text.
-pub const GAVE_UP: &str = "; tried for ";
+pub const GAVE_UP: &str = "; gave up after ";
 
 impl ClientMembership {
     /// Registers a client. Retries after transient errors until a limit of `limits` is reached, and
@@ -171,7 +172,7 @@ impl ClientMembership {
     /// Registers the client under a new id, after [`Self::begin_rejoin`] returned `true`. Retries
     /// until management accepts the registration or the client leaves.
     pub async fn register_again(&self) {
-        let management = Management::new(&self.token, NodeKind::Client);
+        let management = Management::of_node(&self.token, NodeKind::Client, self.node());
         // Retry: registration after a removal. Every `CLIENT_JOIN_PAUSE`, until the client leaves.
         while !self.is_leaving() {
             match management.call_once(&self.request, MANAGEMENT_DEADLINE).await {
@@ -223,27 +224,22 @@ impl ClientMembership {
         map: &FollowedMap,
         events: &impl ClientEvents,
     ) {
-        let mut is_unreachable = false;
+        let mut outage = ManagementOutage::default();
         // A heartbeat after `leave` would get `Stale`, and the client would register again.
         //
         // Retry: heartbeats. Every heartbeat interval of the cluster, until the client leaves.
         while !self.is_leaving() {
             let node = self.node();
             match self.send_heartbeat(management, node, map, events).await {
-                Ok(()) if std::mem::take(&mut is_unreachable) => {
-                    tracing::info!("management answers again");
-                }
-                Ok(()) => {}
+                Ok(()) => outage.answered(),
                 Err(error) if error.code() == ErrorCode::Stale => {
+                    outage.answered();
                     if !self.is_leaving() {
                         events.on_removed(node);
                     }
                 }
-                Err(error) => {
-                    if !std::mem::replace(&mut is_unreachable, true) {
-                        tracing::warn!("cannot reach management; files stay usable: {error}");
-                    }
-                }
+                Err(_) if self.is_leaving() => {}
+                Err(error) => outage.failed(&error),
             }
             let interval = Duration::from_millis(u64::from(self.map().policy.heartbeat_ms));
             skep_env::timeout(interval, map.settings_changed.wait()).await;
@@ -258,7 +254,7 @@ impl ClientMembership {
         events: &impl ClientEvents,
     ) -> Result<()> {
         let known = self.cell.version();
-        let heartbeat = Heartbeat { node, known, capacities: Vec::new() };
+        let heartbeat = Heartbeat { node, known, targets: Vec::new() };
         let reply = management.call_once(&heartbeat, heartbeat_timeout(&self.cell)).await?;
         let HeartbeatReply { capacity, log_level_change, map: newer } = reply;
         events.on_capacity(capacity);
@@ -305,14 +301,15 @@ async fn register_until(
 ) -> Result<RegisterReply> {
     let deadline = limits.patience.map(|patience| skep_env::now() + patience);
     let span = match limits.patience {
-        Some(patience) => format!("for {} s in all", patience.as_secs_f64()),
-        None => "without end".into(),
+        Some(patience) => format!("for up to {} s", patience.as_secs_f64()),
+        None => "without a time limit".into(),
     };
     let mut logged = Vec::new();
     let mut pause = CLIENT_JOIN_PAUSE;
+    let mut awaits_format = false;
     // Retry: registration of a client. After 250 ms, doubling to 1 s, for `JoinLimits::patience`.
     loop {
-        let error = match register_once(management, request, limits.needs_format).await {
+        let error = match register_once(management, request, limits, &mut awaits_format).await {
             Ok(registered) => return Ok(registered),
             Err(error) if is_final(&error) => return Err(error),
             Err(error) => error,
@@ -320,12 +317,12 @@ async fn register_until(
         let left = deadline.map(|deadline| deadline.saturating_sub(skep_env::now()));
         if left.is_some_and(|left| left.is_zero()) {
             let seconds = limits.patience.unwrap_or_default().as_secs_f64();
-            let context = format!("{}{GAVE_UP}{seconds} s in all", error.context());
+            let context = format!("{}{GAVE_UP}{seconds} s", error.context());
             return Err(Error::new(error.code(), context));
         }
         if !logged.contains(&error.code()) {
             logged.push(error.code());
-            tracing::warn!("{error}; trying on, {span}");
+            tracing::warn!("cannot mount yet: {error}; retrying {span}");
         }
         // The last attempt starts at the deadline, not before it.
         skep_env::sleep(left.unwrap_or(pause).min(pause)).await;
@@ -334,19 +331,31 @@ async fn register_until(
 }
 
 /// Makes one attempt to register. A client that needs a formatted cluster leaves an unformatted one
-/// again.
+/// again, and sets `awaits_format`. Its later attempts check the map before they register, since
+/// each registration gets a new client id.
 async fn register_once(
     management: &Management,
     request: &RegisterClient,
-    needs_format: bool,
+    limits: JoinLimits,
+    awaits_format: &mut bool,
 ) -> Result<RegisterReply> {
+    let not_formatted = || {
+        let context = "the cluster is not formatted: start its metadata services, then run `skep \
+                       cluster format`";
+        Error::new(ErrorCode::NotReady, context)
+    };
+    if *awaits_format {
+        let any = GetMap { known: MapVersion::new(0) };
+        let update = management.call_once(&any, MANAGEMENT_DEADLINE).await?;
+        if !update.map.is_some_and(|map| map.formatted) {
+            return Err(not_formatted());
+        }
+    }
     let registered = management.call_once(request, MANAGEMENT_DEADLINE).await?;
-    if registered.map.formatted || !needs_format {
+    if registered.map.formatted || !limits.needs_format {
         return Ok(registered);
     }
+    *awaits_format = true;
     leave(management, registered.node).await;
-    Err(Error::new(
-        ErrorCode::NotReady,
-        "the cluster is not formatted: start its metadata services, then run `skep cluster format`",
-    ))
+    Err(not_formatted())
 }

@@ -32,12 +32,14 @@ impl Management {
     /// Creates a handle to management at the addresses of a join token. `kind` is the caller's
     /// kind; administration tools count as clients.
     pub fn new(token: &JoinToken, kind: NodeKind) -> Rc<Self> {
-        let identity = Identity {
-            cluster: token.cluster,
-            secret: token.secret.clone(),
-            node: NodeId::default(),
-            kind,
-        };
+        Self::of_node(token, kind, NodeId::default())
+    }
+
+    /// Like [`Self::new`], for a node to which management has assigned the id `node` earlier. Such
+    /// a node waits when a process at management's address refuses its handshake.
+    pub(super) fn of_node(token: &JoinToken, kind: NodeKind, node: NodeId) -> Rc<Self> {
+        let identity =
+            Identity { cluster: token.cluster, secret: token.secret.clone(), node, kind };
         Rc::new(Self {
             identity,
             addresses: token.addresses.clone(),
@@ -89,7 +91,10 @@ impl Management {
         {
             connection.close();
         }
-        result.map(|(reply, _)| reply).map_err(|error| error.within("management"))
+        let addresses = || self.addresses.join(", ");
+        result
+            .map(|(reply, _)| reply)
+            .map_err(|error| error.within(format_args!("management at {}", addresses())))
     }
 
     /// Repeats a request until management gives a final reply or `patience` has passed; `None`
@@ -109,7 +114,12 @@ impl Management {
         // Retry: a request to management. After 2 ms, doubling to 1 s, for `patience`.
         loop {
             let error = match self.call_once(request, MANAGEMENT_DEADLINE).await {
-                Ok(reply) => return Ok(reply),
+                Ok(reply) => {
+                    if has_warned {
+                        tracing::warn!("management answers");
+                    }
+                    return Ok(reply);
+                }
                 Err(error) if is_final(&error) => return Err(error),
                 Err(error) => error,
             };
@@ -118,7 +128,10 @@ impl Management {
             }
             if backoff == LONGEST_MANAGEMENT_BACKOFF && !has_warned {
                 has_warned = true;
-                tracing::warn!("this node cannot reach management, and retries: {error}");
+                tracing::warn!(
+                    "cannot reach management at {}, and keeps trying: {error}",
+                    self.addresses.join(", ")
+                );
             }
             skep_env::sleep(backoff).await;
             backoff = (backoff * 2).min(LONGEST_MANAGEMENT_BACKOFF);

@@ -2,44 +2,66 @@
 //! belong to other nodes or clusters.
 
 use super::Host;
-use crate::directory::NodeDirectory;
-use skep_format::identity::Identity as DirectoryIdentity;
+use crate::directory::{NodeDirectory, write_token};
+use crate::mount_points::{is_on_root, unmounted_above};
+use skep_format::identity::{DirectoryKind, Identity as DirectoryIdentity};
 use skep_rpc::JoinToken;
 use skep_store::identity::{Directory, is_initialised};
-use skep_types::{Error, ErrorCode, NodeId, Result, TargetId};
+use skep_types::{ClusterId, Error, ErrorCode, NodeId, Result, TargetId};
 use std::path::Path;
+
+/// The changes that `--init` has made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Initialised {
+    /// The cluster of the node.
+    pub cluster: ClusterId,
+    /// Whether the node itself is new.
+    pub is_new: bool,
+    /// Whether the token of an existing node was replaced.
+    pub has_new_token: bool,
+    /// Number of targets that were initialised.
+    pub new_targets: usize,
+}
 
 impl Host {
     /// Initialises blank directories for a new node and its targets in the token's cluster. If the
     /// node is initialised already, initialises only the targets that an administrator has added to
-    /// its settings. If a call was interrupted, the next call completes it.
+    /// its settings, and stores `token` if it differs from the token in the directory. If a call
+    /// was interrupted, the next call completes it.
+    ///
+    /// Only a new node needs a token.
     ///
     /// # Errors
-    /// - `Configuration` if the node and all its targets are initialised already.
-    /// - `Configuration` if a directory is not blank, or belongs to another cluster or node.
+    /// - `Configuration` if there is nothing to do, or if the token of a new node is missing.
+    /// - `Configuration` if a directory is not blank, belongs to another cluster or node, or is
+    ///   below a mount point of `/etc/fstab` on which nothing is mounted.
     ///
     /// The context contains a hint how to fix the problem.
-    pub fn initialise(&self, token: JoinToken) -> Result<()> {
+    pub fn initialise(&self, token: Option<JoinToken>) -> Result<Initialised> {
         let (node_kind, target_kind, _) = self.kinds();
         let path = &self.settings.directory;
-        let cluster = token.cluster;
-        let is_new = !is_initialised(path);
-        let node = if is_new {
-            NodeDirectory::initialise(path, node_kind, token)?
-        } else {
-            NodeDirectory::open(path, node_kind)?
-        };
-        if node.token.cluster != cluster {
-            let own = node.token.cluster;
-            let problem =
-                format!("belongs to cluster {own}, but the token is of cluster {cluster}");
-            return Err(refused(path, &problem));
+        let blank = self.targets.iter().filter(|target| !is_initialised(target));
+        for blank in blank.chain((!is_initialised(path)).then_some(path)) {
+            check_disk(blank)?;
         }
-        let mut has_initialised = is_new;
+        let is_new = !is_initialised(path);
+        let (node, has_new_token) = match (is_new, token) {
+            (true, Some(token)) => (NodeDirectory::initialise(path, node_kind, token)?, false),
+            (true, None) => return Err(no_token(path)),
+            (false, token) => reopen(path, node_kind, token)?,
+        };
+        let mut new_targets = 0;
         for target in &self.targets {
             if is_initialised(target) {
                 drop(self.open_target(target, &node)?);
                 continue;
+            }
+            if is_on_root(target) {
+                tracing::warn!(
+                    "target {} is on the root file system of this host; if it should be on a disk \
+                     of its own, mount the disk, remove the directory, and repeat --init",
+                    target.display()
+                );
             }
             let identity = DirectoryIdentity {
                 kind: target_kind,
@@ -49,14 +71,14 @@ impl Host {
                 ..*node.directory.identity()
             };
             drop(Directory::initialise(target, identity)?);
-            has_initialised = true;
+            new_targets += 1;
         }
-        if !has_initialised {
-            let problem =
-                "is initialised already, and so are all its targets; start without --init";
+        if !is_new && !has_new_token && new_targets == 0 {
+            let problem = "is initialised already, so are all its targets, and its token is not \
+                           new; start without --init";
             return Err(refused(path, problem));
         }
-        Ok(())
+        Ok(Initialised { cluster: node.token.cluster, is_new, has_new_token, new_targets })
     }
 
     /// Opens a target's directory and checks that the directory belongs to this node.
@@ -82,6 +104,46 @@ impl Host {
     }
 }
 
+/// Opens the directory of an initialised node, and stores `token` if it is another one. Returns
+/// whether it is.
+fn reopen(
+    path: &Path,
+    kind: DirectoryKind,
+    token: Option<JoinToken>,
+) -> Result<(NodeDirectory, bool)> {
+    let mut node = NodeDirectory::open(path, kind)?;
+    let Some(token) = token.filter(|token| *token != node.token) else { return Ok((node, false)) };
+    let (own, cluster) = (node.token.cluster, token.cluster);
+    if own != cluster {
+        let problem = format!("belongs to cluster {own}, but the token is of cluster {cluster}");
+        return Err(refused(path, &problem));
+    }
+    write_token(path, &token)?;
+    node.token = token;
+    Ok((node, true))
+}
+
+/// Refuses a directory that would be on the wrong file system.
+fn check_disk(path: &Path) -> Result<()> {
+    match unmounted_above(path) {
+        None => Ok(()),
+        Some(point) => {
+            let problem = format!(
+                "/etc/fstab has a file system for {0}, and it is not mounted; mount it first \
+                 (`mount {0}`)",
+                point.display()
+            );
+            Err(refused(path, &problem))
+        }
+    }
+}
+
+fn no_token(path: &Path) -> Error {
+    let problem = "the token of the cluster is missing; name the file that holds it with \
+                   --token-file (`skep cluster token` on the management host prints it)";
+    refused(path, problem)
+}
+
 fn refused(path: &Path, problem: &str) -> Error {
     Error::new(ErrorCode::Configuration, format!("{}: {problem}", path.display()))
 }
@@ -91,7 +153,6 @@ mod tests {
     use super::*;
     use crate::NodeSettings;
     use crate::directory::tests::token;
-    use skep_format::identity::DirectoryKind;
     use skep_types::NodeKind;
 
     fn host(dir: &Path, node: &str, targets: &[&str]) -> Host {
@@ -114,7 +175,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let token_1 = token(1);
         let init = |node: &str, targets: &[&str], token: &JoinToken| {
-            host(dir.path(), node, targets).initialise(token.clone())
+            host(dir.path(), node, targets).initialise(Some(token.clone()))
         };
         init("n", &["a"], &token_1).unwrap();
         init("n", &["a", "b"], &token_1).unwrap();
@@ -129,5 +190,24 @@ mod tests {
         assert!(stolen.contains("belongs to node") && stolen.contains("/a:"), "{stolen}");
         let blank = problem(&host(dir.path(), "m", &["e"]));
         assert!(blank.contains("--init"), "{blank}");
+    }
+
+    #[test]
+    fn init_of_an_initialised_node_replaces_its_token() {
+        let dir = tempfile::tempdir().unwrap();
+        let old = token(1);
+        let new = JoinToken { addresses: vec!["10.0.0.2:7400".into()], ..old.clone() };
+        let with_targets = |targets: &[&str]| host(dir.path(), "n", targets);
+        let missing = with_targets(&["a"]).initialise(None).unwrap_err().to_string();
+        assert!(missing.contains("--token-file"), "{missing}");
+        with_targets(&["a"]).initialise(Some(old)).unwrap();
+        let replaced = with_targets(&["a"]).initialise(Some(new.clone())).unwrap();
+        assert!(replaced.has_new_token && !replaced.is_new && replaced.new_targets == 0);
+        let stored = NodeDirectory::open(&dir.path().join("n"), DirectoryKind::StorageNode);
+        assert_eq!(stored.unwrap().token, new);
+        // A new target needs no token, since the node has it.
+        let added = with_targets(&["a", "b"]).initialise(None).unwrap();
+        assert_eq!((added.has_new_token, added.new_targets), (false, 1));
+        assert!(with_targets(&["a", "b"]).initialise(None).is_err());
     }
 }

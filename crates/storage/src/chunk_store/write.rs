@@ -148,10 +148,13 @@ impl ChunkStore {
         key: &ChunkFileKey,
         free_space: FreeSpace,
     ) -> Result<Rc<ChunkFile>> {
-        if free_space == FreeSpace::None {
-            return self.existing(key)?.ok_or_else(|| self.no_space());
-        }
-        self.existing_or_new(key)
+        let file = match free_space {
+            FreeSpace::None => self.existing(key)?.ok_or_else(|| self.no_space())?,
+            _ => self.existing_or_new(key)?,
+        };
+        // On a file system that has become read-only, the file was opened for reading.
+        self.check_writable()?;
+        Ok(file)
     }
 
     pub(super) async fn write_locked(

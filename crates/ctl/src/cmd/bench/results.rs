@@ -74,7 +74,7 @@ impl ResultFile {
         let begin = json!({
             "kind": "benchmark",
             "of": of,
-            "skep_version": env!("CARGO_PKG_VERSION"),
+            "skep_version": skep_service::PROGRAM_VERSION,
             "started_unix_s": skep_env::wall_time().seconds,
             "plan": plan,
         });

@@ -41,7 +41,6 @@ fn text(argument: OsString) -> Result<String> {
 fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<MountArgs> {
     let mut places = Vec::new();
     let mut args = MountArgs {
-        detach: true,
         is_quiet: true,
         transport: DEFAULT_TRANSPORT.into(),
         log: DEFAULT_LOG.into(),
@@ -111,7 +110,7 @@ mod tests {
             assert_eq!(args.cluster.cluster.as_deref(), Some("/data"), "{line}");
             assert_eq!(args.directory, Path::new("/mnt"));
             assert_eq!(args.options.join(","), "ro,nosuid");
-            assert!(args.detach && args.is_quiet && !args.is_sloppy && !args.is_fake);
+            assert!(!args.in_foreground && args.is_quiet && !args.is_sloppy && !args.is_fake);
         }
         let args = parsed("-sfv /data /mnt").unwrap();
         assert!(args.is_sloppy && args.is_fake && !args.is_quiet);

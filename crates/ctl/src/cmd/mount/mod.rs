@@ -8,9 +8,9 @@ pub(crate) mod retry;
 
 use crate::access::{Access, ClusterArgs, PATIENCE};
 use crate::help::{Example, examples};
-use crate::local::children::{LOG_LIMIT, tail};
+use crate::local::children::{LOG_LIMIT, describe, tail};
 use crate::local::readiness::Readiness;
-use crate::output::print;
+use crate::output::{is_for_people, print};
 use crate::program::program;
 use crate::values;
 use options::Options;
@@ -33,10 +33,10 @@ pub(super) const DEFAULT_TRANSPORT: &str = "auto";
 const DEFAULT_LOG: &str = "info";
 
 const EXAMPLES: &[Example] = &[
-    ("mount a cluster of this host", "skep mount --cluster ./skep-data --detach /mnt/skep"),
+    ("mount a cluster of this host", "skep mount --cluster ./skep-data /mnt/skep"),
     (
         "mount a cluster on other hosts, read-only",
-        "skep mount --cluster 10.0.0.1:7400 --token-file token -o ro --detach /mnt/skep",
+        "skep mount --cluster 10.0.0.1:7400 --token-file token -o ro /mnt/skep",
     ),
     (
         "check the command and the token only",
@@ -71,8 +71,11 @@ pub(crate) struct MountArgs {
     /// Print nothing once the cluster is mounted
     #[arg(short = 'q', long = "quiet")]
     is_quiet: bool,
-    /// Continue in the background once the cluster is mounted; otherwise Ctrl-C unmounts it
-    #[arg(long)]
+    /// Stay in the foreground, and log to standard error; Ctrl-C unmounts the cluster
+    #[arg(short = 'f', long = "foreground")]
+    in_foreground: bool,
+    /// Accepted for scripts: a mount goes to the background unless --foreground is given.
+    #[arg(long, hide = true, conflicts_with = "in_foreground")]
     detach: bool,
     /// This is the process that stays in the background.
     #[arg(long, hide = true)]
@@ -115,8 +118,8 @@ const BACKGROUND_PATIENCE: Duration = Duration::from_secs(45);
 #[derive(Debug, Serialize)]
 struct MountReport {
     mount_point: String,
-    /// Transport between kernel and mount. `None` for a mount in the background, whose process
-    /// chooses the transport.
+    /// Transport between kernel and mount. `None` if another program has unmounted the cluster in
+    /// the meantime.
     transport: Option<String>,
 }
 
@@ -140,7 +143,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
         return Ok(());
     }
     skep_fuse::check_mount_point(&args.directory)?;
-    match (args.is_dry_run, args.detach) {
+    match (args.is_dry_run, !args.in_foreground && !args.in_background) {
         (true, _) => {
             let patience = args.retry.map_or(Some(PATIENCE), Retry::patience);
             crate::cmd::block_on(async move { access.map_within(patience).await.map(drop) })
@@ -157,6 +160,7 @@ fn mount(
     access: &Access,
 ) -> Result<()> {
     skep_service::logging::start(&args.log, args.log_limit.unwrap_or(ByteSize(0)))?;
+    crate::failure::log_failures();
     log_level::follow_signals()?;
     let cluster = ClusterOptions {
         cluster: access.token.clone().into(),
@@ -174,8 +178,18 @@ fn mount(
             // Must precede the notification, which makes the waiting parent exit.
             skep_env::outlive_parent();
         }
-        let mounted = MountReport { mount_point: shown, transport: Some(transport.to_string()) };
-        let _ = print(&mounted, |_| format!("mounted, transport {transport}"));
+        // In the background, the waiting parent prints the report, and the log has its own line.
+        if !in_background {
+            let transport = Some(transport.to_string());
+            let mounted = MountReport { mount_point: shown, transport };
+            let _ = print(&mounted, |it| {
+                format!(
+                    "{} is mounted, transport {transport}",
+                    it.mount_point,
+                    transport = it.transport.as_deref().unwrap_or_default()
+                )
+            });
+        }
         skep_service::notify::ready();
     };
     let options = ServeOptions {
@@ -193,8 +207,19 @@ fn mount(
         ends_on_signals: true,
         on_ready: Box::new(on_ready),
     };
+    tracing::info!(
+        "skep {} mounts the cluster at {} on {} (process {}): options {}, transport {transport}",
+        skep_service::PROGRAM_VERSION,
+        access.token.addresses.join(", "),
+        args.directory.display(),
+        std::process::id(),
+        asked.words()
+    );
     let served = skep_fuse::mount(cluster, options).map_err(with_retry_hint);
     skep_service::notify::stopping();
+    if served.is_ok() {
+        tracing::info!("{} is unmounted", args.directory.display());
+    }
     served
 }
 
@@ -212,20 +237,14 @@ fn with_retry_hint(error: Error) -> Error {
     if !skep_client::has_given_up(&error) {
         return error;
     }
-    let hint = "the mount option retry=SECONDS, or retry=forever, sets the time to keep trying";
-    Error::new(error.code(), format!("{}: {hint}", error.context()))
+    let hint = "to wait longer: -o retry=SECONDS or retry=forever";
+    Error::new(error.code(), format!("{} ({hint})", error.context()))
 }
 
 /// Refuses to change options that are fixed when a mount starts. Equal values are accepted, since
 /// mount(8) passes the whole line of `/etc/fstab` again.
 fn refuse_fixed_options(args: &MountArgs, asked: Options) -> Result<()> {
-    let found = |name: &str| {
-        let mut bytes = [0_u8; 64];
-        let len = rustix::fs::getxattr(&args.directory, name, &mut bytes).map_err(|error| {
-            Error::from(std::io::Error::from(error)).within(args.directory.display())
-        })?;
-        Ok::<_, Error>(String::from_utf8_lossy(&bytes[..len]).into_owned())
-    };
+    let found = |name: &str| attribute(&args.directory, name);
     let refused = |option: &str, found: &str, wanted: &str| {
         let what = format!(
             "cannot change {option} of the mount on {} from {found} to {wanted}: it is fixed while \
@@ -247,6 +266,14 @@ fn refuse_fixed_options(args: &MountArgs, asked: Options) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns an extended attribute of a mount's root directory.
+fn attribute(directory: &Path, name: &str) -> Result<String> {
+    let mut bytes = [0_u8; 64];
+    let len = rustix::fs::getxattr(directory, name, &mut bytes)
+        .map_err(|error| Error::from(std::io::Error::from(error)).within(directory.display()))?;
+    Ok(String::from_utf8_lossy(&bytes[..len]).into_owned())
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {
@@ -279,8 +306,11 @@ fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     let mut child = skep_env::spawn_detaching(&mut command)?;
     let patience = retry.patience().map(|span| span + BACKGROUND_PATIENCE);
     let caller = args.caller;
+    let read = usize::try_from(log_start).unwrap_or(usize::MAX);
+    let mut warnings = Warnings { log: log_path.clone(), read };
     crate::cmd::block_on(async move {
         let has_ended = || {
+            warnings.print_new();
             if caller.is_some() && caller != rustix::process::getppid() {
                 let what = "cannot mount the cluster: the process that requested the mount has \
                             ended";
@@ -293,15 +323,58 @@ fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     if args.is_quiet {
         return Ok(());
     }
-    let mounted = MountReport { mount_point: directory.display().to_string(), transport: None };
+    let transport = attribute(&directory, skep_fuse::TRANSPORT_XATTR).ok();
+    let mounted = MountReport { mount_point: directory.display().to_string(), transport };
     print(&mounted, |it| format!("{} is mounted; `skep umount {0}` unmounts it.", it.mount_point))
 }
 
-/// Returns an error with the last log lines of the background process if that process has exited,
-/// else `None`.
+/// Returns the error of the background process if that process has exited, else `None`: the last
+/// error in its log, or the last lines if it was killed.
 fn why_it_ended(child: &mut Child, log: &Path, log_start: u64) -> Option<Error> {
-    child.try_wait().ok().flatten()?;
+    let status = child.try_wait().ok().flatten()?;
     let lines = tail(log, log_start, 5);
-    let what = format!("cannot mount the cluster:\n{lines}\nFull log: {}", log.display());
-    Some(Error::new(ErrorCode::NotReady, what))
+    let place = format!("Full log: {}", log.display());
+    Some(match lines.rsplit_once(ERROR_MARK) {
+        Some((_, cause)) => {
+            let code = status.code().map_or(ErrorCode::Io, crate::failure::code_of_exit);
+            Error::new(code, format!("cannot mount the cluster: {}\n{place}", cause.trim()))
+        }
+        None => {
+            let how = describe(status);
+            let what =
+                format!("cannot mount the cluster: its process ended ({how}):\n{lines}\n{place}");
+            Error::new(ErrorCode::NotReady, what)
+        }
+    })
+}
+
+/// Precedes the message of an error in a log file, after the time.
+const ERROR_MARK: &str = "Z ERROR ";
+/// Precedes the message of a warning.
+const WARNING_MARK: &str = "Z  WARN ";
+
+/// Prints the warnings in the log of a mount that is starting, so that its caller sees the reason
+/// of a wait at once.
+struct Warnings {
+    log: PathBuf,
+    /// Number of bytes of the log that have been read.
+    read: usize,
+}
+
+impl Warnings {
+    fn print_new(&mut self) {
+        if !is_for_people() {
+            return;
+        }
+        let bytes = std::fs::read(&self.log).unwrap_or_default();
+        let new = bytes.get(self.read..).unwrap_or_default();
+        // A line without its end is still being written.
+        let Some(end) = new.iter().rposition(|byte| *byte == b'\n') else { return };
+        for line in String::from_utf8_lossy(&new[..end]).lines() {
+            if let Some((_, text)) = line.split_once(WARNING_MARK) {
+                eprintln!("skep: {text}");
+            }
+        }
+        self.read += end + 1;
+    }
 }

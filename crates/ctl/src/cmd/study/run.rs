@@ -319,7 +319,7 @@ fn study(
         format: FORMAT,
         plan: text.to_owned(),
         started_at,
-        skep_version: env!("CARGO_PKG_VERSION").to_owned(),
+        skep_version: skep_service::PROGRAM_VERSION.to_owned(),
         place: site.place().name.clone(),
         hosts: site.place().hosts.iter().map(|host| host.name.clone()).collect(),
         targets_per_server: site.targets_per_server(),

@@ -1,0 +1,157 @@
+//! `client.toml`: the clusters that this host or user works with, by name.
+//!
+//! Owns the two files and their form: `/etc/skep/client.toml` for all users of the host, and
+//! `~/.config/skep/client.toml` (or the directory of `XDG_CONFIG_HOME`) for one user, which wins.
+//! Does not own the choice of a cluster ([`crate::access`]).
+
+use serde::Deserialize;
+use skep_management::DEFAULT_PORT;
+use skep_service::advertise::with_port;
+use skep_types::{Error, ErrorCode, Result};
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Name of the file in each of the two directories.
+const FILE: &str = "client.toml";
+/// Directory of the settings of this host.
+const OF_HOST: &str = "/etc/skep";
+/// The token that commands use if no other one is named.
+pub(crate) const TOKEN_OF_HOST: &str = "/etc/skep/token";
+
+/// The clusters of one or of both files.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ClientFile {
+    /// Name of the cluster that commands use if none is named.
+    #[serde(default)]
+    pub(crate) cluster: Option<String>,
+    #[serde(default)]
+    pub(crate) clusters: BTreeMap<String, NamedCluster>,
+}
+
+/// A cluster with a name.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NamedCluster {
+    /// Addresses of management, as `host` or `host:port`. Empty: those in the token.
+    #[serde(default)]
+    pub(crate) management: Vec<String>,
+    /// File that holds the token.
+    pub(crate) token_file: PathBuf,
+}
+
+impl NamedCluster {
+    /// Returns the addresses of management with their ports.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        self.management.iter().map(|address| with_port(address, DEFAULT_PORT)).collect()
+    }
+}
+
+impl ClientFile {
+    /// Reads both files. A missing file is empty.
+    ///
+    /// # Errors
+    /// `Configuration` naming the file, if one cannot be read or has an error.
+    pub(crate) fn read() -> Result<Self> {
+        let mut merged = Self::default();
+        for directory in [Some(PathBuf::from(OF_HOST)), directory_of_user()].into_iter().flatten() {
+            let path = directory.join(FILE);
+            let text = match std::fs::read_to_string(&path) {
+                Ok(text) => text,
+                // A file of the host that only some users may read does not concern the others.
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+                        || error.kind() == ErrorKind::PermissionDenied =>
+                {
+                    continue;
+                }
+                Err(error) => return Err(wrong(&path, &error.to_string())),
+            };
+            merged.add(Self::parse(&text).map_err(|why| wrong(&path, &why))?);
+        }
+        Ok(merged)
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let file: Self =
+            toml::from_str(text).map_err(|error| error.to_string().trim().to_owned())?;
+        for (name, cluster) in &file.clusters {
+            if name.is_empty() || name.contains(['/', ':', ',']) {
+                return Err(format!("cluster '{name}': a name has none of the characters / : ,"));
+            }
+            if !cluster.token_file.is_absolute() {
+                let shown = cluster.token_file.display();
+                return Err(format!("cluster '{name}': token_file '{shown}' is not absolute"));
+            }
+        }
+        match &file.cluster {
+            Some(name) if !file.clusters.contains_key(name) => {
+                Err(format!("cluster = \"{name}\" names no entry [clusters.{name}] of this file"))
+            }
+            _ => Ok(file),
+        }
+    }
+
+    /// Adds the entries of a file that wins over this one.
+    fn add(&mut self, other: Self) {
+        self.cluster = other.cluster.or(self.cluster.take());
+        self.clusters.extend(other.clusters);
+    }
+
+    /// Returns the cluster with one of these addresses of management.
+    pub(crate) fn at(&self, addresses: &[String]) -> Option<&NamedCluster> {
+        let is_it = |it: &&NamedCluster| it.addresses().iter().any(|it| addresses.contains(it));
+        self.clusters.values().find(is_it)
+    }
+}
+
+fn directory_of_user() -> Option<PathBuf> {
+    let configured = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
+    // The specification requires that relative paths be ignored.
+    let configured = configured.filter(|path| path.is_absolute());
+    let base = configured.or_else(|| Some(std::env::home_dir()?.join(".config")))?;
+    base.is_absolute().then(|| base.join("skep"))
+}
+
+fn wrong(path: &Path, why: &str) -> Error {
+    let what = format!("cannot use {}: {why}", path.display());
+    Error::new(ErrorCode::Configuration, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLE: &str = "cluster = \"work\"\n[clusters.work]\nmanagement = [\"10.0.0.1\"]\n\
+                          token_file = \"/etc/skep/token\"\n[clusters.test]\n\
+                          token_file = \"/etc/skep/test\"\n";
+
+    #[test]
+    fn clusters_are_found_by_name_and_by_address() {
+        let mut file = ClientFile::parse(SAMPLE).unwrap();
+        assert_eq!(file.cluster.as_deref(), Some("work"));
+        assert_eq!(file.clusters["work"].addresses(), ["10.0.0.1:7400"]);
+        assert!(file.at(&["10.0.0.1:7400".into()]).is_some());
+        assert!(file.at(&["10.0.0.2:7400".into()]).is_none());
+        // The user's file wins.
+        file.add(ClientFile::parse("[clusters.work]\ntoken_file = \"/home/a/token\"").unwrap());
+        assert_eq!(file.cluster.as_deref(), Some("work"));
+        assert_eq!(file.clusters["work"].token_file, Path::new("/home/a/token"));
+        assert_eq!(file.clusters.len(), 2);
+    }
+
+    #[test]
+    fn mistakes_in_the_file_are_refused() {
+        for (text, words) in [
+            ("cluser = \"a\"", "cluser"),
+            ("cluster = \"a\"", "names no entry [clusters.a]"),
+            ("[clusters.a]\nmanagement = [\"x\"]", "token_file"),
+            ("[clusters.a]\ntoken_file = \"token\"", "not absolute"),
+            ("[clusters.\"a/b\"]\ntoken_file = \"/token\"", "characters"),
+        ] {
+            let why = ClientFile::parse(text).unwrap_err();
+            assert!(why.contains(words), "{text}: {why}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Log lines about peers that do not answer: which one, since when, how many requests wait for it,
+//! and when it answers again.
+//!
+//! Owns the list of the groups whose requests fail. All threads of the process share the list, so
+//! that each outage has one line at its start and one at its end. Does not own the retries
+//! ([`crate::routing`]).
+
+use skep_types::{Error, GroupId};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Time for which requests must fail before the log has a line. Shorter outages, such as a restart
+/// of a service, are not worth one.
+const WORTH_A_LINE: Duration = Duration::from_secs(5);
+
+/// The groups whose requests fail. The mutex protects only this map.
+static FAILING: Mutex<BTreeMap<GroupId, Outage>> = Mutex::new(BTreeMap::new());
+/// Number of entries in [`FAILING`], so that a reply costs no lock while there is none.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// An outage of a group.
+#[derive(Debug)]
+struct Outage {
+    /// Time of the first failure.
+    since: Duration,
+    /// Number of requests that are repeated.
+    waiting: usize,
+    is_logged: bool,
+}
+
+fn failing() -> MutexGuard<'static, BTreeMap<GroupId, Outage>> {
+    FAILING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A request that is repeated until its group answers. Dropping it means that the request no longer
+/// waits.
+#[derive(Debug, Default)]
+pub(crate) struct RepeatedRequest {
+    /// The group whose outage counts this request.
+    group: Option<GroupId>,
+}
+
+impl RepeatedRequest {
+    /// Records that an attempt has failed. Logs the outage once it lasts long enough.
+    pub(crate) fn failed(&mut self, group: GroupId, error: &Error, now: Duration) {
+        let mut failing = failing();
+        if self.group != Some(group) {
+            self.leave(&mut failing);
+            let new = Outage { since: now, waiting: 0, is_logged: false };
+            failing.entry(group).or_insert(new).waiting += 1;
+            self.group = Some(group);
+        }
+        if let Some(outage) = failing.get_mut(&group)
+            && !outage.is_logged
+            && now.saturating_sub(outage.since) >= WORTH_A_LINE
+        {
+            outage.is_logged = true;
+            let waiting = match outage.waiting {
+                1 => "1 request waits".to_owned(),
+                count => format!("{count} requests wait"),
+            };
+            let seconds = (now - outage.since).as_secs();
+            tracing::warn!(
+                "group {group} has not answered for {seconds} s: {error}; {waiting}, and will \
+                 continue when it answers"
+            );
+        }
+        COUNT.store(failing.len(), Ordering::Relaxed);
+    }
+
+    /// Removes this request from the outage that counts it. Removes the outage too if it has no
+    /// other request and no line in the log.
+    fn leave(&mut self, failing: &mut BTreeMap<GroupId, Outage>) {
+        let Some(group) = self.group.take() else { return };
+        if let Some(outage) = failing.get_mut(&group) {
+            outage.waiting = outage.waiting.saturating_sub(1);
+            if outage.waiting == 0 && !outage.is_logged {
+                failing.remove(&group);
+            }
+        }
+    }
+}
+
+impl Drop for RepeatedRequest {
+    fn drop(&mut self) {
+        if self.group.is_some() {
+            let mut failing = failing();
+            self.leave(&mut failing);
+            COUNT.store(failing.len(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Records that a group has given a final reply. Logs the end of an outage that the log mentions.
+pub(crate) fn answered(group: GroupId, now: impl FnOnce() -> Duration) {
+    if COUNT.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let mut failing = failing();
+    let ended = failing.remove(&group);
+    COUNT.store(failing.len(), Ordering::Relaxed);
+    drop(failing);
+    if let Some(outage) = ended.filter(|outage| outage.is_logged) {
+        let seconds = now().saturating_sub(outage.since).as_secs_f64();
+        tracing::warn!("group {group} answers again after {seconds:.1} s");
+    }
+}
+
+/// An outage of management, as one node sees it.
+#[derive(Debug, Default)]
+pub(crate) struct ManagementOutage {
+    /// Time of the first failure since the last reply.
+    since: Option<Duration>,
+}
+
+impl ManagementOutage {
+    /// Logs the first failure.
+    pub(crate) fn failed(&mut self, error: &Error) {
+        if self.since.is_none() {
+            self.since = Some(skep_env::now());
+            tracing::warn!(
+                "lost contact with management; I/O to servers that answer continues, and this node \
+                 keeps trying: {error}"
+            );
+        }
+    }
+
+    /// Logs the first reply after a failure.
+    pub(crate) fn answered(&mut self) {
+        if let Some(since) = self.since.take() {
+            let seconds = skep_env::now().saturating_sub(since).as_secs_f64();
+            tracing::warn!("management answers again after {seconds:.1} s");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::ErrorCode;
+
+    fn logged(group: GroupId) -> Option<(usize, bool)> {
+        failing().get(&group).map(|outage| (outage.waiting, outage.is_logged))
+    }
+
+    #[test]
+    fn an_outage_is_logged_once_and_ends_with_a_reply() {
+        let (group, error) = (GroupId::new(901), Error::new(ErrorCode::Disconnected, "refused"));
+        let at = Duration::from_secs;
+        let (mut one, mut two) = (RepeatedRequest::default(), RepeatedRequest::default());
+        one.failed(group, &error, at(100));
+        two.failed(group, &error, at(101));
+        two.failed(group, &error, at(104));
+        assert_eq!(logged(group), Some((2, false)));
+        one.failed(group, &error, at(105));
+        assert_eq!(logged(group), Some((2, true)));
+        drop((one, two));
+        // The end is logged too, even if the programs that waited were killed.
+        assert_eq!(logged(group), Some((0, true)));
+        answered(group, || at(133));
+        assert_eq!(logged(group), None);
+    }
+
+    #[test]
+    fn a_short_outage_leaves_no_entry() {
+        let (group, error) = (GroupId::new(902), Error::new(ErrorCode::Disconnected, "refused"));
+        let mut request = RepeatedRequest::default();
+        request.failed(group, &error, Duration::from_secs(100));
+        drop(request);
+        assert_eq!(logged(group), None);
+    }
+}

@@ -1,0 +1,37 @@
+//! Sets the version of the program at build time: the version of the crate, and the commit that a
+//! release was built from.
+//!
+//! A debug build has no commit: otherwise each commit would rebuild all crates of the workspace.
+
+use std::path::Path;
+use std::process::Command;
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    let is_release = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");
+    let build = match is_release {
+        true => commit().unwrap_or_else(|| "unknown".into()),
+        false => "debug".into(),
+    };
+    let version = std::env::var("CARGO_PKG_VERSION").unwrap_or_default();
+    println!("cargo:rustc-env=SKEP_VERSION={version}+{build}");
+}
+
+/// Returns the commit of the work tree, with `.changed` if files differ from it. `None` if this is
+/// not a work tree of Git, such as an unpacked archive.
+fn commit() -> Option<String> {
+    let directory = git(&["rev-parse", "--absolute-git-dir"])?;
+    for file in ["HEAD", "index", "logs/HEAD"] {
+        let path = Path::new(&directory).join(file);
+        println!("cargo:rerun-if-changed={}", path.display());
+    }
+    let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
+    let is_clean = git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
+    Some(if is_clean { commit } else { commit + ".changed" })
+}
+
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    let text = output.status.success().then_some(output.stdout)?;
+    Some(String::from_utf8(text).ok()?.trim().to_owned())
+}

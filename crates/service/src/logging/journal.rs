@@ -1,0 +1,55 @@
+//! Lines for systemd's journal: without the time, which the journal adds, and with a priority in
+//! front, so that `journalctl -p warning` finds them (sd-daemon(3)).
+
+use std::os::unix::fs::MetadataExt;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::{Compact, Format, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+/// Environment variable with the device and the inode of the journal's socket. A process that was
+/// started by a service inherits it, even if its own output goes elsewhere.
+const VARIABLE: &str = "JOURNAL_STREAM";
+
+/// Whether standard error of this process is a connection to the journal.
+pub(super) fn is_standard_error() -> bool {
+    let Ok(stream) = std::env::var(VARIABLE) else { return false };
+    let found = std::fs::metadata("/proc/self/fd/2");
+    found.is_ok_and(|found| stream == format!("{}:{}", found.dev(), found.ino()))
+}
+
+/// Formats events as lines of the journal.
+#[derive(Debug)]
+pub(super) struct Lines(Format<Compact, ()>);
+
+impl Lines {
+    pub(super) fn new() -> Self {
+        Self(tracing_subscriber::fmt::format().without_time().with_target(false).compact())
+    }
+}
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> std::fmt::Result {
+        write!(writer, "<{}>", priority(*event.metadata().level()))?;
+        self.0.format_event(context, writer, event)
+    }
+}
+
+/// Returns the priority of syslog(3) for a level.
+fn priority(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        _ => 7,
+    }
+}

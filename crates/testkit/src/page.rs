@@ -1,0 +1,256 @@
+//! The commands of a page of the documentation, and hosts on which a test runs them as they are
+//! written.
+//!
+//! A block of commands begins with `sh host=NAME[,NAME]` after the three backticks. The word
+//! `background` marks a command that keeps running, and `stop` ends the commands that run on these
+//! hosts first.
+//!
+//! Each host has its own network namespace, and a root directory of its own: an overlay over that
+//! of this machine. So the commands use the paths and addresses of the page, and change nothing here.
+
+use crate::cluster::program;
+use crate::files;
+use crate::process::Process;
+use crate::program::{Finished, finish, run};
+use crate::scratch::Scratch;
+use crate::wait::{PATIENCE, wait_for};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A block of commands of a page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Block {
+    /// The hosts that run the commands.
+    pub hosts: Vec<String>,
+    /// Whether the command keeps running.
+    pub is_background: bool,
+    /// Whether the running commands of the hosts end first.
+    pub stops_others: bool,
+    /// The commands.
+    pub commands: String,
+}
+
+/// Returns the blocks of a page that name hosts, in their order.
+///
+/// # Panics
+/// Panics if a block has an unknown word or no end.
+pub fn blocks(page: &str) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    let mut lines = page.lines();
+    while let Some(line) = lines.next() {
+        let Some(words) = line.strip_prefix("```sh host=") else { continue };
+        let mut words = words.split(' ');
+        let hosts = words.next().unwrap_or_default().split(',').map(str::to_owned).collect();
+        let mut block =
+            Block { hosts, is_background: false, stops_others: false, commands: String::new() };
+        for word in words {
+            match word {
+                "background" => block.is_background = true,
+                "stop" => block.stops_others = true,
+                other => panic!("unknown word '{other}' in: {line}"),
+            }
+        }
+        loop {
+            let line = lines.next().expect("a block has an end");
+            if line == "```" {
+                break;
+            }
+            block.commands += line;
+            block.commands.push('\n');
+        }
+        blocks.push(block);
+    }
+    blocks
+}
+
+/// A network with a switch. Dropping it removes the namespaces of the switch and of its hosts.
+#[derive(Debug)]
+pub struct PageNetwork {
+    scratch: Scratch,
+    switch: String,
+}
+
+impl PageNetwork {
+    /// Creates a network without hosts.
+    ///
+    /// # Panics
+    /// Panics if the test does not run as root.
+    pub fn new() -> Self {
+        let switch = format!("skep-page-{}", std::process::id());
+        run("ip", ["netns", "add", &switch]);
+        let network = Self { scratch: Scratch::new(), switch };
+        run("ip", ["-n", &network.switch, "link", "add", "br0", "type", "bridge"]);
+        run("ip", ["-n", &network.switch, "link", "set", "br0", "up"]);
+        network
+    }
+
+    /// Adds a host with an IPv4 address and its prefix, as in `10.0.0.1/24`.
+    ///
+    /// # Panics
+    /// Panics if the host cannot be created.
+    pub fn host(&self, name: &str, address: &str) -> PageHost {
+        let network = format!("{}-{name}", self.switch);
+        let (root, tmp) = (self.scratch.directory(name), "mnt-overlay");
+        run("ip", ["netns", "add", &network]);
+        let (inner, outer) = ("eth0", format!("to-{name}"));
+        let outer = &outer[..outer.len().min(15)];
+        let pair = ["link", "add", inner, "netns", &network, "type", "veth", "peer", "name", outer];
+        run("ip", [&["-n", &self.switch][..], &pair].concat());
+        run("ip", ["-n", &self.switch, "link", "set", outer, "master", "br0", "up"]);
+        run("ip", ["-n", &network, "addr", "add", address, "dev", inner]);
+        run("ip", ["-n", &network, "link", "set", inner, "up"]);
+        run("ip", ["-n", &network, "link", "set", "lo", "up"]);
+        let overlay = root.join(tmp);
+        files::create_dir_all(&overlay);
+        let script = "mount -t tmpfs tmpfs \"$1\"\n\
+            mkdir \"$1/upper\" \"$1/work\" \"$1/root\"\n\
+            layers=\"lowerdir=/,upperdir=$1/upper,workdir=$1/work\"\n\
+            mount -t overlay overlay -o \"$layers\" \"$1/root\"\n\
+            cd \"$1/root\"\n\
+            for place in dev proc sys; do mount --rbind /$place $place; done\n\
+            for place in srv nvme0 disk1 disk2 disk3 mnt; do\n\
+              mkdir -p \"$2/$place\" $place; mount --bind \"$2/$place\" $place\n\
+            done\n\
+            rm -rf etc/skep; rm -f usr/bin/skep; cp \"$3\" usr/bin/skep\n\
+            echo ready >\"$2/ready\"\n\
+            exec chroot . sleep infinity";
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &network, "unshare", "--mount", "--propagation", "private"]);
+        command.args(["sh", "-ec", script, "sh"]).arg(&overlay).arg(&root).arg(program());
+        let keeper = command.stdin(Stdio::null()).spawn().expect("unshare can be started");
+        let host = PageHost {
+            name: name.to_owned(),
+            network,
+            keeper,
+            running: Vec::new(),
+            starts: 0,
+            root,
+        };
+        wait_for("the host has its root directory", PATIENCE, || {
+            host.root.join("ready").exists().then_some(())
+        });
+        host
+    }
+}
+
+impl Default for PageNetwork {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for PageNetwork {
+    fn drop(&mut self) {
+        finish(Command::new("ip").args(["netns", "delete", &self.switch]), PATIENCE);
+    }
+}
+
+/// A host of a [`PageNetwork`]. Dropping it ends its processes and removes it.
+#[derive(Debug)]
+pub struct PageHost {
+    name: String,
+    network: String,
+    /// The process that keeps the host's mount namespace.
+    keeper: Child,
+    running: Vec<Child>,
+    /// Number of commands that [`Self::start`] has started.
+    starts: u32,
+    /// Directory of the host's files on this machine.
+    root: PathBuf,
+}
+
+impl PageHost {
+    /// Returns the host's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns a command that runs lines of a shell on the host, each of which must succeed.
+    pub fn shell(&self, commands: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        let keeper = self.keeper.id().to_string();
+        command.args(["--target", &keeper, "--mount", "--net", "--root", "--wd"]);
+        command.args(["sh", "-ec", commands]).env_remove("SKEP_CLUSTER");
+        command.env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin").env("HOME", "/root");
+        command
+    }
+
+    /// Runs lines of a shell on the host, and waits until they end.
+    ///
+    /// # Panics
+    /// Panics if they run longer than a minute.
+    pub fn run(&self, commands: &str) -> Finished {
+        finish(&mut self.shell(commands), PATIENCE)
+    }
+
+    /// Starts a command that keeps running, with its output in a log.
+    ///
+    /// # Panics
+    /// Panics if the command cannot be started.
+    pub fn start(&mut self, command: &str) {
+        self.starts += 1;
+        let log = files::create(self.log());
+        let mut command = self.shell(&format!("exec {}", command.trim()));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        self.running.push(command.spawn().expect("nsenter can be started"));
+    }
+
+    /// Returns the path of the log of the command that was started last.
+    pub fn log(&self) -> PathBuf {
+        self.root.join(format!("{}-{}.log", self.name, self.starts))
+    }
+
+    /// Ends the commands that are running, and waits until they have ended.
+    ///
+    /// # Panics
+    /// Panics if one still runs after a minute.
+    pub fn stop(&mut self) {
+        for mut child in self.running.drain(..) {
+            let process = Process { pid: child.id(), arguments: Vec::new() };
+            signal(&process, rustix::process::Signal::TERM);
+            wait_for("a service ends", PATIENCE, || child.try_wait().expect("our own child"));
+        }
+    }
+
+    /// Copies a file of another host.
+    ///
+    /// # Panics
+    /// Panics if the file cannot be read or written.
+    pub fn copy_from(&self, other: &Self, path: &Path) {
+        let shown = path.display();
+        let text = other.run(&format!("cat {shown}")).expect_success();
+        let parent = path.parent().expect("a file is in a directory").display();
+        let write = format!("mkdir -p -m 700 {parent}; umask 077; printf %s '{text}' >{shown}");
+        self.run(&write).expect_success();
+    }
+}
+
+fn signal(process: &Process, signal: rustix::process::Signal) {
+    let pid = i32::try_from(process.pid).ok().and_then(rustix::process::Pid::from_raw);
+    if let Some(pid) = pid {
+        rustix::process::kill_process(pid, signal).ok();
+    }
+}
+
+impl Drop for PageHost {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for number in 1..=self.starts {
+                let log = self.root.join(format!("{}-{number}.log", self.name));
+                let log = std::fs::read_to_string(log).unwrap_or_default();
+                eprintln!("--- log {number} of {}\n{log}", self.name);
+            }
+        }
+        // Mounts in the background are processes of the host too.
+        let pids = finish(Command::new("ip").args(["netns", "pids", &self.network]), PATIENCE);
+        for pid in pids.stdout.split_whitespace().filter_map(|pid| pid.parse().ok()) {
+            let process = Process { pid, arguments: Vec::new() };
+            signal(&process, rustix::process::Signal::KILL);
+        }
+        for child in self.running.iter_mut().chain([&mut self.keeper]) {
+            child.kill().ok();
+            child.wait().ok();
+        }
+        finish(Command::new("ip").args(["netns", "delete", &self.network]), PATIENCE);
+    }
+}

@@ -1,0 +1,286 @@
+//! Runs `docs/operations/several-hosts.md` as it is written: a cluster over several hosts, each
+//! with a network and a root directory of its own. A newcomer types the same commands.
+
+use skep_testkit::page::{Block, PageHost, PageNetwork, blocks};
+use skep_testkit::{PATIENCE, files, wait_for};
+use std::path::Path;
+
+const PAGE: &str = include_str!("../../../docs/operations/several-hosts.md");
+const TOKEN: &str = "/etc/skep/token";
+
+fn has(host: &PageHost, path: &str) -> bool {
+    host.run(&format!("test -e {path}")).status.success()
+}
+
+/// Waits until the service that a background block has started serves, as its log says.
+fn await_service(host: &PageHost) {
+    wait_for("the service serves", PATIENCE, || {
+        files::read_to_string(host.log()).contains(" serves ").then_some(())
+    });
+}
+
+fn run_block(block: &Block, hosts: &mut [PageHost]) {
+    for name in &block.hosts {
+        let index = hosts.iter().position(|host| host.name() == name.as_str());
+        let index = index.unwrap_or_else(|| panic!("the page has an unknown host {name}"));
+        // The page says: copy the token to all other hosts.
+        if index > 0 && !has(&hosts[index], TOKEN) && has(&hosts[0], TOKEN) {
+            hosts[index].copy_from(&hosts[0], Path::new(TOKEN));
+        }
+        let host = &mut hosts[index];
+        if block.stops_others {
+            host.stop();
+        }
+        if block.is_background {
+            host.start(&block.commands);
+            await_service(host);
+        } else {
+            let printed = host.run(&block.commands).expect_success();
+            println!("{name}: {}{printed}", block.commands);
+        }
+    }
+}
+
+#[test]
+fn every_command_of_the_page_succeeds_at_its_first_try() {
+    let network = PageNetwork::new();
+    let mut hosts: Vec<_> = [
+        ("management", "10.0.0.1/24"),
+        ("metadata-1", "10.0.0.2/24"),
+        ("storage-1", "10.0.0.3/24"),
+        ("storage-2", "10.0.0.4/24"),
+        ("client-1", "10.0.0.9/24"),
+    ]
+    .map(|(name, address)| network.host(name, address))
+    .into();
+    let blocks = blocks(PAGE);
+    assert!(blocks.len() > 10, "the page has its commands");
+    for block in &blocks {
+        run_block(block, &mut hosts);
+    }
+    let targets = hosts[0].run("skep target list").expect_success();
+    assert_eq!(targets.matches(" Online ").count(), 6, "{targets}");
+    for address in ["10.0.0.2:", "10.0.0.3:", "10.0.0.4:"] {
+        let nodes = hosts[0].run("skep node list").expect_success();
+        assert!(nodes.contains(address), "{nodes}");
+    }
+    for host in hosts.iter_mut().rev() {
+        host.stop();
+    }
+}
+
+/// Command: skep management.
+#[test]
+fn management_never_advertises_loopback_unless_asked() {
+    let network = PageNetwork::new();
+    let host = network.host("m", "10.0.0.1/24");
+    let init = |directory: &str, more: &str| {
+        host.run(&format!("skep management --init --directory /srv/{directory} {more}"))
+    };
+    let one = init("one", "").expect_success();
+    assert!(one.contains("management at 10.0.0.1:7400"), "{one}");
+    // With two networks and no default route, there is no obvious choice.
+    host.run("ip addr add 10.1.0.1/24 dev eth0").expect_success();
+    let several = init("several", "").expect_failure();
+    for words in ["10.0.0.1 (eth0)", "10.1.0.1 (eth0)", "--advertise"] {
+        assert!(several.contains(words), "{several}");
+    }
+    // The refused attempt leaves nothing that the next one would refuse.
+    let both = "--advertise management.example --advertise 10.1.0.1";
+    let both = init("several", both).expect_success();
+    assert!(both.contains("management.example:7400, 10.1.0.1:7400"), "{both}");
+    host.run("ip route add default via 10.1.0.254").expect_success();
+    let default = init("default", "").expect_success();
+    assert!(default.contains("management at 10.1.0.1:7400"), "{default}");
+    assert!(default.contains("also has 10.0.0.1 (eth0)"), "{default}");
+    host.run("ip addr flush dev eth0").expect_success();
+    let none = init("none", "").expect_failure();
+    assert!(none.contains("only loopback addresses"), "{none}");
+    let alone = init("alone", "--listen 127.0.0.1").expect_success();
+    assert!(alone.contains("management at 127.0.0.1:7400"), "{alone}");
+    host.run("ip -6 addr add 2001:db8::1/64 dev eth0 nodad").expect_success();
+    let v6 = init("v6", "--listen '[::]:7400'").expect_success();
+    assert!(v6.contains("management at [2001:db8::1]:7400"), "{v6}");
+}
+
+/// A client that speaks to a storage service, and a mount of a cluster that is not formatted, say so
+/// at once.
+#[test]
+fn wrong_addresses_and_unformatted_clusters_are_named() {
+    let network = PageNetwork::new();
+    let mut host = network.host("all", "10.0.0.1/24");
+    host.run("skep management --init --directory /srv/m").expect_success();
+    host.start("skep management --directory /srv/m");
+    await_service(&host);
+    host.run("mkdir -p /etc/skep; skep cluster token --cluster /srv/m > /etc/skep/token")
+        .expect_success();
+    let storage = "skep storage --directory /srv/s --target /disk1/skep";
+    let without = host.run(&format!("{storage} --token-file {TOKEN}")).expect_failure();
+    assert!(without.contains("--init --token-file"), "{without}");
+    host.run(&format!("{storage} --init --token-file {TOKEN}")).expect_success();
+    host.start(storage);
+    await_service(&host);
+    let wrong = host.run("skep mount --cluster 10.0.0.1:7420 --retry 0 /mnt").expect_failure();
+    for words in ["10.0.0.1:7420", "not management", "7400"] {
+        assert!(wrong.contains(words), "{words}: {wrong}");
+    }
+    let unformatted = host.run("skep mount --cluster 10.0.0.1 --retry 3 /mnt").expect_failure();
+    assert!(unformatted.contains("skep: cannot mount yet"), "{unformatted}");
+    assert!(unformatted.contains("`skep cluster format`"), "{unformatted}");
+    // It asks again without a new registration each time.
+    let clients = host.run("skep node list").expect_success();
+    assert_eq!(clients.matches("client").count(), 0, "{clients}");
+    host.run("skep cluster format").expect_failure();
+    host.stop();
+}
+
+/// Starts management, a metadata and a storage service on one host, and formats the cluster.
+fn start_cluster(host: &mut PageHost) {
+    host.run("skep management --init --directory /srv/m").expect_success();
+    host.start("skep management --directory /srv/m");
+    await_service(host);
+    host.run("mkdir -p /etc/skep; skep cluster token --cluster /srv/m > /etc/skep/token")
+        .expect_success();
+    for service in [METADATA, STORAGE] {
+        host.run(&format!("{service} --init --token-file {TOKEN}")).expect_success();
+        host.start(service);
+        await_service(host);
+    }
+    host.run("skep cluster format").expect_success();
+}
+
+const METADATA: &str = "skep metadata --directory /srv/meta --target /nvme0/skep";
+const STORAGE: &str = "skep storage --directory /srv/storage --target /disk1/skep";
+
+/// The log of a mount names the group that does not answer, and says when it answers again.
+#[test]
+fn mount_logs_which_group_is_lost_and_when_it_is_back() {
+    let network = PageNetwork::new();
+    let (mut host, mut storage) =
+        (network.host("all", "10.0.0.1/24"), network.host("s", "10.0.0.3/24"));
+    host.run("skep management --init --directory /srv/m").expect_success();
+    host.start("skep management --directory /srv/m");
+    await_service(&host);
+    host.run("mkdir -p /etc/skep; skep cluster token --cluster /srv/m > /etc/skep/token")
+        .expect_success();
+    storage.copy_from(&host, Path::new(TOKEN));
+    host.run(&format!("{METADATA} --init --token-file {TOKEN}")).expect_success();
+    host.start(METADATA);
+    await_service(&host);
+    storage.run(&format!("{STORAGE} --init --token-file {TOKEN}")).expect_success();
+    storage.start(STORAGE);
+    await_service(&storage);
+    host.run("skep cluster format; mkdir -p /mnt/a; skep mount /mnt/a").expect_success();
+    host.run("echo before > /mnt/a/file; sync /mnt/a/file").expect_success();
+    storage.stop();
+    host.start("sh -c 'echo more >> /mnt/a/file; exec sleep infinity'");
+    let logs = |words: &str| {
+        let grep = format!("grep '{words}' /var/log/skep/mount-mnt-a.log");
+        wait_for(words, PATIENCE, || {
+            let found = host.run(&grep);
+            found.status.success().then_some(found.stdout)
+        })
+    };
+    let lost = logs("has not answered for 5 s");
+    assert!(lost.contains("WARN") && lost.contains("1 request waits"), "{lost}");
+    assert!(lost.contains("Connection refused"), "{lost}");
+    storage.start(STORAGE);
+    logs("answers again after");
+    let first = logs("mounts the cluster at 10.0.0.1:7400 on /mnt/a");
+    assert!(first.contains("skep 0."), "{first}");
+    host.run("cat /mnt/a/file; skep umount --lazy /mnt/a").expect_success();
+    host.stop();
+    storage.stop();
+}
+
+/// Management continues by itself when its full disk has free space again.
+#[test]
+fn management_recovers_from_a_full_disk() {
+    let network = PageNetwork::new();
+    let mut host = network.host("all", "10.0.0.1/24");
+    let file = host.run("mkdir -p /srv/m; mount -t tmpfs -o size=256k none /srv/m");
+    file.expect_success();
+    host.run("skep management --init --directory /srv/m").expect_success();
+    host.start("skep management --directory /srv/m");
+    await_service(&host);
+    host.run("mkdir -p /etc/skep; skep cluster token --cluster /srv/m > /etc/skep/token")
+        .expect_success();
+    host.run("dd if=/dev/zero of=/srv/m/filler bs=4k || true").expect_success();
+    // The last page of the log may still have room for some commands.
+    let refused = wait_for("the log is full", PATIENCE, || {
+        let sets = "for n in 1 2 3 4 5 6 7 8; do skep config set lease ${n}0s; done";
+        let finished = host.run(sets);
+        (!finished.status.success()).then_some(finished.stderr)
+    });
+    assert!(refused.contains("the disk is full"), "{refused}");
+    let log = files::read_to_string(host.log());
+    assert!(log.contains("ERROR management cannot store a change"), "{log}");
+    host.run("rm /srv/m/filler; skep config set lease 70s").expect_success();
+    host.stop();
+    host.start("skep management --directory /srv/m");
+    await_service(&host);
+    let lease = host.run("skep config get lease").expect_success();
+    assert!(lease.contains("70s") || lease.contains("70 s"), "{lease}");
+    host.stop();
+}
+
+/// Which cluster a command works on: docs/operations/administration.md.
+#[test]
+fn commands_find_their_cluster_and_services_take_a_new_token() {
+    let network = PageNetwork::new();
+    let mut host = network.host("all", "10.0.0.1/24");
+    start_cluster(&mut host);
+    let fails = |command: &str| host.run(command).expect_failure();
+    let works = |command: &str| host.run(command).expect_success();
+    works("skep node list; skep node list --cluster 10.0.0.1");
+    works("mv /etc/skep/token /root/token");
+    let none = fails("skep node list");
+    assert!(none.contains("/etc/skep/client.toml") && none.contains("SKEP_CLUSTER"), "{none}");
+    works("SKEP_TOKEN_FILE=/root/token skep node list");
+    works("SKEP_CLUSTER=10.0.0.1 SKEP_TOKEN_FILE=/root/token skep node list");
+    works("printf '[clusters.work]\ntoken_file = \"/root/token\"\n' > /etc/skep/client.toml");
+    works(
+        "skep node list; skep node list --cluster work; skep node list --cluster 10.0.0.1 \
+           --token-file /root/token",
+    );
+    works("mkdir -p /mnt/a; skep mount --cluster work /mnt/a; findmnt -t fuse.skep work");
+    works("echo x > /mnt/a/file; rm /etc/skep/client.toml; mv /root/token /root/away");
+    // The layout of a file needs no token: the mount answers.
+    let info = works("skep entry info /mnt/a/file");
+    assert!(info.contains("Storage targets") && info.contains("storage-1"), "{info}");
+    assert!(works("skep entry info /mnt/a").contains("Entry type: directory"));
+    works("chmod 711 /mnt/a; chmod 600 /mnt/a/file");
+    let user = "setpriv --reuid=65534 --regid=65534 --clear-groups skep entry info /mnt/a/file";
+    let refused = fails(user);
+    assert!(refused.contains("may not read it"), "{refused}");
+    works("chmod 644 /mnt/a/file");
+    works(user);
+    works("skep umount /mnt/a; mv /root/away /etc/skep/token");
+    let typo = fails("skep node log-level storage-1 inof");
+    assert!(typo.contains("there is no level 'inof'"), "{typo}");
+    let names = works("cat /proc/[0-9]*/comm | grep '^skep-' | sort -u | tr '\n' ' '");
+    for name in ["skep-management", "skep-metadata", "skep-storage"] {
+        assert!(names.contains(name), "{name}: {names}");
+    }
+    let near = fails("skep status");
+    assert!(near.contains("try `skep health check`"), "{near}");
+
+    host.stop();
+    host.run("sed s/@.*/@management.example:7400/ /etc/skep/token > /root/new").expect_success();
+    let replace = format!("{STORAGE} --init --token-file /root/new");
+    let replaced = host.run(&replace).expect_success();
+    assert!(replaced.contains("Replaced the token"), "{replaced}");
+    host.run("cmp /root/new /srv/storage/join-token").expect_success();
+    let again = host.run(&replace).expect_failure();
+    assert!(again.contains("its token is not new"), "{again}");
+    // One more target needs no token.
+    let more = format!("{STORAGE} --target /disk2/skep --init");
+    let more = host.run(&more).expect_success();
+    assert!(more.contains("Initialised 1 more target."), "{more}");
+    // A directory below a mount point whose disk is not mounted is refused.
+    host.run("echo '/dev/none /disk3 ext4 noauto 0 0' >> /etc/fstab; umount /disk3")
+        .expect_success();
+    let unmounted = format!("{STORAGE} --target /disk2/skep --target /disk3/skep --init");
+    let unmounted = host.run(&unmounted).expect_failure();
+    assert!(unmounted.contains("/disk3") && unmounted.contains("not mounted"), "{unmounted}");
+}
