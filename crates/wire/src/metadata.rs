@@ -16,8 +16,8 @@ pub use attributes::{
     SetAttributes, SetPattern, SetTime, SetXattr, XattrMode, XattrNames,
 };
 pub use files::{
-    Close, CloseMany, ClosedFile, Create, CreateUnnamed, Open, OpenMode, OpenReply, ReportWritten,
-    WrittenExtent,
+    AwaitTruncation, Close, CloseMany, ClosedFile, Create, CreateUnnamed, Open, OpenMode,
+    OpenReply, ReportWritten, TrimFile, WrittenExtent,
 };
 pub use names::{
     BytesReply, DirectoryEntries, DirectoryEntry, EntryReply, Exchange, Link, Lookup,

@@ -2,6 +2,7 @@
 
 use crate::engine::Engine;
 use crate::namespace::inodes::check_written;
+use crate::namespace::truncations::await_truncation;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use skep_types::{ErrorCode, FileKind};
@@ -12,6 +13,7 @@ pub(crate) fn run<E: Engine>(
     request: ReportWritten,
 ) -> Result<AttributesReply, Stop> {
     check_written(&request.written)?;
+    await_truncation(context, request.inode)?;
     let mut record = context.inode(request.inode)?;
     if record.attributes.kind != FileKind::Regular {
         return Err(ErrorCode::InvalidArgument.into());

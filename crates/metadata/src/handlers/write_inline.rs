@@ -2,6 +2,7 @@
 //! (`extends`), the request also updates the file's size and times.
 
 use crate::engine::Engine;
+use crate::namespace::truncations::await_truncation;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use skep_types::codec::crc32c;
@@ -26,6 +27,7 @@ pub(crate) fn run<E: Engine>(
         )
         .into());
     }
+    await_truncation(context, inode)?;
     let end = offset.checked_add(bytes.len() as u64);
     let mut record = context.inline_file(inode, generation, end)?;
     let Some(epoch) = context.shared.epochs.current() else { return Err(Stop::Unsynced) };

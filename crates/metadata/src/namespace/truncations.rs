@@ -11,6 +11,14 @@
 //! - Each file has at most one truncation in progress. Further truncations, and the recovery of the
 //!   file's size, wait until that truncation has ended.
 //!
+//! # Writes during a truncation
+//! A write that another client began before the truncation may reach a chunk file before or after
+//! storage has truncated it. So a write to a shared file asks this target before it is complete,
+//! and the answer waits for the end of the truncation ([`await_truncation`]). Its truncate
+//! generation then shows whether the truncation may have removed the bytes. If so, the client
+//! writes them again. A write that was answered before the truncation began is in all chunk files
+//! before storage truncates them.
+//!
 //! # The hazard
 //! The service repeats a `TruncateChunk` until its storage target replies, perhaps long after the
 //! client that requested the truncation has died. If the target abandoned the truncation meanwhile,
@@ -70,6 +78,17 @@ pub(crate) fn truncate<E: Engine>(
     }
     set_size(context, record, size)?;
     Ok(())
+}
+
+/// Returns [`Stop::Held`] while storage is truncating the chunk files of a file.
+pub(crate) fn await_truncation<E: Engine>(
+    context: &Context<'_, E>,
+    inode: InodeId,
+) -> Result<(), Stop> {
+    match context.shared.truncations.contains(inode) {
+        true => Err(Stop::Held(Resource::Truncation(inode))),
+        false => Ok(()),
+    }
 }
 
 /// Sets the size of a file, and truncates the first bytes that metadata keeps. No chunk file may

@@ -10,11 +10,11 @@ use skep_types::{
 };
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
-    AskDecision, AttributesReply, Close, CloseMany, CloseSession, ClosedFile, Create,
-    CreateUnnamed, Decide, Decision, DecisionReply, EntryInfo, GetEntryInfo, KeepAlive,
+    AskDecision, AttributesReply, AwaitTruncation, Close, CloseMany, CloseSession, ClosedFile,
+    Create, CreateUnnamed, Decide, Decision, DecisionReply, EntryInfo, GetEntryInfo, KeepAlive,
     KeepAliveReply, ListSessions, NewInode, Open, OpenMode, OpenReply, OpenSession,
     OpenSessionReply, Prepare, PrepareReply, ReportWritten, SessionEntry, SessionList,
-    SetAttributes, SetPattern, SetTime, Step, SyncAll, TransactionId, WrittenExtent,
+    SetAttributes, SetPattern, SetTime, Step, SyncAll, TransactionId, TrimFile, WrittenExtent,
 };
 
 /// Returns the pattern of a large file: first inline bytes, then a narrow stripe, and a wide stripe
@@ -158,6 +158,8 @@ fn files() -> Vec<Example> {
         example(&close, &reply).request(&close_unwritten),
         example(&close_many, &EmptyReply {}),
         example(&ReportWritten { inode: a_file(), written }, &reply),
+        example(&AwaitTruncation { inode: a_file() }, &reply),
+        example(&TrimFile { inode: a_file() }, &reply),
         example(&inherited, &EmptyReply {}),
         example(&GetEntryInfo { inode: a_file() }, &info),
     ]
