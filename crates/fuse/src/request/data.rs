@@ -172,6 +172,18 @@ impl DataRequest {
     }
 }
 
+impl DataRequest {
+    /// Whether the request may be asynchronous direct I/O, which the thread that submitted it need
+    /// not wait for.
+    pub(super) fn may_be_asynchronous(&self) -> bool {
+        match self {
+            Self::Read(read) => read.is_direct,
+            Self::Write(_) => true,
+            Self::Allocate(_) | Self::Seek(_) | Self::Copy(_) => false,
+        }
+    }
+}
+
 fn parse_read(raw: &RawRequest) -> Result<DataRequest, i32> {
     let arguments: ReadIn = raw.arguments()?;
     let size = arguments.size as usize;
