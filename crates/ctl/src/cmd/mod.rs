@@ -17,6 +17,7 @@ mod management;
 mod metadata;
 pub(crate) mod mount;
 mod node;
+mod plan;
 mod service;
 mod session;
 mod storage;
@@ -63,6 +64,8 @@ pub(crate) enum Verb {
     Lab(lab::LabVerb),
     #[command(subcommand)]
     Study(study::StudyVerb),
+    #[command(subcommand)]
+    Plan(plan::PlanVerb),
     Management(management::ManagementArgs),
     Metadata(metadata::MetadataArgs),
     Storage(storage::StorageArgs),
@@ -92,6 +95,7 @@ impl Verb {
             Self::Bench(verb) => verb.run(),
             Self::Lab(verb) => verb.run(),
             Self::Study(verb) => verb.run(),
+            Self::Plan(verb) => verb.run(),
             Self::Management(args) => done(management::run(&args)),
             Self::Metadata(args) => done(metadata::run(&args)),
             Self::Storage(args) => done(storage::run(&args)),
