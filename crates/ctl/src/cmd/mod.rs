@@ -23,6 +23,7 @@ mod session;
 mod storage;
 mod study;
 mod target;
+mod tune;
 mod umount;
 mod up;
 
@@ -66,6 +67,8 @@ pub(crate) enum Verb {
     Study(study::StudyVerb),
     #[command(subcommand)]
     Plan(plan::PlanVerb),
+    #[command(subcommand)]
+    Tune(tune::TuneVerb),
     Management(management::ManagementArgs),
     Metadata(metadata::MetadataArgs),
     Storage(storage::StorageArgs),
@@ -96,6 +99,7 @@ impl Verb {
             Self::Lab(verb) => verb.run(),
             Self::Study(verb) => verb.run(),
             Self::Plan(verb) => verb.run(),
+            Self::Tune(verb) => verb.run(),
             Self::Management(args) => done(management::run(&args)),
             Self::Metadata(args) => done(metadata::run(&args)),
             Self::Storage(args) => done(storage::run(&args)),
