@@ -3,8 +3,10 @@
 
 pub(crate) mod allocate;
 pub(crate) mod chunk_stats;
+pub(crate) mod complete;
 pub(crate) mod copy;
 pub(crate) mod granules;
+pub(crate) mod holes;
 pub(crate) mod inline;
 pub(crate) mod plan;
 pub(crate) mod read;

@@ -4,15 +4,17 @@
 //! - `size`: the size of the file, and the part of it that is not reported to metadata yet.
 //! - `unsynced`: acknowledged writes that may not be durable yet.
 //! - `opens`: the handles of the file.
-//! - `guards`, `guard_count`: writes, truncations and appends in progress.
+//! - `guards`, `guard_count`, `append_parts`: operations in progress.
 
+mod append_parts;
 mod guard_count;
 pub(crate) mod guards;
 mod opens;
 mod size;
 mod unsynced;
 
-pub(crate) use size::{ReportLoss, ReportedExtent, SizeReport};
+pub(crate) use append_parts::AppendPart;
+pub(crate) use size::{FileEnd, ReportLoss, ReportedExtent, SizeReport};
 use skep_types::{Attributes, HostIncarnation, InodeId};
 use skep_wire::inline::InlineMark;
 use skep_wire::metadata::TruncatedChunk;
@@ -26,6 +28,7 @@ struct Parts {
     unsynced: unsynced::UnsyncedWrites,
     handles: opens::OpenHandles,
     guards: guard_count::GuardCount,
+    appends: append_parts::AppendParts,
     /// The inode is in the queue of closed inodes with unsynced writes.
     is_queued: bool,
 }
@@ -59,6 +62,11 @@ impl InodeState {
     /// if that is larger.
     pub(crate) fn size(&self) -> u64 {
         self.with(|parts| parts.size.size())
+    }
+
+    /// Returns the size of the file and the truncate generation to which it belongs.
+    pub(crate) fn end(&self) -> FileEnd {
+        self.with(|parts| parts.size.end())
     }
 
     /// Returns how long ago the last size from metadata arrived.
@@ -107,12 +115,6 @@ impl InodeState {
     /// Discards unreported sizes after an eviction, since another client may have changed the file.
     pub(crate) fn forget_unreported(&self) {
         self.with(|parts| parts.size.forget_unreported());
-    }
-
-    /// Returns whether the new size must be reported to metadata now, since other clients rely on
-    /// it.
-    pub(crate) fn must_report_size(&self) -> bool {
-        self.with(|parts| parts.handles.is_shared() && parts.size.is_beyond_metadata())
     }
 
     // ---- unsynced writes
@@ -206,7 +208,7 @@ impl InodeState {
         self.with(|parts| parts.handles.set_locked());
     }
 
-    /// Returns whether a program has locked the file or a range of it since this state was created.
+    /// Returns whether a program has locked the file or a range of it since the file was opened.
     pub(crate) fn is_locked(&self) -> bool {
         self.with(|parts| parts.handles.is_locked())
     }

@@ -92,6 +92,14 @@ impl File {
         check(op.await.0)
     }
 
+    /// Waits until the descriptor is readable. Reads nothing, so a dropped future loses nothing.
+    pub(crate) async fn wait_readable(&self) -> io::Result<()> {
+        let entry = opcode::PollAdd::new(self.fd(), libc::POLLIN as u32);
+        // SAFETY: the operation keeps the descriptor until the completion.
+        let op = unsafe { submit(entry.build().into(), Box::new(Rc::clone(&self.0))) };
+        check(op.await.0).map(|_| ())
+    }
+
     /// Writes all of `buf` at `offset`.
     ///
     /// # Errors

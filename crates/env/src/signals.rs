@@ -1,10 +1,9 @@
 //! Signals as futures.
 
-use crate::buffer::Buf;
 use crate::file::File;
 use std::future::Future;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::task::Poll;
 
 /// A set of signals that are blocked for the process, so that they don't end it. A future receives
@@ -45,7 +44,7 @@ impl Signals {
             if problem != 0 {
                 return Err(io::Error::from_raw_os_error(problem));
             }
-            libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC)
+            libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
         };
         if raw < 0 {
             return Err(io::Error::last_os_error());
@@ -54,15 +53,34 @@ impl Signals {
         Ok(Self(File::from(unsafe { OwnedFd::from_raw_fd(raw) })))
     }
 
-    /// Waits for the next signal and returns its number.
+    /// Waits for the next signal and returns its number. Cancel-safe: only a call that returns takes
+    /// the signal from the kernel.
     ///
     /// # Errors
     /// Returns an error if the kernel refuses the read. No reason for such a refusal is known.
     pub async fn next(&self) -> io::Result<i32> {
-        let buf = Buf::new(size_of::<libc::signalfd_siginfo>());
-        self.0.read_at(buf.clone(), 0).await?;
-        let number = &buf.bytes()[..4];
-        Ok(i32::from_ne_bytes([number[0], number[1], number[2], number[3]]))
+        loop {
+            self.0.wait_readable().await?;
+            if let Some(number) = self.take_pending()? {
+                return Ok(number);
+            }
+            // Another thread has received the signal.
+        }
+    }
+
+    /// Takes a pending signal from the kernel, and returns its number. Does not wait.
+    fn take_pending(&self) -> io::Result<Option<i32>> {
+        let mut info = [0_u8; size_of::<libc::signalfd_siginfo>()];
+        // SAFETY: the kernel writes at most `info.len()` bytes to `info`.
+        let read = unsafe { libc::read(self.0.as_raw_fd(), info.as_mut_ptr().cast(), info.len()) };
+        if read < 0 {
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::WouldBlock => Ok(None),
+                _ => Err(error),
+            };
+        }
+        Ok(Some(i32::from_ne_bytes([info[0], info[1], info[2], info[3]])))
     }
 
     /// Waits for `future` or for the next signal. If the signal arrives first, the future is
@@ -70,8 +88,8 @@ impl Signals {
     ///
     /// # Hazard: lost signals
     /// The kernel delivers a signal only once. If the future is ready and a signal has arrived too,
-    /// the signal is returned. A caller that got the future's value instead would never see the
-    /// signal.
+    /// the caller gets one of them. A signal that the caller does not get stays pending in the kernel,
+    /// and the next call returns it.
     ///
     /// # Errors
     /// Returns the errors of [`Self::next`].
@@ -98,5 +116,37 @@ impl Signals {
             libc::sigemptyset(&raw mut set);
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// Before the fix, dropping the wait could drop a signal that the kernel had already handed
+    /// over.
+    #[test]
+    fn signal_in_the_turn_of_the_future_is_not_lost() {
+        let signals = Signals::take(&[libc::SIGUSR2]).unwrap();
+        crate::block_on(async move {
+            for round in 0..200 {
+                let raising = async {
+                    crate::yield_now().await;
+                    // SAFETY: a plain call; the signal is blocked for this thread.
+                    assert_eq!(unsafe { libc::raise(libc::SIGUSR2) }, 0);
+                    if round % 2 == 0 {
+                        crate::yield_now().await;
+                    }
+                };
+                if let UntilSignal::Signal(number) = signals.until_signal(raising).await.unwrap() {
+                    assert_eq!(number, libc::SIGUSR2);
+                    continue;
+                }
+                let next = crate::timeout(Duration::from_secs(5), signals.next()).await;
+                assert_eq!(next.expect("the signal is pending").unwrap(), libc::SIGUSR2);
+            }
+        })
+        .unwrap();
     }
 }

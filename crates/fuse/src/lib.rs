@@ -19,6 +19,7 @@
 //! Only `transport` has `unsafe` code.
 
 mod abi;
+mod callers;
 mod checked_files;
 mod cluster_mount;
 mod context;

@@ -81,6 +81,12 @@ impl Request {
             Self::NoWork => false,
         }
     }
+
+    /// Whether a program may wait for the reply although the thread that sent the request has
+    /// ended.
+    pub(crate) fn may_be_asynchronous(&self) -> bool {
+        matches!(self, Self::Data(request) if request.may_be_asynchronous())
+    }
 }
 
 impl RawRequest {

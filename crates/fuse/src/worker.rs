@@ -2,7 +2,7 @@
 //! has a port of the transport and at most one request in flight.
 //!
 //! Does not own the operations themselves (`ops`), the waits for locks and their interrupts
-//! (`waits`), or the exchange of messages between a port and the kernel (`transport`).
+//! (`waits`), the check whether a caller is being killed (`callers`), or the exchange of messages between a port and the kernel (`transport`).
 //!
 //! # Callers that are killed
 //! As on other file systems, a signal that does not kill the caller interrupts a request only if
@@ -28,6 +28,7 @@
 //! A cancelled receive may still fill its buffer. So the worker writes a reply, or returns memory
 //! to the kernel, only after all other handles to that memory are gone.
 
+use crate::callers::Sender;
 use crate::context::Context;
 use crate::file_system::FileSystem;
 use crate::limits;
@@ -80,6 +81,9 @@ struct RequestUnderWay {
     unique: u64,
     pid: u32,
     may_be_dropped: bool,
+    /// Whether a program may wait for the reply although the thread that sent the request has
+    /// ended.
+    may_be_asynchronous: bool,
 }
 
 struct Slot<P> {
@@ -243,10 +247,14 @@ async fn serve<F: FileSystem, P: Port>(
         let (opcode, node) = (request.header.opcode, InodeId::new(request.header.nodeid));
         let outcome = match request.parse() {
             Ok(parsed) => {
-                let may_be_dropped = parsed.may_be_dropped();
                 let pid = request.header.pid;
+                slot.current.set(Some(RequestUnderWay {
+                    unique,
+                    pid,
+                    may_be_dropped: parsed.may_be_dropped(),
+                    may_be_asynchronous: parsed.may_be_asynchronous(),
+                }));
                 drop(request);
-                slot.current.set(Some(RequestUnderWay { unique, pid, may_be_dropped }));
                 if !worker.is_watched.replace(true) {
                     worker.begun.notify();
                 }
@@ -326,7 +334,7 @@ fn release_killed<F: FileSystem, P: Port>(
 /// Checks the callers of requests that were already in flight at the previous check. Sleeps while
 /// no request is in flight.
 async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
-    let mut seen: Vec<u64> = Vec::new();
+    let mut seen: Vec<(u64, Sender)> = Vec::new();
     loop {
         if worker.slots.borrow().iter().all(|slot| slot.current.get().is_none()) {
             worker.is_watched.set(false);
@@ -337,52 +345,13 @@ async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
         let slots = worker.slots.borrow().clone();
         for slot in &slots {
             let Some(current) = slot.current.get() else { continue };
-            if before.contains(&current.unique) && is_being_killed(current.pid) {
-                release_killed(&worker, slot, current);
-            } else {
-                seen.push(current.unique);
+            match before.iter().find(|(unique, _)| *unique == current.unique) {
+                Some((_, sender)) if sender.is_being_killed(current.may_be_asynchronous) => {
+                    release_killed(&worker, slot, current);
+                }
+                Some(known) => seen.push(*known),
+                None => seen.push((current.unique, Sender::of(current.pid))),
             }
         }
-    }
-}
-
-/// Whether a SIGKILL is pending for a thread, or the thread has ended. `pid` 0 means a thread of
-/// another container. Its state cannot be read, so it counts as alive.
-fn is_being_killed(pid: u32) -> bool {
-    if pid == 0 {
-        return false;
-    }
-    std::fs::read_to_string(format!("/proc/{pid}/status"))
-        .map_or(true, |status| has_pending_kill(&status))
-}
-
-fn has_pending_kill(status: &str) -> bool {
-    const KILL: u64 = 1 << (libc::SIGKILL - 1);
-    status
-        .lines()
-        .filter_map(|line| line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:")))
-        .filter_map(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .any(|mask| mask & KILL != 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_pending_kill_counts() {
-        assert!(has_pending_kill("Name:\tcat\nSigPnd:\t0000000000000100\nShdPnd:\t0\n"));
-        assert!(has_pending_kill("SigPnd:\t0000000000000000\nShdPnd:\t0000000000000102\n"));
-        assert!(!has_pending_kill("SigPnd:\t0000000000000002\nShdPnd:\t0000000000004000\n"));
-        assert!(!has_pending_kill(""));
-    }
-
-    #[test]
-    fn a_process_that_has_ended_counts_as_killed() {
-        let mut child = std::process::Command::new("true").spawn().unwrap();
-        let pid = child.id();
-        child.wait().unwrap();
-        assert!(is_being_killed(pid));
-        assert!(!is_being_killed(std::process::id()));
     }
 }

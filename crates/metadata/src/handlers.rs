@@ -1,5 +1,6 @@
 //! The request handlers, one file for each request, and the table that maps messages to handlers.
 
+mod await_truncation;
 mod close;
 mod close_many;
 mod create;
@@ -28,6 +29,7 @@ mod resolve_transaction;
 mod set_attributes;
 mod set_pattern;
 mod sync_inline;
+mod trim_file;
 mod unlink;
 mod which_exist;
 mod write_inline;
@@ -69,6 +71,8 @@ pub(crate) fn dispatch<E: Engine>(
         md::Close::ID => with(c, close::run),
         md::CloseMany::ID => with(c, close_many::run),
         md::ReportWritten::ID => with(c, report_written::run),
+        md::AwaitTruncation::ID => with(c, await_truncation::run),
+        md::TrimFile::ID => with(c, trim_file::run),
         md::MakeDirectory::ID => with(c, make_directory::run),
         md::MakeSymlink::ID => with(c, make_symlink::run),
         md::ReadLink::ID => with(c, read_link::run),

@@ -122,6 +122,7 @@ catalog! {
     60 "metadata" reads md::GetEntryInfo => md::EntryInfo;
     61 "metadata" reads md::SyncAll => mg::EmptyReply;
     62 "metadata" modifies md::CloseMany => mg::EmptyReply;
+    63 "metadata" reads md::AwaitTruncation => md::AttributesReply;
     // Metadata: locks of applications.
     64 "metadata" modifies fl::SetLock => fl::SetLockReply;
     65 "metadata" reads fl::TestLock => fl::TestLockReply;
@@ -135,6 +136,8 @@ catalog! {
     72 "metadata" modifies il::WriteInline => il::WriteInlineReply;
     73 "metadata" reads il::ReadInline => il::ReadInlineReply;
     74 "metadata" reads il::SyncInline => il::SyncInlineReply;
+    // Metadata: the end of a file.
+    75 "metadata" modifies md::TrimFile => md::AttributesReply;
     // Metadata: for administrators.
     76 "metadata" reads md::ListSessions => md::SessionList;
     77 "metadata" reads md::ListTransactions => md::TransactionList;

@@ -17,8 +17,8 @@ pub use attributes::{
     XattrNames,
 };
 pub use files::{
-    Close, CloseMany, ClosedFile, Create, CreateUnnamed, Open, OpenMode, OpenReply, ReportWritten,
-    WrittenExtent,
+    AwaitTruncation, Close, CloseMany, ClosedFile, Create, CreateUnnamed, Open, OpenMode,
+    OpenReply, ReportWritten, TrimFile, WrittenExtent,
 };
 pub use names::{
     BytesReply, DirectoryEntries, DirectoryEntry, EntryReply, Exchange, Link, Lookup,

@@ -4,7 +4,6 @@
 
 use crate::client::{Client, Worker};
 use crate::data::inline;
-use crate::data::size::newest_size;
 use crate::data::write::begin_write;
 use crate::driven::drive_for;
 use crate::files::handles::HandleId;
@@ -15,7 +14,7 @@ use crate::session::request::ModifyOptions;
 use skep_cluster::striping::{ChunkFileRange, chunk_ranges, pieces, position_in_file};
 use skep_env::Buf;
 use skep_rpc::CallOptions;
-use skep_types::{ChunkFileKey, HostIncarnation, MAX_FILE_BYTES, Result};
+use skep_types::{ChunkFileKey, Error, HostIncarnation, MAX_FILE_BYTES, Result};
 use skep_wire::storage::{ClearChunk, ReserveChunk, SeekChunk};
 use std::ops::Range;
 use std::rc::Rc;
@@ -101,25 +100,21 @@ impl Allocates for Client {
         let writing = begin_write(&file.inode).await;
         let (worker, inode) = (Rc::clone(&self.0), Arc::clone(&file.inode));
         let work = async move {
-            if what != Allocation::Reserve {
-                change(&worker, &file, &writing, &range, ChunkFileChange::Clear).await?;
-                writing.note_holes();
-            }
-            if what != Allocation::Punch {
-                writing.note_reach(range.end);
-                let reserved =
-                    change(&worker, &file, &writing, &range, ChunkFileChange::Reserve).await;
-                if let Err(error) = reserved {
-                    // A request that is too large must not keep the space that it has allocated.
-                    clear_behind(&worker, &file, &writing, &range).await;
-                    return Err(error);
+            let client = Client(worker);
+            loop {
+                let before = file.inode.end();
+                allocate_once(&client, &file, &writing, &range, what).await?;
+                let is_longer = grows && range.end > before.size;
+                let may_move_the_end = is_longer || (grows && file.inode.is_shared());
+                if !may_move_the_end {
+                    return Ok::<bool, Error>(false);
+                }
+                let generation = before.truncate_generation;
+                let range = range.clone();
+                if client.complete_write(&file.inode, &writing, range, generation).await? {
+                    return Ok(is_longer);
                 }
             }
-            let is_longer = grows && range.end > file.inode.size();
-            if is_longer {
-                writing.note_write(range);
-            }
-            Ok(is_longer)
         };
         if drive_for(WRITE_GRACE, work).await? {
             // Unlike a write, an allocation does not record its end in the chunk files. So this
@@ -132,14 +127,13 @@ impl Allocates for Client {
     async fn seek(&self, handle: HandleId, offset: u64, what: SeekTarget) -> Result<Option<u64>> {
         let file = self.mount().handles.get_live(handle)?;
         self.confirm_locks(&file).await?;
-        let size = self.size_for_read(&file, MAX_FILE_BYTES).await?;
+        let size = self.end_for_read(&file, MAX_FILE_BYTES).await?.size;
         if offset >= size {
             return Ok(None);
         }
         let found = self.first_in_range(&file, offset..size, what).await?;
-        // What looks like a hole may also be a file that was removed after this client's lease ran
-        // out.
-        self.confirm_lease(file.inode.id).await?;
+        // What looks like a hole may also be a removed file.
+        self.attributes_after_truncation(&file.inode).await?;
         file.check_live()?;
         Ok(Some(found).filter(|found| what == SeekTarget::Hole || *found < size))
     }
@@ -178,6 +172,32 @@ impl Client {
         }
         Ok(found)
     }
+}
+
+/// Allocates a range of a file once. After an error, the range keeps no space beyond the end of the
+/// file.
+async fn allocate_once(
+    client: &Client,
+    file: &Arc<OpenFile>,
+    writing: &WriteGuard,
+    range: &Range<u64>,
+    what: Allocation,
+) -> Result<()> {
+    let worker = &client.0;
+    if what != Allocation::Reserve {
+        change(worker, file, writing, range, ChunkFileChange::Clear).await?;
+        writing.note_holes();
+    }
+    if what == Allocation::Punch {
+        return Ok(());
+    }
+    writing.note_reach(range.end);
+    let reserved = change(worker, file, writing, range, ChunkFileChange::Reserve).await;
+    if reserved.is_err() {
+        // A request that is too large must not keep the space that it has allocated.
+        clear_behind(client, file, writing, range).await;
+    }
+    reserved
 }
 
 /// Changes a range in all chunk files that hold a part of it. Waits for all requests, even after
@@ -269,16 +289,21 @@ async fn change_chunk(
 /// `range`. Best effort: if storage does not reply, the bytes stay, and later operations of
 /// programs fail as well.
 pub(crate) async fn clear_behind(
-    worker: &Rc<Worker>,
+    client: &Client,
     file: &Arc<OpenFile>,
     writing: &WriteGuard,
     range: &Range<u64>,
 ) {
-    let behind = range.start.max(newest_size(worker, file).await)..range.end;
+    // A clear would remove bytes that other clients have written beyond the end but not reported
+    // yet. So only a mount that uses the file alone may send it.
+    let Some(_alone) = file.inode.try_alone() else {
+        return client.trim(file.inode.id).await;
+    };
+    let behind = range.start.max(file.inode.size())..range.end;
     if behind.is_empty() {
         return;
     }
-    if let Err(error) = change(worker, file, writing, &behind, ChunkFileChange::Clear).await {
+    if let Err(error) = change(&client.0, file, writing, &behind, ChunkFileChange::Clear).await {
         tracing::debug!(
             "file {}: cannot clear the bytes of a failed operation: {error}",
             file.inode.id

@@ -52,7 +52,7 @@ impl Copies for Client {
         self.confirm_locks(&source).await?;
         self.confirm_locks(&file).await?;
         let wanted = from_offset.saturating_add(length);
-        let size = self.size_for_read(&source, wanted).await?;
+        let size = self.end_for_read(&source, wanted).await?.size;
         let length = wanted.min(size).saturating_sub(from_offset);
         let is_one = source.inode.id == file.inode.id;
         if is_one && from_offset.abs_diff(to_offset) < length {
@@ -75,27 +75,8 @@ impl Copies for Client {
         let inline = file.pattern.inline_bytes();
         let work = async move {
             let copy = Copy { source, file, writing };
-            let mut result = copy.run_all(&client.0, runs).await;
-            if let Ok(true) = result {
-                // The source either has holes or was removed after this client's lease ran out.
-                result = client.confirm_lease(copy.source.inode.id).await.map(|()| true);
-                result = result.and_then(|has_holes| copy.source.check_live().map(|()| has_holes));
-            }
-            match result {
-                Ok(has_holes) => {
-                    if has_holes {
-                        copy.writing.note_holes();
-                    }
-                    copy.writing.note_write(to_offset..end);
-                    Ok(length)
-                }
-                Err(error) => {
-                    copy.writing.note_reach(end);
-                    // A program would read these bytes after the file has grown.
-                    clear_behind(&client.0, &copy.file, &copy.writing, &(to_offset..end)).await;
-                    Err(error)
-                }
-            }
+            while !copy.try_once(&client, &runs, to_offset..end).await? {}
+            Ok::<u64, Error>(length)
         };
         let copied = drive_for(WRITE_GRACE, work).await?;
         if end <= inline {
@@ -103,7 +84,6 @@ impl Copies for Client {
             // metadata do not. So the client must report the new size.
             self.report_written(&inode, ModifyOptions::default()).await?;
         }
-        self.report_size(&inode).await?;
         Ok(copied)
     }
 }
@@ -158,9 +138,38 @@ struct Copy {
 }
 
 impl Copy {
+    /// Copies all runs to `range` of the file. Returns `false` if another client truncated the file
+    /// meanwhile, so that the caller must copy them again.
+    async fn try_once(&self, client: &Client, runs: &[Run], range: Range<u64>) -> Result<bool> {
+        let state = &self.file.inode;
+        let generation = state.end().truncate_generation;
+        let source_end = self.source.inode.end();
+        let mut result = self.run_all(&client.0, runs).await;
+        if let Ok(true) = result {
+            let source = &self.source;
+            // If another client truncates the source meanwhile, the copy has zeros in its place.
+            let explained = client.explain_missing(&source.inode, source_end).await;
+            result = explained.and_then(|_| source.check_live()).map(|()| true);
+        }
+        match result {
+            Ok(has_holes) => {
+                if has_holes {
+                    self.writing.note_holes();
+                }
+                client.complete_write(state, &self.writing, range, generation).await
+            }
+            Err(error) => {
+                self.writing.note_reach(range.end);
+                // A program would read these bytes after the file has grown.
+                clear_behind(client, &self.file, &self.writing, &range).await;
+                Err(error)
+            }
+        }
+    }
+
     /// Copies all runs, and waits for all of them even after one failed. Returns whether the source
     /// had holes, or the first error.
-    async fn run_all(&self, worker: &Rc<Worker>, runs: Vec<Run>) -> Result<bool> {
+    async fn run_all(&self, worker: &Rc<Worker>, runs: &[Run]) -> Result<bool> {
         let tasks: Vec<_> = runs
             .iter()
             .map(|run| {

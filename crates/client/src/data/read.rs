@@ -3,6 +3,7 @@
 
 use crate::client::{Client, Worker};
 use crate::data::granules;
+use crate::data::holes::Missing;
 use crate::data::inline;
 use crate::data::plan::plan;
 use crate::files::handles::HandleId;
@@ -47,15 +48,21 @@ impl Reads for Client {
         self.confirm_locks(&file).await?;
         let length = into.len() as u64;
         let end = offset.saturating_add(length);
-        let size = self.size_for_read(&file, end).await?;
-        if offset >= size || length == 0 {
-            return Ok(0);
+        loop {
+            let file_end = self.end_for_read(&file, end).await?;
+            if offset >= file_end.size || length == 0 {
+                return Ok(0);
+            }
+            let length = (end.min(file_end.size) - offset) as usize;
+            if self.read_range(&file, offset, into.slice(0..length)).await?
+                && self.explain_missing(&file.inode, file_end).await? == Missing::Truncated
+            {
+                continue;
+            }
+            // This mount may have learned of the file's removal while the bytes were in flight.
+            file.check_live()?;
+            return Ok(length);
         }
-        let length = (end.min(size) - offset) as usize;
-        self.read_range(&file, offset, into.slice(0..length)).await?;
-        // This mount may have learned of the file's removal while the bytes were in flight.
-        file.check_live()?;
-        Ok(length)
     }
 
     fn note_cached(&self, handle: HandleId) {
@@ -78,7 +85,8 @@ impl Reads for Client {
 }
 
 impl Client {
-    async fn read_range(&self, file: &OpenFile, offset: u64, into: Buf) -> Result<()> {
+    /// Reads a range. Returns whether storage did not have some of the bytes; they are set to zero.
+    async fn read_range(&self, file: &OpenFile, offset: u64, into: Buf) -> Result<bool> {
         let range = offset..offset + into.len() as u64;
         let plan = plan(&file.pattern, range, MAX_PIECE_BYTES)?;
         let piece_read = |piece: &Piece| {
@@ -102,12 +110,7 @@ impl Client {
                 has_holes |= task.await?;
             }
         }
-        if has_holes {
-            // Either the file has holes, or it was removed after this client's lease ran out. Only
-            // metadata knows which.
-            self.confirm_lease(file.inode.id).await?;
-        }
-        Ok(())
+        Ok(has_holes)
     }
 }
 

@@ -6,12 +6,11 @@ use crate::client::{Client, Worker};
 use crate::data::granules;
 use crate::data::inline;
 use crate::data::plan::plan;
-use crate::data::size::newest_size;
 use crate::driven::{drive, drive_for};
 use crate::files::handles::HandleId;
 use crate::files::open_file::OpenFile;
-use crate::inode_state::InodeState;
 use crate::inode_state::guards::WriteGuard;
+use crate::inode_state::{AppendPart, InodeState};
 use crate::limits::{CONTENTION_PAUSE, MAX_PIECE_BYTES, WRITE_GRACE};
 use crate::locks::file_locks::{FileLock, LockOutcome, Locks};
 use skep_cluster::striping::Piece;
@@ -46,63 +45,114 @@ pub trait Writes {
     /// - `DeviceFailed` if a storage target cannot write.
     fn write(&self, handle: HandleId, offset: u64, data: Buf) -> impl Future<Output = Result<()>>;
 
-    /// Writes all of `data` at the end of the file. The kernel serializes the appends of one mount.
-    /// If several mounts share the file, a lock at metadata serializes their appends.
+    /// Writes all of `data` at the end of the file. `expected` is the end that the caller has
+    /// cached. An append that the caller expects behind another append in progress waits for that
+    /// one, so the parts of one large append stay in order. The kernel serializes all other appends
+    /// of one mount. If several mounts share the file, a lock at metadata serializes their appends.
     ///
     /// # Errors
-    /// Returns the errors of [`Self::write`].
-    fn append(&self, handle: HandleId, data: Buf) -> impl Future<Output = Result<()>>;
+    /// - The errors of [`Self::write`].
+    /// - `Io` if the append before this one failed.
+    fn append(
+        &self,
+        handle: HandleId,
+        expected: u64,
+        data: Buf,
+    ) -> impl Future<Output = Result<()>>;
 }
 
 impl Writes for Client {
     async fn write(&self, handle: HandleId, offset: u64, data: Buf) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
-        let end = file.check_writable(offset.checked_add(data.len() as u64))?;
-        if data.is_empty() {
-            return Ok(());
-        }
-        self.confirm_locks(&file).await?;
-        let plan = plan(&file.pattern, offset..end, MAX_PIECE_BYTES)?;
-        let writing = begin_write(&file.inode).await;
-        let worker = Rc::clone(&self.0);
-        let work = async move {
-            let is_inline = matches!(&plan[..], [Piece { group: None, .. }]);
-            let write = Write { file: &file, offset, data: &data, writing: &writing, is_inline };
-            let (written, result) = write.pieces(&worker, &plan).await;
-            match result {
-                // Metadata executed the whole write, including the change of the size, or nothing
-                // of it.
-                _ if is_inline => {}
-                Ok(()) => writing.note_write(offset..end),
-                Err(_) => {
-                    writing.note_reach(end);
-                    write.clear_beyond_end(&worker, written).await;
-                }
-            }
-            drop(writing);
-            result?;
-            Client(worker).report_size(&file.inode).await
-        };
-        drive_for(WRITE_GRACE, work).await
+        self.write_to(file, WritePosition::Offset(offset), data).await
     }
 
-    async fn append(&self, handle: HandleId, data: Buf) -> Result<()> {
+    async fn append(&self, handle: HandleId, expected: u64, data: Buf) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
-        let Some(alone) = file.inode.try_append_alone() else {
-            return self.append_under_lock(file, handle, data).await;
+        let expected_end = expected.saturating_add(data.len() as u64);
+        let part = file.inode.begin_append(expected..expected_end);
+        part.wait_for_turn().await?;
+        let Some(alone) = file.inode.try_alone() else {
+            return self.append_under_lock(file, handle, data, part).await;
         };
         let client = self.clone();
         // The write must run to completion: it must not arrive after another client has moved the
         // end of the file.
         let work = async move {
             let _alone = alone;
-            client.write(handle, file.inode.size(), data).await
+            client.write_to(file, WritePosition::End, data).await?;
+            part.succeed();
+            Ok(())
         };
         drive(work, |_| ()).await
     }
 }
 
+/// Where a write begins.
+#[derive(Debug, Clone, Copy)]
+enum WritePosition {
+    /// At this offset of the file.
+    Offset(u64),
+    /// At the end of the file. A truncation that precedes the write moves this end, so the client
+    /// determines it only after the write has begun.
+    End,
+}
+
 impl Client {
+    /// Writes all of `data`, and repeats the write if another client truncates the file meanwhile.
+    async fn write_to(&self, file: Arc<OpenFile>, to: WritePosition, data: Buf) -> Result<()> {
+        let offset = if let WritePosition::Offset(offset) = to { offset } else { 0 };
+        file.check_writable(offset.checked_add(data.len() as u64))?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.confirm_locks(&file).await?;
+        let writing = begin_write(&file.inode).await;
+        let client = self.clone();
+        let work = async move {
+            while !client.try_to_write(&file, to, &data, &writing).await? {}
+            Ok(())
+        };
+        drive_for(WRITE_GRACE, work).await
+    }
+
+    /// Writes all of `data` once. Returns `false` if another client truncated the file meanwhile,
+    /// so that the caller must write the bytes again.
+    async fn try_to_write(
+        &self,
+        file: &Arc<OpenFile>,
+        to: WritePosition,
+        data: &Buf,
+        writing: &WriteGuard,
+    ) -> Result<bool> {
+        let before = file.inode.end();
+        let offset = if let WritePosition::Offset(offset) = to { offset } else { before.size };
+        let end = file.check_writable(offset.checked_add(data.len() as u64))?;
+        let plan = plan(&file.pattern, offset..end, MAX_PIECE_BYTES)?;
+        let is_inline = matches!(&plan[..], [Piece { group: None, .. }]);
+        let write = Write { file, offset, data, writing, is_inline };
+        let (written, result) = write.pieces(&self.0, &plan).await;
+        if is_inline {
+            // Metadata executed the whole write, including the change of the size, or nothing of
+            // it.
+            return result.map(|()| true);
+        }
+        if result.is_err() {
+            writing.note_reach(end);
+            write.clear_beyond_end(self, written).await;
+            return result.map(|()| true);
+        }
+        let generation = before.truncate_generation;
+        let is_complete =
+            self.complete_write(&file.inode, writing, offset..end, generation).await?;
+        if !is_complete && matches!(to, WritePosition::End) {
+            // The repetition writes elsewhere.
+            writing.note_reach(end);
+            write.clear_beyond_end(self, written).await;
+        }
+        Ok(is_complete)
+    }
+
     /// Appends to a file to which other clients may append, under a lock that is not visible to
     /// programs.
     async fn append_under_lock(
@@ -110,6 +160,7 @@ impl Client {
         file: Arc<OpenFile>,
         handle: HandleId,
         data: Buf,
+        part: AppendPart,
     ) -> Result<()> {
         // Each append is a separate lock owner, like a process.
         let wait = self.new_lock_wait();
@@ -122,10 +173,14 @@ impl Client {
         }
         let client = self.clone();
         let work = async move {
-            // The reply to the lock request contains the size of the file, which cannot change
-            // until this client releases the lock.
-            let result = client.write(handle, file.inode.size(), data).await;
-            result.and(held.release().await)
+            // The reply to the lock request contains the size of the file. Until this client
+            // releases the lock, no other append moves the end of the file.
+            let result = client.write_to(file, WritePosition::End, data).await;
+            let result = result.and(held.release().await);
+            if result.is_ok() {
+                part.succeed();
+            }
+            result
         };
         drive(work, |_| ()).await
     }
@@ -216,12 +271,25 @@ impl Write<'_> {
         (written, result)
     }
 
-    /// Overwrites with zeros the bytes that a failed write left beyond the end of the file.
-    /// Otherwise a program would read these bytes after the file has grown. Storage needs no more
-    /// space for the zeros, since the bytes are allocated already. Best effort: if storage does not
-    /// reply, the bytes stay, and later operations of programs fail as well.
-    async fn clear_beyond_end(&self, worker: &Rc<Worker>, written: Vec<Piece>) {
-        let size = newest_size(worker, self.file).await;
+    /// Removes the bytes that a failed write left beyond the end of the file. Otherwise a program
+    /// would read these bytes after the file has grown.
+    async fn clear_beyond_end(&self, client: &Client, written: Vec<Piece>) {
+        if written.is_empty() {
+            return;
+        }
+        // Zeros would overwrite bytes that other clients have written beyond the end but not
+        // reported yet. So only a mount that uses the file alone may write them.
+        match self.file.inode.try_alone() {
+            Some(_alone) => self.overwrite_beyond_end(client, written).await,
+            None => client.trim(self.file.inode.id).await,
+        }
+    }
+
+    /// Overwrites the bytes beyond the end of the file with zeros. Storage needs no more space for
+    /// the zeros, since the bytes are allocated already. Best effort: if storage does not reply,
+    /// the bytes stay, and later operations of programs fail as well.
+    async fn overwrite_beyond_end(&self, client: &Client, written: Vec<Piece>) {
+        let size = self.file.inode.size();
         for piece in written {
             let start = self.offset + piece.offset_in_range;
             let skipped = size.saturating_sub(start);
@@ -235,7 +303,7 @@ impl Write<'_> {
             };
             let zeros = Buf::new(beyond.length as usize);
             zeros.zero(0..zeros.len());
-            match write_piece(Rc::clone(worker), self.piece(beyond, zeros)).await {
+            match write_piece(Rc::clone(&client.0), self.piece(beyond, zeros)).await {
                 Ok(acknowledged) => acknowledged.note(self.writing),
                 Err(error) => tracing::debug!(
                     "file {}: cannot clear the bytes of a failed write: {error}",

@@ -40,7 +40,7 @@ impl Client {
         }))
     }
 
-    async fn send_report(
+    pub(crate) async fn send_report(
         &self,
         state: &Arc<InodeState>,
         written: WrittenExtent,
@@ -55,7 +55,7 @@ impl Client {
     }
 
     /// Returns the size of a file, computed from the sizes of its chunk files.
-    async fn measure(&self, state: &Arc<InodeState>) -> Result<u64> {
+    pub(crate) async fn measure(&self, state: &Arc<InodeState>) -> Result<u64> {
         let Some(pattern) = self.known_pattern(state.id) else { return Ok(0) };
         let stats = self.chunk_stats(state.id, &pattern).await?;
         let sizes = stats.iter().map(|(chunk, stat)| (chunk.component, chunk.index, stat.size));

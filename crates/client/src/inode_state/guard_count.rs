@@ -1,4 +1,4 @@
-//! The number of writes, truncations and lone appends in progress on an inode.
+//! The number of operations in progress on an inode, by kind of guard.
 
 /// The number of guards of each kind.
 ///
@@ -8,8 +8,8 @@
 pub(super) struct GuardCount {
     writers: u32,
     is_truncating: bool,
-    /// Appends in progress that rely on no other client moving the end of the file.
-    lone_appends: u32,
+    /// Operations in progress that rely on no other client using the file.
+    alone: u32,
 }
 
 impl GuardCount {
@@ -22,12 +22,12 @@ impl GuardCount {
         !std::mem::replace(&mut self.is_truncating, true)
     }
 
-    pub(super) fn begin_lone_append(&mut self) {
-        self.lone_appends += 1;
+    pub(super) fn begin_alone(&mut self) {
+        self.alone += 1;
     }
 
-    pub(super) fn has_lone_appends(&self) -> bool {
-        self.lone_appends > 0
+    pub(super) fn is_used_alone(&self) -> bool {
+        self.alone > 0
     }
 
     pub(super) fn end_write(&mut self) {
@@ -44,8 +44,8 @@ impl GuardCount {
         self.is_truncating = false;
     }
 
-    pub(super) fn end_lone_append(&mut self) {
-        debug_assert!(self.lone_appends > 0, "an append ended that had not begun");
-        self.lone_appends -= 1;
+    pub(super) fn end_alone(&mut self) {
+        debug_assert!(self.alone > 0, "an operation ended that had not begun");
+        self.alone -= 1;
     }
 }

@@ -1,7 +1,7 @@
-//! Guards of writes, truncations and lone appends in progress. A lone append relies on no other
-//! client moving the end of the file. Dropping a guard ends its operation.
+//! Guards of operations in progress: writes, truncations, and operations that rely on no other
+//! client using the file. Dropping a guard ends its operation.
 
-use crate::inode_state::InodeState;
+use crate::inode_state::{InodeState, SizeReport};
 use skep_types::{Attributes, ChunkFileKey, GroupId, HostIncarnation};
 use skep_wire::inline::InlineMark;
 use std::ops::Range;
@@ -20,32 +20,34 @@ impl InodeState {
         self.with(|parts| parts.guards.try_truncate()).then(|| TruncationClaim(Arc::clone(self)))
     }
 
-    /// Begins a lone append, at the end of the file that this mount has recorded. Returns `None` if
-    /// the file is shared, so that other clients may move its end.
-    pub(crate) fn try_append_alone(self: &Arc<Self>) -> Option<LoneAppend> {
+    /// Begins an operation that relies on no other client using the file: an append at the recorded
+    /// end of the file, or the removal of bytes beyond that end. Returns `None` if the file is
+    /// shared.
+    pub(crate) fn try_alone(self: &Arc<Self>) -> Option<AloneGuard> {
         let is_begun = self.with(|parts| {
             let is_alone = !parts.handles.is_shared();
             if is_alone {
-                parts.guards.begin_lone_append();
+                parts.guards.begin_alone();
             }
             is_alone
         });
-        is_begun.then(|| LoneAppend(Arc::clone(self)))
+        is_begun.then(|| AloneGuard(Arc::clone(self)))
     }
 
-    /// Returns whether lone appends are in progress.
-    pub(crate) fn has_lone_appends(&self) -> bool {
-        self.with(|parts| parts.guards.has_lone_appends())
+    /// Returns whether operations that rely on no other client using the file are in progress.
+    pub(crate) fn is_used_alone(&self) -> bool {
+        self.with(|parts| parts.guards.is_used_alone())
     }
 }
 
-/// A lone append in progress. Dropping it ends the append.
+/// An operation in progress that relies on no other client using the file. Before this mount
+/// acknowledges that the file becomes shared, it waits until all these guards are dropped.
 #[derive(Debug)]
-pub(crate) struct LoneAppend(Arc<InodeState>);
+pub(crate) struct AloneGuard(Arc<InodeState>);
 
-impl Drop for LoneAppend {
+impl Drop for AloneGuard {
     fn drop(&mut self) {
-        self.0.with(|parts| parts.guards.end_lone_append());
+        self.0.with(|parts| parts.guards.end_alone());
     }
 }
 
@@ -89,9 +91,34 @@ impl WriteGuard {
     }
 
     /// Records that all pieces of a write are acknowledged, so the file reaches at least to the end
-    /// of `range`. Must not be called if a piece failed, since the size does not change then.
-    pub(crate) fn note_write(&self, range: Range<u64>) {
-        self.0.with(|parts| parts.size.note_write(&range));
+    /// of `range`. `truncate_generation` is the generation when the write began. If the file is
+    /// shared, records nothing and returns `false`: metadata must first confirm the write.
+    ///
+    /// Must not be called if a piece failed, since the size does not change then.
+    pub(crate) fn note_write_unless_shared(
+        &self,
+        range: &Range<u64>,
+        truncate_generation: u64,
+    ) -> bool {
+        self.0.with(|parts| {
+            let is_alone = !parts.handles.is_shared();
+            if is_alone {
+                parts.size.note_write(range, truncate_generation);
+            }
+            is_alone
+        })
+    }
+
+    /// Returns a report of a write of `range` to a shared file, together with all earlier
+    /// unreported writes.
+    pub(crate) fn report_with(&self, range: &Range<u64>) -> SizeReport {
+        self.0.with(|parts| parts.size.report_with(range))
+    }
+
+    /// Records that metadata confirmed a write within the size of a shared file. The new times are
+    /// not reported yet.
+    pub(crate) fn note_confirmed_write(&self) {
+        self.0.with(|parts| parts.size.note_confirmed_write());
     }
 
     /// Records that chunk files may now reach up to `end`, even if the file does not.

@@ -14,7 +14,7 @@ pub(super) struct OpenHandles {
     lives: u64,
     /// Other clients also have the file open, and at least one client may write.
     is_shared: bool,
-    /// A program has locked the file or a range of it. Unlike the other flags, never reset.
+    /// A program has locked the file or a range of it.
     is_locked: bool,
     /// The caller may have cached bytes of the file since it was opened.
     is_cached: bool,
@@ -27,7 +27,9 @@ impl OpenHandles {
 
     pub(super) fn opened(&mut self) {
         if self.opens == 0 {
+            // The last close has released all locks.
             self.is_shared = false;
+            self.is_locked = false;
             self.is_cached = false;
             self.lives += 1;
         }
@@ -104,6 +106,7 @@ mod tests {
         handles.opened();
         handles.opened();
         handles.set_shared();
+        handles.set_locked();
         assert_eq!(handles.life(), Some(1));
         handles.closing();
         assert!(handles.has_live_handles() && !handles.is_being_closed());
@@ -113,5 +116,6 @@ mod tests {
         assert!(handles.closed());
         handles.opened();
         assert_eq!((handles.life(), handles.is_shared()), (Some(2), false));
+        assert!(!handles.is_locked(), "reads need not confirm the lease of released locks");
     }
 }

@@ -17,6 +17,13 @@ pub(crate) struct SizeReport {
     upto: u64,
 }
 
+/// The end of a file, and the truncate generation to which it belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FileEnd {
+    pub(crate) size: u64,
+    pub(crate) truncate_generation: u64,
+}
+
 /// The extent of a file that metadata had acknowledged at some moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReportedExtent {
@@ -41,7 +48,8 @@ pub(crate) enum ReportLoss {
 /// are such numbers.
 ///
 /// # Invariants
-/// `durable <= reported <= writes`.
+/// - `durable <= reported <= writes` and `unconfirmed <= writes`.
+/// - `must_measure` is set only if `reported < unconfirmed`.
 #[derive(Debug, Default)]
 pub(super) struct FileSize {
     /// Size in the newest attributes from metadata. The next two fields are from the same
@@ -60,20 +68,26 @@ pub(super) struct FileSize {
     reach: u64,
     /// Number of the last write.
     writes: u64,
+    /// Number of the last write that was acknowledged without a confirmation by metadata, because
+    /// no other client had the file open.
+    unconfirmed: u64,
     /// Number of the last write that an acknowledged report covers.
     reported: u64,
     /// Number of the last write that a durable report covers.
     durable: u64,
     /// The furthest reported end in the generation `truncate_generation`.
     reported_end: u64,
-    /// Another client truncated the file while this mount had unreported writes. Only the chunk
-    /// files show which of these writes came after the truncation.
+    /// Another client truncated the file while this mount had unreported writes that metadata had
+    /// not confirmed either. Only the chunk files show which of these writes came after the
+    /// truncation.
     must_measure: bool,
 }
 
 impl FileSize {
     fn check_invariants(&self) {
         assert!(self.durable <= self.reported && self.reported <= self.writes, "{self:?}");
+        assert!(self.unconfirmed <= self.writes, "{self:?}");
+        assert!(!self.must_measure || self.reported < self.unconfirmed, "{self:?}");
     }
 
     fn debug_check(&self) {
@@ -88,7 +102,7 @@ impl FileSize {
             return;
         }
         if attributes.truncate_generation != self.truncate_generation {
-            self.must_measure |= self.reported < self.writes;
+            self.must_measure |= self.reported < self.unconfirmed;
             self.truncate_generation = attributes.truncate_generation;
             self.written_end = 0;
             self.reported_end = 0;
@@ -105,6 +119,11 @@ impl FileSize {
         self.size.max(self.written_end)
     }
 
+    /// Returns the size of the file and the truncate generation to which it belongs.
+    pub(super) fn end(&self) -> FileEnd {
+        FileEnd { size: self.size(), truncate_generation: self.truncate_generation }
+    }
+
     /// Returns how long ago the last size from metadata arrived.
     pub(super) fn age(&self, now: Duration) -> Duration {
         // Another thread may have called `observe` after this thread read its clock.
@@ -117,11 +136,6 @@ impl FileSize {
         if attributes.truncate_generation <= self.truncate_generation {
             attributes.size = attributes.size.max(self.written_end);
         }
-    }
-
-    /// Returns whether this mount wrote beyond the size that metadata has.
-    pub(super) fn is_beyond_metadata(&self) -> bool {
-        self.written_end > self.size
     }
 
     /// Counts a new write and returns its number.
@@ -141,11 +155,41 @@ impl FileSize {
         self.writes
     }
 
-    /// Records that all pieces of a write of `range` are acknowledged.
-    pub(super) fn note_write(&mut self, range: &Range<u64>) {
+    /// Records that all pieces of a write of `range` are acknowledged, while no other client has
+    /// the file open. The write began in the generation `truncate_generation`.
+    pub(super) fn note_write(&mut self, range: &Range<u64>, truncate_generation: u64) {
         self.writes += 1;
-        self.may_leave_holes |= range.start > self.size.max(self.written_end);
-        self.written_end = self.written_end.max(range.end);
+        self.unconfirmed = self.writes;
+        if truncate_generation == self.truncate_generation {
+            self.may_leave_holes |= range.start > self.size();
+            self.written_end = self.written_end.max(range.end);
+        } else {
+            // Another client truncated the file by its name during the write.
+            self.must_measure = true;
+        }
+    }
+
+    /// Returns a report of a write of `range` to a shared file, together with all earlier
+    /// unreported writes.
+    pub(super) fn report_with(&mut self, range: &Range<u64>) -> SizeReport {
+        self.writes += 1;
+        let end = self.written_end.max(range.end);
+        SizeReport {
+            extent: WrittenExtent {
+                end,
+                truncate_generation: self.truncate_generation,
+                may_leave_holes: self.may_leave_holes || range.start > self.size(),
+                reach: if self.reach > end { self.reach } else { 0 },
+            },
+            must_measure: self.must_measure,
+            upto: self.writes,
+        }
+    }
+
+    /// Records that metadata confirmed a write within the size of a shared file. The new times are
+    /// not reported yet.
+    pub(super) fn note_confirmed_write(&mut self) {
+        self.writes += 1;
     }
 
     /// Records that metadata acknowledged a write that is inline as a whole and ends at `end`.
@@ -224,6 +268,8 @@ impl FileSize {
             if report.must_measure && self.truncate_generation == attributes.truncate_generation {
                 self.must_measure = false;
             }
+            // Metadata has received all unconfirmed writes, before any newer truncation.
+            self.must_measure &= self.reported < self.unconfirmed;
         }
         self.observe(attributes, now);
         self.debug_check();
@@ -260,6 +306,7 @@ impl FileSize {
                     self.size = durable.size;
                     self.must_measure = true;
                     self.writes += 1;
+                    self.unconfirmed = self.writes;
                 }
                 ReportLoss::Truncation
             }

@@ -30,7 +30,7 @@ fn extent(end: u64, truncate_generation: u64) -> WrittenExtent {
 fn write(state: &Arc<InodeState>, end: u64, index: u16, incarnation: u64) {
     let writing = state.try_write().unwrap();
     writing.piece_written(key(index), GroupId::new(1), HostIncarnation::new(incarnation));
-    writing.note_write(0..end);
+    writing.note_write_unless_shared(&(0..end), state.end().truncate_generation);
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn failed_piece_keeps_the_size_and_is_reported() {
 fn truncation_waits_for_writes_and_resets_their_reach() {
     let state = opened(0);
     let writing = state.try_write().unwrap();
-    writing.note_write(0..1000);
+    writing.note_write_unless_shared(&(0..1000), state.end().truncate_generation);
     let truncating = state.try_truncate().unwrap();
     assert!(!truncating.is_alone());
     assert!(state.try_write().is_none(), "later writes wait");
@@ -107,24 +107,69 @@ fn truncation_elsewhere_makes_unreported_writes_measured() {
     assert!(!state.unreported().unwrap().must_measure);
 }
 
+/// Before the fix, the flag stayed set, and the next write counted as one that may leave holes.
+#[test]
+fn nothing_is_measured_once_metadata_has_all_writes() {
+    let state = opened(0);
+    write(&state, 1000, 0, 1);
+    state.observe(&attributes(0, 1, 5), NOW);
+    let measured = state.unreported().unwrap();
+    assert!(measured.must_measure);
+    // Another truncation follows the measured report, and this mount observes it first.
+    state.observe(&attributes(0, 2, 7), NOW);
+    state.reported(&measured, &attributes(700, 1, 6), false, NOW);
+    assert_eq!(state.unreported(), None);
+    write(&state, 800, 0, 1);
+    assert!(!state.unreported().unwrap().must_measure);
+}
+
+#[test]
+fn confirmed_writes_are_not_measured_after_a_truncation() {
+    let state = opened(1000);
+    state.opened();
+    state.set_shared();
+    let writing = state.try_write().unwrap();
+    writing.piece_written(key(0), GroupId::new(1), HostIncarnation::new(1));
+    assert!(!writing.note_write_unless_shared(&(0..100), 0), "metadata must confirm the write");
+    writing.note_confirmed_write();
+    state.observe(&attributes(0, 1, 5), NOW);
+    assert!(!state.unreported().unwrap().must_measure, "the truncation has removed the bytes");
+    let report = writing.report_with(&(50..60));
+    assert_eq!(report.extent, WrittenExtent { may_leave_holes: true, ..extent(60, 1) });
+    state.reported(&report, &attributes(60, 1, 6), false, NOW);
+    assert_eq!((state.size(), state.unreported()), (60, None));
+}
+
 #[test]
 fn a_write_that_begins_beyond_the_end_may_leave_a_hole() {
     let may_leave_holes = |state: &InodeState| state.unreported().unwrap().extent.may_leave_holes;
     let state = opened(100);
-    state.try_write().unwrap().note_write(100..200);
-    state.try_write().unwrap().note_write(200..300);
-    state.try_write().unwrap().note_write(50..150);
+    state
+        .try_write()
+        .unwrap()
+        .note_write_unless_shared(&(100..200), state.end().truncate_generation);
+    state
+        .try_write()
+        .unwrap()
+        .note_write_unless_shared(&(200..300), state.end().truncate_generation);
+    state
+        .try_write()
+        .unwrap()
+        .note_write_unless_shared(&(50..150), state.end().truncate_generation);
     assert!(!may_leave_holes(&state), "each begins within the file or at its end");
-    state.try_write().unwrap().note_write(301..302);
+    state
+        .try_write()
+        .unwrap()
+        .note_write_unless_shared(&(301..302), state.end().truncate_generation);
     assert!(may_leave_holes(&state));
     state.try_truncate().unwrap().done(&attributes(0, 1, 2), NOW);
-    state.try_write().unwrap().note_write(0..10);
+    state.try_write().unwrap().note_write_unless_shared(&(0..10), state.end().truncate_generation);
     assert!(!may_leave_holes(&state), "a truncation takes the holes with it");
-    state.try_write().unwrap().note_write(20..30);
+    state.try_write().unwrap().note_write_unless_shared(&(20..30), state.end().truncate_generation);
     let report = state.unreported().unwrap();
     state.reported(&report, &attributes(30, 1, 3), false, NOW);
     state.observe(&attributes(0, 2, 4), NOW);
-    state.try_write().unwrap().note_write(0..10);
+    state.try_write().unwrap().note_write_unless_shared(&(0..10), state.end().truncate_generation);
     assert!(!may_leave_holes(&state), "and so does one by another client");
 }
 
@@ -244,7 +289,7 @@ fn inline_write_needs_no_report() {
     let state = opened(10);
     let writing = state.try_write().unwrap();
     writing.note_inline_write(300, mark(1, 5), &attributes(300, 0, 2), NOW);
-    assert_eq!((state.size(), state.unreported(), state.must_report_size()), (300, None, false));
+    assert_eq!((state.size(), state.unreported()), (300, None));
     assert!(state.is_reported_undurably() && !state.is_idle());
     // Metadata lost the write in a power loss, so the client must report the size again.
     let told = state.reported_extent();

@@ -114,16 +114,11 @@ impl Client {
             return Ok(());
         }
         self.mount().share(state);
-        // Appends that began before the file was shared rely on an end that no other client moves.
-        // The acknowledgement of the notification must wait for them.
-        while state.has_lone_appends() {
+        // Operations that began before the file was shared rely on an end that no other client
+        // moves. The acknowledgement of the notification must wait for them.
+        while state.is_used_alone() {
             skep_env::sleep(CONTENTION_PAUSE).await;
         }
-        match state.unreported() {
-            Some(report) if !report.must_measure => {
-                self.report_written(state, ModifyOptions::default()).await.map(|_| ())
-            }
-            _ => Ok(()),
-        }
+        self.report_written(state, ModifyOptions::default()).await.map(|_| ())
     }
 }

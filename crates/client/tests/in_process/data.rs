@@ -45,6 +45,21 @@ fn holes_are_zeros() {
     });
 }
 
+/// Semantics 4.6 and 4.9: a power loss of metadata has undone the open, and another client has
+/// removed the file.
+#[test]
+fn read_of_a_removed_file_whose_open_was_lost_is_an_error() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        write(&client, handle, 0, &bytes(300_000)).await;
+        client.flush(handle).await.unwrap();
+        fake.with_metadata(1, |metadata| metadata.inodes.remove(&inode));
+        fake.each_storage(|storage| storage.files.clear());
+        let error = client.read(handle, 0, Buf::new(1000)).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Stale);
+    });
+}
+
 #[test]
 fn unaligned_overwrites_of_random_ranges_read_back() {
     with_client(|_, client| async move {
@@ -261,13 +276,34 @@ fn reads_and_writes_survive_lost_replies() {
 fn appends_of_two_mounts_go_to_the_end() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
-        client.append(handle, Buf::copy_of(b"one ")).await.unwrap();
-        client.append(handle, Buf::copy_of(b"two ")).await.unwrap();
+        client.append(handle, 0, Buf::copy_of(b"one ")).await.unwrap();
+        client.append(handle, 4, Buf::copy_of(b"two ")).await.unwrap();
         client.close(handle).await.unwrap();
         let other = mount(&fake).await;
         let there = other.open(inode, OpenMode::Write, false).await.unwrap().handle;
-        other.append(there, Buf::copy_of(b"three")).await.unwrap();
+        other.append(there, 8, Buf::copy_of(b"three")).await.unwrap();
         assert_eq!(read(&other, there, 0, 100).await, b"one two three");
+    });
+}
+
+/// Semantics 2.9: the kernel has the parts of one large append in flight together.
+#[test]
+fn parts_of_a_large_append_stay_in_order() {
+    with_client(|_, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        write(&client, handle, 0, b"begin ").await;
+        // The kernel expects another end, since another mount has changed the file.
+        let part = |expected, text: &'static str| {
+            let client = client.clone();
+            skep_env::spawn(async move {
+                client.append(handle, expected, Buf::copy_of(text.as_bytes())).await
+            })
+        };
+        for task in [part(100, "one "), part(104, "two "), part(108, "three")] {
+            task.await.unwrap();
+        }
+        assert_eq!(read(&client, handle, 0, 100).await, b"begin one two three");
+        assert_eq!(client.attributes(inode).await.unwrap().size, 19);
     });
 }
 

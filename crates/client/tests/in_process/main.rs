@@ -8,6 +8,7 @@ mod fakes;
 mod management;
 mod names;
 mod sessions;
+mod shared;
 mod sizes;
 
 use fakes::FakeCluster;

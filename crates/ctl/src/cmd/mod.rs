@@ -17,6 +17,7 @@ mod management;
 mod metadata;
 pub(crate) mod mount;
 mod node;
+mod plan;
 mod service;
 mod session;
 mod stats;
@@ -24,6 +25,7 @@ mod storage;
 mod study;
 mod target;
 mod transaction;
+mod tune;
 mod umount;
 mod up;
 
@@ -68,6 +70,10 @@ pub(crate) enum Verb {
     Lab(lab::LabVerb),
     #[command(subcommand)]
     Study(study::StudyVerb),
+    #[command(subcommand)]
+    Plan(plan::PlanVerb),
+    #[command(subcommand)]
+    Tune(tune::TuneVerb),
     Management(management::ManagementArgs),
     Metadata(metadata::MetadataArgs),
     Storage(storage::StorageArgs),
@@ -111,6 +117,8 @@ impl Verb {
             Self::Bench(verb) => verb.run(),
             Self::Lab(verb) => verb.run(),
             Self::Study(verb) => verb.run(),
+            Self::Plan(verb) => verb.run(),
+            Self::Tune(verb) => verb.run(),
             Self::Management(args) => done(management::run(&args)),
             Self::Metadata(args) => done(metadata::run(&args)),
             Self::Storage(args) => done(storage::run(&args)),

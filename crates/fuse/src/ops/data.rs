@@ -43,9 +43,16 @@ async fn write<F: FileSystem>(context: &Context<F>, write: Write, caller: Caller
     }
     let fs = &context.file_system;
     let size = data.len() as u32;
-    let result =
-        if appends { fs.append(handle, data).await } else { fs.write(handle, offset, data).await };
-    if is_direct && fs.is_cached(inode) {
+    let result = match appends {
+        true => fs.append(handle, offset, data).await,
+        false => fs.write(handle, offset, data).await,
+    };
+    if is_direct && appends && fs.is_cached(inode) {
+        // The bytes went to the present end of the file, which may lie elsewhere. The kernel
+        // requests the attributes before the next read, sees that the file was modified, and drops
+        // all pages.
+        context.waits.drop_attributes(inode);
+    } else if is_direct && fs.is_cached(inode) {
         drop_pages(context, inode, offset..offset.saturating_add(u64::from(size)), caller).await;
     }
     result?;

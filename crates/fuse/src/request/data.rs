@@ -172,6 +172,18 @@ impl DataRequest {
     }
 }
 
+impl DataRequest {
+    /// Whether the request may be asynchronous direct I/O, which the thread that submitted it need
+    /// not wait for.
+    pub(super) fn may_be_asynchronous(&self) -> bool {
+        match self {
+            Self::Read(read) => read.is_direct,
+            Self::Write(_) => true,
+            Self::Allocate(_) | Self::Seek(_) | Self::Copy(_) => false,
+        }
+    }
+}
+
 fn parse_read(raw: &RawRequest) -> Result<DataRequest, i32> {
     let arguments: ReadIn = raw.arguments()?;
     let size = arguments.size as usize;
@@ -206,12 +218,9 @@ fn parse_write(raw: &RawRequest) -> Result<DataRequest, i32> {
 }
 
 /// Whether a write goes to the present end of the file instead of its offset. A write-back of the
-/// page cache keeps its offset. Direct I/O keeps it too: the kernel has the parts of one large
-/// write in flight together, and the parts must stay in order.
+/// page cache keeps its offset.
 fn appends(write: &WriteIn) -> bool {
-    has_flag(write.flags, libc::O_APPEND)
-        && !has_flag(write.flags, libc::O_DIRECT)
-        && write.write_flags & WRITE_CACHE == 0
+    has_flag(write.flags, libc::O_APPEND) && write.write_flags & WRITE_CACHE == 0
 }
 
 /// Parses `fallocate`. The kernel passes no other modes to FUSE (Linux 6.18).

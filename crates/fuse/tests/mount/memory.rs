@@ -629,7 +629,7 @@ impl Writes for Memory {
         })
     }
 
-    async fn append(&self, handle: HandleId, data: Buf) -> Result<()> {
+    async fn append(&self, handle: HandleId, _expected: u64, data: Buf) -> Result<()> {
         let end = self.with(|tree| tree.opened(handle).map(|node| node.data.len()))?;
         self.write(handle, end as u64, data).await
     }

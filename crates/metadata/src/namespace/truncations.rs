@@ -11,6 +11,14 @@
 //!   learns the new truncate generation. Otherwise the client could write bytes that storage then
 //!   truncates.
 //! - A newer truncation covers the chunk files of the work item that it replaces.
+//!
+//! # Writes during a truncation
+//! A write that another client began before the truncation may reach a chunk file before or after
+//! storage has truncated it. So a client that writes to a shared file sends `ReportWritten` or
+//! `AwaitTruncation` before the write is complete, and the reply waits while a truncation is
+//! pending. The truncate generation in the reply then shows whether the truncation may have removed
+//! the bytes. If so, the client writes them again. A write whose request was answered before the
+//! truncation is in all chunk files before storage truncates them.
 
 use crate::engine::Engine;
 use crate::tx::context::{Context, of_another};
@@ -254,7 +262,7 @@ fn patience(op: &Operation, had_writers: bool) -> Patience {
     let Some(header) = op.header() else { return Patience::Ignores };
     match header.message {
         _ if truncated_by(header.message, &op.body).is_some() => Patience::Replaces,
-        md::Close::ID | md::ReportWritten::ID => Patience::Waits,
+        md::Close::ID | md::ReportWritten::ID | md::AwaitTruncation::ID => Patience::Waits,
         md::Open::ID
         | md::Create::ID
         | md::SetAttributes::ID
@@ -268,7 +276,7 @@ fn patience(op: &Operation, had_writers: bool) -> Patience {
     }
 }
 
-/// Returns the file that a request truncates or extends.
+/// Returns the file that a request truncates, extends or trims.
 pub(crate) fn truncated_by(message: u16, body: &[u8]) -> Option<InodeId> {
     match message {
         md::Open::ID => md::Open::from_bytes(body).ok().filter(|it| it.truncate).map(|it| it.inode),
@@ -276,6 +284,7 @@ pub(crate) fn truncated_by(message: u16, body: &[u8]) -> Option<InodeId> {
             let change = md::SetAttributes::from_bytes(body).ok()?;
             change.size.map(|_| change.inode)
         }
+        md::TrimFile::ID => md::TrimFile::from_bytes(body).ok().map(|it| it.inode),
         _ => None,
     }
 }
@@ -291,6 +300,9 @@ pub(crate) fn stamp(header: &Header, item: &TruncationRecord, reply: &[u8]) -> R
     };
     let is_its = |attributes: &Attributes| attributes.truncate_generation == item.generation;
     let truncated = item.chunk_files.iter().map(of).collect();
+    if header.message == md::TrimFile::ID {
+        return Ok(reply.to_vec());
+    }
     if header.message == md::Open::ID {
         let opened = md::OpenReply::from_bytes(reply)?;
         if is_its(&opened.attributes) {

@@ -2,13 +2,14 @@
 //! completed write.
 
 use crate::Mounts;
+use rustix::fs::OFlags;
 use skep_testkit::files;
 use skep_testkit::program::run_in;
 use skep_testkit::suite::Case;
 use skep_testkit::{Random, wait_for};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,7 +17,9 @@ use std::time::Duration;
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![shared:
     each_write_is_seen_by_the_next_read, pages_from_before_are_not_shown_again,
     appends_of_both_at_once_are_whole, appends_of_a_mebibyte_are_whole,
-    a_truncation_is_seen_by_the_next_read,
+    direct_appends_of_both_at_once_are_kept,
+    a_truncation_is_seen_by_the_next_read, a_write_after_a_truncation_moves_the_end,
+    writes_and_truncations_of_both_at_once_leave_no_lost_byte,
     times_that_only_the_kernel_sees_stay_hidden, shared_files_can_be_mapped,
     file_is_cached_again_once_opened_by_one_client,
 ];
@@ -42,6 +45,61 @@ fn write_some(random: &mut Random, by: &File, model: &mut Vec<u8>) {
     files::write_all_at(by, &bytes, offset as u64);
     model.resize(model.len().max(offset + len), 0);
     model[offset..offset + len].copy_from_slice(&bytes);
+}
+
+/// Semantics 2.3, 2.7 and 2.9: the writing mount still has the size from before the truncation by
+/// the other mount.
+fn a_write_after_a_truncation_moves_the_end(mounts: &Mounts) {
+    for round in 0..20_u64 {
+        let name = format!("file-{round}");
+        let (here, there) = match round % 2 {
+            0 => (mounts.one.join(&name), mounts.other.join(&name)),
+            _ => (mounts.other.join(&name), mounts.one.join(&name)),
+        };
+        let (truncating, writing) = (open(&here), open(&there));
+        files::write_all_at(&writing, &[1; 10_000], 0);
+        files::set_len(&truncating, 0);
+        files::write_all_at(&writing, b"acknowledged", 100);
+        // Without a `stat`, which would make the writing mount report the size.
+        let mut found = [9; 1000];
+        for (mount, reader) in [("truncating", &truncating), ("writing", &writing)] {
+            let read = files::read_at(reader, &mut found, 0);
+            assert_eq!(read, 112, "round {round}: bytes that the {mount} mount reads");
+            assert!(found[..100].iter().all(|byte| *byte == 0), "round {round}");
+            assert_eq!(&found[100..112], b"acknowledged", "round {round}");
+        }
+        let mut log = files::open_with(OpenOptions::new().append(true), &here);
+        log.write_all(b", appended").expect("appended");
+        let end = &files::read(&there)[100..];
+        assert_eq!(end, b"acknowledged, appended", "round {round}");
+    }
+}
+
+/// Semantics 2.7: a write counts as a whole, or the truncation removed it as a whole. In both
+/// cases, no byte of it appears later.
+fn writes_and_truncations_of_both_at_once_leave_no_lost_byte(mounts: &Mounts) {
+    const PIECE: usize = 100_000;
+    let (here, there) = (open(&mounts.one.join("file")), open(&mounts.other.join("file")));
+    for round in 1..=120_u8 {
+        files::set_len(&here, 0);
+        files::write_all_at(&there, &[255; 3 * PIECE], 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| files::set_len(&here, 0));
+            scope.spawn(|| files::write_all_at(&there, &[round; PIECE], PIECE as u64));
+        });
+        let len = files::metadata_of(&here).len() as usize;
+        assert!(len == 0 || len == 2 * PIECE, "round {round}: {len} bytes");
+        files::set_len(&here, 4 * PIECE as u64);
+        let found = all(&there);
+        let is_written = len > 0;
+        for (at, byte) in found.iter().enumerate() {
+            let expected = match at / PIECE {
+                1 if is_written => round,
+                _ => 0,
+            };
+            assert_eq!(*byte, expected, "round {round}: byte {at} of {len}");
+        }
+    }
 }
 
 /// Semantics 2.3 and 2.4.
@@ -153,6 +211,35 @@ fn appends_of_both_at_once_are_whole(mounts: &Mounts) {
         next[writer] += 1;
     }
     assert_eq!(next, [RECORDS; 6], "each record is there once");
+}
+
+/// Semantics 2.9, with `O_DIRECT`.
+fn direct_appends_of_both_at_once_are_kept(mounts: &Mounts) {
+    const RECORD: usize = 4096;
+    const COUNT: u8 = 40;
+    files::write(mounts.one.join("log"), "");
+    std::thread::scope(|scope| {
+        for writer in 0..2_u8 {
+            let place = if writer == 0 { &mounts.one } else { &mounts.other };
+            let mut options = OpenOptions::new();
+            options.append(true).custom_flags(OFlags::DIRECT.bits() as i32);
+            let mut log = files::open_with(&mut options, place.join("log"));
+            scope.spawn(move || {
+                for record in 0..COUNT {
+                    let (bytes, start) = with_pages(1 + writer * COUNT + record, RECORD);
+                    let bytes = &bytes[start..start + RECORD];
+                    assert_eq!(log.write(bytes).expect("written"), RECORD);
+                }
+            });
+        }
+    });
+    for place in [&mounts.one, &mounts.other] {
+        let bytes = files::read(place.join("log"));
+        assert_eq!(bytes.len(), 2 * usize::from(COUNT) * RECORD, "each record is there");
+        let mut records: Vec<_> = bytes.chunks(RECORD).map(|record| record[0]).collect();
+        records.sort_unstable();
+        assert!(records.into_iter().eq(1..=2 * COUNT), "each record is there once");
+    }
 }
 
 /// Returns bytes, and the offset of the first memory page in them. The kernel passes at most 256

@@ -146,3 +146,26 @@ record! {
         pub written: WrittenExtent,
     }
 }
+
+record! {
+    /// Waits for the end of a truncation in progress, and reads the attributes of the file. A client
+    /// sends this after a write to a shared file that does not make the file longer. If the truncate
+    /// generation in the reply is newer than the one with which the write began, the truncation may
+    /// have removed the bytes, and the client writes them again. A client also sends this after
+    /// storage returned fewer bytes than the file has.
+    pub struct AwaitTruncation {
+        /// The inode.
+        pub inode: InodeId,
+    }
+}
+
+record! {
+    /// Removes the bytes that a failed write left in chunk files beyond the end of a shared file.
+    /// The target truncates the chunk files to the size that the file has when it executes the
+    /// request. Like each truncation, this raises the truncate generation, so other clients repeat
+    /// their writes in progress.
+    pub struct TrimFile {
+        /// The inode.
+        pub inode: InodeId,
+    }
+}

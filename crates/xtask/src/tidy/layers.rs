@@ -37,10 +37,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
     // Labs start the program `skep`, and depend on none of its libraries.
     ("skep-lab", &["skep-env"]),
     ("skep-study", &["skep-env", "skep-bench", "skep-lab"]),
+    // Predicts rates and cost from data files: pure.
+    ("skep-plan", &[]),
+    // Changes settings of the host. It replaces files durably, as services do.
+    ("skep-tune", &["skep-store"]),
     ("skep-ctl", &["skep-wire", "skep-format", "skep-cluster", "skep-env", "skep-rpc",
         "skep-store", "skep-service", "skep-management", "skep-metadata", "skep-storage",
         "skep-client", "skep-fuse", "skep-bench", "skep-lab", "skep-study", "skep-metrics",
-        "skep-stats"]),
+        "skep-stats", "skep-plan", "skep-tune"]),
     // Crates that are not shipped to users.
     ("skep-sim", &["skep-wire", "skep-format", "skep-cluster", "skep-metadata"]),
     ("skep-testkit", &[]),

@@ -11,10 +11,11 @@ use skep_wire::catalog::message;
 use skep_wire::frame::Header;
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
-    AskOutcome, AttributesReply, Close, CloseMany, CloseSession, Create, EntryReply, Exchange,
-    GetAttributes, KeepAlive, KeepAliveReply, Lookup, MakeDirectory, Open, OpenMode, OpenReply,
-    OpenSession, OpenSessionReply, Outcome, OutcomeReply, ReportWritten, SetAttributes,
-    SetAttributesReply, SetPattern, SyncAll, TruncatedChunk, Unlink, WrittenExtent,
+    AskOutcome, AttributesReply, AwaitTruncation, Close, CloseMany, CloseSession, Create,
+    EntryReply, Exchange, GetAttributes, KeepAlive, KeepAliveReply, Lookup, MakeDirectory, Open,
+    OpenMode, OpenReply, OpenSession, OpenSessionReply, Outcome, OutcomeReply, ReportWritten,
+    SetAttributes, SetAttributesReply, SetPattern, SyncAll, TrimFile, TruncatedChunk, Unlink,
+    WrittenExtent,
 };
 use std::collections::HashMap;
 
@@ -46,6 +47,8 @@ pub(crate) struct FakeMetadata {
     pub(crate) asked_durably: Vec<u16>,
     /// The generation of the stripe pattern of all files.
     pub(crate) generation: u32,
+    /// An open of a file that another session has open makes the file shared.
+    pub(crate) shares_files: bool,
     /// The inode of the next new directory, if it belongs to another shard.
     pub(crate) directory_elsewhere: Option<InodeId>,
     /// The chunk files that truncations name as truncated.
@@ -82,6 +85,7 @@ impl FakeMetadata {
             executed: Vec::new(),
             asked_durably: Vec::new(),
             generation: 1,
+            shares_files: false,
             directory_elsewhere: None,
             truncated: Vec::new(),
         };
@@ -205,6 +209,17 @@ impl FakeMetadata {
                 let attributes = self.inode(inode)?.attributes.clone();
                 AttributesReply { attributes }.to_bytes()
             }
+            AwaitTruncation::ID => {
+                let inode = AwaitTruncation::from_bytes(body)?.inode;
+                let attributes = self.inode(inode)?.attributes.clone();
+                AttributesReply { attributes }.to_bytes()
+            }
+            TrimFile::ID => {
+                let attributes = &mut self.inode(TrimFile::from_bytes(body)?.inode)?.attributes;
+                attributes.truncate_generation += 1;
+                attributes.change_counter += 1;
+                AttributesReply { attributes: attributes.clone() }.to_bytes()
+            }
             SetAttributes::ID => self.set_attributes(&SetAttributes::from_bytes(body)?)?.to_bytes(),
             Create::ID => self.create(session, Create::from_bytes(body)?)?.to_bytes(),
             MakeDirectory::ID => {
@@ -286,7 +301,9 @@ impl FakeMetadata {
     }
 
     fn open(&mut self, session: SessionId, request: &Open) -> Result<OpenReply> {
+        let shares_files = self.shares_files;
         let inode = self.inode(request.inode)?;
+        let is_shared = shares_files && inode.opens.keys().any(|other| *other != session);
         *inode.opens.entry(session).or_default() += 1;
         if request.truncate {
             inode.attributes.size = 0;
@@ -296,7 +313,7 @@ impl FakeMetadata {
         let attributes = inode.attributes.clone();
         let pattern = StripePattern { generation: self.generation, ..pattern() };
         let truncated = if request.truncate { self.truncated.clone() } else { Vec::new() };
-        let (created, is_shared) = (false, false);
+        let created = false;
         Ok(OpenReply { created, attributes, pattern: Some(pattern), is_shared, truncated })
     }
 

@@ -284,3 +284,37 @@ fn a_request_with_an_invalid_time_truncates_nothing() {
     assert!(story.calls.is_empty());
     assert_eq!(story.size(inode), 10);
 }
+
+/// Before the fix, a report during a truncation raised the size, and the truncation then reset it,
+/// although the reported bytes had reached storage after the chunk file was truncated.
+#[test]
+fn reports_and_confirmations_wait_for_a_truncation() {
+    let mut story = Story::begin();
+    let inode = written(&mut story);
+    story.send(5, 1, (0, 3), &truncate(inode));
+    let written =
+        md::WrittenExtent { end: 5, truncate_generation: 0, may_leave_holes: false, reach: 0 };
+    story.send(1, 2, (0, 1), &md::ReportWritten { inode, written });
+    story.send(1, 2, (0, 0), &md::AwaitTruncation { inode });
+    assert!(story.replies.is_empty());
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    assert_eq!(story.replies.len(), 3);
+    let waited = story.replies.iter().filter(|(connection, _)| *connection != 5);
+    for (_, reply) in waited {
+        let reply = md::AttributesReply::from_bytes(reply.as_ref().unwrap()).unwrap();
+        let attributes = (reply.attributes.size, reply.attributes.truncate_generation);
+        assert_eq!(attributes, (0, 1), "the client sees that it must write again");
+    }
+}
+
+#[test]
+fn a_trim_truncates_chunk_files_to_the_present_size() {
+    let mut story = Story::begin();
+    let inode = written(&mut story);
+    story.send(1, 2, (0, 1), &md::TrimFile { inode });
+    let request = st::TruncateChunk::from_bytes(&story.calls[0].1.body).unwrap();
+    assert_eq!(request.size, 10);
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    let reply = md::AttributesReply::from_bytes(story.replies[0].1.as_ref().unwrap()).unwrap();
+    assert_eq!((reply.attributes.size, reply.attributes.truncate_generation), (10, 1));
+}

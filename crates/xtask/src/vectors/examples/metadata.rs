@@ -10,13 +10,13 @@ use skep_types::{
 };
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
-    AskDecision, AskOutcome, AttributesReply, Close, CloseMany, CloseSession, ClosedFile, Create,
-    CreateUnnamed, Decide, Decision, DecisionReply, EntryInfo, GetEntryInfo, KeepAlive,
-    KeepAliveReply, ListSessions, ListTransactions, NewInode, Open, OpenMode, OpenReply,
+    AskDecision, AskOutcome, AttributesReply, AwaitTruncation, Close, CloseMany, CloseSession,
+    ClosedFile, Create, CreateUnnamed, Decide, Decision, DecisionReply, EntryInfo, GetEntryInfo,
+    KeepAlive, KeepAliveReply, ListSessions, ListTransactions, NewInode, Open, OpenMode, OpenReply,
     OpenSession, OpenSessionReply, Outcome, OutcomeReply, Prepare, PrepareReply, ReportWritten,
     ResolveTransaction, SessionEntry, SessionList, SetAttributes, SetAttributesReply, SetPattern,
-    SetTime, Step, SyncAll, TransactionEntry, TransactionId, TransactionList, TruncatedChunk,
-    WrittenExtent,
+    SetTime, Step, SyncAll, TransactionEntry, TransactionId, TransactionList, TrimFile,
+    TruncatedChunk, WrittenExtent,
 };
 
 /// Returns the pattern of a large file: first inline bytes, then a narrow stripe, and a wide stripe
@@ -184,6 +184,8 @@ fn files() -> Vec<Example> {
         example(&close, &reply).request(&close_unwritten),
         example(&close_many, &EmptyReply {}),
         example(&ReportWritten { inode: a_file(), written }, &reply),
+        example(&AwaitTruncation { inode: a_file() }, &reply),
+        example(&TrimFile { inode: a_file() }, &reply),
         example(&inherited, &EmptyReply {}),
         example(&GetEntryInfo { inode: a_file() }, &info),
     ]

@@ -1,0 +1,113 @@
+//! The end of a write: whether it counts although other clients use the file too, and the removal
+//! of the bytes that a failed write left behind.
+//!
+//! # Writes to a shared file
+//! Another client may truncate a shared file at any moment, so this mount trusts no size and no
+//! truncate generation that it has recorded. After storage has acknowledged all pieces of a write,
+//! the client asks metadata before it acknowledges the write to the program. A write beyond the
+//! recorded size is reported, any other write is only confirmed. Both replies wait for the end of a
+//! truncation in progress. If the truncate generation in the reply is newer than the one with which
+//! the write began, the truncation may have removed some of the bytes. The client then writes all
+//! of them again, at the new end of the file if the write is an append.
+//!
+//! Does not own the requests to storage (`write`, `copy`, `allocate`) or the reports of a file that
+//! is not shared (`files::report`).
+
+use crate::client::Client;
+use crate::inode_state::InodeState;
+use crate::inode_state::guards::WriteGuard;
+use crate::session::request::ModifyOptions;
+use skep_types::{Attributes, Error, ErrorCode, InodeId, Result};
+use skep_wire::metadata::{AttributesReply, AwaitTruncation, TrimFile};
+use std::ops::Range;
+use std::sync::Arc;
+
+impl Client {
+    /// Completes a write of `range` after storage has acknowledged all its pieces.
+    /// `truncate_generation` is the generation that this mount had recorded when the write began.
+    /// Returns `false` if another client has truncated the file since; the caller must then write
+    /// the bytes again.
+    pub(crate) async fn complete_write(
+        &self,
+        state: &Arc<InodeState>,
+        writing: &WriteGuard,
+        range: Range<u64>,
+        truncate_generation: u64,
+    ) -> Result<bool> {
+        if writing.note_write_unless_shared(&range, truncate_generation) {
+            return Ok(true);
+        }
+        let end = state.end();
+        if end.truncate_generation != truncate_generation {
+            return Ok(false);
+        }
+        if range.end <= end.size {
+            let attributes = self.attributes_after_truncation(state).await?;
+            let size = attributes.size;
+            if attributes.truncate_generation > truncate_generation {
+                return Ok(false);
+            }
+            if range.end <= size {
+                writing.note_confirmed_write();
+                return Ok(true);
+            }
+            // Metadata has lost the end of the file in a power loss, so the client reports it.
+        }
+        let mut report = writing.report_with(&range);
+        if report.extent.truncate_generation != truncate_generation {
+            return Ok(false);
+        }
+        if report.must_measure {
+            report.extent.end = report.extent.end.max(self.measure(state).await?);
+            report.extent.may_leave_holes = true;
+        }
+        let attributes = self.send_report(state, report.extent, ModifyOptions::default()).await?;
+        state.reported(&report, &attributes, false, skep_env::now());
+        // A lower generation means that metadata has lost a truncation in a power loss. `fsync`
+        // reports that loss.
+        Ok(attributes.truncate_generation <= truncate_generation)
+    }
+
+    /// Waits for the end of a truncation in progress, and returns the attributes in metadata.
+    ///
+    /// # Errors
+    /// Returns `Stale` if the file was removed.
+    pub(crate) async fn attributes_after_truncation(
+        &self,
+        state: &Arc<InodeState>,
+    ) -> Result<Attributes> {
+        let inode = state.id;
+        match self.ask(inode, &AwaitTruncation { inode }).await {
+            Ok(AttributesReply { attributes }) => {
+                self.note_attributes(&mut attributes.clone());
+                Ok(attributes)
+            }
+            Err(error) if error.code() == ErrorCode::NotFound => {
+                let text = format!(
+                    "file {inode}: it was removed, and a metadata host has lost that this client \
+                     had it open"
+                );
+                Err(Error::new(ErrorCode::Stale, text))
+            }
+            Err(error) => Err(error.within(format_args!("file {inode}"))),
+        }
+    }
+
+    /// Removes the bytes that a failed write left beyond the end of a shared file. Metadata
+    /// truncates the chunk files and makes all other clients repeat their writes in progress, so no
+    /// acknowledged byte of them is lost. Best effort: if a server fails, the bytes stay, and later
+    /// operations of programs fail as well.
+    pub(crate) async fn trim(&self, inode: InodeId) {
+        let how = ModifyOptions { truncates: true, ..ModifyOptions::default() };
+        match self.modify(inode, TrimFile { inode }, how, |_, _| ()).await {
+            Ok(mut reply) => {
+                let version = reply.attributes.change_counter;
+                self.mount().caches.changed_by_us(inode, version);
+                self.note_attributes(&mut reply.attributes);
+            }
+            Err(error) => tracing::debug!(
+                "file {inode}: cannot remove the bytes of a failed operation: {error}"
+            ),
+        }
+    }
+}

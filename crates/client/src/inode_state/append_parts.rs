@@ -1,0 +1,86 @@
+//! Appends in progress, by the range at which their callers expect them to go. The kernel may send
+//! the parts of one large append together, each at the offset behind the part before it. Each part
+//! must wait for that part, or the parts would be swapped.
+
+use crate::inode_state::InodeState;
+use crate::limits::CONTENTION_PAUSE;
+use skep_types::{Error, ErrorCode, Result};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+const IN_PROGRESS: u8 = 0;
+const DONE: u8 = 1;
+const FAILED: u8 = 2;
+
+/// The appends in progress on one file.
+#[derive(Debug, Default)]
+pub(super) struct AppendParts(Vec<(Range<u64>, Arc<AtomicU8>)>);
+
+impl AppendParts {
+    /// Adds an append. Returns its own outcome, and that of the append that it must wait for.
+    fn begin(&mut self, expected: Range<u64>) -> (Arc<AtomicU8>, Option<Arc<AtomicU8>>) {
+        let before = self.0.iter().find(|(range, _)| range.end == expected.start);
+        let before = before.map(|(_, outcome)| Arc::clone(outcome));
+        let outcome = Arc::new(AtomicU8::new(IN_PROGRESS));
+        self.0.push((expected, Arc::clone(&outcome)));
+        (outcome, before)
+    }
+
+    fn end(&mut self, outcome: &Arc<AtomicU8>) {
+        self.0.retain(|(_, other)| !Arc::ptr_eq(other, outcome));
+    }
+}
+
+/// An append in progress. If it is dropped before [`Self::succeed`], the append that follows it
+/// fails.
+#[derive(Debug)]
+pub(crate) struct AppendPart {
+    inode: Arc<InodeState>,
+    outcome: Arc<AtomicU8>,
+    before: Option<Arc<AtomicU8>>,
+}
+
+impl AppendPart {
+    /// Waits for the end of the append before this one.
+    ///
+    /// # Errors
+    /// Returns `Io` if that append failed, since the program then gets only the bytes before it.
+    pub(crate) async fn wait_for_turn(&self) -> Result<()> {
+        let Some(before) = &self.before else { return Ok(()) };
+        loop {
+            match before.load(Ordering::Acquire) {
+                IN_PROGRESS => skep_env::sleep(CONTENTION_PAUSE).await,
+                FAILED => {
+                    let text = format!(
+                        "file {}: cannot append a part of a write: the part before it failed",
+                        self.inode.id
+                    );
+                    return Err(Error::new(ErrorCode::Io, text));
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Records that the bytes are appended.
+    pub(crate) fn succeed(&self) {
+        self.outcome.store(DONE, Ordering::Release);
+    }
+}
+
+impl Drop for AppendPart {
+    fn drop(&mut self) {
+        let _ =
+            self.outcome.compare_exchange(IN_PROGRESS, FAILED, Ordering::AcqRel, Ordering::Acquire);
+        self.inode.with(|parts| parts.appends.end(&self.outcome));
+    }
+}
+
+impl InodeState {
+    /// Begins an append that its caller expects to go to the range `expected`.
+    pub(crate) fn begin_append(self: &Arc<Self>, expected: Range<u64>) -> AppendPart {
+        let (outcome, before) = self.with(|parts| parts.appends.begin(expected));
+        AppendPart { inode: Arc::clone(self), outcome, before }
+    }
+}

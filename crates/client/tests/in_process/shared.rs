@@ -1,0 +1,129 @@
+//! Files that several clients have open while one of them truncates the file or fails to write.
+
+use crate::fakes::FakeCluster;
+use crate::{create, mount, read, set_size, until, with_client, write};
+use skep_client::{Client, HandleId, InodeAttributes, OpenMode, Opens, Writes};
+use skep_env::Buf;
+use skep_types::{ErrorCode, InodeId, TargetId};
+use skep_wire::Request;
+use skep_wire::metadata::{AwaitTruncation, Open, ReportWritten, TrimFile};
+use skep_wire::storage::WriteChunk;
+
+/// Creates a file, and opens it on a second mount too, which then treats it as shared.
+async fn shared(fake: &FakeCluster, client: &Client) -> (InodeId, HandleId, Client, HandleId) {
+    fake.with_metadata(1, |metadata| metadata.shares_files = true);
+    let (inode, handle) = create(client, "shared").await;
+    let other = mount(fake).await;
+    let opened = other.open(inode, OpenMode::Write, false).await.unwrap();
+    assert!(opened.is_shared);
+    (inode, handle, other, opened.handle)
+}
+
+/// Truncates all chunk files of the fake cluster, whose metadata does not do that itself.
+fn truncate_chunk_files(fake: &FakeCluster, size: usize) {
+    fake.each_storage(|storage| storage.files.values_mut().for_each(|file| file.truncate(size)));
+}
+
+/// Semantics 2.3 and 2.7.
+#[test]
+fn write_after_truncation_elsewhere_moves_the_end() {
+    with_client(|fake, client| async move {
+        let (inode, _, other, there) = shared(&fake, &client).await;
+        write(&other, there, 0, &[1; 1000]).await;
+        client.set_attributes(set_size(inode, 0)).await.unwrap();
+        truncate_chunk_files(&fake, 0);
+        // The writing mount still has the size from before the truncation.
+        write(&other, there, 100, &[2; 10]).await;
+        let size = fake.with_metadata(1, |it| it.inodes[&inode].attributes.size);
+        assert_eq!(size, 110, "other mounts read up to this size");
+        assert_eq!(read(&other, there, 0, 1000).await.len(), 110);
+        write(&other, there, 50, &[3; 10]).await;
+        let reports = fake.count::<ReportWritten>();
+        write(&other, there, 60, &[3; 10]).await;
+        assert_eq!(fake.count::<ReportWritten>(), reports, "the end did not move");
+    });
+}
+
+/// Semantics 2.7: the truncation happens while the write is in progress, so storage may have
+/// removed a part of its bytes.
+#[test]
+fn write_during_truncation_elsewhere_is_repeated() {
+    with_client(|fake, client| async move {
+        let (inode, _, other, there) = shared(&fake, &client).await;
+        write(&other, there, 0, &[1; 200_000]).await;
+        fake.state.borrow_mut().hold = Some(AwaitTruncation::ID);
+        let writer = other.clone();
+        let task = skep_env::spawn(async move { write(&writer, there, 1000, &[2; 100_000]).await });
+        until(|| fake.count::<AwaitTruncation>() > 0).await;
+        client.set_attributes(set_size(inode, 0)).await.unwrap();
+        truncate_chunk_files(&fake, 0);
+        fake.state.borrow_mut().hold = None;
+        task.await;
+        let found = read(&other, there, 0, 200_000).await;
+        assert_eq!(found.len(), 101_000);
+        assert!(found[..1000].iter().all(|byte| *byte == 0));
+        assert!(found[1000..].iter().all(|byte| *byte == 2), "all bytes of the write are there");
+    });
+}
+
+/// Semantics 3.6 and principle 1: a failed write removes its own bytes, but no byte that storage
+/// has acknowledged to another client.
+#[test]
+fn failed_write_keeps_bytes_that_storage_acknowledged_to_others() {
+    with_client(|fake, client| async move {
+        let (inode, _, other, there) = shared(&fake, &client).await;
+        let third = mount(&fake).await;
+        let opened = third.open(inode, OpenMode::Write, false).await.unwrap();
+        // Storage has acknowledged these bytes, and metadata has not recorded the new end yet.
+        fake.state.borrow_mut().hold = Some(ReportWritten::ID);
+        let writer = other.clone();
+        let task = skep_env::spawn(async move { write(&writer, there, 0, &[7; 4096]).await });
+        until(|| fake.count::<ReportWritten>() > 0).await;
+        let set_full = |is_full| {
+            let mut state = fake.state.borrow_mut();
+            state.storage.get_mut(&TargetId::new(13)).unwrap().is_full = is_full;
+        };
+        set_full(true);
+        let error = third.write(opened.handle, 0, Buf::copy_of(&[9; 300_000])).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::NoSpace);
+        set_full(false);
+        if fake.count::<TrimFile>() > 0 {
+            truncate_chunk_files(&fake, 0);
+        }
+        fake.state.borrow_mut().hold = None;
+        task.await;
+        assert_eq!(read(&other, there, 0, 10_000).await, [7; 4096]);
+        write(&other, there, 400_000, b"end").await;
+        let found = read(&other, there, 0, 400_000).await;
+        assert!(found[4096..].iter().all(|byte| *byte == 0), "no byte of the failed write");
+    });
+}
+
+/// Semantics 2.7 and 2.9.
+#[test]
+fn append_that_waits_for_a_truncation_goes_to_the_new_end() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "log").await;
+        write(&client, handle, 0, &[1; 1000]).await;
+        fake.state.borrow_mut().hold = Some(Open::ID);
+        let opener = client.clone();
+        let opening = skep_env::spawn(async move {
+            opener.open(inode, OpenMode::Write, true).await.unwrap().handle
+        });
+        until(|| fake.count::<Open>() > 0).await;
+        let appender = client.clone();
+        let appending = skep_env::spawn(async move {
+            appender.append(handle, 1000, Buf::copy_of(b"first line\n")).await.unwrap();
+        });
+        let writes = fake.count::<WriteChunk>();
+        for _ in 0..20 {
+            skep_env::yield_now().await;
+        }
+        assert_eq!(fake.count::<WriteChunk>(), writes, "the append waits for the truncation");
+        truncate_chunk_files(&fake, 0);
+        fake.state.borrow_mut().hold = None;
+        let truncated = opening.await;
+        appending.await;
+        assert_eq!(read(&client, truncated, 0, 2000).await, b"first line\n");
+    });
+}

@@ -1,0 +1,24 @@
+//! `skep tune undo`: restores the settings from before `skep tune apply`.
+
+use super::args::{RootArgs, as_text, exit_code};
+use crate::help::{Example, examples};
+use crate::output::print;
+use skep_tune::changes::undo;
+use skep_types::Result;
+use std::process::ExitCode;
+
+const EXAMPLES: &[Example] = &[("restore all former values", "skep tune undo")];
+
+/// Restore the exact settings from before `skep tune apply`, also after reboots
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct UndoArgs {
+    #[command(flatten)]
+    root: RootArgs,
+}
+
+pub(crate) fn run(args: &UndoArgs) -> Result<ExitCode> {
+    let outcome = undo(&args.root.tree()?)?;
+    print(&outcome, |outcome| as_text(outcome, "restored"))?;
+    Ok(exit_code(&outcome))
+}

@@ -1,0 +1,159 @@
+//! Whether the thread that sent a request is being killed, from `/proc`.
+//!
+//! # Threads that have ended
+//! A thread that waits for the reply to its own request cannot end before the reply. Only an
+//! asynchronous request outlives its thread: a program submitted it with io_uring or `io_submit`,
+//! or the kernel reads ahead. The program may still wait for it, so the state of the *process*
+//! decides. The worker notes the process at the first check of the request. If the thread had
+//! already ended by then, the process is not known, and the request goes on if a program may wait
+//! for it.
+
+/// The state of a thread or process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It exists. `is_killed` means that a SIGKILL is pending for it.
+    Exists {
+        process: u32,
+        is_killed: bool,
+    },
+    /// It exists, but this mount may not read its state (`hidepid=2`).
+    Hidden,
+    Ended,
+}
+
+/// The sender of a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sender {
+    /// Zero means a thread of another container. Its state cannot be read, so it counts as alive.
+    thread: u32,
+    process: Option<u32>,
+}
+
+impl Sender {
+    /// Notes the process of a thread that has sent a request.
+    pub(crate) fn of(thread: u32) -> Self {
+        let process = match state(thread) {
+            State::Exists { process, .. } => Some(process),
+            State::Hidden | State::Ended => None,
+        };
+        Self { thread, process }
+    }
+
+    /// Returns whether the sender is being killed or has ended, so that no program waits for the
+    /// reply. `may_be_asynchronous` means that a program may wait for the reply although the thread
+    /// has ended.
+    pub(crate) fn is_being_killed(self, may_be_asynchronous: bool) -> bool {
+        let is_of_another = |process| self.process.is_some_and(|noted| noted != process);
+        match state(self.thread) {
+            // The kernel has given the number of the ended thread to another one.
+            State::Exists { process, .. } if is_of_another(process) => self.has_ended_process(),
+            State::Exists { is_killed, .. } => is_killed,
+            State::Hidden => false,
+            State::Ended if self.process.is_none() => !may_be_asynchronous,
+            State::Ended => self.has_ended_process(),
+        }
+    }
+
+    /// Returns whether the noted process is being killed or has ended.
+    fn has_ended_process(self) -> bool {
+        match self.process.map(state) {
+            Some(State::Exists { is_killed, .. }) => is_killed,
+            Some(State::Ended) => true,
+            Some(State::Hidden) | None => false,
+        }
+    }
+}
+
+fn state(thread: u32) -> State {
+    if thread == 0 {
+        return State::Hidden;
+    }
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status"));
+    let shown = status.ok().and_then(|status| Some((process_of(&status)?, status)));
+    match shown {
+        Some((process, status)) => State::Exists { process, is_killed: has_pending_kill(&status) },
+        None if exists(thread) => State::Hidden,
+        None => State::Ended,
+    }
+}
+
+/// Whether a thread or process exists, even if `/proc` does not show it to this user.
+fn exists(thread: u32) -> bool {
+    let Ok(thread) = i32::try_from(thread) else { return false };
+    // SAFETY: signal 0 is never delivered; the call only checks that the thread exists.
+    let result = unsafe { libc::kill(thread, 0) };
+    result == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+}
+
+fn process_of(status: &str) -> Option<u32> {
+    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+}
+
+fn has_pending_kill(status: &str) -> bool {
+    const KILL: u64 = 1 << (libc::SIGKILL - 1);
+    status
+        .lines()
+        .filter_map(|line| line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:")))
+        .filter_map(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .any(|mask| mask & KILL != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn only_a_pending_kill_counts() {
+        assert!(has_pending_kill("Name:\tcat\nSigPnd:\t0000000000000100\nShdPnd:\t0\n"));
+        assert!(has_pending_kill("SigPnd:\t0000000000000000\nShdPnd:\t0000000000000102\n"));
+        assert!(!has_pending_kill("SigPnd:\t0000000000000002\nShdPnd:\t0000000000004000\n"));
+        assert!(!has_pending_kill(""));
+    }
+
+    #[test]
+    fn a_process_that_has_ended_counts_as_killed() {
+        let mut child =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let sender = Sender::of(child.id());
+        assert!(!sender.is_being_killed(true));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(sender.is_being_killed(true));
+        assert!(sender.is_being_killed(false));
+        assert!(!Sender::of(std::process::id()).is_being_killed(false));
+    }
+
+    /// Semantics 4.1: a program may submit asynchronous I/O on a thread that then ends.
+    #[test]
+    fn a_thread_that_has_ended_is_not_a_killed_process() {
+        let (send, receive) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: the call has no arguments and always succeeds.
+            send.send(unsafe { libc::gettid() }).unwrap();
+            let _ = ended.recv();
+        });
+        let number = receive.recv().unwrap() as u32;
+        let sender = Sender::of(number);
+        assert_eq!(sender.process, Some(std::process::id()));
+        drop(end);
+        thread.join().unwrap();
+        while state(number) != State::Ended {
+            std::thread::yield_now();
+        }
+        assert!(!sender.is_being_killed(true) && !sender.is_being_killed(false));
+        let seen_too_late = Sender::of(number);
+        assert_eq!(seen_too_late.process, None);
+        assert!(!seen_too_late.is_being_killed(true), "a program may wait for the reply");
+        assert!(seen_too_late.is_being_killed(false), "the kernel read ahead");
+    }
+
+    /// With `hidepid=2`, `/proc` does not show the processes of other users.
+    #[test]
+    fn a_thread_that_cannot_be_read_is_alive() {
+        assert!(exists(1), "the first process, also without the permission to signal it");
+        assert!(!exists(u32::MAX) && !exists(i32::MAX as u32));
+        assert!(!Sender { thread: 0, process: None }.is_being_killed(false));
+    }
+}

@@ -1,0 +1,32 @@
+//! Planning: how fast a system will be and its cost, before it is bought (`skep plan`).
+//!
+//! Owns the catalogue of servers, disks and prices, the model that predicts rates, its calibration
+//! by measurements, and the search for systems that meet given needs. All of it is pure: callers
+//! read and write the files. `docs/design/0013-planning-model.md` explains the model.
+//!
+//! Does not own: measuring (`skep-bench`, `skep-study`), and printing (`skep-ctl`).
+//!
+//! Units: rates in MB/s (1,000,000 bytes) or operations per second, capacities in TB.
+
+pub mod bench;
+pub mod calibration;
+pub mod catalogue;
+pub mod cost;
+pub mod model;
+pub mod page;
+mod parameter;
+pub mod propose;
+pub mod system;
+pub mod table;
+pub mod validation;
+
+pub use calibration::Calibration;
+pub use catalogue::Catalogue;
+pub use parameter::{PARAMETERS, Parameter, Parameters};
+
+use skep_types::{Error, ErrorCode};
+
+/// Creates the error of a wrong input.
+fn invalid(context: impl Into<String>) -> Error {
+    Error::new(ErrorCode::InvalidArgument, context)
+}

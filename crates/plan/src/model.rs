@@ -1,0 +1,292 @@
+//! The model: from a system, a workload and the parameters to a rate.
+//!
+//! Clients demand, servers supply. Each side has several limits, and the smallest of its side
+//! counts. Where demand and supply are about equal, neither is fully used: the rate is their smooth
+//! minimum. A job ends with its slowest server: with more servers, each attains a little less.
+//! `docs/design/0013-planning-model.md` has the reasons.
+
+use crate::parameter::Parameters;
+use crate::system::{Operation, System, Workload};
+use serde::Serialize;
+use statrs::distribution::{ContinuousCDF, Normal};
+
+/// Larger transfers are sent as requests of this size, several at a time.
+const REQUEST_BYTES: f64 = 1_048_576.0;
+/// Processor time of a server for each MB of data, in core seconds: half of the time of the whole
+/// machine in `docs/benchmarks.md`, where client and servers share it.
+const CORE_SECONDS_PER_MB: f64 = 0.0006;
+/// Processor time of a server for a small read or write, from the same page.
+const CORE_SECONDS_PER_BLOCK: f64 = 45e-6;
+/// Processor time of metadata for a create, from the same page.
+const CORE_SECONDS_PER_CREATE: f64 = 60e-6;
+/// Processor time of metadata for a request of attributes, from the same page.
+const CORE_SECONDS_PER_STAT: f64 = 20e-6;
+/// Requests of a client, one after the other, for a create: lookup, create and close.
+const REQUESTS_PER_CREATE: f64 = 3.0;
+
+/// A limit of a system.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Limit {
+    /// The part of the system.
+    pub kind: LimitKind,
+    /// The rate that this part allows to all clients together.
+    pub rate: f64,
+    /// The arithmetic, for people.
+    pub because: String,
+}
+
+/// The parts of a system that can limit its rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitKind {
+    /// The network of the clients.
+    ClientNetwork,
+    /// The processes of the clients, which wait for each request.
+    ClientRequests,
+    /// The network of the servers.
+    ServerNetwork,
+    /// The disks of the servers.
+    Disks,
+    /// The provider's limit for the disks of a virtual machine.
+    VmLimit,
+    /// The processors of the servers.
+    Processor,
+    /// The processors of the metadata servers.
+    Metadata,
+}
+
+impl LimitKind {
+    /// Returns the words for people.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::ClientNetwork => "client network",
+            Self::ClientRequests => "client requests",
+            Self::ServerNetwork => "server network",
+            Self::Disks => "disks",
+            Self::VmLimit => "VM limit",
+            Self::Processor => "processor",
+            Self::Metadata => "metadata",
+        }
+    }
+
+    fn is_of_clients(self) -> bool {
+        matches!(self, Self::ClientNetwork | Self::ClientRequests)
+    }
+}
+
+/// The result of the model.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Outcome {
+    /// The rate: MB/s, or operations per second.
+    pub rate: f64,
+    /// The smallest limit.
+    pub binds: LimitKind,
+    /// All limits, the smallest first.
+    pub limits: Vec<Limit>,
+    /// The rate of the smallest limit of the servers without any loss.
+    pub hardware_limit: f64,
+}
+
+/// Predicts the rate of a workload.
+pub fn rate(parameters: &Parameters, system: &System, workload: &Workload) -> Outcome {
+    let mut limits = demand(parameters, system, workload);
+    limits.extend(supply(parameters, system, workload));
+    let smallest = |of_clients: bool| {
+        let of_side = limits.iter().filter(|it| it.kind.is_of_clients() == of_clients);
+        of_side.map(|it| it.rate).fold(f64::INFINITY, f64::min)
+    };
+    let servers = f64::from(system.load(workload).servers);
+    let slowest = (1.0 - parameters.variability * expected_maximum(servers)).max(0.1);
+    let rate = smooth_minimum(smallest(true), smallest(false) * slowest, parameters.saturation);
+    limits.sort_by(|one, other| one.rate.total_cmp(&other.rate));
+    let perfect = Parameters { link: 1.0, disk: 1.0, ..*parameters };
+    let hardware = supply(&perfect, system, workload).into_iter();
+    let hardware = hardware.filter(|it| it.kind != LimitKind::Processor).map(|it| it.rate);
+    Outcome {
+        rate,
+        binds: limits[0].kind,
+        limits,
+        hardware_limit: hardware.fold(f64::INFINITY, f64::min),
+    }
+}
+
+/// Returns the limits of the clients.
+fn demand(parameters: &Parameters, system: &System, workload: &Workload) -> Vec<Limit> {
+    let clients = f64::from(workload.clients);
+    let processes = clients * f64::from(workload.processes);
+    let link = system.payload_mb_s(workload.client_gbit_s) * parameters.link;
+    let request_s = parameters.request_us * 1e-6;
+    let at_link =
+        format!("{clients} clients x {link:.0} MB/s of a {} Gbit/s link", workload.client_gbit_s);
+    let waits = format!("{processes} processes, {:.0} us per request", parameters.request_us);
+    let limit = |kind, rate, because| Limit { kind, rate, because };
+    match workload.operation {
+        Operation::Write | Operation::Read => {
+            let piece_mb = (workload.transfer_bytes as f64).min(REQUEST_BYTES) / 1e6;
+            let of_process = piece_mb / (piece_mb / link + request_s);
+            let because = format!("{waits}: {of_process:.0} MB/s each");
+            vec![
+                limit(LimitKind::ClientNetwork, clients * link, at_link),
+                limit(LimitKind::ClientRequests, processes * of_process, because),
+            ]
+        }
+        Operation::RandomWrite | Operation::RandomRead => {
+            let size_mb = workload.transfer_bytes as f64 / 1e6;
+            let of_process = 1.0 / (size_mb / link + request_s);
+            let because = format!("{waits}: {of_process:.0} per s each");
+            vec![
+                limit(LimitKind::ClientNetwork, clients * link / size_mb, at_link),
+                limit(LimitKind::ClientRequests, processes * of_process, because),
+            ]
+        }
+        Operation::Create | Operation::Stat => {
+            let requests = requests_of(workload.operation);
+            let because = format!("{waits}, {requests} requests one after the other");
+            vec![limit(LimitKind::ClientRequests, processes / (requests * request_s), because)]
+        }
+    }
+}
+
+fn requests_of(operation: Operation) -> f64 {
+    if operation == Operation::Create { REQUESTS_PER_CREATE } else { 1.0 }
+}
+
+/// Returns the limits of the servers.
+fn supply(parameters: &Parameters, system: &System, workload: &Workload) -> Vec<Limit> {
+    let operation = workload.operation;
+    let load = system.load(workload);
+    let servers = f64::from(load.servers);
+    let evenly = 1.0 / load.largest_share;
+    let limit = |kind, rate, because| Limit { kind, rate, because };
+    if matches!(operation, Operation::Create | Operation::Stat) {
+        let core_s = match operation {
+            Operation::Create => CORE_SECONDS_PER_CREATE,
+            _ => CORE_SECONDS_PER_STAT,
+        };
+        let cores = f64::from(system.servers) * f64::from(system.cores);
+        let because = format!("{cores} cores, {:.0} us each", core_s * 1e6);
+        return vec![limit(LimitKind::Metadata, cores / core_s, because)];
+    }
+    let is_sequential = operation.is_sequential();
+    let unit = operation.unit();
+    let link = system.payload_mb_s(system.network_gbit_s) * parameters.link;
+    let per_operation = if is_sequential { 1.0 } else { workload.transfer_bytes as f64 / 1e6 };
+    let disk = system.disk_rate(operation) * parameters.disk;
+    let core_s = if is_sequential { CORE_SECONDS_PER_MB } else { CORE_SECONDS_PER_BLOCK };
+    let of_server = f64::from(system.cores) / core_s;
+    let uneven = match servers * load.largest_share > 1.001 {
+        true => format!(", {:.0} % of the data on one server", load.largest_share * 100.0),
+        false => String::new(),
+    };
+    let on_servers = |of_one: f64| format!("{servers} servers x {of_one:.0} {unit}{uneven}");
+    let mut limits = vec![
+        limit(
+            LimitKind::ServerNetwork,
+            evenly * link / per_operation,
+            on_servers(link / per_operation),
+        ),
+        limit(
+            LimitKind::Disks,
+            f64::from(load.disks) * disk,
+            format!("{} disks x {disk:.0} {unit}", load.disks),
+        ),
+        limit(LimitKind::Processor, evenly * of_server, on_servers(of_server)),
+    ];
+    let of_vm = if is_sequential { system.limit_mb_s } else { system.limit_iops };
+    limits.extend(of_vm.map(|it| {
+        let of_one = it * parameters.disk;
+        limit(LimitKind::VmLimit, evenly * of_one, on_servers(of_one))
+    }));
+    limits
+}
+
+/// The smooth minimum of two rates. A large `saturation` bends sharply.
+fn smooth_minimum(demand: f64, supply: f64, saturation: f64) -> f64 {
+    let (least, most) = (demand.min(supply), demand.max(supply));
+    if most.is_infinite() {
+        return least;
+    }
+    least * (1.0 + (least / most).powf(saturation)).powf(-1.0 / saturation)
+}
+
+/// The expected largest of `count` independent deviations of a normal distribution, in standard
+/// deviations (Blom's approximation).
+fn expected_maximum(count: f64) -> f64 {
+    Normal::standard().inverse_cdf((count - 0.375) / (count + 0.25))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Catalogue;
+    use crate::system::Spread;
+
+    fn system(server: &str, servers: u32) -> System {
+        System::of(&Catalogue::built_in(), server, servers, None).unwrap()
+    }
+
+    fn workload(operation: Operation, clients: u32, processes: u32) -> Workload {
+        Workload {
+            operation,
+            clients,
+            processes,
+            client_gbit_s: 10.0,
+            transfer_bytes: if operation.is_sequential() { 1 << 20 } else { 4096 },
+            spread: Spread::Files { targets: None },
+        }
+    }
+
+    #[test]
+    fn few_clients_limit_and_many_clients_saturate() {
+        let system = system("i2.8xlarge", 2);
+        let rate =
+            |clients| rate(&Parameters::prior(), &system, &workload(Operation::Write, clients, 1));
+        assert_eq!(rate(1).binds, LimitKind::ClientRequests);
+        assert_eq!(rate(64).binds, LimitKind::ServerNetwork);
+        let mut last = 0.0;
+        for clients in 1..100 {
+            let next = rate(clients).rate;
+            assert!(next > last, "{clients} clients: {next} after {last}");
+            assert!(next <= rate(clients).limits[0].rate, "{clients}");
+            last = next;
+        }
+    }
+
+    #[test]
+    fn an_uneven_allocation_limits_by_its_largest_share() {
+        let system = system("four-raid6-10gbe", 2);
+        let rate = |min, max| {
+            let spread = Spread::Allocation { min, max };
+            let workload = Workload { spread, ..workload(Operation::Write, 64, 8) };
+            rate(&Parameters { variability: 1e-9, ..Parameters::prior() }, &system, &workload).rate
+        };
+        let ratio = rate(1, 3) / rate(2, 2);
+        assert!((ratio - 2.0 / 3.0).abs() < 0.01, "{ratio}");
+        assert!((rate(0, 1) / rate(2, 2) - 0.5).abs() < 0.01);
+    }
+
+    #[test]
+    fn random_blocks_and_metadata_have_their_own_limits() {
+        let system = system("d2.8xlarge", 2);
+        let binds =
+            |operation| rate(&Parameters::prior(), &system, &workload(operation, 99, 99)).binds;
+        assert_eq!(binds(Operation::RandomRead), LimitKind::Disks);
+        assert_eq!(binds(Operation::Create), LimitKind::Metadata);
+        let one = rate(&Parameters::prior(), &system, &workload(Operation::Stat, 1, 1));
+        assert_eq!(one.binds, LimitKind::ClientRequests);
+    }
+
+    #[test]
+    fn the_slowest_of_more_servers_is_slower() {
+        let values = [1.0, 2.0, 8.0, 20.0].map(expected_maximum);
+        assert!(values[0].abs() < 1e-9 && (values[2] - 1.42).abs() < 0.02, "{values:?}");
+        assert!(values.windows(2).all(|it| it[0] < it[1]));
+    }
+
+    #[test]
+    fn the_smooth_minimum_is_below_both() {
+        assert!((smooth_minimum(100.0, 100.0, 2.0) - 70.71).abs() < 0.01);
+        assert!((smooth_minimum(100.0, 1e9, 3.0) - 100.0).abs() < 0.01);
+        assert_eq!(smooth_minimum(100.0, f64::INFINITY, 3.0), 100.0);
+    }
+}

@@ -1,0 +1,308 @@
+//! Systems and workloads as the model uses them: numbers only, resolved from the catalogue.
+
+use crate::catalogue::{Catalogue, DiskType};
+use crate::invalid;
+use serde::Serialize;
+use skep_types::Result;
+
+/// Bytes of an Ethernet frame on the wire beyond the IP packet: preamble, header, checksum, gap.
+const FRAME_BYTES: f64 = 38.0;
+/// Bytes of the headers of IP and TCP with time stamps in each packet.
+const HEADER_BYTES: f64 = 52.0;
+
+/// A group of equal storage servers.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct System {
+    /// Name of the server type.
+    pub server: String,
+    /// Number of servers.
+    pub servers: u32,
+    /// Processor cores of a server.
+    pub cores: u32,
+    /// Rate of a server's network.
+    pub network_gbit_s: f64,
+    /// Largest IP packet, in bytes.
+    pub mtu: u32,
+    /// The disks of a server.
+    pub disks: Disks,
+    /// Limit of the data rate of all disks of a server. `None` means no limit.
+    pub limit_mb_s: Option<f64>,
+    /// Limit of the operations of all disks of a server. `None` means no limit.
+    pub limit_iops: Option<f64>,
+}
+
+/// The disks of one server.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Disks {
+    /// Number of disks.
+    pub count: u32,
+    /// Their type.
+    pub of: DiskType,
+    /// Whether they are attached and paid for one by one. Built-in disks are part of the server.
+    pub are_attached: bool,
+    /// The redundancy below the targets.
+    pub redundancy: Redundancy,
+}
+
+/// Redundancy of the disks below a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Redundancy {
+    /// A lost disk is lost data.
+    None,
+    /// Two disks hold the same data.
+    Raid1,
+    /// Eight data disks and two for redundancy.
+    Raid6,
+}
+
+impl Redundancy {
+    /// Share of the raw capacity that is left for data.
+    pub fn capacity_share(self) -> f64 {
+        match self {
+            Self::None => 1.0,
+            Self::Raid1 => 0.5,
+            Self::Raid6 => 0.8,
+        }
+    }
+
+    /// Number of disk operations for a random write.
+    fn operations_per_write(self) -> f64 {
+        match self {
+            Self::None => 1.0,
+            Self::Raid1 => 2.0,
+            Self::Raid6 => 6.0,
+        }
+    }
+
+    /// The words of all kinds.
+    pub const ALL: [(Self, &'static str); 3] =
+        [(Self::None, "none"), (Self::Raid1, "raid1"), (Self::Raid6, "raid6")];
+
+    /// Returns the kind with this name. `None` means that there is no such kind.
+    pub fn named(word: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(_, name)| *name == word).map(|(kind, _)| *kind)
+    }
+}
+
+/// What the clients do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    /// Sequential writes.
+    Write,
+    /// Sequential reads.
+    Read,
+    /// Writes at random offsets.
+    RandomWrite,
+    /// Reads at random offsets.
+    RandomRead,
+    /// Creating empty files.
+    Create,
+    /// Asking for attributes.
+    Stat,
+}
+
+impl Operation {
+    /// All operations with their names.
+    pub const ALL: [(Self, &'static str); 6] = [
+        (Self::Write, "write"),
+        (Self::Read, "read"),
+        (Self::RandomWrite, "random-write"),
+        (Self::RandomRead, "random-read"),
+        (Self::Create, "create"),
+        (Self::Stat, "stat"),
+    ];
+
+    /// Returns the operation with this name.
+    ///
+    /// # Errors
+    /// `InvalidArgument` lists the names.
+    pub fn named(word: &str) -> Result<Self> {
+        let found = Self::ALL.iter().find(|(_, name)| *name == word).map(|(kind, _)| *kind);
+        found.ok_or_else(|| {
+            let names = Self::ALL.map(|(_, name)| name).join(", ");
+            invalid(format!("invalid operation '{word}': expected one of {names}"))
+        })
+    }
+
+    /// Returns the name.
+    pub fn word(self) -> &'static str {
+        Self::ALL.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
+    }
+
+    /// Unit of the rates: MB/s for sequential transfers, operations per second for all else.
+    pub fn unit(self) -> &'static str {
+        if self.is_sequential() { "MB/s" } else { "1/s" }
+    }
+
+    /// Whether the rate is a data rate.
+    pub fn is_sequential(self) -> bool {
+        matches!(self, Self::Write | Self::Read)
+    }
+}
+
+/// A workload of equal clients.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Workload {
+    /// What the processes do.
+    pub operation: Operation,
+    /// Number of client hosts.
+    pub clients: u32,
+    /// Processes on each client host.
+    pub processes: u32,
+    /// Rate of a client's network.
+    pub client_gbit_s: f64,
+    /// Bytes that a program transfers at a time.
+    pub transfer_bytes: u64,
+    /// How the data is spread over servers and targets.
+    pub spread: Spread,
+}
+
+/// How the data of the clients is spread over the targets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Spread {
+    /// A file for each process, each on `targets` targets.
+    Files {
+        /// Number of targets of a file. `None` means all.
+        targets: Option<u32>,
+    },
+    /// One file for all processes, on `targets` targets, equally many on each server.
+    Shared {
+        /// Number of targets of the file.
+        targets: u32,
+    },
+    /// One file for all processes, with this allocation on two servers.
+    Allocation {
+        /// Targets on the server that has the fewest.
+        min: u32,
+        /// Targets on the server that has the most.
+        max: u32,
+    },
+}
+
+/// The part of a system that a workload uses.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Load {
+    /// Number of servers with data.
+    pub(crate) servers: u32,
+    /// Share of the data on the server that has the most.
+    pub(crate) largest_share: f64,
+    /// Number of disks with data.
+    pub(crate) disks: u32,
+}
+
+impl System {
+    /// Returns the system of a server type.
+    ///
+    /// `disk` is a type and a number of attached disks; `None` means the built-in disks.
+    ///
+    /// # Errors
+    /// `NotFound` if the catalogue lacks a name; `InvalidArgument` if the server cannot have these
+    /// disks.
+    pub fn of(
+        catalogue: &Catalogue,
+        server: &str,
+        servers: u32,
+        disk: Option<(&str, u32)>,
+    ) -> Result<Self> {
+        let kind = catalogue.server(server)?;
+        if servers == 0 {
+            return Err(invalid("invalid number of servers 0: expected at least 1"));
+        }
+        let disks = match (disk, &kind.disk) {
+            (Some((name, count)), _) => {
+                if count == 0 || count > kind.max_data_disks {
+                    return Err(invalid(format!(
+                        "cannot attach {count} disks to {server}: it takes 1 to {}; choose another \
+                         number of disks, or another server",
+                        kind.max_data_disks
+                    )));
+                }
+                Disks {
+                    count,
+                    of: catalogue.disk(name)?.clone(),
+                    are_attached: true,
+                    redundancy: Redundancy::None,
+                }
+            }
+            (None, Some(name)) => Disks {
+                count: kind.disks,
+                of: catalogue.disk(name)?.clone(),
+                are_attached: false,
+                redundancy: Redundancy::None,
+            },
+            (None, None) => {
+                return Err(invalid(format!(
+                    "cannot use {server} for storage: it has no disks; name a disk type with --disk"
+                )));
+            }
+        };
+        Ok(Self {
+            server: kind.name.clone(),
+            servers,
+            cores: kind.cores,
+            network_gbit_s: kind.network_gbit_s,
+            mtu: 1500,
+            limit_mb_s: kind.disk_limit_mb_s.filter(|_| disks.are_attached),
+            limit_iops: kind.disk_limit_iops.filter(|_| disks.are_attached),
+            disks,
+        })
+    }
+
+    /// Capacity for data after redundancy, in TB.
+    pub fn capacity_tb(&self) -> f64 {
+        let of_server = f64::from(self.disks.count) * self.disks.of.capacity_gb / 1000.0;
+        f64::from(self.servers) * of_server * self.disks.redundancy.capacity_share()
+    }
+
+    /// Rate of TCP payload over a link of the system's packet size, in MB/s.
+    pub(crate) fn payload_mb_s(&self, gbit_s: f64) -> f64 {
+        let mtu = f64::from(self.mtu);
+        gbit_s * 125.0 * (mtu - HEADER_BYTES) / (mtu + FRAME_BYTES)
+    }
+
+    /// Rate of one disk of a target: MB/s, or operations per second.
+    pub(crate) fn disk_rate(&self, operation: Operation) -> f64 {
+        let (disk, redundancy) = (&self.disks.of, self.disks.redundancy);
+        match operation {
+            Operation::Write => disk.write_mb_s * redundancy.capacity_share(),
+            Operation::Read => disk.read_mb_s,
+            Operation::RandomWrite => disk.write_iops / redundancy.operations_per_write(),
+            _ => disk.read_iops,
+        }
+    }
+
+    /// Returns the part of the system that a workload uses.
+    pub(crate) fn load(&self, workload: &Workload) -> Load {
+        let all = self.servers.saturating_mul(self.disks.count).max(1);
+        let even = |servers: u32, disks: u32| Load {
+            servers,
+            largest_share: 1.0 / f64::from(servers),
+            disks,
+        };
+        match workload.spread {
+            Spread::Files { targets: None } => even(self.servers, all),
+            Spread::Files { targets: Some(targets) } => {
+                let files = workload.clients.saturating_mul(workload.processes);
+                let used = files.saturating_mul(targets).clamp(1, all);
+                even(used.min(self.servers), used)
+            }
+            Spread::Shared { targets } => {
+                let targets = targets.clamp(1, all);
+                let largest = targets.div_ceil(self.servers);
+                Load {
+                    servers: targets.min(self.servers),
+                    largest_share: f64::from(largest) / f64::from(targets),
+                    disks: targets,
+                }
+            }
+            Spread::Allocation { min, max } => Load {
+                servers: if min == 0 { 1 } else { 2 },
+                largest_share: f64::from(max) / f64::from((min + max).max(1)),
+                disks: (min + max).clamp(1, all),
+            },
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! `skep plan` from outside: proposals, predictions, comparisons and refusals, with their JSON.
+
+use serde_json::Value;
+use skep_testkit::program::{Finished, finish};
+use skep_testkit::schema::{check, check_lines};
+use skep_testkit::{PATIENCE, Scratch, cluster};
+use std::path::Path;
+use std::process::Command;
+
+fn run(directory: &Path, arguments: &[&str]) -> Finished {
+    let mut command = Command::new(cluster::program());
+    finish(command.current_dir(directory).arg("plan").args(arguments), PATIENCE)
+}
+
+/// Runs a command, and checks both forms of JSON against its schema.
+fn checked(directory: &Path, arguments: &[&str]) -> Value {
+    let name = format!("plan-{}", arguments[0]);
+    let with =
+        |format| run(directory, &[arguments, &["--output", format]].concat()).expect_success();
+    let value: Value = serde_json::from_str(&with("json")).expect("JSON");
+    check(&name, &value);
+    check_lines(&name, &with("ndjson"));
+    value
+}
+
+fn refused(directory: &Path, arguments: &[&str], expected: &str) {
+    let finished = run(directory, arguments);
+    assert!(!finished.status.success(), "{arguments:?}");
+    assert!(finished.stderr.contains(expected), "{arguments:?}: {}", finished.stderr);
+}
+
+const SYSTEM: [&str; 6] = ["--server", "i2.8xlarge", "--servers", "2", "--client", "c4.8xlarge"];
+
+/// Command: skep plan propose.
+#[test]
+fn proposals_have_cost_and_rates_and_write_pages() {
+    let scratch = Scratch::new();
+    let at = scratch.path();
+    let needs =
+        ["propose", "--capacity", "10", "--write", "3", "--place", "aws", "--clients", "24"];
+    let found = checked(at, &needs);
+    let first = &found[0];
+    assert!(first["cost"]["capacity_tb"].as_f64() >= Some(10.0), "{first}");
+    let write = &first["rates"][0];
+    assert!(write["low"].as_f64() >= Some(3000.0), "{write}");
+    assert_eq!(write["needed"], 3000.0);
+    let pages = ["--html", "plan.html", "--csv", "plan.csv"];
+    let shown = run(at, &[&needs[..], &pages].concat()).expect_success();
+    assert!(shown.contains("$/(GB/s)/hr"), "{shown}");
+    let page = std::fs::read_to_string(at.join("plan.html")).expect("a page");
+    assert!(page.contains("<svg") && page.contains("usd_per_tb_hour"));
+    let csv = std::fs::read_to_string(at.join("plan.csv")).expect("a table");
+    assert_eq!(csv.lines().count(), found.as_array().map_or(0, Vec::len) + 1, "{csv}");
+    for (more, expected) in [
+        (&["--budget", "0.1"][..], "more than the budget"),
+        (&["--clients", "1", "--processes", "1"], "more clients"),
+        (&["--place", "moon"], "us-east-1"),
+        (&["--redundancy", "raid9"], "raid6"),
+        (&["--mtu", "9"], "--mtu"),
+    ] {
+        refused(at, &[&["propose", "--write", "3"], more].concat(), expected);
+    }
+    refused(at, &["propose"], "--capacity");
+}
+
+/// Command: skep plan predict, skep plan explain.
+#[test]
+fn predictions_follow_a_catalogue_file_and_a_benchmark() {
+    let scratch = Scratch::new();
+    let at = scratch.path();
+    let rates = |more: &[&str]| {
+        let all = [&["predict", "--clients", "2,64"], &SYSTEM[..], more].concat();
+        let lines = checked(at, &all);
+        [0_usize, 1].map(|index| lines[index]["rate"].as_f64().expect("a rate"))
+    };
+    let [few, many] = rates(&[]);
+    assert!((1300.0..2000.0).contains(&few) && (2000.0..2500.0).contains(&many), "{few} {many}");
+    let text = "provider = 'own'\nplace = 'here'\nas_of = '2026'\nsource = 'me'\n\
+                [[server]]\nname = 'i2.8xlarge'\ncores = 32\nmemory_gib = 244\n\
+                network_gbit_s = 40\ndisk = 'aws-sata-ssd-800'\ndisks = 8\n";
+    std::fs::write(at.join("mine.toml"), text).expect("written");
+    let [_, faster] = rates(&["--catalogue", "mine.toml"]);
+    assert!(faster > 2.0 * many, "{faster} after {many}");
+    std::fs::write(at.join("holes.toml"), &text[..50]).expect("written");
+    let of = |file| [&["predict", "--catalogue", file], &SYSTEM[..]].concat();
+    refused(at, &of("holes.toml"), "holes.toml");
+    refused(at, &of("absent.toml"), "cannot read absent.toml");
+    // A much slower measured system makes predictions slower.
+    let result = "{\"plan\":{\"transfer_bytes\":1048576,\"file_per_process\":true},\"processes\":64,\
+                  \"is_valid\":true,\"phases\":[{\"phase\":\"write\",\"bandwidth_mib_per_s\":900.0,\
+                  \"operations_per_s\":900.0,\"hosts\":[{\"name\":\"a\"}]}]}";
+    std::fs::write(at.join("io.json"), result).expect("written");
+    let [_, slower] = rates(&["--bench", "io.json"]);
+    assert!(slower < many, "{slower} after {many}");
+    std::fs::write(at.join("io.json"), result.replace("true,\"phases", "false,\"phases"))
+        .expect("written");
+    refused(at, &[&["predict", "--bench", "io.json"], &SYSTEM[..]].concat(), "invalid");
+    let explained = checked(at, &[&["explain", "--clients", "64"], &SYSTEM[..]].concat());
+    assert_eq!(explained["prediction"]["binds"], "server_network");
+    refused(at, &["explain", "--server", "c9.huge"], "c3.8xlarge");
+    refused(at, &["explain", "--server", "c3.large"], "--disk");
+    refused(at, &[&["explain", "--allocation", "3,1"], &SYSTEM[..]].concat(), "MIN,MAX");
+}
+
+/// Command: skep plan compare, skep plan calibrate, skep plan catalogue.
+#[test]
+fn published_tables_are_predicted_within_the_promised_errors() {
+    let scratch = Scratch::new();
+    let at = scratch.path();
+    let median = |value: &Value| value["median_percent"].as_f64().expect("a number");
+    assert!(median(&checked(at, &["compare", "--html", "page.html"])["errors"]) <= 5.0);
+    assert!(median(&checked(at, &["compare", "--left-out"])["errors"]) <= 10.0);
+    let page = std::fs::read_to_string(at.join("page.html")).expect("a page");
+    assert!(page.contains("<svg") && page.contains("boito-scenario1"));
+    let calibrated = checked(at, &["calibrate"]);
+    assert_eq!(calibrated["measured_points"], 45);
+    assert!(median(&calibrated["one_study_left_out"]) <= 10.0, "{calibrated}");
+    let listed = checked(at, &["catalogue"]);
+    assert!(listed["servers"].as_array().map_or(0, Vec::len) > 15);
+    let own = run(at, &["catalogue", "--print-file", "own.toml"]).expect_success();
+    std::fs::write(at.join("own.toml"), own).expect("written");
+    run(at, &["catalogue", "--catalogue", "own.toml"]).expect_success();
+    refused(at, &["catalogue", "--print-file", "x"], "azure.toml");
+    // A user's table, described like the built-in ones.
+    let tables = run(at, &["compare", "--print-tables"]).expect_success();
+    let first = tables.split("\n\n").nth(1).expect("a table");
+    std::fs::write(at.join("tables.toml"), first).expect("written");
+    let csv = "system,clients,write_mb_s\noption1,2,1700\noption1,16,6700\n";
+    std::fs::write(at.join("alces_throughput.csv"), csv).expect("written");
+    let own = checked(at, &["compare", "--tables", "tables.toml"]);
+    assert_eq!(own["errors"]["points"], 2, "{own}");
+    std::fs::write(at.join("alces_throughput.csv"), csv.replace("6700", "fast")).expect("written");
+    refused(at, &["compare", "--tables", "tables.toml"], "line 3: invalid write_mb_s 'fast'");
+}

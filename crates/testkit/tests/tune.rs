@@ -1,0 +1,84 @@
+//! `skep tune` from outside, on a made-up root directory and as a check of this host.
+
+use serde_json::Value;
+use skep_testkit::program::{Finished, finish};
+use skep_testkit::schema::{check, check_lines};
+use skep_testkit::{PATIENCE, Scratch, cluster};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+fn run(arguments: &[&str]) -> Finished {
+    finish(Command::new(cluster::program()).arg("tune").args(arguments), PATIENCE)
+}
+
+fn put(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+    fs::write(path, text).expect("written");
+}
+
+/// Command: skep tune check, skep tune apply, skep tune undo.
+#[test]
+fn apply_mends_deviations_and_undo_restores_them() {
+    let scratch = Scratch::new();
+    let root = scratch.path();
+    let swappiness = "proc/sys/vm/swappiness";
+    let pages = "sys/kernel/mm/transparent_hugepage/enabled";
+    put(root, swappiness, "60\n");
+    put(root, pages, "[always] madvise never\n");
+    put(root, "sys/class/net/eth0/mtu", "1500\n");
+    let at = root.display().to_string();
+    let with = |verb: &'static str, more: &[&'static str]| {
+        let of_host: &[&str] =
+            if verb == "undo" { &[] } else { &["--role", "storage", "--interface", "eth0"] };
+        let words: Vec<&str> = [&[verb, "--root", at.as_str()], of_host, more].concat();
+        run(&words)
+    };
+    let checked = with("check", &["--output", "json"]);
+    assert_eq!(checked.status.code(), Some(1), "{}", checked.stderr);
+    let report: Value = serde_json::from_str(&checked.stdout).expect("JSON");
+    check("tune-check", &report);
+    assert_eq!(report["deviations"], 3, "{report}");
+    let dry = with("apply", &["--dry-run", "--output", "json"]).expect_success();
+    check("tune-apply-dry", &serde_json::from_str(&dry).expect("JSON"));
+    assert_eq!(fs::read_to_string(root.join(swappiness)).expect("read"), "60\n");
+    let applied = with("apply", &["--output", "ndjson"]).expect_success();
+    let applied = check_lines("tune-apply", &applied);
+    assert_eq!(applied["changed"].as_array().map(Vec::len), Some(2), "{applied}");
+    assert_eq!(fs::read_to_string(root.join(swappiness)).expect("read"), "10");
+    with("apply", &["--only", "mtu"]).expect_success();
+    with("check", &[]).expect_success();
+    let kept = fs::read_to_string(root.join("etc/sysctl.d/90-skep.conf")).expect("read");
+    assert!(kept.contains("vm.swappiness = 10"), "{kept}");
+    let undone = with("undo", &["--output", "json"]).expect_success();
+    check("tune-undo", &serde_json::from_str(&undone).expect("JSON"));
+    assert_eq!(fs::read_to_string(root.join(swappiness)).expect("read"), "60\n");
+    assert_eq!(fs::read_to_string(root.join(pages)).expect("read"), "[always] madvise never\n");
+    assert!(!root.join("etc/sysctl.d/90-skep.conf").exists());
+    let again = with("undo", &[]);
+    assert_eq!(again.status.code(), Some(4), "{}", again.stderr);
+    assert!(again.stderr.contains("cannot undo"), "{}", again.stderr);
+}
+
+#[test]
+fn this_host_can_be_checked_and_wrong_use_is_refused() {
+    let checked = run(&["check", "--role", "metadata,storage", "--all", "--output", "json"]);
+    let report: Value = serde_json::from_str(&checked.stdout).expect("JSON");
+    check("tune-check", &report);
+    assert!(report["checked"].as_u64() > Some(5), "{report}");
+    for (arguments, expected) in [
+        (&["check", "--role", "cook"][..], "invalid role 'cook'"),
+        (&["check"], "--role"),
+        (&["check", "--role", "client", "--root", "/none"], "--root /none"),
+        (&["check", "--role", "storage", "--device", "none0"], "block device none0"),
+        (
+            &["apply", "--role", "client", "--only", "speed", "--dry-run"],
+            "cannot find rule 'speed'",
+        ),
+    ] {
+        let refused = run(arguments);
+        assert!(!refused.status.success(), "{arguments:?}");
+        assert!(refused.stderr.contains(expected), "{arguments:?}: {}", refused.stderr);
+    }
+}

@@ -1,0 +1,365 @@
+//! Check, apply and undo on made-up trees of `/proc`, `/sys` and `/etc`.
+
+use skep_tune::changes::{STATE, apply, planned, undo};
+use skep_tune::check::{Finding, Scope, advice, check, device_of, disks};
+use skep_tune::{Role, Rules, Tree};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// Files of a host that is set as storage and metadata should be, and a wrong value for each.
+const FILES: &[(&str, &str, &str)] = &[
+    (
+        "/sys/kernel/mm/transparent_hugepage/enabled",
+        "always madvise [never]\n",
+        "always [madvise] never\n",
+    ),
+    (
+        "/sys/kernel/mm/transparent_hugepage/defrag",
+        "always madvise [never]\n",
+        "[always] madvise never\n",
+    ),
+    ("/sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc\n", "kvm-clock\n"),
+    ("/sys/devices/system/cpu/smt/control", "off\n", "on\n"),
+    ("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance\n", "powersave\n"),
+    ("/sys/devices/system/cpu/cpu11/cpufreq/scaling_governor", "performance\n", "powersave\n"),
+    ("/proc/sys/vm/dirty_background_ratio", "5\n", "10\n"),
+    ("/proc/sys/vm/dirty_ratio", "20\n", "40\n"),
+    ("/proc/sys/vm/min_free_kbytes", "262144\n", "67584\n"),
+    ("/proc/sys/vm/vfs_cache_pressure", "50\n", "100\n"),
+    ("/proc/sys/vm/swappiness", "10\n", "60\n"),
+    ("/proc/sys/kernel/numa_balancing", "0\n", "1\n"),
+    ("/proc/sys/vm/zone_reclaim_mode", "0\n", "1\n"),
+    ("/sys/block/sda/queue/scheduler", "none [mq-deadline] bfq\n", "[none] mq-deadline bfq\n"),
+    ("/sys/block/nvme0n1/queue/scheduler", "[none] mq-deadline\n", "none [mq-deadline]\n"),
+    ("/sys/block/sda/queue/nr_requests", "2048\n", "64\n"),
+    ("/sys/block/sda/queue/read_ahead_kb", "4096\n", "128\n"),
+    ("/sys/class/net/eth0/mtu", "9001\n", "1500\n"),
+    ("/proc/sys/net/core/rmem_max", "16777216\n", "212992\n"),
+    ("/proc/sys/net/core/wmem_max", "16777216\n", "212992\n"),
+    ("/proc/sys/net/ipv4/tcp_rmem", "4096\t131072\t16777216\n", "4096\t131072\t6291456\n"),
+    ("/proc/sys/net/ipv4/tcp_wmem", "4096\t16384\t16777216\n", "4096\t16384\t4194304\n"),
+    ("/proc/sys/net/core/somaxconn", "4096\n", "128\n"),
+    ("/proc/sys/fs/file-max", "9223372036854775807\n", "100000\n"),
+    ("/proc/sys/fs/nr_open", "1048576\n", "65536\n"),
+];
+/// Files that describe the host.
+const FACTS: &[(&str, &str)] = &[
+    ("/proc/meminfo", "MemTotal:       65000000 kB\nMemFree: 1 kB\n"),
+    ("/sys/devices/system/clocksource/clocksource0/available_clocksource", "tsc kvm-clock\n"),
+    ("/sys/block/sda/queue/rotational", "1\n"),
+    ("/sys/block/nvme0n1/queue/rotational", "0\n"),
+    ("/sys/block/loop0/queue/rotational", "1\n"),
+    ("/sys/block/sda/sda1/dev", "8:1\n"),
+    (
+        "/proc/mounts",
+        "/dev/nvme0n1 / ext4 rw,relatime 0 0\n\
+         /dev/sda1 /data xfs rw,noatime,logbufs=8,logbsize=256k,largeio,swalloc,allocsize=131072k 0 0\n",
+    ),
+];
+
+struct Host {
+    directory: TempDir,
+    tree: Tree,
+}
+
+impl Host {
+    /// Makes a host, with good values or with wrong ones.
+    fn new(is_good: bool) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let host = Self { tree: Tree::new(directory.path()), directory };
+        FACTS.iter().for_each(|(path, text)| host.put(path, text));
+        for (path, good, wrong) in FILES {
+            host.put(path, if is_good { good } else { wrong });
+        }
+        host
+    }
+
+    fn put(&self, path: &str, text: &str) {
+        let real = self.tree.real(path);
+        fs::create_dir_all(real.parent().expect("a parent")).expect("made");
+        fs::write(real, text).expect("written");
+    }
+
+    fn get(&self, path: &str) -> String {
+        fs::read_to_string(self.tree.real(path)).expect("a file")
+    }
+
+    fn check(&self) -> Vec<Finding> {
+        check(&self.tree, &Rules::built_in(), &scope())
+    }
+
+    fn failing(&self) -> Vec<Finding> {
+        self.check().into_iter().filter(|it| !it.passes).collect()
+    }
+
+    /// Changes everything, also at a risk.
+    fn apply_all(&self) -> skep_tune::changes::Outcome {
+        let findings = self.failing();
+        let all: Vec<String> = findings.iter().map(|it| it.rule.clone()).collect();
+        apply(&self.tree, &planned(&findings, &all)).expect("applied")
+    }
+
+    /// All files with their contents.
+    fn snapshot(&self) -> BTreeMap<String, String> {
+        fn walk(directory: &Path, found: &mut BTreeMap<String, String>) {
+            for entry in fs::read_dir(directory).expect("a directory").flatten() {
+                let path = entry.path();
+                match path.is_dir() {
+                    true => walk(&path, found),
+                    false => {
+                        let text = fs::read_to_string(&path).expect("text");
+                        found.insert(path.display().to_string(), text);
+                    }
+                }
+            }
+        }
+        let mut found = BTreeMap::new();
+        walk(self.directory.path(), &mut found);
+        found
+    }
+
+    /// Sets values as a boot does: first the kernel's own, then the values of the files in `/etc`.
+    fn reboot(&self) {
+        for (path, _, wrong) in FILES {
+            self.put(path, wrong);
+        }
+        for line in self.get("/etc/sysctl.d/90-skep.conf").lines() {
+            if let Some((name, value)) = line.split_once(" = ") {
+                self.put(&format!("/proc/sys/{}", name.replace('.', "/")), value);
+            }
+        }
+        for line in self.get("/etc/tmpfiles.d/skep.conf").lines() {
+            if let Some((path, value)) =
+                line.strip_prefix("w ").and_then(|it| it.split_once(" - - - - "))
+            {
+                self.put(path, value);
+            }
+        }
+        for line in self.get("/etc/udev/rules.d/90-skep.rules").lines() {
+            let part = |start: &str, end: &str| {
+                line.split_once(start).and_then(|(_, rest)| rest.split_once(end)).map(|it| it.0)
+            };
+            let (Some(device), Some(attribute)) = (part("KERNEL==\"", "\""), part("ATTR{", "}"))
+            else {
+                continue;
+            };
+            let class = if line.contains("\"net\"") { "/sys/class/net" } else { "/sys/block" };
+            let value = part("}=\"", "\"").expect("a value");
+            self.put(&format!("{class}/{device}/{attribute}"), value);
+        }
+    }
+}
+
+fn scope() -> Scope {
+    Scope {
+        roles: vec![Role::Storage, Role::Metadata],
+        devices: vec!["sda".into(), "nvme0n1".into()],
+        interfaces: vec!["eth0".into()],
+        mounts: vec!["/data".into()],
+    }
+}
+
+#[test]
+fn a_good_host_has_no_finding() {
+    let host = Host::new(true);
+    // For a host with both roles on one disk, the first rule of a file counts.
+    assert!(host.failing().is_empty(), "{:?}", host.failing());
+    let checked: Vec<String> = host.check().into_iter().map(|it| it.file).collect();
+    for (path, ..) in FILES {
+        assert!(checked.iter().any(|it| it == path), "{path} is not checked");
+    }
+}
+
+#[test]
+fn each_single_deviation_is_found() {
+    let host = Host::new(true);
+    for (path, good, wrong) in FILES {
+        host.put(path, wrong);
+        let failing = host.failing();
+        assert_eq!(failing.len(), 1, "{path}: {failing:?}");
+        assert_eq!((failing[0].file.as_str(), failing[0].passes), (*path, false));
+        host.put(path, good);
+    }
+}
+
+#[test]
+fn metadata_hosts_have_their_own_values() {
+    let host = Host::new(true);
+    let scope = Scope { roles: vec![Role::Metadata], ..scope() };
+    let failing = check(&host.tree, &Rules::built_in(), &scope);
+    let failing: Vec<String> =
+        failing.into_iter().filter(|it| !it.passes).map(|it| it.rule).collect();
+    assert_eq!(failing, ["queue-depth-metadata", "read-ahead-metadata"]);
+    let clients = Scope { roles: vec![Role::Client], ..scope.clone() };
+    let rules: Vec<String> =
+        check(&host.tree, &Rules::built_in(), &clients).into_iter().map(|it| it.rule).collect();
+    assert!(rules.contains(&"mtu".to_owned()) && !rules.contains(&"dirty-ratio".to_owned()));
+}
+
+#[test]
+fn mount_options_are_reported_with_the_missing_ones() {
+    let host = Host::new(true);
+    let mounts = "/dev/sda1 /data xfs rw,nobarrier,logbufs=8,logbsize=32k,inode32 0 0\n";
+    host.put("/proc/mounts", mounts);
+    let failing = host.failing();
+    let of = |rule: &str| {
+        let found = failing.iter().find(|it| it.rule == rule);
+        found.map(|it| it.is.clone()).unwrap_or_else(|| panic!("{rule}: {failing:?}"))
+    };
+    assert_eq!(of("access-times"), "lacks noatime");
+    assert_eq!(of("write-barriers"), "has nobarrier");
+    assert_eq!(of("xfs-log"), "lacks logbsize=256k");
+    assert!(of("xfs-allocation").contains("allocsize=131072k"));
+    assert_eq!(of("xfs-inodes"), "has inode32");
+    assert!(failing.iter().all(|it| !it.can_apply));
+    assert!(planned(&failing, &[]).is_empty());
+    let commands: Vec<_> =
+        advice(&Rules::built_in(), &scope()).into_iter().map(|it| it.rule).collect();
+    assert_eq!(commands, ["make-xfs-metadata", "make-xfs-storage"]);
+}
+
+#[test]
+fn devices_are_found_by_the_directory_of_a_target() {
+    let host = Host::new(true);
+    assert_eq!(device_of(&host.tree, "/data/target1"), Some("sda".into()));
+    assert_eq!(device_of(&host.tree, "/database"), Some("nvme0n1".into()));
+    assert_eq!(disks(&host.tree), ["nvme0n1", "sda"]);
+}
+
+#[test]
+fn unsupported_values_are_not_demanded() {
+    let host = Host::new(true);
+    host.put("/sys/block/sda/queue/scheduler", "[none]\n");
+    host.put("/sys/devices/system/cpu/smt/control", "notsupported\n");
+    host.put("/sys/devices/system/clocksource/clocksource0/available_clocksource", "jiffies\n");
+    host.put("/sys/devices/system/clocksource/clocksource0/current_clocksource", "jiffies\n");
+    host.put("/proc/meminfo", "MemTotal: 4000000 kB\n");
+    host.put("/proc/sys/vm/min_free_kbytes", "45056\n");
+    assert!(host.failing().is_empty(), "{:?}", host.failing());
+}
+
+#[test]
+fn apply_leaves_out_risks_unless_they_are_named() {
+    let host = Host::new(false);
+    let findings = host.failing();
+    let rules: Vec<&str> = planned(&findings, &[]).iter().map(|it| it.rule.as_str()).collect();
+    assert!(!rules.contains(&"mtu") && !rules.contains(&"smt") && rules.contains(&"dirty-ratio"));
+    let only = planned(&findings, &["mtu".into()]);
+    assert_eq!(only.len(), 1);
+    assert_eq!(only[0].file, "/sys/class/net/eth0/mtu");
+}
+
+#[test]
+fn undo_restores_every_file_exactly() {
+    let host = Host::new(false);
+    host.put("/etc/sysctl.d/90-skep.conf", "# of the administrator\nvm.max_map_count = 70000\n");
+    let before = host.snapshot();
+    let applied = host.apply_all();
+    assert_eq!((applied.changed.len(), applied.failures.len()), (FILES.len(), 0));
+    assert!(host.failing().is_empty(), "{:?}", host.failing());
+    assert!(host.get("/etc/sysctl.d/90-skep.conf").contains("vm.max_map_count"));
+    let undone = undo(&host.tree).expect("undone");
+    assert_eq!((undone.changed.len(), undone.failures.len()), (FILES.len(), 0));
+    assert_eq!(host.snapshot(), before);
+}
+
+#[test]
+fn values_survive_a_reboot_and_undo_after_it_is_exact() {
+    let host = Host::new(false);
+    let before = host.snapshot();
+    host.apply_all();
+    host.reboot();
+    assert!(host.failing().is_empty(), "{:?}", host.failing());
+    undo(&host.tree).expect("undone");
+    assert_eq!(host.snapshot(), before);
+}
+
+#[test]
+fn a_second_apply_keeps_the_first_former_state() {
+    let host = Host::new(false);
+    let before = host.snapshot();
+    host.apply_all();
+    host.put("/proc/sys/vm/swappiness", "77\n");
+    let again = host.apply_all();
+    assert_eq!(again.changed.len(), 1);
+    assert!(host.failing().is_empty(), "{:?}", host.failing());
+    undo(&host.tree).expect("undone");
+    assert_eq!(host.snapshot(), before);
+}
+
+#[test]
+fn undo_after_a_crash_of_apply_restores_everything() {
+    let host = Host::new(false);
+    let before = host.snapshot();
+    host.apply_all();
+    // The crash came after the record was synced and before most values were written.
+    for (path, _, wrong) in FILES.iter().skip(3) {
+        host.put(path, wrong);
+    }
+    fs::remove_file(host.tree.real("/etc/tmpfiles.d/skep.conf")).expect("removed");
+    undo(&host.tree).expect("undone");
+    assert_eq!(host.snapshot(), before);
+}
+
+#[test]
+fn a_refused_value_is_a_failure_and_changes_nothing_else() {
+    let host = Host::new(false);
+    let findings = host.failing();
+    // The file disappears between check and apply, as a device does that is removed.
+    let path = host.tree.real("/sys/block/sda/queue/nr_requests");
+    fs::remove_file(&path).expect("removed");
+    let outcome = apply(&host.tree, &planned(&findings, &[])).expect("applied");
+    assert_eq!(outcome.failures.len(), 1, "{:?}", outcome.failures);
+    assert_eq!(outcome.failures[0].file, "/sys/block/sda/queue/nr_requests");
+    assert!(!host.get(STATE).contains("nr_requests"));
+    assert!(!host.get("/etc/udev/rules.d/90-skep.rules").contains("nr_requests"));
+}
+
+#[test]
+fn undo_without_a_record_and_damaged_records_are_refused() {
+    let host = Host::new(false);
+    assert!(undo(&host.tree).unwrap_err().context().contains("cannot undo"));
+    host.put(STATE, "{\"version\": 1, \"chan");
+    let before = host.snapshot();
+    for error in [
+        undo(&host.tree).unwrap_err(),
+        apply(&host.tree, &planned(&host.failing(), &[])).unwrap_err(),
+    ] {
+        assert!(error.context().contains("cannot use the record"), "{}", error.context());
+    }
+    assert_eq!(host.snapshot(), before);
+    host.put(STATE, "{\"version\": 9, \"changes\": [], \"files\": []}");
+    assert!(undo(&host.tree).unwrap_err().context().contains("version 9"));
+}
+
+#[test]
+fn files_that_undo_cannot_restore_stay_in_the_record() {
+    let host = Host::new(false);
+    let before = host.snapshot();
+    host.apply_all();
+    let path = "/sys/block/sda/queue/nr_requests";
+    fs::remove_file(host.tree.real(path)).expect("removed");
+    let outcome = undo(&host.tree).expect("undone");
+    assert_eq!(outcome.failures.len(), 1, "{:?}", outcome.failures);
+    host.put(path, "2048");
+    undo(&host.tree).expect("undone");
+    assert_eq!(host.snapshot(), before);
+}
+
+#[test]
+fn the_page_lists_every_rule_with_its_value() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations/tuning.md");
+    let page = fs::read_to_string(page).expect("the page");
+    let rules = Rules::built_in();
+    for it in &rules.rule {
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{}` |", it.id)));
+        let row = row.unwrap_or_else(|| panic!("{} has no row", it.id));
+        assert!(row.contains(&it.want) && row.contains(&it.why) && row.contains(&it.risk), "{row}");
+    }
+    let others = rules.mount.iter().map(|it| &it.id).chain(rules.make.iter().map(|it| &it.id));
+    for id in others {
+        assert!(page.contains(&format!("| `{id}` |")), "{id} has no row");
+    }
+}
