@@ -96,7 +96,7 @@ pub struct ChunkStore {
 struct Problems {
     /// The failure that makes the target refuse writes.
     failure: RefCell<Option<Error>>,
-    /// A problem for which an administrator must decide. Empty if there is none.
+    /// A problem for which an administrator must decide. Empty without a problem.
     warning: RefCell<String>,
 }
 
