@@ -1,4 +1,5 @@
-//! Reachability of nodes, and free space and health of targets, as management learns them from heartbeats.
+//! Reachability of nodes, and free space and health of targets, as management learns them from
+//! heartbeats.
 //!
 //! This state is soft: management does not log it. A restart loses the state, and the heartbeats of
 //! the nodes restore it within one heartbeat interval. Until then a node counts as

@@ -98,7 +98,8 @@ fn command_line_of_each_service_unit_is_accepted() {
     }
 }
 
-/// Settings that give a service a mount namespace of its own (systemd.exec(5)), or a prefix of them.
+/// Settings that give a service a mount namespace of its own (systemd.exec(5)), or a prefix of
+/// them.
 const NAMESPACE_SETTINGS: &[&str] = &[
     "Private",
     "Protect",

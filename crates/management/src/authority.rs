@@ -149,8 +149,8 @@ impl Authority {
         Ok(outcome)
     }
 
-    /// Records a heartbeat of a node with the reports about its targets. A target of the node without
-    /// a report is down.
+    /// Records a heartbeat of a node with the reports about its targets. A target of the node
+    /// without a report is down.
     pub(crate) fn note_heartbeat(&self, node: NodeId, reports: &[TargetReport]) {
         let capacities: Vec<_> = reports
             .iter()

@@ -70,9 +70,6 @@ const STATE_FILE: &str = "state";
 #[derive(Debug)]
 pub struct ChunkStore {
     directory: PathBuf,
-    /// A descriptor of the directory, opened at the start of the target: a sync of the whole file
-    /// system through it reports all errors since then.
-    opened_at_start: std::fs::File,
     cluster: ClusterId,
     target: TargetId,
     state: Cell<TargetState>,
@@ -89,16 +86,32 @@ pub struct ChunkStore {
     /// Time until which writes go to the kernel's workers, because the disk is slow and a write to
     /// the page cache could block the thread.
     disk_is_slow_until: Cell<Duration>,
-    failure: RefCell<Option<Error>>,
-    /// A problem for which an administrator must decide. Empty if there is none.
-    warning: RefCell<String>,
-    /// Held during a sync of the whole file system.
-    syncing_all: Rc<Semaphore>,
-    /// Whether the next cleaning must sync each file instead of the whole file system.
-    sync_each: Cell<bool>,
+    problems: Problems,
+    full_sync: FullSync,
     /// Notified when more than `MAX_DIRTY_REGIONS` regions are dirty, so that the cleaner starts at
     /// once.
     cleaning_wanted: Notify,
+}
+
+/// The problems of a target.
+#[derive(Debug, Default)]
+struct Problems {
+    /// The failure that makes the target refuse writes.
+    failure: RefCell<Option<Error>>,
+    /// A problem for which an administrator must decide. Empty without a problem.
+    warning: RefCell<String>,
+}
+
+/// The syncs of the whole file system.
+#[derive(Debug)]
+struct FullSync {
+    /// A descriptor of the directory, opened at the start of the target: a sync of the whole file
+    /// system through it reports all errors since then.
+    opened_at_start: std::fs::File,
+    /// Held during a sync.
+    running: Rc<Semaphore>,
+    /// Whether the next cleaning must sync each file instead of the whole file system.
+    is_each_next: Cell<bool>,
 }
 
 /// Returns the identity of the running kernel and of the mount. As long as both stay the same, the
@@ -168,7 +181,6 @@ impl ChunkStore {
         let suspects = dirty_log.recorded();
         let store = Self {
             directory: directory.to_owned(),
-            opened_at_start,
             cluster,
             target,
             state: Cell::new(state),
@@ -181,10 +193,12 @@ impl ChunkStore {
             space: SpaceGauge::new(directory)?,
             generations: RefCell::default(),
             disk_is_slow_until: Cell::new(Duration::ZERO),
-            failure: RefCell::new(failure),
-            warning: RefCell::default(),
-            syncing_all: Semaphore::new(1),
-            sync_each: Cell::new(false),
+            problems: Problems { failure: RefCell::new(failure), warning: RefCell::default() },
+            full_sync: FullSync {
+                opened_at_start,
+                running: Semaphore::new(1),
+                is_each_next: Cell::new(false),
+            },
             cleaning_wanted: Notify::default(),
         };
         record_space::hold(directory);
@@ -217,16 +231,16 @@ impl ChunkStore {
     /// Returns the failure that makes the target refuse writes. `None` means that the target
     /// accepts writes.
     pub fn failure(&self) -> Option<Error> {
-        self.failure.borrow().clone()
+        self.problems.failure.borrow().clone()
     }
 
     /// Sets the problem for which an administrator must decide; an empty text means none.
     pub(crate) fn set_warning(&self, warning: String) {
-        *self.warning.borrow_mut() = warning;
+        *self.problems.warning.borrow_mut() = warning;
     }
 
     fn check_writable(&self) -> Result<()> {
-        match &*self.failure.borrow() {
+        match &*self.problems.failure.borrow() {
             None => Ok(()),
             Some(failure) => Err(failure.clone()),
         }
@@ -246,7 +260,7 @@ impl ChunkStore {
         ) {
             return error;
         }
-        if let Some(failure) = &*self.failure.borrow() {
+        if let Some(failure) = &*self.problems.failure.borrow() {
             return failure.clone();
         }
         let failure = Error::new(
@@ -265,7 +279,7 @@ impl ChunkStore {
         if let Err(error) = self.write_state(&state) {
             tracing::error!("target {}: cannot record the failure: {error}", self.target);
         }
-        *self.failure.borrow_mut() = Some(failure.clone());
+        *self.problems.failure.borrow_mut() = Some(failure.clone());
         failure
     }
 

@@ -10,8 +10,8 @@ pub(crate) const MAX_OPEN_FILES: usize = 4096;
 pub(crate) const CONNECTIONS_SHARE: u64 = 2;
 /// Minimum number of chunk files that a target may keep open, however few descriptors there are.
 pub(crate) const MIN_OPEN_FILES: usize = 64;
-/// Number of descriptors that a target keeps in reserve for chunk files. Other users of the process,
-/// such as connections, cannot take them.
+/// Number of descriptors that a target keeps in reserve for chunk files. Other users of the
+/// process, such as connections, cannot take them.
 pub(crate) const SPARE_DESCRIPTORS: usize = 16;
 /// Time for which a chunk file without an inode stays in quarantine before it is removed: enough to
 /// notice that metadata was put back from an old copy.

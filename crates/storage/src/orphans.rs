@@ -66,9 +66,9 @@ pub(crate) async fn clean_up_forever(store: Rc<ChunkStore>, router: Rc<Router>) 
     }
 }
 
-/// Runs one round over all chunk files whose last change is at least `age` ago. If more than `limit`
-/// of them have no inode, moves none: metadata may have been put back from an old copy, and the
-/// chunk files may belong to files that were created since.
+/// Runs one round over all chunk files whose last change is at least `age` ago. If more than
+/// `limit` of them have no inode, the round moves no file: metadata may have been put back from an
+/// old copy, and the chunk files may belong to files that were created since.
 async fn clean_up(
     store: &Rc<ChunkStore>,
     router: &Router,

@@ -136,7 +136,7 @@ impl Capacity {
 }
 
 byte_enum! {
-    /// Which requests a target can execute at present. Its node reports the condition.
+    /// The ability of a target to execute requests. Its node reports the condition.
     pub enum Condition {
         /// The target reads and writes.
         Serving = 1,

@@ -39,8 +39,8 @@ record! {
         /// Whether a write or sync has failed. If set, acknowledged writes may be lost even without
         /// a reboot.
         pub failed: bool,
-        /// Number of the first start since which the page cache has been kept. Pages that were written
-        /// in this start or later cannot have been torn.
+        /// Number of the first start since which the page cache has been kept. Pages that were
+        /// written in this start or later cannot have been torn.
         pub kept_since: u64,
         /// Mark of the host's page cache when this state was written.
         pub host: HostMark,

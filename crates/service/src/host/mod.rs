@@ -6,8 +6,8 @@
 //! ([`connections`]), and starts, watches and stops the target threads ([`targets`]). If management
 //! does not reply at the start, the main thread starts the targets that are in the cached cluster
 //! map ([`crate::cached_map`]). A target that cannot be opened, or whose thread ends with an error,
-//! does not stop the others: the node tries again to serve it ([`unserved`]). The main thread probes
-//! the target threads and reports their health to management ([`health`]).
+//! does not stop the others: the node tries again to serve it ([`unserved`]). The main thread
+//! probes the target threads and reports their health to management ([`health`]).
 //!
 //! Does not own the requests to targets: the service passes a function that serves a target to
 //! [`Host::run`]. If a target's thread panics, the process aborts ([`targets`]).
@@ -134,10 +134,10 @@ impl Host {
     /// process: call it before the process starts other threads.
     ///
     /// For each target, a thread of its own runs `serve`, outside of any event loop. `serve` must
-    /// return after [`TargetEvent::Stop`]. If it returns an error, the node tries again to serve the
-    /// target, as long as it serves another one. The service ends with the error of the last target:
-    /// a new process also repairs what is wrong with the process, and the service manager shows
-    /// that the service failed.
+    /// return after [`TargetEvent::Stop`]. If it returns an error, the node tries again to serve
+    /// the target, as long as it serves another one. The service ends with the error of the last
+    /// target: a new process also repairs what is wrong with the process, and the service manager
+    /// shows that the service failed.
     ///
     /// # Errors
     /// - The error that prevents the start. Its context contains a hint how to fix the problem.

@@ -2,10 +2,10 @@
 //! map to the threads. Stops all threads when the service ends.
 //!
 //! If a target's function returns an error, the other targets continue, and the node tries again to
-//! serve the target (`unserved`). The service ends only if no target is left. A *panic* of a target's
-//! thread is a bug and aborts the process at once, since no target may serve the state that a
-//! half-finished operation left. In the release profile `panic = "abort"` does this, in other
-//! builds [`AbortOnPanic`]. The service manager restarts the process (`Restart=always` in the
+//! serve the target (`unserved`). The service ends only if no target is left. A *panic* of a
+//! target's thread is a bug and aborts the process at once, since no target may serve the state
+//! that a half-finished operation left. In the release profile `panic = "abort"` does this, in
+//! other builds [`AbortOnPanic`]. The service manager restarts the process (`Restart=always` in the
 //! units), and the target recovers from its directory like after a crash.
 
 use super::capacity::{CapacityFigures, capacity};
@@ -91,7 +91,8 @@ impl RunningTarget {
     fn report(&self, reserve: fn(u64) -> u64) -> TargetReport {
         let health = if self.is_ready.get() {
             self.probes.health(skep_env::now(), |probe| {
-                // If the mailbox is full, the probe stays unanswered, and the target counts as hung.
+                // If the mailbox is full, the probe stays unanswered, and the target counts as
+                // hung.
                 let _ = self.sender.send(TargetEvent::Probe(probe));
             })
         } else {

@@ -1,5 +1,5 @@
-//! Targets that this node should serve but does not: the directory cannot be opened, or the target's
-//! thread has ended with an error. The other targets of the node serve meanwhile.
+//! Targets that this node should serve but does not: the directory cannot be opened, or the
+//! target's thread has ended with an error. The other targets of the node serve meanwhile.
 //!
 //! Owns the attempts to serve such a target again, and its report to management. Does not own the
 //! end of the service: `targets` ends it if no target is left.

@@ -34,7 +34,7 @@ impl SpareDescriptors {
         true
     }
 
-    /// Closes a spare descriptor, so that its number is free. Returns `false` if there is none.
+    /// Closes a spare descriptor, so that its number is free. Returns `false` if all are released.
     fn release(&self) -> bool {
         self.0.borrow_mut().pop().is_some()
     }

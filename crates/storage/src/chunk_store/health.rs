@@ -22,7 +22,7 @@ impl ChunkStore {
             Err(error) if error.code() != ErrorCode::LimitReached => {
                 TargetHealth::new(Condition::ReadOnly, &error.to_string())
             }
-            _ => TargetHealth::new(Condition::Serving, &self.warning.borrow()),
+            _ => TargetHealth::new(Condition::Serving, &self.problems.warning.borrow()),
         }
     }
 

@@ -76,8 +76,8 @@ impl OpenFiles {
         // cached by then.
     }
 
-    /// Evicts a file that no operation uses, to free its descriptor. Returns `false` if there is
-    /// none.
+    /// Evicts a file that no operation uses, to free its descriptor. Returns `false` if
+    /// all files are in use.
     pub(crate) fn evict_one(&mut self) -> bool {
         let before = self.files.len();
         self.evict(1, 0);
@@ -144,8 +144,8 @@ impl OpenFiles {
     }
 
     /// Moves the hand until it has evicted `files` files and `pages` pages, or has passed all files
-    /// three times. Files with unsynced changes are evicted only in the third pass, and then many at
-    /// once, so that the next evictions need not pass all files again.
+    /// three times. Files with unsynced changes are evicted only in the third pass, and then many
+    /// at once, so that the next evictions need not pass all files again.
     fn evict(&mut self, mut files: usize, mut pages: usize) {
         let length = self.clock.len();
         for step in 0..3 * length {

@@ -1,8 +1,8 @@
 //! Space for the target's own records on a full disk.
 //!
-//! Owns the file `reserved` in the target's directory. Its space is free for the state and the dirty
-//! log if the disk has no other space, also if another program has taken it. So a target can start
-//! on a full disk, read and remove chunk files.
+//! Owns the file `reserved` in the target's directory. Its space is free for the state and the
+//! dirty log if the disk has no other space, also if another program has taken it. So a target can
+//! start on a full disk, read and remove chunk files.
 
 use skep_env::File;
 use skep_store::atomic::replace_atomically;
@@ -12,7 +12,8 @@ use std::path::Path;
 
 /// Name of the file that holds the space.
 const RESERVED_FILE: &str = "reserved";
-/// Most space that the file holds: enough for a dirty log of `MAX_DIRTY_REGIONS` entries and a state.
+/// Most space that the file holds: enough for a dirty log of `MAX_DIRTY_REGIONS` entries and a
+/// state.
 const MOST_BYTES: u64 = 4 << 20;
 /// Divisor of the file system's size: on a small file system the file holds one of `SHARE` bytes.
 const SHARE: u64 = 256;
@@ -33,7 +34,7 @@ pub(super) fn replace_record(directory: &Path, path: &Path, bytes: &[u8]) -> Res
     }
 }
 
-/// Frees the reserved space. Returns `false` if there is none.
+/// Frees the reserved space. Returns `false` if no space is reserved.
 fn release(directory: &Path) -> bool {
     let Ok(file) = OpenOptions::new().write(true).open(directory.join(RESERVED_FILE)) else {
         return false;

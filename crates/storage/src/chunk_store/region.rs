@@ -80,8 +80,8 @@ impl ChunkStore {
         }
         let may_be_torn = self.may_be_torn(&header);
         match checksums {
-            // Only the loss of the page cache can tear a page. A process that is killed writes it as a
-            // whole or not at all.
+            // Only the loss of the page cache can tear a page. A process that is killed writes it
+            // as a whole or not at all.
             None if !may_be_torn || header.start >= self.state.get().kept_since => {
                 damaged("checksum does not match")
             }

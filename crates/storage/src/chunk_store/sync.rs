@@ -5,8 +5,8 @@
 //! device without space. The kernel then reports the error to one sync, and treats the pages as
 //! clean: the next sync would succeed without writing them. So after such an error, the target
 //! writes the unsynced regions again from the page cache, and every later sync reports the state of
-//! the device anew. Granules that the page cache has lost keep their checksums, so that reads of them
-//! fail, and the incarnation changes, so that the `fsync` of every writer fails once.
+//! the device anew. Granules that the page cache has lost keep their checksums, so that reads of
+//! them fail, and the incarnation changes, so that the `fsync` of every writer fails once.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region};
@@ -129,8 +129,8 @@ impl ChunkStore {
         Ok(is_complete)
     }
 
-    /// Changes the incarnation because acknowledged changes are lost or may be lost, so that the next
-    /// `fsync` of each client that wrote to the target fails once.
+    /// Changes the incarnation because acknowledged changes are lost or may be lost, so that the
+    /// next `fsync` of each client that wrote to the target fails once.
     pub(super) fn report_loss(&self, of: impl std::fmt::Display) -> Result<()> {
         let mut state = self.state.get();
         state.incarnation = HostIncarnation::new(skep_env::random_u64());

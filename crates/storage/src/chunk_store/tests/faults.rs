@@ -72,8 +72,14 @@ impl Thin {
         let size = format!("size={mib}m");
         let is_mounted = succeeds(
             "mount",
-            &["-t".as_ref(), "tmpfs".as_ref(), "-o".as_ref(), size.as_ref(), "skep-test".as_ref(),
-                pool.as_ref()],
+            &[
+                "-t".as_ref(),
+                "tmpfs".as_ref(),
+                "-o".as_ref(),
+                size.as_ref(),
+                "skep-test".as_ref(),
+                pool.as_ref(),
+            ],
         );
         let this = Self(dir);
         if !is_mounted {

@@ -12,8 +12,7 @@ use skep_types::{
 use skep_wire::management::{
     ChangeSetting, ChangeSettingReply, ClientEntry, ClientList, ConfirmLogLevel, EmptyReply, Evict,
     Format, GetMap, Heartbeat, HeartbeatReply, Leave, ListClients, LogLevelChange, MapUpdate,
-    TargetReport,
-    RegisterClient, RegisterReply, RegisterServer, SetClientLogLevel, SetPolicy,
+    RegisterClient, RegisterReply, RegisterServer, SetClientLogLevel, SetPolicy, TargetReport,
 };
 use skep_wire::node::LogLevel;
 
