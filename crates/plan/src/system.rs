@@ -85,7 +85,7 @@ impl Redundancy {
     }
 }
 
-/// What the clients do.
+/// The operation of all processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
@@ -145,7 +145,7 @@ impl Operation {
 /// A workload of equal clients.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Workload {
-    /// What the processes do.
+    /// The operation of the processes.
     pub operation: Operation,
     /// Number of client hosts.
     pub clients: u32,

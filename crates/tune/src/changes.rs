@@ -9,7 +9,7 @@
 //! first former state of each file.
 
 use crate::check::Finding;
-use crate::keep;
+use crate::keep::{self, Setting};
 use crate::rules::Keep;
 use crate::tree::Tree;
 use serde::{Deserialize, Serialize};
@@ -142,7 +142,12 @@ pub fn apply(tree: &Tree, findings: &[&Finding]) -> Result<Outcome> {
             }
         }
     }
-    for (path, text) in keep::texts(&record.changes) {
+    let settings: Vec<Setting> = record
+        .changes
+        .iter()
+        .map(|it| Setting { file: &it.file, value: &it.after, keep: it.keep })
+        .collect();
+    for (path, text) in keep::texts(&settings) {
         let Some(text) = text else { continue };
         let former = record.files.iter().find(|it| it.path == path);
         let own = former.and_then(|it| it.text.clone()).unwrap_or_default();

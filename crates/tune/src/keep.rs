@@ -1,6 +1,5 @@
 //! The files that set values again at each boot.
 
-use crate::changes::Change;
 use crate::rules::Keep;
 
 /// Sets values of sysctl.
@@ -14,36 +13,47 @@ const HEAD: &str = "# Written by `skep tune apply`; `skep tune undo` removes it.
 /// All files that keep values.
 pub(crate) const FILES: [&str; 3] = [SYSCTL, TMPFILES, UDEV];
 
-/// Returns the text of each file for all changes. `None` means that no change needs the file.
-pub(crate) fn texts(changes: &[Change]) -> [(&'static str, Option<String>); 3] {
+/// A value that is set again at each boot.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Setting<'a> {
+    /// The file of the kernel.
+    pub(crate) file: &'a str,
+    /// The text that sets the value.
+    pub(crate) value: &'a str,
+    /// The kind of file that sets it at boot.
+    pub(crate) keep: Keep,
+}
+
+/// Returns the text of each file for all settings. `None` means that no setting needs the file.
+pub(crate) fn texts(settings: &[Setting]) -> [(&'static str, Option<String>); 3] {
     FILES.map(|file| {
-        let lines: Vec<String> = changes
+        let lines: Vec<String> = settings
             .iter()
-            .filter_map(|change| line(change).filter(|(of, _)| *of == file))
+            .filter_map(|setting| line(setting).filter(|(of, _)| *of == file))
             .map(|(_, line)| line + "\n")
             .collect();
         (file, (!lines.is_empty()).then(|| HEAD.to_owned() + &lines.concat()))
     })
 }
 
-/// Returns the line that sets a change again, and its file.
-fn line(change: &Change) -> Option<(&'static str, String)> {
-    let Change { file, after, keep, .. } = change;
+/// Returns the line that sets a value again, and its file.
+fn line(setting: &Setting) -> Option<(&'static str, String)> {
+    let Setting { file, value, keep } = setting;
     Some(match keep {
         Keep::Sysctl => {
             let name = file.strip_prefix("/proc/sys/")?.replace('/', ".");
-            (SYSCTL, format!("{name} = {after}"))
+            (SYSCTL, format!("{name} = {value}"))
         }
-        Keep::Tmpfiles => (TMPFILES, format!("w {file} - - - - {after}")),
+        Keep::Tmpfiles => (TMPFILES, format!("w {file} - - - - {value}")),
         Keep::UdevBlock => {
             let (device, attribute) = file.strip_prefix("/sys/block/")?.split_once('/')?;
             let of = format!("SUBSYSTEM==\"block\", KERNEL==\"{device}\"");
-            (UDEV, format!("ACTION==\"add|change\", {of}, ATTR{{{attribute}}}=\"{after}\""))
+            (UDEV, format!("ACTION==\"add|change\", {of}, ATTR{{{attribute}}}=\"{value}\""))
         }
         Keep::UdevNet => {
             let (name, attribute) = file.strip_prefix("/sys/class/net/")?.split_once('/')?;
             let of = format!("SUBSYSTEM==\"net\", KERNEL==\"{name}\"");
-            (UDEV, format!("ACTION==\"add|change\", {of}, ATTR{{{attribute}}}=\"{after}\""))
+            (UDEV, format!("ACTION==\"add|change\", {of}, ATTR{{{attribute}}}=\"{value}\""))
         }
     })
 }
