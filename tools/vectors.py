@@ -45,12 +45,13 @@ CRC_TABLE = [crc_of_byte(byte) for byte in range(256)]
 
 
 # The header, as drawn in frame.md. "x" are the places that must be zero.
-HEADER = struct.Struct("<4sHH HHHH II Q Q IHBB Q II Q Q QQ 24s I I".replace(" ", ""))
+HEADER = struct.Struct("<4sHH HHHH II Q Q IHBB Q II Q Q QQ IQ III I I".replace(" ", ""))
 HEADER_NAMES = (
     "magic length zero6 protocol message message_version flags body_bytes data_bytes tag session "
     "slot status priority reserved sequence group time_left_ms epoch lowest_map trace_low trace_high "
-    "zero96 body_crc header_crc"
+    "reserved_group reserved_epoch user user_group job body_crc header_crc"
 ).split()
+RESERVED = ("reserved", "reserved_group", "reserved_epoch")
 KNOWN_FLAGS = 0b11
 assert HEADER.size == 128
 
@@ -231,7 +232,7 @@ def decode_header(reference, frame):
         raise Refused("Protocol", "checksum of the header")
     if header["length"] != HEADER.size:
         raise Refused("Protocol", "length of the header")
-    if header["zero6"] or header["reserved"] or any(header["zero96"]):
+    if header["zero6"] or any(header[name] for name in RESERVED):
         raise Refused("Protocol", "reserved places")
     if header["flags"] & ~KNOWN_FLAGS:
         raise Refused("Protocol", "flags")
@@ -253,7 +254,7 @@ def decode(reference, frame):
     if len(data) != header["data_bytes"]:
         raise Refused("Protocol", "length of the data")
     fields = reference.body(header["message"], bool(header["flags"] & 1))
-    shown = {name: header[name] for name in HEADER_NAMES[3:20]}
+    shown = {name: header[name] for name in HEADER_NAMES[3:20] + HEADER_NAMES[22:27]}
     shown["trace"] = f"0x{header['trace_high'] << 64 | header['trace_low']:032x}"
     return {"header": shown, "body": Decoder(reference, body).whole(fields), "data": escape(data)}
 
@@ -266,7 +267,7 @@ def encode_frame(reference, shown):
     data = unescape(shown["data"])
     trace = int(header.pop("trace"), 16)
     header.update(
-        magic=b"SKEP", length=128, zero6=0, zero96=bytes(24), trace_low=trace & (1 << 64) - 1,
+        magic=b"SKEP", length=128, zero6=0, trace_low=trace & (1 << 64) - 1,
         trace_high=trace >> 64, body_crc=crc32c(body), header_crc=0,
         body_bytes=len(body), data_bytes=len(data))
     start = HEADER.pack(*(header[name] for name in HEADER_NAMES))[:124]

@@ -16,5 +16,5 @@ mod work;
 pub type Outcome = crate::workload::Outcome<Plan>;
 
 pub use plan::Plan;
-pub use run::{run, run_by};
+pub use run::run;
 pub(crate) use work::IoEngine;

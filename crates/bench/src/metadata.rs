@@ -14,5 +14,5 @@ mod work;
 pub type Outcome = crate::workload::Outcome<Plan>;
 
 pub use plan::{OPERATIONS, Plan};
-pub use run::{run, run_by};
+pub use run::run;
 pub(crate) use work::MetadataEngine;

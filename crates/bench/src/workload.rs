@@ -90,16 +90,7 @@ pub(crate) trait Workload: Clone {
     fn phases(&self, repetition: u32, processes: u32, is_own: bool) -> Vec<Phase>;
 }
 
-/// Runs a plan with `processes_per_host` processes on each host. Ranks are assigned to hosts in
-/// turn. If `runner` names an external program, that program does the work.
-///
-/// # Errors
-/// - `InvalidArgument` if the plan cannot be run.
-/// - Otherwise the reason why there is no result, such as a missing program, a program that does
-///   not support the plan, an unreachable host, an existing file or a full disk.
-///
-/// As soon as there is one result, the run returns the outcome. [`Outcome::failure`] then has the
-/// reason why results are missing.
+/// Runs a plan: see [`crate::io::run`].
 pub(crate) fn run<P: Workload>(
     runner: Option<&Runner>,
     plan: &P,

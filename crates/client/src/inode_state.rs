@@ -15,6 +15,7 @@ mod unsynced;
 pub(crate) use size::{ReportLoss, ReportedExtent, SizeReport};
 use skep_types::{Attributes, HostIncarnation, InodeId};
 use skep_wire::inline::InlineMark;
+use skep_wire::metadata::TruncatedChunk;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 pub(crate) use unsynced::UnsyncedChunkFile;
@@ -115,6 +116,17 @@ impl InodeState {
     }
 
     // ---- unsynced writes
+
+    /// Records the chunk files that storage has truncated for a truncation of this mount. The next
+    /// sync covers them.
+    pub(crate) fn chunks_truncated(&self, truncated: &[TruncatedChunk]) {
+        self.with(|parts| {
+            for chunk in truncated {
+                let number = parts.size.count_reported();
+                parts.unsynced.chunk_written(chunk.key, chunk.group, chunk.incarnation, number);
+            }
+        });
+    }
 
     /// Returns the chunk files that must be synced now.
     pub(crate) fn unsynced(&self) -> Vec<UnsyncedChunkFile> {

@@ -104,6 +104,11 @@ impl Mount {
         self.member.map()
     }
 
+    /// Returns the cell with the newest cluster map, which also counts retries and connections.
+    pub fn map_cell(&self) -> Arc<skep_rpc::MapCell> {
+        self.member.map_cell()
+    }
+
     /// Sets the function that makes the kernel drop its cached attributes of an inode.
     pub fn set_forget(&self, forget: Forget) {
         let mut held = self.forget.lock().unwrap_or_else(PoisonError::into_inner);

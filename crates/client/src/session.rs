@@ -18,10 +18,8 @@
 //! reopens the files of that group. Then all threads continue in the new session.
 //!
 //! The group did not execute the attempt that it refused in this way. But it may have executed an
-//! earlier attempt whose reply was lost with the connection, and the record of that attempt was
-//! lost with the session. [`request::ModifyOptions::ambiguous_reply`] is the error that would then
-//! mislead the caller, such as `Exists` after a create and `NotFound` after an unlink. Instead the
-//! caller gets `Io`, with a text that says what to check.
+//! earlier attempt whose reply was lost with the connection. Then the client asks the group for the
+//! outcome before it sends the request again, see `request`.
 
 pub(crate) mod renewal;
 pub(crate) mod request;

@@ -14,12 +14,14 @@ pub const LEASES_UNTIL_REMOVED: u64 = 60;
 /// Newest feature level whose records this program can write.
 pub const NEWEST_FEATURE_LEVEL: u32 = 1;
 
-/// Maximum number of nodes other than clients. The map with all their targets must fit into one
-/// message.
+/// Maximum number of nodes other than clients. [`MAX_MAP_BYTES`] may be reached earlier.
 pub const MAX_SERVERS: usize = 4_096;
-/// Maximum number of clients at a time: ten times the number that the project promises. Bounds the
-/// size of the map.
+/// Maximum number of clients at a time: ten times the number that the project promises.
+/// [`MAX_MAP_BYTES`] may be reached earlier, if their names are long.
 pub const MAX_CLIENTS: usize = 100_000;
+/// Maximum length of the encoded map, without later changes of soft state and of groups. Nodes get
+/// the map in one message, which may have 16 MiB.
+pub const MAX_MAP_BYTES: usize = 14 << 20;
 /// Maximum number of targets of one node. Each target has its own thread.
 pub const MAX_TARGETS_PER_NODE: usize = 256;
 /// Maximum number of addresses of one node.

@@ -25,7 +25,7 @@ mod established;
 
 use balanced::Tier;
 pub use established::Cursor;
-use skep_types::map::{CapacityPool, Consistency, Reachability};
+use skep_types::map::{CapacityPool, Condition, Consistency, Reachability};
 use skep_types::pattern::{Chooser, MAX_STRIPE_WIDTH};
 use skep_types::random::finish as mix;
 use skep_types::{ClusterMap, GroupId, NodeId, Target, TargetKind};
@@ -127,12 +127,15 @@ enum Fitness {
     Emergency,
     ProbablyOffline,
     Offline,
+    /// The target does not accept writes.
+    Faulty,
     Untrusted,
 }
 
 fn fitness(target: &Target) -> Fitness {
     match (target.consistency, target.reachability, target.capacity_pool) {
         (Consistency::Bad | Consistency::NeedsResync, ..) => Fitness::Untrusted,
+        _ if target.health.condition != Condition::Serving => Fitness::Faulty,
         (_, Reachability::Offline, _) => Fitness::Offline,
         (_, Reachability::ProbablyOffline, _) => Fitness::ProbablyOffline,
         (.., CapacityPool::Emergency) => Fitness::Emergency,

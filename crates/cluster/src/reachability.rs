@@ -1,4 +1,4 @@
-//! Reachability of nodes and free space of targets, as management learns them from heartbeats.
+//! Reachability of nodes, and free space and health of targets, as management learns them from heartbeats.
 //!
 //! This state is soft: management does not log it. A restart loses the state, and the heartbeats of
 //! the nodes restore it within one heartbeat interval. Until then a node counts as
@@ -19,7 +19,7 @@ use crate::limits::{
     LEASES_UNTIL_REMOVED, LOW_CAP_BYTES, LOW_CAP_INODES, LOW_PERCENT, NOTABLE_CHANGE_PERCENT,
 };
 use crate::state::ClusterState;
-use skep_types::map::{Capacity, CapacityPool, Reachability};
+use skep_types::map::{Capacity, CapacityPool, Condition, Reachability, TargetHealth};
 use skep_types::{ClusterMap, NodeId, NodeKind, Target, TargetId, TargetKind};
 use std::collections::BTreeMap;
 
@@ -39,6 +39,8 @@ pub struct SoftState {
     published: BTreeMap<TargetId, Capacity>,
     /// The capacities that the targets reported last.
     reported: BTreeMap<TargetId, Capacity>,
+    /// The health of the targets that do not serve all requests, as their nodes reported it last.
+    faults: BTreeMap<TargetId, TargetHealth>,
     started_ms: u64,
     ticked_ms: u64,
     /// The lease at the last tick.
@@ -65,6 +67,7 @@ impl SoftState {
             nodes,
             published: BTreeMap::new(),
             reported: BTreeMap::new(),
+            faults: BTreeMap::new(),
             started_ms: now_ms,
             ticked_ms: now_ms,
             lease_ms: u64::from(state.map().policy.lease_ms),
@@ -89,6 +92,16 @@ impl SoftState {
             *shown = capacity;
         }
         notable
+    }
+
+    /// Records the health that a node has reported for one of its targets. Returns whether this
+    /// justifies a new map.
+    pub fn report_health(&mut self, target: TargetId, health: &TargetHealth) -> bool {
+        if health.condition == Condition::Serving && health.problem.is_empty() {
+            return self.faults.remove(&target).is_some();
+        }
+        let health = TargetHealth::new(health.condition, &health.problem);
+        self.faults.insert(target, health.clone()) != Some(health)
     }
 
     /// Returns the capacity of the whole cluster for file data, from the newest report of each
@@ -185,7 +198,7 @@ impl SoftState {
         }
     }
 
-    /// Sets the soft fields of a map: reachability, capacities and capacity pools.
+    /// Sets the soft fields of a map: reachability, health, capacities and capacity pools.
     pub fn overlay(&self, map: &mut ClusterMap) {
         let reachability = |node: NodeId| {
             let contact = self.nodes.get(&node);
@@ -196,6 +209,7 @@ impl SoftState {
         }
         for target in &mut map.targets {
             target.reachability = reachability(target.node);
+            target.health = self.faults.get(&target.id).cloned().unwrap_or_default();
             target.capacity = self.published.get(&target.id).copied().unwrap_or_default();
             target.capacity_pool = capacity_pool(&target.capacity);
         }
@@ -358,6 +372,24 @@ mod tests {
         let mut map = state.map().clone();
         soft.overlay(&mut map);
         assert_eq!(map.targets[0].capacity.free_bytes, 489);
+    }
+
+    #[test]
+    fn map_shows_targets_that_do_not_serve() {
+        let (state, mut soft, ..) = in_contact();
+        let target = state.map().targets[0].id;
+        let failed = TargetHealth::new(Condition::ReadOnly, "the disk failed\n\u{1b}[2J");
+        assert!(!soft.report_health(target, &TargetHealth::default()));
+        assert!(soft.report_health(target, &failed));
+        assert!(!soft.report_health(target, &failed), "no change");
+        let mut map = state.map().clone();
+        soft.overlay(&mut map);
+        assert_eq!(map.targets[0].health.condition, Condition::ReadOnly);
+        assert!(!map.targets[0].health.problem.contains(char::is_control));
+        assert_eq!(map.targets[1].health, TargetHealth::default());
+        assert!(soft.report_health(target, &TargetHealth::default()));
+        soft.overlay(&mut map);
+        assert_eq!(map.targets[0].health, TargetHealth::default());
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub enum Unit {
     Bytes,
     /// Number of targets.
     Targets,
+    /// Number of files.
+    Files,
     /// Feature level.
     Level,
     /// One of several words. Each word has a number.
@@ -30,12 +32,14 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Returns the name of the unit: `ms`, `bytes`, `targets`, `level` or `choice`.
+    /// Returns the name of the unit: `ms`, `bytes`, `targets`, `files`, `level` or
+    /// `choice`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Milliseconds => "ms",
             Self::Bytes => "bytes",
             Self::Targets => "targets",
+            Self::Files => "files",
             Self::Level => "level",
             Self::Choice(_) => "choice",
         }
@@ -260,6 +264,20 @@ pub const SETTINGS: &[Setting] = &[
         field: Field::Policy {
             get: |policy| u64::from(policy.cleanup_interval_ms),
             put: |policy, value| policy.cleanup_interval_ms = small(value),
+        },
+    },
+    Setting {
+        name: "cleanup-limit",
+        unit: Unit::Files,
+        min: 0,
+        max: u32::MAX as u64,
+        is_power_of_two: false,
+        meaning: "most chunk files without an inode that one search of a storage target removes; \
+                  if it finds more, it removes none and reports a problem, since metadata may be \
+                  an old copy; 0 switches the removal off",
+        field: Field::Policy {
+            get: |policy| u64::from(policy.cleanup_limit),
+            put: |policy, value| policy.cleanup_limit = small(value),
         },
     },
     Setting {

@@ -30,7 +30,7 @@ mod servers;
 pub use clients::ClientDetails;
 
 use crate::command::{Command, Outcome};
-use crate::limits::{MAX_TEXT_BYTES, NEWEST_FEATURE_LEVEL};
+use crate::limits::{MAX_MAP_BYTES, MAX_TEXT_BYTES, NEWEST_FEATURE_LEVEL};
 use crate::settings;
 use skep_types::codec::{Codec, record};
 use skep_types::map::{Policy, ShardRange};
@@ -42,6 +42,10 @@ use skep_types::{
 /// Number of bits of a map version that count the changes since the last start. At a thousand
 /// changes per second they last for 34 years. The other bits suffice for sixteen million starts.
 const CHANGE_BITS: u32 = 40;
+/// Encoded length of a node without its texts.
+const NODE_BYTES: usize = 24;
+/// Encoded length of a target without its path, with a group that has only this member.
+const TARGET_BYTES: usize = 96;
 
 record! {
     /// The content of a snapshot of the state.
@@ -121,7 +125,8 @@ impl ClusterState {
     ///   to remove is a server.
     /// - `Exists` if the name of a server is in use, or if the cluster is formatted already.
     /// - `NotReady` if the cluster to format has no metadata group.
-    /// - `LimitReached` if the cluster has the maximum number of servers or clients.
+    /// - `LimitReached` if the cluster has the maximum number of servers or clients, or if the map
+    ///   would be too long for a message.
     ///
     /// The context names the object and how to fix the problem.
     pub fn apply(&mut self, command: &Command) -> Result<Outcome> {
@@ -136,6 +141,9 @@ impl ClusterState {
             Command::SetFeatureLevel { level } => next.set_feature_level(*level)?,
         };
         outcome.changed = next != self.durable;
+        if matches!(command, Command::RegisterServer(_) | Command::RegisterClient(_)) {
+            next.check_size()?;
+        }
         if outcome.changed {
             if *command != Command::Start {
                 next.raise_version();
@@ -159,6 +167,23 @@ impl ClusterState {
 }
 
 impl Durable {
+    /// Checks that the map fits into a message.
+    fn check_size(&self) -> Result<()> {
+        let nodes = self.map.nodes.iter().map(|node| {
+            let addresses = node.addresses.iter().map(|address| address.len() + 4).sum::<usize>();
+            NODE_BYTES + node.name.len() + node.domain.len() + node.version.len() + addresses
+        });
+        let targets = self.map.targets.iter().map(|target| TARGET_BYTES + target.path.len());
+        let bytes = nodes.chain(targets).sum::<usize>();
+        if bytes <= MAX_MAP_BYTES {
+            return Ok(());
+        }
+        Err(limit(format!(
+            "the cluster map would have about {bytes} bytes, and nodes accept {MAX_MAP_BYTES}: \
+             unmount clients that are not used, or mount at shorter paths"
+        )))
+    }
+
     fn raise_version(&mut self) {
         self.map.version = MapVersion::new(self.map.version.raw() + 1);
     }

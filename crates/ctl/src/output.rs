@@ -3,7 +3,9 @@
 use clap::ValueEnum;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Serialize, Serializer};
+use skep_types::text::escape_controls;
 use skep_types::{Error, ErrorCode, Result, Timestamp};
+use std::borrow::Cow;
 use std::io::Write;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -17,6 +19,8 @@ pub(crate) enum OutputFormat {
     Json,
     /// One line of JSON per list entry, for programs; errors are JSON too
     Ndjson,
+    /// Comma-separated values (RFC 4180) with a line of titles, for spreadsheets; errors are JSON
+    Csv,
 }
 
 /// Creates a table without ruled lines. Columns whose title begins with `>` are aligned to the
@@ -45,6 +49,11 @@ pub(crate) fn choose(format: OutputFormat) {
     let _ = FORMAT.set(format);
 }
 
+/// Returns the output format of this process.
+pub(crate) fn format() -> OutputFormat {
+    FORMAT.get().copied().unwrap_or(OutputFormat::Table)
+}
+
 /// Whether the output format is the table for people.
 pub(crate) fn is_for_people() -> bool {
     FORMAT.get().is_none_or(|format| *format == OutputFormat::Table)
@@ -61,7 +70,7 @@ pub(crate) fn print<T: Serialize>(value: &T, as_text: impl FnOnce(&T) -> String)
     let text = in_chosen_form(value, as_text)?;
     match FORMAT.get() {
         // An empty list has no lines in this format.
-        Some(OutputFormat::Ndjson) if text.is_empty() => Ok(()),
+        Some(OutputFormat::Ndjson | OutputFormat::Csv) if text.is_empty() => Ok(()),
         _ => say(&text),
     }
 }
@@ -71,7 +80,7 @@ pub(crate) fn in_chosen_form<T: Serialize>(
     value: &T,
     as_text: impl FnOnce(&T) -> String,
 ) -> Result<String> {
-    in_form(FORMAT.get().copied().unwrap_or(OutputFormat::Table), value, as_text)
+    in_form(format(), value, as_text)
 }
 
 fn in_form<T: Serialize>(
@@ -89,8 +98,53 @@ fn in_form<T: Serialize>(
             }
             one => one.to_string(),
         },
+        OutputFormat::Csv => match serde_json::to_value(value).map_err(unwritable)? {
+            serde_json::Value::Array(things) => csv(&things),
+            one => csv(&[one]),
+        },
     };
     Ok(text.trim_end().to_owned())
+}
+
+/// Returns objects as comma-separated values. The columns are the names of the first object, in
+/// alphabetical order. Nested values appear as JSON.
+fn csv(things: &[serde_json::Value]) -> String {
+    use serde_json::Value;
+    let Some(first) = things.first() else { return String::new() };
+    let names: Vec<&String> = first.as_object().into_iter().flat_map(|it| it.keys()).collect();
+    if names.is_empty() {
+        return things.iter().map(|thing| csv_cell(thing) + "\n").collect();
+    }
+    let titles: Vec<String> = names.iter().map(|name| csv_quoted(name)).collect();
+    let mut text = titles.join(",") + "\n";
+    for thing in things {
+        let cells: Vec<String> = names
+            .iter()
+            .map(|name| csv_cell(thing.get(name.as_str()).unwrap_or(&Value::Null)))
+            .collect();
+        text += &(cells.join(",") + "\n");
+    }
+    text
+}
+
+fn csv_cell(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::Null => String::new(),
+        serde_json::Value::String(text) => csv_quoted(text),
+        other => csv_quoted(&other.to_string()),
+    }
+}
+
+/// Quotes a text for CSV. A text that a spreadsheet would run as a formula gets an apostrophe
+/// before it.
+fn csv_quoted(text: &str) -> String {
+    let is_number = text.parse::<f64>().is_ok();
+    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && !is_number;
+    let text = if is_formula { format!("'{text}") } else { text.to_owned() };
+    match text.contains(['"', ',', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text,
+    }
 }
 
 /// Prints one or more lines. A closed pipe is not an error.
@@ -102,8 +156,20 @@ pub(crate) fn say(text: &str) -> Result<()> {
     }
 }
 
-/// Returns the text of a table, without trailing spaces.
+/// Returns the text of a table, without trailing spaces. Escapes control characters in the cells:
+/// names come from other hosts and users, and each row is one line.
 pub(crate) fn render(table: &Table) -> String {
+    let mut table = table.clone();
+    for row in table.row_iter_mut() {
+        let cells: Vec<_> = row.cell_iter().map(|cell| cell.content()).collect();
+        if cells.iter().any(|cell| matches!(escape_controls(cell), Cow::Owned(_))) {
+            *row = cells
+                .iter()
+                .map(|cell| escape_controls(cell).into_owned())
+                .collect::<Vec<_>>()
+                .into();
+        }
+    }
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
@@ -226,6 +292,31 @@ mod tests {
             in_form(OutputFormat::Table, &one, |_| "for people \n".into()),
             Ok("for people".into())
         );
+    }
+
+    #[test]
+    fn names_of_others_stay_in_their_row() {
+        let mut shown = table(&["HOST", ">Free"]);
+        shown.add_row(["a\nforged  9\u{1b}[2J", "5"]);
+        assert_eq!(render(&shown), "HOST                   Free\na\\nforged  9\\u{1b}[2J     5\n");
+    }
+
+    #[test]
+    fn csv_quotes_separators_and_formulas() {
+        #[derive(Serialize)]
+        struct Thing {
+            name: &'static str,
+            size: Option<i64>,
+            parts: Vec<u32>,
+        }
+        let things = [
+            Thing { name: "a,\"b\"\nc", size: Some(-5), parts: vec![1, 2] },
+            Thing { name: "=1+1", size: None, parts: Vec::new() },
+        ];
+        let text = in_form(OutputFormat::Csv, &things, |_| String::new()).unwrap();
+        let expected = "name,parts,size\n\"a,\"\"b\"\"\nc\",\"[1,2]\",-5\n'=1+1,[],";
+        assert_eq!(text, expected);
+        assert_eq!(in_form(OutputFormat::Csv, &Vec::<u32>::new(), |_| "x".into()), Ok("".into()));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::output::{count, percent, render, size, table};
 use serde::Serialize;
 use skep_cluster::state::kind_word;
-use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability};
+use skep_types::map::{Capacity, CapacityPool, Condition, Consistency, Reachability};
 use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, Target, TargetKind};
 
 /// A node, as one entry of a list.
@@ -30,6 +30,9 @@ pub(crate) struct TargetLine {
     pub(crate) group: Option<u32>,
     pub(crate) reachability: &'static str,
     pub(crate) consistency: &'static str,
+    pub(crate) condition: &'static str,
+    /// The last error of a target that does not serve all requests.
+    pub(crate) problem: Option<String>,
     pub(crate) pool: &'static str,
     pub(crate) total_bytes: u64,
     pub(crate) free_bytes: u64,
@@ -74,6 +77,16 @@ pub(crate) fn consistency(state: Consistency) -> &'static str {
         Consistency::Good => "Good",
         Consistency::NeedsResync => "Needs-Resync",
         Consistency::Bad => "Bad",
+    }
+}
+
+/// Returns the name of a target's condition.
+pub(crate) fn condition(condition: Condition) -> &'static str {
+    match condition {
+        Condition::Serving => "Serving",
+        Condition::ReadOnly => "Read-Only",
+        Condition::Hung => "Hung",
+        Condition::Down => "Down",
     }
 }
 
@@ -141,6 +154,8 @@ pub(crate) fn targets(map: &ClusterMap) -> Vec<TargetLine> {
         group: map.group_of(target.id).map(|group| group.id.raw()),
         reachability: reachability(target.reachability),
         consistency: consistency(target.consistency),
+        condition: condition(target.health.condition),
+        problem: Some(target.health.problem.clone()).filter(|problem| !problem.is_empty()),
         pool: pool(target.capacity_pool),
         total_bytes: target.capacity.total_bytes,
         free_bytes: target.capacity.free_bytes,

@@ -98,6 +98,42 @@ fn command_line_of_each_service_unit_is_accepted() {
     }
 }
 
+/// Settings that give a service a mount namespace of its own (systemd.exec(5)), or a prefix of them.
+const NAMESPACE_SETTINGS: &[&str] = &[
+    "Private",
+    "Protect",
+    "ReadOnlyPaths",
+    "ReadWritePaths",
+    "InaccessiblePaths",
+    "ExecPaths",
+    "NoExecPaths",
+    "BindPaths",
+    "BindReadOnlyPaths",
+    "TemporaryFileSystem",
+    "MountFlags",
+    "MountAPIVFS",
+    "MountImages",
+    "ExtensionImages",
+    "ExtensionDirectories",
+    "RootDirectory",
+    "RootImage",
+    "DynamicUser",
+    "LogNamespace",
+    "JoinsNamespaceOf",
+];
+
+/// Semantics 3.1: a killed storage service reports no loss, so its mount must be the same after the
+/// restart (docs/design/0003-chunk-store.md).
+#[test]
+fn storage_unit_stays_in_the_mount_namespace_of_the_host() {
+    let name = "skep-storage@.service";
+    let unit = parse(name, &units()[name]);
+    for (key, _) in unit.values().flatten() {
+        let is_namespace = NAMESPACE_SETTINGS.iter().any(|prefix| key.starts_with(prefix));
+        assert!(!is_namespace, "{key} changes the id of the mount at each start");
+    }
+}
+
 #[test]
 fn mount_skep_accepts_the_example_mount_unit() {
     let place = tempfile::tempdir().expect("a place");

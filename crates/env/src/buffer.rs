@@ -193,6 +193,16 @@ impl Buf {
         unsafe { std::ptr::copy(bytes.as_ptr(), self.as_ptr().add(at), bytes.len()) };
     }
 
+    /// Copies the bytes of `range` to the start of the buffer.
+    ///
+    /// # Panics
+    /// Panics if `range` is not within the buffer.
+    pub fn move_to_start(&self, range: Range<usize>) {
+        let part = self.slice(range);
+        // SAFETY: both ranges lie within the allocation; `copy` allows overlap.
+        unsafe { std::ptr::copy(part.as_ptr(), self.as_ptr(), part.len) };
+    }
+
     /// Sets the bytes of `range` to zero.
     ///
     /// # Panics
@@ -216,6 +226,9 @@ mod tests {
         assert_eq!(&buf.bytes()[5000..5004], b"skep");
         buf.zero(5001..5003);
         assert_eq!(&buf.bytes()[5000..5004], b"s\0\0p");
+        buf.write(2, b"overlapping");
+        buf.move_to_start(2..13);
+        assert_eq!(&buf.bytes()[..13], b"overlappingng");
     }
 
     /// Regression test, found by a fuzzer's leak check: each thread that ended leaked up to 16

@@ -19,11 +19,12 @@ mod timer;
 
 use crate::clock;
 use crate::event::Event;
+use crate::task_context::{task_context, with_task_context};
 use async_executor::LocalExecutor;
 use async_task::Task;
 use io_uring::{IoUring, cqueue, squeue, types};
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BinaryHeap, HashMap};
 use std::future::Future;
 use std::io;
@@ -111,6 +112,9 @@ struct Loop {
 }
 
 thread_local! {
+    /// The numbers of the next operation and timer of this thread. A task that an earlier loop of
+    /// the thread has left behind may still hold a number, so no number is used again.
+    static NEXT_NUMBERS: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
     static LOOP: RefCell<Option<Loop>> = const { RefCell::new(None) };
     static EXECUTOR: Rc<LocalExecutor<'static>> = Rc::new(LocalExecutor::new());
 }
@@ -136,13 +140,14 @@ fn new_ring() -> io::Result<Ring> {
 
 impl Loop {
     fn new(ring: Ring) -> io::Result<Self> {
+        let (next_op, next_timer) = NEXT_NUMBERS.get();
         Ok(Self {
             ring,
             ops: HashMap::new(),
-            next_op: 0,
+            next_op,
             timers: BinaryHeap::new(),
             timer_wakers: HashMap::new(),
-            next_timer: 0,
+            next_timer,
             wake_up: Arc::new(Event::new_nonblocking()?),
             listens_for_wake_up: false,
             is_wake_up_armed: false,
@@ -387,7 +392,8 @@ pub fn block_on<T: 'static>(future: impl Future<Output = T> + 'static) -> io::Re
     // kernel is done with it. Futures that still hold operations are dropped with the thread-local
     // executor.
     LOOP.with_borrow_mut(|slot| {
-        if let Some(Loop { ring, ops, .. }) = slot.take() {
+        if let Some(Loop { ring, ops, next_op, next_timer, .. }) = slot.take() {
+            NEXT_NUMBERS.set((next_op, next_timer));
             drop(ring);
             // The kernel cancels asynchronously. So the buffers of operations that were in flight
             // are leaked, instead of freed while the kernel may still use them. Threads end only
@@ -413,6 +419,7 @@ pub(crate) fn wake_up_event() -> Arc<Event> {
 /// Starts a future on this thread's loop. Dropping the task cancels the future, and `detach` lets
 /// it run on.
 pub fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> Task<T> {
+    let future = with_task_context(task_context(), future);
     EXECUTOR.with(|executor| executor.spawn(future))
 }
 
@@ -483,6 +490,31 @@ mod tests {
             order.take()
         });
         assert_eq!(order.unwrap(), [100, 200, 300]);
+    }
+
+    /// Before the fix, the numbers began at zero again, and the old future removed an operation of
+    /// the new loop.
+    #[test]
+    fn a_future_of_an_earlier_loop_does_not_touch_a_later_one() {
+        let event = Event::new_nonblocking().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let fd = event.fd().as_raw_fd();
+                let submit_poll = move || {
+                    let poll =
+                        io_uring::opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).build();
+                    // SAFETY: the entry refers to no memory.
+                    unsafe { submit(squeue::Entry128::from(poll), Box::new(())) }
+                };
+                let old = block_on(async move { submit_poll() }).unwrap();
+                block_on(async move {
+                    let new = submit_poll();
+                    drop(old);
+                    assert!(with_loop(|it| it.ops.contains_key(&new.number())));
+                })
+                .unwrap();
+            });
+        });
     }
 
     #[test]

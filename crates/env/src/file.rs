@@ -4,6 +4,8 @@ use crate::buffer::Buf;
 use crate::event_loop::submit;
 use io_uring::{opcode, types};
 use std::io;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
@@ -153,8 +155,24 @@ impl File {
 
     /// Returns the descriptor as a file of the standard library, for calls that need no ring, such
     /// as `metadata` and `set_len`.
-    pub fn borrow_std(&self) -> std::mem::ManuallyDrop<std::fs::File> {
-        // SAFETY: the descriptor is open while `self` exists, and `ManuallyDrop` leaves it open.
-        std::mem::ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(self.0.as_raw_fd()) })
+    pub fn borrow_std(&self) -> StdFile<'_> {
+        // SAFETY: the descriptor is open while `self` exists, which outlives the returned value.
+        // `ManuallyDrop` leaves the descriptor open.
+        let file = unsafe { std::fs::File::from_raw_fd(self.0.as_raw_fd()) };
+        StdFile { file: ManuallyDrop::new(file), _borrowed: PhantomData }
+    }
+}
+
+/// A [`File`] as a file of the standard library, which does not close it.
+#[derive(Debug)]
+pub struct StdFile<'a> {
+    file: ManuallyDrop<std::fs::File>,
+    _borrowed: PhantomData<&'a File>,
+}
+
+impl std::ops::Deref for StdFile<'_> {
+    type Target = std::fs::File;
+    fn deref(&self) -> &std::fs::File {
+        &self.file
     }
 }

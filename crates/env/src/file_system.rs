@@ -102,7 +102,10 @@ pub fn raise_file_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is valid for both calls. If the kernel refuses, the old limit stays.
     unsafe {
-        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) != 0 {
+            // Cannot happen with a valid pointer. The usual limit is a safe guess.
+            return 1024;
+        }
         let raised = libc::rlimit { rlim_cur: limit.rlim_max, rlim_max: limit.rlim_max };
         if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) == 0 {
             limit = raised

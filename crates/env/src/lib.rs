@@ -28,7 +28,9 @@ mod process;
 mod shared_notify;
 mod signals;
 mod socket;
+mod task_context;
 mod threads;
+mod timed;
 
 pub use async_task::Task;
 pub use buffer::Buf;
@@ -37,17 +39,19 @@ pub use event_loop::{
     ExpectedReply, Op, block_on, expect_reply, is_running, set_spin, sleep, spawn, submit, timeout,
     yield_now,
 };
-pub use file::{File, close};
+pub use file::{File, StdFile, close};
 pub use file_system::{
     MountMark, Space, boot_id, mount_mark, raise_file_limit, remove_file, space,
 };
 pub use mailbox::{Mailbox, MailboxSender};
 pub use network::{HostAddress, host_addresses};
 pub use process::{
-    outlive_parent, replace_output, send_group_signal, send_signal, spawn_child, spawn_detached,
-    spawn_detaching,
+    outlive_parent, replace_output, restrict_new_files, send_group_signal, send_signal,
+    spawn_child, spawn_detached, spawn_detaching,
 };
 pub use shared_notify::{SharedNotify, SharedWait};
 pub use signals::{Signals, UntilSignal};
-pub use socket::{MessagePart, TcpListener, TcpStream};
+pub use socket::{MessagePart, TcpListener, TcpStream, open_streams};
+pub use task_context::{task_context, with_task_context};
 pub use threads::{available_cpus, spawn_thread};
+pub use timed::{TimeSpent, note_blocked, timed};

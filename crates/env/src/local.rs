@@ -1,6 +1,7 @@
 //! Synchronisation between futures of one thread. Across threads, use [`crate::SharedNotify`].
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -95,44 +96,158 @@ impl<T> Future for Receiver<T> {
     }
 }
 
-/// Limits the number of futures that run a certain step at the same time.
+/// Limits the number of futures that run a certain step at the same time. Futures get their permits
+/// in the order in which they began to wait, and each released permit wakes one future only.
 ///
 /// # Invariants
-/// The number of `free` permits plus the number of existing [`Permit`]s is always `permits`.
+/// - The number of `free` permits plus the number of granted permits is always `permits`.
+/// - If a permit is free, no future waits.
 #[derive(Debug)]
 pub struct Semaphore {
     permits: usize,
     free: Cell<usize>,
-    released: Notify,
+    waiters: RefCell<VecDeque<Rc<Waiter>>>,
+}
+
+/// A future that waits for a permit.
+#[derive(Debug, Default)]
+struct Waiter {
+    is_granted: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
 }
 
 /// A permit of a [`Semaphore`]. Dropping it releases the permit.
 #[derive(Debug)]
 pub struct Permit(Rc<Semaphore>);
 
+/// The place of a waiting future in the queue. If the future is dropped, the place leaves the
+/// queue, or passes on the permit that it was granted.
+struct Place<'a> {
+    semaphore: &'a Rc<Semaphore>,
+    waiter: Rc<Waiter>,
+}
+
 impl Semaphore {
     /// Creates a semaphore with `permits` free permits.
     pub fn new(permits: usize) -> Rc<Self> {
-        Rc::new(Self { permits, free: Cell::new(permits), released: Notify::default() })
+        Rc::new(Self { permits, free: Cell::new(permits), waiters: RefCell::default() })
     }
 
     /// Waits for a permit. Cancel-safe.
     pub async fn acquire(self: &Rc<Self>) -> Permit {
-        loop {
-            let free = self.free.get();
-            if free > 0 {
-                self.free.set(free - 1);
-                return Permit(Rc::clone(self));
+        let free = self.free.get();
+        if free > 0 {
+            self.free.set(free - 1);
+            return Permit(Rc::clone(self));
+        }
+        let place = Place { semaphore: self, waiter: Rc::default() };
+        self.waiters.borrow_mut().push_back(Rc::clone(&place.waiter));
+        std::future::poll_fn(|context| {
+            if place.waiter.is_granted.get() {
+                return Poll::Ready(());
             }
-            self.released.wait().await;
+            *place.waiter.waker.borrow_mut() = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+        // From here on, the permit belongs to the returned value and not to the place.
+        place.waiter.is_granted.set(false);
+        Permit(Rc::clone(self))
+    }
+
+    /// Returns the number of futures that wait for a permit.
+    pub fn waiting(&self) -> usize {
+        self.waiters.borrow().len()
+    }
+
+    /// Grants a released permit to the future that has waited longest.
+    fn release(&self) {
+        let next = self.waiters.borrow_mut().pop_front();
+        let Some(next) = next else {
+            self.free.set(self.free.get() + 1);
+            assert!(self.free.get() <= self.permits, "a permit is released once");
+            return;
+        };
+        next.is_granted.set(true);
+        if let Some(waker) = next.waker.take() {
+            waker.wake();
         }
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.0.free.set(self.0.free.get() + 1);
-        assert!(self.0.free.get() <= self.0.permits, "a permit is released once");
-        self.0.released.notify();
+        self.0.release();
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if self.waiter.is_granted.get() {
+            self.semaphore.release();
+            return;
+        }
+        self.semaphore.waiters.borrow_mut().retain(|other| !Rc::ptr_eq(other, &self.waiter));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permits_are_granted_in_the_order_of_waiting() {
+        crate::block_on(async {
+            let semaphore = Semaphore::new(1);
+            let first = semaphore.acquire().await;
+            let order = Rc::new(RefCell::new(Vec::new()));
+            let spawn = |name: u32| {
+                let (semaphore, order) = (Rc::clone(&semaphore), Rc::clone(&order));
+                crate::spawn(async move {
+                    let permit = semaphore.acquire().await;
+                    order.borrow_mut().push(name);
+                    permit
+                })
+            };
+            let tasks: Vec<_> = (0..4).map(spawn).collect();
+            while semaphore.waiting() < 4 {
+                crate::yield_now().await;
+            }
+            drop(first);
+            // A task that never waited must not overtake those that wait.
+            let late = spawn(4);
+            for task in tasks {
+                drop(task.await);
+            }
+            drop(late.await);
+            assert_eq!(*order.borrow(), [0, 1, 2, 3, 4]);
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn dropped_waiter_passes_on_its_permit() {
+        crate::block_on(async {
+            let semaphore = Semaphore::new(1);
+            let first = semaphore.acquire().await;
+            let acquire = || {
+                let semaphore = Rc::clone(&semaphore);
+                crate::spawn(async move { semaphore.acquire().await })
+            };
+            let (gone, granted, last) = (acquire(), acquire(), acquire());
+            while semaphore.waiting() < 3 {
+                crate::yield_now().await;
+            }
+            drop(gone);
+            while semaphore.waiting() > 2 {
+                crate::yield_now().await;
+            }
+            drop(first);
+            // The permit is granted to this task, which ends before it runs.
+            drop(granted);
+            drop(last.await);
+            assert_eq!((semaphore.waiting(), semaphore.free.get()), (0, 1));
+        })
+        .unwrap();
     }
 }

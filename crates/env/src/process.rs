@@ -92,6 +92,13 @@ fn begin_session() -> io::Result<()> {
     if unsafe { libc::setsid() } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Lets only the owner read and enter the files and directories that this process creates from now
+/// on. The same applies to its children.
+pub fn restrict_new_files() {
+    // SAFETY: a plain system call, which never fails.
+    unsafe { libc::umask(0o077) };
+}
+
 /// Redirects standard error to a file. If `both`, redirects standard output too.
 ///
 /// # Errors

@@ -40,7 +40,11 @@ impl Signals {
             for number in numbers {
                 libc::sigaddset(&raw mut set, *number);
             }
-            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+            let problem =
+                libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+            if problem != 0 {
+                return Err(io::Error::from_raw_os_error(problem));
+            }
             libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC)
         };
         if raw < 0 {

@@ -8,17 +8,57 @@ use crate::threads::spawn_thread;
 use io_uring::{opcode, types};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Maximum number of parts that one `sendmsg` takes (`UIO_MAXIOV`).
 const MAX_PARTS: usize = 1024;
 /// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
+/// Number of [`TcpStream`] sockets that this process has open.
+static OPEN_STREAMS: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the number of connections that this process has open, in both directions. Connections
+/// whose descriptors are on their way to another thread do not count.
+pub fn open_streams() -> u64 {
+    OPEN_STREAMS.load(Ordering::Relaxed)
+}
+
+/// One connection in the count of [`open_streams`].
+#[derive(Debug)]
+struct Counted;
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        OPEN_STREAMS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The descriptor of a connection.
+#[derive(Debug)]
+struct Socket {
+    fd: OwnedFd,
+    _counted: Counted,
+}
+
+impl Socket {
+    fn new(fd: OwnedFd) -> Self {
+        OPEN_STREAMS.fetch_add(1, Ordering::Relaxed);
+        Self { fd, _counted: Counted }
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
 /// A connected TCP socket. Clones share the descriptor.
 #[derive(Debug, Clone)]
-pub struct TcpStream(Rc<OwnedFd>);
+pub struct TcpStream(Rc<Socket>);
 
 /// A part of a message to send.
 #[derive(Debug)]
@@ -43,7 +83,7 @@ struct SendState {
     parts: Vec<MessagePart>,
     vectors: Vec<libc::iovec>,
     header: Box<libc::msghdr>,
-    fd: Rc<OwnedFd>,
+    fd: Rc<Socket>,
 }
 
 fn socket_address(address: &SocketAddr) -> (libc::sockaddr_storage, u32) {
@@ -88,7 +128,7 @@ fn new_socket(address: &SocketAddr) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-fn set_option(fd: &OwnedFd, level: i32, option: i32, value: i32) {
+fn set_option(fd: &impl AsRawFd, level: i32, option: i32, value: i32) {
     // SAFETY: the value is an int, as all options used here require. If the kernel refuses an
     // option, this costs only speed.
     unsafe {
@@ -130,7 +170,7 @@ impl TcpStream {
     /// Returns the errors of `connect(2)`, or an error if the host has no address.
     pub async fn connect(address: &str) -> io::Result<Self> {
         let resolved = look_up(address).await?;
-        let fd = Rc::new(new_socket(&resolved)?);
+        let fd = Rc::new(Socket::new(new_socket(&resolved)?));
         let target = Box::new(socket_address(&resolved));
         let entry =
             opcode::Connect::new(types::Fd(fd.as_raw_fd()), (&raw const target.0).cast(), target.1);
@@ -140,21 +180,21 @@ impl TcpStream {
         Ok(Self::tuned(fd))
     }
 
-    fn tuned(fd: Rc<OwnedFd>) -> Self {
-        set_option(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
-        set_option(&fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
-        set_option(&fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 5);
-        set_option(&fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2);
-        set_option(&fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3);
+    fn tuned(fd: Rc<Socket>) -> Self {
+        set_option(&*fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+        set_option(&*fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
+        set_option(&*fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 5);
+        set_option(&*fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2);
+        set_option(&*fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3);
         // TCP retransmits for a quarter of an hour by default. A peer that never acknowledges data
         // must not block a request for that time.
-        set_option(&fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 10_000);
+        set_option(&*fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 10_000);
         Self(fd)
     }
 
     /// Wraps a connected socket, which another thread may have accepted.
     pub fn from_fd(fd: OwnedFd) -> Self {
-        Self::tuned(Rc::new(fd))
+        Self::tuned(Rc::new(Socket::new(fd)))
     }
 
     /// Returns the descriptor of the socket, to send it to another thread.
@@ -162,7 +202,10 @@ impl TcpStream {
     /// # Errors
     /// Returns an error if the socket is still shared and the process is out of file descriptors.
     pub fn into_fd(self) -> io::Result<OwnedFd> {
-        Rc::try_unwrap(self.0).or_else(|shared| shared.try_clone())
+        match Rc::try_unwrap(self.0) {
+            Ok(socket) => Ok(socket.fd),
+            Err(shared) => shared.fd.try_clone(),
+        }
     }
 
     /// Receives bytes that have arrived, at most the buffer's length. Returns their number, which
@@ -254,8 +297,15 @@ impl TcpStream {
 
     /// Returns the peer's address, for messages.
     pub fn peer(&self) -> String {
-        let Ok(fd) = self.0.try_clone() else { return "?".into() };
-        std::net::TcpStream::from(fd).peer_addr().map_or_else(|_| "?".into(), |it| it.to_string())
+        self.peer_address().map_or_else(|| "?".into(), |it| it.to_string())
+    }
+
+    /// Returns the peer's address. `None` means that the connection has ended already. Needs no
+    /// further descriptor.
+    pub fn peer_address(&self) -> Option<SocketAddr> {
+        // SAFETY: the descriptor is open while `self` exists, and `ManuallyDrop` leaves it open.
+        let borrowed = unsafe { std::net::TcpStream::from_raw_fd(self.0.as_raw_fd()) };
+        std::mem::ManuallyDrop::new(borrowed).peer_addr().ok()
     }
 }
 
@@ -282,6 +332,12 @@ impl TcpListener {
             return Err(io::Error::last_os_error());
         }
         Ok(Self(Rc::new(fd)))
+    }
+
+    /// Wraps a socket that listens, such as one of a path. Its connections are [`TcpStream`]s too,
+    /// for which the options of TCP have no effect.
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self(Rc::new(fd))
     }
 
     /// Returns the address on which the socket listens.

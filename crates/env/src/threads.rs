@@ -3,14 +3,26 @@
 use std::io;
 use std::thread::JoinHandle;
 
-/// Returns the numbers of the CPUs that this process may run on.
+/// Maximum number of CPUs in a kernel's CPU set that this program reads.
+const MAX_CPUS: usize = 1 << 16;
+
+/// Returns the numbers of the CPUs that this process may run on, at least one.
 pub fn available_cpus() -> Vec<usize> {
-    // SAFETY: all-zero is a valid set, and the call fills it.
-    unsafe {
-        let mut set = std::mem::zeroed::<libc::cpu_set_t>();
-        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set);
-        (0..libc::CPU_SETSIZE as usize).filter(|cpu| libc::CPU_ISSET(*cpu, &set)).collect()
+    // The kernel refuses a set that is smaller than its own.
+    let mut words = vec![0_u64; 16];
+    while words.len() * 64 <= MAX_CPUS {
+        // SAFETY: the vector has the given length in bytes, and the kernel fills at most that.
+        let result = unsafe {
+            libc::sched_getaffinity(0, words.len() * size_of::<u64>(), words.as_mut_ptr().cast())
+        };
+        let is_set = |cpu: &usize| words[cpu / 64] >> (cpu % 64) & 1 == 1;
+        let cpus: Vec<_> = (0..words.len() * 64).filter(is_set).collect();
+        if result == 0 && !cpus.is_empty() {
+            return cpus;
+        }
+        words = vec![0; words.len() * 2];
     }
+    vec![0]
 }
 
 /// Starts a thread, pinned to `cpu` if there is one. If the kernel refuses to pin the thread, this
@@ -25,13 +37,30 @@ pub fn spawn_thread<T: Send + 'static>(
 ) -> io::Result<JoinHandle<T>> {
     std::thread::Builder::new().name(name).spawn(move || {
         if let Some(cpu) = cpu {
-            // SAFETY: the set is valid; thread 0 is the calling one.
+            let mut words = vec![0_u64; cpu / 64 + 1];
+            words[cpu / 64] = 1 << (cpu % 64);
+            // SAFETY: the vector has the given length in bytes; thread 0 is the calling one. A
+            // failure costs only speed.
             unsafe {
-                let mut set = std::mem::zeroed::<libc::cpu_set_t>();
-                libc::CPU_SET(cpu, &mut set);
-                libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
+                libc::sched_setaffinity(0, words.len() * size_of::<u64>(), words.as_ptr().cast());
             }
         }
         body()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_run_on_the_cpu_that_was_chosen() {
+        for cpu in available_cpus() {
+            let pinned = spawn_thread("pinned".into(), Some(cpu), available_cpus).unwrap();
+            assert_eq!(pinned.join().unwrap(), [cpu]);
+        }
+        // A CPU that does not exist costs only speed.
+        let all = spawn_thread("unpinned".into(), Some(MAX_CPUS), available_cpus).unwrap();
+        assert_eq!(all.join().unwrap(), available_cpus());
+    }
 }

@@ -10,9 +10,10 @@ mod records;
 pub use cursors::{ORDINALS, name_cursor};
 pub use keys::{
     Key, LockOwner, directory_of_dentry, inline_of, inode_of, is_work_item, last_u64,
-    lock_owner_of, removal, session_open_of, transaction_of, xattr_of,
+    lock_owner_of, removal, session_open_of, transaction_of, truncation_of, xattr_of,
 };
 pub use records::{
     Batch, DecisionRecord, DentryRecord, FileLocksRecord, InlineRecord, InodeRecord, LockedRange,
-    Mutation, OpenCounts, PreparedRecord, SessionRecord, SlotRecord, decode_value,
+    Mutation, OpenCounts, PreparedRecord, SessionRecord, SlotRecord, TruncatedChunkFile,
+    TruncationRecord, decode_value,
 };

@@ -1,13 +1,16 @@
 //! The mount of a cluster: registration, one client for each worker, the background thread, and
 //! shutdown.
 
+use crate::metrics_socket;
 use crate::mount::{self, ServeOptions};
 use crate::mount_point;
 use crate::session;
 use skep_client::{Client, ClusterAccess, LogControl, Mount};
 use skep_env::{Signals, UntilSignal};
+use skep_metrics::{Registry, catalog::NODE_INFO};
 use skep_types::{Error, ErrorCode, Result};
 use std::future::Future;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -26,6 +29,8 @@ pub struct ClusterOptions {
     pub patience: Option<Duration>,
     /// The log of this process. Management may change its level.
     pub log: LogControl,
+    /// Directory of the socket on which the mount shows its metrics. `None` means no socket.
+    pub metrics_directory: Option<PathBuf>,
 }
 
 /// Mounts a cluster and serves the mount until a program or a signal unmounts it. Then deregisters
@@ -47,13 +52,17 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
         cluster: cluster.cluster,
         mount_point: mount_point.display().to_string(),
         host: cluster.host,
-        version: cluster.version,
+        version: cluster.version.clone(),
         // The additional client deregisters at the end.
         workers: workers + 1,
         patience: cluster.patience,
         log: cluster.log,
     };
     let (mount, signals) = run(register(client_options, signals))?;
+    let metrics = Arc::clone(&options.requests.metrics);
+    describe(&metrics, &mount, &cluster.version, &mount_point);
+    let directory = cluster.metrics_directory.as_deref();
+    let _socket = directory.and_then(|directory| metrics_socket::start(directory, metrics));
     let in_background = Arc::clone(&mount);
     let background = skep_env::spawn_thread("skep-background".into(), None, move || {
         skep_env::block_on(in_background.run_background())
@@ -84,6 +93,17 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
         tracing::warn!("the background thread of the mount failed: {error}");
     }
     served
+}
+
+/// Adds the figures that describe the mount.
+fn describe(metrics: &Registry, mount: &Mount, version: &str, mount_point: &Path) {
+    let labels = vec![
+        ("kind", "mount".to_owned()),
+        ("name", mount_point.display().to_string()),
+        ("version", version.to_owned()),
+    ];
+    metrics.gauge(&NODE_INFO, &labels).set(1);
+    metrics.add(mount.map_cell());
 }
 
 /// Registers the client. Retries until the time limit of the options, or until a signal arrives.

@@ -3,18 +3,24 @@
 use crate::checked_files::CheckedFiles;
 use crate::init::KernelFeatures;
 use crate::waits::Waits;
+use skep_metrics::Registry;
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Options of the replies of a mount to the kernel.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct RequestOptions {
     /// Whether a new file gets the stripe pattern in `SKEP_PATTERN`, if the environment of the
     /// program that creates the file has this variable.
     pub has_job_patterns: bool,
     /// How long the kernel may cache names and attributes.
     pub validity: Duration,
+    /// Whether the requests to services carry the job of the calling process.
+    pub has_job_accounting: bool,
+    /// The registry of the figures that the mount counts about itself.
+    pub metrics: Arc<Registry>,
 }
 
 /// State and settings that the operations of one worker share.

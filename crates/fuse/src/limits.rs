@@ -67,3 +67,12 @@ pub(crate) const DETACH_GRACE: Duration = Duration::from_secs(10);
 pub(crate) const END_GRACE: Duration = Duration::from_secs(2);
 /// Maximum pause between two checks whether a dropped operation has released its memory.
 pub(crate) const LONGEST_MEMORY_PAUSE: Duration = Duration::from_millis(50);
+/// Time for which a worker trusts the job of a process. A process id is rarely used again so soon.
+pub(crate) const JOB_VALIDITY: Duration = Duration::from_secs(10);
+/// Longest wait for the environment of a process. It takes much longer only if the process itself
+/// waits for this mount.
+pub(crate) const JOB_PATIENCE: Duration = Duration::from_millis(50);
+/// Maximum number of processes whose jobs a worker remembers.
+pub(crate) const MAX_KNOWN_JOBS: usize = 4096;
+/// Maximum number of environments that a worker reads at a time: each takes a thread.
+pub(crate) const MAX_JOB_LOOKUPS: usize = 16;

@@ -112,7 +112,7 @@ where
             fd: Arc::new(fd),
             mount_point: mount_point.clone(),
             features,
-            options: options.requests,
+            options: options.requests.clone(),
         };
         // If the kernel refuses this transport, the callback has not been called, and the next
         // transport gets it.

@@ -135,7 +135,7 @@ where
             share,
             fd: Arc::clone(&session.fd),
             features: session.features,
-            options: session.options,
+            options: session.options.clone(),
             permission_changes: Arc::clone(&permission_changes),
             interrupts: Arc::clone(&interrupts),
             mount_point: session.mount_point.clone(),

@@ -31,10 +31,13 @@
 use crate::context::Context;
 use crate::file_system::FileSystem;
 use crate::limits;
+use crate::meter::Meter;
 use crate::ops;
+use crate::origin::Origins;
 use crate::reply::{self, EncodedReply, Failure, Validity};
 use crate::request::RawRequest;
 use crate::waits::{Caller, WaitEvent};
+use skep_client::with_origin;
 use skep_env::local::Notify;
 use skep_env::{Buf, Mailbox, Task};
 use skep_types::InodeId;
@@ -100,6 +103,8 @@ struct Worker<F, P> {
     /// `begun`.
     is_watched: Cell<bool>,
     begun: Notify,
+    meter: Meter,
+    origins: Origins,
 }
 
 /// Serves the ports until the mount ends. Calls `started` when the kernel has accepted or refused
@@ -111,6 +116,8 @@ pub(crate) async fn run<F: FileSystem, P: Port>(
     started: impl FnOnce(bool),
 ) {
     let worker = Rc::new(Worker {
+        meter: Meter::new(&context.options.metrics),
+        origins: Origins::new(context.options.has_job_accounting),
         context,
         slots: RefCell::default(),
         ended: Cell::new(0),
@@ -232,6 +239,7 @@ async fn serve<F: FileSystem, P: Port>(
     while let Some(request) = slot.port.exchange(reply).await {
         slot.has_served.set(true);
         let unique = request.header.unique;
+        let header = request.header;
         let (opcode, node) = (request.header.opcode, InodeId::new(request.header.nodeid));
         let outcome = match request.parse() {
             Ok(parsed) => {
@@ -243,7 +251,14 @@ async fn serve<F: FileSystem, P: Port>(
                     worker.begun.notify();
                 }
                 let caller = Caller { unique, pid };
-                let outcome = ops::perform(&worker.context, parsed, caller).await;
+                let busy = worker.meter.begin();
+                let performing = async {
+                    let origin = worker.origins.of(&header).await;
+                    with_origin(origin, ops::perform(&worker.context, parsed, caller)).await
+                };
+                let (outcome, spent) = skep_env::timed(performing).await;
+                drop(busy);
+                worker.meter.count(&header, &outcome, &spent);
                 if slot.turn.get() != turn {
                     ops::abandon(&worker.context, outcome).await;
                     return;

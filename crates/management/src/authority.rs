@@ -13,9 +13,9 @@ use skep_cluster::state::ClientDetails;
 use skep_cluster::{ClusterState, Command, Outcome, SoftState};
 use skep_env::local::Notify;
 use skep_types::codec::Codec;
-use skep_types::map::{Capacity, Reachability};
+use skep_types::map::{Capacity, Condition, Reachability, TargetHealth};
 use skep_types::{ClusterMap, ErrorCode, MapVersion, NodeId, NodeKind, Result, TargetId};
-use skep_wire::management::{ClientEntry, MapUpdate};
+use skep_wire::management::{ClientEntry, MapUpdate, TargetReport};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -149,6 +149,41 @@ impl Authority {
         Ok(outcome)
     }
 
+    /// Records a heartbeat of a node with the reports about its targets. A target of the node without
+    /// a report is down.
+    pub(crate) fn note_heartbeat(&self, node: NodeId, reports: &[TargetReport]) {
+        let capacities: Vec<_> = reports
+            .iter()
+            .filter(|report| report.health.condition != Condition::Down)
+            .map(|report| (report.target, report.capacity))
+            .collect();
+        let mut inner = self.inner.borrow_mut();
+        let AuthorityState { state, soft, .. } = &mut *inner;
+        let mut changed = false;
+        for target in state.map().targets.iter().filter(|target| target.node == node) {
+            let report = reports.iter().find(|report| report.target == target.id);
+            let health = report.map_or_else(
+                || TargetHealth::new(Condition::Down, "its service does not serve it"),
+                |report| report.health.clone(),
+            );
+            if soft.report_health(target.id, &health) {
+                changed = true;
+                match health.condition {
+                    Condition::Serving => tracing::info!("target {} serves again", target.id),
+                    condition => tracing::warn!(
+                        "target {} ({}) is {condition:?}: {}",
+                        target.id,
+                        target.path,
+                        health.problem
+                    ),
+                }
+            }
+        }
+        drop(inner);
+        self.soft_change(changed);
+        self.note_alive(node, &capacities);
+    }
+
     /// Records that a node has registered, or has sent a heartbeat with the free space of its
     /// targets.
     pub(crate) fn note_alive(&self, node: NodeId, capacities: &[(TargetId, Capacity)]) {
@@ -166,6 +201,13 @@ impl Authority {
     pub(crate) fn left(&self, node: NodeId) {
         let changed = self.inner.borrow_mut().soft.record_leave(node);
         self.soft_change(changed);
+    }
+
+    /// Returns whether management has received a heartbeat of a node within a lease.
+    pub(crate) fn has_contact(&self, node: NodeId) -> bool {
+        let inner = self.inner.borrow();
+        let lease_ms = u64::from(inner.state.map().policy.lease_ms);
+        inner.soft.ms_since_contact(now_ms(), node).is_some_and(|silent| silent <= lease_ms)
     }
 
     /// Removes a client from the cluster.

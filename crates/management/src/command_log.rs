@@ -176,22 +176,29 @@ impl CommandLog {
         write_snapshot(&self.directory, state, self.last)?;
         let path = self.directory.join(LOG_FILE);
         let head = LogHead { cluster: self.cluster, first: next(self.last) }.to_file();
-        replace_atomically(&path, &head)?;
-        // The open file is no longer the log. Until the new one is open, no command may succeed.
-        self.has_failed = true;
-        self.log = OpenOptions::new()
-            .write(true)
-            .open(&path)
-            .map_err(|error| cannot_open(&path, error))?;
-        self.has_failed = false;
-        self.end = head.len() as u64;
-        Ok(())
+        let opened = replace_atomically(&path, &head).and_then(|()| {
+            OpenOptions::new().write(true).open(&path).map_err(|error| cannot_open(&path, error))
+        });
+        match opened {
+            Ok(log) => {
+                self.log = log;
+                self.end = head.len() as u64;
+                Ok(())
+            }
+            Err(error) => {
+                // The name may lead to the new file already. Commands in the old file would be lost
+                // at the next start.
+                self.has_failed = true;
+                Err(error)
+            }
+        }
     }
 }
 
-/// Whether a write failed because the file system or the user's quota has no space left.
+/// Whether a write failed because the disk, or a quota on it, is full.
 fn is_full(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
 fn write_snapshot(directory: &Path, state: &ClusterState, applied: Lsn) -> Result<()> {

@@ -13,6 +13,7 @@ mod directory;
 mod handlers;
 mod limits;
 mod log_level_changes;
+mod meter;
 mod settings;
 
 pub use directory::initialise;
@@ -20,13 +21,15 @@ pub use settings::{DEFAULT_PORT, ManagementSettings};
 
 use authority::Authority;
 use command_log::CommandLog;
+use meter::Meter;
 use skep_cluster::Command;
 use skep_env::{TcpListener, TcpStream, UntilSignal};
+use skep_exporter::message;
 use skep_format::identity::DirectoryKind;
 use skep_rpc::server::authenticate;
-use skep_rpc::{Identity, IncomingStream};
+use skep_rpc::{Admission, Identity, IncomingStream, RefusalLog, Ticket};
 use skep_service::listen::{IfTaken, listen};
-use skep_service::{NodeDirectory, PROGRAM_VERSION, advertise, notify};
+use skep_service::{NodeDirectory, PROGRAM_VERSION, advertise, metrics_page, notify};
 use skep_types::registration::ServerRegistration;
 use skep_types::{Error, ErrorCode, NodeKind, Result, TargetId};
 use std::rc::Rc;
@@ -38,6 +41,7 @@ use std::rc::Rc;
 /// The error that prevents the start, with a hint how to fix it. Examples are a blank directory, a
 /// directory of another kind, a damaged log, and an address in use.
 pub fn run(settings: &ManagementSettings) -> Result<()> {
+    skep_env::restrict_new_files();
     let signals = skep_service::end_signals()?;
     let settings = settings.clone();
     skep_env::block_on(async move {
@@ -67,6 +71,7 @@ struct RunningManagement {
     listens_on: String,
     authority: Rc<Authority>,
     _accepting: skep_env::Task<()>,
+    _page: Option<skep_env::Task<()>>,
     _ticking: skep_env::Task<()>,
     _directory: NodeDirectory,
 }
@@ -74,6 +79,7 @@ struct RunningManagement {
 impl RunningManagement {
     async fn start(settings: &ManagementSettings) -> Result<Self> {
         let path = &settings.node.directory;
+        skep_env::sleep(skep_service::quarantine::start(path)).await;
         let mut directory = NodeDirectory::open(path, DirectoryKind::Management)?;
         let cluster = directory.token.cluster;
         let (command_log, state) = CommandLog::open(path, cluster)?;
@@ -115,12 +121,17 @@ impl RunningManagement {
                 }
             })
         };
-        let accepting = skep_env::spawn(accept(listener, identity.clone(), Rc::clone(&authority)));
+        let meter = Meter::new(&settings.node.name);
+        let page = metrics_page::start(&settings.node, &listener, &meter.figures).await;
+        let service =
+            Rc::new(Service { identity: identity.clone(), authority: Rc::clone(&authority), meter });
+        let accepting = skep_env::spawn(accept(listener, service));
         Ok(Self {
             identity,
             listens_on,
             authority,
             _accepting: accepting,
+            _page: page,
             _ticking: ticking,
             _directory: directory,
         })
@@ -157,40 +168,66 @@ fn addresses(
     Ok(addresses)
 }
 
-async fn accept(listener: TcpListener, identity: Identity, authority: Rc<Authority>) {
+/// The state that all connections use.
+struct Service {
+    identity: Identity,
+    authority: Rc<Authority>,
+    meter: Rc<Meter>,
+}
+
+async fn accept(listener: TcpListener, service: Rc<Service>) {
     let incarnation = skep_env::random_u64();
+    let refusals = RefusalLog::new("management");
+    let admission = Admission::new(Rc::clone(&refusals));
     // Retry: accept after an error, such as no free file descriptor. Every `limits::TICK`, without
     // limit.
     loop {
         match listener.accept().await {
             Ok(stream) => {
-                let (identity, authority) = (identity.clone(), Rc::clone(&authority));
-                skep_env::spawn(serve(stream, identity, incarnation, authority)).detach();
+                let Some(ticket) = admission.admit(&stream) else { continue };
+                let accepted = Accepted { stream, ticket, refusals: Rc::clone(&refusals) };
+                skep_env::spawn(serve(accepted, incarnation, Rc::clone(&service))).detach();
             }
             Err(error) => {
                 // Most likely the process is out of file descriptors. Connections that end will
                 // free some.
-                tracing::warn!("management cannot accept a connection: {error}");
+                refusals.note("any host", error);
                 skep_env::sleep(limits::TICK).await;
             }
         }
     }
 }
 
-async fn serve(stream: TcpStream, identity: Identity, incarnation: u64, authority: Rc<Authority>) {
+/// A connection whose handshake may begin.
+struct Accepted {
+    stream: TcpStream,
+    ticket: Ticket,
+    refusals: Rc<RefusalLog>,
+}
+
+async fn serve(accepted: Accepted, incarnation: u64, service: Rc<Service>) {
+    let Accepted { stream, ticket, refusals } = accepted;
+    let Service { identity, authority, meter } = &*service;
     let no_targets = |target: TargetId| match target.raw() {
         0 => Ok(()),
         _ => Err(Error::new(ErrorCode::StaleMap, format!("management serves no target {target}"))),
     };
     let peer = stream.peer();
-    if let Err(error) = authenticate(&stream, &identity, incarnation, no_targets).await {
-        tracing::warn!("management refused a connection from {peer}: {error}");
-        return;
-    }
-    let (mut requests, outbox) = IncomingStream::new(stream);
+    let node = match authenticate(&stream, identity, incarnation, no_targets).await {
+        Ok(node) => node,
+        Err(error) => return refusals.note(peer, error),
+    };
+    drop(ticket);
+    let (mut requests, outbox) = IncomingStream::new(stream, node.kind);
+    meter.connections(1);
     loop {
         match requests.next().await {
-            Ok(Some(incoming)) => handlers::dispatch(&authority, incoming, &outbox),
+            Ok(Some(incoming)) if message::is_statistics_request(incoming.header.message) => {
+                message::answer(&meter.figures, &incoming, &outbox);
+            }
+            Ok(Some(incoming)) => meter.count(incoming, &outbox, |incoming| {
+                handlers::dispatch(authority, incoming, &outbox);
+            }),
             Ok(None) => break,
             Err(error) => {
                 tracing::debug!("management ended the connection from {peer}: {error}");
@@ -198,6 +235,7 @@ async fn serve(stream: TcpStream, identity: Identity, incarnation: u64, authorit
             }
         }
     }
+    meter.connections(-1);
     outbox.close();
 }
 

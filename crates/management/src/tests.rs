@@ -8,7 +8,7 @@ use skep_rpc::{
 use skep_types::map::{Capacity, Policy, Reachability};
 use skep_types::registration::TargetClaim;
 use skep_types::{ClusterId, MapVersion, NodeId, TargetKind};
-use skep_wire::management::SetClientLogLevel;
+use skep_wire::management::{Evict, SetClientLogLevel};
 use skep_wire::management::{Format, GetMap, RegisterClient, RegisterServer, SetPolicy};
 use skep_wire::node::LogLevel;
 use std::cell::{Cell, RefCell};
@@ -274,6 +274,44 @@ fn silent_client_is_removed_and_rejoins_with_a_new_id() {
         until("it registers again", || client.node() != first).await;
         assert_eq!(events.removed.borrow().first(), Some(&first));
         assert!(!client.begin_rejoin(first), "the new registration is done");
+    });
+}
+
+/// Before the fix, a metadata target that had lost contact with its clients had them removed,
+/// although management received their heartbeats.
+#[test]
+fn a_client_in_contact_stays_unless_evicted_by_hand() {
+    let (_directory, settings, token) = cluster();
+    block_on(async move {
+        let _running = RunningManagement::start(&settings).await.unwrap();
+        let admin = Management::new(&token, NodeKind::Client);
+        let client = join_client(&token).await;
+        let first = client.node();
+        let has_client = async || {
+            let request = GetMap { known: MapVersion::new(0) };
+            let map = admin.call(&request, PATIENCE).await.unwrap().map.unwrap();
+            map.node(first).is_some()
+        };
+        for unless_heard in [true, false] {
+            let request = Evict { client: first, unless_heard };
+            admin.call(&request, PATIENCE).await.unwrap();
+            assert_eq!(has_client().await, unless_heard);
+        }
+        // A client that has sent no heartbeat for a lease is removed in both cases.
+        let policy = Policy { lease_ms: 200, heartbeat_ms: 20, ..Policy::default() };
+        admin.call(&SetPolicy { policy }, PATIENCE).await.unwrap();
+        let silent = join_client(&token).await.node();
+        let deadline = skep_env::now() + Duration::from_secs(20);
+        loop {
+            let request = Evict { client: silent, unless_heard: true };
+            admin.call(&request, PATIENCE).await.unwrap();
+            let request = GetMap { known: MapVersion::new(0) };
+            let map = admin.call(&request, PATIENCE).await.unwrap().map.unwrap();
+            if map.node(silent).is_none() {
+                break;
+            }
+            assert!(skep_env::now() < deadline, "the silent client stays");
+        }
     });
 }
 

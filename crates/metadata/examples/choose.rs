@@ -36,6 +36,7 @@ fn map(servers: u32, targets: u32, domains: u32) -> ClusterMap {
             path: String::new(),
             reachability: Reachability::Online,
             consistency: Consistency::Good,
+            health: skep_types::map::TargetHealth::default(),
             capacity: Capacity { free_bytes: 1 << 40, ..Capacity::default() },
             capacity_pool: CapacityPool::Normal,
         });

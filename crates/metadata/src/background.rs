@@ -7,6 +7,7 @@
 //! | closes the open files of ended sessions | `session_end` |
 //! | asks storage to delete the chunk files of removed files | `chunk_removal` |
 //! | recovers the size of files whose writer died | `size_recovery` |
+//! | makes storage truncate the chunk files of truncated files | `truncations` |
 //! | ends prepared transactions, and asks participants to confirm commits | `prepared` |
 //! | deletes the records of sessions and transactions that ended long ago | `forget` |
 //!
@@ -21,6 +22,7 @@ mod session_end;
 mod size_recovery;
 mod startup;
 mod task;
+mod truncations;
 mod work_items;
 
 pub(crate) use task::{BackgroundCall, DecideCall, JobContext, JobTask};
@@ -36,8 +38,10 @@ use numbers::NumberReservation;
 use prepared::PreparedTransactions;
 use session_end::SessionCleanUp;
 use size_recovery::SizeRecoveries;
-use skep_types::{Lsn, Result, SessionId};
+use skep_types::{Error, InodeId, Lsn, Result, SessionId};
 use skep_wire::metadata::TransactionId;
+use std::collections::BTreeMap;
+use truncations::Truncations;
 use work_items::WorkItems;
 
 /// The background jobs of a target.
@@ -48,6 +52,7 @@ pub(crate) struct Background {
     session_ends: SessionCleanUp,
     removals: ChunkRemovals,
     sizes: SizeRecoveries,
+    truncations: Truncations,
     prepared: PreparedTransactions,
     forget: ForgetJob,
 }
@@ -57,12 +62,6 @@ impl Background {
     /// not set.
     pub(crate) fn on_write(&mut self, key: &[u8], is_present: bool) {
         self.items.on_write(key, is_present);
-    }
-
-    /// Lets the jobs search the engine for work items again, because a job may now continue with
-    /// items that it had skipped.
-    pub(crate) fn look_again(&mut self) {
-        self.items.look_again();
     }
 
     /// Updates the work items when a sync begins.
@@ -89,6 +88,7 @@ impl Background {
     pub(crate) fn load<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
         self.items.look_again();
         self.removals.load(context)?;
+        self.truncations.load(context);
         self.prepared.load(context)
     }
 
@@ -99,14 +99,19 @@ impl Background {
         self.session_ends.start(context);
         self.forget.start(context)?;
         let now = context.shared.now;
-        if self.removals.end_pauses(now) | self.sizes.end_pauses(now) {
+        let has_ended = self.removals.end_pauses(now)
+            | self.sizes.end_pauses(now)
+            | self.truncations.end_pauses(now);
+        if has_ended {
             self.items.look_again();
         }
         self.prepared.send_again(context);
         if self.items.take_look() {
             self.removals.start(context)?;
             self.sizes.start(context)?;
+            self.truncations.start(context)?;
         }
+        self.truncations.settle(context);
         Ok(())
     }
 
@@ -127,9 +132,20 @@ impl Background {
                     self.items.look_again();
                 }
             }
-            BackgroundCall::StatChunk(call) => self.sizes.on_reply(&call, result, context),
-            // The target handles these replies itself, see `target/truncations.rs`.
-            BackgroundCall::Truncate(_) => {}
+            BackgroundCall::StatChunk(call) => {
+                if self.sizes.on_reply(&call, result, context) {
+                    self.items.look_again();
+                }
+            }
+            BackgroundCall::Truncate(call) => {
+                let failed = self.truncations.on_truncated(&call, result, context);
+                if let Some((generation, error)) = failed {
+                    context.fail_truncation(call.inode, generation, error);
+                }
+            }
+            BackgroundCall::SyncTruncated(call) => {
+                self.truncations.on_synced(&call, result, context);
+            }
         }
     }
 
@@ -153,10 +169,15 @@ impl Background {
                 self.sizes.after_commit(inode);
                 self.items.look_again();
             }
+            InternalWork::ApplyTruncation { inode, .. }
+            | InternalWork::SettleTruncation { inode, .. } => {
+                self.truncations.after_commit(inode, context);
+                // A size recovery of the file may have waited.
+                self.items.look_again();
+            }
             InternalWork::DeleteKeys(_)
             | InternalWork::MakeRoot
             | InternalWork::RecordEpoch
-            | InternalWork::FinishTruncation(_)
             | InternalWork::RecordConfirmation { .. } => {}
         }
         Ok(())
@@ -183,10 +204,31 @@ impl Background {
         self.prepared.after_prepare(transaction, context)
     }
 
+    /// Returns the prepared transactions.
+    pub(crate) fn prepared(&self) -> &PreparedTransactions {
+        &self.prepared
+    }
+
+    /// Returns the number of prepared transactions whose decision could not be carried out.
+    pub(crate) fn stuck_transactions(&self) -> usize {
+        self.prepared.stuck()
+    }
+
+    /// Records that the target could not carry out the decision on a prepared transaction.
+    pub(crate) fn set_problem(&mut self, transaction: TransactionId, problem: &Error) {
+        self.prepared.set_problem(transaction, problem);
+    }
+
     /// Panics if an invariant of a job is violated.
     pub(crate) fn check_invariants(&self) {
         self.removals.check_invariants();
         self.sizes.check_invariants();
+        self.truncations.check_invariants();
+    }
+
+    /// Returns the number of missing replies about chunk files to truncate or to sync, by file.
+    pub(crate) fn missing_truncation_replies(&self) -> [BTreeMap<InodeId, usize>; 2] {
+        self.truncations.missing_replies()
     }
 }
 
@@ -211,8 +253,11 @@ pub(crate) fn run<E: Engine>(
         InternalWork::EndPrepared { transaction, commit } => {
             crate::tx::prepared::end(context, *transaction, *commit)
         }
-        InternalWork::FinishTruncation(inode) => {
-            crate::namespace::truncations::finish(context, *inode)
+        InternalWork::ApplyTruncation { inode, generation, incarnations } => {
+            context.apply_truncation(*inode, *generation, incarnations)
+        }
+        InternalWork::SettleTruncation { inode, generation, lost } => {
+            context.settle_truncation(*inode, *generation, lost)
         }
         InternalWork::RecordSize { inode, size, question } => {
             size_recovery::record_size(context, *inode, *size, *question)

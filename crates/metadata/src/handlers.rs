@@ -24,6 +24,7 @@ mod read_link;
 mod remove_directory;
 mod rename;
 mod report_written;
+mod resolve_transaction;
 mod set_attributes;
 mod set_pattern;
 mod sync_inline;
@@ -93,6 +94,7 @@ pub(crate) fn dispatch<E: Engine>(
         md::SyncAll::ID => Ok(EmptyReply {}.to_bytes()),
         md::Prepare::ID => with(c, prepare::run),
         md::Decide::ID => with(c, decide::run),
+        md::ResolveTransaction::ID => with(c, resolve_transaction::run),
         st::WhichExist::ID => with(c, which_exist::run),
         other => {
             let what = format!("message {other} is not for a metadata target");
@@ -126,6 +128,7 @@ pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
         | md::ListSessions::ID
         | fl::ListWaits::ID
         | md::CloseSession::ID
+        | md::AskOutcome::ID
         | sh::WaitNotifications::ID
         | sh::AcknowledgeNotifications::ID
         | md::CloseMany::ID
@@ -133,6 +136,8 @@ pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
         | md::Prepare::ID
         | md::Decide::ID
         | md::AskDecision::ID
+        | md::ListTransactions::ID
+        | md::ResolveTransaction::ID
         | st::WhichExist::ID => return None,
         _ => body.get(..8)?,
     };

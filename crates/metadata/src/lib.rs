@@ -19,6 +19,7 @@ mod free_space;
 mod handlers;
 pub mod limits;
 mod locks;
+mod meter;
 mod namespace;
 pub mod service;
 mod sessions;

@@ -26,6 +26,12 @@ pub const CLOSES_PER_BATCH: usize = 256;
 pub const CLOSE_BYTES: usize = 256 << 10;
 /// Maximum number of files whose size the target recovers at the same time.
 pub const SIZE_RECOVERIES_AT_ONCE: usize = 16;
+/// Time after which the target syncs the chunk files of a truncation that is not durable yet. The
+/// time is longer than the interval of storage's cleaner, so the syncs normally cost no I/O.
+pub const SETTLE_AFTER: Duration = Duration::from_secs(40);
+/// Maximum number of truncations that the target settles at the same time, apart from those for
+/// which a size recovery waits.
+pub const SETTLES_AT_ONCE: usize = 64;
 /// First pause of the exponential back-off of an operation that found a participant busy.
 pub const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// Maximum pause of the exponential back-off of an operation that found a participant busy.
@@ -41,6 +47,17 @@ pub const ASK_AFTER: Duration = Duration::from_secs(1);
 /// Pause before a target repeats a call that another group has refused. The call is a removal of
 /// chunk files, a request for the size of a chunk file, or a decision.
 pub const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Age of an unanswered question to a coordinator from which on an administrator may decide on the
+/// transaction.
+pub const RESOLVABLE_AFTER: Duration = Duration::from_secs(10);
+/// Pause before a participant asks again about a transaction whose decision it could not carry out.
+pub const STUCK_PAUSE: Duration = Duration::from_secs(60);
+/// Maximum number of prepared transactions of other groups. Each of them keeps locks and is asked
+/// about.
+pub const MAX_PREPARED: usize = 4096;
+/// Largest difference between the host's clock and the time that has passed since boot that a
+/// target accepts between two batches. Time servers correct a running clock in much smaller steps.
+pub const MAX_CLOCK_STEP: Duration = Duration::from_secs(300);
 /// Seconds for which a target remembers that a session, or a transaction of another group, has
 /// ended. No message can be in flight for that long.
 pub const END_KEPT_SECONDS: i64 = 600;
@@ -50,6 +67,10 @@ pub const FORGET_EVERY: Duration = Duration::from_secs(60);
 /// Maximum number of records of ended sessions or transactions that the search reads in one batch.
 /// A target may have hundreds of thousands of these records.
 pub const ENDS_PER_BATCH: usize = 1000;
+
+/// Keys after which a batch deletes no further old records. A session has a key for each slot that
+/// it used, at most [`MAX_SLOTS`].
+pub const KEYS_FORGOTTEN: usize = 10_000;
 /// Number of waiting operations at which the target refuses changes with `LimitReached`.
 pub const MAX_PARKED: usize = 100_000;
 /// Number of waiting operations, in addition to [`MAX_PARKED`], at which the target refuses other
@@ -165,6 +186,8 @@ pub struct Limits {
     pub lock_waits: usize,
     /// Number of pairs that a scan reads from the store at once.
     pub scan_page: usize,
+    /// [`SETTLE_AFTER`].
+    pub settle_after: Duration,
 }
 
 impl Default for Limits {
@@ -183,6 +206,7 @@ impl Default for Limits {
             file_locks: MAX_FILE_LOCKS,
             lock_waits: MAX_LOCK_WAITS,
             scan_page: 256,
+            settle_after: SETTLE_AFTER,
         }
     }
 }

@@ -9,16 +9,18 @@ use crate::engine::Engine;
 use crate::engine::fjall_engine::FjallEngine;
 use crate::free_space::FreeSpaceGauge;
 use crate::limits::Limits;
+use crate::meter::Meter;
 use crate::settings::MetadataSettings;
 use crate::target::{Action, Event, MetadataTarget, Start, SyncPolicy};
 use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
 use skep_env::local::Notify;
 use skep_env::{Mailbox, TcpStream};
 use skep_format::metadata::Key;
-use skep_rpc::{CallOptions, Channel, IncomingStream, JoinToken, Management, Outbox, Router};
-use skep_service::{Host, Initialised, TargetEvent, TargetStart};
+use skep_rpc::{CallOptions, Channel, IncomingStream, JoinToken, Management, Outbox, Peer, Router};
+use skep_service::{Host, Initialised, TargetEvent, TargetStart, quarantine};
 use skep_store::log::{Log, Recovered};
 use skep_types::codec::Codec;
+use skep_types::map::TargetHealth;
 use skep_types::{Error, ErrorCode, GroupId, Lsn, NodeId, NodeKind, Result};
 use skep_wire::management::Evict;
 use skep_wire::{Request, metadata as md, storage as st};
@@ -30,6 +32,9 @@ use std::time::Duration;
 /// Maximum number of events in the inbox. While the inbox is full, the service reads from no
 /// connection.
 const MAX_INBOX: usize = 10_000;
+/// Total length of the bodies in the inbox from which on the service reads from no connection. Each
+/// connection may add one more request.
+const MAX_INBOX_BYTES: usize = 32 << 20;
 /// Time for which the thread polls for more work before it sleeps
 /// (docs/design/0001-threads-and-store.md).
 const SPIN: Duration = Duration::from_micros(50);
@@ -78,6 +83,8 @@ pub fn run(settings: &MetadataSettings) -> Result<()> {
 /// The state that the futures of a target's thread share.
 struct Shell {
     inbox: RefCell<Vec<Event>>,
+    /// Total length of the bodies of the requests in the inbox.
+    inbox_bytes: Cell<usize>,
     arrived: Notify,
     taken: Notify,
     connections: RefCell<HashMap<ConnectionId, Rc<Outbox>>>,
@@ -87,6 +94,7 @@ struct Shell {
     /// Clients for whose removal a request to management is in flight.
     evicting: RefCell<BTreeSet<NodeId>>,
     failure: RefCell<Option<Error>>,
+    meter: RefCell<Meter>,
     is_stopping: Cell<bool>,
 }
 
@@ -98,7 +106,8 @@ impl Shell {
         free_space: &mut FreeSpaceGauge,
     ) -> Result<()> {
         skep_env::set_spin(SPIN);
-        let TargetStart { directory, target: id, token, identity, map, events, ready } = start;
+        let TargetStart { directory, target: id, token, identity, map, events, ready, metrics } =
+            start;
         let router = Router::new(identity, Channel::of_target(id), map);
         let group = own_group(&router, id).await;
         let engine = FjallEngine::open(&directory.path().join("store"), cache_bytes)?;
@@ -124,6 +133,7 @@ impl Shell {
         let mut target = MetadataTarget::open(engine, records, start)?;
         let shell = Rc::new(Self {
             inbox: RefCell::default(),
+            inbox_bytes: Cell::new(0),
             arrived: Notify::default(),
             taken: Notify::default(),
             connections: RefCell::default(),
@@ -132,6 +142,7 @@ impl Shell {
             management: Management::new(&token, NodeKind::Metadata),
             evicting: RefCell::default(),
             failure: RefCell::default(),
+            meter: RefCell::new(Meter::new(&metrics, id)),
             is_stopping: Cell::new(false),
         });
         let _receiving = skep_env::spawn(Rc::clone(&shell).receive(events));
@@ -142,6 +153,7 @@ impl Shell {
                 return Err(error);
             }
             let mut events = shell.inbox.take();
+            shell.inbox_bytes.set(0);
             shell.taken.notify();
             for event in &events {
                 if let Event::Checkpointed { lsn } = event {
@@ -149,6 +161,7 @@ impl Shell {
                 }
             }
             let now = skep_env::now();
+            shell.meter.borrow_mut().begin_batch(&events, now);
             if let Some(event) = free_space.look(now) {
                 // The measurement comes first, so that the target refuses requests for which the
                 // disk has no space.
@@ -158,6 +171,7 @@ impl Shell {
             let actions = target.handle(events, now, skep_env::wall_time())?;
             shell.router.need(target.fence());
             free_space.logged(actions.iter().map(Action::logged_bytes).sum());
+            shell.meter.borrow_mut().end_batch(&actions, skep_env::now());
             shell.carry_out(actions, &mut log, &target)?;
         }
         log.sync()?;
@@ -188,10 +202,13 @@ impl Shell {
     async fn receive(self: Rc<Self>, events: Mailbox<TargetEvent>) {
         loop {
             match events.receive().await {
-                Ok(TargetEvent::Connection { socket, .. }) => {
+                Ok(TargetEvent::Connection { socket, peer }) => {
                     let stream = TcpStream::from_fd(socket);
-                    skep_env::spawn(Rc::clone(&self).read_requests(stream)).detach();
+                    skep_env::spawn(Rc::clone(&self).read_requests(stream, peer)).detach();
                 }
+                // An engine or log that blocks also blocks this task, so no read of the device is
+                // necessary.
+                Ok(TargetEvent::Probe(probe)) => probe.answer(TargetHealth::default()),
                 Ok(TargetEvent::MapChanged) => self.put(Event::Map(self.router.map())),
                 Ok(TargetEvent::Stop) => {
                     self.is_stopping.set(true);
@@ -203,18 +220,28 @@ impl Shell {
         }
     }
 
-    async fn read_requests(self: Rc<Self>, stream: TcpStream) {
+    async fn read_requests(self: Rc<Self>, stream: TcpStream, peer: Peer) {
+        let client = peer.node;
         let connection = self.next_connection.get();
         self.next_connection.set(connection + 1);
-        let (mut requests, outbox) = IncomingStream::new(stream);
-        self.connections.borrow_mut().insert(connection, outbox);
+        let (mut requests, outbox) = IncomingStream::new(stream, peer.kind);
+        self.connections.borrow_mut().insert(connection, Rc::clone(&outbox));
+        self.meter.borrow_mut().connected();
         loop {
-            while self.inbox.borrow().len() >= MAX_INBOX {
+            while self.inbox.borrow().len() >= MAX_INBOX
+                || self.inbox_bytes.get() >= MAX_INBOX_BYTES
+            {
                 self.taken.wait().await;
             }
             match requests.next().await {
                 Ok(Some(incoming)) => {
+                    if let Err(error) = quarantine::check(incoming.header.message, &incoming.body) {
+                        outbox.refuse(&incoming.header, &error);
+                        continue;
+                    }
+                    self.meter.borrow_mut().arrived(connection, client, &incoming);
                     let (header, body) = (incoming.header, incoming.body);
+                    self.inbox_bytes.set(self.inbox_bytes.get() + body.len());
                     self.put(Event::Request { connection, header, body });
                 }
                 Ok(None) => break,
@@ -224,6 +251,7 @@ impl Shell {
                 }
             }
         }
+        self.meter.borrow_mut().disconnected(connection);
         if let Some(outbox) = self.connections.borrow_mut().remove(&connection) {
             outbox.close();
         }
@@ -250,7 +278,9 @@ impl Shell {
                     }
                 }
                 Action::Call { call, request } => self.start_call(call, request),
-                Action::Evict { client } => self.start_eviction(client),
+                Action::Evict { client, unless_heard } => {
+                    self.start_eviction(client, unless_heard);
+                }
                 Action::Checkpoint { lsn } => self.start_checkpoint(target.engine(), lsn)?,
             }
         }
@@ -281,13 +311,14 @@ impl Shell {
     }
 
     /// Asks management once to remove a client. If that fails, the target asks again.
-    fn start_eviction(self: &Rc<Self>, client: NodeId) {
+    fn start_eviction(self: &Rc<Self>, client: NodeId, unless_heard: bool) {
         if !self.evicting.borrow_mut().insert(client) {
             return;
         }
         let shell = Rc::clone(self);
         skep_env::spawn(async move {
-            let asked = shell.management.call_once(&Evict { client }, EVICTION_PATIENCE).await;
+            let request = Evict { client, unless_heard };
+            let asked = shell.management.call_once(&request, EVICTION_PATIENCE).await;
             if let Err(error) = asked {
                 tracing::warn!(
                     "cannot remove client {client} from the cluster map yet, so its locks and \
@@ -338,6 +369,7 @@ async fn send(router: &Router, call: &OutgoingCall) -> Result<Vec<u8>> {
         md::Decide::ID => send_as::<md::Decide>(router, call).await,
         md::AskDecision::ID => send_as::<md::AskDecision>(router, call).await,
         st::TruncateChunk::ID => send_as::<st::TruncateChunk>(router, call).await,
+        st::SyncChunk::ID => send_as::<st::SyncChunk>(router, call).await,
         st::StatChunk::ID => send_as::<st::StatChunk>(router, call).await,
         st::RemoveChunks::ID => send_as::<st::RemoveChunks>(router, call).await,
         other => {

@@ -10,8 +10,8 @@
 //!   that request.
 //! - No log record is longer than its reader accepts: see [`Limits::operation_bytes`].
 //! - Some messages make another process depend on a change: a prepared transaction, a commit, a
-//!   removal of chunk files, a reply about which inodes exist. The target sends such a message only
-//!   after the log record of that change is synced.
+//!   removal or truncation of chunk files, a reply about which inodes exist. The target sends such
+//!   a message only after the log record of that change is synced.
 //! - After an error of the engine, [`MetadataTarget::handle`] fails, and the caller must not use
 //!   the target again.
 //!
@@ -50,6 +50,7 @@ use skep_types::{ClusterMap, InodeId, MapVersion, NodeId, Result, SessionId, Tim
 use skep_wire::file_locks::HeldLock;
 use std::sync::Arc;
 use std::time::Duration;
+use truncations::HeldReplies;
 
 /// A metadata target: its whole state, and the batch that is running.
 pub struct MetadataTarget<E> {
@@ -64,6 +65,7 @@ pub struct MetadataTarget<E> {
     checkpoints: CheckpointTrigger,
     /// Newest cluster map because of which the target ended sessions of a removed client.
     fence: MapVersion,
+    held_replies: HeldReplies,
 }
 
 impl<E> std::fmt::Debug for MetadataTarget<E> {
@@ -86,7 +88,7 @@ impl<E: Engine> MetadataTarget<E> {
     ) -> Result<Vec<Action>> {
         self.restart_leases_after_pause(now);
         self.shared.now = now;
-        self.shared.wall = self.shared.wall.max(wall);
+        self.shared.wall.read(now, wall);
         for event in events {
             match event {
                 Event::Request { connection, header, body } => {
@@ -149,6 +151,12 @@ impl<E: Engine> MetadataTarget<E> {
         self.shared.file_locks.all()
     }
 
+    /// Returns the number of prepared transactions whose decision the target could not carry out.
+    /// For checkers.
+    pub fn stuck_transactions(&self) -> usize {
+        self.background.stuck_transactions()
+    }
+
     /// Returns the number of waits for file locks. For checkers.
     pub fn lock_waits(&self) -> usize {
         self.shared.file_locks.wait_count()
@@ -185,9 +193,10 @@ impl<E: Engine> MetadataTarget<E> {
         self.background.add_ended_session(session);
     }
 
-    /// Asks management to remove a client from the cluster map.
-    pub(crate) fn evict(&mut self, client: NodeId) {
-        self.batch.actions.push(Action::Evict { client });
+    /// Asks management to remove a client from the cluster map. With `unless_heard`, management
+    /// keeps a client whose heartbeats arrive.
+    pub(crate) fn evict(&mut self, client: NodeId, unless_heard: bool) {
+        self.batch.actions.push(Action::Evict { client, unless_heard });
     }
 }
 

@@ -12,4 +12,5 @@ pub(crate) mod prepared;
 pub(crate) mod shared;
 pub(crate) mod steps;
 pub(crate) mod table;
+pub(crate) mod wall_clock;
 pub(crate) mod work;

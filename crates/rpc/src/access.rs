@@ -23,19 +23,30 @@ impl Secret {
         Self(skep_env::random_bytes())
     }
 
-    /// Returns HMAC-SHA-256 over the concatenation of `parts`, keyed with the secret, as two
-    /// little-endian halves: low, then high.
-    pub(crate) fn proof(&self, parts: &[&[u8]]) -> (u128, u128) {
+    fn mac(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
         let mut mac =
             Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of every length");
         parts.iter().for_each(|part| mac.update(part));
-        let bytes: [u8; 32] = mac.finalize().into_bytes().into();
+        mac
+    }
+
+    /// Returns HMAC-SHA-256 over the concatenation of `parts`, keyed with the secret, as two
+    /// little-endian halves: low, then high.
+    pub(crate) fn proof(&self, parts: &[&[u8]]) -> (u128, u128) {
+        let bytes: [u8; 32] = self.mac(parts).finalize().into_bytes().into();
         let half = |at: usize| {
             let mut half = [0; 16];
             half.copy_from_slice(&bytes[at..at + 16]);
             u128::from_le_bytes(half)
         };
         (half(0), half(16))
+    }
+
+    /// Whether `proof` is the result of [`Self::proof`] for the same parts. The comparison takes
+    /// the same time for every wrong proof.
+    pub(crate) fn verify(&self, parts: &[&[u8]], proof: (u128, u128)) -> bool {
+        let bytes = [proof.0.to_le_bytes(), proof.1.to_le_bytes()].concat();
+        self.mac(parts).verify_slice(&bytes).is_ok()
     }
 }
 
@@ -163,6 +174,17 @@ pub struct Peer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_proof_of_the_same_text_and_secret_is_valid() {
+        let (secret, other) = (Secret::generate(), Secret::generate());
+        let (low, high) = secret.proof(&[b"a", b"bc"]);
+        assert!(secret.verify(&[b"ab", b"c"], (low, high)));
+        assert!(!secret.verify(&[b"ab", b"d"], (low, high)));
+        assert!(!secret.verify(&[b"abc"], (low ^ 1, high)));
+        assert!(!secret.verify(&[b"abc"], (low, high ^ 1 << 127)));
+        assert!(!other.verify(&[b"abc"], (low, high)));
+    }
 
     #[test]
     fn token_round_trips_and_malformed_tokens_are_refused() {

@@ -3,16 +3,20 @@
 
 use crate::access::{Channel, Identity};
 use crate::handshake;
-use crate::limits::CONNECT_TIMEOUT;
+use crate::limits::{CONNECT_TIMEOUT, MAX_PEER_TEXT};
+use crate::origin::Origin;
+use crate::refusal;
 use crate::stream::FrameReader;
 use skep_env::local::{Receiver, Sender, oneshot};
 use skep_env::{Buf, MessagePart, TcpStream};
 use skep_types::codec::Codec;
+use skep_types::text::shown;
 use skep_types::{
     Epoch, Error, ErrorCode, GroupId, MapVersion, NodeId, Result, SessionId, TargetId,
 };
 use skep_wire::Request;
-use skep_wire::frame::{FLAG_DURABLE, Header};
+use skep_wire::bounds::bounds;
+use skep_wire::frame::{FLAG_DURABLE, HEADER_BYTES, Header};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -105,8 +109,11 @@ impl Connection {
     ///
     /// # Errors
     /// - `Disconnected` if nothing listens at the address, the host does not reply in time, or the
-    ///   connection ends during the handshake.
-    /// - The peer's refusal of the handshake, such as `AuthenticationFailed` or `VersionMismatch`.
+    ///   connection ends during the handshake. Also if the process at the address behaves unlike a
+    ///   service of this cluster.
+    /// - `StaleMap` or `NotReady` if the peer refuses the target.
+    /// - `AuthenticationFailed` or `VersionMismatch`, if `identity` has no node id. A member of the
+    ///   cluster gets `Disconnected` in place of these (see [`crate::refusal`]).
     pub async fn connect(
         address: &str,
         identity: &Identity,
@@ -128,7 +135,7 @@ impl Connection {
         let mut reader = FrameReader::new(stream.clone());
         let welcome = handshake::connect(&stream, &mut reader, identity, target, channel)
             .await
-            .map_err(|error| error.within(address))?;
+            .map_err(|error| refusal::judge(error.within(address), identity))?;
         let connection = Rc::new(Self {
             stream,
             outbox: RefCell::default(),
@@ -220,24 +227,34 @@ impl Connection {
         header: &Header,
         body: &impl Codec,
         options: &CallOptions,
-    ) -> (u64, Receiver<Reply>) {
+    ) -> Result<(u64, Receiver<Reply>)> {
         let tag = self.next_tag.get();
         self.next_tag.set(tag + 1);
         let (sender, receiver) = oneshot();
         if self.is_closed() {
-            return (tag, receiver);
+            return Ok((tag, receiver));
+        }
+        let data_bytes: usize = options.data.iter().map(Buf::len).sum();
+        let header = Header { tag, ..header.clone() };
+        let frame = header.frame(body, data_bytes as u32);
+        let (len, longest) = (frame.len() - HEADER_BYTES, bounds(header.message).body_bytes);
+        if len > longest {
+            // The receiver would end the connection, and the sender would repeat the request.
+            let context = format!(
+                "cannot send message {} with a body of {len} bytes: it may have {longest}",
+                header.message
+            );
+            return Err(Error::new(ErrorCode::TooLarge, context));
         }
         let pending =
             Pending { sender, into: options.into.clone(), _expected: skep_env::expect_reply() };
         self.pending.borrow_mut().insert(tag, pending);
-        let data_bytes: usize = options.data.iter().map(Buf::len).sum();
-        let header = Header { tag, ..header.clone() };
         let mut outbox = self.outbox.borrow_mut();
-        outbox.push(MessagePart::Bytes(header.frame(body, data_bytes as u32)));
+        outbox.push(MessagePart::Bytes(frame));
         outbox.extend(options.data.iter().cloned().map(MessagePart::Buf));
         drop(outbox);
         self.start_sending();
-        (tag, receiver)
+        Ok((tag, receiver))
     }
 
     /// Sends a request and waits for its reply. Returns the reply and the number of bytes of its
@@ -248,6 +265,7 @@ impl Connection {
     /// - `Disconnected` if the connection ends before the reply.
     /// - `TimedOut` if no reply arrives within `time_left`; the peer may still execute the request.
     /// - `Protocol` if the reply cannot be decoded.
+    /// - `TooLarge` if the request is longer than its receiver accepts. It is not sent.
     pub async fn call<R: Request>(
         self: &Rc<Self>,
         request: &R,
@@ -256,7 +274,7 @@ impl Connection {
         let time_left_ms = options.time_left.map_or(0, |left| {
             (left.as_millis() as u32).clamp(1, skep_wire::limits::MAX_TIME_LEFT_MS)
         });
-        let header = Header {
+        let mut header = Header {
             message: R::ID,
             message_version: R::VERSION,
             flags: if options.durable { FLAG_DURABLE } else { 0 },
@@ -270,7 +288,8 @@ impl Connection {
             trace: options.trace,
             ..Header::default()
         };
-        let (tag, receiver) = self.post(&header, request, options);
+        Origin::current().write_to(&mut header);
+        let (tag, receiver) = self.post(&header, request, options)?;
         let _lent = LentBuffer { connection: self, tag };
         let reply = match options.time_left {
             None => receiver.await,
@@ -287,7 +306,8 @@ impl Connection {
         self.needed_map.set(self.needed_map.get().max(header.lowest_map));
         if header.status != 0 {
             let code = ErrorCode::from_number(header.status).unwrap_or(ErrorCode::Protocol);
-            return Err(Error::new(code, String::from_bytes(&body).unwrap_or_default()));
+            let text = String::from_bytes(&body).unwrap_or_default();
+            return Err(Error::new(code, shown(&text, MAX_PEER_TEXT)));
         }
         let reply = R::Reply::from_bytes(&body).map_err(|error| {
             Error::new(ErrorCode::Protocol, format!("cannot decode the reply: {error}"))

@@ -1,12 +1,17 @@
 //! The handshake: before the first request, each side proves that it knows the cluster's secret.
 //!
-//! `docs/protocol/handshake.md` describes the messages and the refusals.
+//! `docs/protocol/handshake.md` describes the messages and the refusals. Does not decide how the
+//! connecting side reacts to a refusal ([`crate::refusal`]), nor how many handshakes run at once
+//! ([`crate::admission`]).
 
 use crate::access::{Channel, Identity, Peer};
-use crate::limits::{HANDSHAKE_TIMEOUT, MAX_HANDSHAKE_BODY_BYTES};
+use crate::limits::{
+    HANDSHAKE_BUFFER_BYTES, HANDSHAKE_TIMEOUT, MAX_HANDSHAKE_BODY_BYTES, MAX_PEER_TEXT,
+};
 use crate::stream::FrameReader;
 use skep_env::{MessagePart, TcpStream, random_u128};
 use skep_types::codec::Codec;
+use skep_types::text::shown;
 use skep_types::{ClusterId, Error, ErrorCode, Result, TargetId};
 use skep_wire::Request;
 use skep_wire::frame::{Header, NEWEST_PROTOCOL, OLDEST_PROTOCOL};
@@ -29,9 +34,11 @@ async fn refuse(stream: &TcpStream, request: &Header, error: &Error) {
     let _ = send(stream, &header, &error.context().to_owned()).await;
 }
 
-async fn receive<M: Codec>(reader: &mut FrameReader, message: u16) -> Result<(Header, M)> {
-    let unexpected =
-        |problem: String| Error::new(ErrorCode::Protocol, format!("handshake: {problem}"));
+fn unexpected(problem: impl std::fmt::Display) -> Error {
+    Error::new(ErrorCode::Protocol, format!("handshake: {problem}"))
+}
+
+async fn receive_frame(reader: &mut FrameReader) -> Result<(Header, Vec<u8>)> {
     let Some((header, crc)) = reader.header().await? else {
         return Err(Error::new(
             ErrorCode::Disconnected,
@@ -39,17 +46,39 @@ async fn receive<M: Codec>(reader: &mut FrameReader, message: u16) -> Result<(He
         ));
     };
     if header.body_bytes > MAX_HANDSHAKE_BODY_BYTES || header.data_bytes != 0 {
-        return Err(unexpected("message too long".into()));
+        return Err(unexpected("message too long"));
     }
     let body = reader.body(&header, crc).await?;
+    Ok((header, body))
+}
+
+fn decode<M: Codec>(header: &Header, body: &[u8], message: u16) -> Result<M> {
+    if header.message != message {
+        return Err(unexpected(format_args!("message {} instead of {message}", header.message)));
+    }
+    M::from_bytes(body)
+}
+
+/// Receives a frame of the connecting side. That side has no status to report, so this side ignores
+/// the error text of such a frame: a stranger could forge log lines with it.
+async fn receive_request<M: Codec>(reader: &mut FrameReader, message: u16) -> Result<(Header, M)> {
+    let (header, body) = receive_frame(reader).await?;
+    if header.status != 0 {
+        return Err(unexpected("a request with a status"));
+    }
+    let request = decode(&header, &body, message)?;
+    Ok((header, request))
+}
+
+/// Receives a frame of the accepting side, or its refusal.
+async fn receive_reply<M: Codec>(reader: &mut FrameReader, message: u16) -> Result<M> {
+    let (header, body) = receive_frame(reader).await?;
     if header.status != 0 {
         let code = ErrorCode::from_number(header.status).unwrap_or(ErrorCode::Protocol);
-        return Err(Error::new(code, String::from_bytes(&body).unwrap_or_default()));
+        let text = String::from_bytes(&body).unwrap_or_default();
+        return Err(Error::new(code, shown(&text, MAX_PEER_TEXT)));
     }
-    if header.message != message {
-        return Err(unexpected(format!("message {} instead of {message}", header.message)));
-    }
-    Ok((header, M::from_bytes(&body)?))
+    decode(&header, &body, message)
 }
 
 fn negotiate(hello: &Hello, oldest: u16, newest: u16) -> Result<u16> {
@@ -92,13 +121,13 @@ pub(crate) async fn connect(
     };
     let exchange = async {
         send(stream, &Header { message: Hello::ID, ..Header::default() }, &hello).await?;
-        let (_, challenge): (_, Challenge) = receive(reader, Hello::ID).await?;
+        let challenge: Challenge = receive_reply(reader, Hello::ID).await?;
         let (hello_bytes, challenge_bytes) = (hello.to_bytes(), without_proof(&challenge));
-        let expected = identity.secret.proof(&[SERVER_LABEL, &hello_bytes, &challenge_bytes]);
+        let proof = (challenge.proof_low, challenge.proof_high);
         if challenge.cluster != identity.cluster {
             return Err(other_cluster(challenge.cluster, identity.cluster));
         }
-        if (challenge.proof_low, challenge.proof_high) != expected {
+        if !identity.secret.verify(&[SERVER_LABEL, &hello_bytes, &challenge_bytes], proof) {
             return Err(Error::new(
                 ErrorCode::AuthenticationFailed,
                 "the server does not have this cluster's secret: the token is wrong or not of \
@@ -109,8 +138,7 @@ pub(crate) async fn connect(
             identity.secret.proof(&[CLIENT_LABEL, &hello_bytes, &challenge_bytes]);
         let header = Header { message: Proof::ID, ..Header::default() };
         send(stream, &header, &Proof { proof_low, proof_high }).await?;
-        let (_, welcome) = receive(reader, Proof::ID).await?;
-        Ok(welcome)
+        receive_reply(reader, Proof::ID).await
     };
     skep_env::timeout(HANDSHAKE_TIMEOUT, exchange).await.unwrap_or_else(|| {
         Err(Error::new(ErrorCode::Disconnected, "handshake: the server does not answer"))
@@ -135,9 +163,9 @@ pub(crate) async fn accept(
     incarnation: u64,
     check_target: impl Fn(TargetId) -> Result<()>,
 ) -> Result<Peer> {
-    let mut reader = FrameReader::new(stream.clone());
+    let mut reader = FrameReader::with_buffer(stream.clone(), HANDSHAKE_BUFFER_BYTES);
     let exchange = async {
-        let (header, hello): (_, Hello) = receive(&mut reader, Hello::ID).await?;
+        let (header, hello): (_, Hello) = receive_request(&mut reader, Hello::ID).await?;
         let checked = async {
             if hello.cluster != identity.cluster {
                 return Err(other_cluster(hello.cluster, identity.cluster));
@@ -164,10 +192,9 @@ pub(crate) async fn accept(
         (challenge.proof_low, challenge.proof_high) =
             identity.secret.proof(&[SERVER_LABEL, &hello_bytes, &challenge_bytes]);
         send(stream, &header.reply(), &challenge).await?;
-        let (header, proof): (_, Proof) = receive(&mut reader, Proof::ID).await?;
-        if (proof.proof_low, proof.proof_high)
-            != identity.secret.proof(&[CLIENT_LABEL, &hello_bytes, &challenge_bytes])
-        {
+        let (header, proof): (_, Proof) = receive_request(&mut reader, Proof::ID).await?;
+        let signed: [&[u8]; 3] = [CLIENT_LABEL, &hello_bytes, &challenge_bytes];
+        if !identity.secret.verify(&signed, (proof.proof_low, proof.proof_high)) {
             let error = Error::new(
                 ErrorCode::AuthenticationFailed,
                 format!("node {} does not have this cluster's secret", hello.node),

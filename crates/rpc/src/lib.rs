@@ -7,20 +7,25 @@
 //! one thread.
 
 pub mod access;
+mod admission;
 pub mod client;
 mod handshake;
 mod limits;
 pub mod link_benchmark;
 pub mod membership;
+pub mod origin;
 mod outages;
+mod refusal;
 pub mod routing;
 pub mod server;
 mod stream;
 
 pub use access::{Channel, Identity, JoinToken, Peer, Secret};
+pub use admission::{Admission, RefusalLog, Ticket};
 pub use client::{CallOptions, Connection};
 pub use membership::{
     Change, ClientEvents, ClientMembership, GAVE_UP, JoinLimits, Management, Membership,
 };
+pub use origin::{Origin, with_origin};
 pub use routing::{MapCell, Router};
 pub use server::{Incoming, IncomingStream, Outbox};

@@ -8,6 +8,28 @@ pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum length of a handshake body: an unauthenticated peer must not cause larger allocations.
 pub(crate) const MAX_HANDSHAKE_BODY_BYTES: u32 = 4096;
+/// Size of the read-ahead buffer of a connection whose peer has not proved itself yet. A whole body
+/// of the handshake fits.
+pub(crate) const HANDSHAKE_BUFFER_BYTES: usize = 4096;
+/// Maximum number of handshakes that a process runs concurrently. Each needs a descriptor and about
+/// 8 KiB.
+pub(crate) const MAX_HANDSHAKES: usize = 1024;
+/// Maximum number of handshakes that a process runs concurrently with peers at one address. A host
+/// with hundreds of threads that connect to the same service at once retries some of them.
+pub(crate) const MAX_HANDSHAKES_PER_ADDRESS: usize = 256;
+/// Time after which a handshake may be ended in favour of a new one. A node of the cluster needs a
+/// few milliseconds for a handshake.
+pub(crate) const HANDSHAKE_GRACE: Duration = Duration::from_millis(250);
+/// Divisor of the process's limit of descriptors: connections use at most one of
+/// `CONNECTIONS_SHARE` parts. The rest stays free for files.
+pub(crate) const CONNECTIONS_SHARE: u64 = 2;
+/// Minimum interval between two log lines about refused connections, and about peers that do not
+/// prove themselves.
+pub(crate) const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
+/// Minimum interval between two log lines of a member about peers that refuse it.
+pub(crate) const COMPLAINT_INTERVAL: Duration = Duration::from_secs(5);
+/// Maximum length, in characters, of a peer's text in an error.
+pub(crate) const MAX_PEER_TEXT: usize = 1000;
 /// Size of the read-ahead buffer of a connection: it holds hundreds of metadata requests.
 pub(crate) const READ_AHEAD_BYTES: usize = 64 << 10;
 /// Maximum bytes of replies that wait to be sent to one peer. Above this limit, no further request

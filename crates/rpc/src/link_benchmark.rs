@@ -306,7 +306,7 @@ mod tests {
             let identity = identity.clone();
             skep_env::spawn(async move {
                 authenticate(&stream, &identity, 1, |_| Ok(())).await.unwrap();
-                let (mut requests, outbox) = IncomingStream::new(stream);
+                let (mut requests, outbox) = IncomingStream::new(stream, NodeKind::Client);
                 while let Ok(Some(incoming)) = requests.next().await {
                     if incoming.header.message == GiveData::ID {
                         let request = GiveData::from_bytes(&incoming.body).unwrap();

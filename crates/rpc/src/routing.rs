@@ -36,6 +36,25 @@ pub struct MapCell {
     node: AtomicU32,
     /// Protects only the pointer; threads lock it to clone or replace the `Arc`.
     map: Mutex<Arc<ClusterMap>>,
+    traffic: Traffic,
+}
+
+/// Numbers of rare events on the way to targets, of all threads of a process.
+#[derive(Debug, Default)]
+struct Traffic {
+    /// Retries of requests.
+    retries: AtomicU64,
+    /// Connections that were opened.
+    connects: AtomicU64,
+}
+
+impl skep_metrics::Source for MapCell {
+    fn collect(&self, snapshot: &mut skep_metrics::Snapshot) {
+        use skep_metrics::catalog::{CONNECTS, NODE_MAP_VERSION, RETRIES};
+        snapshot.count(&RETRIES, Vec::new(), self.traffic.retries.load(Ordering::Relaxed));
+        snapshot.count(&CONNECTS, Vec::new(), self.traffic.connects.load(Ordering::Relaxed));
+        snapshot.count(&NODE_MAP_VERSION, Vec::new(), self.version().raw());
+    }
 }
 
 impl MapCell {
@@ -46,6 +65,7 @@ impl MapCell {
             needed: AtomicU64::new(0),
             node: AtomicU32::new(node.raw()),
             map: Mutex::new(Arc::new(map)),
+            traffic: Traffic::default(),
         })
     }
 
@@ -218,6 +238,7 @@ impl Router {
                     return last;
                 }
             };
+            self.cell.traffic.retries.fetch_add(1, Ordering::Relaxed);
             if let Some(group) = group {
                 repeated.failed(group, &error, skep_env::now());
             }
@@ -346,7 +367,10 @@ impl Router {
         );
         for address in &node.addresses {
             match Connection::connect(address, &identity, target, self.channel).await {
-                Ok(connection) => return Ok(connection),
+                Ok(connection) => {
+                    self.cell.traffic.connects.fetch_add(1, Ordering::Relaxed);
+                    return Ok(connection);
+                }
                 Err(error) => last = error,
             }
         }

@@ -7,10 +7,12 @@ use crate::stream::FrameReader;
 use skep_env::local::Notify;
 use skep_env::{Buf, MessagePart, TcpStream};
 use skep_types::codec::Codec;
-use skep_types::{Error, Result, TargetId};
+use skep_types::{Error, ErrorCode, NodeKind, Result, TargetId};
+use skep_wire::bounds::{Bounds, bounds};
 use skep_wire::frame::Header;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Authenticates the peer of a new connection. `check_target` returns an error for a target that
 /// this process does not serve. Afterwards, the caller may pass the socket to another thread.
@@ -35,49 +37,83 @@ pub struct Incoming {
     pub body: Vec<u8>,
     /// The request's bulk data: its checksums are not verified.
     pub data: Option<Buf>,
+    /// Time at which the header was received, before the body and the bulk data.
+    pub arrived_at: Duration,
 }
 
 /// The stream of requests from one peer.
 pub struct IncomingStream {
     reader: FrameReader,
+    peer: NodeKind,
     outbox: Rc<Outbox>,
 }
 
 impl IncomingStream {
     /// Splits an authenticated connection into a stream of requests and an outbox for replies.
-    pub fn new(stream: TcpStream) -> (Self, Rc<Outbox>) {
+    /// `peer` is the kind of the node at the other end.
+    pub fn new(stream: TcpStream, peer: NodeKind) -> (Self, Rc<Outbox>) {
         let outbox = Rc::new(Outbox {
             stream: stream.clone(),
             parts: RefCell::default(),
             waiting_bytes: Cell::new(0),
             is_sending: Cell::new(false),
             drained: Notify::default(),
+            refusals: Cell::new(0),
         });
-        (Self { reader: FrameReader::new(stream), outbox: Rc::clone(&outbox) }, outbox)
+        (Self { reader: FrameReader::new(stream), peer, outbox: Rc::clone(&outbox) }, outbox)
     }
 
     /// Receives the next request; returns `None` when the peer has closed the connection. Waits
     /// while more than `MAX_OUTBOX_BYTES` of replies wait to be sent to the peer.
     ///
+    /// Refuses requests that the peer may not send, and goes on to the next one.
+    ///
     /// # Errors
-    /// `Disconnected` if the connection is lost, `Protocol` if a frame is invalid. The connection
-    /// cannot be used any more then.
+    /// `Disconnected` if the connection is lost, `Protocol` if a frame is invalid or longer than
+    /// its message may be. The connection cannot be used any more then.
     pub async fn next(&mut self) -> Result<Option<Incoming>> {
-        self.outbox.below_limit().await;
-        let Some((header, crc)) = self.reader.header().await? else {
-            return Ok(None);
-        };
-        let body = self.reader.body(&header, crc).await?;
-        let data = match header.data_bytes as usize {
-            0 => None,
-            len => {
-                let buf = Buf::new(len);
-                self.reader.data(&buf).await?;
-                Some(buf)
+        loop {
+            self.outbox.below_limit().await;
+            let Some((header, crc)) = self.reader.header().await? else {
+                return Ok(None);
+            };
+            let arrived_at = skep_env::now();
+            let bounds = bounds(header.message);
+            check_length(&header, &bounds)?;
+            let body = self.reader.body(&header, crc).await?;
+            let data = match header.data_bytes as usize {
+                0 => None,
+                len => {
+                    let buf = Buf::new(len);
+                    self.reader.data(&buf).await?;
+                    Some(buf)
+                }
+            };
+            if bounds.senders.allow(self.peer) {
+                return Ok(Some(Incoming { header, body, data, arrived_at }));
             }
-        };
-        Ok(Some(Incoming { header, body, data }))
+            let context = format!(
+                "cannot accept message {} from a {:?} node: only {} send it",
+                header.message,
+                self.peer,
+                bounds.senders.words()
+            );
+            self.outbox.refuse(&header, &Error::new(ErrorCode::NotPermitted, context));
+        }
     }
+}
+
+/// Checks the lengths in a header before the receiver allocates memory for the frame.
+fn check_length(header: &Header, bounds: &Bounds) -> Result<()> {
+    let (body, data) = (header.body_bytes as usize, header.data_bytes as usize);
+    if body <= bounds.body_bytes && data <= bounds.data_bytes {
+        return Ok(());
+    }
+    let context = format!(
+        "message {} with a body of {body} bytes and {data} bytes of data: it may have {} and {}",
+        header.message, bounds.body_bytes, bounds.data_bytes
+    );
+    Err(Error::new(ErrorCode::Protocol, context))
 }
 
 /// The replies to one peer. Replies from one iteration of the event loop are sent together.
@@ -87,6 +123,7 @@ pub struct Outbox {
     waiting_bytes: Cell<usize>,
     is_sending: Cell<bool>,
     drained: Notify,
+    refusals: Cell<u64>,
 }
 
 impl std::fmt::Debug for Outbox {
@@ -120,8 +157,14 @@ impl Outbox {
 
     /// Replies to a request with an error.
     pub fn refuse(self: &Rc<Self>, request: &Header, error: &Error) {
+        self.refusals.set(self.refusals.get() + 1);
         let header = Header { status: error.code() as u16, ..request.reply() };
         self.push(header.frame(&error.context().to_owned(), 0), Vec::new());
+    }
+
+    /// Returns the number of requests that were refused so far.
+    pub fn refusals(&self) -> u64 {
+        self.refusals.get()
     }
 
     /// Closes the connection.

@@ -20,16 +20,21 @@ fn disconnected(error: impl std::fmt::Display) -> Error {
 
 impl FrameReader {
     pub(crate) fn new(stream: TcpStream) -> Self {
-        Self { stream, ahead: Buf::new(READ_AHEAD_BYTES), start: 0, end: 0 }
+        Self::with_buffer(stream, READ_AHEAD_BYTES)
+    }
+
+    /// Creates a reader with a read-ahead buffer of `capacity` bytes.
+    pub(crate) fn with_buffer(stream: TcpStream, capacity: usize) -> Self {
+        Self { stream, ahead: Buf::new(capacity), start: 0, end: 0 }
     }
 
     /// Receives until the read-ahead buffer holds `count` bytes. Returns `false` if the stream ends
     /// before the first byte.
     async fn fill(&mut self, count: usize) -> Result<bool> {
-        debug_assert!(count <= READ_AHEAD_BYTES, "callers read at most the buffer's length");
+        debug_assert!(count <= self.ahead.len(), "callers read at most the buffer's length");
         while self.end - self.start < count {
             if self.start > 0 {
-                self.ahead.write(0, self.ahead.slice(self.start..self.end).bytes());
+                self.ahead.move_to_start(self.start..self.end);
                 self.end -= self.start;
                 self.start = 0;
             }
@@ -60,7 +65,7 @@ impl FrameReader {
     /// Reads the body that belongs to `header`, and verifies its checksum.
     pub(crate) async fn body(&mut self, header: &Header, expected_crc: u32) -> Result<Vec<u8>> {
         let len = header.body_bytes as usize;
-        let body = if len <= READ_AHEAD_BYTES {
+        let body = if len <= self.ahead.len() {
             if len > 0 && !self.fill(len).await? {
                 return Err(disconnected("it ended within a frame"));
             }

@@ -33,10 +33,8 @@ fn serve(server: Identity) -> String {
                 0 | 7 => Ok(()),
                 _ => Err(Error::new(ErrorCode::StaleMap, format!("{target} is not served here"))),
             };
-            if authenticate(&stream, &server, 1, check).await.is_err() {
-                continue;
-            }
-            let (mut requests, outbox) = IncomingStream::new(stream);
+            let Ok(peer) = authenticate(&stream, &server, 1, check).await else { continue };
+            let (mut requests, outbox) = IncomingStream::new(stream, peer.kind);
             let mut held = Vec::new();
             while let Ok(Some(incoming)) = requests.next().await {
                 held.push(incoming);
@@ -108,6 +106,8 @@ fn strangers_are_refused_with_a_reason() {
         let secret = Secret::generate();
         let address = serve(identity(1, &secret));
         let connect = async |who: Identity, target: u32| {
+            // A member would wait for the right service.
+            let who = Identity { node: NodeId::default(), ..who };
             Connection::connect(&address, &who, TargetId::new(target), Channel::NONE)
                 .await
                 .unwrap_err()

@@ -181,6 +181,7 @@ mod tests {
             path: "/t".into(),
             reachability: Reachability::Offline,
             consistency: Consistency::Good,
+            health: skep_types::map::TargetHealth::default(),
             capacity: Capacity { total_bytes: 100, free_bytes: 50, ..Capacity::default() },
             capacity_pool: CapacityPool::Normal,
         });

@@ -5,6 +5,7 @@ use skep_rpc::JoinToken;
 use skep_store::atomic::replace_secret;
 use skep_store::identity::Directory;
 use skep_types::{Error, ErrorCode, NodeId, Result, TargetId};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Name of the file that contains the join token. Only its owner can read the file.
@@ -74,11 +75,22 @@ pub fn write_token(directory: &Path, token: &JoinToken) -> Result<()> {
 /// Reads a join token from a file.
 ///
 /// # Errors
-/// `Configuration` with the path if the file cannot be read or contains no token.
+/// `Configuration` with the path if the file cannot be read, contains no token, or can be read by
+/// other users.
 pub fn read_token(file: &Path) -> Result<JoinToken> {
     let wrong = |problem: String| {
         Error::new(ErrorCode::Configuration, format!("join token {}: {problem}", file.display()))
     };
+    let metadata = std::fs::metadata(file).map_err(|error| wrong(error.to_string()))?;
+    // Pipes and terminals have no lasting contents.
+    if metadata.is_file() && metadata.mode() & 0o077 != 0 {
+        return Err(wrong(format!(
+            "other users may read it (mode {:o}), and the token gives all rights in the cluster; \
+             run `chmod 600 {}`",
+            metadata.mode() & 0o7777,
+            file.display()
+        )));
+    }
     let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
     text.parse().map_err(|error: Error| wrong(error.context().to_owned()))
 }
@@ -88,6 +100,7 @@ pub(crate) mod tests {
     use super::*;
     use skep_rpc::Secret;
     use skep_types::ClusterId;
+    use std::os::unix::fs::PermissionsExt;
 
     /// Returns a token of a cluster that has no management service.
     pub(crate) fn token(cluster: u8) -> JoinToken {
@@ -106,10 +119,20 @@ pub(crate) mod tests {
         let given = token(1);
         drop(NodeDirectory::initialise(&path, kind, given.clone()).unwrap());
         assert_eq!(NodeDirectory::open(&path, kind).unwrap().token, given);
-        write_token(&path, &token(2)).unwrap();
+        let other = token(2);
+        write_token(&path, &other).unwrap();
         let error = NodeDirectory::open(&path, kind).unwrap_err();
         assert!(error.context().contains(&ClusterId::new([2; 16]).to_string()), "{error}");
-        std::fs::write(path.join(TOKEN_FILE), "nonsense").unwrap();
+        let file = path.join(TOKEN_FILE);
+        for mode in [0o640, 0o604, 0o644] {
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+            let error = read_token(&file).unwrap_err();
+            assert!(error.context().contains("chmod 600"), "{error}");
+        }
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o400)).unwrap();
+        assert_eq!(read_token(&file).unwrap(), other);
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::fs::write(&file, "nonsense").unwrap();
         let error = NodeDirectory::open(&path, kind).unwrap_err();
         assert!(error.context().contains("join-token"), "{error}");
     }

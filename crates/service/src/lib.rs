@@ -8,7 +8,9 @@
 //! - requests about the running process ([`node_requests`]) and about the network
 //!   ([`link_requests`])
 //! - listening on an address that stays the same across restarts
+//! - the page with metrics ([`metrics_page`])
 //! - the host that runs targets ([`host`])
+//! - the requests that made this program panic ([`quarantine`])
 //! - the cluster map that is cached across restarts ([`cached_map`])
 //!
 //! Does not own the requests of any single service, nor the registration with management
@@ -24,10 +26,12 @@ pub mod listen;
 mod log_file;
 pub mod logging;
 pub mod manual;
+pub mod metrics_page;
 mod mount_points;
 pub mod node;
 pub mod node_requests;
 pub mod notify;
+pub mod quarantine;
 pub mod units;
 
 pub use config::{Loaded, Settings};

@@ -92,7 +92,7 @@ pub fn is_link_request(message: u16) -> bool {
 /// Handles a request that measures the network. A measurement runs in a task of its own. `None` for
 /// `links` means that this process cannot connect to other services.
 pub fn answer(links: Option<&Rc<Links>>, incoming: Incoming, outbox: &Rc<Outbox>) {
-    let Incoming { header, body, data } = incoming;
+    let Incoming { header, body, data, .. } = incoming;
     let result = match header.message {
         DiscardData::ID => DiscardData::from_bytes(&body)
             .and_then(|request| link_benchmark::discard(&request, data.as_ref()))

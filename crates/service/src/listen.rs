@@ -18,6 +18,9 @@ use std::time::Duration;
 /// listens.
 pub const ADDRESS_FILE: &str = "address";
 
+/// Name of the file in a service's directory that contains the address of its page with metrics.
+pub const METRICS_ADDRESS_FILE: &str = "metrics-address";
+
 /// Range from which a free port is chosen: below the kernel's default range of ephemeral ports, and
 /// above the ports of well-known services.
 const FREE_PORTS: std::ops::Range<u16> = 21_000..32_000;
@@ -44,18 +47,42 @@ pub enum IfTaken {
 /// # Errors
 /// `Io`, with the address and a hint how to fix it, if the service cannot listen on the address.
 pub async fn listen(listen: &str, directory: &Path, if_taken: IfTaken) -> Result<TcpListener> {
+    let file = directory.join(ADDRESS_FILE);
     let listener = match listen.rsplit_once(':') {
-        Some((host, "0")) => listen_as_before(host, directory, if_taken).await?,
+        Some((host, "0")) => listen_as_before(host, &file, if_taken).await?,
         _ => bind_patiently(listen).await?,
     };
+    write_address(&listener, &file)?;
+    Ok(listener)
+}
+
+/// Listens for the page with metrics, like [`listen`]. If the address is in use, chooses a free
+/// port: several services of one host may have the same setting. Writes the address to the file
+/// `metrics-address` in the directory.
+///
+/// # Errors
+/// `Io` if the service cannot listen on the host of the address.
+pub async fn listen_for_page(listen: &str, directory: &Path) -> Result<TcpListener> {
+    let file = directory.join(METRICS_ADDRESS_FILE);
+    let listener = match TcpListener::bind(listen) {
+        Ok(listener) if !listen.ends_with(":0") => listener,
+        _ => {
+            let host = listen.rsplit_once(':').map_or(listen, |(host, _)| host);
+            listen_as_before(host, &file, IfTaken::Move).await?
+        }
+    };
+    write_address(&listener, &file)?;
+    Ok(listener)
+}
+
+fn write_address(listener: &TcpListener, file: &Path) -> Result<()> {
     let address = listener.local_address()?.to_string();
-    let file = directory.join(ADDRESS_FILE);
-    if read_address(&file).as_ref() != Some(&address) {
+    if read_address(file).as_ref() != Some(&address) {
         // Written durably: tokens contain management's address, and after a power loss the other
         // nodes try only that address.
-        replace_atomically(&file, format!("{address}\n").as_bytes())?;
+        replace_atomically(file, format!("{address}\n").as_bytes())?;
     }
-    Ok(listener)
+    Ok(())
 }
 
 /// Reads the address from an address file. Returns `None` if the file is missing or contains no
@@ -65,9 +92,9 @@ pub fn read_address(file: &Path) -> Option<String> {
     Some(text.trim().to_owned()).filter(|text| text.contains(':'))
 }
 
-async fn listen_as_before(host: &str, directory: &Path, if_taken: IfTaken) -> Result<TcpListener> {
-    let file = directory.join(ADDRESS_FILE);
-    let before = read_address(&file).and_then(|address| {
+/// Listens on the port in the address file `file`, or on a free port.
+async fn listen_as_before(host: &str, file: &Path, if_taken: IfTaken) -> Result<TcpListener> {
+    let before = read_address(file).and_then(|address| {
         let port = address.rsplit_once(':')?.1.parse::<u16>().ok()?;
         (port != 0).then_some(port)
     });

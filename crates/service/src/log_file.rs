@@ -8,6 +8,8 @@
 //!
 //! Does not rotate pipes, terminals, systemd's journal, or a file that another program has renamed.
 
+use skep_types::text::escape_controls;
+use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -56,15 +58,35 @@ impl LogOutput {
 }
 
 impl Write for LogOutput {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+    /// Writes one event.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let line = one_line(event);
         self.rotate_if_full(line.len() as u64);
-        io::stderr().write_all(line)?;
-        Ok(line.len())
+        io::stderr().write_all(&line)?;
+        Ok(event.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         io::stderr().flush()
     }
+}
+
+/// Returns an event as one line, with its final newline. Escapes all other control characters: a
+/// peer or a file name may contain them, and could otherwise forge lines of the log. Keeps the
+/// escape character, since the logger has escaped it in values and uses it for colours.
+fn one_line(event: &[u8]) -> Cow<'_, [u8]> {
+    let (text, end) = match event.strip_suffix(b"\n") {
+        Some(text) => (text, &b"\n"[..]),
+        None => (event, &b""[..]),
+    };
+    let text = String::from_utf8_lossy(text);
+    let escaped: Vec<_> = text.split('\x1b').map(escape_controls).collect();
+    if let [Cow::Borrowed(_)] = escaped[..]
+        && matches!(text, Cow::Borrowed(_))
+    {
+        return Cow::Borrowed(event);
+    }
+    Cow::Owned([escaped.join("\x1b").as_bytes(), end].concat())
 }
 
 /// Returns path and metadata of the file behind standard output (1) or standard error (2). Returns
@@ -106,4 +128,21 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
     let mut path = path.as_os_str().to_owned();
     path.push(ending);
     path.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_one_line() {
+        let check = |event: &[u8], expected: &str| {
+            assert_eq!(String::from_utf8_lossy(&one_line(event)), expected);
+        };
+        check(b"INFO serves t1\n", "INFO serves t1\n");
+        check(b"WARN a\nINFO forged\r\n", "WARN a\\nINFO forged\\r\n");
+        check(b"\x1b[33m WARN\x1b[0m a\x07\n", "\x1b[33m WARN\x1b[0m a\\u{7}\n");
+        check("gr\u{f6}\u{202e}\n".as_bytes(), "gr\u{f6}\\u{202e}\n");
+        check(b"\xff\n", "\u{fffd}\n");
+    }
 }

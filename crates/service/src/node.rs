@@ -34,6 +34,12 @@ pub struct NodeSettings {
     /// management, and for management itself the only address of this host or the one on the
     /// default route.
     pub advertise: Vec<String>,
+    /// Address of the HTTP page `/metrics` with the figures of this service, as `host:port`, for
+    /// Prometheus and its relatives. Set an address of the network, such as `0.0.0.0:7421`, to
+    /// read the page from other hosts. The page asks for no password. Empty: the loopback address
+    /// `127.0.0.1`, at the port after that of `listen`, or at a free port if that is taken; the
+    /// file `metrics-address` in the directory has the address. `none`: no page.
+    pub metrics: String,
     /// Failure domain, such as `rack-2`: hosts that share a rack or a power supply fail together.
     /// Files with several targets get them from as many domains as possible. Empty: the domain of
     /// the last start, or no domain at the first start. `none`: no domain, so the service is a
@@ -77,6 +83,7 @@ impl NodeSettings {
             name: String::new(),
             listen: format!("0.0.0.0:{port}"),
             advertise: Vec::new(),
+            metrics: String::new(),
             domain: String::new(),
             log: "info".into(),
             log_limit: ByteSize(0),
@@ -107,6 +114,7 @@ impl NodeSettings {
         if !matches!(port, Some(Ok(_))) {
             problems.push(format!("`node.listen`: '{}' is not of the form host:port", self.listen));
         }
+        problems.extend(crate::metrics_page::setting_problem(&self.metrics));
         if let Some(empty) = self.advertise.iter().position(String::is_empty) {
             problems.push(format!("`node.advertise`: address {} is empty", empty + 1));
         }

@@ -8,7 +8,7 @@ use crate::storage::StorageProcess;
 use crate::world::World;
 use skep_format::metadata::{
     DentryRecord, FileLocksRecord, InodeRecord, Key, LockOwner, LockedRange, OpenCounts,
-    directory_of_dentry, inline_of, inode_of, last_u64, lock_owner_of, removal,
+    directory_of_dentry, inline_of, inode_of, last_u64, lock_owner_of, removal, truncation_of,
 };
 use skep_metadata::target::SyncPolicy;
 use skep_types::codec::Codec;
@@ -28,8 +28,12 @@ pub(crate) struct StoredState {
     held: BTreeMap<LockOwner, Vec<LockedRange>>,
     sessions: BTreeSet<SessionId>,
     slots: BTreeSet<SessionId>,
+    /// Sessions whose end is still recorded.
+    ends: BTreeSet<SessionId>,
     xattrs: BTreeMap<InodeId, BTreeMap<Vec<u8>, Vec<u8>>>,
     inline: BTreeMap<InodeId, Vec<u8>>,
+    /// Truncations that are not durable at storage, with their target.
+    truncations: BTreeMap<InodeId, usize>,
     /// Unfinished work: prepared transactions, decisions, removals, and sizes to recover.
     unfinished: Vec<String>,
 }
@@ -99,6 +103,9 @@ impl StoredState {
             (Key::removals(), "removal"),
             (Key::size_recoveries(), "size recovery"),
         ];
+        if let Some(inode) = truncation_of(key) {
+            self.truncations.insert(inode, target);
+        }
         let id = last_u64(key).unwrap_or_default();
         let session = |key: &[u8]| key.get(..10).and_then(last_u64).map(SessionId::new);
         if let Some((_, what)) = unfinished.iter().find(|(prefix, _)| key.starts_with(prefix)) {
@@ -106,6 +113,8 @@ impl StoredState {
             self.unfinished.push(format!("target {target}: {what} {id:X} {chunk}"));
         } else if key.starts_with(&Key::sessions()) {
             self.sessions.insert(SessionId::new(id));
+        } else if key.starts_with(&Key::session_ends()) {
+            self.ends.insert(SessionId::new(id));
         } else if key.starts_with(&Key::slots_of(SessionId::default())[..2]) {
             self.slots.extend(session(key));
         } else if let Some(owner) = lock_owner_of(key) {
@@ -196,10 +205,10 @@ impl StoredState {
         }
     }
 
-    /// Verifies that nothing leaks: no work is left, and every remaining session and slot belongs
-    /// to a session in `alive`. The open counts must be the sums over the sessions, and each chunk
-    /// file must have an inode. The records of ended transactions and sessions are not counted,
-    /// since targets keep them for ten minutes.
+    /// Verifies that nothing leaks: no work is left, and every remaining session is in `alive`. A
+    /// slot belongs to such a session, or to one whose end is recorded. The open counts must be the
+    /// sums over the sessions, and each chunk file must have an inode. The records of ended
+    /// transactions and sessions are not counted, since targets keep them for ten minutes.
     pub(crate) fn check_leaks(
         &self,
         alive: &BTreeSet<SessionId>,
@@ -208,10 +217,22 @@ impl StoredState {
         if !self.unfinished.is_empty() {
             return Err(format!("unfinished work: {:?}", self.unfinished));
         }
+        let is_written =
+            |inode: &InodeId| self.opens.get(inode).is_some_and(|opens| opens.writers > 0);
+        // A truncation that a power loss of storage has undone waits for the writers.
+        if let Some((inode, target)) = self.truncations.iter().find(|(it, _)| !is_written(it)) {
+            return Err(format!("unfinished work: truncation of {inode} on target {target}"));
+        }
+        for (index, storage) in storages.iter().enumerate() {
+            if let Some(key) = storage.old_tails.keys().find(|it| !is_written(&it.inode)) {
+                return Err(format!("storage {index}: chunk file {key} has truncated bytes again"));
+            }
+        }
         if let Some(session) = self.sessions.iter().find(|it| !alive.contains(it)) {
             return Err(format!("session {session} of a dead client is left"));
         }
-        if let Some(session) = self.slots.iter().find(|it| !alive.contains(it)) {
+        let is_kept = |it: &SessionId| alive.contains(it) || self.ends.contains(it);
+        if let Some(session) = self.slots.iter().find(|it| !is_kept(it)) {
             return Err(format!("slots of the ended session {session} are left"));
         }
         let mut opens: BTreeMap<InodeId, OpenCounts> = BTreeMap::new();

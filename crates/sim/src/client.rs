@@ -2,6 +2,7 @@
 //! (`crates/client`). Each of its tasks runs one operation at a time.
 
 use crate::inline::UnsyncedWrites;
+use crate::knobs::PlantedBug;
 use crate::network::{Node, Purpose};
 use crate::notifications::Notifications;
 use crate::operation::Op;
@@ -73,6 +74,9 @@ pub(crate) struct Task {
 #[derive(Debug)]
 pub(crate) struct Current {
     pub(crate) op: Op,
+    /// Number of the program's operation. It stays when the client repeats the request in another
+    /// session.
+    number: u64,
     is_durable: bool,
     pub(crate) window: u64,
     instance: Option<InstanceId>,
@@ -87,9 +91,10 @@ pub(crate) struct Current {
 }
 
 impl Current {
-    fn new(op: Op, is_durable: bool, write: Option<Write>) -> Self {
+    fn new(op: Op, number: u64, is_durable: bool, write: Option<Write>) -> Self {
         Self {
             op,
+            number,
             is_durable,
             window: 0,
             instance: None,
@@ -208,6 +213,8 @@ impl World {
         }
         self.clients[client].sessions.clear();
         self.clients[client].handles.clear();
+        // Management receives no more heartbeats.
+        self.clients[client].is_running = false;
     }
 
     pub(crate) fn keep_alive(&mut self, client: usize, life: u64) {
@@ -238,14 +245,16 @@ impl World {
     /// Begins an operation of a task.
     pub(crate) fn begin(&mut self, client: usize, task: usize, op: Op, is_durable: bool) {
         self.trace.note(self.now, || format!("client {client}.{task} begins {op:?}"));
-        let current = Current::new(op, is_durable, None);
+        let number = self.witness.new_operation();
+        let current = Current::new(op, number, is_durable, None);
         self.clients[client].tasks[task].current = Some(current);
         self.attempt(client, task);
     }
 
     /// Begins a write. The client reports the new end only after all chunk files are written.
     pub(crate) fn begin_write(&mut self, client: usize, task: usize, write: Write, op: Op) {
-        let current = Current::new(op, false, Some(write));
+        let number = self.witness.new_operation();
+        let current = Current::new(op, number, false, Some(write));
         self.clients[client].tasks[task].current = Some(current);
     }
 
@@ -253,7 +262,7 @@ impl World {
     fn attempt(&mut self, client: usize, task: usize) {
         let process = &mut self.clients[client];
         let Some(current) = &process.tasks[task].current else { return };
-        let (op, is_durable) = (current.op.clone(), current.is_durable);
+        let (op, number, is_durable) = (current.op.clone(), current.number, current.is_durable);
         let Some(group) = self.map.shard_group(op.home().shard()) else { return };
         if !process.sessions.contains_key(&group) {
             let session = process.new_session();
@@ -283,7 +292,7 @@ impl World {
         let is_next_page = matches!(&op, Op::ReadDirectory(_)) && !is_first_page;
         if let Some(id) = instance {
             let is_always = self.knobs.policy == skep_metadata::target::SyncPolicy::Always;
-            self.witness.request_sent(id, &op, is_durable || is_always);
+            self.witness.request_sent(id, number, &op, is_durable || is_always);
         }
         let window = (!is_next_page).then(|| self.witness.open_window(&op, id));
         if let Some(current) = &mut self.clients[client].tasks[task].current {
@@ -304,7 +313,7 @@ impl World {
         let slots = process.tasks.len() as u32;
         let (header, body) = message(&md::OpenSession { client: process.node, slots });
         let header = Header { session, ..header };
-        self.call(Node::Client(client), group, header, body, Purpose::Session(group));
+        self.call(Node::Client(client), group, header, body, Purpose::Session(group, session));
     }
 
     /// Replaces a lost session of a group by a new one.
@@ -346,7 +355,9 @@ impl World {
         result: Result<Vec<u8>>,
     ) {
         match purpose {
-            Purpose::Session(group) => self.session_opened(client, *group, &result),
+            Purpose::Session(group, session) => {
+                self.session_opened(client, (*group, *session), &result);
+            }
             Purpose::KeepAlive(group) => {
                 let Some(session) = self.clients[client].sessions.get_mut(group) else { return };
                 session.is_renewing = false;
@@ -357,7 +368,7 @@ impl World {
                     self.replace_session(client, *group, id, error);
                 }
             }
-            Purpose::Task(task) => self.task_answer(client, *task, &result),
+            Purpose::Outcome(task) => self.outcome_answer(client, *task, &result),
             Purpose::Write(task) => self.chunk_written(client, *task, &result),
             Purpose::Notifications(group, session) => {
                 self.receive_notifications(client, (*group, *session), &result)
@@ -365,14 +376,21 @@ impl World {
             Purpose::Acknowledge(number) => {
                 self.clients[client].notifications.unacknowledged.remove(number);
             }
-            Purpose::CloseSession | Purpose::Target(_) | Purpose::Cleaner(_) => {}
+            Purpose::Task(_) | Purpose::CloseSession | Purpose::Target(_) | Purpose::Cleaner(_) => {
+            }
         }
     }
 
-    fn session_opened(&mut self, client: usize, group: GroupId, result: &Result<Vec<u8>>) {
+    fn session_opened(
+        &mut self,
+        client: usize,
+        (group, id): (GroupId, SessionId),
+        result: &Result<Vec<u8>>,
+    ) {
         let process = &mut self.clients[client];
-        let Some(session) = process.sessions.get_mut(&group) else { return };
-        let id = session.id;
+        // Another session may have replaced this one since.
+        let session = process.sessions.get_mut(&group).filter(|it| it.id == id);
+        let Some(session) = session else { return };
         match result {
             Ok(_) => {
                 session.is_open = true;
@@ -389,7 +407,15 @@ impl World {
         }
     }
 
-    fn task_answer(&mut self, client: usize, task: usize, result: &Result<Vec<u8>>) {
+    /// Handles the final answer to the request of a task's operation. `is_reply_lost` means that
+    /// the target may have executed an attempt whose reply was lost.
+    pub(crate) fn task_answer(
+        &mut self,
+        client: usize,
+        task: usize,
+        result: &Result<Vec<u8>>,
+        is_reply_lost: bool,
+    ) {
         let Some(current) = &mut self.clients[client].tasks[task].current else { return };
         if let (Op::ReadDirectory(list), Ok(body)) = (&mut current.op, result) {
             let Ok(page) = md::DirectoryEntries::from_bytes(body) else {
@@ -423,28 +449,82 @@ impl World {
         if let (Err(error), Some((session, ..))) = (result, instance)
             && is_lost(error)
         {
-            return self.restart_operation(client, task, session, error);
+            return self.restart_operation(client, task, (session, error), is_reply_lost);
         }
         self.trace.note(self.now, || match result {
             Ok(_) => format!("client {client}.{task} is done"),
             Err(error) => format!("client {client}.{task} is refused: {error}"),
         });
+        self.check_acknowledged(client, task, result);
         self.end_operation(client, task, result.as_ref().ok().map(Vec::as_slice));
     }
 
-    /// Restarts an operation in a new session after the old session was lost. A close is not
-    /// restarted, since the open was lost with the session.
-    fn restart_operation(&mut self, client: usize, task: usize, lost: SessionId, why: &Error) {
+    /// Continues an operation after its session was lost, like a real client
+    /// (`crates/client/src/session/request.rs`). A real client reopens the files of the session,
+    /// but the simulated one drops its handles. So it gives up a request that needs a handle.
+    fn restart_operation(
+        &mut self,
+        client: usize,
+        task: usize,
+        (lost, why): (SessionId, &Error),
+        is_reply_lost: bool,
+    ) {
         let Some(current) = &self.clients[client].tasks[task].current else { return };
-        let needs_session = matches!(current.op, Op::Close(_) | Op::CloseMany(_));
+        let needs_handle = current.op.needs_handle();
+        let is_truncation = current.op.truncations().is_some();
+        let ends_with_session = current.op.ends_with_session();
+        let (instance, is_durable) = (current.instance, current.is_durable);
+        let group = self.map.shard_group(current.op.home().shard());
         self.unsure.extend(current.op.truncations().map(|(inode, _)| inode));
-        if let Some(group) = self.map.shard_group(current.op.home().shard()) {
+        if let Some(group) = group {
             self.replace_session(client, group, lost, why);
         }
-        if needs_session {
-            self.end_operation(client, task, None)
+        if needs_handle {
+            return self.end_operation(client, task, None);
+        }
+        let may_have_run = is_reply_lost && !ends_with_session;
+        let repeats_blindly = self.knobs.plant == Some(PlantedBug::RepeatBlindly);
+        if let (Some((session, slot, sequence)), Some(group)) = (instance, group)
+            && may_have_run
+            && !is_truncation
+            && !repeats_blindly
+        {
+            let (mut header, body) = message(&md::AskOutcome { session, slot, sequence });
+            if is_durable {
+                header.flags |= FLAG_DURABLE;
+            }
+            self.call(Node::Client(client), group, header, body, Purpose::Outcome(task));
+        } else if is_truncation && (may_have_run || why.code() == ErrorCode::Evicted) {
+            self.end_operation(client, task, None);
         } else {
-            self.attempt(client, task)
+            self.attempt(client, task);
+        }
+    }
+
+    /// Handles the outcome of an operation whose session was lost.
+    fn outcome_answer(&mut self, client: usize, task: usize, result: &Result<Vec<u8>>) {
+        let Some(current) = &self.clients[client].tasks[task].current else { return };
+        let Some(instance) = current.instance else { return };
+        let (op, is_durable) = (current.op.clone(), current.is_durable);
+        let reply = result.as_ref().ok().and_then(|body| md::OutcomeReply::from_bytes(body).ok());
+        let Some(md::OutcomeReply { outcome }) = reply else {
+            return self.fail(format!("no outcome of {instance:?}: {result:?}"));
+        };
+        let checked = self.witness.check_outcome(instance, &outcome);
+        self.check(checked);
+        self.trace.note(self.now, || format!("client {client}.{task} gets {outcome:?}"));
+        match outcome {
+            md::Outcome::Executed { reply } => {
+                self.end_operation(client, task, Some(&reply.0));
+                // The file that the request opened was closed with its session.
+                if let Some(open) = op.open_again(&reply.0)
+                    && self.clients[client].tasks[task].current.is_none()
+                {
+                    self.begin(client, task, open, is_durable);
+                }
+            }
+            md::Outcome::NotExecuted => self.attempt(client, task),
+            md::Outcome::Unknown => self.fail(format!("the outcome of {instance:?} is unknown")),
         }
     }
 

@@ -19,7 +19,8 @@ pub struct Faults {
     pub partitions: bool,
     /// Whether syncs and messages sometimes take long.
     pub slowness: bool,
-    /// Whether clients die and restart with new sessions.
+    /// Whether clients die and restart with new sessions, and whether an administrator evicts
+    /// running clients.
     pub client_deaths: bool,
     /// Whether storage targets stop for a while.
     pub storage_stops: bool,
@@ -38,6 +39,41 @@ pub enum PlantedBug {
     ForgetSlots,
     /// Storage targets ignore requests to remove chunk files.
     IgnoreRemovals,
+    /// A metadata target sends truncations of chunk files before it has synced their log record.
+    TruncateTooSoon,
+    /// A starting target forgets the truncations that are not finished.
+    ForgetTruncations,
+    /// Storage targets keep their incarnation when they lose power.
+    KeepIncarnation,
+    /// A client that lost its session and a reply repeats the request without asking for the
+    /// outcome of the first attempt.
+    RepeatBlindly,
+    /// A starting target forgets which numbers it has given out.
+    ReuseNumbers,
+    /// A starting target forgets its epochs, so that it gives out versions again which a power loss
+    /// has reverted.
+    ForgetEpochs,
+}
+
+impl PlantedBug {
+    /// All bugs that can be planted.
+    pub const ALL: [Self; 10] = [
+        Self::LoseCommitNotices,
+        Self::SyncTooSoon,
+        Self::ForgetSlots,
+        Self::IgnoreRemovals,
+        Self::TruncateTooSoon,
+        Self::ForgetTruncations,
+        Self::KeepIncarnation,
+        Self::RepeatBlindly,
+        Self::ReuseNumbers,
+        Self::ForgetEpochs,
+    ];
+
+    /// Returns the bug with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|bug| format!("{bug:?}") == name)
+    }
 }
 
 /// All values that a seed determines before the run begins.
@@ -112,6 +148,7 @@ impl Knobs {
                 checkpoint_log_bytes: random.within(500, 20_000),
                 spread_subdirectories: random.within(0, 3) as u32,
                 scan_page: random.within(1, 4) as usize,
+                settle_after: random.micros(100_000, 1_500_000),
                 ..Limits::default()
             },
             inline_bytes: if random.percent(60) { random.within(1, 2) * 4096 } else { 0 },

@@ -23,10 +23,12 @@ mod run;
 mod storage;
 mod target;
 mod trace;
+mod truncations;
+mod versions;
 mod waits;
 mod windows;
 mod witness;
 mod workload;
 mod world;
 
-pub use run::{Options, Report, run};
+pub use run::{MOST_BLIND_PERCENT, Options, Report, run};

@@ -1,7 +1,8 @@
 //! Runs seeds of the simulation and prints their results.
 
 use clap::Parser;
-use skep_sim::{Options, Report, run};
+use skep_sim::knobs::PlantedBug;
+use skep_sim::{MOST_BLIND_PERCENT, Options, Report, run};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,9 @@ struct Arguments {
     /// Number of operations of a run, over all clients.
     #[arg(long)]
     steps: Option<u64>,
+    /// Plant this bug (a name in `PlantedBug`).
+    #[arg(long)]
+    plant: Option<String>,
     /// Print all events.
     #[arg(long)]
     trace: bool,
@@ -36,8 +40,15 @@ fn command(arguments: &Arguments, seed: u64) -> String {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let start = Instant::now();
-    let (mut runs, mut commits, mut faults, mut failures) = (0_u64, 0, 0, 0);
+    let (mut runs, mut commits, mut faults, mut blind, mut failures) = (0_u64, 0, 0, 0_u64, 0);
     println!("seeds {} and {} after it", arguments.seed, arguments.new.saturating_sub(1));
+    let plant = match arguments.plant.as_deref().map(PlantedBug::named) {
+        Some(None) => {
+            println!("cannot plant this bug: expected one of {:?}", PlantedBug::ALL);
+            return ExitCode::FAILURE;
+        }
+        plant => plant.flatten(),
+    };
     for seed in arguments.seed..arguments.seed.saturating_add(arguments.new) {
         let limit = arguments.seconds.map(Duration::from_secs);
         if limit.is_some_and(|limit| start.elapsed() > limit) {
@@ -47,10 +58,11 @@ fn main() -> ExitCode {
         std::panic::set_hook(Box::new(move |panic| {
             eprintln!("seed {seed}: {panic}\nrepeat with: {again}");
         }));
-        let report = run(&Options { seed, steps, trace, ..Options::default() });
+        let report = run(&Options { seed, steps, trace, plant });
         runs += 1;
         commits += report.commits;
         faults += report.faults;
+        blind += u64::from(report.is_blind);
         if let Some(violation) = &report.violation {
             failures += 1;
             println!("seed {seed}: {violation}\nrepeat with: {}", command(&arguments, seed));
@@ -62,8 +74,15 @@ fn main() -> ExitCode {
         }
     }
     let seconds = start.elapsed().as_secs_f64();
-    println!("{runs} seeds, {commits} commits, {faults} faults, {failures} failed, {seconds:.1} s");
-    if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    println!(
+        "{runs} seeds, {commits} commits, {faults} faults, {blind} not judged to their end, \
+         {failures} failed, {seconds:.1} s"
+    );
+    let is_judged = blind * 100 <= runs.max(100) * MOST_BLIND_PERCENT;
+    if !is_judged {
+        println!("more than {MOST_BLIND_PERCENT} % of the runs were not judged to their end");
+    }
+    if failures == 0 && is_judged { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn show(report: &Report) {

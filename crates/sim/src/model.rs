@@ -526,6 +526,7 @@ impl Model {
                     let hands_down = it.hands_down_project;
                     inode.hands_down_project = hands_down.unwrap_or(inode.hands_down_project);
                 }
+                return self.check(Some(&decode::<md::SetAttributesReply>(reply)?.attributes));
             }
             Op::SetXattr(it) => {
                 inode.set_xattr(&it.name, &it.value, it.clear_set_group_id);

@@ -34,10 +34,12 @@ pub(crate) enum Purpose {
     Target(u64),
     /// An operation of a client, with the index of the task.
     Task(usize),
+    /// A client's task asks for the outcome of its operation, whose session was lost.
+    Outcome(usize),
     /// One of several chunk writes of a client's operation, with the index of the task.
     Write(usize),
-    /// A client opens a session with this group.
-    Session(GroupId),
+    /// A client opens this session with this group.
+    Session(GroupId, skep_types::SessionId),
     /// A client renews its session with this group.
     KeepAlive(GroupId),
     /// A client waits for notifications from this group, in this session.
@@ -65,6 +67,8 @@ pub(crate) struct Call {
     pub(crate) purpose: Purpose,
     /// The connection of the latest attempt.
     pub(crate) connection: Option<u64>,
+    /// Whether the server may have executed an attempt whose reply was lost.
+    pub(crate) is_reply_lost: bool,
     backoff: Duration,
 }
 
@@ -121,7 +125,16 @@ impl Network {
         header.group = group;
         header.epoch = Epoch::new(1);
         let backoff = FIRST_BACKOFF;
-        let call = Call { caller, group, header, body, purpose, connection: None, backoff };
+        let call = Call {
+            caller,
+            group,
+            header,
+            body,
+            purpose,
+            connection: None,
+            is_reply_lost: false,
+            backoff,
+        };
         self.calls.insert(self.next, call);
         self.next
     }
@@ -193,6 +206,7 @@ impl Network {
         for tag in &tags {
             if let Some(call) = self.calls.get_mut(tag) {
                 call.connection = None;
+                call.is_reply_lost = true;
             }
         }
         tags

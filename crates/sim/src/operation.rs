@@ -95,6 +95,64 @@ impl Op {
         matches!(self, Self::WaitLock(_) | Self::EndWait(_))
     }
 
+    /// Whether a client can only send the request through a handle that is open in its session.
+    pub(crate) fn needs_handle(&self) -> bool {
+        matches!(self, Self::Close(_) | Self::CloseMany(_) | Self::WriteInline(_))
+    }
+
+    /// Whether all effects of the request end with its session. A client repeats such a request in
+    /// its next session without asking for the outcome.
+    pub(crate) fn ends_with_session(&self) -> bool {
+        match self {
+            Self::Open(it) => !it.truncate,
+            Self::CreateUnnamed(_) | Self::SetLock(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Returns the request that opens a file again which this request opened, with this reply, in a
+    /// session that was lost. `None` means that the request did not open a file.
+    pub(crate) fn open_again(&self, reply: &[u8]) -> Option<Self> {
+        let open = match self {
+            Self::Create(it) if it.open != md::OpenMode::No => it.open,
+            Self::Open(it) => it.open,
+            _ => return None,
+        };
+        let opened = md::OpenReply::from_bytes(reply).ok().filter(|it| it.pattern.is_some())?;
+        let inode = opened.attributes.inode;
+        Some(Self::Open(md::Open { inode, open, truncate: false, must_have_name: true }))
+    }
+
+    /// Returns the inode that the request created, according to its reply. `None` means that the
+    /// request creates no inode, or found an existing one.
+    pub(crate) fn created(&self, reply: &[u8]) -> Option<InodeId> {
+        match self {
+            Self::Create(_) | Self::CreateUnnamed(_) => {
+                let opened = md::OpenReply::from_bytes(reply).ok().filter(|it| it.created)?;
+                Some(opened.attributes.inode)
+            }
+            Self::MakeDirectory(_) | Self::MakeSymlink(_) => {
+                md::EntryReply::from_bytes(reply).ok().map(|entry| entry.inode)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the attributes in the reply to this request, if they belong to the inode whose group
+    /// serves the request.
+    pub(crate) fn attributes(&self, reply: &[u8]) -> Option<skep_types::Attributes> {
+        let attributes = match self {
+            Self::Open(_) => md::OpenReply::from_bytes(reply).ok()?.attributes,
+            Self::SetAttributes(_) => md::SetAttributesReply::from_bytes(reply).ok()?.attributes,
+            Self::GetAttributes(_) | Self::Close(_) | Self::ReportWritten(_) => {
+                md::AttributesReply::from_bytes(reply).ok()?.attributes
+            }
+            Self::WriteInline(_) => il::WriteInlineReply::from_bytes(reply).ok()?.attributes,
+            _ => return None,
+        };
+        Some(attributes)
+    }
+
     /// Returns the file that the operation truncates or extends, and its new size.
     pub(crate) fn truncations(&self) -> Option<(InodeId, u64)> {
         match self {

@@ -35,6 +35,9 @@ pub struct Report {
     pub commits: u64,
     /// Number of faults.
     pub faults: u64,
+    /// Whether the reference model became incomplete, so that only the stores were checked from
+    /// then on.
+    pub is_blind: bool,
     /// Simulated duration.
     pub time: Duration,
     /// The first violation, if the run found one.
@@ -43,6 +46,8 @@ pub struct Report {
 
 /// Time limit for all work to finish after the last fault. Leases are at most 2 s.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum share of runs whose reference model may become incomplete, in percent.
+pub const MOST_BLIND_PERCENT: u64 = 3;
 /// Maximum number of events. No correct run needs that many.
 const MAX_EVENTS: u64 = 1_000_000;
 
@@ -64,6 +69,7 @@ pub fn run(options: &Options) -> Report {
         events: world.trace.events(),
         commits: world.witness.commits,
         faults: world.faults,
+        is_blind: world.witness.is_blind,
         time: world.now,
         violation: world.violation,
     }

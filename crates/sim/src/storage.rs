@@ -1,12 +1,15 @@
 //! A simulated storage target: the set of its chunk files and their sizes. There are no file
 //! contents and no torn writes, since the metadata core does not rely on them in a real storage
-//! target (`crates/storage`).
+//! target (`crates/storage`). A power loss undoes truncations that were not synced: the truncated
+//! bytes are back. The checkers never let a metadata target measure such a chunk file.
 
 use crate::knobs::PlantedBug;
 use crate::network::{Node, Purpose};
 use crate::world::{SimEvent, World, message};
 use skep_types::codec::Codec;
-use skep_types::{ChunkFileKey, ClusterMap, Error, ErrorCode, NodeId, Result, SessionId};
+use skep_types::{
+    ChunkFileKey, ClusterMap, Error, ErrorCode, HostIncarnation, NodeId, Result, SessionId,
+};
 use skep_wire::frame::Header;
 use skep_wire::management::EmptyReply;
 use skep_wire::{Request, storage as st};
@@ -27,6 +30,17 @@ pub(crate) struct StorageProcess {
     /// Sessions that had ended at a metadata target when it asked for the size of a chunk file. No
     /// write in these sessions may succeed any more.
     pub(crate) fenced: BTreeSet<SessionId>,
+    /// Changes whenever a power loss may have undone truncations.
+    incarnation: u64,
+    /// Truncated chunk files whose truncation is not synced: the size before, and the generation.
+    unsynced: BTreeMap<ChunkFileKey, (u64, u64)>,
+    /// Chunk files with bytes that a truncation had removed and a power loss has brought back, with
+    /// the generation of that truncation.
+    pub(crate) old_tails: BTreeMap<ChunkFileKey, u64>,
+    /// The newest generation of truncated chunk files that the process remembers.
+    generations: BTreeMap<ChunkFileKey, u64>,
+    /// The newest generation in which a chunk file was truncated, for the checkers.
+    pub(crate) truncated: BTreeMap<ChunkFileKey, u64>,
 }
 
 fn decode<R: Request>(body: &[u8]) -> Result<R> {
@@ -43,6 +57,11 @@ impl StorageProcess {
             unanswered_checks: 0,
             map,
             fenced: BTreeSet::new(),
+            incarnation: 1,
+            unsynced: BTreeMap::new(),
+            old_tails: BTreeMap::new(),
+            generations: BTreeMap::new(),
+            truncated: BTreeMap::new(),
         }
     }
 
@@ -77,11 +96,14 @@ impl StorageProcess {
                 Ok(written.to_bytes())
             }
             st::TruncateChunk::ID => {
-                let truncation = decode::<st::TruncateChunk>(body)?;
-                if let Some(size) = self.chunks.get_mut(&truncation.key) {
-                    *size = truncation.size;
-                }
-                Ok(EmptyReply {}.to_bytes())
+                self.truncate(&decode::<st::TruncateChunk>(body)?);
+                let incarnation = HostIncarnation::new(self.incarnation);
+                Ok(st::TruncateChunkReply { incarnation }.to_bytes())
+            }
+            st::SyncChunk::ID => {
+                self.unsynced.remove(&decode::<st::SyncChunk>(body)?.key);
+                let incarnation = HostIncarnation::new(self.incarnation);
+                Ok(st::SyncChunkReply { incarnation }.to_bytes())
             }
             st::StatChunk::ID => {
                 let key = decode::<st::StatChunk>(body)?.key;
@@ -97,7 +119,7 @@ impl StorageProcess {
             st::RemoveChunks::ID => {
                 for key in decode::<st::RemoveChunks>(body)?.keys {
                     if plant != Some(PlantedBug::IgnoreRemovals) {
-                        self.chunks.remove(&key);
+                        self.remove(&key);
                     }
                 }
                 Ok(EmptyReply {}.to_bytes())
@@ -112,7 +134,45 @@ impl StorageProcess {
         let existing = result.and_then(|body| st::WhichExistReply::from_bytes(&body));
         for (key, exists) in keys.iter().zip(existing.map(|it| it.exists).unwrap_or_default()) {
             if !exists {
-                self.chunks.remove(key);
+                self.remove(key);
+            }
+        }
+    }
+
+    fn remove(&mut self, key: &ChunkFileKey) {
+        self.chunks.remove(key);
+        self.unsynced.remove(key);
+        self.old_tails.remove(key);
+    }
+
+    fn truncate(&mut self, truncation: &st::TruncateChunk) {
+        let st::TruncateChunk { key, size, generation } = *truncation;
+        let newest = self.truncated.entry(key).or_default();
+        *newest = generation.max(*newest);
+        if self.generations.get(&key).is_some_and(|it| generation <= *it) {
+            return;
+        }
+        self.generations.insert(key, generation);
+        // If the file has grown beyond the old bytes since, they stay in it, as after every change
+        // that was not synced.
+        if self.old_tails.get(&key).is_some_and(|it| generation >= *it) {
+            self.old_tails.remove(&key);
+        }
+        let Some(now) = self.chunks.get_mut(&key).filter(|now| **now > size) else { return };
+        let (longest, _) = self.unsynced.get(&key).copied().unwrap_or_default();
+        self.unsynced.insert(key, (longest.max(*now), generation));
+        *now = size;
+    }
+
+    /// Undoes the truncations that were not synced.
+    fn lose_power(&mut self, plant: Option<PlantedBug>) {
+        if plant != Some(PlantedBug::KeepIncarnation) {
+            self.incarnation += 1;
+        }
+        for (key, (longest, generation)) in std::mem::take(&mut self.unsynced) {
+            if let Some(size) = self.chunks.get_mut(&key).filter(|size| **size < longest) {
+                *size = longest;
+                self.old_tails.insert(key, generation);
             }
         }
     }
@@ -123,8 +183,9 @@ impl World {
     pub(crate) fn find_orphans(&mut self, storage: usize) {
         self.after(Duration::from_millis(700), SimEvent::Clean { storage });
         let process = &self.storages[storage];
-        // With a planted bug, the search is disabled, since it could hide the effect of the bug.
-        if !process.is_running || process.unanswered_checks > 0 || self.knobs.plant.is_some() {
+        // With this planted bug, the search is disabled, since it would hide the effect of the bug.
+        let ignores_removals = self.knobs.plant == Some(PlantedBug::IgnoreRemovals);
+        if !process.is_running || process.unanswered_checks > 0 || ignores_removals {
             return;
         }
         let mut by_group: BTreeMap<_, Vec<ChunkFileKey>> = BTreeMap::new();
@@ -141,7 +202,8 @@ impl World {
         }
     }
 
-    /// Stops a storage target for a while. Its chunk files are kept.
+    /// Stops a storage target for a while. Its chunk files are kept. If it loses power, truncations
+    /// that were not synced are undone.
     pub(crate) fn stop_storage(&mut self, storage: usize) {
         let process = &mut self.storages[storage];
         if !process.is_running {
@@ -149,7 +211,12 @@ impl World {
         }
         process.is_running = false;
         process.life += 1;
+        process.generations.clear();
         process.unanswered_checks = 0;
+        if self.knobs.faults.power_losses && self.random.percent(50) {
+            self.trace.note(self.now, || format!("storage {storage} loses power"));
+            self.storages[storage].lose_power(self.knobs.plant);
+        }
         let node = Node::Storage(storage);
         self.network.forget_calls(node);
         self.break_all(node, 20_000);

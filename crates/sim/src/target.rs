@@ -79,8 +79,15 @@ impl World {
         let plant = self.knobs.plant;
         let process = &mut self.targets[index];
         let Some((mut engine, mut records)) = process.stopped.take() else { return };
-        if plant == Some(PlantedBug::ForgetSlots) {
-            forget_slots(&mut engine, &mut records);
+        let forgotten = match plant {
+            Some(PlantedBug::ForgetSlots) => Key::slots_of(SessionId::default())[..2].to_vec(),
+            Some(PlantedBug::ForgetTruncations) => Key::truncations(),
+            Some(PlantedBug::ReuseNumbers) => Key::NumbersReserved.to_bytes(),
+            Some(PlantedBug::ForgetEpochs) => Key::epochs(),
+            _ => Vec::new(),
+        };
+        if !forgotten.is_empty() {
+            forget(&mut engine, &mut records, &forgotten);
         }
         match MetadataTarget::open(engine, records, start) {
             Ok(target) => {
@@ -192,6 +199,9 @@ impl World {
         if let Err(error) = running.check_invariants() {
             return self.fail(format!("target {index} cannot read its store: {error}"));
         }
+        if running.stuck_transactions() > 0 {
+            return self.fail(format!("target {index} cannot carry out a decision"));
+        }
         process.ticks += 1;
         let (ticks, due) = (process.ticks, running.next_tick().max(now + Duration::from_micros(1)));
         self.at(due, SimEvent::Tick { target: index, ticks });
@@ -221,6 +231,7 @@ impl World {
                     return self.fail(format!("target {index}, record {lsn}: {error}"));
                 }
                 process.unsynced.push((lsn, self.now));
+                self.note_truncations(index, &payload);
                 let (storages, targets) = (&self.storages, self.targets.len());
                 let size = |record: &_| Self::chunk_size(storages, targets, record);
                 let result = self.witness.check_record(index, lsn, &payload, &size);
@@ -238,11 +249,11 @@ impl World {
                 }
                 self.after(pause, SimEvent::Synced { target: index, life, lsn, point });
             }
-            Action::Evict { client } => {
+            Action::Evict { client, unless_heard } => {
                 // Requests to management are sometimes lost. The target repeats them.
                 if self.random.percent(80) {
                     let pause = self.random.micros(100, 50_000);
-                    self.after(pause, SimEvent::Evict { client });
+                    self.after(pause, SimEvent::Evict { client, unless_heard });
                 }
             }
             Action::Reply { connection, request, result } => {
@@ -344,17 +355,16 @@ fn applied(engine: &MemoryEngine) -> Option<Lsn> {
     value.and_then(|it| Lsn::from_bytes(&it).ok())
 }
 
-/// Implements a planted bug: a starting target loses the stored replies of requests.
-fn forget_slots(engine: &mut MemoryEngine, records: &mut [(Lsn, Vec<u8>)]) {
-    let prefix = Key::slots_of(SessionId::default())[..2].to_vec();
-    let slots = engine.scan(&prefix, &[], usize::MAX).unwrap_or_default();
-    let removals = slots.into_iter().map(|(key, _)| (key, None)).collect();
+/// Implements planted bugs: a starting target loses all keys with a prefix.
+fn forget(engine: &mut MemoryEngine, records: &mut [(Lsn, Vec<u8>)], prefix: &[u8]) {
+    let pairs = engine.scan(prefix, &[], usize::MAX).unwrap_or_default();
+    let removals = pairs.into_iter().map(|(key, _)| (key, None)).collect();
     let applied = applied(engine).unwrap_or_default();
     // An engine in memory cannot fail.
     let _ = engine.apply(&removals, applied);
     for (_, payload) in records {
         if let Ok(mut batch) = Batch::from_bytes(payload) {
-            batch.mutations.retain(|it| !it.key.0.starts_with(&prefix));
+            batch.mutations.retain(|it| !it.key.0.starts_with(prefix));
             *payload = batch.to_bytes();
         }
     }

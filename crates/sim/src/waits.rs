@@ -81,5 +81,5 @@ impl World {
 
 /// Whether a call belongs to a client's task.
 pub(crate) fn is_of_task(purpose: &Purpose, task: usize) -> bool {
-    matches!(purpose, Purpose::Task(of) if *of == task)
+    matches!(purpose, Purpose::Task(of) | Purpose::Outcome(of) if *of == task)
 }

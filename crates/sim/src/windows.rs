@@ -27,6 +27,9 @@ pub(crate) struct Window {
     may_be_deadlock: bool,
     /// Whether a power loss has reverted operations. Then the checker cannot judge a listing.
     pub(crate) is_void: bool,
+    /// The newest version of the request's inode that a client had received when the request was
+    /// sent.
+    pub(crate) oldest_version: u64,
 }
 
 /// One of the two moves of an exchange.
@@ -68,6 +71,7 @@ impl Window {
             ever: BTreeSet::new(),
             may_be_deadlock: false,
             is_void: false,
+            oldest_version: 0,
         };
         window.update(model);
         window

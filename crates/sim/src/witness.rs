@@ -11,6 +11,10 @@
 //! - each committed operation must succeed in the [`Model`] at its position, with the reply in the
 //!   record;
 //! - a sequence of a slot commits at most once, and not after the client has received its refusal;
+//! - an operation of a program commits at most once, also if its client repeats it in several
+//!   sessions, and the outcome that a target reports for a lost session is true;
+//! - no inode id is given to two files, and no version (change counter) of a file to two states of
+//!   the file, even if a power loss has reverted one of them;
 //! - no operation commits in a session after the end of the session was logged;
 //! - no lock is granted against a lock of another owner, and no lock is refused unless another
 //!   owner has such a lock or has waited for one;
@@ -30,12 +34,13 @@ use crate::changes::{Changes, fits, fits_prepared};
 use crate::client::is_lost;
 use crate::model::Model;
 use crate::operation::{Op, Summary};
+use crate::versions::Versions;
 use crate::windows::Window;
 use skep_format::metadata::{Batch, DentryRecord, InodeRecord, LockOwner, SlotRecord};
 use skep_types::codec::Codec;
 use skep_types::{ClusterMap, Error, ErrorCode, InodeId, Lsn, SessionId};
-use skep_wire::metadata::{EntryReply, Step};
-use std::collections::BTreeMap;
+use skep_wire::metadata::{self as md, EntryReply, Outcome, Step};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Identifies a modifying request of a client: session, slot, sequence.
@@ -45,6 +50,8 @@ pub(crate) type Violation = String;
 
 struct Instance {
     op: Op,
+    /// Number of the program's operation.
+    operation: u64,
     /// The commit of the request: target, record, reply. `None` until the request commits.
     committed: Option<(usize, Lsn, Vec<u8>)>,
     /// Whether the client has received the final answer.
@@ -67,8 +74,8 @@ enum Effect {
     Size(InodeId, u64),
     /// A session has ended, so the locks of this owner are released.
     Unlocked(LockOwner),
-    /// The target has finished a truncation after the death of the client that requested it.
-    Truncated(InodeId, u64),
+    /// The target truncates chunk files again, because storage has lost a truncation.
+    Repeated(InodeId),
 }
 
 struct HistoryEntry {
@@ -102,6 +109,12 @@ pub(crate) struct Witness {
     /// Number of the latest arrival of each request, which gives the order of arrival.
     arrivals: BTreeMap<InstanceId, u64>,
     next_arrival: u64,
+    next_operation: u64,
+    /// The requests of operations that were sent in more than one session, by operation.
+    attempts: BTreeMap<u64, Vec<InstanceId>>,
+    /// Every inode that a logged record created.
+    created: BTreeSet<InodeId>,
+    versions: Versions,
 }
 
 impl std::fmt::Debug for Witness {
@@ -127,14 +140,33 @@ impl Witness {
             has_seen_full_disks: false,
             arrivals: BTreeMap::new(),
             next_arrival: 0,
+            next_operation: 0,
+            attempts: BTreeMap::new(),
+            created: BTreeSet::new(),
+            versions: Versions::default(),
         }
     }
 
-    /// Records a modifying request that a client sends for the first time.
-    pub(crate) fn request_sent(&mut self, id: InstanceId, op: &Op, is_durable: bool) {
+    /// Returns the number of a new operation of a program.
+    pub(crate) fn new_operation(&mut self) -> u64 {
+        self.next_operation += 1;
+        self.next_operation
+    }
+
+    /// Records a modifying request that a client sends for the first time in a session. `operation`
+    /// is the number of the program's operation.
+    pub(crate) fn request_sent(
+        &mut self,
+        id: InstanceId,
+        operation: u64,
+        op: &Op,
+        is_durable: bool,
+    ) {
+        self.attempts.entry(operation).or_default().push(id);
         let op = op.clone();
         let instance = Instance {
             op,
+            operation,
             committed: None,
             answered: false,
             is_durable,
@@ -165,7 +197,8 @@ impl Witness {
             // This wait may have completed a deadlock cycle with another client's wait.
             self.update_windows();
         }
-        let window = Window::new(op.clone(), session, &self.model);
+        let mut window = Window::new(op.clone(), session, &self.model);
+        window.oldest_version = self.versions.newest(op.home());
         self.windows.insert(self.next_window, window);
         self.next_window
     }
@@ -190,10 +223,16 @@ impl Witness {
             return Ok(());
         }
         let op = &window.op;
+        if let Ok(reply) = result
+            && let Some(attributes) = op.attributes(reply)
+        {
+            self.versions.check(&attributes, window.oldest_version)?;
+        }
         if let Some(id) = instance {
             let Some(instance) = self.instances.get_mut(&id) else { return Ok(()) };
             instance.answered = true;
-            match (result, &instance.committed) {
+            let result = result.as_ref().map(|reply| as_logged(op, reply));
+            match (&result, &instance.committed) {
                 (Ok(reply), Some((_, _, committed))) if reply == committed => return Ok(()),
                 // The reply was in flight when a power loss reverted the record.
                 (Ok(reply), _) if !instance.is_durable && instance.lost.contains(reply) => {
@@ -366,6 +405,14 @@ impl Witness {
             if instance.refused {
                 return Err(format!("{id:?} {:?} done after its refusal", instance.op));
             }
+            let (op, operation) = (instance.op.clone(), instance.operation);
+            self.check_only_commit(id, operation, &op)?;
+            if let Some(inode) = op.created(&record.reply.0)
+                && !self.created.insert(inode)
+            {
+                return Err(format!("{id:?} {op:?} created {inode}, which existed before"));
+            }
+            let Some(instance) = self.instances.get_mut(&id) else { continue };
             instance.committed = Some((target, lsn, record.reply.0.clone()));
             self.commits += 1;
             pending.push(Effect::Client(id, record.reply.0.clone()));
@@ -377,12 +424,17 @@ impl Witness {
             Effect::Client(id, _) => self.arrivals.get(id).copied(),
             _ => None,
         });
-        pending.extend(self.truncations(changes));
+        pending.extend(self.repeated_truncations(changes));
         let effects = self.order(&pending, changes).or_else(|problem| {
             // The size that a target recovers after the death of a writer may precede a request in
             // the same batch, whose reply then contains the recovered size.
             pending.extend(self.recovered_sizes(changes, chunk_size)?);
-            pending.extend(self.truncations_of_removed(changes));
+            // The clean-up of an ended session may precede a request in the same batch, which then
+            // gets a lock of that session.
+            pending.extend(
+                changes.closed.iter().map(|(session, inode)| Effect::Closed(*session, *inode)),
+            );
+            pending.extend(changes.freed_by_end.iter().map(|owner| Effect::Unlocked(*owner)));
             self.order(&pending, changes).map_err(|_| problem)
         })?;
         let mut entry = HistoryEntry { target, lsn, effects: Vec::new() };
@@ -399,6 +451,51 @@ impl Witness {
         fits(&self.model, changes, &self.map, false)?;
         if !entry.effects.is_empty() {
             self.history.push(entry);
+        }
+        Ok(())
+    }
+
+    /// Checks that no other request of the same operation has committed. Requests whose effects end
+    /// with their session may commit again in the next one.
+    fn check_only_commit(&self, id: InstanceId, operation: u64, op: &Op) -> Result<(), String> {
+        if op.ends_with_session() {
+            return Ok(());
+        }
+        let others = self.attempts.get(&operation).into_iter().flatten().filter(|it| **it != id);
+        match others.into_iter().find(|it| self.is_done(**it)) {
+            Some(other) => {
+                Err(format!("operation {op:?} was executed twice: as {other:?} and as {id:?}"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Checks the outcome that a target has reported for a request whose session has ended.
+    ///
+    /// # Errors
+    /// Describes a wrong outcome.
+    pub(crate) fn check_outcome(
+        &mut self,
+        id: InstanceId,
+        outcome: &Outcome,
+    ) -> Result<(), Violation> {
+        let Some(instance) = self.instances.get_mut(&id).filter(|_| !self.is_blind) else {
+            return Ok(());
+        };
+        let committed = instance.committed.as_ref().map(|it| &it.2);
+        match outcome {
+            Outcome::Executed { reply } => {
+                // The answer was in flight when a power loss reverted the record.
+                let was_lost = !instance.is_durable && instance.lost.contains(&reply.0);
+                if committed != Some(&reply.0) && !was_lost {
+                    return Err(format!("{id:?} {:?} was reported as done, wrongly", instance.op));
+                }
+                (instance.answered, instance.refused) = (true, false);
+            }
+            Outcome::NotExecuted if committed.is_some() => {
+                return Err(format!("{id:?} {:?} was reported as not done, wrongly", instance.op));
+            }
+            Outcome::NotExecuted | Outcome::Unknown => instance.refused = true,
         }
         Ok(())
     }
@@ -444,13 +541,8 @@ impl Witness {
                 return None;
             }
             let mut rest = left.clone();
-            let steps = match rest.remove(index) {
-                Effect::Truncated(inode, size) => {
-                    self.unfinished_truncations(inode, size).collect()
-                }
-                step => vec![step],
-            };
-            for mut step in steps {
+            let mut step = rest.remove(index);
+            {
                 let mut next = model.clone();
                 if let Effect::Client(id, reply) = &step {
                     let Some(instance) = self.instances.get(id) else { continue };
@@ -524,11 +616,10 @@ impl Witness {
         self.may_have_no_effect(op) && !changes.dentries.iter().any(is_it) && may_be()
     }
 
-    /// Returns the truncations that a batch finishes without a request of a client. For these
-    /// files, the truncation count is one higher than the requests in the batch explain, and a
-    /// client that requested a truncation has received no answer.
-    fn truncations(&self, changes: &Changes) -> Vec<Effect> {
-        let mut truncations = Vec::new();
+    /// Returns the truncations that a batch repeats without a request of a client. For these files,
+    /// the truncation count is one higher than the requests in the batch explain.
+    fn repeated_truncations(&self, changes: &Changes) -> Vec<Effect> {
+        let mut repeated = Vec::new();
         for (inode, record) in &changes.inodes {
             let (Some(record), Some(known)) = (record, self.model.inodes.get(inode)) else {
                 continue;
@@ -540,33 +631,12 @@ impl Witness {
                     .is_some_and(|(truncated, _)| truncated == *inode)
             };
             let by_requests = changes.slots.iter().filter(truncates_it).count() as u64;
-            let attributes = &record.attributes;
-            if attributes.truncate_generation == known.truncate_generation + by_requests + 1 {
-                // Requests in the same batch may have truncated the file further.
-                let most = if by_requests == 0 { attributes.size } else { u64::MAX };
-                truncations.push(Effect::Truncated(*inode, most));
+            let generation = record.attributes.truncate_generation;
+            if generation == known.truncate_generation + by_requests + 1 {
+                repeated.push(Effect::Repeated(*inode));
             }
         }
-        truncations
-    }
-
-    /// Returns truncations like `truncations`, for files that the batch removes. Such a batch
-    /// contains no size of the file.
-    fn truncations_of_removed(&self, changes: &Changes) -> Vec<Effect> {
-        let removed = changes.inodes.iter().filter(|(_, record)| record.is_none());
-        let truncated = removed
-            .filter(|(inode, _)| self.unfinished_truncations(**inode, u64::MAX).next().is_some());
-        truncated.map(|(inode, _)| Effect::Truncated(*inode, u64::MAX)).collect()
-    }
-
-    /// Returns the truncations of a file to at most `most` bytes that are requested but not
-    /// committed.
-    fn unfinished_truncations(&self, inode: InodeId, most: u64) -> impl Iterator<Item = Effect> {
-        let open = self.instances.values().filter(|it| it.committed.is_none());
-        let wanted = open.filter_map(|it| it.op.truncations());
-        wanted
-            .filter(move |(truncated, to)| *truncated == inode && *to <= most)
-            .map(|(inode, to)| Effect::Truncated(inode, to))
+        repeated
     }
 
     /// Returns the effects of a batch that no client has requested.
@@ -676,6 +746,20 @@ impl Witness {
     }
 }
 
+/// Returns a reply as the record of its slot has it: without the truncated chunk files, which the
+/// target adds when storage has truncated them.
+fn as_logged(op: &Op, reply: &[u8]) -> Vec<u8> {
+    let truncated = Vec::new();
+    let logged = match op {
+        Op::Open(_) => md::OpenReply::from_bytes(reply)
+            .map(|reply| md::OpenReply { truncated, ..reply }.to_bytes()),
+        Op::SetAttributes(_) => md::SetAttributesReply::from_bytes(reply)
+            .map(|reply| md::SetAttributesReply { truncated, ..reply }.to_bytes()),
+        _ => return reply.to_vec(),
+    };
+    logged.unwrap_or_default()
+}
+
 /// Applies an effect that no client has requested.
 fn apply_own_effect(model: &mut Model, effect: &Effect) {
     match effect {
@@ -686,7 +770,11 @@ fn apply_own_effect(model: &mut Model, effect: &Effect) {
                 inode.locks.remove(&(owner.session, owner.kind, owner.owner));
             }
         }
-        Effect::Truncated(inode, size) => model.truncate(*inode, *size),
+        Effect::Repeated(inode) => {
+            if let Some(inode) = model.inodes.get_mut(inode) {
+                inode.truncate_generation += 1;
+            }
+        }
         Effect::Size(inode, size) => {
             if let Some(inode) = model.inodes.get_mut(inode) {
                 inode.size = inode.size.max(*size);

@@ -17,6 +17,7 @@ use skep_wire::frame::Header;
 use skep_wire::limits::LOCK_END;
 use skep_wire::metadata as md;
 use skep_wire::storage as st;
+use std::time::Duration;
 
 const NAMES: &[&str] = &["a", "b", "c", "d", "e"];
 const XATTRS: &[&[u8]] = &[b"user.x", b"user.y", ACCESS_ACL, DEFAULT_ACL];
@@ -506,7 +507,11 @@ impl World {
             5 if faults.partitions => self.partition_two_nodes(),
             6 if faults.client_deaths => {
                 let client = self.random.index(self.clients.len());
-                self.kill_client(client);
+                if self.random.percent(50) {
+                    self.kill_client(client);
+                } else {
+                    self.evict_running_client(client);
+                }
             }
             7 if faults.storage_stops => {
                 let storage = self.random.index(self.storages.len());
@@ -520,6 +525,29 @@ impl World {
                 self.after(pause, SimEvent::FreeSpace { target });
             }
             _ => {}
+        }
+    }
+
+    /// An administrator evicts a running client, whose connections to targets usually break at the
+    /// same moment. So replies are lost together with the sessions.
+    fn evict_running_client(&mut self, client: usize) {
+        if !self.clients[client].is_running {
+            return;
+        }
+        self.faults += 1;
+        let evicted = self.clients[client].node;
+        self.after(Duration::ZERO, SimEvent::Evict { client: evicted, unless_heard: false });
+        if self.random.percent(20) {
+            return;
+        }
+        for target in 0..self.targets.len() {
+            let length = self.random.micros(1_000, 30_000);
+            let (caller, callee) = (Node::Client(client), Node::Target(target));
+            self.network.partition(caller, callee, self.now + length);
+        }
+        for connection in self.network.open_connections(Node::Client(client), false) {
+            let is_late = self.random.percent(30);
+            self.break_connection(connection, is_late);
         }
     }
 

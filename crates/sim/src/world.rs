@@ -8,6 +8,7 @@ use crate::random::Random;
 use crate::storage::StorageProcess;
 use crate::target::TargetProcess;
 use crate::trace::Trace;
+use crate::truncations::LoggedTruncations;
 use crate::witness::Witness;
 use skep_types::map::{
     Capacity, CapacityPool, Consistency, Policy, Reachability, ShardRange, UserPatterns,
@@ -92,6 +93,7 @@ pub(crate) enum SimEvent {
     /// Management receives the request to evict a client.
     Evict {
         client: NodeId,
+        unless_heard: bool,
     },
     /// A server receives the newest map.
     Map {
@@ -133,6 +135,7 @@ pub(crate) struct World {
     pub(crate) unsure: BTreeSet<InodeId>,
     pub(crate) violation: Option<String>,
     pub(crate) faults: u64,
+    pub(crate) truncations: LoggedTruncations,
 }
 
 /// Unix time in seconds at which a run begins.
@@ -162,6 +165,7 @@ impl World {
             unsure: BTreeSet::new(),
             violation: None,
             faults: 0,
+            truncations: LoggedTruncations::new(),
             knobs,
         };
         for target in 0..world.targets.len() {
@@ -249,7 +253,12 @@ impl World {
             SimEvent::Interrupt { client, life, task, wait } => {
                 self.interrupt(client, life, task, wait);
             }
-            SimEvent::Evict { client } => self.remove_client(client),
+            SimEvent::Evict { client, unless_heard } => {
+                let is_heard = self.clients.iter().any(|it| it.is_running && it.node == client);
+                if !(unless_heard && is_heard) {
+                    self.remove_client(client);
+                }
+            }
             SimEvent::Map { node } => self.receive_map(node),
         }
         true
@@ -400,6 +409,7 @@ impl World {
                 if was_late && self.network.is_superseded(number) {
                     return;
                 }
+                self.check_truncation(caller, storage, &header, &body);
                 let result = self.storages[storage].serve(&header, &body, self.knobs.plant);
                 if result.is_ok() {
                     self.check_fence(caller, storage, &header);
@@ -446,7 +456,12 @@ impl World {
             return self.finish_call(tag, result);
         }
         if closes(&result) {
+            let was_lost = self.network.calls.get(&tag).is_some_and(|call| call.is_reply_lost);
             self.break_connection(number, false);
+            // This call has its reply; only the other calls on the connection lost theirs.
+            if let Some(call) = self.network.calls.get_mut(&tag) {
+                call.is_reply_lost = was_lost;
+            }
             return;
         }
         if let Some(call) = self.network.calls.get_mut(&tag) {
@@ -467,6 +482,9 @@ impl World {
             }
             (Node::Storage(storage), Purpose::Cleaner(keys)) => {
                 self.storages[storage].remove_orphans(&keys, result);
+            }
+            (Node::Client(client), Purpose::Task(task)) => {
+                self.task_answer(client, task, &result, call.is_reply_lost);
             }
             (Node::Client(client), purpose) => self.client_answer(client, &purpose, result),
             _ => {}
@@ -561,6 +579,7 @@ fn map(knobs: &Knobs) -> ClusterMap {
             path: String::new(),
             reachability: Reachability::Online,
             consistency: Consistency::Good,
+            health: skep_types::map::TargetHealth::default(),
             capacity: Capacity { total_bytes: 1 << 40, free_bytes: 1 << 40, ..Capacity::default() },
             capacity_pool: CapacityPool::Normal,
         });

@@ -16,13 +16,17 @@ mod chunk_file;
 mod cleaner;
 mod clear;
 mod copy;
+mod descriptors;
 mod dirty_log;
 mod dirty_regions;
+mod health;
 mod listing;
 mod names;
 mod open_files;
+mod quarantine;
 mod range_lock;
 mod read;
+mod record_space;
 mod region;
 mod remove;
 mod reserve;
@@ -37,14 +41,15 @@ mod write;
 mod tests;
 
 use self::chunk_file::ChunkFile;
+use self::descriptors::SpareDescriptors;
 use self::dirty_log::DirtyLog;
 use self::dirty_regions::DirtyRegions;
 use self::names::Names;
 use self::open_files::OpenFiles;
+use self::truncate::Generations;
 use crate::limits::MAX_OPEN_FILES;
-use skep_env::local::Notify;
+use skep_env::local::{Notify, Semaphore};
 use skep_format::chunk::{DirtyLogHeader, DirtyRegion, HostMark, TargetState};
-use skep_store::atomic::replace_atomically;
 use skep_types::{ChunkFileKey, ClusterId, Error, ErrorCode, HostIncarnation, Result, TargetId};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -73,16 +78,24 @@ pub struct ChunkStore {
     state: Cell<TargetState>,
     names: Names,
     open: RefCell<OpenFiles>,
+    spares: SpareDescriptors,
     dirty_log: DirtyLog,
     /// Regions that were in the dirty log at the start. A crash may have torn writes to them, so
     /// the target accepts data in these regions that does not match its checksums.
     suspects: RefCell<HashSet<DirtyRegion>>,
     dirty: DirtyRegions,
     space: SpaceGauge,
+    generations: RefCell<Generations>,
     /// Time until which writes go to the kernel's workers, because the disk is slow and a write to
     /// the page cache could block the thread.
     disk_is_slow_until: Cell<Duration>,
     failure: RefCell<Option<Error>>,
+    /// A problem for which an administrator must decide. Empty if there is none.
+    warning: RefCell<String>,
+    /// Held during a sync of the whole file system.
+    syncing_all: Rc<Semaphore>,
+    /// Whether the next cleaning must sync each file instead of the whole file system.
+    sync_each: Cell<bool>,
     /// Notified when more than `MAX_DIRTY_REGIONS` regions are dirty, so that the cleaner starts at
     /// once.
     cleaning_wanted: Notify,
@@ -138,7 +151,19 @@ impl ChunkStore {
         let fresh = HostIncarnation::new(skep_env::random_u64());
         let state = TargetState::next_start(previous, host, fresh);
         // The state must be durable before any page contains the number of this start.
-        replace_atomically(&path, &state.to_file())?;
+        let failure = match record_space::replace_record(directory, &path, &state.to_file()) {
+            Err(error) if error.code() == ErrorCode::ReadOnly => Some(Error::new(
+                ErrorCode::DeviceFailed,
+                format!(
+                    "target {target} only reads, since its file system is read-only: {error}; \
+                     repair the disk, then restart the service"
+                ),
+            )),
+            other => other.map(|()| None)?,
+        };
+        if let Some(failure) = &failure {
+            tracing::error!("{failure}");
+        }
         let dirty_log = DirtyLog::open(directory, DirtyLogHeader { cluster, target })?;
         let suspects = dirty_log.recorded();
         let store = Self {
@@ -149,14 +174,20 @@ impl ChunkStore {
             state: Cell::new(state),
             names: Names::open(directory)?,
             open: RefCell::new(OpenFiles::new(MAX_OPEN_FILES)),
+            spares: SpareDescriptors::open(),
             dirty_log,
             dirty: DirtyRegions::new(&suspects),
             suspects: RefCell::new(suspects.into_iter().collect()),
             space: SpaceGauge::new(directory)?,
+            generations: RefCell::default(),
             disk_is_slow_until: Cell::new(Duration::ZERO),
-            failure: RefCell::default(),
+            failure: RefCell::new(failure),
+            warning: RefCell::default(),
+            syncing_all: Semaphore::new(1),
+            sync_each: Cell::new(false),
             cleaning_wanted: Notify::default(),
         };
+        record_space::hold(directory);
         tracing::info!(
             "target {target}: start {}, incarnation {}, {} regions may be torn",
             state.start,
@@ -189,6 +220,11 @@ impl ChunkStore {
         self.failure.borrow().clone()
     }
 
+    /// Sets the problem for which an administrator must decide; an empty text means none.
+    pub(crate) fn set_warning(&self, warning: String) {
+        *self.warning.borrow_mut() = warning;
+    }
+
     fn check_writable(&self) -> Result<()> {
         match &*self.failure.borrow() {
             None => Ok(()),
@@ -197,12 +233,16 @@ impl ChunkStore {
     }
 
     /// After a failed write or sync, makes the target refuse writes until it is restarted, since
-    /// the contents of the device are unknown. If the disk is full, a quota is exceeded or a file
-    /// is too long, returns the error unchanged: the target continues.
+    /// the contents of the device are unknown. If the disk is full, a quota is exceeded, a file is
+    /// too long, or the process lacks descriptors or memory, returns the error unchanged: the
+    /// target continues.
     fn note_failure(&self, error: Error) -> Error {
         if matches!(
             error.code(),
-            ErrorCode::NoSpace | ErrorCode::QuotaExceeded | ErrorCode::FileTooLarge
+            ErrorCode::NoSpace
+                | ErrorCode::QuotaExceeded
+                | ErrorCode::FileTooLarge
+                | ErrorCode::LimitReached
         ) {
             return error;
         }
@@ -222,11 +262,17 @@ impl ChunkStore {
         // Acknowledged writes may be lost, so the next start must change the incarnation. If this
         // record cannot be written either, the file system is read-only or gone. Then the next
         // start fails, since it cannot write its state.
-        if let Err(error) = replace_atomically(&self.directory.join(STATE_FILE), &state.to_file()) {
+        if let Err(error) = self.write_state(&state) {
             tracing::error!("target {}: cannot record the failure: {error}", self.target);
         }
         *self.failure.borrow_mut() = Some(failure.clone());
         failure
+    }
+
+    /// Writes the target's state record.
+    fn write_state(&self, state: &TargetState) -> Result<()> {
+        let path = self.directory.join(STATE_FILE);
+        record_space::replace_record(&self.directory, &path, &state.to_file())
     }
 
     /// Returns the chunk file with a key, or `None` if it does not exist.
@@ -235,9 +281,16 @@ impl ChunkStore {
             return Ok(Some(file));
         }
         let path = self.names.path(key);
-        match OpenOptions::new().read(true).write(true).open(&path) {
+        match self.open_file(OpenOptions::new().read(true).write(true), &path) {
             Ok(file) => self.cache(*key, path, file).map(Some),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => {
+                self.note_failure(Error::from(error).within(path.display()));
+                match self.open_file(OpenOptions::new().read(true), &path) {
+                    Ok(file) => self.cache(*key, path, file).map(Some),
+                    Err(error) => Err(Error::from(error).within(path.display())),
+                }
+            }
             Err(error) => Err(Error::from(error).within(path.display())),
         }
     }
@@ -251,7 +304,9 @@ impl ChunkStore {
         let failed = |error: std::io::Error| Error::from(error).within(path.display());
         // `create_new` cannot fail with `AlreadyExists`: the file did not exist above, only this
         // thread creates files here, and there is no await between the two calls.
-        let open = || OpenOptions::new().read(true).write(true).create_new(true).open(&path);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        let open = || self.open_file(&options, &path);
         let file = match open() {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let leaf = path.parent().expect("each chunk file has a leaf directory");

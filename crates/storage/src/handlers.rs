@@ -19,6 +19,7 @@ mod write_chunk;
 use crate::benchmark::Benchmark;
 use crate::chunk_store::ChunkStore;
 use crate::emulation::Device;
+use crate::request_meter::{Arrival, Handled, RequestMeter};
 use skep_env::Buf;
 use skep_rpc::{Incoming, Outbox};
 use skep_service::link_requests::{self, Links};
@@ -46,6 +47,9 @@ pub(crate) struct Requester<'a> {
     pub(crate) device: Option<&'a Device>,
     pub(crate) benchmark: &'a Rc<Benchmark>,
     pub(crate) links: &'a Rc<Links>,
+    pub(crate) meter: &'a RequestMeter,
+    /// The arrival of the request, for the meter.
+    pub(crate) arrival: Arrival,
 }
 
 /// Decodes a request, calls `handle`, and sends its result as the reply.
@@ -55,18 +59,23 @@ async fn answer<R: Request>(
     requester: &Requester<'_>,
     handle: impl AsyncFnOnce(&Rc<ChunkStore>, Call<R>) -> Result<(R::Reply, Option<Buf>)>,
 ) {
-    let Requester { outbox, device, .. } = requester;
+    let Requester { outbox, device, meter, arrival, .. } = requester;
     let emulated = device.and_then(|device| Some((device, device.begin(&incoming)?)));
-    let Incoming { header, body, data } = incoming;
+    let Incoming { header, body, data, .. } = incoming;
     let is_durable = header.is_durable();
-    let result = match R::from_bytes(&body) {
-        Ok(request) => handle(store, Call { request, data, is_durable }).await,
-        Err(error) => Err(Error::new(ErrorCode::Protocol, error.to_string())),
+    let handling = async {
+        let result = match R::from_bytes(&body) {
+            Ok(request) => handle(store, Call { request, data, is_durable }).await,
+            Err(error) => Err(Error::new(ErrorCode::Protocol, error.to_string())),
+        };
+        let sent = result.as_ref().ok().and_then(|(_, data)| data.as_ref()).map_or(0, Buf::len);
+        if let Some((device, begun)) = emulated {
+            device.end(begun, sent).await;
+        }
+        (result, sent as u64)
     };
-    if let Some((device, begun)) = emulated {
-        let data = result.as_ref().ok().and_then(|(_, data)| data.as_ref());
-        device.end(begun, data.map_or(0, Buf::len)).await;
-    }
+    let ((result, sent_bytes), spent) = skep_env::timed(handling).await;
+    meter.handled(arrival, &Handled { is_failed: result.is_err(), sent_bytes, spent });
     match result {
         Ok((reply, Some(data))) => outbox.reply_data(&header, &reply, vec![data]),
         Ok((reply, None)) => outbox.reply(&header, &reply),

@@ -10,6 +10,7 @@ mod emulation;
 mod handlers;
 mod limits;
 mod orphans;
+mod request_meter;
 mod service;
 mod settings;
 mod target_thread;

@@ -10,6 +10,12 @@ pub(crate) const MAX_OPEN_FILES: usize = 4096;
 pub(crate) const CONNECTIONS_SHARE: u64 = 2;
 /// Minimum number of chunk files that a target may keep open, however few descriptors there are.
 pub(crate) const MIN_OPEN_FILES: usize = 64;
+/// Number of descriptors that a target keeps in reserve for chunk files. Other users of the process,
+/// such as connections, cannot take them.
+pub(crate) const SPARE_DESCRIPTORS: usize = 16;
+/// Time for which a chunk file without an inode stays in quarantine before it is removed: enough to
+/// notice that metadata was put back from an old copy.
+pub(crate) const QUARANTINE_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Maximum number of region pages that a target keeps in memory, with 2 KiB of checksums each: 64
 /// MiB of memory describe 64 GiB of data.
 pub(crate) const MAX_CACHED_PAGES: usize = 32_768;
@@ -76,3 +82,8 @@ pub(crate) const ABANDONED_AFTER: Duration = Duration::from_secs(30);
 /// Time for which a target's thread polls for the next request of an active connection before it
 /// sleeps. The value was measured in docs/design/0001-threads-and-store.md.
 pub(crate) const SPIN: Duration = Duration::from_micros(50);
+
+/// Number of truncated chunk files whose truncate generation a target remembers. A late copy of a
+/// truncation is executed if more chunk files than that were truncated since; each takes about 60
+/// bytes of memory.
+pub(crate) const MAX_GENERATIONS: usize = 1 << 16;

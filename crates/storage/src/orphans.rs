@@ -10,7 +10,7 @@ use skep_rpc::{CallOptions, Router};
 use skep_types::{ChunkFileKey, GroupId, InodeId, Result};
 use skep_wire::limits::MAX_INODES_ASKED;
 use skep_wire::storage::WhichExist;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -25,7 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct CleanUpCounts {
     /// Chunk files that were old enough for a check.
     pub(crate) looked_at: usize,
-    /// Chunk files that were removed.
+    /// Chunk files that no inode owns.
+    pub(crate) orphans: usize,
+    /// Chunk files that were moved to the quarantine.
     pub(crate) removed: usize,
     /// Chunk files that are left for the next round because metadata did not reply.
     pub(crate) unknown: usize,
@@ -44,10 +46,11 @@ pub(crate) async fn clean_up_forever(store: Rc<ChunkStore>, router: Rc<Router>) 
             continue;
         }
         last = skep_env::now();
-        match clean_up(&store, &router, interval).await {
+        let limit = map.policy.cleanup_limit as usize;
+        match clean_up(&store, &router, interval, limit).await {
             Ok(counts) if counts.removed > 0 || counts.unknown > 0 => tracing::info!(
-                "the clean-up checked {} chunk files: it removed {} that no inode owns, and left \
-                 {} since metadata did not reply",
+                "the clean-up checked {} chunk files: it moved {} that no inode owns to the \
+                 quarantine, and left {} since metadata did not reply",
                 counts.looked_at,
                 counts.removed,
                 counts.unknown
@@ -55,12 +58,25 @@ pub(crate) async fn clean_up_forever(store: Rc<ChunkStore>, router: Rc<Router>) 
             Ok(counts) => tracing::debug!("the clean-up checked {} chunk files", counts.looked_at),
             Err(error) => tracing::error!("the clean-up of chunk files failed: {error}"),
         }
+        match store.empty_quarantine().await {
+            Ok(0) => {}
+            Ok(count) => tracing::info!("the clean-up removed {count} files from the quarantine"),
+            Err(error) => tracing::error!("the clean-up of the quarantine failed: {error}"),
+        }
     }
 }
 
-/// Runs one round over all chunk files whose last change is at least `age` ago.
-async fn clean_up(store: &Rc<ChunkStore>, router: &Router, age: Duration) -> Result<CleanUpCounts> {
+/// Runs one round over all chunk files whose last change is at least `age` ago. If more than `limit`
+/// of them have no inode, moves none: metadata may have been put back from an old copy, and the
+/// chunk files may belong to files that were created since.
+async fn clean_up(
+    store: &Rc<ChunkStore>,
+    router: &Router,
+    age: Duration,
+    limit: usize,
+) -> Result<CleanUpCounts> {
     let mut counts = CleanUpCounts::default();
+    let mut orphans = Vec::new();
     let mut batches: BTreeMap<Option<GroupId>, BTreeMap<InodeId, Vec<ChunkFileKey>>> =
         BTreeMap::new();
     for leaf in store.leaves()? {
@@ -69,7 +85,7 @@ async fn clean_up(store: &Rc<ChunkStore>, router: &Router, age: Duration) -> Res
             let group = router.shard_group(key.inode.shard()).ok();
             batches.entry(group).or_default().entry(key.inode).or_default().push(key);
         }
-        // A leaf contains few inodes, so a batch exceeds the limit only slightly. `remove_orphans`
+        // A leaf contains few inodes, so a batch exceeds the limit only slightly. `find_orphans`
         // splits the batch.
         let full: Vec<_> = batches
             .iter()
@@ -78,25 +94,46 @@ async fn clean_up(store: &Rc<ChunkStore>, router: &Router, age: Duration) -> Res
             .collect();
         for group in full {
             if let Some(inodes) = batches.remove(&group) {
-                remove_orphans(store, router, (group, inodes), &mut counts).await?;
+                find_orphans(router, (group, inodes), &mut counts, &mut orphans).await;
             }
         }
         skep_env::yield_now().await;
     }
     for batch in batches {
-        remove_orphans(store, router, batch, &mut counts).await?;
+        find_orphans(router, batch, &mut counts, &mut orphans).await;
+    }
+    counts.orphans = orphans.len();
+    if orphans.len() > limit {
+        let warning = format!(
+            "no inode owns {} of its chunk files, and the clean-up may remove {limit}; if metadata \
+             is not an old copy, raise the setting cleanup-limit",
+            orphans.len()
+        );
+        tracing::error!("the clean-up removes no chunk file: {warning}");
+        store.set_warning(warning);
+        return Ok(counts);
+    }
+    store.set_warning(String::new());
+    counts.removed = orphans.len();
+    if !orphans.is_empty() {
+        // Moves them in a task of its own, because a move must not be dropped in the middle.
+        let mover = Rc::clone(store);
+        let (sender, moved) = skep_env::local::oneshot();
+        skep_env::spawn(async move { sender.send(mover.quarantine(&orphans).await) }).detach();
+        moved.await.unwrap_or(Ok(()))?;
     }
     Ok(counts)
 }
 
 type Batch = (Option<GroupId>, BTreeMap<InodeId, Vec<ChunkFileKey>>);
 
-async fn remove_orphans(
-    store: &Rc<ChunkStore>,
+/// Appends the chunk files of a batch that have no inode to `orphans`.
+async fn find_orphans(
     router: &Router,
     (group, owners): Batch,
     counts: &mut CleanUpCounts,
-) -> Result<()> {
+    orphans: &mut Vec<ChunkFileKey>,
+) {
     let owners: Vec<_> = owners.into_iter().collect();
     for part in owners.chunks(MAX_INODES_ASKED) {
         let inodes: Vec<_> = part.iter().map(|(inode, _)| *inode).collect();
@@ -104,25 +141,12 @@ async fn remove_orphans(
             counts.unknown += part.iter().map(|(_, keys)| keys.len()).sum::<usize>();
             continue;
         };
-        let gone: BTreeSet<_> = part
-            .iter()
-            .zip(exists)
-            .filter(|(_, exists)| !exists)
-            .flat_map(|((_, keys), _)| keys.iter().copied())
-            .collect();
-        for key in &gone {
+        let missing = part.iter().zip(exists).filter(|(_, exists)| !exists);
+        for key in missing.flat_map(|((_, keys), _)| keys) {
             tracing::debug!("chunk file {key}: no inode owns it");
+            orphans.push(*key);
         }
-        let gone: Vec<_> = gone.into_iter().collect();
-        // Removes in a task of its own, because a removal must not be dropped in the middle.
-        let remover = Rc::clone(store);
-        let count = gone.len();
-        let (sender, removed) = skep_env::local::oneshot();
-        skep_env::spawn(async move { sender.send(remover.remove(&gone).await) }).detach();
-        removed.await.unwrap_or(Ok(()))?;
-        counts.removed += count;
     }
-    Ok(())
 }
 
 /// Asks a metadata group for each inode whether the inode exists. Returns `None` if there is no

@@ -9,12 +9,13 @@ use crate::emulation::Device;
 use crate::handlers::{self, Requester};
 use crate::limits::{MAX_REQUESTS_PER_CONNECTION, MAX_REQUESTS_PER_TARGET, SPIN};
 use crate::orphans::clean_up_forever;
+use crate::request_meter::RequestMeter;
 use crate::settings::EmulationSettings;
 use skep_env::local::Semaphore;
 use skep_env::{Task, TcpStream};
 use skep_rpc::{Channel, IncomingStream, Outbox, Peer, Router};
 use skep_service::link_requests::Links;
-use skep_service::{TargetEvent, TargetStart};
+use skep_service::{TargetEvent, TargetStart, quarantine};
 use skep_types::{ClusterMap, Epoch, Error, ErrorCode, GroupId, MapVersion, Result, TargetId};
 use skep_wire::frame::Header;
 use std::cell::Cell;
@@ -35,6 +36,7 @@ struct ServedTarget {
     device: Option<Rc<Device>>,
     benchmark: Rc<Benchmark>,
     links: Rc<Links>,
+    meter: RequestMeter,
 }
 
 /// Serves a target on the calling thread until [`TargetEvent::Stop`]. Keeps at most `open_files`
@@ -55,7 +57,7 @@ pub(crate) fn serve(
 
 async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> Result<()> {
     skep_env::set_spin(SPIN);
-    let TargetStart { directory, target, identity, map, events, ready, .. } = start;
+    let TargetStart { directory, target, identity, map, events, ready, metrics, .. } = start;
     let store = ChunkStore::open(directory.path(), identity.cluster, target)?;
     store.limit_open_files(open_files);
     let device = device.map(Rc::new);
@@ -71,6 +73,7 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
         device,
         benchmark,
         links,
+        meter: RequestMeter::new(&metrics, target),
     });
     ready.report();
     let cleaner = Rc::clone(&store);
@@ -86,6 +89,11 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
             }
             // Nothing to do: the router loads the newest map for each request.
             TargetEvent::MapChanged => {}
+            TargetEvent::Probe(probe) => {
+                let probed = Rc::clone(&store);
+                let answering = async move { probe.answer(probed.health().await) };
+                skep_env::spawn(answering).detach();
+            }
             TargetEvent::Stop => break,
         }
     }
@@ -110,8 +118,9 @@ fn follows(new: &Peer, old: &Peer) -> bool {
 
 /// Serves a connection until the peer ends it.
 async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
-    let (mut requests, outbox) = IncomingStream::new(TcpStream::from_fd(socket));
-    let _closed = CloseAtEnd(Rc::clone(&outbox));
+    let (mut requests, outbox) = IncomingStream::new(TcpStream::from_fd(socket), peer.kind);
+    let _closed = CloseAtEnd(Rc::clone(&outbox), Rc::clone(&served));
+    served.meter.connections(1);
     let own_permits = Semaphore::new(MAX_REQUESTS_PER_CONNECTION);
     loop {
         let own_permit = own_permits.acquire().await;
@@ -123,13 +132,28 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
                 break;
             }
         };
-        if let Err(error) = served.check(&incoming.header, &peer) {
+        let arrival = served.meter.arrived(&incoming, peer.node);
+        let checked = served.check(&incoming.header, &peer);
+        let checked =
+            checked.and_then(|()| quarantine::check(incoming.header.message, &incoming.body));
+        if let Err(error) = checked {
+            served.meter.refused(&arrival);
             outbox.refuse(&incoming.header, &error);
             continue;
         }
         // The permit is acquired only when a request has arrived, so that idle connections hold
         // none.
+        let queued = served.meter.queued();
         let permit = served.permits.acquire().await;
+        drop(queued);
+        // The map may have changed during the wait: the sender may have been removed, and another
+        // client's write to the same range may have been acknowledged since.
+        if let Err(error) = served.check(&incoming.header, &peer) {
+            served.meter.refused(&arrival);
+            outbox.refuse(&incoming.header, &error);
+            continue;
+        }
+        served.meter.begun();
         let (served, outbox) = (Rc::clone(&served), Rc::clone(&outbox));
         skep_env::spawn(async move {
             let requester = Requester {
@@ -137,8 +161,14 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
                 device: served.device.as_deref(),
                 benchmark: &served.benchmark,
                 links: &served.links,
+                meter: &served.meter,
+                arrival,
             };
-            handlers::dispatch(&served.store, incoming, &requester).await;
+            // `dispatch` consumes the request, so its fingerprint is taken before.
+            let mark = quarantine::Mark::of(incoming.header.message, &incoming.body);
+            let handling = handlers::dispatch(&served.store, incoming, &requester);
+            quarantine::watch(mark, handling).await;
+            served.meter.ended();
             drop((permit, own_permit));
         })
         .detach();
@@ -147,11 +177,12 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
 
 /// Closes a connection when its task ends, or is dropped because the target ends. Otherwise the
 /// peer would wait for replies that never come.
-struct CloseAtEnd(Rc<Outbox>);
+struct CloseAtEnd(Rc<Outbox>, Rc<ServedTarget>);
 
 impl Drop for CloseAtEnd {
     fn drop(&mut self) {
         self.0.close();
+        self.1.meter.connections(-1);
     }
 }
 

@@ -8,7 +8,8 @@
 use crate::atomic::replace_atomically;
 use skep_format::identity::{DirectoryKind, Identity};
 use skep_types::{ClusterId, Error, ErrorCode, NodeId, Result, TargetId};
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, Permissions, TryLockError};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Name of the identity file in each directory.
@@ -57,6 +58,7 @@ impl Directory {
             ));
         }
         let lock = lock(path)?;
+        close_to_others(path)?;
         for entry in std::fs::read_dir(path).map_err(io_error(path))? {
             let name = entry.map_err(io_error(path))?.file_name();
             // A new ext4 file system contains `lost+found`. A crash in this function can leave
@@ -116,6 +118,7 @@ impl Directory {
             ));
         }
         let lock = lock(path)?;
+        close_to_others(path)?;
         Ok(Self { path: path.to_owned(), identity, _lock: lock })
     }
 
@@ -158,6 +161,30 @@ impl Directory {
     }
 }
 
+/// Makes sure that only the owner of a directory can enter it. The files in it may be older than
+/// this rule, or may have been copied by hand, so their own permissions are not enough.
+fn close_to_others(path: &Path) -> Result<()> {
+    let metadata = std::fs::metadata(path).map_err(io_error(path))?;
+    let mode = metadata.mode() & 0o7777;
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    std::fs::set_permissions(path, Permissions::from_mode(mode & 0o7700)).map_err(|error| {
+        refused(
+            path,
+            format_args!(
+                "cannot close the directory to other users ({error}): its mode is {mode:o}, and it \
+                 contains the data of all users; run `chmod 700` on it as its owner"
+            ),
+        )
+    })?;
+    tracing::warn!(
+        "{}: other users could enter this directory (mode {mode:o}); now only its owner can",
+        path.display()
+    );
+    Ok(())
+}
+
 fn name_of(identity: &Identity) -> String {
     match (identity.target.raw(), identity.node.raw()) {
         (0, 0) => identity.kind.to_string(),
@@ -189,12 +216,15 @@ pub fn read_identity(path: &Path) -> Result<Option<Identity>> {
 /// closed, also after `kill -9`.
 fn lock(path: &Path) -> Result<File> {
     let file_path = path.join(LOCK_FILE);
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&file_path)
-        .map_err(io_error(&file_path))?;
+    let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&file_path);
+    let file = match opened {
+        // The lock also works on a file that is open for reading.
+        Err(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => {
+            File::open(&file_path)
+        }
+        other => other,
+    };
+    let file = file.map_err(io_error(&file_path))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
@@ -243,6 +273,20 @@ mod tests {
 
     fn message(result: Result<Directory>) -> String {
         result.expect_err("it is refused").to_string()
+    }
+
+    #[test]
+    fn directories_are_closed_to_other_users() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("target");
+        let mode = || std::fs::metadata(&path).unwrap().mode() & 0o7777;
+        std::fs::create_dir(&path).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        drop(Directory::initialise(&path, identity(1)).unwrap());
+        assert_eq!(mode(), 0o700);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o2771)).unwrap();
+        drop(Directory::open(&path, DirectoryKind::StorageTarget, None).unwrap());
+        assert_eq!(mode(), 0o2700);
     }
 
     #[test]

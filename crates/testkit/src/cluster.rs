@@ -142,6 +142,11 @@ impl Mounted {
         assert!(status.success(), "the mount's process ended with {status}");
     }
 
+    /// Returns the id of the mount process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal to the mount process.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("our own child");

@@ -54,6 +54,16 @@ pub fn write(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
     fs::write(path, bytes).or_fail("write", path)
 }
 
+/// Like [`write`], for a secret: only the owner may read the file.
+#[track_caller]
+pub fn write_secret(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
+    use std::os::unix::fs::PermissionsExt;
+    let path = path.as_ref();
+    write(path, "");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).or_fail("close", path);
+    write(path, bytes);
+}
+
 /// Reads a whole file.
 #[track_caller]
 pub fn read(path: impl AsRef<Path>) -> Vec<u8> {

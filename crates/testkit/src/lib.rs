@@ -6,6 +6,7 @@
 //! - [`process`]: the processes of a cluster, and signals to them
 //! - [`power`]: disks that simulate power losses
 //! - [`network`]: hosts in network namespaces
+//! - [`connections`]: breaks connections of a process without ending it
 //! - [`page`]: the commands of a page of the documentation, and hosts that run them
 //! - [`lab`]: labs of `skep lab`
 //! - [`files`]: file system calls that must succeed
@@ -26,6 +27,7 @@
 //! Every function panics if it fails, with a message that names the expected result.
 
 pub mod cluster;
+pub mod connections;
 pub mod files;
 pub mod lab;
 pub mod network;

@@ -183,6 +183,18 @@ fn clients_open_files_and_locks_are_listed() {
 
 /// Semantics 3.8.
 ///
+/// Command: skep transaction list, skep transaction resolve.
+#[test]
+fn transactions_that_do_not_exist_cannot_be_resolved() {
+    let cluster = Cluster::start(Shape::small());
+    assert_eq!(cluster.skep_json(&["transaction", "list"]), json!([]));
+    let printed = refusal(&cluster, &["transaction", "resolve", "1:77", "--abort"]);
+    assert!(printed.contains("skep transaction list"), "{printed}");
+    for wrong in [&["77", "--abort"][..], &["1:77"], &["1:77", "--abort", "--commit"]] {
+        refusal(&cluster, &[&["transaction", "resolve"], wrong].concat());
+    }
+}
+
 /// Command: skep client evict.
 #[test]
 fn evicted_client_loses_its_opens_and_locks() {

@@ -37,7 +37,7 @@ fn token(cluster: &Cluster) -> String {
 /// Tries to mount with a token, which must fail. Returns the message of `skep mount`.
 fn mount_with(scratch: &Scratch, token: &str) -> String {
     let file = scratch.join("token");
-    files::write(&file, token);
+    files::write_secret(&file, token);
     let mut command = Command::new(program());
     command
         .args(["mount", "--foreground", "--token-file"])

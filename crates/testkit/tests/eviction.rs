@@ -1,12 +1,13 @@
 //! A client that could not reach management for longer than its lease: docs/design/0006-fencing.md.
 
 use rustix::process::Signal;
-use skep_testkit::files;
 use skep_testkit::{Cluster, Mounted, PATIENCE, Shape, Transport, wait_for};
+use skep_testkit::{connections, files};
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 const LENGTH: usize = 4 << 20;
 
@@ -130,5 +131,77 @@ fn dead_client_and_its_opens_are_removed_within_a_lease() {
         }
         (!left.iter().any(|path| is_chunk(path))).then_some(())
     });
+    cluster.stop();
+}
+
+/// Unlinks a file as soon as it reads a line, while the name is still in the kernel's cache.
+const UNLINKER: &str = r#"
+import os, sys
+os.stat(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+os.unlink(sys.argv[1])
+"#;
+
+/// Lets a program of the first mount unlink `name`, so that metadata executes the request but the
+/// mount receives no reply. Returns the program; the mount's process is suspended. Returns `None`
+/// if the kernel looked up the name first, so that metadata has not executed the unlink.
+fn unlink_without_a_reply(cluster: &Cluster, first: &Mounted, name: &str) -> Option<Child> {
+    let metadata = cluster.processes("metadata").pop().expect("one metadata service runs");
+    let mut unlinker = Command::new("python3")
+        .args(["-c", UNLINKER])
+        .arg(first.path().join(name))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python3 is there");
+    let mut says = BufReader::new(unlinker.stdout.take().expect("a pipe")).lines();
+    assert_eq!(says.next().expect("a line").expect("text"), "ready");
+    metadata.signal(Signal::STOP);
+    drop(unlinker.stdin.take());
+    wait_for("the request is in the socket of metadata", PATIENCE, || {
+        (connections::unread_bytes(first.pid(), metadata.pid) > 0).then_some(())
+    });
+    first.signal(Signal::STOP);
+    connections::break_between(first.pid(), metadata.pid);
+    metadata.signal(Signal::CONT);
+    let path = cluster.path().join(name);
+    let deadline = Instant::now() + Duration::from_secs(3);
+    while path.exists() {
+        if Instant::now() > deadline {
+            first.signal(Signal::CONT);
+            unlinker.wait().expect("our own child");
+            return None;
+        }
+        std::thread::yield_now();
+    }
+    Some(unlinker)
+}
+
+/// Semantics 4.3: before the fix, the first mount repeated the unlink after its eviction and
+/// removed the lock file of the other host. Both programs got success.
+#[test]
+fn unlink_with_a_lost_reply_spares_the_next_lock_file() {
+    let mut cluster = Cluster::start(Shape::small());
+    let first = cluster.mount(Transport::Uring);
+    let path = cluster.path().join("lock");
+    let mut unlinker = (0..10).find_map(|_| {
+        files::write(first.path().join("lock"), "first");
+        unlink_without_a_reply(&cluster, &first, "lock")
+    });
+    let unlinker = unlinker.as_mut().expect("an unlink whose reply is lost");
+    let mounted = first.path().to_string_lossy().into_owned();
+    let clients = cluster.skep_list(&["client", "list"]);
+    let client = clients.iter().find(|it| it["mount_point"] == mounted.as_str());
+    let id = client.expect("the first mount is listed")["id"].to_string();
+    cluster.skep(&["client", "evict", &id, "--force"]);
+    let mut lock = files::create_new(&path);
+    lock.write_all(b"second").expect("the second lock is ours");
+    drop(lock);
+    first.signal(Signal::CONT);
+    assert!(unlinker.wait().expect("our own child").success(), "the first unlink was executed");
+    assert_eq!(files::read(&path), b"second", "the lock of the other host stays");
+    assert_eq!(files::read(first.path().join("lock")), b"second");
+    first.unmount();
     cluster.stop();
 }

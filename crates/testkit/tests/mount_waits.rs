@@ -218,7 +218,7 @@ fn mount_waits_for_management_as_long_as_configured() {
     let token = files::read_to_string(host.token());
     let secret = token.split('-').nth(2).expect("a secret").split('@').next().expect("a secret");
     let wrong = host.path.join("wrong-token").display().to_string();
-    files::write(&wrong, token.replace(secret, &"0".repeat(secret.len())));
+    files::write_secret(&wrong, token.replace(secret, &"0".repeat(secret.len())));
     let printed = refusal(host.helper("wrong", &wrong, "retry=forever"));
     assert!(printed.contains("token is wrong"), "{printed}");
     host.cluster.stop();

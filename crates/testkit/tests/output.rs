@@ -99,6 +99,7 @@ fn json_output_matches_its_schemas() {
         (&["node", "list"][..], "node-list"),
         (&["node", "log-level", "all"], "node-log-level"),
         (&["target", "list"], "target-list"),
+        (&["stats", "--by", "node", "--total"], "stats"),
         (&["group", "list"], "group-list"),
         (&["client", "list"], "client-list"),
         (&["client", "files"], "client-files"),
@@ -375,7 +376,7 @@ fn errors_have_a_code_a_way_out_and_an_exit_code() {
     let token = files::read_to_string(cluster.data().join("management/join-token"));
     let secret = token.split('-').nth(2).expect("a secret").split('@').next().expect("a secret");
     let wrong = scratch.join("token").display().to_string();
-    files::write(&wrong, token.replace(secret, &"0".repeat(secret.len())));
+    files::write_secret(&wrong, token.replace(secret, &"0".repeat(secret.len())));
     let ask =
         |arguments: &[&str]| failure(&cluster::skep([arguments, &["--output", "json"]].concat()));
     let check = |arguments: &[&str], code: &str, exit_code: i64, words: &str| {

@@ -364,3 +364,67 @@ fn unsynced_writer_gets_one_error_after_storage_power_loss() {
     other.unmount();
     cluster.stop();
 }
+
+/// Semantics 2.7, 3.2: only a metadata host loses its power, just after a truncation was
+/// acknowledged and before the log would be synced by its timer. The file is long and complete, or
+/// short: bytes that were synced are never zeros.
+#[test]
+fn metadata_power_loss_after_a_truncation_leaves_no_zeros() {
+    let scratch = Scratch::new();
+    let mut disk = Disk::new(&scratch, DISK_BYTES);
+    let cluster = with_service_on(disk.path(), "metadata-1");
+    let content = Random::new(11).bytes(3 << 20);
+    for round in 0..8 {
+        let path = cluster.path().join(format!("f{round}"));
+        let file = files::create(&path);
+        files::write_all_at(&file, &content, 0);
+        files::sync_all(&file);
+        // In odd rounds `open` truncates, and a short write follows.
+        if round % 2 == 0 {
+            files::set_len(&file, 100);
+        } else {
+            let again = files::create(&path);
+            files::write_all_at(&again, &content[..100], 0);
+        }
+        let copy = disk.freeze_copy();
+        lose_power(&cluster, "metadata", &mut disk, copy);
+        drop(file);
+        let found = files::read(&path);
+        let is_whole = found.len() == content.len() || found.len() == 100 || found.is_empty();
+        assert!(is_whole, "round {round}: {} bytes", found.len());
+        let differs = verify::first_difference(&content[..found.len()], &found);
+        assert_eq!(differs, None, "round {round}");
+    }
+    cluster.stop();
+}
+
+/// Semantics 2.6, 3.3 and 3.5: only the storage host loses its power. A truncation before an
+/// `fsync` is durable, and one without `fsync` is an error of the next `fsync`.
+#[test]
+fn fsync_makes_truncations_durable_at_storage() {
+    let scratch = Scratch::new();
+    let mut disk = Disk::new(&scratch, DISK_BYTES);
+    let cluster = with_service_on(disk.path(), "storage-1");
+    let content = Random::new(12).bytes(3 << 20);
+    let [kept, lost] = ["kept", "lost"].map(|name| {
+        let file = files::open_with(
+            OpenOptions::new().read(true).write(true).create_new(true),
+            cluster.path().join(name),
+        );
+        files::write_all_at(&file, &content, 0);
+        files::sync_all(&file);
+        files::set_len(&file, 0);
+        file
+    });
+    files::sync_all(&kept);
+    let copy = disk.freeze_copy();
+    lose_power(&cluster, "storage", &mut disk, copy);
+    files::set_len(&kept, 1 << 20);
+    let found = files::read(cluster.path().join("kept"));
+    assert_eq!(verify::first_difference(&vec![0; 1 << 20], &found), None);
+    let error = lost.sync_all().expect_err("the truncation may be lost");
+    assert_eq!(error.raw_os_error(), Some(5), "{error}");
+    files::sync_all(&kept);
+    drop((kept, lost));
+    cluster.stop();
+}

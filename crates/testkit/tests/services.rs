@@ -95,7 +95,7 @@ fn services_notify_systemd_and_join_by_the_printed_token() {
     };
     let mount_point = scratch.directory("mnt").display().to_string();
     // The mount needs only the printed token, which contains the address of management.
-    files::write(scratch.join("token"), token);
+    files::write_secret(scratch.join("token"), token);
     run(&["mount", "--detach", "--token-file", "token", &mount_point]);
     files::write(scratch.join("mnt/file"), "text");
     assert_eq!(files::read(scratch.join("mnt/file")), b"text");
@@ -131,7 +131,7 @@ fn client_disconnected_past_its_lease_overwrites_nothing() {
     let scratch = Scratch::new();
     let host = Host::new();
     let (services, token) = start_all(&scratch, &host.our_address);
-    files::write(scratch.join("token"), token);
+    files::write_secret(scratch.join("token"), token);
     let mount = |command: Command, name: &str| mount_by_token(&scratch, command, name);
     mount(host.command_in_network(&cluster::program()), "far");
     mount(Command::new(cluster::program()), "near");
@@ -177,7 +177,7 @@ fn mounts_of_a_disconnected_host_end() {
     let scratch = Scratch::new();
     let host = Host::new();
     let (services, token) = start_all(&scratch, &host.our_address);
-    files::write(scratch.join("token"), token);
+    files::write_secret(scratch.join("token"), token);
     let ways = ["fresh", "used", "told"];
     for name in ways {
         mount_by_token(&scratch, host.command_in_network(&cluster::program()), name);

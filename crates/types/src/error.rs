@@ -194,6 +194,8 @@ impl From<std::io::Error> for Error {
     /// All other errors become `Io`.
     fn from(error: std::io::Error) -> Self {
         let code = match error.kind() {
+            _ if is_out_of_descriptors(&error) => ErrorCode::LimitReached,
+            std::io::ErrorKind::OutOfMemory => ErrorCode::LimitReached,
             std::io::ErrorKind::StorageFull => ErrorCode::NoSpace,
             std::io::ErrorKind::QuotaExceeded => ErrorCode::QuotaExceeded,
             // `EFBIG`: the file would exceed the maximum file size of the local file system, 16 TiB
@@ -204,6 +206,14 @@ impl From<std::io::Error> for Error {
         };
         Self::new(code, error.to_string())
     }
+}
+
+/// Whether an error means that the process or the host has no free file descriptor (`EMFILE`,
+/// `ENFILE`). Such a lack passes, and it does not concern the file that should be opened.
+pub fn is_out_of_descriptors(error: &std::io::Error) -> bool {
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
 }
 
 impl fmt::Display for Error {

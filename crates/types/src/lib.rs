@@ -15,11 +15,12 @@ mod pattern_request;
 pub mod random;
 pub mod registration;
 pub mod size;
+pub mod text;
 mod time;
 
 pub use acl::{ACCESS_ACL, Acl, AclEntry, AclTag, DEFAULT_ACL, MAX_ACL_BYTES};
 pub use attributes::{Attributes, FileKind};
-pub use error::{Error, ErrorCode, Result, RetryClass};
+pub use error::{Error, ErrorCode, Result, RetryClass, is_out_of_descriptors};
 pub use id::{
     ClusterId, Epoch, GroupId, HostIncarnation, InodeId, Lsn, MapVersion, NodeId, SessionId,
     ShardId, TargetId,

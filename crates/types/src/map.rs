@@ -135,6 +135,52 @@ impl Capacity {
     }
 }
 
+byte_enum! {
+    /// Which requests a target can execute at present. Its node reports the condition.
+    pub enum Condition {
+        /// The target reads and writes.
+        Serving = 1,
+        /// The target reads, but refuses writes, since its device failed or is read-only.
+        ReadOnly = 2,
+        /// The target does not answer its own node: its device may hang.
+        Hung = 3,
+        /// The node does not serve the target, for example since it cannot open the directory.
+        Down = 4,
+    }
+}
+
+record! {
+    /// Condition of a target, with the reason.
+    pub struct TargetHealth {
+        /// The condition.
+        pub condition: Condition,
+        /// The last error, as text for people. With the condition `Serving`, a problem for which an
+        /// administrator must decide.
+        pub problem: String,
+    }
+}
+
+impl Default for TargetHealth {
+    fn default() -> Self {
+        Self { condition: Condition::Serving, problem: String::new() }
+    }
+}
+
+impl TargetHealth {
+    /// Maximum length of a problem in characters. The cluster map contains one for each target.
+    pub const MAX_PROBLEM_CHARS: usize = 240;
+
+    /// Creates the health of a target that does not serve all requests. Shortens long problems, and
+    /// escapes control characters.
+    pub fn new(condition: Condition, problem: &str) -> Self {
+        let escaped = problem.chars().flat_map(|c| match c.is_control() {
+            true => c.escape_default().collect::<Vec<_>>(),
+            false => vec![c],
+        });
+        Self { condition, problem: escaped.take(Self::MAX_PROBLEM_CHARS).collect() }
+    }
+}
+
 record! {
     /// A running server or a client.
     pub struct Node {
@@ -172,6 +218,8 @@ record! {
         pub reachability: Reachability,
         /// Consistency of the target's data.
         pub consistency: Consistency,
+        /// Condition of the target, from the last heartbeat of its node.
+        pub health: TargetHealth,
         /// Capacity from a recent report of the target. Management does not publish small changes.
         pub capacity: Capacity,
         /// Class of the target by its free space and free inodes.
@@ -251,6 +299,9 @@ record! {
         /// milliseconds. A target removes a chunk file without an inode only if the file is at
         /// least this old.
         pub cleanup_interval_ms: u32,
+        /// Maximum number of chunk files without an inode that one search of a storage target may
+        /// remove. If it finds more, it removes none.
+        pub cleanup_limit: u32,
         /// Chooser of new files if neither the request nor the directory sets one.
         pub default_chooser: Chooser,
         /// Stripe patterns that users other than root may set.
@@ -274,6 +325,7 @@ impl Default for Policy {
             stripe_from: 4 << 20,
             inline_bytes: 0,
             cleanup_interval_ms: 3_600_000,
+            cleanup_limit: 1_000,
             default_chooser: Chooser::Balanced,
             user_patterns: UserPatterns::Sizes,
             user_max_width: MAX_STRIPE_WIDTH as u16,

@@ -78,6 +78,8 @@ catalog! {
     4 "any" reads bm::DiscardData => mg::EmptyReply;
     5 "any" reads bm::GiveData => bm::GiveDataReply;
     6 "any" reads bm::MeasureLink => bm::MeasureLinkReply;
+    // Any running service.
+    7 "any" reads node::GetStatistics => node::Statistics;
     // Management. The contents of a request make it idempotent.
     16 "management" reads mg::RegisterServer => mg::RegisterReply;
     17 "management" reads mg::RegisterClient => mg::RegisterReply;
@@ -95,10 +97,11 @@ catalog! {
     32 "metadata" reads md::OpenSession => md::OpenSessionReply;
     33 "metadata" reads md::KeepAlive => md::KeepAliveReply;
     34 "metadata" reads md::CloseSession => mg::EmptyReply;
+    35 "metadata" reads md::AskOutcome => md::OutcomeReply;
     // Metadata: the namespace.
     40 "metadata" reads md::Lookup => md::EntryReply;
     41 "metadata" reads md::GetAttributes => md::AttributesReply;
-    42 "metadata" modifies md::SetAttributes => md::AttributesReply;
+    42 "metadata" modifies md::SetAttributes => md::SetAttributesReply;
     43 "metadata" modifies md::Create => md::OpenReply;
     44 "metadata" modifies md::Open => md::OpenReply;
     45 "metadata" modifies md::Close => md::AttributesReply;
@@ -134,6 +137,8 @@ catalog! {
     74 "metadata" reads il::SyncInline => il::SyncInlineReply;
     // Metadata: for administrators.
     76 "metadata" reads md::ListSessions => md::SessionList;
+    77 "metadata" reads md::ListTransactions => md::TransactionList;
+    78 "metadata" reads md::ResolveTransaction => mg::EmptyReply;
     // Metadata: transactions between groups. The transaction id makes them idempotent.
     80 "metadata" reads md::Prepare => md::PrepareReply;
     81 "metadata" reads md::Decide => mg::EmptyReply;
@@ -147,7 +152,7 @@ catalog! {
     96 "storage" reads st::WriteChunk => st::WriteChunkReply;
     97 "storage" reads st::ReadChunk => st::ReadChunkReply;
     98 "storage" reads st::SyncChunk => st::SyncChunkReply;
-    99 "storage" reads st::TruncateChunk => mg::EmptyReply;
+    99 "storage" reads st::TruncateChunk => st::TruncateChunkReply;
     100 "storage" reads st::StatChunk => st::ChunkStat;
     101 "storage" reads st::RemoveChunks => mg::EmptyReply;
     102 "storage" reads st::ListChunks => st::ChunkList;
@@ -167,6 +172,19 @@ pub fn message(id: u16) -> Option<&'static Message> {
     CATALOG.get(index)
 }
 
+/// Returns the name of a message in metrics, such as `write_chunk`. `None` means that no message
+/// has the number `id`.
+pub fn metric_name(id: u16) -> Option<String> {
+    let mut name = String::new();
+    for letter in message(id)?.name.chars() {
+        if letter.is_ascii_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(letter.to_ascii_lowercase());
+    }
+    Some(name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,6 +200,15 @@ mod tests {
                 assert!(!field.doc.trim().is_empty(), "{}.{}", line.name, field.name);
             }
         }
+    }
+
+    #[test]
+    fn names_in_metrics_are_unique() {
+        assert_eq!(metric_name(96).as_deref(), Some("write_chunk"));
+        assert_eq!(metric_name(9_999), None);
+        let names: std::collections::BTreeSet<_> =
+            CATALOG.iter().map(|line| metric_name(line.id)).collect();
+        assert_eq!(names.len(), CATALOG.len());
     }
 
     proptest::proptest! {

@@ -70,6 +70,17 @@ skep_types::record! {
         pub lowest_map: MapVersion,
         /// Trace id. All requests of one operation have the same trace id.
         pub trace: u128,
+        /// Must be zero: kept for the group of the sender.
+        pub reserved_group: u32,
+        /// Must be zero: kept for the epoch of that group.
+        pub reserved_epoch: u64,
+        /// User id of the program that caused the request, plus one. Zero means that no program
+        /// did.
+        pub user: u32,
+        /// Group id of that program, plus one. Zero means that no program caused the request.
+        pub user_group: u32,
+        /// Number of the job to which that program belongs. Zero means no job.
+        pub job: u32,
     }
 }
 
@@ -94,11 +105,16 @@ impl Default for Header {
             epoch: Epoch::default(),
             lowest_map: MapVersion::default(),
             trace: 0,
+            reserved_group: 0,
+            reserved_epoch: 0,
+            user: 0,
+            user_group: 0,
+            job: 0,
         }
     }
 }
 
-const FIELD_BYTES: usize = 88;
+const FIELD_BYTES: usize = 112;
 const BODY_CRC_AT: usize = HEADER_BYTES - 8;
 const HEADER_CRC_AT: usize = HEADER_BYTES - 4;
 
@@ -181,7 +197,9 @@ impl Header {
         if usize::from(length) != HEADER_BYTES {
             return Err(wrong(format!("length is {length}, not {HEADER_BYTES}")));
         }
-        if zero != 0 || header.reserved != 0 || r.take(r.left())?.iter().any(|byte| *byte != 0) {
+        let has_reserved =
+            header.reserved != 0 || header.reserved_group != 0 || header.reserved_epoch != 0;
+        if zero != 0 || has_reserved {
             return Err(wrong("reserved bytes are not zero".into()));
         }
         if header.flags & !KNOWN_FLAGS != 0 {
@@ -199,7 +217,7 @@ impl Header {
     }
 }
 
-const _: () = assert!(8 + FIELD_BYTES <= BODY_CRC_AT, "the fields fit before the checksums");
+const _: () = assert!(8 + FIELD_BYTES == BODY_CRC_AT, "the fields end at the checksums");
 
 /// Checks a body against the checksum in the frame header.
 ///

@@ -8,6 +8,7 @@
 //! never cause a panic.
 
 pub mod benchmark;
+pub mod bounds;
 pub mod catalog;
 pub mod file_locks;
 pub mod frame;

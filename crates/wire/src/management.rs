@@ -2,7 +2,7 @@
 
 use crate::node::LogLevel;
 use skep_types::codec::record;
-use skep_types::map::{Capacity, ClusterMap, Policy};
+use skep_types::map::{Capacity, ClusterMap, Policy, TargetHealth};
 use skep_types::registration::ServerRegistration;
 use skep_types::{MapVersion, NodeId, TargetId, Timestamp};
 
@@ -50,6 +50,18 @@ record! {
 }
 
 record! {
+    /// Report of a node about one of its targets.
+    pub struct TargetReport {
+        /// The target.
+        pub target: TargetId,
+        /// Capacity of the target. Ignored if the target is down.
+        pub capacity: Capacity,
+        /// Condition of the target, with the reason.
+        pub health: TargetHealth,
+    }
+}
+
+record! {
     /// Reports that a node is alive. Each node sends heartbeats regularly. Management returns
     /// `Stale` if the node is not in the cluster map; a server then registers again.
     pub struct Heartbeat {
@@ -57,8 +69,9 @@ record! {
         pub node: NodeId,
         /// Version of the sender's cluster map.
         pub known: MapVersion,
-        /// Capacities of the sender's targets.
-        pub capacities: Vec<(TargetId, Capacity)>,
+        /// Reports about the sender's targets. Management takes a target of the sender that is
+        /// missing here for down.
+        pub targets: Vec<TargetReport>,
     }
 }
 
@@ -146,6 +159,10 @@ record! {
     pub struct Evict {
         /// The client.
         pub client: NodeId,
+        /// Do nothing if management has received a heartbeat of the client within a lease. Set by a
+        /// metadata target that has lost contact with many clients at once, so that its own network
+        /// is the more probable fault.
+        pub unless_heard: bool,
     }
 }
 

@@ -13,7 +13,8 @@ mod transactions;
 
 pub use attributes::{
     AttributesReply, EntryInfo, GetAttributes, GetEntryInfo, GetXattr, ListXattrs, RemoveXattr,
-    SetAttributes, SetPattern, SetTime, SetXattr, XattrMode, XattrNames,
+    SetAttributes, SetAttributesReply, SetPattern, SetTime, SetXattr, TruncatedChunk, XattrMode,
+    XattrNames,
 };
 pub use files::{
     Close, CloseMany, ClosedFile, Create, CreateUnnamed, Open, OpenMode, OpenReply, ReportWritten,
@@ -24,9 +25,10 @@ pub use names::{
     MakeDirectory, MakeSymlink, NewInode, ReadDirectory, ReadLink, RemoveDirectory, Rename, Unlink,
 };
 pub use sessions::{
-    CloseSession, KeepAlive, KeepAliveReply, ListSessions, OpenSession, OpenSessionReply,
-    SessionEntry, SessionList, SyncAll,
+    AskOutcome, CloseSession, KeepAlive, KeepAliveReply, ListSessions, OpenSession,
+    OpenSessionReply, Outcome, OutcomeReply, SessionEntry, SessionList, SyncAll,
 };
 pub use transactions::{
-    AskDecision, Decide, Decision, DecisionReply, Prepare, PrepareReply, Step, TransactionId,
+    AskDecision, Decide, Decision, DecisionReply, ListTransactions, Prepare, PrepareReply,
+    ResolveTransaction, Step, TransactionEntry, TransactionId, TransactionList,
 };

@@ -20,3 +20,45 @@ record! {
         pub configured: String,
     }
 }
+
+record! {
+    /// Requests the figures that the process counts about itself: operations, bytes, latencies,
+    /// load by cause, and the figures of its host.
+    pub struct GetStatistics {
+        /// Only series whose metric begins with this text. Empty means all series.
+        pub prefix: String,
+    }
+}
+
+record! {
+    /// The figures of a process at one moment.
+    pub struct Statistics {
+        /// Moment of the figures in nanoseconds since the boot of the host. The difference of two
+        /// moments is the time between two replies.
+        pub moment_ns: u64,
+        /// Random number of the process: it changes with each start, when all counters start at
+        /// zero.
+        pub incarnation: u64,
+        /// Address of the process's HTTP page with the same figures. Empty means that it has none.
+        pub page: String,
+        /// The series, in the order of their metrics' names.
+        pub series: Vec<StatisticsSeries>,
+    }
+}
+
+record! {
+    /// A series: one metric with one combination of labels (docs/operations/metrics.md).
+    pub struct StatisticsSeries {
+        /// Name of the metric, without the suffix `_total`.
+        pub metric: String,
+        /// Names and values of the labels.
+        pub labels: Vec<(String, String)>,
+        /// Value of a counter or a gauge: a count, bytes, nanoseconds, or millionths for metrics
+        /// with decimal places. For histograms the sum of all durations in nanoseconds.
+        pub value: i64,
+        /// Buckets of a histogram that are not empty: number of the bucket, and of the durations in
+        /// it. Bucket 0 ends at 1,024 ns. Each of the following doublings of the duration has four
+        /// buckets of equal width, up to bucket 104. Bucket 105 has no upper bound.
+        pub buckets: Vec<(u16, u64)>,
+    }
+}

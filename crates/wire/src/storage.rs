@@ -94,6 +94,19 @@ record! {
         pub key: ChunkFileKey,
         /// Upper bound of the chunk file's size after the truncation, in bytes.
         pub size: u64,
+        /// Truncate generation of the file after this truncation. The target ignores a request with
+        /// the generation of its last truncation of the chunk file, or an older one: the request
+        /// was repeated since, and writes that came after the repetition must stay.
+        pub generation: u64,
+    }
+}
+
+record! {
+    /// Reply to [`TruncateChunk`].
+    pub struct TruncateChunkReply {
+        /// Incarnation of the host. If a later sync returns a different incarnation, the truncation
+        /// may have been lost.
+        pub incarnation: HostIncarnation,
     }
 }
 

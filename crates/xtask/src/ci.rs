@@ -1,5 +1,6 @@
 //! `cargo xtask ci`: the table of all steps of CI, in their order.
 
+use crate::needs::is_installed;
 use crate::repository::{Outcome, run as call};
 use crate::{docs, fuzz, needs, suites, tidy, vectors};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -39,6 +40,7 @@ const STEPS: &[Step] = &[
     Step { name: "tidy", needs_machine: false, run: tidy::run },
     Step { name: "docs", needs_machine: false, run: || docs::run(true) },
     Step { name: "clippy", needs_machine: false, run: clippy },
+    Step { name: "deny", needs_machine: false, run: deny },
     Step { name: "vectors", needs_machine: false, run: check_vectors },
     Step { name: "test", needs_machine: true, run: || cargo(TESTED) },
     Step { name: "fuzz", needs_machine: false, run: || fuzz::run(&fuzz::Options::default()) },
@@ -57,6 +59,17 @@ fn cargo(arguments: &[&str]) -> Outcome {
 
 fn clippy() -> Outcome {
     cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
+}
+
+/// Checks the licences and sources of all libraries. The check for known weaknesses
+/// (`cargo deny check advisories`) needs a database from the network, so it is not a step.
+fn deny() -> Outcome {
+    if !is_installed("cargo-deny") {
+        return Err("cargo-deny not found: run `.ci/run`, which installs it, or \
+                    `cargo install --locked cargo-deny`"
+            .into());
+    }
+    cargo(&["deny", "--locked", "check", "bans", "licenses", "sources"])
 }
 
 fn check_vectors() -> Outcome {

@@ -1,22 +1,23 @@
 //! `cargo xtask fuzz`: passes mutated vectors to the decoders, reproducibly and on stable Rust.
 //!
-//! A run has a number of rounds instead of a time limit, so that a seed gives the same run on any
-//! machine. `fuzz/` has the same decoders for libFuzzer, which searches by coverage but needs a
-//! nightly compiler.
+//! Each run draws a new seed and prints it, so that repeated runs find more. A run has a number of
+//! rounds instead of a time limit, so that a seed gives the same run on any machine. `fuzz/` has
+//! the same decoders for libFuzzer, which searches by coverage but needs a nightly compiler.
 
 use crate::repository::{Outcome, root};
 use crate::vectors;
 use skep_types::random::SplitMix64;
 use skep_wire::frame::{HEADER_BYTES, Header};
 use std::panic::catch_unwind;
+use std::time::{SystemTime, UNIX_EPOCH};
 use xtask::decoders::{self, Decoder};
 
 /// Options of `fuzz`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Seed of the sequence of mutations.
-    #[arg(long, default_value_t = DEFAULT.seed)]
-    seed: u64,
+    /// Seed of the sequence of mutations [default: a new one from the clock, which is printed].
+    #[arg(long)]
+    seed: Option<u64>,
     /// Mutations for each decoder.
     #[arg(long, default_value_t = DEFAULT.rounds)]
     rounds: u64,
@@ -25,7 +26,7 @@ pub(crate) struct Options {
     write_corpus: bool,
 }
 
-const DEFAULT: Options = Options { seed: 1, rounds: 200_000, write_corpus: false };
+const DEFAULT: Options = Options { seed: None, rounds: 200_000, write_corpus: false };
 
 impl Default for Options {
     fn default() -> Self {
@@ -109,9 +110,9 @@ fn write_corpus(seeds: &[(&str, Vec<u8>)]) -> Outcome {
     Ok(())
 }
 
-fn fuzz(decoder: &Decoder, seeds: &[&[u8]], options: &Options) -> Outcome {
-    let mut random = Random::new(options.seed);
-    for count in 1..=options.rounds {
+fn fuzz(decoder: &Decoder, seeds: &[&[u8]], seed: u64, rounds: u64) -> Outcome {
+    let mut random = Random::new(seed);
+    for count in 1..=rounds {
         // Each round has its own generator, so that a failed round can be repeated alone.
         let state = random.0.state();
         let mut draw = Random::new(state);
@@ -127,7 +128,7 @@ fn fuzz(decoder: &Decoder, seeds: &[&[u8]], options: &Options) -> Outcome {
         }
         random.next();
     }
-    println!("{}: {} rounds from seed {}", decoder.name, options.rounds, options.seed);
+    println!("{}: {rounds} rounds from seed {seed}", decoder.name);
     Ok(())
 }
 
@@ -140,13 +141,17 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if options.write_corpus {
         return write_corpus(&seeds);
     }
+    let seed = options.seed.unwrap_or_else(|| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        now.as_nanos() as u64
+    });
     for decoder in decoders::all() {
         let of_decoder = seeds.iter().filter(|(name, _)| *name == decoder.name);
         let own: Vec<&[u8]> = of_decoder.map(|(_, seed)| seed.as_slice()).collect();
         if own.is_empty() {
             return Err(format!("no vectors for {}: run `cargo xtask vectors`", decoder.name));
         }
-        fuzz(decoder, &own, options)?;
+        fuzz(decoder, &own, seed, options.rounds)?;
     }
     Ok(())
 }
@@ -178,10 +183,9 @@ mod tests {
         let decoder =
             Decoder { name: "short", check: |bytes| assert!(bytes.len() <= 20), seeds: Vec::new };
         let seeds: [&[u8]; 1] = [b"exactly twenty bytes"];
-        let options = |seed, rounds| Options { seed, rounds, write_corpus: false };
-        let problem = fuzz(&decoder, &seeds, &options(1, 1_000)).unwrap_err();
+        let problem = fuzz(&decoder, &seeds, 1, 1_000).unwrap_err();
         let seed = problem.split("--seed ").nth(1).and_then(|rest| rest.split(' ').next());
         let seed = seed.unwrap().parse().unwrap();
-        assert!(fuzz(&decoder, &seeds, &options(seed, 1)).is_err());
+        assert!(fuzz(&decoder, &seeds, seed, 1).is_err());
     }
 }

@@ -7,7 +7,8 @@
 use serde_json::{Map, Value, json};
 use skep_types::codec::{Bytes, Codec, Described, DescribedEnum, FieldDoc, Reader, VariantDoc};
 use skep_types::map::{
-    Capacity, CapacityPool, ClusterMap, Consistency, Policy, Reachability, UserPatterns,
+    Capacity, CapacityPool, ClusterMap, Condition, Consistency, Policy, Reachability, TargetHealth,
+    UserPatterns,
 };
 use skep_types::map::{Group, GroupMember, MemberState, Node, NodeKind, ShardRange, Target};
 use skep_types::registration::{ServerRegistration, TargetClaim};
@@ -83,6 +84,8 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<Node>(),
     record::<Target>(),
     record::<Capacity>(),
+    record::<TargetHealth>(),
+    record::<mg::TargetReport>(),
     record::<Group>(),
     record::<GroupMember>(),
     record::<ShardRange>(),
@@ -90,6 +93,7 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<ServerRegistration>(),
     record::<TargetClaim>(),
     record::<md::SetTime>(),
+    record::<md::TruncatedChunk>(),
     record::<md::NewInode>(),
     record::<md::WrittenExtent>(),
     record::<md::ClosedFile>(),
@@ -106,7 +110,9 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<mg::ClientEntry>(),
     record::<mg::LogLevelChange>(),
     record::<node::LogLevel>(),
+    record::<node::StatisticsSeries>(),
     record::<md::SessionEntry>(),
+    record::<md::TransactionEntry>(),
     record::<st::StripeHint>(),
     choice::<FileKind>(),
     choice::<Redundancy>(),
@@ -116,9 +122,11 @@ pub(crate) const KINDS: &[Kind] = &[
     choice::<NodeKind>(),
     choice::<TargetKind>(),
     choice::<Reachability>(),
+    choice::<Condition>(),
     choice::<Consistency>(),
     choice::<CapacityPool>(),
     choice::<MemberState>(),
+    choice::<md::Outcome>(),
     choice::<md::OpenMode>(),
     choice::<md::XattrMode>(),
     choice::<md::Decision>(),

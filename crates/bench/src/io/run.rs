@@ -9,31 +9,16 @@ use skep_types::Result;
 use std::path::PathBuf;
 
 /// Runs a plan with `processes_per_host` processes on each host. Ranks are assigned to hosts in
-/// turn.
+/// turn. If `runner` names a program, that program does the work instead of the built-in engine.
 ///
 /// # Errors
 /// - `InvalidArgument` if the plan cannot be run.
-/// - Otherwise the reason why there is no result, such as an unreachable host, an existing file or
-///   a full disk.
+/// - Otherwise the reason why there is no result, such as a missing program, a program that does
+///   not support the plan, an unreachable host, an existing file or a full disk.
 ///
 /// As soon as there is one result, the run returns the outcome. [`Outcome::failure`] then has the
 /// reason why results are missing.
 pub fn run(
-    plan: &Plan,
-    hosts: &[Host],
-    processes_per_host: u32,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Outcome<Plan>> {
-    run_by(None, plan, hosts, processes_per_host, progress)
-}
-
-/// Runs a plan like [`run`]. If `runner` names a program, that program does the work instead of the
-/// built-in engine.
-/// engine.
-///
-/// # Errors
-/// Also fails if the program is missing, or does not support the plan.
-pub fn run_by(
     runner: Option<&Runner>,
     plan: &Plan,
     hosts: &[Host],

@@ -9,26 +9,11 @@ use skep_types::Result;
 use std::path::PathBuf;
 
 /// Runs a plan with `processes_per_host` processes on each host. Ranks are assigned to hosts in
-/// turn.
+/// turn. If `runner` names a program, that program does the work instead of the built-in engine.
 ///
 /// # Errors
 /// Like [`crate::io::run`].
 pub fn run(
-    plan: &Plan,
-    hosts: &[Host],
-    processes_per_host: u32,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Outcome<Plan>> {
-    run_by(None, plan, hosts, processes_per_host, progress)
-}
-
-/// Runs a plan like [`run`]. If `runner` names a program, that program does the work instead of the
-/// built-in engine.
-/// engine.
-///
-/// # Errors
-/// Also fails if the program is missing, or does not support the plan.
-pub fn run_by(
     runner: Option<&Runner>,
     plan: &Plan,
     hosts: &[Host],

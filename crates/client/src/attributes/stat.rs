@@ -11,7 +11,7 @@ use crate::limits::{CONTENTION_PAUSE, FIRST_LOOK_PATIENCE, ROOT_PATIENCE};
 use crate::mount::options::Forget;
 use crate::session::request::ModifyOptions;
 use skep_types::{Attributes, ErrorCode, FileKind, InodeId, Result, Timestamp};
-use skep_wire::metadata::{GetAttributes, SetAttributes};
+use skep_wire::metadata::{GetAttributes, SetAttributes, SetAttributesReply};
 use std::sync::Arc;
 
 /// The attributes of an inode and its allocated space, as returned by `stat(2)`.
@@ -194,7 +194,11 @@ impl Client {
         change: SetAttributes,
         how: ModifyOptions,
     ) -> Result<Attributes> {
-        let mut attributes = self.modify(change.inode, change, how, |_, _| ()).await?.attributes;
+        let reply = self.modify(change.inode, change, how, |_, _| ()).await?;
+        let SetAttributesReply { mut attributes, truncated } = reply;
+        if let Some(oldest) = self.mount().inodes.truncated(attributes.inode, &truncated) {
+            self.sync_closed(&oldest).await;
+        }
         self.mount().caches.changed_by_us(attributes.inode, attributes.change_counter);
         self.note_attributes(&mut attributes);
         Ok(attributes)

@@ -85,10 +85,7 @@ impl Xattrs for Client {
         mode: XattrMode,
         clear_set_group_id: bool,
     ) -> Result<()> {
-        let how = match mode {
-            XattrMode::Create => ModifyOptions::ambiguous_on(ErrorCode::Exists),
-            XattrMode::Any | XattrMode::Replace => ModifyOptions::default(),
-        };
+        let how = ModifyOptions::default();
         let request =
             SetXattr { inode, name: name.into(), value: value.into(), mode, clear_set_group_id };
         if name == b"security.capability"
@@ -110,7 +107,7 @@ impl Xattrs for Client {
 
     async fn remove_xattr(&self, inode: InodeId, name: &[u8]) -> Result<()> {
         let request = RemoveXattr { inode, name: name.into() };
-        let how = ModifyOptions::ambiguous_on(ErrorCode::NoAttribute);
+        let how = ModifyOptions::default();
         self.modify(inode, request, how, |_, _| ()).await.map(|_| ())
     }
 }

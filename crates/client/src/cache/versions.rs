@@ -4,9 +4,10 @@
 //! cache an out-of-date access control list.
 //!
 //! A version is the change counter of the inode, which each change of data or attributes raises by
-//! one. If the counter in the reply to this mount's own change is exactly one higher, no other
-//! client changed the file meanwhile. Then the kernel's cache, which includes this mount's writes,
-//! is still valid.
+//! one. A metadata target never gives out a version twice: at each start it raises all versions
+//! above the ones whose changes a power loss may have reverted. If the counter in the reply to this
+//! mount's own change is exactly one higher, no other client changed the file meanwhile. Then the
+//! kernel's cache, which includes this mount's writes, is still valid.
 
 use crate::cache::recent::Recent;
 use crate::limits::MAX_REMEMBERED_VERSIONS;

@@ -69,7 +69,8 @@ impl Client {
         if file.is_stale() {
             return Ok(());
         }
-        let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };
+        // After a lost session the file is open in the next one, so a repetition closes it there.
+        let how = ModifyOptions { is_driven: true, ..ModifyOptions::of_session() };
         let mut report = file.inode.unreported();
         if report.is_some_and(|report| report.must_measure) {
             self.report_written(&file.inode, how).await?;
@@ -99,7 +100,7 @@ impl Client {
         }
         let (client, inode) = (self.clone(), opened.attributes.inode);
         skep_env::spawn(async move {
-            let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };
+            let how = ModifyOptions { is_driven: true, ..ModifyOptions::of_session() };
             let request = Close { inode, open: mode, written: None };
             // Best effort: files that are still open are closed at the end of the session.
             if let Err(error) = client.modify(inode, request, how, |_, _| ()).await {

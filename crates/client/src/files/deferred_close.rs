@@ -47,7 +47,7 @@ impl Client {
         }
         for files in groups.values().flat_map(|files| files.chunks(MAX_CLOSES)) {
             let request = CloseMany { files: files.to_vec() };
-            let how = ModifyOptions::default();
+            let how = ModifyOptions::of_session();
             if let Err(error) = self.modify(files[0].inode, request, how, |_, _| ()).await {
                 tracing::debug!("{} files stay open at metadata: {error}", files.len());
             }
@@ -60,7 +60,7 @@ impl Client {
             live.map(|(_, file)| ClosedFile { inode: file.inode.id, open: file.mode }).collect();
         if let Some(first) = closed.first() {
             let inode = first.inode;
-            let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };
+            let how = ModifyOptions { is_driven: true, ..ModifyOptions::of_session() };
             // After an error, files that stay open at metadata are closed at the end of the
             // session.
             let request = CloseMany { files: closed };

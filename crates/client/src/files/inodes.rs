@@ -4,6 +4,7 @@ use crate::files::handles::part_of;
 use crate::inode_state::InodeState;
 use crate::limits::{MAX_CLOSED_UNSYNCED, TABLE_PARTS};
 use skep_types::InodeId;
+use skep_wire::metadata::TruncatedChunk;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -58,6 +59,23 @@ impl Inodes {
                 return None;
             }
             self.queue(state)
+        })
+    }
+
+    /// Records truncated chunk files of an inode, which may be closed. If too many closed inodes
+    /// have unsynced changes, returns the oldest of them, which the caller must sync now.
+    pub(crate) fn truncated(
+        &self,
+        inode: InodeId,
+        truncated: &[TruncatedChunk],
+    ) -> Option<Arc<InodeState>> {
+        if truncated.is_empty() {
+            return None;
+        }
+        self.with(inode, |part| {
+            let state = part.entry(inode).or_insert_with(|| InodeState::new(inode));
+            state.chunks_truncated(truncated);
+            if state.is_closed_unsynced() { self.queue(state) } else { None }
         })
     }
 

@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::driven::drive;
 use crate::files::handles::HandleId;
 use crate::files::open_file::OpenFile;
-use crate::session::request::ModifyOptions;
+use crate::session::request::{Executed, ModifyOptions};
 use crate::sharing::notifications::Position;
 use skep_types::{Attributes, Error, ErrorCode, InodeId, PatternRequest, Result, StripePattern};
 use skep_wire::metadata::{Create, CreateUnnamed, Lookup, NewInode, Open, OpenMode, OpenReply};
@@ -113,7 +113,8 @@ impl Opens for Client {
         let request = CreateUnnamed { directory, new, open, pattern };
         let orphan = move |client: Client, result| client.close_orphan(result, open);
         let before = self.mount().notifications.position();
-        let opened = self.modify(directory, request, ModifyOptions::default(), orphan).await?;
+        // A file without a name is removed with the session in which it was opened.
+        let opened = self.modify(directory, request, ModifyOptions::of_session(), orphan).await?;
         self.created(opened, open, before)
     }
 
@@ -134,6 +135,7 @@ impl Opens for Client {
             client.report_written(&state, how).await?;
             let opened = client.send_open(inode, mode, truncate, how).await?;
             truncating.done(&opened.attributes, skep_env::now());
+            state.chunks_truncated(&opened.truncated);
             Ok(opened)
         };
         let orphan = {
@@ -147,13 +149,34 @@ impl Opens for Client {
 
 impl Client {
     async fn send_create(&self, request: Create) -> Result<OpenReply> {
-        let how = match request.exclusive {
-            true => ModifyOptions::ambiguous_on(ErrorCode::Exists),
-            false => ModifyOptions::default(),
-        };
         let (directory, mode) = (request.directory, request.open);
         let orphan = move |client: Client, result| client.close_orphan(result, mode);
-        self.modify(directory, request, how, orphan).await
+        let how = ModifyOptions::default();
+        let created = self.modify_once(directory, request, how, orphan).await?;
+        self.open_again(created, mode).await
+    }
+
+    /// Returns the reply to a request that opened a file. If the session of the request was lost,
+    /// the file is not open any more, so this function opens it again first.
+    async fn open_again(&self, done: Executed<OpenReply>, mode: OpenMode) -> Result<OpenReply> {
+        let Executed { reply, was_session_lost } = done;
+        if !was_session_lost || mode == OpenMode::No || reply.pattern.is_none() {
+            return Ok(reply);
+        }
+        let inode = reply.attributes.inode;
+        match self.send_open(inode, mode, false, ModifyOptions::default()).await {
+            Ok(opened) => {
+                let (created, truncated) = (reply.created, reply.truncated);
+                Ok(OpenReply { created, truncated, ..opened })
+            }
+            Err(error) => {
+                let text = format!(
+                    "cannot open file {inode}, which this operation created or truncated before \
+                     its session was lost: {error}"
+                );
+                Err(Error::new(ErrorCode::Io, text))
+            }
+        }
     }
 
     async fn open_existing(&self, request: &Create, error: Error) -> Result<Created> {
@@ -193,7 +216,10 @@ impl Client {
         let state = self.mount().inodes.get(inode);
         let must_have_name = !state.is_some_and(|it| it.has_live_handles());
         let orphan = move |client: Client, result| client.close_orphan(result, open);
-        self.modify(inode, Open { inode, open, truncate, must_have_name }, how, orphan).await
+        let request = Open { inode, open, truncate, must_have_name };
+        let how = ModifyOptions { ends_with_session: !truncate, ..how };
+        let opened = self.modify_once(inode, request, how, orphan).await?;
+        Box::pin(self.open_again(opened, open)).await
     }
 
     /// Adds a handle for an opened file. There must be no await between the reply and this call, so
@@ -205,11 +231,12 @@ impl Client {
         mode: OpenMode,
         before: Position,
     ) -> Result<OpenedFile> {
-        let OpenReply { attributes, pattern, is_shared, .. } = opened;
+        let OpenReply { attributes, pattern, is_shared, truncated, .. } = opened;
         let pattern = checked(attributes.inode, pattern)?;
         let mount = self.mount();
         let inode = mount.inodes.open(attributes.inode);
         inode.observe(&attributes, skep_env::now());
+        inode.chunks_truncated(&truncated);
         // Other clients may have opened the file while the reply was in flight. A notification that
         // arrives from now on finds the inode in the table.
         if is_shared || mount.notifications.has_come_since(before, attributes.inode) {

@@ -130,6 +130,17 @@ impl FileSize {
         self.writes
     }
 
+    /// Counts a change that metadata already has, and returns its number.
+    pub(super) fn count_reported(&mut self) -> u64 {
+        let is_all_reported = self.reported == self.writes;
+        self.writes += 1;
+        if is_all_reported {
+            self.reported = self.writes;
+        }
+        self.debug_check();
+        self.writes
+    }
+
     /// Records that all pieces of a write of `range` are acknowledged.
     pub(super) fn note_write(&mut self, range: &Range<u64>) {
         self.writes += 1;

@@ -1,12 +1,12 @@
-//! Acknowledged writes that may not be durable yet: the chunk files and inline marks to sync, and
-//! how often such writes may have been lost.
+//! Acknowledged writes and truncations that may not be durable yet: the chunk files and inline
+//! marks to sync, and how often such changes may have been lost.
 
 use skep_types::{ChunkFileKey, GroupId, HostIncarnation};
 use skep_wire::inline::InlineMark;
 use skep_wire::limits::MAX_EPOCHS;
 use std::collections::HashMap;
 
-/// A chunk file with unsynced writes.
+/// A chunk file with unsynced writes or truncations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UnsyncedChunkFile {
     pub(crate) key: ChunkFileKey,
@@ -51,7 +51,8 @@ impl UnsyncedWrites {
         self.losses
     }
 
-    /// Records that a storage host of this incarnation acknowledged the write `number`.
+    /// Records that a storage host of this incarnation acknowledged the write or truncation
+    /// `number`.
     pub(super) fn chunk_written(
         &mut self,
         key: ChunkFileKey,

@@ -227,6 +227,7 @@ impl Client {
         };
         let inode = file.inode.id;
         let request = SetLock { lock: request_of(turn.owner, lock), wait };
+        let how = ModifyOptions { ends_with_session: true, ..how };
         let set = match self.modify(inode, request, how, |_, _| ()).await {
             // The file was removed, and its locks with it.
             Err(error) if lock.mode.is_none() && error.code() == ErrorCode::Stale => {

@@ -4,7 +4,7 @@
 use crate::client::Client;
 use crate::session::request::ModifyOptions;
 use skep_types::codec::Bytes;
-use skep_types::{Attributes, ErrorCode, InodeId, Result};
+use skep_types::{Attributes, InodeId, Result};
 use skep_wire::Request;
 use skep_wire::metadata::{
     EntryReply, Exchange, Link, Lookup, MakeDirectory, MakeSymlink, NewInode, ReadLink,
@@ -139,7 +139,7 @@ impl Names for Client {
         new: NewInode,
     ) -> Result<Attributes> {
         let request = MakeDirectory { directory, name: name.into(), new };
-        let reply = self.change(directory, request, ErrorCode::Exists).await?;
+        let reply = self.change(directory, request).await?;
         self.attributes_of(reply).await
     }
 
@@ -152,7 +152,7 @@ impl Names for Client {
     ) -> Result<Attributes> {
         let (name, link_target) = (name.into(), link_target.into());
         let request = MakeSymlink { directory, name, link_target, new };
-        let reply = self.change(directory, request, ErrorCode::Exists).await?;
+        let reply = self.change(directory, request).await?;
         self.attributes_of(reply).await
     }
 
@@ -163,18 +163,18 @@ impl Names for Client {
 
     async fn link(&self, inode: InodeId, directory: InodeId, name: &[u8]) -> Result<Attributes> {
         let request = Link { inode, directory, name: name.into() };
-        let reply = self.change(directory, request, ErrorCode::Exists).await?;
+        let reply = self.change(directory, request).await?;
         self.attributes_of(reply).await
     }
 
     async fn unlink(&self, directory: InodeId, name: &[u8]) -> Result<()> {
         let request = Unlink { directory, name: name.into() };
-        self.change(directory, request, ErrorCode::NotFound).await.map(|_| ())
+        self.change(directory, request).await.map(|_| ())
     }
 
     async fn remove_directory(&self, directory: InodeId, name: &[u8]) -> Result<()> {
         let request = RemoveDirectory { directory, name: name.into() };
-        self.change(directory, request, ErrorCode::NotFound).await.map(|_| ())
+        self.change(directory, request).await.map(|_| ())
     }
 
     async fn rename(
@@ -194,7 +194,7 @@ impl Names for Client {
             no_replace,
             whiteout,
         };
-        self.change(to_directory, request, ErrorCode::NotFound).await.map(|_| ())
+        self.change(to_directory, request).await.map(|_| ())
     }
 
     async fn exchange(
@@ -210,9 +210,7 @@ impl Names for Client {
             to_directory,
             to_name: to_name.into(),
         };
-        // A second execution would undo the first one.
-        let how = ModifyOptions { is_undone_by_repetition: true, ..ModifyOptions::default() };
-        self.modify(to_directory, request, how, |_, _| ()).await.map(|_| ())
+        self.change(to_directory, request).await.map(|_| ())
     }
 }
 
@@ -230,13 +228,7 @@ impl Client {
     }
 
     /// Sends a change of the namespace. If the caller drops the future, the reply is ignored.
-    /// `ambiguous` is the error that a repetition may get because the first attempt succeeded.
-    async fn change<R: Request + 'static>(
-        &self,
-        inode: InodeId,
-        request: R,
-        ambiguous: ErrorCode,
-    ) -> Result<R::Reply> {
-        self.modify(inode, request, ModifyOptions::ambiguous_on(ambiguous), |_, _| ()).await
+    async fn change<R: Request + 'static>(&self, inode: InodeId, request: R) -> Result<R::Reply> {
+        self.modify(inode, request, ModifyOptions::default(), |_, _| ()).await
     }
 }

@@ -1,5 +1,12 @@
-//! Sends requests to metadata groups in the mount's sessions. One loop repeats a request after its
-//! session was lost. Callers pass in how each kind of request reacts to the loss.
+//! Sends requests to metadata groups in the mount's sessions, and again after a session was lost.
+//! Callers pass in how each kind of request reacts to the loss.
+//!
+//! # A lost reply in a lost session
+//! The group may have executed a request whose reply was lost. Within the session a repetition gets
+//! the reply of the first attempt. In the next session the group would execute the repetition anew:
+//! an `unlink` would remove the file that another client has made under the same name since. So the
+//! client first asks the group for the outcome (`AskOutcome`), and repeats the request only if the
+//! group has not executed it.
 
 use crate::client::{Client, Worker};
 use crate::driven::drive;
@@ -7,8 +14,10 @@ use crate::files::open_file::OpenFile;
 use crate::session::slots::{Slot, ThreadSession};
 use crate::session::table::is_lost;
 use skep_rpc::CallOptions;
-use skep_types::{Error, ErrorCode, GroupId, InodeId, Result, TargetKind};
+use skep_types::codec::{Bytes, Codec};
+use skep_types::{Error, ErrorCode, GroupId, InodeId, Result, SessionId, TargetKind};
 use skep_wire::Request;
+use skep_wire::metadata::{AskOutcome, Outcome};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -17,25 +26,39 @@ use std::rc::Rc;
 pub(crate) struct ModifyOptions {
     /// The group replies only after the effect is durable.
     pub(crate) is_durable: bool,
-    /// The error that a repetition gets if the group executed the first attempt and then lost its
-    /// record of that attempt. `None` means that the repetition gets a correct reply.
-    pub(crate) ambiguous_reply: Option<ErrorCode>,
-    /// A second execution would undo the first one. The client does not repeat such a request if
-    /// the group may have executed the first attempt and lost its record.
-    pub(crate) is_undone_by_repetition: bool,
-    /// The request truncates a file. The client does not repeat it after an eviction, since another
-    /// client may have changed the file since.
+    /// The request only has effects that end with its session (an open, a lock, a close) or that a
+    /// second execution does not change. The client repeats it in the next session.
+    pub(crate) ends_with_session: bool,
+    /// The request truncates a file. The client does not repeat it if the group may have begun the
+    /// truncation, since another client may have changed the file since.
     pub(crate) truncates: bool,
     /// The caller already runs in a task that is never dropped.
     pub(crate) is_driven: bool,
 }
 
 impl ModifyOptions {
-    /// Returns the options of a request whose repetition may get `code` because the first attempt
-    /// succeeded.
-    pub(crate) fn ambiguous_on(code: ErrorCode) -> Self {
-        Self { ambiguous_reply: Some(code), ..Self::default() }
+    /// Returns the options of a request whose effects end with its session.
+    pub(crate) fn of_session() -> Self {
+        Self { ends_with_session: true, ..Self::default() }
     }
+}
+
+/// A successful reply to a modifying request.
+#[derive(Debug)]
+pub(crate) struct Executed<T> {
+    pub(crate) reply: T,
+    /// The session in which the group executed the request was lost. A file that the request opened
+    /// is not open any more.
+    pub(crate) was_session_lost: bool,
+}
+
+/// A request that was sent in a slot of a session.
+#[derive(Debug, Clone, Copy)]
+struct SentRequest {
+    group: GroupId,
+    session: SessionId,
+    slot: u32,
+    sequence: u64,
 }
 
 impl Client {
@@ -57,7 +80,7 @@ impl Client {
             let options = CallOptions { session: session.id, trace, ..options.clone() };
             self.router().call(session.group, request, options).await.map(|(reply, _)| reply)
         };
-        self.in_session(inode, attempt, |_| Ok(())).await
+        self.in_session(inode, attempt).await
     }
 
     /// Sends a modifying request to the group that serves an inode. The group executes the request
@@ -70,13 +93,25 @@ impl Client {
         options: ModifyOptions,
         orphan: impl FnOnce(Client, Result<R::Reply>) + Clone + 'static,
     ) -> Result<R::Reply> {
+        self.modify_once(inode, request, options, orphan).await.map(|executed| executed.reply)
+    }
+
+    /// Like [`Self::modify`]. Also returns whether the session of the execution was lost.
+    pub(crate) async fn modify_once<R: Request + 'static>(
+        &self,
+        inode: InodeId,
+        request: R,
+        options: ModifyOptions,
+        orphan: impl FnOnce(Client, Result<R::Reply>) + Clone + 'static,
+    ) -> Result<Executed<R::Reply>> {
         let request = Rc::new(request);
-        let is_reply_lost = Rc::new(Cell::new(false));
-        // Whether the group may have executed an earlier attempt in a session that was lost. Within
-        // one session a repetition gets the reply of the first attempt.
-        let is_forgotten = Cell::new(false);
-        let attempt = async |session: &Rc<ThreadSession>| {
+        loop {
+            let group = self.group_of(inode)?;
+            let session = self.session(group).await?;
             let slot = session.take_slot().await;
+            let (number, sequence) = slot.upcoming();
+            let sent = SentRequest { group, session: session.id, slot: number, sequence };
+            let is_reply_lost = Rc::new(Cell::new(false));
             let (worker, lost) = (Rc::clone(&self.0), Some(Rc::clone(&is_reply_lost)));
             let sending = send_attempt(worker, slot, Rc::clone(&request), options, lost);
             let result = if options.is_driven {
@@ -85,26 +120,62 @@ impl Client {
                 let (client, orphan) = (self.clone(), orphan.clone());
                 drive(sending, move |result| orphan(client, result)).await
             };
-            match result {
-                Err(error)
-                    if is_forgotten.get() && options.ambiguous_reply == Some(error.code()) =>
-                {
-                    Err(unknown_outcome(&error))
-                }
-                result => result,
+            let error = match result {
+                Ok(reply) => return Ok(Executed { reply, was_session_lost: false }),
+                Err(error) if is_lost(&error) => error,
+                Err(error) => return Err(error),
+            };
+            self.renew_session(group, session.id, &error).await;
+            // The group did not execute the attempt that it refused. If no earlier reply was lost,
+            // it has not executed the request at all.
+            let may_have_run = is_reply_lost.get() && !options.ends_with_session;
+            // The stored reply to a truncation does not show whether the chunk files are truncated.
+            if options.truncates && (may_have_run || error.code() == ErrorCode::Evicted) {
+                return Err(Error::new(ErrorCode::Evicted, error.context()));
             }
+            if may_have_run && let Some(reply) = self.outcome_of::<R>(sent, options).await? {
+                return Ok(Executed { reply, was_session_lost: true });
+            }
+        }
+    }
+
+    /// Asks a group whether it executed a request in a session that was lost. Returns the reply;
+    /// `None` means that the group has not executed the request and never will.
+    ///
+    /// # Errors
+    /// `Io` if the group cannot find out.
+    async fn outcome_of<R: Request>(
+        &self,
+        sent: SentRequest,
+        options: ModifyOptions,
+    ) -> Result<Option<R::Reply>> {
+        let SentRequest { group, session, slot, sequence } = sent;
+        let request = AskOutcome { session, slot, sequence };
+        let call = CallOptions {
+            durable: options.is_durable,
+            trace: self.next_trace(),
+            ..CallOptions::default()
         };
-        let on_loss = |error: Error| {
-            if options.truncates && error.code() == ErrorCode::Evicted {
-                return Err(error);
+        let (reply, _) = self.router().call(group, &request, call).await?;
+        match reply.outcome {
+            Outcome::Executed { reply: Bytes(reply) } => {
+                tracing::info!(
+                    "session {session} was lost with the reply to {}: the group had executed it",
+                    R::NAME
+                );
+                R::Reply::from_bytes(&reply).map(Some)
             }
-            is_forgotten.set(is_forgotten.get() || is_reply_lost.get());
-            if is_forgotten.get() && options.is_undone_by_repetition {
-                return Err(unknown_outcome(&error));
+            Outcome::NotExecuted => Ok(None),
+            Outcome::Unknown => {
+                let text = format!(
+                    "cannot find out whether {} was executed: session {session} at group {group} \
+                     was lost too long ago; check the state before you repeat the operation",
+                    R::NAME
+                );
+                tracing::error!("{text}");
+                Err(Error::new(ErrorCode::Io, text))
             }
-            Ok(())
-        };
-        self.in_session(inode, attempt, on_loss).await
+        }
     }
 
     /// Sends a request that changes a file through an open handle. After an eviction the client
@@ -124,16 +195,15 @@ impl Client {
             let (worker, options) = (Rc::clone(&self.0), ModifyOptions::default());
             send_attempt(worker, slot, Rc::clone(request), options, None).await
         };
-        self.in_session(file.inode.id, attempt, |_| Ok(())).await
+        self.in_session(file.inode.id, attempt).await
     }
 
     /// Runs `attempt` in the session at the group that serves an inode. If the group refuses the
-    /// session, runs `attempt` again in the next session, unless `on_loss` returns an error.
+    /// session, runs `attempt` again in the next session.
     async fn in_session<T>(
         &self,
         inode: InodeId,
         mut attempt: impl AsyncFnMut(&Rc<ThreadSession>) -> Result<T>,
-        mut on_loss: impl FnMut(Error) -> Result<()>,
     ) -> Result<T> {
         loop {
             let group = self.group_of(inode)?;
@@ -141,7 +211,6 @@ impl Client {
             match attempt(&session).await {
                 Err(error) if is_lost(&error) => {
                     self.renew_session(group, session.id, &error).await;
-                    on_loss(error)?;
                 }
                 result => return result,
             }
@@ -159,15 +228,6 @@ impl Client {
         let groups = map.groups.iter().filter(|group| group.kind == TargetKind::Metadata);
         groups.map(|group| group.id).collect()
     }
-}
-
-fn unknown_outcome(error: &Error) -> Error {
-    let text = format!(
-        "cannot find out whether the operation was executed: the session was lost and a repetition \
-         returned '{}'; look before you repeat it",
-        error.code()
-    );
-    Error::new(ErrorCode::Io, text)
 }
 
 /// Sends one request in one slot, including all repetitions by the router. Sets `reply_lost` if the

@@ -1,11 +1,13 @@
 //! File data: striping, holes, checksums, full and restarted storage.
 
-use crate::{bytes, create, mount, read, until, with_client, write};
+use crate::{bytes, create, fakes, mount, read, set_size, until, with_client, write};
 use skep_client::{Closes, InodeAttributes, Names, OpenMode, Opens, Reads, Syncs, Writes};
 use skep_env::Buf;
-use skep_types::{ErrorCode, GRANULE_BYTES, InodeId, TargetId};
+use skep_types::{
+    ChunkFileKey, ErrorCode, GRANULE_BYTES, GroupId, HostIncarnation, InodeId, TargetId,
+};
 use skep_wire::Request;
-use skep_wire::metadata::{GetAttributes, ReportWritten, SetAttributes, SyncAll};
+use skep_wire::metadata::{GetAttributes, ReportWritten, SetAttributes, SyncAll, TruncatedChunk};
 use skep_wire::storage::{ReadChunk, SyncChunk, WriteChunk};
 use std::time::Duration;
 
@@ -307,5 +309,44 @@ fn truncation_waits_for_a_dropped_write() {
         assert_eq!(task.await.size, 3);
         assert_eq!(client.attributes(inode).await.unwrap().size, 3);
         until(|| fake.count::<WriteChunk>() == 1).await;
+    });
+}
+
+/// Before the fix, `fsync` did not sync the chunk files that a truncation had changed. After a
+/// power loss of a storage host, truncated bytes were back although `fsync` had succeeded.
+/// Semantics 3.5.
+#[test]
+fn fsync_covers_truncated_chunk_files() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        let key = |index| ChunkFileKey { inode, generation: 1, component: 0, index };
+        let named = |index: u16, incarnation| {
+            let group = GroupId::new(fakes::STORAGE_GROUPS[usize::from(index)]);
+            let incarnation = HostIncarnation::new(incarnation);
+            TruncatedChunk { key: key(index), group, incarnation }
+        };
+        let mut incarnation = 0;
+        fake.each_storage(|storage| incarnation = storage.incarnation);
+        let both = vec![named(0, incarnation), named(1, incarnation)];
+        fake.with_metadata(1, |it| it.truncated = both);
+        client.set_attributes(set_size(inode, 0)).await.unwrap();
+        client.fsync(handle).await.unwrap();
+        assert_eq!(fake.count::<SyncChunk>(), 2);
+        // Storage loses power between the truncation and the sync.
+        client.set_attributes(set_size(inode, 0)).await.unwrap();
+        fake.each_storage(|storage| storage.incarnation += 1);
+        assert_eq!(client.fsync(handle).await.unwrap_err().code(), ErrorCode::Io);
+        client.close(handle).await.unwrap();
+        // An open with O_TRUNC, and a truncation of a file that is not open.
+        let again = vec![named(0, incarnation + 1)];
+        fake.with_metadata(1, |it| it.truncated = again);
+        client.set_attributes(set_size(inode, 0)).await.unwrap();
+        let opened = client.open(inode, OpenMode::Write, true).await.unwrap();
+        let before = fake.count::<SyncChunk>();
+        client.fsync(opened.handle).await.unwrap();
+        assert_eq!(fake.count::<SyncChunk>(), before + 1);
+        client.set_attributes(set_size(inode, 0)).await.unwrap();
+        client.sync_all().await.unwrap();
+        assert_eq!(fake.count::<SyncChunk>(), before + 2);
     });
 }

@@ -185,32 +185,71 @@ fn unexecuted_request_is_repeated_in_the_new_session() {
     });
 }
 
+/// Lets metadata execute the next request of a kind, and loses the reply and the session.
+async fn lose_reply_and_session(fake: &FakeCluster, message: u16) {
+    let before = fake.with_metadata(1, |it| it.executed.len());
+    fake.state.borrow_mut().lose_reply_of = Some(message);
+    until(|| fake.with_metadata(1, |it| it.executed.len()) > before).await;
+    fake.forget_sessions(1);
+}
+
+/// Semantics 4.3. Before the fix, the client repeated the unlink in its next session and removed
+/// the file that another client had created meanwhile.
+#[test]
+fn unlink_with_a_lost_session_spares_the_next_file_of_that_name() {
+    with_client(|fake, client| async move {
+        let root = InodeId::ROOT;
+        let (old, _) = create(&client, "lock").await;
+        let unlinking = client.clone();
+        let task = skep_env::spawn(async move { unlinking.unlink(root, b"lock").await });
+        lose_reply_and_session(&fake, Unlink::ID).await;
+        // Another client takes the lock.
+        let new = fake.with_metadata(1, |it| it.make_file(b"lock"));
+        task.await.unwrap();
+        let found = client.lookup(root, b"lock").await.unwrap().inode;
+        assert!(found == new && found != old, "{found} {new} {old}");
+        assert_eq!(fake.count::<Unlink>(), 2, "the second attempt was refused with the session");
+    });
+}
+
 /// Semantics 4.3.
 #[test]
-fn outcome_lost_with_the_session_is_an_error() {
+fn create_with_a_lost_session_returns_its_own_file_open() {
     with_client(|fake, client| async move {
-        let _ = create(&client, "a").await;
-        // Metadata executes the request, and then the reply and the session are lost.
-        let lose = async |message| {
-            let before = fake.with_metadata(1, |it| it.executed.len());
-            fake.state.borrow_mut().lose_reply_of = Some(message);
-            until(|| fake.with_metadata(1, |it| it.executed.len()) > before).await;
-            fake.forget_sessions(1);
-        };
-        let creating = client.clone();
-        let task =
-            skep_env::spawn(async move { creating.create(create_request("new", true)).await });
-        lose(Create::ID).await;
+        for (name, exclusive) in [("one", true), ("two", false)] {
+            let _ = create(&client, &format!("{name} before")).await;
+            let creating = client.clone();
+            let task =
+                skep_env::spawn(
+                    async move { creating.create(create_request(name, exclusive)).await },
+                );
+            lose_reply_and_session(&fake, Create::ID).await;
+            let created = task.await.unwrap();
+            assert!(created.created);
+            write(&client, created.handle.unwrap(), 0, b"data").await;
+            let found = client.lookup(InodeId::ROOT, name.as_bytes()).await.unwrap();
+            assert_eq!(found.inode, created.attributes.inode);
+        }
+        // The fake opened the files of the lost sessions again, and both new files.
+        until(|| fake.with_metadata(1, |it| it.open_count()) == 4).await;
+    });
+}
+
+/// Semantics 4.3: the record of the lost session is gone too.
+#[test]
+fn operation_with_an_unknown_outcome_is_an_error() {
+    with_client(|fake, client| async move {
+        let root = InodeId::ROOT;
+        create(&client, "a").await;
+        fake.with_metadata(1, |it| it.has_forgotten_ends = true);
+        let unlinking = client.clone();
+        let task = skep_env::spawn(async move { unlinking.unlink(root, b"a").await });
+        lose_reply_and_session(&fake, Unlink::ID).await;
+        let new = fake.with_metadata(1, |it| it.make_file(b"a"));
         let error = task.await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Io);
-        assert!(error.context().contains("look before you repeat it"), "{error}");
-        // The client may repeat a create that is not exclusive: the reply is correct whether or not
-        // the first attempt was executed.
-        let creating = client.clone();
-        let task =
-            skep_env::spawn(async move { creating.create(create_request("other", false)).await });
-        lose(Create::ID).await;
-        assert!(task.await.unwrap().handle.is_some());
+        assert!(error.context().contains("whether Unlink was executed"), "{error}");
+        assert_eq!(client.lookup(root, b"a").await.unwrap().inode, new);
     });
 }
 
@@ -230,24 +269,18 @@ fn repetition_in_the_same_session_gets_the_true_reply() {
 
 /// Semantics 4.3.
 #[test]
-fn exchange_with_unknown_outcome_is_not_repeated() {
+fn exchange_with_a_lost_session_is_executed_once() {
     with_client(|fake, client| async move {
         let (a, _) = create(&client, "a").await;
         let (b, _) = create(&client, "b").await;
         let root = InodeId::ROOT;
         client.exchange(root, b"a", root, b"b").await.unwrap();
         assert_eq!(client.lookup(root, b"a").await.unwrap().inode, b);
-        // Metadata executes the request, and then the reply and the session are lost.
-        fake.state.borrow_mut().lose_reply_of = Some(Exchange::ID);
-        let before = fake.with_metadata(1, |it| it.executed.len());
         let exchanging = client.clone();
         let task =
             skep_env::spawn(async move { exchanging.exchange(root, b"a", root, b"b").await });
-        until(|| fake.with_metadata(1, |it| it.executed.len()) > before).await;
-        fake.forget_sessions(1);
-        let error = task.await.unwrap_err();
-        assert_eq!(error.code(), ErrorCode::Io);
-        assert!(error.context().contains("look before you repeat it"), "{error}");
+        lose_reply_and_session(&fake, Exchange::ID).await;
+        task.await.unwrap();
         assert_eq!(client.lookup(root, b"a").await.unwrap().inode, a, "done once");
         // Metadata refuses this request before executing it, so the client repeats it.
         fake.forget_sessions(1);

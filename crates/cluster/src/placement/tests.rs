@@ -8,7 +8,7 @@ use super::*;
 use crate::state::tests::{cluster, server};
 use proptest::prelude::*;
 use skep_types::NodeKind;
-use skep_types::map::Capacity;
+use skep_types::map::{Capacity, TargetHealth};
 use std::collections::{BTreeSet, HashMap};
 
 /// Creates a map. Each item of `shape` is the number of storage targets of one server. All targets
@@ -151,6 +151,21 @@ fn low_targets_follow_normal_ones_and_worse_ones_only_alone() {
     map.targets[0].consistency = Consistency::Bad;
     map.targets[1].consistency = Consistency::Bad;
     assert_eq!(balanced(&Candidates::new(&map), 4, 1), [group(&map, 3)]);
+}
+
+#[test]
+fn targets_that_refuse_writes_get_no_new_files() {
+    let mut map = map(&[2, 2]);
+    map.targets[1].health = TargetHealth::new(Condition::ReadOnly, "the disk failed");
+    map.targets[2].health = TargetHealth::new(Condition::Hung, "no answer");
+    let group = |map: &ClusterMap, index: usize| map.group_of(map.targets[index].id).unwrap().id;
+    for seed in 0..100 {
+        let mut chosen = balanced(&Candidates::new(&map), 4, seed);
+        chosen.sort();
+        assert_eq!(chosen, [group(&map, 0), group(&map, 3)]);
+    }
+    map.targets[0].reachability = Reachability::Offline;
+    assert!(!balanced(&Candidates::new(&map), 4, 1).contains(&group(&map, 1)));
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use super::{Durable, check_text, insert_sorted, kind_word, limit};
 use crate::command::Outcome;
 use crate::limits::{MAX_ADDRESSES, MAX_SERVERS, MAX_TARGETS_PER_NODE};
-use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability};
+use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability, TargetHealth};
 use skep_types::registration::{ServerRegistration, TargetClaim, domain_problem};
 use skep_types::{
     Epoch, Error, ErrorCode, Group, GroupId, GroupMember, MemberState, Node, NodeId, NodeKind,
@@ -155,6 +155,7 @@ impl Durable {
             path: claim.path.clone(),
             reachability: Reachability::Offline,
             consistency: Consistency::Good,
+            health: TargetHealth::default(),
             capacity: Capacity::default(),
             capacity_pool: CapacityPool::Normal,
         };

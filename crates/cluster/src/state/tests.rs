@@ -353,3 +353,24 @@ proptest! {
         }
     }
 }
+
+/// Before the fix, management logged registrations until the map was too long for a message. It
+/// then aborted at the first request for the map, and after each restart.
+#[test]
+fn registrations_that_make_the_map_too_long_are_refused() {
+    let mut state = cluster();
+    let large = |number: u128| {
+        let uuids: Vec<u128> = (1..=256).map(|target| number << 32 | target).collect();
+        let mut server = registration(TargetKind::Storage, number, &uuids);
+        server.targets.iter_mut().for_each(|claim| claim.path = "x".repeat(1024));
+        Command::RegisterServer(server)
+    };
+    let refused = (1..200).find_map(|number| state.apply(&large(number)).err()).unwrap();
+    assert_eq!(refused.code(), ErrorCode::LimitReached, "{refused}");
+    let bytes = state.map().to_bytes().len();
+    assert!((10 << 20..16 << 20).contains(&bytes), "{bytes} bytes");
+    // The estimate is not below the real length.
+    assert!(bytes <= crate::limits::MAX_MAP_BYTES + 4096, "{bytes} bytes");
+    // A node that is registered already may register again.
+    state.apply(&large(1)).unwrap();
+}

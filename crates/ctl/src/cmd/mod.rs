@@ -19,9 +19,11 @@ pub(crate) mod mount;
 mod node;
 mod service;
 mod session;
+mod stats;
 mod storage;
 mod study;
 mod target;
+mod transaction;
 mod umount;
 mod up;
 
@@ -50,7 +52,10 @@ pub(crate) enum Verb {
     #[command(subcommand)]
     Group(group::GroupVerb),
     #[command(subcommand)]
+    Transaction(transaction::TransactionVerb),
+    #[command(subcommand)]
     Health(health::HealthVerb),
+    Stats(stats::StatsArgs),
     #[command(subcommand)]
     Entry(entry::EntryVerb),
     #[command(subcommand)]
@@ -97,7 +102,9 @@ impl Verb {
             Self::Lock(verb) => verb.run(),
             Self::Target(verb) => verb.run(),
             Self::Group(verb) => verb.run(),
+            Self::Transaction(verb) => verb.run(),
             Self::Health(verb) => verb.run(),
+            Self::Stats(args) => done(stats::run(args)),
             Self::Entry(verb) => verb.run(),
             Self::Cluster(verb) => verb.run(),
             Self::Config(verb) => verb.run(),

@@ -70,6 +70,7 @@ pub(crate) struct UpArgs {
 const PATIENCE: Duration = Duration::from_secs(180);
 
 pub(super) fn run(args: UpArgs) -> Result<()> {
+    skep_env::restrict_new_files();
     let layout = Layout::make(&args.data_dir)?;
     let mount_point = match args.no_mount {
         true => None,

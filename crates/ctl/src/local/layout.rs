@@ -11,7 +11,7 @@ use skep_types::{Error, ErrorCode, Result};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 const SHAPE_FILE: &str = "skep-cluster.json";
@@ -73,7 +73,9 @@ impl Layout {
     pub(crate) fn make(path: &Path) -> Result<Self> {
         let named = |error: std::io::Error| Error::from(error).within(path.display());
         std::fs::create_dir_all(path).map_err(named)?;
-        Ok(Self { data: path.canonicalize().map_err(named)? })
+        let layout = Self { data: path.canonicalize().map_err(named)? };
+        layout.check_owner()?;
+        Ok(layout)
     }
 
     /// Opens an existing data directory.
@@ -88,7 +90,33 @@ impl Layout {
         }
         let data =
             path.canonicalize().map_err(|error| Error::from(error).within(path.display()))?;
-        Ok(Self { data })
+        let layout = Self { data };
+        layout.check_owner()?;
+        Ok(layout)
+    }
+
+    /// Refuses a data directory of another user.
+    ///
+    /// # Hazard: files of other users
+    /// The files in the directory name processes to signal and files to write. In a directory that
+    /// another user can change, that user would choose them, and root would obey.
+    fn check_owner(&self) -> Result<()> {
+        let named = |error: std::io::Error| Error::from(error).within(self.data.display());
+        let metadata = std::fs::metadata(&self.data).map_err(named)?;
+        let user = rustix::process::geteuid().as_raw();
+        let is_writable = metadata.mode() & 0o022 != 0;
+        if metadata.uid() == user && !is_writable {
+            return Ok(());
+        }
+        let problem = match metadata.uid() == user {
+            true => "other users may write to it; run `chmod 700` on it".to_owned(),
+            false => format!(
+                "it belongs to user {}, and this command runs as user {user}; run it as that user, \
+                 or choose another --data-dir",
+                metadata.uid()
+            ),
+        };
+        Err(refused(format!("cannot use the data directory {}: {problem}", self.data.display())))
     }
 
     /// Returns the directory of a service, such as `storage-1`.
@@ -136,6 +164,7 @@ impl Layout {
             .truncate(false)
             .read(true)
             .write(true)
+            .custom_flags(libc::O_NOFOLLOW)
             .open(&path)
             .map_err(named)?;
         match file.try_lock() {
@@ -162,7 +191,9 @@ impl Layout {
     pub(crate) fn supervisor(&self) -> Result<Option<u32>> {
         let path = self.data.join(LOCK_FILE);
         let named = |error: std::io::Error| Error::from(error).within(path.display());
-        let mut file = match OpenOptions::new().read(true).write(true).open(&path) {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(libc::O_NOFOLLOW);
+        let mut file = match options.open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(named(error)),

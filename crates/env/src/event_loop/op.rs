@@ -14,6 +14,14 @@ pub struct Op {
     finished: bool,
 }
 
+#[cfg(test)]
+impl Op {
+    /// Returns the number of the operation.
+    pub(super) fn number(&self) -> u64 {
+        self.id
+    }
+}
+
 /// Submits an operation to the kernel. `keep` must own the memory that the entry points to. The
 /// loop holds `keep` until the completion has arrived, and returns it with the result.
 ///

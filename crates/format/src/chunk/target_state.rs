@@ -5,7 +5,7 @@ use skep_types::codec::record;
 use skep_types::{HostIncarnation, Result};
 
 const MAGIC: [u8; 8] = *b"SKEPSTAT";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 record! {
     /// Identifies the page cache to which a target wrote. As long as the mark is the same, the page
@@ -39,6 +39,9 @@ record! {
         /// Whether a write or sync has failed. If set, acknowledged writes may be lost even without
         /// a reboot.
         pub failed: bool,
+        /// Number of the first start since which the page cache has been kept. Pages that were written
+        /// in this start or later cannot have been torn.
+        pub kept_since: u64,
         /// Mark of the host's page cache when this state was written.
         pub host: HostMark,
     }
@@ -65,8 +68,10 @@ impl TargetState {
     pub fn next_start(previous: Option<Self>, host: HostMark, fresh: HostIncarnation) -> Self {
         let nothing_lost =
             previous.filter(|state| !state.failed && (state.clean || state.host == host));
+        let start = previous.map_or(0, |state| state.start) + 1;
         Self {
-            start: previous.map_or(0, |state| state.start) + 1,
+            start,
+            kept_since: nothing_lost.map_or(start, |state| state.kept_since),
             incarnation: nothing_lost.map_or(fresh, |state| state.incarnation),
             clean: false,
             failed: false,
@@ -101,6 +106,10 @@ mod tests {
         for host in others {
             assert_eq!(next(first, host), 99, "{host:?}");
             assert_eq!(next(TargetState { clean: true, ..first }, host), 7, "{host:?}");
+            let lost = TargetState::next_start(Some(first), host, FRESH);
+            assert_eq!(lost.kept_since, 2);
+            let kept = TargetState::next_start(Some(lost), host, FRESH);
+            assert_eq!((kept.start, kept.kept_since), (3, 2));
         }
         assert_eq!(next(TargetState { failed: true, ..first }, HOST), 99);
         assert_eq!(next(TargetState { failed: true, clean: true, ..first }, HOST), 99);

@@ -32,6 +32,8 @@ pub enum Key<'a> {
     /// A file whose size the target must recover from its chunk files, because a writer died.
     /// Value: the number of the recovery, a `u64`.
     SizeRecovery(InodeId),
+    /// A truncation whose chunk files are not truncated durably yet. Value: `TruncationRecord`.
+    Truncation(InodeId),
     /// A transaction that another group coordinates and that is prepared here. Value:
     /// `PreparedRecord`.
     Prepared(TransactionId),
@@ -93,6 +95,7 @@ mod kind {
     pub(super) const FILE_LOCKS: u8 = 12;
     pub(super) const FENCE: u8 = 13;
     pub(super) const EPOCH: u8 = 14;
+    pub(super) const TRUNCATION: u8 = 15;
 
     pub(super) const INODE: u8 = 1;
     pub(super) const DENTRY: u8 = 2;
@@ -151,6 +154,7 @@ impl Key<'_> {
             Self::SizeRecovery(inode) => {
                 of_target(kind::SIZE_RECOVERY, &[&inode.raw().to_be_bytes()])
             }
+            Self::Truncation(inode) => of_target(kind::TRUNCATION, &[&inode.raw().to_be_bytes()]),
             Self::Prepared(id) => of_target(kind::PREPARED, &[&transaction(id)]),
             Self::Decision(number) => of_target(kind::DECISION, &[&number.to_be_bytes()]),
             Self::Finished(id) => of_target(kind::FINISHED, &[&transaction(id)]),
@@ -234,6 +238,11 @@ impl Key<'_> {
         of_target(kind::SIZE_RECOVERY, &[])
     }
 
+    /// Returns the prefix of the keys of all truncations.
+    pub fn truncations() -> Vec<u8> {
+        of_target(kind::TRUNCATION, &[])
+    }
+
     /// Returns the prefix of the keys of all prepared transactions.
     pub fn prepared() -> Vec<u8> {
         of_target(kind::PREPARED, &[])
@@ -314,9 +323,17 @@ pub fn removal(key: &[u8]) -> Option<(GroupId, ChunkFileKey)> {
     ))
 }
 
-/// Whether `key` describes a background job of the target: a removal or a size recovery.
+/// Whether `key` describes a background job of the target: a removal, a size recovery or a
+/// truncation.
 pub fn is_work_item(key: &[u8]) -> bool {
-    key.len() > 2 && key[0] == OF_TARGET && matches!(key[1], kind::REMOVAL | kind::SIZE_RECOVERY)
+    key.len() > 2
+        && key[0] == OF_TARGET
+        && matches!(key[1], kind::REMOVAL | kind::SIZE_RECOVERY | kind::TRUNCATION)
+}
+
+/// Returns the inode if `key` is the key of a truncation.
+pub fn truncation_of(key: &[u8]) -> Option<InodeId> {
+    key.strip_prefix(&[OF_TARGET, kind::TRUNCATION]).and_then(last_u64).map(InodeId::new)
 }
 
 /// Returns the transaction. `key` must be the key of a prepared or finished transaction.

@@ -5,7 +5,8 @@
 
 use skep_types::codec::{Bytes, Codec, Reader, crc32c, record};
 use skep_types::{
-    Attributes, FileKind, GroupId, InodeId, Lsn, NodeId, Result, StripePattern, Timestamp,
+    Attributes, ChunkFileKey, FileKind, GroupId, HostIncarnation, InodeId, Lsn, NodeId, Result,
+    StripePattern, Timestamp,
 };
 use skep_wire::file_locks::LockMode;
 use skep_wire::metadata::Step;
@@ -109,6 +110,37 @@ record! {
         pub pid: u32,
         /// The locked ranges in ascending order of their start. Never empty.
         pub ranges: Vec<LockedRange>,
+    }
+}
+
+record! {
+    /// A chunk file of a truncation.
+    #[derive(Copy)]
+    pub struct TruncatedChunkFile {
+        /// Storage group of the chunk file.
+        pub group: GroupId,
+        /// The chunk file.
+        pub key: ChunkFileKey,
+        /// Upper bound of its size after the truncation, in bytes.
+        pub size: u64,
+        /// Incarnation of the host that truncated the chunk file. Zero while the truncation is
+        /// pending.
+        pub incarnation: HostIncarnation,
+    }
+}
+
+record! {
+    /// A truncation whose chunk files are not truncated durably yet. The inode has the new size
+    /// already.
+    pub struct TruncationRecord {
+        /// Truncate generation of the file after the truncation.
+        pub generation: u64,
+        /// Whether a client had the file open for writing before the truncation.
+        pub had_writers: bool,
+        /// Whether storage has truncated all chunk files, so that only their syncs are missing.
+        pub is_applied: bool,
+        /// The chunk files that may reach beyond the new size.
+        pub chunk_files: Vec<TruncatedChunkFile>,
     }
 }
 

@@ -23,7 +23,12 @@ pub(crate) fn serve_if_asked() -> Option<i32> {
         mount_point: mount_point.into(),
         source: "memory".into(),
         transport: transport.parse().unwrap(),
-        requests: RequestOptions { has_job_patterns: false, validity: skep_fuse::VALIDITY },
+        requests: RequestOptions {
+            has_job_patterns: false,
+            validity: skep_fuse::VALIDITY,
+            has_job_accounting: false,
+            metrics: skep_metrics::Registry::new(),
+        },
         ends_on_signals: true,
         on_ready: Box::new(|transport| {
             println!("ready {transport}");

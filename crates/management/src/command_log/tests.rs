@@ -87,3 +87,71 @@ fn foreign_and_missing_files_are_refused() {
     let missing = reopen(&directory).unwrap_err();
     assert!(missing.context().contains("put back a copy"), "{missing}");
 }
+
+/// Before the fix, management accepted no change until it was restarted.
+#[test]
+fn commands_are_accepted_again_when_a_full_disk_has_space() {
+    let parent = tempfile::tempdir().unwrap();
+    let mount = |arguments: &[&str]| {
+        let status =
+            std::process::Command::new("mount").args(arguments).arg(parent.path()).status();
+        status.is_ok_and(|status| status.success())
+    };
+    if !mount(&["-t", "tmpfs", "-o", "size=256k", "log"]) {
+        eprintln!("skipped: mounting a file system needs root");
+        return;
+    }
+    /// Unmounts the file system, even if the test fails.
+    struct Unmount(std::path::PathBuf);
+    impl Drop for Unmount {
+        fn drop(&mut self) {
+            let _ = std::process::Command::new("umount").arg("--lazy").arg(&self.0).status();
+        }
+    }
+    let _unmount = Unmount(parent.path().to_owned());
+    let directory = parent.path().join("management");
+    std::fs::create_dir(&directory).unwrap();
+    let mut state = ClusterState::new(CLUSTER);
+    CommandLog::create(&directory, &state).unwrap();
+    let (mut command_log, _) = CommandLog::open(&directory, CLUSTER).unwrap();
+    let filler = parent.path().join("filler");
+    std::fs::write(&filler, vec![0; 128 << 10]).unwrap();
+    let long = |number: usize| {
+        let mount_point = "x".repeat(900);
+        let host = format!("c{number}");
+        Command::RegisterClient(ClientRegistration { host, mount_point, ..Default::default() })
+    };
+    let mut number = 0;
+    let error = loop {
+        assert!(number < 1000, "the disk is small");
+        match command_log.append(&long(number)) {
+            Ok(()) => state.apply(&long(number)).unwrap(),
+            Err(error) => break error,
+        };
+        number += 1;
+    };
+    assert_eq!(error.code(), ErrorCode::NoSpace, "{error}");
+    assert_eq!(command_log.append(&long(number)).unwrap_err().code(), ErrorCode::NoSpace);
+    std::fs::remove_file(&filler).unwrap();
+    command_log.append(&client(number)).unwrap();
+    state.apply(&client(number)).unwrap();
+    drop(command_log);
+    assert_eq!(CommandLog::open(&directory, CLUSTER).unwrap().1, state);
+}
+
+/// Before the fix, later commands went to a file without a name.
+#[test]
+fn a_log_that_cannot_be_replaced_accepts_no_commands() {
+    let (directory, mut state) = command_log(COMMANDS_PER_SNAPSHOT - 1);
+    let (mut command_log, _) = CommandLog::open(directory.path(), CLUSTER).unwrap();
+    // A directory cannot be replaced by a file.
+    let path = directory.path().join(LOG_FILE);
+    let kept = directory.path().join("kept");
+    std::fs::rename(&path, &kept).unwrap();
+    std::fs::create_dir_all(path.join("x")).unwrap();
+    let last = client(COMMANDS_PER_SNAPSHOT);
+    command_log.append(&last).unwrap();
+    state.apply(&last).unwrap();
+    command_log.fold(&state).unwrap_err();
+    assert_eq!(command_log.append(&client(0)).unwrap_err().code(), ErrorCode::DeviceFailed);
+}

@@ -1,5 +1,7 @@
 //! `Evict`: removes a dead client. A metadata target sends this request when a client has not
-//! renewed its session for the duration of a lease. An administrator may send it at any time.
+//! renewed its session for the duration of a lease. An administrator may send it at any time. A
+//! target that has lost contact with many clients at once only asks for the removal of clients
+//! whose heartbeats do not arrive either.
 
 use crate::authority::Authority;
 use skep_types::{Error, ErrorCode, NodeKind, Result};
@@ -11,6 +13,15 @@ pub(super) fn handle(authority: &Authority, request: Evict) -> Result<EmptyReply
     if node.kind != NodeKind::Client {
         let problem = format!("{} ({}) is a server; only clients are evicted", node.id, node.name);
         return Err(Error::new(ErrorCode::NotPermitted, problem));
+    }
+    if request.unless_heard && authority.has_contact(node.id) {
+        tracing::warn!(
+            "client {} ({}) stays: a metadata target has lost contact with it and with many other \
+             clients, but its heartbeats arrive; check the network of the metadata servers",
+            node.id,
+            node.name
+        );
+        return Ok(EmptyReply {});
     }
     authority.remove_client(node.id)?;
     tracing::warn!(

@@ -1,4 +1,5 @@
-//! `Heartbeat`: a node reports that it is alive, and the free space of its targets.
+//! `Heartbeat`: a node reports that it is alive, and the free space and
+//! health of its targets.
 
 use crate::authority::Authority;
 use skep_rpc::{Incoming, Outbox};
@@ -26,13 +27,13 @@ pub(super) fn handle(authority: &Authority, incoming: &Incoming, outbox: &Rc<Out
 
 /// Records that the sender is alive; returns its node id and the version of its map.
 fn note(authority: &Authority, body: &[u8]) -> Result<(NodeId, MapVersion)> {
-    let Heartbeat { node, known, capacities } = Heartbeat::from_bytes(body)?;
+    let Heartbeat { node, known, targets } = Heartbeat::from_bytes(body)?;
     if authority.map().node(node).is_none() {
         return Err(Error::new(
             ErrorCode::Stale,
             format!("node {node} is not registered (any more); it must register again"),
         ));
     }
-    authority.note_alive(node, &capacities);
+    authority.note_heartbeat(node, &targets);
     Ok((node, known))
 }

@@ -17,7 +17,7 @@ mod set_policy;
 use crate::authority::Authority;
 use crate::limits::{ANSWER_BEFORE_DEADLINE, LONGEST_WAIT};
 use skep_rpc::{Incoming, Outbox};
-use skep_service::link_requests;
+use skep_service::{link_requests, quarantine};
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::Request;
 use skep_wire::frame::Header;
@@ -32,6 +32,7 @@ fn answer<R: Request>(
     outbox: &Rc<Outbox>,
     handle: impl FnOnce(&Authority, R) -> Result<R::Reply>,
 ) {
+    let _handling = quarantine::handling(incoming.header.message, &incoming.body);
     let result = R::from_bytes(&incoming.body).and_then(|request| handle(authority, request));
     match result {
         Ok(reply) => outbox.reply(&incoming.header, &reply),
@@ -61,6 +62,9 @@ fn longest_wait(request: &Header) -> Duration {
 /// Handles a request. The reply is sent at once, except for `GetMap` and `SetClientLogLevel`, which
 /// may wait in a task of their own.
 pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<Outbox>) {
+    if let Err(error) = quarantine::check(incoming.header.message, &incoming.body) {
+        return outbox.refuse(&incoming.header, &error);
+    }
     match incoming.header.message {
         messages::RegisterServer::ID => {
             answer(authority, &incoming, outbox, register_server::handle);

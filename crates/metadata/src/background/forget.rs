@@ -1,8 +1,14 @@
-//! Deletes the records of sessions and of other groups' transactions that ended long ago.
+//! Deletes the records of sessions and of other groups' transactions that ended long ago. The
+//! replies in the slots of a session go with the record of its end.
+//!
+//! # Hazard: late requests
+//! A record that is deleted too early lets a late `Prepare` or `OpenSession` take effect. So the
+//! age of a record counts only as far as this process has seen it pass on the clock since boot: a
+//! jump of the time of day, even between two starts, deletes nothing.
 
 use super::task::JobContext;
 use crate::engine::Engine;
-use crate::limits::{END_KEPT_SECONDS, FORGET_EVERY};
+use crate::limits::{END_KEPT_SECONDS, FORGET_EVERY, KEYS_FORGOTTEN};
 use crate::tx::work::InternalWork;
 use skep_format::metadata::{Key, decode_value, last_u64};
 use skep_types::{Result, SessionId, Timestamp};
@@ -14,6 +20,8 @@ use std::time::Duration;
 pub(crate) struct ForgetJob {
     /// Time at which the next search begins or the current one continues.
     due: Duration,
+    /// Time of the first search after the start. Records are deleted only `END_KEPT_SECONDS` later.
+    first: Option<Duration>,
     /// Index of the kind of record with which the search continues.
     kind: usize,
     /// Key after which the search continues.
@@ -37,7 +45,10 @@ impl ForgetJob {
             _ if kind + 1 < kinds.len() => self.kind = kind + 1,
             _ => self.due = context.shared.now + FORGET_EVERY,
         }
-        let before = context.shared.wall.seconds - END_KEPT_SECONDS;
+        let before = context.shared.wall.newest().seconds - END_KEPT_SECONDS;
+        let first = *self.first.get_or_insert(context.shared.now);
+        let has_run_for = context.shared.now.saturating_sub(first);
+        let is_time = has_run_for > Duration::from_secs(END_KEPT_SECONDS.unsigned_abs());
         let mut old = Vec::new();
         for (key, value) in page {
             let is_old = decode_value::<Timestamp>(&key, &value)?.seconds < before;
@@ -47,8 +58,18 @@ impl ForgetJob {
             let record = session.map(|it| Key::Session(SessionId::new(it)).to_bytes());
             let is_left =
                 record.map(|key| context.table.get(&key)).transpose()?.flatten().is_some();
-            if is_old && !is_left {
-                old.push(key);
+            if !is_time || !is_old || is_left {
+                continue;
+            }
+            if let Some(session) = session {
+                let slots = Key::slots_of(SessionId::new(session));
+                let replies = context.table.scan(&slots, &[], usize::MAX)?;
+                old.extend(replies.into_iter().map(|(key, _)| key));
+            }
+            old.push(key.clone());
+            if old.len() > KEYS_FORGOTTEN {
+                (self.kind, self.after, self.due) = (kind, key, Duration::ZERO);
+                break;
             }
         }
         if !old.is_empty() {

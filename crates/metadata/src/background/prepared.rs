@@ -3,7 +3,7 @@
 
 use super::task::{BackgroundCall, DecideCall, JobContext};
 use crate::engine::Engine;
-use crate::limits::{ASK_AFTER, RETRY_PAUSE};
+use crate::limits::{ASK_AFTER, RESOLVABLE_AFTER, RETRY_PAUSE, STUCK_PAUSE};
 use crate::tx::context::Context;
 use crate::tx::locks::Owner;
 use crate::tx::operation::{OutgoingCall, Stop};
@@ -13,16 +13,33 @@ use skep_format::metadata::{
     DecisionRecord, Key, PreparedRecord, decode_value, last_u64, transaction_of,
 };
 use skep_types::codec::Codec;
-use skep_types::{GroupId, Result};
+use skep_types::{Error, ErrorCode, GroupId, Result};
 use skep_wire::metadata::{AskDecision, Decision, DecisionReply, TransactionId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// The state of a prepared transaction.
+#[derive(Debug)]
+enum Wait {
+    /// The job asks the coordinator at this time.
+    Until(Duration),
+    /// The job asked the coordinator at this time, and has no reply yet. There is never a second
+    /// question.
+    Asked(Duration),
+}
+
+#[derive(Debug)]
+struct PreparedTransaction {
+    wait: Wait,
+    /// The reason why the target could not carry out the decision.
+    problem: Option<Error>,
+}
+
 /// Transactions that wait for another group.
 #[derive(Debug, Default)]
 pub(crate) struct PreparedTransactions {
-    /// Prepared transactions, each with the time at which the job asks the coordinator (again).
-    prepared: BTreeMap<TransactionId, Duration>,
+    /// Prepared transactions of other groups.
+    prepared: BTreeMap<TransactionId, PreparedTransaction>,
     /// Commits that a participant has refused to confirm, each with the time at which the target
     /// sends it again.
     unconfirmed: Vec<(Duration, GroupId, u64)>,
@@ -39,7 +56,7 @@ impl PreparedTransactions {
             for resource in steps::resources(&record.steps, &record.attributes) {
                 context.shared.locks.try_take(&resource, Owner::Prepared(transaction));
             }
-            self.prepared.insert(transaction, now);
+            self.add(transaction, now);
         }
         for (key, value) in context.table.scan(&Key::decisions(), &[], usize::MAX)? {
             let Some(number) = last_u64(&key) else { continue };
@@ -54,8 +71,11 @@ impl PreparedTransactions {
     /// Asks the coordinators for the decision on transactions that were prepared long ago.
     pub(crate) fn ask<E: Engine>(&mut self, context: &mut JobContext<'_, E>) {
         let now = context.shared.now;
-        for (transaction, at) in self.prepared.iter_mut().filter(|(_, at)| **at <= now) {
-            *at = now + ASK_AFTER;
+        for (transaction, state) in &mut self.prepared {
+            if !matches!(state.wait, Wait::Until(at) if at <= now) {
+                continue;
+            }
+            state.wait = Wait::Asked(now);
             let transaction = *transaction;
             let request = OutgoingCall::new(transaction.coordinator, &AskDecision { transaction });
             context.call(request, BackgroundCall::AskDecision(transaction));
@@ -101,8 +121,10 @@ impl PreparedTransactions {
         context: &mut JobContext<'_, E>,
     ) {
         let decision = result.and_then(|body| DecisionReply::from_bytes(&body));
-        let is_open = self.prepared.contains_key(&transaction);
-        if let (Ok(DecisionReply { decision }), true) = (decision, is_open)
+        let Some(state) = self.prepared.get_mut(&transaction) else { return };
+        let pause = if state.problem.is_some() { STUCK_PAUSE } else { ASK_AFTER };
+        state.wait = Wait::Until(context.shared.now + pause);
+        if let Ok(DecisionReply { decision }) = decision
             && decision != Decision::Pending
         {
             let commit = decision == Decision::Committed;
@@ -127,9 +149,73 @@ impl PreparedTransactions {
         context: &JobContext<'_, E>,
     ) -> Result<()> {
         if context.table.get(&Key::Prepared(transaction).to_bytes())?.is_some() {
-            self.prepared.insert(transaction, context.shared.now + ASK_AFTER);
+            self.add(transaction, context.shared.now + ASK_AFTER);
         }
         Ok(())
+    }
+
+    fn add(&mut self, transaction: TransactionId, ask_at: Duration) {
+        let state = PreparedTransaction { wait: Wait::Until(ask_at), problem: None };
+        self.prepared.insert(transaction, state);
+    }
+
+    /// Returns the number of prepared transactions.
+    pub(crate) fn len(&self) -> usize {
+        self.prepared.len()
+    }
+
+    /// Returns the number of transactions whose decision could not be carried out.
+    pub(crate) fn stuck(&self) -> usize {
+        self.prepared.values().filter(|state| state.problem.is_some()).count()
+    }
+
+    /// Records that the target could not carry out the decision on a transaction. The transaction
+    /// stays prepared, and only its own locks stay held.
+    pub(crate) fn set_problem(&mut self, transaction: TransactionId, problem: &Error) {
+        let Some(state) = self.prepared.get_mut(&transaction) else { return };
+        if state.problem.replace(problem.clone()).is_none() {
+            let TransactionId { coordinator, number } = transaction;
+            tracing::error!(
+                "cannot carry out the decision on transaction {coordinator}:{number}: {problem}; \
+                 its names and inodes stay locked; see `skep transaction list`"
+            );
+        }
+    }
+
+    /// Returns how long the coordinator has not replied, and the reason why the decision could not
+    /// be carried out.
+    pub(crate) fn state_of(
+        &self,
+        transaction: TransactionId,
+        now: Duration,
+    ) -> (Duration, Option<&Error>) {
+        let state = self.prepared.get(&transaction);
+        let silent = match state.map(|state| &state.wait) {
+            Some(Wait::Asked(at)) => now.saturating_sub(*at),
+            _ => Duration::ZERO,
+        };
+        (silent, state.and_then(|state| state.problem.as_ref()))
+    }
+
+    /// Checks that an administrator may decide on a transaction.
+    ///
+    /// # Errors
+    /// `InUse` if the coordinator replies, and will decide itself.
+    pub(crate) fn check_resolvable(&self, transaction: TransactionId, now: Duration) -> Result<()> {
+        let (silent, problem) = self.state_of(transaction, now);
+        if problem.is_some()
+            || silent >= RESOLVABLE_AFTER
+            || !self.prepared.contains_key(&transaction)
+        {
+            return Ok(());
+        }
+        let what = format!(
+            "cannot resolve the transaction: its coordinator, group {}, is expected to decide; try \
+             again when the coordinator has not replied for {} s",
+            transaction.coordinator,
+            RESOLVABLE_AFTER.as_secs()
+        );
+        Err(Error::new(ErrorCode::InUse, what))
     }
 }
 

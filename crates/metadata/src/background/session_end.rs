@@ -92,9 +92,7 @@ pub(super) fn clean_up<E: Engine>(
         locks.into_iter().for_each(|(key, _)| context.delete_raw(key));
     }
     if is_last {
-        for (key, _) in context.scan(&Key::slots_of(session), &[], usize::MAX)? {
-            context.delete_raw(key);
-        }
+        // The replies in the slots stay for clients that ask for an outcome.
         context.delete(&Key::Session(session));
     }
     Ok(())

@@ -59,9 +59,15 @@ impl SizeRecoveries {
             // Skips files whose recovered size is logged, but whose work item is still in the
             // engine.
             let Some(death) = context.table.get(&key)? else { continue };
-            let is_new = !self.recovering.contains_key(&inode)
-                && !self.paused.contains_key(&inode)
-                && !context.shared.truncations.contains(inode);
+            if let Some(truncation) = context.shared.truncations.get(inode) {
+                // Storage must not report bytes that a truncation has removed. A host that lost
+                // power may have them again.
+                if truncation.record.is_applied {
+                    context.shared.truncations.settle_soon(inode);
+                }
+                continue;
+            }
+            let is_new = !self.recovering.contains_key(&inode) && !self.paused.contains_key(&inode);
             if is_new && self.recovering.len() < SIZE_RECOVERIES_AT_ONCE {
                 self.recover(inode, decode_value(&key, &death)?, context)?;
             }
@@ -104,13 +110,14 @@ impl SizeRecoveries {
         Ok(())
     }
 
-    /// Handles the size of a chunk file.
+    /// Handles the size of a chunk file. Returns whether the recovery has failed, so that the
+    /// recovery of another file can begin.
     pub(crate) fn on_reply<E: Engine>(
         &mut self,
         call: &StatCall,
         result: Result<Vec<u8>>,
         context: &mut JobContext<'_, E>,
-    ) {
+    ) -> bool {
         let inode = call.inode;
         let stat = result.and_then(|body| ChunkStat::from_bytes(&body));
         let recovery = self
@@ -134,16 +141,17 @@ impl SizeRecoveries {
         }
         recovery.missing_replies -= 1;
         if recovery.missing_replies > 0 {
-            return;
+            return false;
         }
         let (size, question) = (recovery.size, recovery.question);
         if recovery.has_failed {
             // A size computed without this chunk file would cut off bytes of the file.
             self.recovering.remove(&inode);
             self.paused.insert(inode, context.shared.now + RETRY_PAUSE);
-        } else {
-            context.start(InternalWork::RecordSize { inode, size, question });
+            return true;
         }
+        context.start(InternalWork::RecordSize { inode, size, question });
+        false
     }
 
     /// Ends a recovery after its size was logged, or found to be outdated.
@@ -173,7 +181,7 @@ pub(super) fn record_size<E: Engine>(
     question: RecoveryQuestion,
 ) -> Result<(), Stop> {
     let Some(death) = context.get::<u64>(&Key::SizeRecovery(inode))? else { return Ok(()) };
-    if context.shared.truncations.contains(inode) {
+    if context.shared.truncations.pending(inode).is_some() {
         // Storage is truncating the chunk files from which the size was recovered.
         return Err(Stop::Held(Resource::Truncation(inode)));
     }
@@ -188,6 +196,9 @@ pub(super) fn record_size<E: Engine>(
     context.delete(&Key::SizeRecovery(inode));
     if let Some(mut record) = record {
         let size = size.max(context.inline_reach(&record)?);
+        // The writer may have overwritten bytes without a report. Other clients must see a new
+        // version and a new modification time, or they would keep their cached pages.
+        context.touch_modified(&mut record.attributes);
         if size > record.attributes.size {
             let truncate_generation = record.attributes.truncate_generation;
             // The chunk files do not show the order in which the bytes were written, so the file

@@ -5,7 +5,7 @@ use crate::tx::operation::OutgoingCall;
 use crate::tx::shared::Shared;
 use crate::tx::table::Table;
 use crate::tx::work::InternalWork;
-use skep_types::{ChunkFileKey, GroupId, InodeId};
+use skep_types::{ChunkFileKey, Error, GroupId, InodeId};
 use skep_wire::metadata::TransactionId;
 
 /// A message that sends a participant the decision of a transaction.
@@ -31,6 +31,14 @@ pub(crate) struct StatCall {
     pub(super) index: u16,
 }
 
+/// A request about a chunk file of a truncation.
+#[derive(Debug)]
+pub(crate) struct TruncationCall {
+    pub(crate) inode: InodeId,
+    /// Index of the chunk file in the work item.
+    pub(super) index: usize,
+}
+
 /// A request to another group for whose reply no operation waits.
 #[derive(Debug)]
 pub(crate) enum BackgroundCall {
@@ -40,8 +48,10 @@ pub(crate) enum BackgroundCall {
     AskDecision(TransactionId),
     /// Asks storage to remove chunk files.
     RemoveChunks(RemovalCall),
-    /// Asks storage to truncate a chunk file of this file.
-    Truncate(InodeId),
+    /// Asks storage to truncate a chunk file.
+    Truncate(TruncationCall),
+    /// Asks storage to sync a truncated chunk file.
+    SyncTruncated(TruncationCall),
     /// Asks storage for the size of a chunk file.
     StatChunk(StatCall),
 }
@@ -57,6 +67,8 @@ pub(crate) enum JobTask {
     SendCommit { group: GroupId, number: u64 },
     /// Release all transaction locks of an owner.
     Release(Owner),
+    /// Answer the requests that wait for a truncation which storage has refused.
+    FailTruncation { inode: InodeId, generation: u64, error: Error },
 }
 
 /// The part of the target's state that a job may use, and the tasks that the job has requested.
@@ -86,6 +98,10 @@ impl<'a, E> JobContext<'a, E> {
 
     pub(super) fn send_commit(&mut self, group: GroupId, number: u64) {
         self.tasks.push(JobTask::SendCommit { group, number });
+    }
+
+    pub(super) fn fail_truncation(&mut self, inode: InodeId, generation: u64, error: Error) {
+        self.tasks.push(JobTask::FailTruncation { inode, generation, error });
     }
 
     pub(super) fn release(&mut self, owner: Owner) {

@@ -49,7 +49,7 @@ pub(crate) fn run<E: Engine>(
         context.count_open(inode, request.open)?;
     }
     let InodeRecord { attributes, pattern, .. } = record;
-    Ok(OpenReply { created: true, attributes, pattern, is_shared: false })
+    Ok(OpenReply { created: true, attributes, pattern, is_shared: false, truncated: Vec::new() })
 }
 
 /// Returns the inode of a new file in a directory, with inherited permissions and stripe pattern.

@@ -39,5 +39,5 @@ pub(crate) fn run<E: Engine>(
     context.put_inode(&record);
     context.count_open(record.attributes.inode, request.open)?;
     let InodeRecord { attributes, pattern, .. } = record;
-    Ok(OpenReply { created: true, attributes, pattern, is_shared: false })
+    Ok(OpenReply { created: true, attributes, pattern, is_shared: false, truncated: Vec::new() })
 }

@@ -18,6 +18,11 @@ pub(crate) fn set<E: Engine>(
     check(&lock)?;
     let session = context.session()?;
     let attributes = context.inode(lock.inode)?.attributes;
+    if lock.mode.is_some() && context.has_size_recovery(lock.inode)? {
+        // A writer of the file has died, perhaps with this lock. The next holder must find the size
+        // that results from all acknowledged writes.
+        return Err(Stop::Busy);
+    }
     let of = LockOwner { inode: lock.inode, kind: lock.kind, session, owner: lock.owner };
     let locks = &context.shared.file_locks;
     let holds = locks.holds(&of);

@@ -41,5 +41,5 @@ pub(crate) fn run<E: Engine>(
     }
     context.count_open(request.inode, request.open)?;
     let InodeRecord { attributes, pattern, .. } = record;
-    Ok(OpenReply { created: false, attributes, pattern, is_shared })
+    Ok(OpenReply { created: false, attributes, pattern, is_shared, truncated: Vec::new() })
 }

@@ -5,15 +5,26 @@ use crate::namespace::inodes::PERMISSION_BITS;
 use crate::namespace::truncations;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
-use skep_types::{ErrorCode, FileKind, Timestamp};
-use skep_wire::metadata::{AttributesReply, SetAttributes, SetTime};
+use skep_types::{Error, ErrorCode, FileKind, Timestamp};
+use skep_wire::metadata::{SetAttributes, SetAttributesReply, SetTime};
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: SetAttributes,
-) -> Result<AttributesReply, Stop> {
+) -> Result<SetAttributesReply, Stop> {
+    // A refused request must change nothing, and may notify no client.
+    for set in [request.accessed, request.modified].into_iter().flatten() {
+        if set.at.nanoseconds >= 1_000_000_000 {
+            let what = format!(
+                "cannot set a time of inode {}: a second has no such nanosecond",
+                request.inode
+            );
+            return Err(Error::new(ErrorCode::InvalidArgument, what).into());
+        }
+    }
     let mut record = context.inode(request.inode)?;
     if let Some(size) = request.size {
+        context.share_with_writers(request.inode)?;
         truncations::truncate(context, &mut record, size)?;
     }
     let is_owned_anew = request.uid.is_some() || request.gid.is_some();
@@ -40,12 +51,7 @@ pub(crate) fn run<E: Engine>(
     if let Some(set) = request.modified {
         attributes.modified = time(set);
     }
-    for set in [request.accessed, request.modified].into_iter().flatten() {
-        if set.at.nanoseconds >= 1_000_000_000 {
-            return Err(ErrorCode::InvalidArgument.into());
-        }
-    }
     context.touch_changed(&mut record.attributes);
     context.put_inode(&record);
-    Ok(AttributesReply { attributes: record.attributes })
+    Ok(SetAttributesReply { attributes: record.attributes, truncated: Vec::new() })
 }

@@ -55,6 +55,9 @@ impl<E: Engine> Context<'_, E> {
         if self.get_raw(&recovery)?.is_some() {
             self.delete(&recovery);
         }
+        if self.get_raw(&Key::Truncation(inode))?.is_some() {
+            self.delete(&Key::Truncation(inode));
+        }
         self.delete(&Key::Inode(inode));
         Ok(())
     }

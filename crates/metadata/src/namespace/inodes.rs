@@ -97,7 +97,7 @@ impl<E: Engine> Context<'_, E> {
             modified: now,
             changed: now,
             created: now,
-            change_counter: 1,
+            change_counter: self.shared.epochs.first_version() + 1,
             truncate_generation: 0,
             is_sparse: false,
             has_capability: false,
@@ -133,9 +133,13 @@ impl<E: Engine> Context<'_, E> {
     /// Returns an offset beyond which no chunk file of the inode has bytes.
     pub(crate) fn reach(&self, record: &InodeRecord) -> Result<u64> {
         let inode = record.attributes.inode;
-        let unknown =
-            self.opens(inode)?.writers > 0 || self.get_raw(&Key::SizeRecovery(inode))?.is_some();
+        let unknown = self.opens(inode)?.writers > 0 || self.has_size_recovery(inode)?;
         Ok(if unknown { skep_types::MAX_FILE_BYTES } else { record.high_water })
+    }
+
+    /// Returns whether a writer of the inode died and the size of the file is not recovered yet.
+    pub(crate) fn has_size_recovery(&self, inode: InodeId) -> Result<bool> {
+        Ok(self.get_raw(&Key::SizeRecovery(inode))?.is_some())
     }
 
     /// Records an extent that a writer reports as written.

@@ -45,6 +45,16 @@ impl<E: Engine> Context<'_, E> {
         Err(Stop::Held(Resource::Sharing(inode)))
     }
 
+    /// Makes a file shared before a session truncates it by its path: a client that alone has the
+    /// file open for writing appends at the end that it has cached. Returns [`Stop::Held`] until
+    /// that client has acknowledged.
+    pub(crate) fn share_with_writers(&mut self, inode: InodeId) -> Result<(), Stop> {
+        if self.opens(inode)?.writers > 0 {
+            self.check_shared(inode, OpenMode::Write)?;
+        }
+        Ok(())
+    }
+
     /// Counts an open for the session of the request and for the inode.
     pub(crate) fn count_open(&mut self, inode: InodeId, mode: OpenMode) -> Result<(), Stop> {
         let session = self.session()?;

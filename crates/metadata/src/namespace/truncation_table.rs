@@ -1,118 +1,117 @@
-//! The table of truncations whose chunk files storage is truncating, by file. The table is in
-//! memory only.
+//! The table of truncations that are not durable at storage yet, by file. It is a copy of the
+//! `Truncation` records in the store, loaded at the start, and updated with each key that a
+//! transaction writes ([`TruncationTable::on_write`]).
+//!
+//! Does not send requests to storage (`background::truncations`).
 
-use skep_types::{Error, InodeId, Result};
-use std::collections::BTreeMap;
+use skep_format::metadata::TruncationRecord;
+use skep_types::{Error, InodeId};
+use std::collections::{BTreeMap, BTreeSet};
 
-/// A truncation whose chunk files storage is truncating.
+/// A truncation that is not durable at storage yet.
 #[derive(Debug)]
 pub(crate) struct Truncation {
-    /// New size of the file.
-    pub(crate) size: u64,
-    /// Operation that began the truncation. `None` means that the operation has failed since.
-    pub(crate) operation: Option<u64>,
-    /// Number of replies of storage that have not arrived yet.
-    pub(crate) missing_replies: usize,
-    /// First refusal of storage.
+    pub(crate) record: TruncationRecord,
+    /// Refusal of storage, if the last attempt to truncate the chunk files has failed.
     pub(crate) failure: Option<Error>,
 }
 
-/// State of a truncation after a reply of storage.
-#[derive(Debug)]
-pub(crate) enum Progress {
-    /// Other replies have not arrived yet.
-    Pending,
-    /// All replies have arrived. `operation` began the truncation; `None` means that the operation
-    /// has failed since.
-    Complete { operation: Option<u64> },
-}
-
-/// A truncation whose operation has failed.
-#[derive(Debug)]
-pub(crate) struct LeftTruncation {
-    pub(crate) is_complete: bool,
-    pub(crate) has_failed: bool,
-}
-
-/// Truncations in progress, by file.
+/// The truncations, by file.
 ///
 /// # Invariants
-/// - Each file has at most one truncation in progress (the map's key).
-/// - Each operation has begun at most one truncation in progress.
+/// - Each file has at most one truncation (the map's key).
+/// - `pending` has exactly the files whose truncation is not applied.
+/// - Only a pending truncation has a failure.
 #[derive(Debug, Default)]
-pub(crate) struct TruncationTable(BTreeMap<InodeId, Truncation>);
+pub(crate) struct TruncationTable {
+    all: BTreeMap<InodeId, Truncation>,
+    pending: BTreeSet<InodeId>,
+    /// Files whose truncation is pending no longer, since [`Self::take_ended`] was called.
+    ended: Vec<InodeId>,
+    /// Files whose truncation must be settled without delay.
+    urgent: BTreeSet<InodeId>,
+}
 
 impl TruncationTable {
-    /// Whether the file has a truncation in progress.
-    pub(crate) fn contains(&self, inode: InodeId) -> bool {
-        self.0.contains_key(&inode)
+    /// Updates the table with a `Truncation` record that a transaction has written or deleted.
+    pub(crate) fn on_write(&mut self, inode: InodeId, record: Option<TruncationRecord>) {
+        let is_pending = record.as_ref().is_some_and(|record| !record.is_applied);
+        match record {
+            Some(record) => drop(self.all.insert(inode, Truncation { record, failure: None })),
+            None => drop(self.all.remove(&inode)),
+        }
+        if is_pending {
+            self.pending.insert(inode);
+        } else if self.pending.remove(&inode) {
+            self.ended.push(inode);
+        }
+    }
+
+    /// Removes and returns the files whose truncation is pending no longer.
+    pub(crate) fn take_ended(&mut self) -> Vec<InodeId> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Returns the truncation of a file, pending or applied.
+    pub(crate) fn get(&self, inode: InodeId) -> Option<&Truncation> {
+        // Nearly always the table has few files or none.
+        if self.all.is_empty() { None } else { self.all.get(&inode) }
+    }
+
+    /// Returns the truncation of a file if it is pending: storage has not truncated all chunk
+    /// files.
+    pub(crate) fn pending(&self, inode: InodeId) -> Option<&Truncation> {
+        if self.pending.is_empty() {
+            None
+        } else {
+            self.get(inode).filter(|it| !it.record.is_applied)
+        }
+    }
+
+    /// Iterates over the files whose truncation is pending.
+    pub(crate) fn all_pending(&self) -> impl Iterator<Item = InodeId> + '_ {
+        self.pending.iter().copied()
+    }
+
+    /// Iterates over the files whose truncation is applied.
+    pub(crate) fn all_applied(&self) -> impl Iterator<Item = InodeId> + '_ {
+        self.all.keys().copied().filter(|inode| !self.pending.contains(inode))
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.all.len()
     }
 
-    pub(crate) fn get(&self, inode: InodeId) -> Option<&Truncation> {
-        self.0.get(&inode)
+    /// Records that storage has refused a pending truncation. Returns `false` if the truncation was
+    /// replaced meanwhile.
+    pub(crate) fn fail(&mut self, inode: InodeId, generation: u64, error: Error) -> bool {
+        let truncation = self.all.get_mut(&inode).filter(|it| !it.record.is_applied);
+        let Some(truncation) = truncation.filter(|it| it.record.generation == generation) else {
+            return false;
+        };
+        truncation.failure = Some(error);
+        true
     }
 
-    /// Adds a truncation. `operation` waits for `missing_replies` replies of storage.
-    pub(crate) fn begin(
-        &mut self,
-        inode: InodeId,
-        size: u64,
-        operation: u64,
-        missing_replies: usize,
-    ) {
-        let operation = Some(operation);
-        let truncation = Truncation { size, operation, missing_replies, failure: None };
-        let other = self.0.insert(inode, truncation);
-        assert!(
-            other.is_none(),
-            "a truncation of {inode} begins only after the one before has ended"
-        );
+    /// Asks the job to settle an applied truncation without delay.
+    pub(crate) fn settle_soon(&mut self, inode: InodeId) {
+        self.urgent.insert(inode);
     }
 
-    /// Records the reply about one chunk file.
-    pub(crate) fn on_reply(&mut self, inode: InodeId, result: Result<Vec<u8>>) -> Progress {
-        // An entry leaves the table only after its last reply.
-        let truncation =
-            self.0.get_mut(&inode).expect("a truncation stays in the table until its last reply");
-        truncation.missing_replies -= 1;
-        truncation.failure = truncation.failure.take().or(result.err());
-        if truncation.missing_replies > 0 {
-            return Progress::Pending;
-        }
-        Progress::Complete { operation: truncation.operation }
-    }
-
-    /// Detaches a truncation from its operation, which has failed. Returns `None` if the operation
-    /// has begun no truncation of this file.
-    pub(crate) fn leave(&mut self, inode: InodeId, operation: u64) -> Option<LeftTruncation> {
-        let truncation = self.0.get_mut(&inode).filter(|it| it.operation == Some(operation))?;
-        truncation.operation = None;
-        let is_complete = truncation.missing_replies == 0;
-        Some(LeftTruncation { is_complete, has_failed: truncation.failure.is_some() })
-    }
-
-    /// Removes a truncation from the table.
-    pub(crate) fn remove(&mut self, inode: InodeId) {
-        self.0.remove(&inode);
-    }
-
-    /// Iterates over the truncations that still wait for replies, each with the number of these
-    /// replies.
-    pub(crate) fn missing_replies(&self) -> impl Iterator<Item = (InodeId, usize)> + '_ {
-        let all = self.0.iter().map(|(inode, it)| (*inode, it.missing_replies));
-        all.filter(|(_, missing)| *missing > 0)
+    /// Removes and returns the files whose truncation must be settled without delay.
+    pub(crate) fn take_urgent(&mut self) -> BTreeSet<InodeId> {
+        std::mem::take(&mut self.urgent)
     }
 
     /// Panics if an invariant of the type is violated.
     pub(crate) fn check_invariants(&self) {
-        let mut operations: Vec<_> = self.0.values().filter_map(|it| it.operation).collect();
-        let count = operations.len();
-        operations.sort_unstable();
-        operations.dedup();
-        assert_eq!(operations.len(), count, "each operation has begun at most one truncation");
+        let is_pending = |it: &Truncation| !it.record.is_applied;
+        let pending = self.all.iter().filter(|(_, it)| is_pending(it)).map(|(inode, _)| *inode);
+        assert!(pending.eq(self.pending.iter().copied()), "`pending` has the pending truncations");
+        assert!(
+            self.all.values().all(|it| is_pending(it) || it.failure.is_none()),
+            "only a pending truncation has a failure"
+        );
+        assert!(self.ended.is_empty(), "the target has handled each truncation that has ended");
     }
 }

@@ -1,38 +1,34 @@
-//! Truncations: storage truncates the chunk files first, then the target logs the new size.
+//! Truncations: a request changes the size of a file in its own transaction. If chunk files may
+//! reach beyond the new size, the same transaction writes a work item, and storage truncates the
+//! chunk files afterwards. `docs/design/0010-truncations.md` describes the whole design.
 //!
-//! If the target is killed between these two steps, the client repeats the request. Until then,
-//! bytes beyond the new size may be gone although the file still has the old size. In the opposite
-//! order, truncated bytes could reappear when the file grows later.
+//! Owns the change of the inode, and the rule which requests wait for a pending truncation. Does
+//! not own the requests to storage (`background::truncations`) or the replies that wait
+//! (`target::truncations`).
 //!
 //! # Invariants
-//! - A truncation waits for the replies about all its chunk files. Then the file gets the size to
-//!   which the chunk files were truncated. If the operation has failed meanwhile, internal work of
-//!   the target finishes the truncation.
-//! - Each file has at most one truncation in progress. Further truncations, and the recovery of the
-//!   file's size, wait until that truncation has ended.
-//!
-//! # The hazard
-//! The service repeats a `TruncateChunk` until its storage target replies, perhaps long after the
-//! client that requested the truncation has died. If the target abandoned the truncation meanwhile,
-//! storage would still truncate the chunk file. The late truncation would destroy acknowledged
-//! bytes that other clients have written since.
-//!
-//! So only a restart of this process abandons truncations, together with the connections on which
-//! the calls were sent. If the client is alive, it repeats its request. If the client died too,
-//! bytes beyond the requested size may read as zeros.
+//! - While a truncation is pending, no request makes the file longer, and no client that may write
+//!   learns the new truncate generation. Otherwise the client could write bytes that storage then
+//!   truncates.
+//! - A newer truncation covers the chunk files of the work item that it replaces.
 
 use crate::engine::Engine;
 use crate::tx::context::{Context, of_another};
-use crate::tx::locks::{Owner, Resource};
-use crate::tx::operation::{OutgoingCall, Stop};
+use crate::tx::locks::Resource;
+use crate::tx::operation::{Operation, Stop};
 use skep_cluster::striping;
-use skep_format::metadata::InodeRecord;
+use skep_format::metadata::{InodeRecord, Key, TruncatedChunkFile, TruncationRecord};
+use skep_types::codec::Codec;
 use skep_types::{
-    ChunkFileKey, Error, ErrorCode, FileKind, GroupId, InodeId, MAX_FILE_BYTES, Result,
+    Attributes, ChunkFileKey, Error, ErrorCode, FileKind, HostIncarnation, InodeId, MAX_FILE_BYTES,
+    Result, StripePattern,
 };
-use skep_wire::storage::TruncateChunk;
+use skep_wire::Request;
+use skep_wire::frame::Header;
+use skep_wire::metadata::{self as md, TruncatedChunk};
+use skep_wire::{file_locks as fl, inline as il};
 
-/// Truncates or extends a file. An open with `O_TRUNC` calls this too.
+/// Truncates or extends a file. An open with `O_TRUNC` calls this too. The caller stores the inode.
 pub(crate) fn truncate<E: Engine>(
     context: &mut Context<'_, E>,
     record: &mut InodeRecord,
@@ -47,34 +43,81 @@ pub(crate) fn truncate<E: Engine>(
         return Err(ErrorCode::FileTooLarge.into());
     }
     let inode = record.attributes.inode;
-    if !context.has_truncation(inode)?
-        && let reach = context.reach(record)?
-        && let Some(pattern) = record.pattern.as_ref().filter(|_| reach > size)
-    {
-        let mut truncations = Vec::new();
-        let sizes = striping::chunk_sizes(pattern, size);
-        for (chunk, most) in sizes.zip(striping::chunk_sizes(pattern, reach)) {
-            if most.size > chunk.size {
-                let key = ChunkFileKey {
-                    inode,
-                    generation: pattern.generation,
-                    component: chunk.component,
-                    index: chunk.index,
-                };
-                truncations.push((chunk.group, TruncateChunk { key, size: chunk.size }));
-            }
-        }
-        if !truncations.is_empty() {
-            return Err(context.begin_truncation(inode, size, truncations));
-        }
-    }
+    let reach = context.reach(record)?;
+    let mut chunk_files = match &record.pattern {
+        Some(pattern) => chunk_files_beyond(pattern, inode, size, reach),
+        None => Vec::new(),
+    };
     set_size(context, record, size)?;
+    if chunk_files.is_empty() {
+        return Ok(());
+    }
+    let mut had_writers = context.opens(inode)?.writers > 0;
+    if let Some(earlier) = context.shared.truncations.get(inode) {
+        let earlier = &earlier.record;
+        had_writers |= !earlier.is_applied && earlier.had_writers;
+        cover(&mut chunk_files, earlier, record.pattern.as_ref(), size);
+    }
+    let generation = record.attributes.truncate_generation;
+    let item = TruncationRecord { generation, had_writers, is_applied: false, chunk_files };
+    context.put(&Key::Truncation(inode), &item);
     Ok(())
 }
 
-/// Sets the size of a file, and truncates the first bytes that metadata keeps. No chunk file may
-/// have bytes beyond `size`.
-pub(crate) fn set_size<E: Engine>(
+/// Returns the chunk files of a file of length `size` that may reach beyond their parts of it.
+/// `reach` is an offset beyond which no chunk file has bytes.
+fn chunk_files_beyond(
+    pattern: &StripePattern,
+    inode: InodeId,
+    size: u64,
+    reach: u64,
+) -> Vec<TruncatedChunkFile> {
+    if reach <= size {
+        return Vec::new();
+    }
+    let sizes = striping::chunk_sizes(pattern, size);
+    let both = sizes.zip(striping::chunk_sizes(pattern, reach));
+    let beyond = both.filter(|(chunk, most)| most.size > chunk.size);
+    beyond
+        .map(|(chunk, _)| TruncatedChunkFile {
+            group: chunk.group,
+            key: ChunkFileKey {
+                inode,
+                generation: pattern.generation,
+                component: chunk.component,
+                index: chunk.index,
+            },
+            size: chunk.size,
+            incarnation: HostIncarnation::default(),
+        })
+        .collect()
+}
+
+/// Adds the chunk files of an earlier truncation that is not durable yet.
+fn cover(
+    chunk_files: &mut Vec<TruncatedChunkFile>,
+    earlier: &TruncationRecord,
+    pattern: Option<&StripePattern>,
+    size: u64,
+) {
+    let Some(pattern) = pattern else { return };
+    for chunk in striping::chunk_sizes(pattern, size) {
+        let is_it = |it: &TruncatedChunkFile| {
+            (it.key.component, it.key.index) == (chunk.component, chunk.index)
+        };
+        let Some(old) = earlier.chunk_files.iter().find(|it| is_it(it)) else { continue };
+        // If storage has refused the earlier truncation, the chunk file may still have the bytes
+        // beyond the earlier size.
+        let most = if earlier.is_applied { chunk.size } else { chunk.size.min(old.size) };
+        match chunk_files.iter_mut().find(|it| is_it(it)) {
+            Some(new) => new.size = new.size.min(most),
+            None => chunk_files.push(TruncatedChunkFile { size: most, ..*old }),
+        }
+    }
+}
+
+/// Sets the size of a file, and truncates the first bytes that metadata keeps.
+fn set_size<E: Engine>(
     context: &mut Context<'_, E>,
     record: &mut InodeRecord,
     size: u64,
@@ -89,68 +132,175 @@ pub(crate) fn set_size<E: Engine>(
 }
 
 impl<E: Engine> Context<'_, E> {
-    /// Returns `true` if storage has truncated all chunk files for this operation, and `false` if
-    /// the file has no truncation in progress. While storage is truncating the chunk files, returns
-    /// a [`Stop`] that makes the operation wait.
-    ///
-    /// # Errors
-    /// The first refusal of storage.
-    pub(crate) fn has_truncation(&self, inode: InodeId) -> Result<bool, Stop> {
-        let Some(truncation) = self.shared.truncations.get(inode) else { return Ok(false) };
-        if truncation.operation != Some(self.op.id) {
-            return Err(Stop::Held(Resource::Truncation(inode)));
-        }
-        match (&truncation.failure, truncation.missing_replies) {
-            (_, 1..) => Err(Stop::Truncating(Vec::new())),
-            (Some(error), _) => {
-                let error = of_another(error.clone());
-                Err(Error::within(error, format_args!("truncating {inode}")).into())
-            }
-            (None, 0) => Ok(true),
+    /// Returns a [`Stop`] if this operation must not run while the truncation of a file is pending:
+    /// [`Stop::Held`], or the error if storage has refused the truncation.
+    pub(crate) fn check_truncation(&self, inode: InodeId) -> Result<(), Stop> {
+        let Some(truncation) = self.shared.truncations.pending(inode) else { return Ok(()) };
+        match (patience(self.op, truncation.record.had_writers), &truncation.failure) {
+            (Patience::Ignores, _) | (Patience::Replaces, Some(_)) => Ok(()),
+            (Patience::WaitsOrFails, Some(error)) => Err(unfinished(inode, error).into()),
+            _ => Err(Stop::Held(Resource::Truncation(inode))),
         }
     }
 
-    /// Begins to truncate chunk files, so that the file can get the size `size`.
-    pub(crate) fn begin_truncation(
+    /// Marks a truncation as applied: storage has truncated all chunk files. `incarnations` has the
+    /// incarnation of each host, in the order of the chunk files.
+    pub(crate) fn apply_truncation(
         &mut self,
         inode: InodeId,
-        size: u64,
-        truncations: Vec<(GroupId, TruncateChunk)>,
-    ) -> Stop {
-        self.shared.truncations.begin(inode, size, self.op.id, truncations.len());
-        self.shared.locks.try_take(&Resource::Truncation(inode), Owner::Truncation(inode));
-        self.op.truncation = Some(inode);
-        let call =
-            |(group, truncation): (GroupId, TruncateChunk)| OutgoingCall::new(group, &truncation);
-        Stop::Truncating(truncations.into_iter().map(call).collect())
+        generation: u64,
+        incarnations: &[HostIncarnation],
+    ) -> Result<(), Stop> {
+        let Some(mut item) = self.unfinished_truncation(inode, generation, false)? else {
+            return Ok(());
+        };
+        for (chunk, incarnation) in item.chunk_files.iter_mut().zip(incarnations) {
+            chunk.incarnation = *incarnation;
+        }
+        item.is_applied = true;
+        self.put(&Key::Truncation(inode), &item);
+        Ok(())
+    }
+
+    /// Ends a truncation whose chunk files storage has synced. `lost` has the indexes of the chunk
+    /// files whose host may have lost the truncation before the sync.
+    pub(crate) fn settle_truncation(
+        &mut self,
+        inode: InodeId,
+        generation: u64,
+        lost: &[usize],
+    ) -> Result<(), Stop> {
+        let Some(item) = self.unfinished_truncation(inode, generation, true)? else {
+            return Ok(());
+        };
+        let record = self.find_inode(inode)?;
+        let Some((mut record, pattern)) = record
+            .and_then(|record| record.pattern.clone().map(|pattern| (record, pattern)))
+            .filter(|_| !lost.is_empty())
+        else {
+            self.delete(&Key::Truncation(inode));
+            return Ok(());
+        };
+        if self.opens(inode)?.writers > 0 {
+            if self.has_size_recovery(inode)? {
+                // Several clients had the file open for writing, so each of them has reported its
+                // writes before they were acknowledged. The chunk files may have an old tail.
+                self.delete(&Key::SizeRecovery(inode));
+                self.touch_modified(&mut record.attributes);
+                self.put_inode(&record);
+            }
+            return Ok(());
+        }
+        tracing::warn!(
+            "file {inode}: a storage host lost power before a truncation was durable; truncating \
+             its chunk files again"
+        );
+        let size = record.attributes.size;
+        let lost_files: Vec<_> =
+            lost.iter().filter_map(|index| item.chunk_files.get(*index)).collect();
+        let chunk_files = striping::chunk_sizes(&pattern, size)
+            .filter_map(|chunk| {
+                let is_it = |it: &&&TruncatedChunkFile| {
+                    (it.key.component, it.key.index) == (chunk.component, chunk.index)
+                };
+                let old = lost_files.iter().find(is_it)?;
+                Some(TruncatedChunkFile { size: chunk.size, ..**old })
+            })
+            .collect();
+        record.attributes.truncate_generation += 1;
+        self.touch_changed(&mut record.attributes);
+        self.put_inode(&record);
+        let generation = record.attributes.truncate_generation;
+        let again =
+            TruncationRecord { generation, had_writers: false, is_applied: false, chunk_files };
+        self.put(&Key::Truncation(inode), &again);
+        Ok(())
+    }
+
+    /// Returns the work item of a truncation, unless it was replaced, or is not in the given state.
+    fn unfinished_truncation(
+        &self,
+        inode: InodeId,
+        generation: u64,
+        is_applied: bool,
+    ) -> Result<Option<TruncationRecord>> {
+        let item = self.get::<TruncationRecord>(&Key::Truncation(inode))?;
+        Ok(item.filter(|it| (it.generation, it.is_applied) == (generation, is_applied)))
     }
 }
 
-/// Sets the size of a file after storage has truncated its chunk files for an operation that has
-/// failed.
-pub(crate) fn finish<E: Engine>(context: &mut Context<'_, E>, inode: InodeId) -> Result<(), Stop> {
-    let found = context.find_inode(inode)?;
-    let Some(truncation) = context.shared.truncations.get(inode) else { return Ok(()) };
-    if let Some(error) = &truncation.failure {
-        tracing::warn!(
-            "cannot finish the truncation of file {inode} for a failed request: {error}; some of \
-             its chunk files may be truncated"
-        );
-        return Ok(());
+/// Returns the error of a request that needs the end of a truncation which storage has refused.
+pub(crate) fn unfinished(inode: InodeId, error: &Error) -> Error {
+    let error = of_another(error.clone());
+    error.within(format_args!(
+        "cannot finish the truncation of file {inode}; the target tries again"
+    ))
+}
+
+/// The behaviour of an operation while the truncation of a file is pending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    /// It runs.
+    Ignores,
+    /// It waits.
+    Waits,
+    /// It waits, or fails if storage has refused the truncation.
+    WaitsOrFails,
+    /// It waits, or replaces the truncation if storage has refused it.
+    Replaces,
+}
+
+fn patience(op: &Operation, had_writers: bool) -> Patience {
+    let Some(header) = op.header() else { return Patience::Ignores };
+    match header.message {
+        _ if truncated_by(header.message, &op.body).is_some() => Patience::Replaces,
+        md::Close::ID | md::ReportWritten::ID => Patience::Waits,
+        md::Open::ID
+        | md::Create::ID
+        | md::SetAttributes::ID
+        | md::SetPattern::ID
+        | il::WriteInline::ID
+        | fl::SetLock::ID => Patience::WaitsOrFails,
+        md::GetAttributes::ID | md::Lookup::ID | md::GetEntryInfo::ID if had_writers => {
+            Patience::WaitsOrFails
+        }
+        _ => Patience::Ignores,
     }
-    let size = truncation.size;
-    if let Some(mut record) = found {
-        match set_size(context, &mut record, size) {
-            Err(error) if error.code() == ErrorCode::Corrupt => {
-                tracing::error!(
-                    "cannot finish the truncation of file {inode} for a failed request: {error}"
-                );
-            }
-            result => {
-                result?;
-                context.put_inode(&record);
-            }
+}
+
+/// Returns the file that a request truncates or extends.
+pub(crate) fn truncated_by(message: u16, body: &[u8]) -> Option<InodeId> {
+    match message {
+        md::Open::ID => md::Open::from_bytes(body).ok().filter(|it| it.truncate).map(|it| it.inode),
+        md::SetAttributes::ID => {
+            let change = md::SetAttributes::from_bytes(body).ok()?;
+            change.size.map(|_| change.inode)
+        }
+        _ => None,
+    }
+}
+
+/// Adds the truncated chunk files to the reply of the request that has truncated a file. The
+/// handler cannot do this, because storage truncates them later. If `item` belongs to another
+/// truncation, returns the reply unchanged.
+pub(crate) fn stamp(header: &Header, item: &TruncationRecord, reply: &[u8]) -> Result<Vec<u8>> {
+    let of = |it: &TruncatedChunkFile| TruncatedChunk {
+        key: it.key,
+        group: it.group,
+        incarnation: it.incarnation,
+    };
+    let is_its = |attributes: &Attributes| attributes.truncate_generation == item.generation;
+    let truncated = item.chunk_files.iter().map(of).collect();
+    if header.message == md::Open::ID {
+        let opened = md::OpenReply::from_bytes(reply)?;
+        if is_its(&opened.attributes) {
+            return Ok(md::OpenReply { truncated, ..opened }.to_bytes());
+        }
+    } else {
+        let changed = md::SetAttributesReply::from_bytes(reply)?;
+        if is_its(&changed.attributes) {
+            return Ok(md::SetAttributesReply { truncated, ..changed }.to_bytes());
         }
     }
-    Ok(())
+    Ok(reply.to_vec())
 }

@@ -3,6 +3,7 @@
 
 use crate::engine::Engine;
 use crate::limits::LONGEST_WAIT;
+use crate::sessions::table::SilentClients;
 use crate::sharing::table::PollReply;
 use crate::target::MetadataTarget;
 use crate::tx::work::InternalWork;
@@ -65,10 +66,17 @@ impl<E: Engine> MetadataTarget<E> {
     /// clients from the cluster map. The target repeats this request until a map without the client
     /// arrives. Before that it releases none of the client's locks and opens
     /// (docs/design/0006-fencing.md).
+    ///
+    /// If many clients are silent at once, the network of this target is the more probable fault.
+    /// Then management keeps the clients whose heartbeats it receives, and their sessions go on.
     pub(crate) fn expire_sessions(&mut self) {
         let lease = self.lease();
-        for client in self.sessions.expire(self.shared.now, lease) {
-            self.evict(client);
+        let SilentClients { expired, doubtful } = self.sessions.expire(self.shared.now, lease);
+        for client in expired {
+            self.evict(client, false);
+        }
+        for client in doubtful {
+            self.evict(client, true);
         }
     }
 

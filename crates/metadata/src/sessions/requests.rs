@@ -6,6 +6,9 @@
 //! written in the transaction of that change. A refusal is kept in memory only, because no
 //! repetition outlives the connections of a process.
 //!
+//! The replies of an ended session stay for a while, so that a client that lost its session can ask
+//! for the outcome of its last requests (`outcome`).
+//!
 //! So a request that was delayed on an abandoned connection never runs after its repetition. If a
 //! newer request arrives in the slot while an older one waits, the target drops the older one.
 
@@ -20,7 +23,8 @@ use skep_types::{Error, ErrorCode, Result, SessionId};
 use skep_wire::file_locks::{EndWait, WaitLock};
 use skep_wire::frame::Header;
 use skep_wire::metadata::{
-    AskDecision, CloseSession, Decide, KeepAlive, ListSessions, OpenSession,
+    AskDecision, AskOutcome, CloseSession, Decide, KeepAlive, ListSessions, ListTransactions,
+    OpenSession, ResolveTransaction,
 };
 use skep_wire::sharing::{AcknowledgeNotifications, WaitNotifications};
 use skep_wire::{Request, catalog};
@@ -66,6 +70,16 @@ impl<E: Engine> MetadataTarget<E> {
                         self.refuse(connection, header, error);
                     }
                 },
+                ListTransactions::ID => match ListTransactions::from_bytes(&body) {
+                    Ok(request) => {
+                        let reply = self.list_transactions(&request)?;
+                        self.reply_now(connection, header, reply.to_bytes());
+                    }
+                    Err(error) => {
+                        let error = Error::new(ErrorCode::Protocol, error.context());
+                        self.refuse(connection, header, error);
+                    }
+                },
                 CloseSession::ID => {
                     self.end_session(header.session);
                     self.reply_now(connection, header, Vec::new());
@@ -80,6 +94,7 @@ impl<E: Engine> MetadataTarget<E> {
                         self.refuse(connection, header, error);
                     }
                 },
+                AskOutcome::ID => self.send_outcome(connection, header, &body)?,
                 WaitLock::ID => self.wait_for_lock(connection, header, &body),
                 EndWait::ID => match self.end_lock_wait(&header, &body) {
                     Ok(()) => self.reply_now(connection, header, Vec::new()),
@@ -135,10 +150,13 @@ impl<E: Engine> MetadataTarget<E> {
             let what = format!("shard {} is not served here", inode.shard());
             return Err(Error::new(ErrorCode::StaleMap, what));
         }
+        self.check_transaction(header, body)?;
         let most = match header.message {
             // These requests let waiting operations continue, and never wait themselves.
             Decide::ID
+            | ResolveTransaction::ID
             | AskDecision::ID
+            | AskOutcome::ID
             | KeepAlive::ID
             | CloseSession::ID
             | EndWait::ID
@@ -162,7 +180,7 @@ impl<E: Engine> MetadataTarget<E> {
         body: Vec<u8>,
     ) -> Result<()> {
         let modifies = catalog::message(header.message).is_some_and(|line| line.modifies);
-        if modifies && self.ran_before(connection, &header)? {
+        if modifies && self.ran_before(connection, &header, &body)? {
             return Ok(());
         }
         if header.message == OpenSession::ID && self.has_ended(header.session)? {
@@ -189,7 +207,12 @@ impl<E: Engine> MetadataTarget<E> {
 
     /// Replies to a repetition of the slot's last request, and refuses older requests. Returns
     /// `false` if the request is new.
-    fn ran_before(&mut self, connection: ConnectionId, header: &Header) -> Result<bool> {
+    fn ran_before(
+        &mut self,
+        connection: ConnectionId,
+        header: &Header,
+        body: &[u8],
+    ) -> Result<bool> {
         let slot = (header.session, header.slot);
         let mut newest = 0;
         if let Some(record) = self.slot_record(slot)? {
@@ -197,7 +220,7 @@ impl<E: Engine> MetadataTarget<E> {
                 // The request has run before, and its reply was lost.
                 let after = header.is_durable().then_some(record.lsn);
                 let (request, result) = (header.clone(), Ok(record.reply.0));
-                self.queue_reply(PendingReply { connection, request, result }, after);
+                self.reply_committed(body, PendingReply { connection, request, result }, after)?;
                 return Ok(true);
             }
             newest = record.sequence;
@@ -235,11 +258,11 @@ impl<E: Engine> MetadataTarget<E> {
     /// Whether a session has ended. A request to open an ended session is a late repetition. Such a
     /// request must not reopen the session, because the stored replies that detect other late
     /// repetitions were deleted with the session.
-    fn has_ended(&self, session: SessionId) -> Result<bool> {
+    pub(super) fn has_ended(&self, session: SessionId) -> Result<bool> {
         Ok(self.table.get(&Key::SessionEnd(session).to_bytes())?.is_some())
     }
 
-    fn slot_record(&self, slot: (SessionId, u32)) -> Result<Option<SlotRecord>> {
+    pub(super) fn slot_record(&self, slot: (SessionId, u32)) -> Result<Option<SlotRecord>> {
         let key = Key::Slot(slot.0, slot.1).to_bytes();
         let value = self.table.get(&key)?;
         value.map(|value| decode_value(&key, &value)).transpose()

@@ -17,6 +17,9 @@
 //!              client      ended: the target logs the end, then closes files and releases
 //!                          locks in pieces (`background/session_end.rs`), and forgets it
 //! ```
+//! If more than a quarter of the clients are silent at once, their sessions do not expire: the
+//! target asks management to remove the clients whose heartbeats do not arrive there either.
+//!
 //! The target refuses requests of an expired session with `Evicted`, and asks management to remove
 //! the client. An expired session keeps its opens and locks until the session has ended.
 //!
@@ -40,7 +43,7 @@ pub(crate) struct Session {
     /// Whether the lease has run out. An expired session ends when a cluster map without its client
     /// arrives.
     is_expired: bool,
-    /// Lease by which the client renews. A longer lease in the cluster's settings applies at once;
+    /// Lease of the client. A longer lease in the cluster's settings applies at once;
     /// a shorter one applies as soon as the client has acknowledged it.
     pub(crate) lease: Duration,
 }
@@ -55,6 +58,25 @@ pub(crate) struct Sessions {
     /// error.
     refused: BTreeMap<Slot, (u64, Error)>,
     checked_at: Duration,
+    /// Whether the last check found that the target itself may be cut off, see [`may_be_cut_off`].
+    is_cut_off: bool,
+}
+
+/// Clients that have not renewed their sessions for a lease.
+#[derive(Debug, Default)]
+pub(crate) struct SilentClients {
+    /// Clients with an expired session. Management must remove them.
+    pub(crate) expired: BTreeSet<NodeId>,
+    /// Clients whose silence may be the fault of this target's network. Management removes them
+    /// only if it receives no heartbeats of them either. Until then their sessions go on.
+    pub(crate) doubtful: BTreeSet<NodeId>,
+}
+
+/// Whether the target itself may be cut off, because more than a quarter of its clients are silent,
+/// and either several or all. Many clients may also have died together. Then
+/// management does not receive their heartbeats.
+fn may_be_cut_off(silent: usize, all: usize) -> bool {
+    silent * 4 > all && (silent > 1 || silent == all)
 }
 
 pub(crate) type Slot = (SessionId, u32);
@@ -89,17 +111,37 @@ impl Sessions {
         self.all.values_mut().for_each(|session| session.renewed_at = now);
     }
 
-    /// Expires the sessions whose lease has run out. `lease` is the minimum for every session.
-    /// Returns the clients of all expired sessions, or nothing if the next check is not due yet.
-    pub(crate) fn expire(&mut self, now: Duration, lease: Duration) -> BTreeSet<NodeId> {
-        let mut expired = BTreeSet::new();
+    /// Finds the sessions whose lease has run out. `lease` is the minimum for every session.
+    /// Expires them, unless the target itself may be cut off.
+    /// Returns no clients if the next check is not due yet.
+    pub(crate) fn expire(&mut self, now: Duration, lease: Duration) -> SilentClients {
+        let mut clients = SilentClients::default();
         if now < self.checked_at + lease / 8 {
-            return expired;
+            return clients;
         }
         self.checked_at = now;
+        let is_silent = |session: &Session| now > session.renewed_at + session.lease.max(lease);
+        let live = || self.all.values().filter(|session| !session.is_expired);
+        let all: BTreeSet<_> = live().map(|session| session.client).collect();
+        let heard: BTreeSet<_> =
+            live().filter(|session| !is_silent(session)).map(|session| session.client).collect();
+        let silent = all.len() - heard.len();
+        let is_cut_off = may_be_cut_off(silent, all.len());
+        if is_cut_off && !self.is_cut_off {
+            tracing::warn!(
+                "{silent} of {} clients have not renewed their sessions for a lease: this target \
+                 may be cut off, so management keeps the clients whose heartbeats it receives",
+                all.len()
+            );
+        }
+        self.is_cut_off = is_cut_off;
         for (id, session) in &mut self.all {
-            let is_silent = now > session.renewed_at + session.lease.max(lease);
-            if is_silent && !std::mem::replace(&mut session.is_expired, true) {
+            if !session.is_expired && is_silent(session) {
+                if is_cut_off && !heard.contains(&session.client) {
+                    clients.doubtful.insert(session.client);
+                    continue;
+                }
+                session.is_expired = true;
                 let client = session.client;
                 tracing::info!(
                     "client {client} has not renewed session {id} for a lease; asking management \
@@ -107,10 +149,10 @@ impl Sessions {
                 );
             }
             if session.is_expired {
-                expired.insert(session.client);
+                clients.expired.insert(session.client);
             }
         }
-        expired
+        clients
     }
 
     /// Returns the sessions of clients that the cluster map has removed.

@@ -29,6 +29,9 @@ impl<E: Engine> MetadataTarget<E> {
                     self.send_decision(group, number, true, None);
                 }
                 JobTask::Release(owner) => self.release(owner),
+                JobTask::FailTruncation { inode, generation, error } => {
+                    self.fail_truncation(inode, generation, error);
+                }
             }
         }
         result
@@ -47,23 +50,16 @@ impl<E: Engine> MetadataTarget<E> {
         call: BackgroundCall,
         result: Result<Vec<u8>>,
     ) -> Result<()> {
-        match call {
-            BackgroundCall::Truncate(inode) => {
-                self.on_truncated(inode, result);
-                Ok(())
-            }
-            call => self.with_jobs(|background, context| {
-                background.on_reply(call, result, context);
-                Ok(())
-            }),
-        }
+        self.with_jobs(|background, context| {
+            background.on_reply(call, result, context);
+            Ok(())
+        })
     }
 
     /// Updates the target after internal work was committed in record `lsn`.
     pub(super) fn after_internal(&mut self, work: InternalWork, lsn: Lsn) -> Result<()> {
         match work {
             InternalWork::RecordEpoch => self.shared.epochs.logged(lsn),
-            InternalWork::FinishTruncation(inode) => self.end_truncation(inode),
             work => {
                 return self
                     .with_jobs(|background, context| background.after_commit(work, lsn, context));

@@ -4,7 +4,7 @@ use super::calls::CallPurpose;
 use crate::background::BackgroundCall;
 use crate::engine::Engine;
 use crate::target::MetadataTarget;
-use skep_format::metadata::{FileLocksRecord, Key, decode_value, lock_owner_of};
+use skep_format::metadata::{FileLocksRecord, Key, decode_value, lock_owner_of, truncation_of};
 use skep_types::{InodeId, Result};
 use std::collections::BTreeMap;
 
@@ -43,21 +43,24 @@ impl<E: Engine> MetadataTarget<E> {
                 slot.0
             );
         }
-        let mut truncating: BTreeMap<InodeId, usize> = BTreeMap::new();
+        let mut awaited: [BTreeMap<InodeId, usize>; 2] = Default::default();
         for purpose in self.calls.purposes() {
             match purpose {
                 CallPurpose::Operation { id, .. } => assert!(
                     self.operations.contains(*id),
                     "operation {id}, which waits for a reply, exists"
                 ),
-                CallPurpose::Background(BackgroundCall::Truncate(inode)) => {
-                    *truncating.entry(*inode).or_default() += 1;
+                CallPurpose::Background(BackgroundCall::Truncate(call)) => {
+                    *awaited[0].entry(call.inode).or_default() += 1;
+                }
+                CallPurpose::Background(BackgroundCall::SyncTruncated(call)) => {
+                    *awaited[1].entry(call.inode).or_default() += 1;
                 }
                 CallPurpose::Background(_) | CallPurpose::Abandoned => {}
             }
         }
-        let missing: BTreeMap<_, _> = shared.truncations.missing_replies().collect();
-        assert_eq!(truncating, missing, "each missing reply of a truncation has its call");
+        let missing = self.background.missing_truncation_replies();
+        assert_eq!(awaited, missing, "each missing reply of a truncation has its call");
     }
 
     /// Compares the tables in memory with the stored records of which they are copies.
@@ -73,6 +76,13 @@ impl<E: Engine> MetadataTarget<E> {
             );
         }
         assert_eq!(sharing.open_count(), opens.len(), "each holder has its file open");
+        let truncations = self.table.scan(&Key::truncations(), &[], usize::MAX)?;
+        for (key, value) in &truncations {
+            let inode = truncation_of(key).expect("a key of a truncation");
+            let known = self.shared.truncations.get(inode).map(|it| &it.record);
+            assert_eq!(known, Some(&decode_value(key, value)?), "the truncation of file {inode}");
+        }
+        assert_eq!(self.shared.truncations.len(), truncations.len(), "each truncation is stored");
         let mut ranges = 0;
         for (key, value) in self.table.scan(&Key::all_file_locks(), &[], usize::MAX)? {
             let owner = lock_owner_of(&key).expect("a key of file locks");

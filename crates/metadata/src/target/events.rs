@@ -87,6 +87,8 @@ pub enum Action {
     Evict {
         /// The client to remove.
         client: NodeId,
+        /// Keep the client if management receives its heartbeats.
+        unless_heard: bool,
     },
     /// Make the present state of the engine durable, then report [`Event::Checkpointed`].
     Checkpoint {

@@ -110,9 +110,9 @@ impl SyncGates {
         self.first_unsynced_at.get_or_insert(now);
     }
 
-    /// Holds replies back until record `after` is synced.
-    pub(crate) fn gate_replies(&mut self, after: Lsn, replies: Vec<PendingReply>) {
-        self.replies.entry(after).or_default().extend(replies);
+    /// Holds a reply back until record `after` is synced.
+    pub(crate) fn gate_reply(&mut self, after: Lsn, reply: PendingReply) {
+        self.replies.entry(after).or_default().push(reply);
         self.is_requested = true;
     }
 

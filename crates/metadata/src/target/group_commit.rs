@@ -46,12 +46,6 @@ impl<E: Engine> MetadataTarget<E> {
     /// if one begins.
     pub(super) fn end_batch(&mut self) -> Vec<Action> {
         self.end_record();
-        let last = self.last_logged();
-        if self.gates.syncs_each_reply() && last > self.gates.synced() {
-            // Replies to reads wait too, because they may show changes that a power loss must not
-            // remove.
-            self.gates.gate_replies(last, std::mem::take(&mut self.batch.replies));
-        }
         let batch = std::mem::take(&mut self.batch);
         let mut actions = batch.records;
         actions.extend(batch.actions);
@@ -81,11 +75,21 @@ impl<E: Engine> MetadataTarget<E> {
         self.queue_reply(PendingReply { connection, request, result: Ok(body) }, None);
     }
 
+    /// Returns the last record on which a reply that is made now may depend.
+    pub(super) fn newest_record(&self) -> Lsn {
+        // If the batch has no changes, the reply depends only on earlier records.
+        if self.table.has_batch() { self.gates.next_lsn() } else { self.last_logged() }
+    }
+
     /// Sends a reply at the end of the batch. With `after`, sends it only after that record is
-    /// synced.
+    /// synced. A target that syncs before each reply gates every reply here, once: a sync that ends
+    /// later must not make a released reply wait again.
     pub(crate) fn queue_reply(&mut self, reply: PendingReply, after: Option<Lsn>) {
-        match after {
-            Some(lsn) if lsn > self.gates.synced() => self.gates.gate_replies(lsn, vec![reply]),
+        // Refusals and replies to reads wait too, because they may show changes that a power loss
+        // must not remove.
+        let newest = self.gates.syncs_each_reply().then(|| self.newest_record());
+        match after.max(newest) {
+            Some(lsn) if lsn > self.gates.synced() => self.gates.gate_reply(lsn, reply),
             _ => self.batch.replies.push(reply),
         }
     }

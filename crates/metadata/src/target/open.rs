@@ -4,6 +4,7 @@ use super::calls::Calls;
 use super::gates::{BatchOutput, CheckpointTrigger, SyncGates};
 use super::operations::Operations;
 use super::start::Start;
+use super::truncations::HeldReplies;
 use crate::background::Background;
 use crate::engine::Engine;
 use crate::sessions::table::Sessions;
@@ -40,8 +41,10 @@ impl<E: Engine> MetadataTarget<E> {
             batch: BatchOutput::default(),
             checkpoints: CheckpointTrigger::default(),
             fence: fence.unwrap_or_default(),
+            held_replies: HeldReplies::default(),
         };
         target.load_sessions()?;
+        target.load_truncations()?;
         target.load_background()?;
         target.load_file_locks()?;
         target.load_sharing()?;

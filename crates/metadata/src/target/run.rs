@@ -4,7 +4,7 @@
 use super::calls::CallPurpose;
 use super::gates::PendingReply;
 use super::transactions::transaction_in;
-use crate::background::{self, BackgroundCall};
+use crate::background;
 use crate::engine::Engine;
 use crate::handlers;
 use crate::limits::{FIRST_PAUSE, LONGEST_PAUSE};
@@ -17,12 +17,13 @@ use crate::tx::operation::{Operation, Source, Stop};
 use crate::tx::table::logged_bytes;
 use crate::tx::work::InternalWork;
 use skep_format::metadata::{DecisionRecord, Key, SlotRecord};
+use skep_service::quarantine;
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{Error, ErrorCode, Lsn, Result};
 use skep_wire::file_locks::{SetLock, SetLockReply};
 use skep_wire::frame::Header;
 use skep_wire::inline::SyncInline;
-use skep_wire::metadata::{Decide, OpenSession, Prepare, SyncAll};
+use skep_wire::metadata::{Decide, OpenSession, Prepare, ResolveTransaction, SyncAll};
 use skep_wire::storage::WhichExist;
 use skep_wire::{Request, catalog};
 
@@ -61,7 +62,10 @@ impl<E: Engine> MetadataTarget<E> {
         let mut context = Context::new(&self.table, &mut self.shared, &mut op);
         let source = context.op.source.clone();
         let result = match &source {
-            Source::Peer { header, .. } => handlers::dispatch(&mut context, header.message),
+            Source::Peer { header, .. } => {
+                let _handling = quarantine::handling(header.message, &context.op.body);
+                handlers::dispatch(&mut context, header.message)
+            }
             Source::Internal(work) => background::run(&mut context, work).map(|()| Vec::new()),
         };
         // A run must make all calls that earlier runs made. Otherwise it would commit transactions
@@ -78,13 +82,6 @@ impl<E: Engine> MetadataTarget<E> {
             Err(Stop::AwaitsReplies) => {
                 for (index, call) in outgoing {
                     self.call(call, CallPurpose::Operation { id: op.id, index });
-                }
-                self.operations.park(op);
-            }
-            Err(Stop::Truncating(calls)) => {
-                for call in calls {
-                    let purpose = BackgroundCall::Truncate(op.truncation.unwrap_or_default());
-                    self.call(call, CallPurpose::Background(purpose));
                 }
                 self.operations.park(op);
             }
@@ -153,18 +150,25 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     pub(crate) fn fail(&mut self, mut op: Operation, error: Error) -> Result<()> {
+        let ends = match &op.source {
+            Source::Internal(InternalWork::EndPrepared { transaction, .. }) => Some(*transaction),
+            Source::Peer { header, .. } if header.message == Decide::ID => {
+                transaction_in(header, &op.body)
+            }
+            _ => None,
+        };
         let is_own = matches!(op.source, Source::Internal(_));
-        let is_fatal = error.code() == ErrorCode::DeviceFailed
-            || is_own
-            || error.code() != ErrorCode::Protocol
-                && op.header().is_some_and(|header| header.message == Decide::ID);
-        if is_fatal {
-            // The target cannot read its state, do its internal work, or commit a prepared
-            // transaction. The target stops, because further changes would add to the damage.
+        if error.code() == ErrorCode::DeviceFailed || is_own && ends.is_none() {
+            // The target cannot read its state or do its internal work. The target stops, because
+            // further changes would add to the damage.
             return Err(error.within("metadata target"));
         }
+        if let Some(transaction) = ends {
+            // The store contradicts the prepared steps. Nothing of them was carried out, and their
+            // names and inodes stay locked. Everything else is served.
+            self.background.set_problem(transaction, &error);
+        }
         self.abandon(&mut op);
-        self.leave_truncation(&op);
         if let Source::Peer { connection, header } = op.source {
             let slot = (header.session, header.slot);
             self.sessions.clear_running(slot, op.id);
@@ -194,14 +198,14 @@ impl<E: Engine> MetadataTarget<E> {
         // walks the directory tree with this change, and other groups rely on the result.
         self.give_back_rename_lock(&mut op, Some(lsn));
         self.release(Owner::Operation(op.id));
-        if let Some(inode) = op.truncation {
-            self.end_truncation(inode);
-        }
+        self.end_truncations()?;
         match op.source {
             Source::Internal(work) => self.after_internal(work, lsn)?,
             Source::Peer { connection, header } => {
                 match (header.message, transaction_in(&header, &op.body)) {
-                    (Decide::ID, Some(transaction)) => self.after_decide(transaction)?,
+                    (Decide::ID | ResolveTransaction::ID, Some(transaction)) => {
+                        self.after_decide(transaction)?;
+                    }
                     (Prepare::ID, Some(transaction)) => self.after_prepare(transaction)?,
                     _ => {}
                 }
@@ -211,10 +215,12 @@ impl<E: Engine> MetadataTarget<E> {
                 let after = self.after_request(&header, &op.body, &reply);
                 for (connection, request) in op.repetitions {
                     let result = Ok(reply.clone());
-                    self.queue_reply(PendingReply { connection, request, result }, after);
+                    let reply = PendingReply { connection, request, result };
+                    self.reply_committed(&op.body, reply, after)?;
                 }
                 let (request, result) = (header, Ok(reply));
-                self.queue_reply(PendingReply { connection, request, result }, after);
+                let reply = PendingReply { connection, request, result };
+                self.reply_committed(&op.body, reply, after)?;
             }
         }
         Ok(())
@@ -258,6 +264,7 @@ impl<E: Engine> MetadataTarget<E> {
             self.background.on_write(&key, value.is_some());
             self.shared.file_locks.on_write(&key, value.as_deref())?;
             self.shared.sharing.on_write(&key, value.is_some());
+            self.on_truncation_written(&key, value.as_deref())?;
             self.table.write(key, value);
         }
         Ok(self.gates.next_lsn())
@@ -277,22 +284,22 @@ impl<E: Engine> MetadataTarget<E> {
     /// Updates the sessions after a request was committed. Returns the record that must be synced
     /// before the reply is sent; `None` means that the reply need not wait.
     fn after_request(&mut self, header: &Header, body: &[u8], reply: &[u8]) -> Option<Lsn> {
-        let lsn = self.gates.next_lsn();
         let slot = (header.session, header.slot);
         if catalog::message(header.message).is_some_and(|message| message.modifies) {
             self.sessions.clear_running_slot(slot);
         }
-        let mut is_durable = header.is_durable() || self.gates.syncs_each_reply();
+        let mut is_durable = header.is_durable();
         match header.message {
             OpenSession::ID => {
                 self.sessions.opened(header.session, body, reply, self.shared.now);
+                // A power loss must not remove a session. Otherwise its client could not find out
+                // which of its requests were executed.
+                is_durable = true;
             }
-            Decide::ID | Prepare::ID => is_durable = true,
+            Decide::ID | Prepare::ID | ResolveTransaction::ID => is_durable = true,
             SyncAll::ID | WhichExist::ID | SyncInline::ID => is_durable = true,
             _ => {}
         }
-        // If the batch has no changes, the reply depends only on earlier records.
-        let newest = if self.table.has_batch() { lsn } else { self.last_logged() };
-        is_durable.then_some(newest)
+        is_durable.then(|| self.newest_record())
     }
 }

@@ -7,6 +7,7 @@ mod closes;
 mod file_locks;
 mod free_space;
 mod full;
+mod group_commit;
 mod inline;
 mod many;
 mod patterns;
@@ -15,6 +16,7 @@ mod repetitions;
 mod sessions;
 mod sharing;
 mod sizes;
+mod transactions;
 mod truncations;
 
 use super::*;
@@ -24,8 +26,8 @@ use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
 use skep_types::codec::Codec;
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability, ShardRange};
 use skep_types::{
-    ClusterId, Epoch, Error, ErrorCode, FileKind, Group, GroupId, GroupMember, Lsn, MemberState,
-    ShardId, Target, TargetId, TargetKind,
+    ClusterId, Epoch, Error, ErrorCode, FileKind, Group, GroupId, GroupMember, HostIncarnation,
+    Lsn, MemberState, ShardId, Target, TargetId, TargetKind,
 };
 use skep_wire::Request;
 use skep_wire::file_locks::SetLock;
@@ -42,8 +44,9 @@ struct Story {
     /// Bytes of the log on the simulated disk.
     log: Vec<u8>,
     limits: Limits,
-    /// Clients that the target has asked management to remove.
-    evicted: Vec<NodeId>,
+    /// Clients that the target has asked management to remove, and whether management should keep
+    /// a client whose heartbeats arrive.
+    evicted: Vec<(NodeId, bool)>,
 }
 
 fn map() -> ClusterMap {
@@ -56,6 +59,7 @@ fn map() -> ClusterMap {
             path: String::new(),
             reachability: Reachability::Online,
             consistency: Consistency::Good,
+            health: skep_types::map::TargetHealth::default(),
             capacity: Capacity { free_bytes: 1 << 30, ..Capacity::default() },
             capacity_pool: CapacityPool::Normal,
         });
@@ -173,7 +177,9 @@ impl Story {
                     let record = skep_format::log::encode_record(LOG, lsn, synced, &payload);
                     self.log.extend(record.expect("a record that can be read back"));
                 }
-                Action::Evict { client } => self.evicted.push(client),
+                Action::Evict { client, unless_heard } => {
+                    self.evicted.push((client, unless_heard));
+                }
                 Action::Checkpoint { lsn } => next.push(Event::Checkpointed { lsn }),
             }
         }
@@ -247,4 +253,9 @@ fn truncate(inode: InodeId) -> md::SetAttributes {
 
 fn stat(size: u64) -> st::ChunkStat {
     st::ChunkStat { exists: true, size, allocated: size, modified: Timestamp::default() }
+}
+
+/// Returns the reply of a storage host of an incarnation that has truncated a chunk file.
+fn truncated(incarnation: u64) -> st::TruncateChunkReply {
+    st::TruncateChunkReply { incarnation: HostIncarnation::new(incarnation) }
 }

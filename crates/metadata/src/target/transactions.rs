@@ -4,14 +4,19 @@ use super::calls::CallPurpose;
 use super::events::Action;
 use crate::background::{BackgroundCall, DecideCall};
 use crate::engine::Engine;
+use crate::limits::MAX_PREPARED;
 use crate::target::MetadataTarget;
 use crate::tx::operation::{CallId, OutgoingCall};
-use skep_format::metadata::{DecisionRecord, Key};
+use skep_format::metadata::{DecisionRecord, Key, PreparedRecord, decode_value, transaction_of};
 use skep_types::codec::Codec;
-use skep_types::{GroupId, Lsn, Result};
+use skep_types::{Error, ErrorCode, GroupId, Lsn, Result};
 use skep_wire::Request;
 use skep_wire::frame::Header;
-use skep_wire::metadata::{Decide, Decision, DecisionReply, Prepare, TransactionId};
+use skep_wire::limits::MAX_LISTED_TRANSACTIONS;
+use skep_wire::metadata::{
+    Decide, Decision, DecisionReply, ListTransactions, Prepare, ResolveTransaction,
+    TransactionEntry, TransactionId, TransactionList,
+};
 
 impl<E: Engine> MetadataTarget<E> {
     /// Sends a request to another group.
@@ -76,11 +81,57 @@ impl<E: Engine> MetadataTarget<E> {
     }
 }
 
-/// Returns the transaction of a `Decide` or `Prepare` request.
+impl<E: Engine> MetadataTarget<E> {
+    /// Checks whether one more transaction may be prepared, or an administrator may decide on one.
+    pub(crate) fn check_transaction(&self, header: &Header, body: &[u8]) -> Result<()> {
+        let prepared = self.background.prepared();
+        match transaction_in(header, body) {
+            Some(_) if header.message == Prepare::ID && prepared.len() >= MAX_PREPARED => {
+                let what = format!(
+                    "cannot prepare a transaction: {MAX_PREPARED} transactions wait for their \
+                     coordinators; see `skep transaction list`"
+                );
+                Err(Error::new(ErrorCode::LimitReached, what))
+            }
+            Some(transaction) if header.message == ResolveTransaction::ID => {
+                prepared.check_resolvable(transaction, self.shared.now)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns a page of the transactions of other groups that are prepared here.
+    pub(crate) fn list_transactions(&self, request: &ListTransactions) -> Result<TransactionList> {
+        let after = Key::Prepared(request.after).to_bytes();
+        let page = self.table.scan(&Key::prepared(), &after, MAX_LISTED_TRANSACTIONS)?;
+        let is_full = page.len() == MAX_LISTED_TRANSACTIONS;
+        let mut transactions = Vec::with_capacity(page.len());
+        for (key, value) in page {
+            let Some(transaction) = transaction_of(&key) else { continue };
+            let record: PreparedRecord = decode_value(&key, &value)?;
+            let (silent, problem) =
+                self.background.prepared().state_of(transaction, self.shared.now);
+            transactions.push(TransactionEntry {
+                transaction,
+                since: record.since,
+                steps: u32::try_from(record.steps.len()).unwrap_or(u32::MAX),
+                silent_ms: u64::try_from(silent.as_millis()).unwrap_or(u64::MAX),
+                problem: problem.map(ToString::to_string).unwrap_or_default(),
+            });
+        }
+        let next = transactions.last().filter(|_| is_full).map(|entry| entry.transaction);
+        Ok(TransactionList { transactions, next })
+    }
+}
+
+/// Returns the transaction of a request that prepares or ends one.
 pub(super) fn transaction_in(header: &Header, body: &[u8]) -> Option<TransactionId> {
     match header.message {
         Decide::ID => Decide::from_bytes(body).ok().map(|it| it.transaction),
         Prepare::ID => Prepare::from_bytes(body).ok().map(|it| it.transaction),
+        ResolveTransaction::ID => {
+            ResolveTransaction::from_bytes(body).ok().map(|it| it.transaction)
+        }
         _ => None,
     }
 }

@@ -1,43 +1,111 @@
-//! Continues truncations after storage has truncated the chunk files.
+//! Replies that wait until storage has truncated the chunk files of a file.
+//!
+//! Owns the waiting replies and the locks of pending truncations. Does not own the requests to
+//! storage (`background::truncations`).
 
+use super::gates::PendingReply;
 use crate::engine::Engine;
-use crate::namespace::truncation_table::Progress;
+use crate::namespace::truncations::{stamp, truncated_by, unfinished};
 use crate::target::MetadataTarget;
-use crate::tx::locks::Owner;
-use crate::tx::operation::Operation;
-use crate::tx::work::InternalWork;
-use skep_types::{InodeId, Result};
+use crate::tx::locks::{Owner, Resource};
+use skep_format::metadata::{Key, TruncationRecord, decode_value, truncation_of};
+use skep_types::{Error, InodeId, Lsn, Result};
+use std::collections::BTreeMap;
+
+/// Replies to truncations, by file, each with the record that must be synced before it leaves.
+pub(super) type HeldReplies = BTreeMap<InodeId, Vec<(PendingReply, Option<Lsn>)>>;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Handles the reply of a storage group that has truncated a chunk file, or refused to.
-    pub(super) fn on_truncated(&mut self, inode: InodeId, result: Result<Vec<u8>>) {
-        match self.shared.truncations.on_reply(inode, result) {
-            Progress::Complete { operation: Some(operation) } => self.operations.wake([operation]),
-            Progress::Complete { operation: None } => {
-                self.start_internal(InternalWork::FinishTruncation(inode));
+    /// Loads the truncations when the target starts.
+    pub(super) fn load_truncations(&mut self) -> Result<()> {
+        for (key, value) in self.table.scan(&Key::truncations(), &[], usize::MAX)? {
+            self.on_truncation_written(&key, Some(&value))?;
+        }
+        Ok(())
+    }
+
+    /// Updates the table and the locks with a key that a transaction has written, if it is the key
+    /// of a truncation.
+    pub(super) fn on_truncation_written(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+        let Some(inode) = truncation_of(key) else { return Ok(()) };
+        let record: Option<TruncationRecord> =
+            value.map(|value| decode_value(key, value)).transpose()?;
+        let truncations = &mut self.shared.truncations;
+        truncations.on_write(inode, record);
+        if truncations.pending(inode).is_some() {
+            let owner = Owner::Truncation(inode);
+            self.shared.locks.try_take(&Resource::Truncation(inode), owner);
+            // Storage may truncate the chunk files only after the next sync.
+            self.gates.request_sync();
+        }
+        Ok(())
+    }
+
+    /// Replies to a request that was committed. If the request has truncated a file, the reply
+    /// waits until storage has truncated the chunk files, and names them.
+    pub(crate) fn reply_committed(
+        &mut self,
+        body: &[u8],
+        reply: PendingReply,
+        after: Option<Lsn>,
+    ) -> Result<()> {
+        let found = match self.shared.truncations.len() {
+            0 => None,
+            _ => truncated_by(reply.request.message, body),
+        };
+        let truncation = found.and_then(|inode| Some((inode, self.shared.truncations.get(inode)?)));
+        let Some((inode, truncation)) = truncation else {
+            self.queue_reply(reply, after);
+            return Ok(());
+        };
+        let reply = match (&truncation.failure, reply.result) {
+            (Some(error), Ok(_)) => PendingReply { result: Err(unfinished(inode, error)), ..reply },
+            (None, Ok(body)) if truncation.record.is_applied => {
+                let stamped = stamp(&reply.request, &truncation.record, &body)?;
+                PendingReply { result: Ok(stamped), ..reply }
             }
-            Progress::Pending => {}
-        }
+            (None, Ok(body)) => {
+                let reply = PendingReply { result: Ok(body), ..reply };
+                self.held_replies.entry(inode).or_default().push((reply, after));
+                return Ok(());
+            }
+            (_, Err(error)) => PendingReply { result: Err(error), ..reply },
+        };
+        self.queue_reply(reply, after);
+        Ok(())
     }
 
-    /// Detaches the truncation of an operation that fails. The target finishes the truncation by
-    /// itself.
-    pub(super) fn leave_truncation(&mut self, op: &Operation) {
-        // Most operations truncate nothing.
-        let Some(inode) = op.truncation else { return };
-        let Some(left) = self.shared.truncations.leave(inode, op.id) else { return };
-        if left.is_complete && left.has_failed {
-            self.end_truncation(inode);
-        } else if left.is_complete {
-            self.start_internal(InternalWork::FinishTruncation(inode));
+    /// Releases the replies and the requests that waited for truncations which are pending no
+    /// longer.
+    pub(super) fn end_truncations(&mut self) -> Result<()> {
+        for inode in self.shared.truncations.take_ended() {
+            self.release(Owner::Truncation(inode));
+            for (reply, after) in self.held_replies.remove(&inode).unwrap_or_default() {
+                let reply = match (reply.result, self.shared.truncations.get(inode)) {
+                    (Ok(body), Some(truncation)) => {
+                        let stamped = stamp(&reply.request, &truncation.record, &body)?;
+                        PendingReply { result: Ok(stamped), ..reply }
+                    }
+                    (result, _) => PendingReply { result, ..reply },
+                };
+                self.queue_reply(reply, after);
+            }
         }
+        Ok(())
     }
 
-    /// Ends a truncation that was logged, or that storage has refused.
-    pub(super) fn end_truncation(&mut self, inode: InodeId) {
-        self.shared.truncations.remove(inode);
-        self.release(Owner::Truncation(inode));
-        // A size recovery of the file may have waited for the end of the truncation.
-        self.background.look_again();
+    /// Answers the requests that wait for a truncation which storage has refused.
+    pub(super) fn fail_truncation(&mut self, inode: InodeId, generation: u64, error: Error) {
+        let refusal = unfinished(inode, &error);
+        if !self.shared.truncations.fail(inode, generation, error) {
+            return;
+        }
+        for (reply, after) in self.held_replies.remove(&inode).unwrap_or_default() {
+            self.queue_reply(PendingReply { result: Err(refusal.clone()), ..reply }, after);
+        }
+        // The waiting requests run again: some fail now, the others wait for the next attempt.
+        let owner = Owner::Truncation(inode);
+        self.release(owner);
+        self.shared.locks.try_take(&Resource::Truncation(inode), owner);
     }
 }

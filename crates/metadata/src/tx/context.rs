@@ -161,10 +161,23 @@ impl<'a, E: Engine> Context<'a, E> {
     // ---- inodes
 
     /// Returns the inode; `None` means that it does not exist. Returns [`Stop::Held`] while an
-    /// undecided transaction holds the inode.
+    /// undecided transaction holds the inode, or while the operation must wait for a truncation, and
+    /// [`Stop::Unsynced`] until the current epoch is synced.
+    ///
+    /// Raises the change counter to the first version of the epoch. An earlier epoch may have given
+    /// out higher versions than the stored one, for changes that a power loss has reverted.
     pub(crate) fn find_inode(&self, inode: InodeId) -> Result<Option<InodeRecord>, Stop> {
         self.check_free(Resource::Inode(inode))?;
-        Ok(self.get(&Key::Inode(inode))?)
+        self.check_truncation(inode)?;
+        let epochs = &self.shared.epochs;
+        if epochs.current().is_none() {
+            return Err(Stop::Unsynced);
+        }
+        let mut record = self.get::<InodeRecord>(&Key::Inode(inode))?;
+        if let Some(InodeRecord { attributes, .. }) = &mut record {
+            attributes.change_counter = attributes.change_counter.max(epochs.first_version());
+        }
+        Ok(record)
     }
 
     /// Returns the inode. Fails with `Stale` if it does not exist.
@@ -197,7 +210,7 @@ impl<'a, E: Engine> Context<'a, E> {
 
     /// Returns the time of day.
     pub(crate) fn wall(&self) -> Timestamp {
-        self.shared.wall
+        self.shared.wall.newest()
     }
 
     // ---- other groups

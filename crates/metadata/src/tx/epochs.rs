@@ -6,6 +6,9 @@
 //! lost power, and the record is lost. If only the process was killed, no record is lost, and the
 //! first record of the next epoch follows all acknowledged records.
 //!
+//! The number of the epoch is also the high part of the versions (change counters) of inodes. So no
+//! version is given to two states of an inode, and clients can rely on the order of versions.
+//!
 //! Invariant: an epoch is synced before the target acknowledges anything under it. Otherwise the
 //! next start could use the same number.
 
@@ -13,6 +16,10 @@ use skep_types::Lsn;
 use skep_wire::inline::InlineMark;
 use skep_wire::limits::MAX_EPOCHS;
 use std::collections::BTreeMap;
+
+/// Number of low bits of a change counter that count the changes of an inode within an epoch: more
+/// than a target can log.
+const VERSION_BITS: u32 = 40;
 
 /// The epochs that the target remembers.
 #[derive(Debug, Default)]
@@ -49,6 +56,12 @@ impl Epochs {
     /// Returns the current epoch; `None` means that it is not synced yet.
     pub(crate) fn current(&self) -> Option<u64> {
         self.is_synced.then(|| self.number())
+    }
+
+    /// Returns the first version (change counter) of inodes in the current epoch. All versions of
+    /// earlier epochs are lower, also if a power loss has reverted their changes.
+    pub(crate) fn first_version(&self) -> u64 {
+        self.number() << VERSION_BITS
     }
 
     /// Returns the last epoch, and its first log record.

@@ -36,9 +36,6 @@ pub(crate) enum Stop {
     /// The operation waits until the log is synced, because numbers or an epoch must be synced
     /// first.
     Unsynced,
-    /// The operation waits until storage has truncated chunk files. The target must send these
-    /// calls.
-    Truncating(Vec<OutgoingCall>),
     /// The calls to other groups differ from those of an earlier run. The operation starts over
     /// without the earlier replies.
     Changed,
@@ -102,8 +99,6 @@ pub(crate) struct Operation {
     /// Number of the transaction that holds the rename lock for the operation, and the root's
     /// group.
     pub(crate) rename_lock: Option<(u64, GroupId)>,
-    /// File whose chunk files the operation has begun to truncate.
-    pub(crate) truncation: Option<skep_types::InodeId>,
     /// Number of times that the operation has started over.
     pub(crate) restarts: u32,
 }
@@ -119,7 +114,6 @@ impl Operation {
             transaction: None,
             participants: Vec::new(),
             rename_lock: None,
-            truncation: None,
             restarts: 0,
         }
     }

@@ -7,8 +7,9 @@ use crate::sharing::table::Sharing;
 use crate::target::start::Start;
 use crate::tx::epochs::Epochs;
 use crate::tx::locks::Locks;
+use crate::tx::wall_clock::WallClock;
 use skep_cluster::placement::{Candidates, Cursor};
-use skep_types::{ClusterMap, GroupId, Lsn, ShardId, TargetKind, Timestamp};
+use skep_types::{ClusterMap, GroupId, Lsn, ShardId, TargetKind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -110,8 +111,8 @@ pub(crate) struct Shared {
     pub(crate) shortage: Option<String>,
     /// Time on a monotonic clock, for leases and pauses.
     pub(crate) now: Duration,
-    /// Time of day, which never goes back.
-    pub(crate) wall: Timestamp,
+    /// Time of day.
+    pub(crate) wall: WallClock,
 }
 
 impl Shared {
@@ -135,7 +136,7 @@ impl Shared {
             limits: start.limits.clone(),
             shortage: None,
             now: start.now,
-            wall: start.wall,
+            wall: WallClock::new(start.now, start.wall),
         }
     }
 

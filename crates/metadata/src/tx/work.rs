@@ -1,6 +1,6 @@
 //! The target's internal work that changes its state, each piece as one transaction.
 
-use skep_types::{GroupId, InodeId, SessionId};
+use skep_types::{GroupId, HostIncarnation, InodeId, SessionId};
 use skep_wire::metadata::TransactionId;
 
 /// The state of a file when the recovery of its size began. If this state has changed since, the
@@ -31,9 +31,12 @@ pub(crate) enum InternalWork {
     DeleteKeys(Vec<Vec<u8>>),
     /// Ends a prepared transaction according to its coordinator's decision.
     EndPrepared { transaction: TransactionId, commit: bool },
-    /// Sets the size of a file after storage has truncated its chunk files for an operation that
-    /// has failed.
-    FinishTruncation(InodeId),
+    /// Logs that storage has truncated all chunk files of a truncation, with the incarnations of
+    /// the hosts.
+    ApplyTruncation { inode: InodeId, generation: u64, incarnations: Vec<HostIncarnation> },
+    /// Ends a truncation whose chunk files storage has synced. `lost` has the indexes of the chunk
+    /// files whose host may have lost the truncation before.
+    SettleTruncation { inode: InodeId, generation: u64, lost: Vec<usize> },
     /// Logs the size of a file whose writer died, recovered from its chunk files.
     RecordSize { inode: InodeId, size: u64, question: RecoveryQuestion },
 }

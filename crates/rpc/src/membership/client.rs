@@ -172,7 +172,7 @@ impl ClientMembership {
     /// Registers the client under a new id, after [`Self::begin_rejoin`] returned `true`. Retries
     /// until management accepts the registration or the client leaves.
     pub async fn register_again(&self) {
-        let management = Management::new(&self.token, NodeKind::Client);
+        let management = Management::of_node(&self.token, NodeKind::Client, self.node());
         // Retry: registration after a removal. Every `CLIENT_JOIN_PAUSE`, until the client leaves.
         while !self.is_leaving() {
             match management.call_once(&self.request, MANAGEMENT_DEADLINE).await {
@@ -254,7 +254,7 @@ impl ClientMembership {
         events: &impl ClientEvents,
     ) -> Result<()> {
         let known = self.cell.version();
-        let heartbeat = Heartbeat { node, known, capacities: Vec::new() };
+        let heartbeat = Heartbeat { node, known, targets: Vec::new() };
         let reply = management.call_once(&heartbeat, heartbeat_timeout(&self.cell)).await?;
         let HeartbeatReply { capacity, log_level_change, map: newer } = reply;
         events.on_capacity(capacity);

@@ -32,12 +32,14 @@ impl Management {
     /// Creates a handle to management at the addresses of a join token. `kind` is the caller's
     /// kind; administration tools count as clients.
     pub fn new(token: &JoinToken, kind: NodeKind) -> Rc<Self> {
-        let identity = Identity {
-            cluster: token.cluster,
-            secret: token.secret.clone(),
-            node: NodeId::default(),
-            kind,
-        };
+        Self::of_node(token, kind, NodeId::default())
+    }
+
+    /// Like [`Self::new`], for a node to which management has assigned the id `node` earlier. Such
+    /// a node waits when a process at management's address refuses its handshake.
+    pub(super) fn of_node(token: &JoinToken, kind: NodeKind, node: NodeId) -> Rc<Self> {
+        let identity =
+            Identity { cluster: token.cluster, secret: token.secret.clone(), node, kind };
         Rc::new(Self {
             identity,
             addresses: token.addresses.clone(),

@@ -24,9 +24,9 @@ use crate::routing::MapCell;
 use management::is_final;
 use map::{FollowedMap, MapChange};
 use skep_types::map::Capacity;
-use skep_types::registration::ServerRegistration;
+use skep_types::registration::{ServerRegistration, TargetClaim};
 use skep_types::{ClusterMap, Error, ErrorCode, NodeId, Result, TargetId};
-use skep_wire::management::{Heartbeat, Leave, RegisterReply, RegisterServer};
+use skep_wire::management::{Heartbeat, Leave, RegisterReply, RegisterServer, TargetReport};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ impl Membership {
         mut request: RegisterServer,
         patience: Option<Duration>,
     ) -> Result<(Rc<Self>, RegisterReply)> {
-        let management = Management::new(token, request.server.kind);
+        let management = Management::of_node(token, request.server.kind, request.server.node);
         let registered = management.call(&request, patience).await?;
         confirm(&mut request.server, &registered);
         let member = Self::new(management, request, registered.node, registered.map.clone());
@@ -101,7 +101,7 @@ impl Membership {
             Some(Ok((member, registered))) => Ok((member, Some(registered))),
             Some(Err(error)) if is_final(&error) => Err(error),
             _ => {
-                let management = Management::new(token, kind);
+                let management = Management::of_node(token, kind, node);
                 Ok((Self::new(management, request, node, cached), None))
             }
         }
@@ -145,11 +145,12 @@ impl Membership {
     }
 
     /// Sends heartbeats and follows the cluster map until the node leaves; the caller spawns this
-    /// task. `capacities` returns the free space of the node's targets and must not block.
+    /// task. `reports` returns the free space and health of the node's targets and must not
+    /// block.
     /// `on_change` is called for each change.
     pub async fn keep(
         self: Rc<Self>,
-        capacities: impl Fn() -> Vec<(TargetId, Capacity)> + 'static,
+        reports: impl Fn() -> Vec<TargetReport> + 'static,
         on_change: impl Fn(Change) + 'static,
     ) {
         let on_change = Rc::new(on_change);
@@ -167,7 +168,7 @@ impl Membership {
         // Retry: heartbeats. Every heartbeat interval of the cluster, until the node leaves.
         while !self.is_leaving.get() {
             let known = self.map.cell.version();
-            let heartbeat = Heartbeat { node: self.node(), known, capacities: capacities() };
+            let heartbeat = Heartbeat { node: self.node(), known, targets: reports() };
             match self.management.call_once(&heartbeat, heartbeat_timeout(&self.map.cell)).await {
                 Ok(reply) => {
                     outage.answered();
@@ -183,6 +184,30 @@ impl Membership {
             let interval = Duration::from_millis(u64::from(interval));
             skep_env::timeout(interval, self.map.settings_changed.wait()).await;
         }
+    }
+
+    /// Registers one more target of a registered node, whose directory could not be opened at the
+    /// start of the node. Returns the target's id.
+    ///
+    /// # Errors
+    /// - `NotReady` if the node itself is not registered yet.
+    /// - The error of management's reply, and errors of the connection.
+    pub async fn add_target(&self, claim: TargetClaim, capacity: Capacity) -> Result<TargetId> {
+        if !self.is_registered.get() {
+            let problem = "management has not answered since this node started";
+            return Err(Error::new(ErrorCode::NotReady, problem));
+        }
+        let mut request = self.request.borrow().clone();
+        request.server.node = self.node();
+        request.server.targets.push(claim);
+        request.capacities.push(capacity);
+        let registered = self.management.call_once(&request, MANAGEMENT_DEADLINE).await?;
+        confirm(&mut request.server, &registered);
+        *self.request.borrow_mut() = request;
+        self.map.cell.update(registered.map);
+        registered.targets.last().copied().ok_or_else(|| {
+            Error::new(ErrorCode::Protocol, "management replied without an id of the target")
+        })
     }
 
     /// Registers a node that started with a cached map. Waits for management without limit.

@@ -1,7 +1,32 @@
 //! Free space of a target's file system, as the node reports it to management.
 
+use skep_metrics::catalog::{TARGET_FREE, TARGET_FREE_INODES, TARGET_INODES, TARGET_SIZE};
+use skep_metrics::{Snapshot, Source};
+use skep_types::TargetId;
 use skep_types::map::Capacity;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// Measures the capacity of a target for each snapshot of the metrics.
+pub(super) struct CapacityFigures {
+    pub(super) target: TargetId,
+    pub(super) path: PathBuf,
+    pub(super) reserve: fn(u64) -> u64,
+}
+
+impl Source for CapacityFigures {
+    fn collect(&self, snapshot: &mut Snapshot) {
+        let capacity = capacity(&self.path, self.reserve);
+        let figures = [
+            (&TARGET_SIZE, capacity.total_bytes),
+            (&TARGET_FREE, capacity.free_bytes),
+            (&TARGET_INODES, capacity.total_inodes),
+            (&TARGET_FREE_INODES, capacity.free_inodes),
+        ];
+        for (definition, figure) in figures {
+            snapshot.count(definition, vec![("target", self.target.raw().to_string())], figure);
+        }
+    }
+}
 
 /// Returns the capacity of a target's file system, less the bytes that `reserve` keeps free.
 /// Returns zeros if the kernel does not report the capacity.

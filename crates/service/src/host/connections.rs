@@ -6,9 +6,10 @@ use super::targets::ServingNode;
 use crate::link_requests::{self, Links};
 use crate::node_requests;
 use skep_env::{TcpListener, TcpStream};
-use skep_rpc::IncomingStream;
+use skep_exporter::message::{self, Figures};
 use skep_rpc::server::authenticate;
-use skep_types::{Error, ErrorCode, TargetId};
+use skep_rpc::{Admission, IncomingStream, RefusalLog, Ticket};
+use skep_types::{Error, ErrorCode, NodeKind, TargetId};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -18,25 +19,36 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Accepts connections until this future is dropped.
 pub(super) async fn accept(listener: TcpListener, node: Rc<ServingNode>) {
     let incarnation = skep_env::random_u64();
+    let refusals = RefusalLog::new("this node");
+    let admission = Admission::new(Rc::clone(&refusals));
     // Retry: accept after an error, such as no free file descriptor. Every `ACCEPT_PAUSE`, without
     // limit.
     loop {
         match listener.accept().await {
             Ok(stream) => {
-                let handing_over = Rc::clone(&node).hand_over(stream, incarnation);
-                skep_env::spawn(handing_over).detach();
+                let Some(ticket) = admission.admit(&stream) else { continue };
+                let accepted = Accepted { stream, ticket, refusals: Rc::clone(&refusals) };
+                skep_env::spawn(Rc::clone(&node).hand_over(accepted, incarnation)).detach();
             }
             Err(error) => {
-                tracing::warn!("this node cannot accept a connection: {error}");
+                refusals.note("any host", error);
                 skep_env::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
 }
 
+/// A connection whose handshake may begin.
+struct Accepted {
+    stream: TcpStream,
+    ticket: Ticket,
+    refusals: Rc<RefusalLog>,
+}
+
 impl ServingNode {
     /// Authenticates a connection and passes it to the thread of its target.
-    async fn hand_over(self: Rc<Self>, stream: TcpStream, incarnation: u64) {
+    async fn hand_over(self: Rc<Self>, accepted: Accepted, incarnation: u64) {
+        let Accepted { stream, ticket, refusals } = accepted;
         let identity = self.membership.identity();
         let is_served = |target: TargetId| {
             // Target 0 addresses the node itself, which handles requests about the process.
@@ -48,13 +60,11 @@ impl ServingNode {
         let address = stream.peer();
         let peer = match authenticate(&stream, &identity, incarnation, is_served).await {
             Ok(peer) => peer,
-            Err(error) => {
-                tracing::warn!("this node refused a connection from {address}: {error}");
-                return;
-            }
+            Err(error) => return refusals.note(address, error),
         };
+        drop(ticket);
         if peer.target.raw() == 0 {
-            return serve_node(stream, &self.links).await;
+            return serve_node(stream, peer.kind, &self.links, &self.figures).await;
         }
         let Ok(socket) = stream.into_fd() else { return };
         let target = peer.target;
@@ -67,13 +77,16 @@ impl ServingNode {
 }
 
 /// Serves a connection to the node itself until the peer ends the connection.
-async fn serve_node(stream: TcpStream, links: &Rc<Links>) {
+async fn serve_node(stream: TcpStream, kind: NodeKind, links: &Rc<Links>, figures: &Figures) {
     let peer = stream.peer();
-    let (mut requests, outbox) = IncomingStream::new(stream);
+    let (mut requests, outbox) = IncomingStream::new(stream, kind);
     loop {
         match requests.next().await {
             Ok(Some(incoming)) if link_requests::is_link_request(incoming.header.message) => {
                 link_requests::answer(Some(links), incoming, &outbox);
+            }
+            Ok(Some(incoming)) if message::is_statistics_request(incoming.header.message) => {
+                message::answer(figures, &incoming, &outbox);
             }
             Ok(Some(incoming)) => node_requests::answer(&incoming, &outbox),
             Ok(None) => break,

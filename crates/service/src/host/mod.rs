@@ -5,25 +5,31 @@
 //! passes each authenticated connection to the thread of the target that the peer names
 //! ([`connections`]), and starts, watches and stops the target threads ([`targets`]). If management
 //! does not reply at the start, the main thread starts the targets that are in the cached cluster
-//! map ([`crate::cached_map`]).
+//! map ([`crate::cached_map`]). A target that cannot be opened, or whose thread ends with an error,
+//! does not stop the others: the node tries again to serve it ([`unserved`]). The main thread probes
+//! the target threads and reports their health to management ([`health`]).
 //!
 //! Does not own the requests to targets: the service passes a function that serves a target to
 //! [`Host::run`]. If a target's thread panics, the process aborts ([`targets`]).
 
 mod capacity;
 mod connections;
+mod health;
 mod init;
 mod targets;
+mod unserved;
 
 use crate::advertise;
 use crate::directory::NodeDirectory;
 use crate::link_requests::Links;
 use crate::listen::{IfTaken, listen};
 use crate::node::NodeSettings;
-use crate::{PROGRAM_VERSION, cached_map};
+use crate::{PROGRAM_VERSION, cached_map, metrics_page, quarantine};
 pub use init::Initialised;
 use skep_env::{Mailbox, TcpListener};
+use skep_exporter::message::Figures;
 use skep_format::identity::DirectoryKind;
+use skep_metrics::Registry;
 use skep_rpc::membership::Membership;
 use skep_rpc::{Identity, JoinToken, MapCell, Peer};
 use skep_store::identity::Directory;
@@ -36,6 +42,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use targets::{MAILBOX_ITEMS, Serve, ServingNode, is_known};
+use unserved::UnservedTarget;
+
+pub use health::Probe;
 
 /// An event that the main thread sends to a target's thread.
 #[derive(Debug)]
@@ -49,6 +58,8 @@ pub enum TargetEvent {
     },
     /// The cell holds a new cluster map.
     MapChanged,
+    /// The target must answer with its health, after a small read of its device.
+    Probe(Probe),
     /// The service ends. The target must stop cleanly and its function must return.
     Stop,
 }
@@ -66,6 +77,8 @@ pub struct TargetStart {
     pub identity: Identity,
     /// The cell with the newest cluster map.
     pub map: Arc<MapCell>,
+    /// The registry of the figures that the process counts about itself.
+    pub metrics: Arc<Registry>,
     /// The mailbox through which the main thread sends connections and other events.
     pub events: Mailbox<TargetEvent>,
     /// The thread must call [`Ready::report`] as soon as the target serves.
@@ -121,15 +134,19 @@ impl Host {
     /// process: call it before the process starts other threads.
     ///
     /// For each target, a thread of its own runs `serve`, outside of any event loop. `serve` must
-    /// return after [`TargetEvent::Stop`]. If it returns an error, the whole service ends.
+    /// return after [`TargetEvent::Stop`]. If it returns an error, the node tries again to serve the
+    /// target, as long as it serves another one. The service ends with the error of the last target:
+    /// a new process also repairs what is wrong with the process, and the service manager shows
+    /// that the service failed.
     ///
     /// # Errors
     /// - The error that prevents the start. Its context contains a hint how to fix the problem.
-    /// - The first error of a target.
+    /// - The error of the last target.
     pub fn run(
         self,
         serve: impl Fn(TargetStart) -> Result<()> + Send + Sync + 'static,
     ) -> Result<()> {
+        skep_env::restrict_new_files();
         let signals = crate::end_signals()?;
         let serve: Serve = Arc::new(serve);
         skep_env::block_on(async move { self.run_main(signals, serve).await }).map_err(|error| {
@@ -140,8 +157,8 @@ impl Host {
     async fn run_main(self, signals: skep_env::Signals, serve: Serve) -> Result<()> {
         let (node_kind, _, _) = self.kinds();
         let node = NodeDirectory::open(&self.settings.directory, node_kind)?;
-        let open = |path: &PathBuf| self.open_target(path, &node);
-        let directories = self.targets.iter().map(open).collect::<Result<Vec<_>>>()?;
+        skep_env::sleep(quarantine::start(&self.settings.directory)).await;
+        let (directories, unserved) = self.open_targets(&node)?;
         let listener =
             listen(&self.settings.listen, &self.settings.directory, IfTaken::Move).await?;
         let registration = self.registration(&node, &directories, &listener)?;
@@ -152,32 +169,82 @@ impl Host {
             until_signal(&signals, Membership::begin(&node.token, registration, cached)).await?;
         let (reports, inbox) = Mailbox::new(MAILBOX_ITEMS)?;
         let node_uuid = node.directory.identity().node_uuid;
+        let figures = Figures::new(self.registry(&membership));
+        let page = metrics_page::start(&self.settings, &listener, &figures).await;
         let serving = Rc::new(ServingNode {
             node: RefCell::new(node),
             waiting: RefCell::new(directories.into_iter().map(Some).collect()),
             running: RefCell::default(),
+            unserved: RefCell::new(unserved),
             links: Links::new(membership.identity(), membership.map_cell()),
             membership,
             map_changed: Rc::default(),
+            figures,
+            reserve: self.reserve,
             serve,
             reports,
+            host: self,
         });
         match registered {
             Some(registered) => serving.start_all(&registered)?,
             None => serving.start_known()?,
         }
         let keeping_map = skep_env::spawn(cached_map::keep(
-            self.settings.directory.clone(),
+            serving.host.settings.directory.clone(),
             node_uuid,
             serving.membership.map_cell(),
             Rc::clone(&serving.map_changed),
         ));
-        let keeping = serving.keep_membership(self.reserve);
+        let keeping = serving.keep_membership();
+        let retrying = skep_env::spawn(Rc::clone(&serving).retry_unserved());
         let accepting = skep_env::spawn(connections::accept(listener, Rc::clone(&serving)));
         let result = serving.watch(&signals, &inbox).await;
-        drop((keeping, keeping_map, accepting));
+        drop((keeping, keeping_map, accepting, retrying, page));
         serving.membership.leave().await;
         result
+    }
+
+    /// Opens the directories of the targets. Returns those that cannot be opened apart, unless none
+    /// can be opened.
+    fn open_targets(&self, node: &NodeDirectory) -> Result<(Vec<Directory>, Vec<UnservedTarget>)> {
+        let (mut opened, mut failed) = (Vec::new(), Vec::new());
+        for path in &self.targets {
+            match self.open_target(path, node) {
+                Ok(directory) => opened.push(directory),
+                Err(error) => failed.push((path, error)),
+            }
+        }
+        if opened.is_empty() && !failed.is_empty() {
+            return Err(failed.swap_remove(0).1);
+        }
+        let unserved = |(path, error): (&PathBuf, Error)| {
+            UnservedTarget::new(path, &error, None, std::time::Duration::ZERO)
+        };
+        Ok((opened, failed.into_iter().map(unserved).collect()))
+    }
+
+    /// Returns the claim of a target for the registration at management.
+    fn claim(&self, directory: &Directory) -> TargetClaim {
+        let (_, _, kind) = self.kinds();
+        TargetClaim {
+            target: directory.identity().target,
+            uuid: directory.identity().target_uuid,
+            kind,
+            path: absolute(directory.path()),
+        }
+    }
+
+    /// Creates the registry of the process, with the figures that describe the node.
+    fn registry(&self, membership: &Membership) -> Arc<Registry> {
+        let registry = Registry::new();
+        let labels = vec![
+            ("kind", format!("{:?}", self.kind).to_lowercase()),
+            ("name", self.settings.name.clone()),
+            ("version", PROGRAM_VERSION.to_owned()),
+        ];
+        registry.gauge(&skep_metrics::catalog::NODE_INFO, &labels).set(1);
+        registry.add(membership.map_cell());
+        registry
     }
 
     fn registration(
@@ -186,14 +253,7 @@ impl Host {
         directories: &[Directory],
         listener: &TcpListener,
     ) -> Result<RegisterServer> {
-        let (_, _, kind) = self.kinds();
         let management = node.token.addresses.first().map_or("", String::as_str);
-        let claim = |directory: &Directory| TargetClaim {
-            target: directory.identity().target,
-            uuid: directory.identity().target_uuid,
-            kind,
-            path: absolute(directory.path()),
-        };
         let free_space = |directory: &Directory| capacity::capacity(directory.path(), self.reserve);
         let server = ServerRegistration {
             node: node.directory.identity().node,
@@ -203,7 +263,7 @@ impl Host {
             addresses: advertise::of_server(listener, &self.settings.advertise, management)?,
             domain: self.settings.domain(),
             version: PROGRAM_VERSION.into(),
-            targets: directories.iter().map(claim).collect(),
+            targets: directories.iter().map(|it| self.claim(it)).collect(),
         };
         Ok(RegisterServer { server, capacities: directories.iter().map(free_space).collect() })
     }

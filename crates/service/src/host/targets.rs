@@ -1,24 +1,29 @@
 //! The targets of a running node. Starts a thread for each target, and sends changes of the cluster
-//! map to the threads. Stops all threads when the service or one of the targets ends.
+//! map to the threads. Stops all threads when the service ends.
 //!
-//! An error that a target's function returns ends the service cleanly. A *panic* of a target's
+//! If a target's function returns an error, the other targets continue, and the node tries again to
+//! serve the target (`unserved`). The service ends only if no target is left. A *panic* of a target's
 //! thread is a bug and aborts the process at once, since no target may serve the state that a
 //! half-finished operation left. In the release profile `panic = "abort"` does this, in other
 //! builds [`AbortOnPanic`]. The service manager restarts the process (`Restart=always` in the
 //! units), and the target recovers from its directory like after a crash.
 
-use super::capacity::capacity;
-use super::{Ready, TargetEvent, TargetStart, until_signal};
+use super::capacity::{CapacityFigures, capacity};
+use super::health::Probes;
+use super::unserved::UnservedTarget;
+use super::{Host, Ready, TargetEvent, TargetStart, until_signal};
 use crate::directory::NodeDirectory;
 use crate::link_requests::Links;
 use crate::notify;
 use skep_env::local::Notify;
 use skep_env::{Mailbox, MailboxSender};
+use skep_exporter::message::Figures;
 use skep_rpc::membership::{Change, Membership};
 use skep_store::identity::Directory;
+use skep_types::map::{Capacity, Condition, TargetHealth};
 use skep_types::{ClusterMap, Error, ErrorCode, NodeId, Result, Target, TargetId};
-use skep_wire::management::RegisterReply;
-use std::cell::RefCell;
+use skep_wire::management::{RegisterReply, TargetReport};
+use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -38,7 +43,7 @@ pub(super) type Serve = Arc<dyn Fn(TargetStart) -> Result<()> + Send + Sync>;
 #[derive(Debug)]
 pub(super) enum Report {
     /// A target is ready to serve.
-    Serves,
+    Serves(TargetId),
     /// A target's function has returned.
     Ended(TargetId, Result<()>),
     /// The service cannot continue.
@@ -56,8 +61,14 @@ pub(super) struct ServingNode {
     pub(super) membership: Rc<Membership>,
     /// Notified when the membership's cell holds a different map.
     pub(super) map_changed: Rc<Notify>,
+    pub(super) figures: Rc<Figures>,
+    /// Returns how many bytes of a target's file system Skep keeps free ([`super::Host::reserve`]).
+    pub(super) reserve: fn(u64) -> u64,
     pub(super) serve: Serve,
     pub(super) reports: MailboxSender<Report>,
+    /// Targets that cannot be served at present.
+    pub(super) unserved: RefCell<Vec<UnservedTarget>>,
+    pub(super) host: Host,
 }
 
 /// A target that has a thread.
@@ -65,6 +76,32 @@ pub(super) struct RunningTarget {
     target: TargetId,
     path: PathBuf,
     sender: MailboxSender<TargetEvent>,
+    started: Duration,
+    /// The pause before this start, if an earlier start failed.
+    pause: Option<Duration>,
+    is_ready: Cell<bool>,
+    probes: Probes,
+    /// The capacity in the last report.
+    capacity: Cell<Capacity>,
+}
+
+impl RunningTarget {
+    /// Returns the report about the target for management. A target that starts counts as serving,
+    /// since its clients wait.
+    fn report(&self, reserve: fn(u64) -> u64) -> TargetReport {
+        let health = if self.is_ready.get() {
+            self.probes.health(skep_env::now(), |probe| {
+                // If the mailbox is full, the probe stays unanswered, and the target counts as hung.
+                let _ = self.sender.send(TargetEvent::Probe(probe));
+            })
+        } else {
+            TargetHealth::default()
+        };
+        if health.condition != Condition::Hung {
+            self.capacity.set(capacity(&self.path, reserve));
+        }
+        TargetReport { target: self.target, capacity: self.capacity.get(), health }
+    }
 }
 
 /// Aborts the process if the thread that holds this guard panics, in builds that unwind. Otherwise
@@ -104,7 +141,7 @@ impl ServingNode {
         );
         for slot in &mut *self.waiting.borrow_mut() {
             if let Some(directory) = slot.take_if(|target| is_known(&map, node, target)) {
-                self.start(directory)?;
+                self.start(directory, None)?;
             }
         }
         for directory in self.waiting.borrow().iter().flatten() {
@@ -120,28 +157,37 @@ impl ServingNode {
         for (slot, target) in self.waiting.borrow_mut().iter_mut().zip(targets) {
             if let Some(mut directory) = slot.take() {
                 directory.assign(*node, *target)?;
-                self.start(directory)?;
+                self.start(directory, None)?;
             }
         }
         Ok(())
     }
 
-    fn start(&self, directory: Directory) -> Result<()> {
+    /// Starts the thread of a target. `pause` is the pause before this start, if an earlier start
+    /// failed.
+    pub(super) fn start(&self, directory: Directory, pause: Option<Duration>) -> Result<()> {
         let target = directory.identity().target;
         let path = directory.path().to_owned();
         let (sender, events) = Mailbox::new(MAILBOX_ITEMS)?;
         let ready = self.reports.clone();
+        let metrics = Arc::clone(self.figures.registry());
+        metrics.add(Arc::new(CapacityFigures {
+            target,
+            path: path.clone(),
+            reserve: self.reserve,
+        }));
         let start = TargetStart {
             directory,
             target,
             token: self.membership.management().token(),
             identity: self.membership.identity(),
             map: self.membership.map_cell(),
+            metrics,
             events,
             ready: Ready::new(move || {
                 // The main task empties this mailbox. If the main task has ended, the process ends
                 // anyway.
-                let _ = ready.send(Report::Serves);
+                let _ = ready.send(Report::Serves(target));
             }),
         };
         let (serve, reports) = (Arc::clone(&self.serve), self.reports.clone());
@@ -150,20 +196,30 @@ impl ServingNode {
             let result = serve(start);
             let _ = reports.send(Report::Ended(target, result));
         })?;
-        self.running.borrow_mut().push(RunningTarget { target, path, sender });
+        self.running.borrow_mut().push(RunningTarget {
+            target,
+            path,
+            sender,
+            started: skep_env::now(),
+            pause,
+            is_ready: Cell::new(false),
+            probes: Probes::default(),
+            capacity: Cell::default(),
+        });
         Ok(())
     }
 
     /// Spawns the task that sends heartbeats and follows the cluster map.
-    pub(super) fn keep_membership(self: &Rc<Self>, reserve: fn(u64) -> u64) -> skep_env::Task<()> {
+    pub(super) fn keep_membership(self: &Rc<Self>) -> skep_env::Task<()> {
         let node = Rc::clone(self);
-        let capacities = move || {
-            let running = node.running.borrow();
-            running.iter().map(|it| (it.target, capacity(&it.path, reserve))).collect()
+        let reports = move || {
+            let mut reports = node.reports_of_unserved();
+            reports.extend(node.running.borrow().iter().map(|it| it.report(node.host.reserve)));
+            reports
         };
         let node = Rc::clone(self);
         let on_change = move |change| node.on_change(change);
-        skep_env::spawn(Rc::clone(&self.membership).keep(capacities, on_change))
+        skep_env::spawn(Rc::clone(&self.membership).keep(reports, on_change))
     }
 
     fn on_change(&self, change: Change) {
@@ -191,24 +247,21 @@ impl ServingNode {
         }
     }
 
-    /// Waits until a signal arrives, a target's function returns or the service fails; then stops
-    /// all targets. Notifies the service manager when the targets serve.
+    /// Waits until a signal arrives, no target is left or the service fails; then stops all
+    /// targets. Notifies the service manager when the targets serve.
     pub(super) async fn watch(
         &self,
         signals: &skep_env::Signals,
         inbox: &Mailbox<Report>,
     ) -> Result<()> {
-        let (mut serving, mut ended) = (0, 0);
         let mut is_ready = false;
         let result = loop {
             match until_signal(signals, async { Ok(inbox.receive().await?) }).await {
-                Ok(Report::Serves) => {
-                    serving += 1;
-                    self.on_target_ready(serving, &mut is_ready);
-                }
+                Ok(Report::Serves(target)) => self.on_target_ready(target, &mut is_ready),
                 Ok(Report::Ended(target, result)) => {
-                    ended += 1;
-                    break result.map_err(|error| error.within(format_args!("target {target}")));
+                    if let Err(error) = self.on_target_end(target, result) {
+                        break Err(error);
+                    }
                 }
                 Ok(Report::Failed(error)) => break Err(error),
                 Err(error) if error.code() == ErrorCode::Interrupted => {
@@ -219,15 +272,39 @@ impl ServingNode {
             }
         };
         notify::stopping();
-        self.stop_targets(ended, inbox).await;
+        self.stop_targets(inbox).await;
         result
+    }
+
+    /// Takes a target whose thread has ended for unserved. Returns the target's error if no other
+    /// target is left.
+    fn on_target_end(&self, target: TargetId, result: Result<()>) -> Result<()> {
+        let mut running = self.running.borrow_mut();
+        let at = running.iter().position(|it| it.target == target);
+        let ended = running.remove(at.expect("a target that ends was running"));
+        let Err(error) = result.map_err(|error| error.within(format_args!("target {target}")))
+        else {
+            let problem = format!("target {target} ended although the service runs");
+            return Err(Error::new(ErrorCode::Io, problem));
+        };
+        if running.is_empty() && self.waiting.borrow().iter().all(Option::is_none) {
+            return Err(error);
+        }
+        let served = skep_env::now().saturating_sub(ended.started);
+        let unserved = UnservedTarget::new(&ended.path, &error, ended.pause, served);
+        self.unserved.borrow_mut().push(unserved);
+        Ok(())
     }
 
     /// When all targets with a thread serve, logs them. The first time, also notifies the service
     /// manager.
-    fn on_target_ready(&self, serving: usize, is_ready: &mut bool) {
+    fn on_target_ready(&self, target: TargetId, is_ready: &mut bool) {
         let running = self.running.borrow();
-        if serving < running.len() {
+        // A target that has ended meanwhile is not in the list.
+        if let Some(ready) = running.iter().find(|it| it.target == target) {
+            ready.is_ready.set(true);
+        }
+        if !running.iter().all(|it| it.is_ready.get()) {
             return;
         }
         // Targets that wait for management may start later. But the service manager must be
@@ -239,12 +316,13 @@ impl ServingNode {
         tracing::info!("this node serves {}", names.join(", "));
     }
 
-    /// Stops all targets. `ended` is the number of targets whose functions have returned already.
-    async fn stop_targets(&self, mut ended: usize, inbox: &Mailbox<Report>) {
+    /// Stops all targets that run.
+    async fn stop_targets(&self, inbox: &Mailbox<Report>) {
         for running in self.running.borrow().iter() {
             let _ = running.sender.send(TargetEvent::Stop);
         }
         let ending = async {
+            let mut ended = 0;
             while ended < self.running.borrow().len() {
                 if let Ok(Report::Ended(target, result)) = inbox.receive().await {
                     ended += 1;

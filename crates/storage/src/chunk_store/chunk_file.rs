@@ -53,6 +53,9 @@ pub(crate) struct ChunkFile {
     pub(crate) changes: Cell<u64>,
     /// Value of `changes` up to which all changes are on the device.
     pub(crate) synced_changes: Cell<u64>,
+    /// Held during a sync of the file's data. The kernel reports a failed write-back to one sync of
+    /// a descriptor only, so no two syncs may run at the same time.
+    pub(crate) syncing: Rc<Semaphore>,
     /// Whether the file's name in its directory is certainly on the device.
     pub(crate) is_name_synced: Cell<bool>,
     /// Whether the file was removed. An operation that has waited for the lock must then open the
@@ -76,7 +79,11 @@ impl ChunkFile {
         // page, but it would look like a damaged page if the file grew again.
         if (1..PAGE_BYTES).contains(&(length % REGION_STRIDE)) {
             length -= length % REGION_STRIDE;
-            file.set_len(length).map_err(failed)?;
+            match file.set_len(length) {
+                // A file that was opened for reading keeps its length, and reads ignore the rest.
+                Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {}
+                other => other.map_err(failed)?,
+            }
         }
         Ok(Rc::new(Self {
             key,
@@ -88,6 +95,7 @@ impl ChunkFile {
             loading: Semaphore::new(1),
             changes: Cell::new(1),
             synced_changes: Cell::new(0),
+            syncing: Semaphore::new(1),
             is_name_synced: Cell::new(false),
             is_removed: Cell::new(false),
             is_new: Cell::new(false),
@@ -98,6 +106,11 @@ impl ChunkFile {
     /// Counts a change that was made or is about to be made.
     pub(crate) fn note_change(&self) {
         self.changes.set(self.changes.get() + 1);
+    }
+
+    /// Whether the file has changes since it was opened that may not be on the device.
+    pub(crate) fn has_unsynced_changes(&self) -> bool {
+        self.changes.get() > 1 && self.synced_changes.get() < self.changes.get()
     }
 
     /// Returns the error for damage of this file.

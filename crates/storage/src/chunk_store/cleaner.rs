@@ -10,7 +10,6 @@ use crate::limits::{CLEAN_INTERVAL, MAX_DIRTY_REGIONS, PARALLEL_SYNCS, SYNC_EACH
 use skep_env::Mailbox;
 use skep_env::local::Semaphore;
 use skep_format::chunk::{DirtyRegion, RegionHeader, TargetState};
-use skep_store::atomic::replace_atomically;
 use skep_types::{ChunkFileKey, Error, ErrorCode, Result};
 use std::rc::Rc;
 
@@ -24,6 +23,7 @@ impl ChunkStore {
             if let Err(error) = self.clean().await {
                 tracing::error!("target {}: cleaning failed: {error}", self.target);
             }
+            super::record_space::hold(&self.directory);
         }
     }
 
@@ -55,7 +55,7 @@ impl ChunkStore {
         // these pages as unsynced, although their data is on the device.
         self.check_writable()?;
         let state = TargetState { clean: true, ..self.state.get() };
-        replace_atomically(&self.directory.join(super::STATE_FILE), &state.to_file())?;
+        self.write_state(&state)?;
         self.state.set(state);
         Ok(())
     }
@@ -142,7 +142,9 @@ impl ChunkStore {
     }
 
     async fn sync_files(self: &Rc<Self>, keys: Vec<ChunkFileKey>) -> Result<()> {
-        if keys.len() > SYNC_EACH_UP_TO {
+        // After an error, a sync of the file system does not report the same error again, so each
+        // file is asked for its own errors once.
+        if keys.len() > SYNC_EACH_UP_TO && !self.sync_each.replace(false) {
             return self.sync_all().await;
         }
         let permits = Semaphore::new(PARALLEL_SYNCS);
@@ -163,7 +165,37 @@ impl ChunkStore {
     }
 
     /// Syncs the whole file system. Uses a thread of its own because this takes long.
-    async fn sync_all(&self) -> Result<()> {
+    ///
+    /// An error does not name the files that it concerns. Open files report it again at their own
+    /// next sync. Files that were evicted meanwhile may not, so their changes count as lost.
+    pub(super) async fn sync_all(&self) -> Result<()> {
+        let permit = self.syncing_all.acquire().await;
+        let evicted = self.open.borrow().evicted_unsynced();
+        let cached = self.open.borrow().cached_unsynced();
+        let result = self.sync_file_system().await;
+        drop(permit);
+        match &result {
+            Ok(()) => {
+                self.open.borrow_mut().forget_evicted(&evicted);
+                for (file, changes) in cached {
+                    if let Some(file) = file.upgrade() {
+                        file.synced_changes.set(changes.max(file.synced_changes.get()));
+                    }
+                }
+            }
+            Err(error) if matches!(error.code(), ErrorCode::NoSpace | ErrorCode::QuotaExceeded) => {
+                if !evicted.is_empty() {
+                    self.report_loss(format_args!("{} chunk files", evicted.len()))?;
+                    self.open.borrow_mut().forget_evicted(&evicted);
+                }
+                self.sync_each.set(true);
+            }
+            Err(_) => {}
+        }
+        result
+    }
+
+    async fn sync_file_system(&self) -> Result<()> {
         let failed = |error: std::io::Error| {
             self.note_failure(
                 Error::from(error).within(format_args!("sync of {}", self.directory.display())),

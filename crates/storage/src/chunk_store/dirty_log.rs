@@ -7,11 +7,11 @@
 //! # Invariants
 //! Each pending entry is also in the set of unsynced entries: see [`DirtyLog::check_invariants`].
 
+use super::record_space::replace_record;
 use skep_env::File;
 use skep_env::local::{Notify, Semaphore};
 use skep_format::chunk::{DIRTY_ENTRY_BYTES, DirtyLogHeader, DirtyRegion, read_dirty_log};
-use skep_store::atomic::replace_atomically;
-use skep_types::{Error, Result};
+use skep_types::{Error, ErrorCode, Result};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -56,8 +56,12 @@ impl DirtyLog {
         };
         // The file is rewritten completely, so that no entry is appended after a torn one.
         let bytes = header.to_file(entries.iter());
-        replace_atomically(&path, &bytes)?;
-        let file = std::fs::OpenOptions::new().write(true).open(&path).map_err(failed)?;
+        let file = match replace_record(target, &path, &bytes) {
+            // The target only reads then, and appends nothing.
+            Err(error) if error.code() == ErrorCode::ReadOnly => std::fs::File::open(target),
+            other => other.map(|()| std::fs::OpenOptions::new().write(true).open(&path))?,
+        };
+        let file = file.map_err(failed)?;
         Ok(Self {
             header,
             file: RefCell::new(file.into()),
@@ -164,6 +168,15 @@ impl DirtyLog {
             pending.retain(|waiting| *waiting != region);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+impl DirtyLog {
+    /// Closes the file, so that a test can make the file system read-only.
+    pub(crate) fn close_file(&self) {
+        let directory = self.path.parent().expect("the log is in its target's directory");
+        *self.file.borrow_mut() = std::fs::File::open(directory).expect("a directory").into();
     }
 }
 

@@ -68,6 +68,12 @@ impl DirtyRegions {
         ChangeGuard { dirty: self, key, regions }
     }
 
+    /// Returns the indexes of a chunk file's dirty regions in ascending order.
+    pub(crate) fn regions_of(&self, key: &ChunkFileKey) -> Vec<u64> {
+        let files = self.files.borrow();
+        files.get(key).map(|changes| changes.keys().copied().collect()).unwrap_or_default()
+    }
+
     fn next_number(&self) -> u64 {
         self.next.set(self.next.get() + 1);
         self.next.get()

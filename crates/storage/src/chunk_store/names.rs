@@ -8,7 +8,7 @@
 use crate::limits::PARALLEL_SYNCS;
 use skep_env::File;
 use skep_env::local::{Notify, Semaphore};
-use skep_types::{ChunkFileKey, Error, Result};
+use skep_types::{ChunkFileKey, Error, ErrorCode, Result};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,10 @@ impl Names {
             }
             _ => {}
         }
-        skep_store::atomic::sync_directory(target)?;
+        match skep_store::atomic::sync_directory(target) {
+            Err(error) if error.code() != ErrorCode::ReadOnly => return Err(error),
+            _ => {}
+        }
         Ok(Self { chunks, anchored: RefCell::default(), syncs: GroupSync::default() })
     }
 
@@ -202,6 +205,8 @@ impl GroupSync {
             let paths = round.unfinished.iter().map(|directory| path(*directory)).collect();
             match sync_all(paths).await {
                 Ok(()) => self.ended.set(self.begun.get()),
+                // The directories of this round stay pending, and the caller tries again.
+                Err(error) if error.code() == ErrorCode::LimitReached => return Err(error),
                 Err(error) => *self.failure.borrow_mut() = Some(error),
             }
             round.unfinished.clear();

@@ -4,6 +4,10 @@
 //! that no operation uses can be evicted at any time. The clock algorithm selects the file: the
 //! hand skips a file once if the file was used since the hand last passed.
 //!
+//! Files with unsynced changes are evicted last: the kernel reports a failed write-back to the open
+//! descriptor, and might forget it after the descriptor is closed. The cache keeps the keys of such
+//! files, because their next sync must check the whole file system.
+//!
 //! # Invariants
 //! `pages` is the number of region pages of all cached files, and the clock contains the key of
 //! each cached file: see [`OpenFiles::check_invariants`].
@@ -12,7 +16,11 @@ use super::chunk_file::{ChunkFile, Region};
 use crate::limits::MAX_CACHED_PAGES;
 use skep_types::ChunkFileKey;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
+
+/// Divisor of the number of cached files: if all files have unsynced changes, one of
+/// `UNSYNCED_SHARE` files is evicted at once.
+const UNSYNCED_SHARE: usize = 16;
 
 /// The cache of open chunk files.
 #[derive(Debug)]
@@ -21,12 +29,20 @@ pub(crate) struct OpenFiles {
     clock: VecDeque<ChunkFileKey>,
     pages: usize,
     max_files: usize,
+    /// Files that were evicted with unsynced changes.
+    unsynced: HashSet<ChunkFileKey>,
 }
 
 impl OpenFiles {
     /// Creates an empty cache for `max_files` files. Files that are in use may exceed the limit.
     pub(crate) fn new(max_files: usize) -> Self {
-        Self { files: HashMap::new(), clock: VecDeque::new(), pages: 0, max_files }
+        Self {
+            files: HashMap::new(),
+            clock: VecDeque::new(),
+            pages: 0,
+            max_files,
+            unsynced: HashSet::new(),
+        }
     }
 
     /// Changes the maximum number of files.
@@ -55,8 +71,40 @@ impl OpenFiles {
         if let Some(file) = self.files.remove(key) {
             self.pages -= file.regions.take().len();
         }
+        self.unsynced.remove(key);
         // The key leaves the clock when the hand passes it, unless a new file with the same key is
         // cached by then.
+    }
+
+    /// Evicts a file that no operation uses, to free its descriptor. Returns `false` if there is
+    /// none.
+    pub(crate) fn evict_one(&mut self) -> bool {
+        let before = self.files.len();
+        self.evict(1, 0);
+        self.files.len() < before
+    }
+
+    /// Whether a file was evicted with changes that may not be on the device.
+    pub(crate) fn was_evicted_unsynced(&self, key: &ChunkFileKey) -> bool {
+        self.unsynced.contains(key)
+    }
+
+    /// Returns the files that were evicted with unsynced changes.
+    pub(crate) fn evicted_unsynced(&self) -> Vec<ChunkFileKey> {
+        self.unsynced.iter().copied().collect()
+    }
+
+    /// Returns the cached files with unsynced changes, each with the number of its last change.
+    pub(crate) fn cached_unsynced(&self) -> Vec<(Weak<ChunkFile>, u64)> {
+        let unsynced = self.files.values().filter(|file| file.has_unsynced_changes());
+        unsynced.map(|file| (Rc::downgrade(file), file.changes.get())).collect()
+    }
+
+    /// Records that all changes of these files are on the device, or that their loss was reported.
+    pub(crate) fn forget_evicted(&mut self, keys: &[ChunkFileKey]) {
+        keys.iter().for_each(|key| {
+            self.unsynced.remove(key);
+        });
     }
 
     /// Adds a region page to an open file. Evicts other pages if there are too many.
@@ -96,9 +144,14 @@ impl OpenFiles {
     }
 
     /// Moves the hand until it has evicted `files` files and `pages` pages, or has passed all files
-    /// twice.
+    /// three times. Files with unsynced changes are evicted only in the third pass, and then many at
+    /// once, so that the next evictions need not pass all files again.
     fn evict(&mut self, mut files: usize, mut pages: usize) {
-        for _ in 0..2 * self.clock.len() {
+        let length = self.clock.len();
+        for step in 0..3 * length {
+            if step == 2 * length && files > 0 {
+                files = files.max(length / UNSYNCED_SHARE);
+            }
             if files == 0 && pages == 0 {
                 return;
             }
@@ -106,9 +159,14 @@ impl OpenFiles {
             // empty.
             let Some(key) = self.clock.pop_front() else { return };
             let Some(file) = self.files.get(&key) else { continue };
-            if file.is_recent.replace(false) || Rc::strong_count(file) > 1 {
+            let is_unsynced = file.has_unsynced_changes();
+            let is_used = file.is_recent.replace(false) || Rc::strong_count(file) > 1;
+            if is_used || (is_unsynced && step < 2 * length) {
                 self.clock.push_back(key);
                 continue;
+            }
+            if is_unsynced {
+                self.unsynced.insert(key);
             }
             let dropped = file.regions.borrow().len();
             self.pages -= dropped;
@@ -164,6 +222,31 @@ mod tests {
         cache.insert(&file(dir.path(), 4));
         assert!(cache.get(&keys[0]).is_some() && cache.get(&keys[1]).is_none());
         assert!(cache.get(&keys[2]).is_some());
+        cache.check_invariants();
+    }
+
+    #[test]
+    fn unsynced_files_are_evicted_last_and_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut cache = OpenFiles::new(3);
+        for number in 1..=3 {
+            let file = file(dir.path(), number);
+            if number != 3 {
+                file.note_change();
+            }
+            cache.insert(&file);
+        }
+        let key = |number| ChunkFileKey {
+            inode: InodeId::new(number),
+            generation: 0,
+            component: 0,
+            index: 0,
+        };
+        assert!(cache.evict_one());
+        assert!(cache.get(&key(3)).is_none(), "only this file has no unsynced changes");
+        assert!(cache.evicted_unsynced().is_empty());
+        assert!(cache.evict_one());
+        assert_eq!(cache.evicted_unsynced().len(), 1);
         cache.check_invariants();
     }
 

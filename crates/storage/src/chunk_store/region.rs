@@ -80,7 +80,11 @@ impl ChunkStore {
         }
         let may_be_torn = self.may_be_torn(&header);
         match checksums {
-            None if !may_be_torn => damaged("checksum does not match"),
+            // Only the loss of the page cache can tear a page. A process that is killed writes it as a
+            // whole or not at all.
+            None if !may_be_torn || header.start >= self.state.get().kept_since => {
+                damaged("checksum does not match")
+            }
             Some(checksums) if !may_be_torn => {
                 let region = Region::blank();
                 region.header.set(Some(header));
@@ -149,6 +153,10 @@ impl ChunkStore {
         );
         let start = self.state.get().start;
         region.header.set(Some(RegionHeader { start, synced: false, ..header }));
+        if self.failure().is_some() {
+            // The target cannot write the page. The next start computes it again.
+            return Ok(region);
+        }
         drop(self.dirty.change(file.key, index..index + 1));
         file.note_change();
         // If there is no space for the page, the next load recomputes it.
@@ -225,7 +233,7 @@ pub(super) fn knows_stripe(header: &RegionHeader) -> bool {
 }
 
 /// Returns the part of a region's logical range that lies within the size of the chunk file.
-fn data_range(file: &ChunkFile, index: u64) -> Range<u64> {
+pub(super) fn data_range(file: &ChunkFile, index: u64) -> Range<u64> {
     let start = index * REGION_BYTES;
     start..file.size.get().clamp(start, start + REGION_BYTES)
 }

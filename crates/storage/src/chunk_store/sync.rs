@@ -1,18 +1,30 @@
 //! Makes acknowledged changes durable.
+//!
+//! # Failed write-back
+//! A device may refuse data that the file system has accepted, for example a thinly provisioned
+//! device without space. The kernel then reports the error to one sync, and treats the pages as
+//! clean: the next sync would succeed without writing them. So after such an error, the target
+//! writes the unsynced regions again from the page cache, and every later sync reports the state of
+//! the device anew. Granules that the page cache has lost keep their checksums, so that reads of them
+//! fail, and the incarnation changes, so that the `fsync` of every writer fails once.
 
 use super::ChunkStore;
-use super::chunk_file::ChunkFile;
+use super::chunk_file::{ChunkFile, Region};
 use super::names::leaf_of;
-use skep_types::{ChunkFileKey, Result};
+use super::region::data_range;
+use skep_format::chunk::{GRANULES, RegionHeader, granule_checksum, physical_offset};
+use skep_types::{ChunkFileKey, Error, ErrorCode, GRANULE_BYTES, HostIncarnation, Result};
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 impl ChunkStore {
     /// Makes all acknowledged changes of a chunk file and its name durable. Does nothing if the
     /// chunk file does not exist. Cancel-safe.
     ///
     /// # Errors
-    /// `DeviceFailed` if a sync or an earlier write has failed. The target refuses writes from then
-    /// on.
+    /// - `NoSpace` if the device has no space for data that the file system has accepted.
+    /// - `DeviceFailed` if a sync or an earlier write has failed. The target refuses writes from
+    ///   then on.
     pub async fn sync(&self, key: &ChunkFileKey) -> Result<()> {
         self.check_writable()?;
         match self.existing(key)? {
@@ -21,13 +33,8 @@ impl ChunkStore {
         }
     }
 
-    pub(super) async fn sync_file(&self, file: &ChunkFile) -> Result<()> {
-        let changes = file.changes.get();
-        if file.synced_changes.get() < changes {
-            let synced = file.file.sync_data().await;
-            synced.map_err(|error| self.note_failure(file.io_error(error)))?;
-            file.synced_changes.set(changes.max(file.synced_changes.get()));
-        }
+    pub(super) async fn sync_file(&self, file: &Rc<ChunkFile>) -> Result<()> {
+        self.sync_data(file).await?;
         if !file.is_name_synced.get() && !file.is_removed.get() {
             let synced = self.names.sync_leaves(&BTreeSet::from([leaf_of(&file.key)])).await;
             synced.map_err(|error| self.note_failure(error))?;
@@ -35,5 +42,106 @@ impl ChunkStore {
         }
         // Another operation may have failed while this one waited for its sync.
         self.check_writable()
+    }
+
+    async fn sync_data(&self, file: &Rc<ChunkFile>) -> Result<()> {
+        let wanted = file.changes.get();
+        if file.synced_changes.get() >= wanted {
+            return Ok(());
+        }
+        let _permit = file.syncing.acquire().await;
+        if file.synced_changes.get() >= wanted {
+            return Ok(());
+        }
+        if self.open.borrow().was_evicted_unsynced(&file.key) {
+            self.sync_all().await?;
+        }
+        let changes = file.changes.get();
+        match file.file.sync_data().await {
+            Ok(()) => {
+                file.synced_changes.set(changes.max(file.synced_changes.get()));
+                Ok(())
+            }
+            Err(error) => {
+                let error = self.note_failure(file.io_error(error));
+                if error.code() != ErrorCode::DeviceFailed {
+                    tracing::error!("target {}: cannot sync: {error}", self.target);
+                    self.write_again(file).await?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes the unsynced regions of a file again from the page cache, after the kernel could not
+    /// write them to the device.
+    async fn write_again(&self, file: &Rc<ChunkFile>) -> Result<()> {
+        let _guard = file.lock.write(0..u64::MAX).await;
+        if file.is_removed.get() {
+            return Ok(());
+        }
+        file.note_change();
+        let mut is_complete = true;
+        for index in self.dirty.regions_of(&file.key) {
+            let cached = file.regions.borrow().get(&index).map(Rc::clone);
+            // A page that is read from the file now may be an older one.
+            is_complete &= cached.is_some();
+            let region = match cached {
+                Some(region) => region,
+                None => self.region(file, index).await?,
+            };
+            is_complete &= self.write_region_again(file, index, &region).await?;
+        }
+        if !is_complete {
+            self.report_loss(format_args!("chunk file {}", file.path.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Returns `false` if data of the region is lost.
+    async fn write_region_again(
+        &self,
+        file: &ChunkFile,
+        index: u64,
+        region: &Region,
+    ) -> Result<bool> {
+        let range = data_range(file, index);
+        let data = self.read_region(file, &range).await?;
+        let checksums: Vec<u32> = region.checksums.borrow().to_vec();
+        let mut is_complete = true;
+        let granules = data.bytes().chunks(GRANULE_BYTES as usize).zip(&checksums[..GRANULES]);
+        for ((granule, stored), start) in
+            granules.zip((range.start..).step_by(GRANULE_BYTES as usize))
+        {
+            if granule_checksum(granule) != *stored {
+                is_complete = false;
+            } else if *stored != 0 {
+                // A checksum of zero belongs to a granule of zeros, which may be a hole.
+                let written = file.file.write_now(granule, physical_offset(start));
+                written.map_err(|error| self.note_failure(file.io_error(error)))?;
+            }
+        }
+        if let Some(header) = region.header.get().filter(|_| !is_complete) {
+            // From now on, no start may take the mismatch for the work of a crash.
+            region.header.set(Some(RegionHeader { synced: true, ..header }));
+        }
+        self.write_page(file, index, region)?;
+        Ok(is_complete)
+    }
+
+    /// Changes the incarnation because acknowledged changes are lost or may be lost, so that the next
+    /// `fsync` of each client that wrote to the target fails once.
+    pub(super) fn report_loss(&self, of: impl std::fmt::Display) -> Result<()> {
+        let mut state = self.state.get();
+        state.incarnation = HostIncarnation::new(skep_env::random_u64());
+        tracing::error!(
+            "target {}: the device lost acknowledged data of {of}; reads of it fail, and each client \
+             gets an error from its next fsync",
+            self.target
+        );
+        // The change holds in memory even if the record cannot be written: the running target must
+        // report the loss, and it notes the failure durably if it can.
+        self.state.set(state);
+        self.write_state(&state).map_err(|error: Error| self.note_failure(error))
     }
 }

@@ -3,6 +3,7 @@
 mod allocation;
 mod crash;
 mod damage;
+mod faults;
 mod full;
 mod model;
 mod power_loss;
@@ -214,9 +215,38 @@ fn sizes_beyond_the_longest_chunk_file_are_refused() {
             assert_eq!(written.unwrap_err().code(), ErrorCode::FileTooLarge);
         }
         write(&store, key(1), 0, b"abc").await.unwrap();
-        store.truncate(&key(1), u64::MAX).await.unwrap();
+        store.truncate(&key(1), u64::MAX, next_generation()).await.unwrap();
         assert_eq!(store.stat(&key(1)).unwrap().size, 3);
         assert!(read(&store, key(1), u64::MAX - 1, 100).await.unwrap().is_empty());
+    });
+}
+
+/// Returns a truncate generation that is newer than all before.
+fn next_generation() -> u64 {
+    static LAST: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    LAST.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1
+}
+
+/// Before the fix, a copy of a truncation that had waited in the socket of a stopped target cleared
+/// bytes that were acknowledged after the truncation.
+#[test]
+fn a_late_copy_of_a_truncation_is_ignored() {
+    run(|dir| async move {
+        let store = open(&dir);
+        write(&store, key(1), 0, b"old bytes").await.unwrap();
+        store.truncate(&key(1), 0, 7).await.unwrap();
+        write(&store, key(1), 0, b"new").await.unwrap();
+        for late in [6, 7] {
+            store.truncate(&key(1), 0, late).await.unwrap();
+            assert_eq!(read(&store, key(1), 0, 10).await.unwrap(), b"new");
+        }
+        store.truncate(&key(1), 1, 8).await.unwrap();
+        assert_eq!(store.stat(&key(1)).unwrap().size, 1);
+        // The chunk file did not exist yet.
+        store.truncate(&key(2), 0, 3).await.unwrap();
+        write(&store, key(2), 0, b"new").await.unwrap();
+        store.truncate(&key(2), 0, 3).await.unwrap();
+        assert_eq!(read(&store, key(2), 0, 10).await.unwrap(), b"new");
     });
 }
 
@@ -224,7 +254,7 @@ fn sizes_beyond_the_longest_chunk_file_are_refused() {
 fn truncating_a_missing_file_creates_nothing() {
     run(|dir| async move {
         let store = open(&dir);
-        store.truncate(&key(1), 100).await.unwrap();
+        store.truncate(&key(1), 100, next_generation()).await.unwrap();
         store.sync(&key(1)).await.unwrap();
         assert!(!store.stat(&key(1)).unwrap().exists);
     });

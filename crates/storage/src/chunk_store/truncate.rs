@@ -1,31 +1,71 @@
-//! Truncates chunk files.
+//! Truncates chunk files, and ignores truncations that arrive late.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, granule_in_region};
+use crate::limits::MAX_GENERATIONS;
 use skep_format::chunk::{DirtyRegion, REGION_BYTES, RegionHeader, granule_checksum, region_of};
-use skep_types::{ChunkFileKey, GRANULE_BYTES, Result};
+use skep_types::{ChunkFileKey, ErrorCode, GRANULE_BYTES, Result};
+use std::collections::{HashMap, VecDeque};
+
+/// The newest truncate generation of each of the chunk files that were truncated last.
+///
+/// A request can arrive late only on a connection that the process has already accepted. So this
+/// memory need not outlive the process.
+///
+/// # Invariants
+/// `order` has each key of `newest` once, the first truncated key first.
+#[derive(Debug, Default)]
+pub(super) struct Generations {
+    newest: HashMap<ChunkFileKey, u64>,
+    order: VecDeque<ChunkFileKey>,
+}
+
+impl Generations {
+    /// Whether the chunk file was truncated in this generation or a newer one.
+    fn has(&self, key: &ChunkFileKey, generation: u64) -> bool {
+        self.newest.get(key).is_some_and(|newest| generation <= *newest)
+    }
+
+    fn note(&mut self, key: &ChunkFileKey, generation: u64) {
+        if let Some(newest) = self.newest.get_mut(key) {
+            *newest = generation.max(*newest);
+            return;
+        }
+        self.newest.insert(*key, generation);
+        self.order.push_back(*key);
+        if self.order.len() > MAX_GENERATIONS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.newest.remove(&oldest);
+        }
+    }
+}
 
 impl ChunkStore {
     /// Truncates a chunk file to `size`. Does nothing if the file is shorter or does not exist:
-    /// bytes beyond its end read as zeros anyway. Not cancel-safe, see [`super`].
+    /// bytes beyond its end read as zeros anyway. Also does nothing if the file was truncated in
+    /// the same `generation` or a newer one: the request is a late copy, and later writes must
+    /// stay. Damage at the new end stays damage. Not cancel-safe, see [`super`].
     ///
     /// # Errors
-    /// - `Corrupt` if the new end is within a damaged granule or in a region with a damaged page.
-    /// - `DeviceFailed` if a write fails.
-    pub async fn truncate(&self, key: &ChunkFileKey, size: u64) -> Result<()> {
+    /// `DeviceFailed` if a write fails.
+    pub async fn truncate(&self, key: &ChunkFileKey, size: u64, generation: u64) -> Result<()> {
         self.check_writable()?;
         loop {
-            let Some(file) = self.existing(key)? else { return Ok(()) };
+            let Some(file) = self.existing(key)? else { break };
             let _guard = file.lock.write(0..u64::MAX).await;
             if file.is_removed.get() {
                 continue;
             }
-            if size < file.size.get() {
+            // A newer truncation may have held the lock.
+            if !self.generations.borrow().has(key, generation) && size < file.size.get() {
                 self.truncate_locked(&file, size).await?;
                 file.note_change();
             }
-            return Ok(());
+            break;
         }
+        self.generations.borrow_mut().note(key, generation);
+        Ok(())
     }
 
     async fn truncate_locked(&self, file: &ChunkFile, size: u64) -> Result<()> {
@@ -43,7 +83,11 @@ impl ChunkStore {
 
     /// Updates the checksums of region `last`, which contains the new end of the file.
     async fn truncate_checksums(&self, file: &ChunkFile, last: u64, size: u64) -> Result<()> {
-        let region = self.region(file, last).await?;
+        let region = match self.region(file, last).await {
+            // The page stays damaged, and so does the region.
+            Err(error) if error.code() == ErrorCode::Corrupt => return Ok(()),
+            region => region?,
+        };
         // Without a page, the region is a hole and has no checksums.
         let Some(header) = region.header.get() else { return Ok(()) };
         let tail = size % GRANULE_BYTES;
@@ -52,10 +96,12 @@ impl ChunkStore {
         if tail > 0 {
             let old = self.read_region(file, &(start..start + GRANULE_BYTES)).await?;
             let stored = region.checksums.borrow()[granule_in_region(start)];
-            if granule_checksum(old.bytes()) != stored {
-                return Err(file.corrupt_granule(start).within(self.target));
-            }
+            let is_damaged = granule_checksum(old.bytes()) != stored;
             tail_checksum = granule_checksum(&old.bytes()[..tail as usize]);
+            if is_damaged {
+                // The wrong checksum makes reads of the granule fail as before.
+                tail_checksum = !tail_checksum;
+            }
         }
         if header.synced {
             let dirty = DirtyRegion { key: file.key, region: last };

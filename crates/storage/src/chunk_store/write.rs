@@ -148,10 +148,13 @@ impl ChunkStore {
         key: &ChunkFileKey,
         free_space: FreeSpace,
     ) -> Result<Rc<ChunkFile>> {
-        if free_space == FreeSpace::None {
-            return self.existing(key)?.ok_or_else(|| self.no_space());
-        }
-        self.existing_or_new(key)
+        let file = match free_space {
+            FreeSpace::None => self.existing(key)?.ok_or_else(|| self.no_space())?,
+            _ => self.existing_or_new(key)?,
+        };
+        // On a file system that has become read-only, the file was opened for reading.
+        self.check_writable()?;
+        Ok(file)
     }
 
     pub(super) async fn write_locked(
@@ -311,6 +314,7 @@ impl ChunkStore {
             } else {
                 let written = file.file.write_now(data.bytes(), at);
                 let end = skep_env::now();
+                skep_env::note_blocked(end - now);
                 if end - now > SLOW_WRITE {
                     self.disk_is_slow_until.set(end + SLOW_PAUSE);
                 }

@@ -5,7 +5,9 @@ use skep_env::{Buf, TcpListener};
 use skep_rpc::server::authenticate;
 use skep_rpc::{Channel, Identity, IncomingStream, MapCell, Secret};
 use skep_types::codec::{Codec, crc32c};
-use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability, ShardRange};
+use skep_types::map::{
+    Capacity, CapacityPool, Consistency, Reachability, ShardRange, TargetHealth,
+};
 use skep_types::{
     ClusterId, ClusterMap, Epoch, Group, GroupMember, MemberState, Node, NodeId, NodeKind, ShardId,
     Target, TargetId, TargetKind,
@@ -35,6 +37,7 @@ fn map(address: &str) -> ClusterMap {
         path: String::new(),
         reachability: Reachability::Online,
         consistency: Consistency::Good,
+        health: skep_types::map::TargetHealth::default(),
         capacity: Capacity::default(),
         capacity_pool: CapacityPool::Normal,
     });
@@ -52,8 +55,8 @@ fn map(address: &str) -> ClusterMap {
 /// Serves as a metadata target that reports inodes with even numbers as existing.
 async fn metadata(listener: TcpListener, identity: Identity) {
     let stream = listener.accept().await.unwrap();
-    authenticate(&stream, &identity, 1, |_| Ok(())).await.unwrap();
-    let (mut requests, outbox) = IncomingStream::new(stream);
+    let peer = authenticate(&stream, &identity, 1, |_| Ok(())).await.unwrap();
+    let (mut requests, outbox) = IncomingStream::new(stream, peer.kind);
     while let Ok(Some(incoming)) = requests.next().await {
         let request = WhichExist::from_bytes(&incoming.body).unwrap();
         let exists = request.inodes.iter().map(|inode| inode.number() % 2 == 0).collect();
@@ -97,16 +100,33 @@ fn clean_up_removes_only_old_files_without_an_inode() {
         kept.push(write(&store, 100, 1, 0).await);
 
         let an_hour = Duration::from_secs(3600);
-        let found = clean_up(&store, &router, an_hour).await.unwrap();
+        let found = clean_up(&store, &router, an_hour, 1_000).await.unwrap();
         assert_eq!(found, CleanUpCounts::default(), "young files are left alone");
-        let found = clean_up(&store, &router, Duration::ZERO).await.unwrap();
-        assert_eq!(found, CleanUpCounts { looked_at: 1001, removed: 500, unknown: 1 });
+        // More orphans than the limit: the clean-up removes none and reports a problem.
+        let found = clean_up(&store, &router, Duration::ZERO, 499).await.unwrap();
+        let counts = CleanUpCounts { looked_at: 1001, orphans: 500, removed: 0, unknown: 1 };
+        assert_eq!(found, counts);
+        let health = store.health().await;
+        assert!(health.problem.contains("cleanup-limit"), "{}", health.problem);
+        assert_eq!(store.list(0, 4096).unwrap().0.len(), 1001);
+        let found = clean_up(&store, &router, Duration::ZERO, 500).await.unwrap();
+        assert_eq!(found, CleanUpCounts { removed: 500, ..counts });
+        assert_eq!(store.health().await, TargetHealth::default());
         let (mut left, _) = store.list(0, 4096).unwrap();
         left.sort();
         kept.sort();
         assert_eq!(left, kept);
-        let found = clean_up(&store, &router, Duration::ZERO).await.unwrap();
-        assert_eq!(found, CleanUpCounts { looked_at: 501, removed: 0, unknown: 1 });
+        let found = clean_up(&store, &router, Duration::ZERO, 500).await.unwrap();
+        let counts = CleanUpCounts { looked_at: 501, orphans: 0, removed: 0, unknown: 1 };
+        assert_eq!(found, counts);
+        // An administrator can move the quarantined files back.
+        assert_eq!(store.empty_quarantine().await.unwrap(), 0, "they are young");
+        let copied = std::process::Command::new("cp")
+            .args(["-a", "quarantine/.", "chunks"])
+            .current_dir(&path)
+            .status();
+        assert!(copied.unwrap().success());
+        assert_eq!(store.list(0, 4096).unwrap().0.len(), 1001);
     })
     .unwrap();
 }

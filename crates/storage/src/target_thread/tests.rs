@@ -68,6 +68,7 @@ async fn start_as(path: &Path, map: ClusterMap, emulation: EmulationSettings) ->
     let (events, mailbox) = Mailbox::new(10).unwrap();
     let (ready, is_ready) = Mailbox::new(1).unwrap();
     let start = TargetStart {
+        metrics: skep_metrics::Registry::new(),
         directory: directory(path),
         target: TARGET,
         token: JoinToken { cluster: CLUSTER, secret: Secret::generate(), addresses: Vec::new() },
@@ -150,7 +151,7 @@ fn every_request_is_answered_over_a_connection() {
         }
         assert!(read(&connection, key(1), 200_000).await.unwrap() == bytes);
         connection.call(&messages::SyncChunk { key: key(1) }, &options).await.unwrap();
-        let cut = messages::TruncateChunk { key: key(1), size: 10 };
+        let cut = messages::TruncateChunk { key: key(1), size: 10, generation: 1 };
         connection.call(&cut, &options).await.unwrap();
         let stat = messages::StatChunk { key: key(1) };
         let (stat, _) = connection.call(&stat, &options).await.unwrap();
@@ -249,6 +250,66 @@ fn requests_for_another_group_or_an_older_epoch_are_refused() {
             assert!(error.context().contains(words), "{error}");
         }
         end(thread);
+    });
+}
+
+/// Semantics 3.8.
+#[test]
+fn write_of_a_client_removed_while_it_waits_is_refused() {
+    run(|dir| async move {
+        let removed = NodeId::new(2);
+        let node = |id| skep_types::Node {
+            id,
+            kind: NodeKind::Client,
+            name: "client".into(),
+            addresses: Vec::new(),
+            domain: String::new(),
+            reachability: skep_types::map::Reachability::Online,
+            version: String::new(),
+        };
+        let mut map = ClusterMap::empty(CLUSTER);
+        map.version = skep_types::MapVersion::new(1);
+        map.newest_node = removed;
+        map.nodes.push(node(removed));
+        let cell = MapCell::new(map.clone(), NodeId::new(1));
+        let server = identity(NodeKind::Storage);
+        let served = Rc::new(ServedTarget {
+            store: ChunkStore::open(&dir, CLUSTER, TARGET).unwrap(),
+            router: Router::new(server.clone(), Channel::of_target(TARGET), Arc::clone(&cell)),
+            target: TARGET,
+            position: Cell::new(None),
+            permits: Semaphore::new(1),
+            device: None,
+            benchmark: Benchmark::open(&dir, None).unwrap(),
+            links: Links::new(server.clone(), Arc::clone(&cell)),
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_address().unwrap().to_string();
+        let client = Identity { kind: NodeKind::Client, ..server.clone() };
+        let connecting = skep_env::spawn(async move {
+            Connection::connect(&address, &client, TARGET, Channel::NONE).await
+        });
+        let stream = listener.accept().await.unwrap();
+        let peer = authenticate(&stream, &server, 1, |_| Ok(())).await.unwrap();
+        let connection = connecting.await.unwrap();
+        let socket = stream.into_fd().unwrap();
+        let permit = served.permits.acquire().await;
+        let serving = skep_env::spawn(take_requests(Rc::clone(&served), socket, peer));
+        let late = skep_env::spawn(async move { write(&connection, key(1), b"late").await });
+        while served.permits.waiting() == 0 {
+            skep_env::sleep(Duration::from_millis(1)).await;
+        }
+        map.version = skep_types::MapVersion::new(2);
+        map.nodes.clear();
+        cell.update(map);
+        // The client's successor writes the same range, and its write is acknowledged.
+        let checksums = [crc32c(b"new")];
+        let store = &served.store;
+        store.write(&key(1), STRIPE, 0, &Buf::copy_of(b"new"), &checksums).await.unwrap();
+        drop(permit);
+        assert_eq!(late.await.unwrap_err().code(), ErrorCode::Evicted);
+        assert_eq!(store.read(&key(1), 0, 10).await.unwrap().data.bytes(), b"new");
+        drop(serving);
     });
 }
 

@@ -253,7 +253,7 @@ fn together(
                 }
             }
         };
-        let outcome = skep_bench::io::run(plan, hosts, settings.processes, &mut progress);
+        let outcome = skep_bench::io::run(None, plan, hosts, settings.processes, &mut progress);
         meeting.leave();
         outcome
     };

@@ -122,7 +122,8 @@ impl Log {
                 it.acknowledged <= crash.begun
             }
         };
-        let surviving = match self.is_restarting {
+        // A truncation that the crash interrupts has happened as a whole, or not at all.
+        let surviving = match self.is_restarting && found.is_empty() {
             true => 0,
             false => self.written.iter().rfind(must_survive).map_or(0, |it| it.len),
         };

@@ -1,7 +1,10 @@
 //! Messages about the attributes, extended attributes and stripe pattern of an inode.
 
 use skep_types::codec::{Bytes, record};
-use skep_types::{Attributes, InodeId, PatternRequest, StripePattern, Timestamp, byte_enum};
+use skep_types::{
+    Attributes, ChunkFileKey, GroupId, HostIncarnation, InodeId, PatternRequest, StripePattern,
+    Timestamp, byte_enum,
+};
 
 record! {
     /// Reads the attributes of an inode.
@@ -52,6 +55,31 @@ record! {
         pub accessed: Option<SetTime>,
         /// New time of the last change of the data.
         pub modified: Option<SetTime>,
+    }
+}
+
+record! {
+    /// A chunk file that storage has truncated, perhaps not durably yet.
+    #[derive(Copy)]
+    pub struct TruncatedChunk {
+        /// The chunk file.
+        pub key: ChunkFileKey,
+        /// Storage group of the chunk file.
+        pub group: GroupId,
+        /// Incarnation of the host that truncated the chunk file. If a later sync returns a
+        /// different incarnation, the truncation may have been lost.
+        pub incarnation: HostIncarnation,
+    }
+}
+
+record! {
+    /// Reply to [`SetAttributes`].
+    pub struct SetAttributesReply {
+        /// The attributes.
+        pub attributes: Attributes,
+        /// The truncated chunk files, if the request set a size. The client syncs them with the
+        /// next `fsync`.
+        pub truncated: Vec<TruncatedChunk>,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Messages that create, open and close regular files, and report writes to them.
 
-use super::NewInode;
+use super::{NewInode, TruncatedChunk};
 use skep_types::codec::{Bytes, record};
 use skep_types::{Attributes, FileKind, InodeId, PatternRequest, StripePattern, byte_enum};
 
@@ -81,6 +81,9 @@ record! {
         /// Whether the file is shared: several clients have it open, at least one of them for
         /// writing.
         pub is_shared: bool,
+        /// The truncated chunk files, if the request truncated the file. The client syncs them with
+        /// the next `fsync`.
+        pub truncated: Vec<TruncatedChunk>,
     }
 }
 

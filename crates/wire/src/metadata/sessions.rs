@@ -1,6 +1,6 @@
 //! Messages about client sessions at a metadata target.
 
-use skep_types::codec::record;
+use skep_types::codec::{Bytes, choice, record};
 use skep_types::{NodeId, SessionId};
 
 record! {
@@ -46,6 +46,43 @@ record! {
     /// Ends the session whose id is in the frame header. The target closes the opens of the session
     /// and releases its locks.
     pub struct CloseSession {}
+}
+
+record! {
+    /// Asks for the outcome of a request that the client sent in a session which has ended since.
+    /// The client sends it if it received no reply to that request. The target returns `Busy` while
+    /// the session has not ended, because the request may still be executed until then.
+    pub struct AskOutcome {
+        /// The session that has ended.
+        pub session: SessionId,
+        /// Slot of the request.
+        pub slot: u32,
+        /// Sequence number of the request.
+        pub sequence: u64,
+    }
+}
+
+choice! {
+    /// The outcome of a request whose session has ended.
+    pub enum Outcome {
+        /// The target executed the request.
+        Executed = 1 {
+            /// Encoded body of the reply.
+            reply: Bytes,
+        },
+        /// The target did not execute the request, and will never execute it.
+        NotExecuted = 2,
+        /// The target has no record of the session, or has deleted it.
+        Unknown = 3,
+    }
+}
+
+record! {
+    /// Reply to [`AskOutcome`].
+    pub struct OutcomeReply {
+        /// The outcome.
+        pub outcome: Outcome,
+    }
 }
 
 record! {

@@ -1,14 +1,15 @@
 //! Messages of transactions between metadata groups (two-phase commit). The coordinator sends
 //! [`Prepare`] and [`Decide`]. A participant that receives no decision sends [`AskDecision`]. The
-//! transaction id makes all these messages idempotent.
+//! transaction id makes all these messages idempotent. Administrators send [`ListTransactions`] and
+//! [`ResolveTransaction`].
 
 use super::NewInode;
 use skep_types::codec::{Bytes, choice, record};
-use skep_types::{Attributes, FileKind, GroupId, InodeId, StripePattern, byte_enum};
+use skep_types::{Attributes, FileKind, GroupId, InodeId, StripePattern, Timestamp, byte_enum};
 
 record! {
     /// Identifies a transaction between metadata groups.
-    #[derive(Copy, PartialOrd, Ord, Hash)]
+    #[derive(Copy, Default, PartialOrd, Ord, Hash)]
     pub struct TransactionId {
         /// The group that coordinates the transaction.
         pub coordinator: GroupId,
@@ -155,5 +156,53 @@ record! {
     pub struct DecisionReply {
         /// The decision.
         pub decision: Decision,
+    }
+}
+
+record! {
+    /// Lists the transactions of other groups that are prepared on a target, in pages.
+    pub struct ListTransactions {
+        /// Return only transactions with higher ids. All zeros start at the beginning.
+        pub after: TransactionId,
+    }
+}
+
+record! {
+    /// A transaction that is prepared on a target and waits for its coordinator's decision.
+    pub struct TransactionEntry {
+        /// The transaction.
+        pub transaction: TransactionId,
+        /// Time of day at which the target prepared the transaction.
+        pub since: Timestamp,
+        /// Number of prepared steps.
+        pub steps: u32,
+        /// Time for which the coordinator has not replied to the target's question, in
+        /// milliseconds. Zero means that no question waits for a reply.
+        pub silent_ms: u64,
+        /// The reason why the target could not carry out the decision. Empty
+        /// if the target has not tried, or could.
+        pub problem: String,
+    }
+}
+
+record! {
+    /// Reply to [`ListTransactions`].
+    pub struct TransactionList {
+        /// The transactions in ascending order of their ids.
+        pub transactions: Vec<TransactionEntry>,
+        /// Value of `after` for the next page. `None` means that this is the last page.
+        pub next: Option<TransactionId>,
+    }
+}
+
+record! {
+    /// An administrator's decision on a transaction whose coordinator does not come back, or whose
+    /// decision the target cannot carry out. The target refuses it with `InUse` while it expects a
+    /// decision of the coordinator. The target replies after the decision is applied and durable.
+    pub struct ResolveTransaction {
+        /// The transaction.
+        pub transaction: TransactionId,
+        /// Whether to commit. If not set, the target aborts.
+        pub commit: bool,
     }
 }

@@ -72,7 +72,7 @@ fn sealed_seeds() -> Vec<Vec<u8>> {
         CachedMap { node_uuid: 1, map: ClusterMap::empty(CLUSTER) }.to_file(),
         LogHead { cluster: CLUSTER, first: Lsn::new(9) }.to_file(),
         Snapshot { cluster: CLUSTER, applied: Lsn::new(9), state }.to_file(),
-        TargetState { start: 5, incarnation, clean: true, failed: false, host }.to_file(),
+        TargetState { start: 5, incarnation, clean: true, failed: false, kept_since: 4, host }.to_file(),
     ]
 }
 

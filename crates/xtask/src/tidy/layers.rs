@@ -11,14 +11,19 @@ const ALLOWED: &[(&str, &[&str])] = &[
     // Lowest layer: pure crates without files, sockets, threads and clocks.
     ("skep-types", &[]),
     ("skep-wire", &[]),
+    ("skep-metrics", &[]),
     ("skep-cluster", &[]),
     // Logged transactions store their steps in the format of the messages.
     ("skep-format", &["skep-wire"]),
     // Runtime, and interfaces that tests can replace.
     ("skep-env", &[]),
-    ("skep-rpc", &["skep-wire", "skep-env"]),
+    ("skep-rpc", &["skep-wire", "skep-metrics", "skep-env"]),
+    ("skep-exporter", &["skep-wire", "skep-metrics", "skep-env", "skep-rpc"]),
+    // Rates of load, from the messages of services.
+    ("skep-stats", &["skep-wire", "skep-metrics"]),
     ("skep-store", &["skep-format", "skep-env"]),
-    ("skep-service", &["skep-wire", "skep-env", "skep-rpc", "skep-store", "skep-format"]),
+    ("skep-service", &["skep-wire", "skep-metrics", "skep-env", "skep-rpc", "skep-exporter",
+        "skep-store", "skep-format"]),
     // Services never depend on each other.
     ("skep-management", SERVICE),
     ("skep-metadata", SERVICE),
@@ -26,7 +31,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     // Clients, tools and the command line.
     ("skep-client", &["skep-wire", "skep-cluster", "skep-env", "skep-rpc"]),
     // The interface of the client's operations uses the structs of the messages.
-    ("skep-fuse", &["skep-wire", "skep-env", "skep-client"]),
+    ("skep-fuse", &["skep-wire", "skep-metrics", "skep-env", "skep-exporter", "skep-client"]),
     // Measures any mounted file system, so it does not depend on the client.
     ("skep-bench", &["skep-wire", "skep-env", "skep-rpc"]),
     // Labs start the program `skep`, and depend on none of its libraries.
@@ -34,11 +39,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("skep-study", &["skep-env", "skep-bench", "skep-lab"]),
     ("skep-ctl", &["skep-wire", "skep-format", "skep-cluster", "skep-env", "skep-rpc",
         "skep-store", "skep-service", "skep-management", "skep-metadata", "skep-storage",
-        "skep-client", "skep-fuse", "skep-bench", "skep-lab", "skep-study"]),
+        "skep-client", "skep-fuse", "skep-bench", "skep-lab", "skep-study", "skep-metrics",
+        "skep-stats"]),
     // Crates that are not shipped to users.
     ("skep-sim", &["skep-wire", "skep-format", "skep-cluster", "skep-metadata"]),
     ("skep-testkit", &[]),
-    ("xtask", &["skep-wire", "skep-format", "skep-fuse"]),
+    ("xtask", &["skep-wire", "skep-format", "skep-metrics", "skep-fuse"]),
 ];
 
 const SERVICE: &[&str] = &[
@@ -47,6 +53,8 @@ const SERVICE: &[&str] = &[
     "skep-cluster",
     "skep-env",
     "skep-rpc",
+    "skep-metrics",
+    "skep-exporter",
     "skep-store",
     "skep-service",
 ];

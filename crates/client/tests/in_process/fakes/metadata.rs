@@ -11,9 +11,10 @@ use skep_wire::catalog::message;
 use skep_wire::frame::Header;
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
-    AttributesReply, Close, CloseMany, CloseSession, Create, EntryReply, Exchange, GetAttributes,
-    KeepAlive, KeepAliveReply, Lookup, MakeDirectory, Open, OpenMode, OpenReply, OpenSession,
-    OpenSessionReply, ReportWritten, SetAttributes, SetPattern, SyncAll, Unlink, WrittenExtent,
+    AskOutcome, AttributesReply, Close, CloseMany, CloseSession, Create, EntryReply, Exchange,
+    GetAttributes, KeepAlive, KeepAliveReply, Lookup, MakeDirectory, Open, OpenMode, OpenReply,
+    OpenSession, OpenSessionReply, Outcome, OutcomeReply, ReportWritten, SetAttributes,
+    SetAttributesReply, SetPattern, SyncAll, TruncatedChunk, Unlink, WrittenExtent,
 };
 use std::collections::HashMap;
 
@@ -36,7 +37,9 @@ pub(crate) struct FakeMetadata {
     pub(crate) inodes: HashMap<InodeId, FakeInode>,
     pub(crate) entries: HashMap<(InodeId, Bytes), InodeId>,
     sessions: HashMap<SessionId, FakeSession>,
-    ended: Vec<SessionId>,
+    ended: HashMap<SessionId, FakeSession>,
+    /// The target has deleted the records of ended sessions.
+    pub(crate) has_forgotten_ends: bool,
     /// Message ids of the executed requests, each with its durable flag.
     pub(crate) executed: Vec<(u16, bool)>,
     /// Message ids of the read requests that were sent with the durable flag.
@@ -45,6 +48,8 @@ pub(crate) struct FakeMetadata {
     pub(crate) generation: u32,
     /// The inode of the next new directory, if it belongs to another shard.
     pub(crate) directory_elsewhere: Option<InodeId>,
+    /// The chunk files that truncations name as truncated.
+    pub(crate) truncated: Vec<TruncatedChunk>,
 }
 
 fn code<T>(code: ErrorCode) -> Result<T> {
@@ -72,11 +77,13 @@ impl FakeMetadata {
             inodes: HashMap::new(),
             entries: HashMap::new(),
             sessions: HashMap::new(),
-            ended: Vec::new(),
+            ended: HashMap::new(),
+            has_forgotten_ends: false,
             executed: Vec::new(),
             asked_durably: Vec::new(),
             generation: 1,
             directory_elsewhere: None,
+            truncated: Vec::new(),
         };
         new.add(FileKind::Directory);
         new
@@ -92,8 +99,16 @@ impl FakeMetadata {
         attributes
     }
 
+    /// Makes a file in the root directory, as another client does.
+    pub(crate) fn make_file(&mut self, name: &[u8]) -> InodeId {
+        let inode = self.add(FileKind::Regular).inode;
+        let root = InodeId::ROOT;
+        self.entries.insert((root, name.into()), inode);
+        inode
+    }
+
     pub(crate) fn forget_sessions(&mut self) {
-        self.ended.extend(self.sessions.drain().map(|(id, _)| id));
+        self.ended.extend(self.sessions.drain());
         self.inodes.values_mut().for_each(|inode| inode.opens.clear());
     }
 
@@ -109,12 +124,16 @@ impl FakeMetadata {
     pub(crate) fn handle(&mut self, header: &Header, body: &[u8]) -> Result<Answer> {
         if header.message == OpenSession::ID {
             let wanted = OpenSession::from_bytes(body)?.slots;
-            if self.ended.contains(&header.session) {
+            if self.ended.contains_key(&header.session) {
                 return code(ErrorCode::StaleSession);
             }
             let granted = self.sessions.entry(header.session).or_default();
             granted.granted = wanted;
             return Ok(Answer::of(&OpenSessionReply { slots: wanted, lease_ms: LEASE_MS }));
+        }
+        if header.message == AskOutcome::ID {
+            let outcome = self.outcome(&AskOutcome::from_bytes(body)?);
+            return Ok(Answer::of(&OutcomeReply { outcome }));
         }
         let Some(session) = self.sessions.get(&header.session) else {
             return code(ErrorCode::StaleSession);
@@ -136,6 +155,17 @@ impl FakeMetadata {
         let session = self.sessions.get_mut(&header.session).unwrap();
         session.slots.insert(header.slot, (header.sequence, answer.clone()));
         answer.map(Answer::Body)
+    }
+
+    fn outcome(&self, asked: &AskOutcome) -> Outcome {
+        let ended = self.ended.get(&asked.session).filter(|_| !self.has_forgotten_ends);
+        let Some(ended) = ended else { return Outcome::Unknown };
+        match ended.slots.get(&asked.slot) {
+            Some((sequence, Ok(reply))) if *sequence == asked.sequence => {
+                Outcome::Executed { reply: reply[..].into() }
+            }
+            _ => Outcome::NotExecuted,
+        }
     }
 
     fn inode(&mut self, inode: InodeId) -> Result<&mut FakeInode> {
@@ -163,8 +193,7 @@ impl FakeMetadata {
             KeepAlive::ID => KeepAliveReply { lease_ms: LEASE_MS }.to_bytes(),
             SyncAll::ID => EmptyReply {}.to_bytes(),
             CloseSession::ID => {
-                self.sessions.remove(&session);
-                self.ended.push(session);
+                self.ended.extend(self.sessions.remove_entry(&session));
                 EmptyReply {}.to_bytes()
             }
             Lookup::ID => {
@@ -252,7 +281,8 @@ impl FakeMetadata {
             *inode.opens.entry(session).or_default() += 1;
         }
         let attributes = inode.attributes.clone();
-        Ok(OpenReply { created, attributes, pattern: Some(pattern), is_shared: false })
+        let truncated = Vec::new();
+        Ok(OpenReply { created, attributes, pattern: Some(pattern), is_shared: false, truncated })
     }
 
     fn open(&mut self, session: SessionId, request: &Open) -> Result<OpenReply> {
@@ -265,7 +295,9 @@ impl FakeMetadata {
         }
         let attributes = inode.attributes.clone();
         let pattern = StripePattern { generation: self.generation, ..pattern() };
-        Ok(OpenReply { created: false, attributes, pattern: Some(pattern), is_shared: false })
+        let truncated = if request.truncate { self.truncated.clone() } else { Vec::new() };
+        let (created, is_shared) = (false, false);
+        Ok(OpenReply { created, attributes, pattern: Some(pattern), is_shared, truncated })
     }
 
     fn close(&mut self, session: SessionId, request: &Close) -> Result<AttributesReply> {
@@ -296,7 +328,8 @@ impl FakeMetadata {
 
     /// Changes attributes, but does not truncate chunk files: tests that need this do so
     /// themselves.
-    pub(crate) fn set_attributes(&mut self, request: &SetAttributes) -> Result<AttributesReply> {
+    pub(crate) fn set_attributes(&mut self, request: &SetAttributes) -> Result<SetAttributesReply> {
+        let truncated = request.size.map(|_| self.truncated.clone()).unwrap_or_default();
         let attributes = &mut self.inode(request.inode)?.attributes;
         if let Some(size) = request.size {
             attributes.is_sparse |= size > attributes.size;
@@ -307,6 +340,6 @@ impl FakeMetadata {
             attributes.permissions = permissions;
         }
         attributes.change_counter += 1;
-        Ok(AttributesReply { attributes: attributes.clone() })
+        Ok(SetAttributesReply { attributes: attributes.clone(), truncated })
     }
 }

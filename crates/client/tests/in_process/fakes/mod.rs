@@ -102,7 +102,7 @@ impl FakeCluster {
                     let Ok(peer) = authenticate(&stream, &identity, 1, |_| Ok(())).await else {
                         return;
                     };
-                    let (requests, outbox) = IncomingStream::new(stream);
+                    let (requests, outbox) = IncomingStream::new(stream, peer.kind);
                     fake.serve(peer.target, requests, outbox).await;
                 })
                 .detach();
@@ -259,6 +259,7 @@ fn map(cluster: ClusterId, address: &str) -> ClusterMap {
         path: String::new(),
         reachability: Reachability::Online,
         consistency: Consistency::Good,
+        health: skep_types::map::TargetHealth::default(),
         capacity,
         capacity_pool: CapacityPool::Normal,
     };

@@ -11,7 +11,7 @@ use skep_wire::Request;
 use skep_wire::management::EmptyReply;
 use skep_wire::storage::{
     ChunkStat, ReadChunk, ReadChunkReply, RemoveChunks, StatChunk, SyncChunk, SyncChunkReply,
-    TruncateChunk, WriteChunk, WriteChunkReply,
+    TruncateChunk, TruncateChunkReply, WriteChunk, WriteChunkReply,
 };
 use std::collections::HashMap;
 
@@ -57,7 +57,7 @@ impl FakeStorage {
                 if let Some(file) = self.files.get_mut(&request.key) {
                     file.resize(request.size as usize, 0);
                 }
-                Answer::of(&EmptyReply {})
+                Answer::of(&TruncateChunkReply { incarnation })
             }
             StatChunk::ID => {
                 let file = self.files.get(&StatChunk::from_bytes(body)?.key);

@@ -130,7 +130,7 @@ pub(super) fn run(args: &IoArgs) -> Result<ExitCode> {
     let witness = Witness::new(&args.place);
     let mut witness = witness.keep(&args.results, ("io", &plan), size)?;
     let mut see = |progress| witness.see(progress);
-    let result = skep_bench::io::run_by(runner.as_ref(), &plan, &hosts, processes, &mut see);
+    let result = skep_bench::io::run(runner.as_ref(), &plan, &hosts, processes, &mut see);
     let outcome = witness.report(result, |it| it.failure.as_deref(), as_table)?;
     match outcome.errors() {
         0 => Ok(ExitCode::SUCCESS),

@@ -108,7 +108,7 @@ pub(super) fn run(args: &MetadataArgs) -> Result<ExitCode> {
     let witness = Witness::new(&args.place);
     let mut witness = witness.keep(&args.results, ("metadata", &plan), size)?;
     let mut see = |progress| witness.see(progress);
-    let result = skep_bench::metadata::run_by(runner.as_ref(), &plan, &hosts, processes, &mut see);
+    let result = skep_bench::metadata::run(runner.as_ref(), &plan, &hosts, processes, &mut see);
     witness.report(result, |it| it.failure.as_deref(), as_table)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -80,7 +80,7 @@ pub(crate) fn run(args: EvictArgs) -> Result<()> {
             return Ok(lines);
         }
         for line in &lines {
-            access.ask(&Evict { client: NodeId::new(line.id) }).await?;
+            access.ask(&Evict { client: NodeId::new(line.id), unless_heard: false }).await?;
         }
         let deadline = skep_env::now() + PATIENCE;
         for line in &mut lines {

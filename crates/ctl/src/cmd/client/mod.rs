@@ -3,16 +3,18 @@
 mod evict;
 mod files;
 mod list;
+mod stats;
 
 use crate::cmd::done;
 use clap::Subcommand;
 use skep_types::Result;
 use std::process::ExitCode;
 
-/// List clients (the mounts of the cluster), and evict them
+/// List clients (the mounts of the cluster), show their load, and evict them
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClientVerb {
     List(list::ListArgs),
+    Stats(stats::StatsArgs),
     Files(files::FilesArgs),
     Evict(evict::EvictArgs),
 }
@@ -22,6 +24,7 @@ impl ClientVerb {
     pub(super) fn run(self) -> Result<ExitCode> {
         match self {
             Self::List(args) => done(list::run(args)),
+            Self::Stats(args) => done(stats::run(args)),
             Self::Files(args) => done(files::run(args)),
             Self::Evict(args) => done(evict::run(args)),
         }

@@ -78,6 +78,8 @@ fn in_unit(setting: &Setting, value: u64) -> String {
         Unit::Bytes => ByteSize(value).to_string(),
         Unit::Targets if value == 1 => "1 target".into(),
         Unit::Targets => format!("{value} targets"),
+        Unit::Files if value == 1 => "1 file".into(),
+        Unit::Files => format!("{value} files"),
         Unit::Level => value.to_string(),
         Unit::Choice(_) => setting.word(value).unwrap_or("unknown").to_owned(),
     }
@@ -100,7 +102,7 @@ fn parse(setting: &Setting, text: &str) -> Result<u64> {
                 Err(wrong(format!("invalid value '{text}': expected one of {}", words.join(", "))))
             }
         },
-        Unit::Targets | Unit::Level => text.parse().map_err(|_| {
+        Unit::Targets | Unit::Files | Unit::Level => text.parse().map_err(|_| {
             wrong(format!(
                 "invalid value '{text}': expected a number from {} to {}",
                 setting.min, setting.max

@@ -7,7 +7,7 @@ use crate::output::print;
 use crate::view;
 use serde::Serialize;
 use skep_cluster::state::kind_word;
-use skep_types::map::{CapacityPool, Consistency, Reachability};
+use skep_types::map::{CapacityPool, Condition, Consistency, Reachability};
 use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, TargetId, TargetKind};
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -95,8 +95,13 @@ async fn report(access: &Access, map: &ClusterMap) -> Report {
 /// Connects to each target of a node, since each target has its own thread. Connects to the node
 /// itself if it has no targets.
 async fn visit(access: &Access, map: &ClusterMap, node: &Node) -> NodeReport {
-    let mut targets: Vec<TargetId> =
-        map.targets.iter().filter(|target| target.node == node.id).map(|it| it.id).collect();
+    // Targets that the node does not serve are problems of their own.
+    let mut targets: Vec<TargetId> = map
+        .targets
+        .iter()
+        .filter(|target| target.node == node.id && target.health.condition != Condition::Down)
+        .map(|target| target.id)
+        .collect();
     if targets.is_empty() {
         targets.push(TargetId::default());
     }
@@ -154,6 +159,27 @@ fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
                 "management receives no heartbeats from its service: check that the service is \
                  running and can connect to management",
             );
+        }
+        let problem = &target.health.problem;
+        match target.health.condition {
+            Condition::Serving if problem.is_empty() => {}
+            Condition::Serving => add(
+                format!("{name}: {problem}"),
+                "see \"A metadata target from a copy\" in docs/operations/several-hosts.md",
+            ),
+            Condition::ReadOnly => add(
+                format!("{name} refuses writes: {problem}"),
+                "new files are placed on other targets; check its disk, then restart the service",
+            ),
+            Condition::Hung => add(
+                format!("{name} hangs: {problem}"),
+                "operations on its files wait; check its disk and the kernel's log on its host",
+            ),
+            Condition::Down => add(
+                format!("{name} is not served: {problem}"),
+                "operations on its files wait; its service tries again by itself, at most a minute \
+                 after the problem is solved",
+            ),
         }
         match target.capacity_pool {
             CapacityPool::Normal => {}

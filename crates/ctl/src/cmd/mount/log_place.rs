@@ -48,7 +48,8 @@ pub(super) fn open(
     let of_cluster = Path::new(&access.name).join("logs");
     if of_cluster.is_absolute() && of_cluster.is_dir() {
         let path = of_cluster.join(&name);
-        return Ok((path.clone(), open_log(&path)?));
+        let file = open_own(&path).map_err(|error| Error::from(error).within(path.display()))?;
+        return Ok((path, file));
     }
     if let Some(path) = usual_directory().map(|directory| directory.join(&name))
         && let Ok(file) = open_own(&path)

@@ -19,6 +19,7 @@ use rustix::process::Pid;
 use serde::Serialize;
 use skep_client::LogControl;
 use skep_fuse::{ClusterOptions, RequestOptions, ServeOptions, TransportChoice, TransportKind};
+use skep_metrics::Registry;
 use skep_service::ByteSize;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
@@ -92,6 +93,10 @@ pub(crate) struct MountArgs {
     /// SKEP_PATTERN
     #[arg(long = "job-patterns")]
     has_job_patterns: bool,
+    /// Account for load by batch job: `skep stats --by job`. The mount reads SLURM_JOB_ID and
+    /// PBS_JOBID of each new program
+    #[arg(long = "job-accounting")]
+    has_job_accounting: bool,
     /// Log level, or a filter such as `info,skep_client=debug`
     #[arg(long, default_value = DEFAULT_LOG, value_parser = values::levels())]
     log: String,
@@ -164,6 +169,7 @@ fn mount(
         version: skep_service::PROGRAM_VERSION.into(),
         patience: args.retry.unwrap_or_default().patience(),
         log: LogControl(Some(Arc::new(skep_service::node_requests::set_log_level))),
+        metrics_directory: metrics_directory(),
     };
     let shown = absolute(&args.directory)?.display().to_string();
     let in_background = args.in_background;
@@ -194,6 +200,8 @@ fn mount(
         transport,
         requests: RequestOptions {
             has_job_patterns: args.has_job_patterns,
+            has_job_accounting: args.has_job_accounting,
+            metrics: Registry::new(),
             validity: asked.attribute_timeout.unwrap_or(skep_fuse::VALIDITY),
         },
         ends_on_signals: true,
@@ -213,6 +221,15 @@ fn mount(
         tracing::info!("{} is unmounted", args.directory.display());
     }
     served
+}
+
+/// Returns the directory of the sockets on which mounts show their metrics: of the host for root,
+/// of the session for other users.
+fn metrics_directory() -> Option<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Some("/run/skep".into());
+    }
+    std::env::var_os("XDG_RUNTIME_DIR").map(|directory| PathBuf::from(directory).join("skep"))
 }
 
 /// Adds a hint about the option `retry` to the error of a mount that could not reach management.
@@ -280,6 +297,9 @@ fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     command.args(["--log-limit", &limit.to_string()]);
     if args.has_job_patterns {
         command.arg("--job-patterns");
+    }
+    if args.has_job_accounting {
+        command.arg("--job-accounting");
     }
     command.arg(&directory).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     readiness.set_variable(&mut command);

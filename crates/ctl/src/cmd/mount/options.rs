@@ -81,6 +81,12 @@ pub(crate) const OWN: &[OwnOption] = &[
         "size at which the log file is renamed to FILE.old and a new one is started; 0: never",
     ),
     OwnOption::new(
+        "job_accounting",
+        None,
+        "account for load by batch job: `skep stats --by job`; the mount reads SLURM_JOB_ID and \
+         PBS_JOBID of each new program",
+    ),
+    OwnOption::new(
         "job_patterns",
         None,
         "let programs choose the stripe pattern of new files with the environment variable \
@@ -196,6 +202,7 @@ pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> R
         }
         match (name, value) {
             ("job_patterns", "") => args.has_job_patterns = true,
+            ("job_accounting", "") => args.has_job_accounting = true,
             ("remount", "") => options.is_remount = true,
             (ALLOW_OTHER, "") => options.allows_others = true,
             ("token_file", file) if !file.is_empty() => {

@@ -5,6 +5,7 @@ use crate::help::{Example, examples};
 use crate::output::{print, render, table};
 use crate::view;
 use skep_types::Result;
+use std::fmt::Write;
 
 const EXAMPLES: &[Example] = &[("all targets with state and location", "skep target list")];
 
@@ -20,20 +21,37 @@ pub(crate) fn run(args: ListArgs) -> Result<()> {
     let access = args.query.access(None)?;
     let map = crate::cmd::block_on(async move { access.map().await })?;
     print(&view::targets(&map), |targets| {
-        let mut shown =
-            table(&["ID", "Kind", "Reachability", "Consistency", "Pool", "Group", "Node", "Path"]);
+        let titles = [
+            "ID",
+            "Kind",
+            "Reachability",
+            "Consistency",
+            "Condition",
+            "Pool",
+            "Group",
+            "Node",
+            "Path",
+        ];
+        let mut shown = table(&titles);
         for target in targets {
             shown.add_row([
                 target.id.to_string(),
                 target.kind.into(),
                 target.reachability.into(),
                 target.consistency.into(),
+                target.condition.into(),
                 target.pool.into(),
                 target.group.map_or("-".into(), |group| group.to_string()),
                 format!("{} [ID: {}]", target.node_name, target.node),
                 target.path.clone(),
             ]);
         }
-        render(&shown)
+        let mut text = render(&shown);
+        for target in targets {
+            if let Some(problem) = &target.problem {
+                let _ = writeln!(text, "\n{} ({}): {problem}", target.id, target.condition);
+            }
+        }
+        text
     })
 }

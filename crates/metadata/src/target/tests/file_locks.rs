@@ -89,6 +89,8 @@ fn a_waiter_is_woken_when_the_session_of_the_holder_ends() {
     story.tell(1, (0, 0), &md::CloseSession {}).unwrap();
     assert_eq!(story.target.file_locks().count(), 0);
     assert!(story.woken(2).unwrap());
+    // The session had the file open for writing, so the lock waits for the recovered size.
+    story.answer::<st::StatChunk>(&stat(0));
     assert!(story.locks(2, (0, 3), exclusive(inode, 5)));
 }
 

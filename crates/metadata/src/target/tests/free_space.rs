@@ -97,7 +97,7 @@ fn a_full_disk_serves_reads_and_removals() {
     assert_eq!(story.ask(1, 1, (0, 6), &report).unwrap().attributes.size, 9);
     let longer = md::SetAttributes { size: Some(20), ..truncate(inode) };
     story.send(1, 1, (0, 7), &longer);
-    story.answer::<st::TruncateChunk>(&skep_wire::management::EmptyReply {});
+    story.answer::<st::TruncateChunk>(&truncated(1));
     assert!(matches!(story.replies.pop(), Some((1, Ok(_)))));
     assert_eq!(story.size(inode), 20);
     story.ask(1, 1, (0, 8), &rename(root, "c")).unwrap();

@@ -7,7 +7,6 @@ use skep_types::codec::crc32c;
 use skep_types::{ComponentRequest, PatternOrigin, PatternRequest};
 use skep_wire::inline as il;
 use skep_wire::inline::InlineMark;
-use skep_wire::management::EmptyReply;
 
 const INLINE: u64 = 4096;
 
@@ -127,12 +126,12 @@ fn truncations_remove_stored_bytes_for_good() {
     story.written(1, &write(inode, 0, b"0123456789"));
     for (sequence, size) in [(2, 4), (3, 4096), (4, 20_000)] {
         story.send(1, 1, (0, sequence), &md::SetAttributes { size: Some(size), ..truncate(inode) });
-        story.answer::<st::TruncateChunk>(&EmptyReply {});
+        story.answer::<st::TruncateChunk>(&truncated(1));
         assert_eq!(story.size(inode), size);
         assert_eq!(story.read(inode, 0, 4096).unwrap(), b"0123");
     }
     story.send(1, 1, (0, 5), &truncate(inode));
-    story.answer::<st::TruncateChunk>(&EmptyReply {});
+    story.answer::<st::TruncateChunk>(&truncated(1));
     assert_eq!(story.stored(inode), None);
     // If no writer has the file open, the target does not call storage.
     story.written(2, &write(inode, 0, b"again"));
@@ -300,30 +299,14 @@ fn damaged_bytes_are_neither_returned_nor_built_upon() {
     assert_eq!(error.code(), ErrorCode::Corrupt);
     assert!(error.context().contains(&inode.to_string()), "{error}");
     assert_eq!(story.refused(1, &write(inode, 0, b"x")), ErrorCode::Corrupt);
-    story.send(1, 1, (0, 2), &md::SetAttributes { size: Some(4), ..truncate(inode) });
-    story.answer::<st::TruncateChunk>(&EmptyReply {});
-    let (_, result) = story.replies.pop().unwrap();
-    assert_eq!(result.unwrap_err().code(), ErrorCode::Corrupt);
+    let to_four = md::SetAttributes { size: Some(4), ..truncate(inode) };
+    assert_eq!(story.ask(1, 1, (0, 2), &to_four).unwrap_err().code(), ErrorCode::Corrupt);
+    assert!(story.calls.is_empty(), "nothing was truncated");
     // A truncation to zero makes the file intact again.
     story.send(1, 1, (0, 3), &truncate(inode));
-    story.answer::<st::TruncateChunk>(&EmptyReply {});
+    story.answer::<st::TruncateChunk>(&truncated(1));
     story.written(2, &write(inode, 0, b"new"));
     assert_eq!(story.read(inode, 0, 4096).unwrap(), b"new");
-}
-
-/// A client dies during a truncation of damaged bytes. The target must not stop because of the
-/// damage.
-#[test]
-fn finishing_a_truncation_of_damaged_bytes_does_no_harm() {
-    let mut story = Story::begin();
-    let inode = story.inline_file();
-    story.written(1, &write(inode, 0, b"0123456789"));
-    story.send(1, 1, (0, 2), &md::SetAttributes { size: Some(4), ..truncate(inode) });
-    story.send(1, 1, (0, 0), &md::CloseSession {});
-    let damaged = InlineRecord { checksum: 1, bytes: b"0123456789".as_slice().into() };
-    story.target.table.write(Key::Inline(inode).to_bytes(), Some(damaged.to_bytes()));
-    story.answer::<st::TruncateChunk>(&EmptyReply {});
-    assert_eq!(story.size(inode), 10);
 }
 
 #[test]

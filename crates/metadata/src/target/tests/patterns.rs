@@ -85,7 +85,7 @@ fn a_file_that_was_ever_written_keeps_its_pattern() {
     };
     refused(&mut story);
     story.send(1, 1, (0, 3), &truncate(inode));
-    story.answer::<st::TruncateChunk>(&skep_wire::management::EmptyReply {});
+    story.answer::<st::TruncateChunk>(&truncated(1));
     assert_eq!(story.size(inode), 0);
     refused(&mut story);
 }

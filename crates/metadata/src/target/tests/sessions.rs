@@ -1,6 +1,7 @@
 //! Ends of sessions, and their effects.
 
 use super::*;
+use std::collections::BTreeSet;
 
 /// Before the fix, an operation that waited for another group while its session ended committed
 /// afterwards. It left a slot and opens that no job would ever remove.
@@ -9,11 +10,12 @@ fn an_operation_is_refused_if_its_session_ended_meanwhile() {
     let mut story = Story::begin();
     let inode = story.create(2, (0, 1));
     let open = md::Open { inode, open: md::OpenMode::Read, truncate: true, must_have_name: false };
+    story.send(6, 2, (0, 2), &truncate(inode));
     story.send(5, 1, (0, 1), &open);
-    story.learns_that_it_shares(2, inode);
     story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
-    story.answer::<st::TruncateChunk>(&skep_wire::management::EmptyReply {});
-    let (_, result) = story.replies.pop().expect("an answer");
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    let at = story.replies.iter().position(|(connection, _)| *connection == 5);
+    let (_, result) = story.replies.remove(at.expect("an answer"));
     assert_eq!(result.unwrap_err().code(), ErrorCode::StaleSession);
     let slots = story.target.table.scan(&Key::slots_of(SessionId::new(1)), &[], 9).unwrap();
     let opens = story.target.table.scan(&Key::opens_of(SessionId::new(1)), &[], 9).unwrap();
@@ -146,13 +148,20 @@ fn a_session_that_has_ended_is_not_opened_again() {
     story.ask(1, 3, (0, 0), &md::CloseSession {}).unwrap();
     // The target deletes the records of ended sessions as soon as no late message can be in flight.
     // Each batch reads a part of these records.
-    story.wall.seconds += crate::limits::END_KEPT_SECONDS + 1;
-    story.now += crate::limits::FORGET_EVERY;
     let ends = |story: &Story| {
         let key = |session| Key::SessionEnd(SessionId::new(session)).to_bytes();
         [1, 3].iter().filter(|it| story.target.table.get(&key(**it)).unwrap().is_some()).count()
     };
+    // A jump of the time of day alone deletes nothing, not even across a restart.
+    story.wall.seconds += crate::limits::END_KEPT_SECONDS + 1;
+    story.now += crate::limits::FORGET_EVERY;
+    (0..20).for_each(|_| story.happens(Event::Tick));
+    story.restart();
+    story.now += crate::limits::FORGET_EVERY;
+    (0..20).for_each(|_| story.happens(Event::Tick));
     assert_eq!(ends(&story), 2);
+    story.now += Duration::from_secs(crate::limits::END_KEPT_SECONDS as u64);
+    story.wall.seconds += crate::limits::END_KEPT_SECONDS;
     let mut next = Vec::new();
     for _ in 0..20 {
         let before = ends(&story);
@@ -197,11 +206,17 @@ fn a_shorter_lease_applies_once_the_client_acknowledges_it() {
         newer.policy.lease_ms = lease_ms;
         story.happens(Event::Map(newer.into()));
     };
+    // Another client stays in contact, so the target is not cut off.
+    let add_client = |story: &mut Story| {
+        let open = md::OpenSession { client: NodeId::new(8), slots: 4 };
+        story.ask(1, 5, (0, 0), &open).unwrap();
+    };
+    add_client(&mut story);
     let pass = |story: &mut Story, milliseconds: u32| {
         let end = story.now + Duration::from_millis(u64::from(milliseconds));
         while story.now < end {
             story.now += Duration::from_millis(50);
-            story.happens(Event::Tick);
+            assert!(is_alive(story, 5));
         }
     };
     let renew = |story: &mut Story, lease_ms: u32| {
@@ -220,6 +235,7 @@ fn a_shorter_lease_applies_once_the_client_acknowledges_it() {
     assert!(!is_open(&story, 2), "silent for all of its own lease");
 
     let mut story = Story::begin();
+    add_client(&mut story);
     set_lease(&mut story, 2 * given_ms);
     pass(&mut story, given_ms + given_ms / 2);
     assert!(is_open(&story, 1), "a longer lease needs no acknowledgement");
@@ -235,19 +251,30 @@ fn map_without_clients(version: u64) -> ClusterMap {
     map
 }
 
+/// Opens sessions of other clients, and lets one and a half leases pass in which only `renewing` of
+/// these sessions are renewed.
+fn pass_a_lease(story: &mut Story, renewing: &[u64]) {
+    let lease = Duration::from_millis(u64::from(map().policy.lease_ms));
+    let end = story.now + lease + lease / 2;
+    while story.now < end {
+        story.now += crate::limits::LONGEST_WAIT;
+        story.happens(Event::Tick);
+        for session in renewing {
+            assert!(is_alive(story, *session));
+        }
+    }
+}
+
 /// Before the fix, the target released the locks of a silent client while storage still accepted
 /// writes of that client.
 #[test]
 fn locks_of_a_silent_client_stay_until_the_map_removes_it() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
-    let lease = Duration::from_millis(u64::from(map().policy.lease_ms));
-    let end = story.now + lease + lease / 2;
-    while story.now < end {
-        story.now += crate::limits::LONGEST_WAIT;
-        story.happens(Event::Tick);
-    }
-    assert_eq!(story.evicted[..2], [NodeId::new(9); 2], "it asks again");
+    let other = md::OpenSession { client: NodeId::new(8), slots: 4 };
+    story.ask(1, 5, (0, 0), &other).unwrap();
+    pass_a_lease(&mut story, &[5]);
+    assert_eq!(story.evicted[..2], [(NodeId::new(9), false); 2], "it asks again");
     let refused = story.ask(1, 1, (0, 2), &truncate(inode)).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::Evicted);
     let opens = |story: &Story| {
@@ -271,4 +298,98 @@ fn a_client_newer_than_the_map_is_not_taken_for_removed() {
     let open = md::OpenSession { client: NodeId::new(10), slots: 4 };
     story.ask(1, 3, (0, 0), &open).unwrap();
     assert!(is_open(&story, 3));
+}
+
+fn unlink() -> md::Unlink {
+    md::Unlink { directory: InodeId::ROOT, name: b"a"[..].into() }
+}
+
+fn outcome_of(story: &mut Story, session: u64, at: (u32, u64)) -> Result<md::Outcome> {
+    let asked = md::AskOutcome { session: SessionId::new(session), slot: at.0, sequence: at.1 };
+    story.ask(9, 0, (0, 0), &asked).map(|reply| reply.outcome)
+}
+
+/// A client that lost its session together with a reply asks for the outcome. The reply must be
+/// final, so it comes only after the end of the session.
+#[test]
+fn outcome_of_a_request_is_known_after_its_session_has_ended() {
+    let mut story = Story::begin();
+    story.create(1, (0, 1));
+    story.ask(1, 1, (0, 2), &unlink()).unwrap();
+    let refused = story.ask(1, 1, (1, 1), &unlink()).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::NotFound);
+    let early = outcome_of(&mut story, 1, (0, 2)).unwrap_err();
+    assert_eq!(early.code(), ErrorCode::Busy, "the session is open");
+    story.happens(Event::Map(map_without_clients(7).into()));
+    for _ in 0..2 {
+        let reply = Codec::to_bytes(&skep_wire::management::EmptyReply {});
+        let executed = md::Outcome::Executed { reply: reply[..].into() };
+        assert_eq!(outcome_of(&mut story, 1, (0, 2)).unwrap(), executed);
+        for at in [(0, 3), (1, 1), (2, 1)] {
+            let outcome = outcome_of(&mut story, 1, at).unwrap();
+            assert_eq!(outcome, md::Outcome::NotExecuted, "{at:?}");
+        }
+        let replaced = outcome_of(&mut story, 1, (0, 1)).unwrap();
+        assert_eq!(replaced, md::Outcome::Unknown, "a later request has the slot");
+        assert_eq!(outcome_of(&mut story, 77, (0, 1)).unwrap(), md::Outcome::Unknown);
+        story.restart();
+    }
+    // The replies of the slots are deleted with the record of the end.
+    story.wall.seconds += crate::limits::END_KEPT_SECONDS + 1;
+    story.now += crate::limits::FORGET_EVERY;
+    story.happens(Event::Tick);
+    story.happens(Event::Tick);
+    assert_eq!(outcome_of(&mut story, 1, (0, 2)).unwrap(), md::Outcome::Unknown);
+    let slots = story.target.table.scan(&Key::slots_of(SessionId::new(1)), &[], 9).unwrap();
+    assert!(slots.is_empty());
+}
+
+/// If a power loss removed a session, its client could not find out which of its requests were
+/// executed.
+#[test]
+fn a_session_is_synced_before_its_client_may_use_it() {
+    let mut story = Story::begin();
+    let open = md::OpenSession { client: NodeId::new(9), slots: 4 };
+    story.run(vec![arrival(1, 3, (0, 0), &open)]);
+    assert!(story.replies.is_empty(), "the record of the session is not synced");
+    let lsn = story.target.last_logged();
+    story.run(vec![Event::Synced { lsn }]);
+    assert_eq!(story.replies.len(), 1);
+}
+
+/// Before the fix, a target whose network to the clients had failed had all of them removed from
+/// the cluster, although they were in contact with all other services.
+#[test]
+fn a_target_cut_off_from_its_clients_keeps_their_sessions() {
+    let mut story = Story::begin();
+    for client in 10..18 {
+        let open = md::OpenSession { client: NodeId::new(client), slots: 4 };
+        story.ask(1, u64::from(client), (0, 0), &open).unwrap();
+    }
+    story.create(1, (0, 1));
+    pass_a_lease(&mut story, &[]);
+    assert!(story.evicted.iter().all(|(_, unless_heard)| *unless_heard), "{:?}", story.evicted);
+    assert_eq!(story.evicted.iter().map(|it| it.0).collect::<BTreeSet<_>>().len(), 9);
+    // Management has kept the clients, and the network works again.
+    story.ask(1, 1, (0, 2), &unlink()).unwrap();
+    for session in 10..18 {
+        assert!(is_alive(&mut story, session));
+    }
+    // One client alone is not in contact, so the fault is on its side.
+    story.evicted.clear();
+    pass_a_lease(&mut story, &[1, 10, 11, 12, 13, 14, 15, 16]);
+    assert!(story.evicted.contains(&(NodeId::new(17), false)), "{:?}", story.evicted);
+    assert!(!is_open(&story, 17) && is_open(&story, 1));
+}
+
+/// If all clients have died together, management receives no heartbeats and removes them.
+#[test]
+fn clients_that_died_together_lose_their_sessions() {
+    let mut story = Story::begin();
+    story.create(1, (0, 1));
+    pass_a_lease(&mut story, &[]);
+    assert!(story.evicted.contains(&(NodeId::new(9), true)));
+    assert!(is_open(&story, 1), "until management has removed its client");
+    story.happens(Event::Map(map_without_clients(7).into()));
+    assert!(!is_open(&story, 1));
 }

@@ -264,3 +264,20 @@ fn a_poll_without_notifications_ends_after_its_time_limit() {
     let refusal = story.replies.remove(index).1.unwrap_err();
     assert_eq!(refusal.code(), ErrorCode::StaleSession);
 }
+
+/// Before the fix, a truncation by path notified no holder. A client that alone had the file open
+/// for writing continued to append at its old end.
+#[test]
+fn a_truncation_by_path_waits_for_the_writer() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    story.send(1, 2, (0, 1), &truncate(inode));
+    assert!(story.replies.is_empty() && story.calls.is_empty());
+    story.learns_that_it_shares(1, inode);
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    assert!(story.replies.pop().is_some_and(|(_, result)| result.is_ok()));
+    // The truncating client itself needs no notification.
+    story.send(1, 1, (0, 2), &truncate(inode));
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    assert!(story.replies.pop().is_some_and(|(_, result)| result.is_ok()));
+}

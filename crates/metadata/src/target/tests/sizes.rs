@@ -12,11 +12,13 @@ fn a_size_recovery_restarts_after_a_truncation() {
     let asked = story.calls.remove(0);
     assert_eq!(asked.1.message, st::StatChunk::ID);
     story.send(1, 2, (0, 1), &truncate(inode));
-    story.answer::<st::TruncateChunk>(&skep_wire::management::EmptyReply {});
+    story.answer::<st::TruncateChunk>(&truncated(1));
     story.replies.clear();
     let result = Ok(stat(100).to_bytes());
     story.happens(Event::Answer { call: asked.0, result });
     assert_eq!(story.size(inode), 0);
+    let incarnation = HostIncarnation::new(1);
+    story.answer::<st::SyncChunk>(&st::SyncChunkReply { incarnation });
     story.answer::<st::StatChunk>(&stat(0));
     story.happens(Event::Tick);
     assert_eq!(story.size(inode), 0);
@@ -38,4 +40,70 @@ fn a_size_recovery_restarts_after_another_death() {
     story.happens(Event::Answer { call: asked.0, result: Ok(stat(10).to_bytes()) });
     story.answer::<st::StatChunk>(&stat(50));
     assert_eq!(story.size(inode), 50);
+}
+
+/// Before the fix, a writer that died after it had overwritten bytes left the version and the times
+/// of the file as they were. So other clients used their old cached pages forever.
+#[test]
+fn a_dead_writer_changes_version_and_mtime() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let written =
+        md::WrittenExtent { end: 10, truncate_generation: 0, may_leave_holes: false, reach: 0 };
+    story.ask(1, 1, (0, 2), &md::ReportWritten { inode, written }).unwrap();
+    let attributes = |story: &mut Story| {
+        story.ask(1, 2, (0, 0), &md::GetAttributes { inode }).unwrap().attributes
+    };
+    let before = attributes(&mut story);
+    story.wall = Timestamp::from_nanoseconds(1_000_000_000);
+    story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
+    story.answer::<st::StatChunk>(&stat(10));
+    let after = attributes(&mut story);
+    assert_eq!(after.size, 10);
+    assert!(after.change_counter > before.change_counter);
+    assert!(after.modified > before.modified);
+}
+
+/// Before the fix, the next holder of a dead writer's lock got a size without the writer's last
+/// bytes.
+#[test]
+fn the_next_lock_holder_waits_for_the_recovered_size() {
+    use skep_wire::file_locks::{LockKind, LockMode, LockRequest, SetLockReply};
+    use skep_wire::limits::LOCK_END;
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
+    let (kind, mode) = (LockKind::Flock, Some(LockMode::Exclusive));
+    let lock = LockRequest { inode, kind, owner: 1, mode, start: 0, end: LOCK_END, pid: 0 };
+    story.send(1, 2, (0, 1), &SetLock { lock, wait: 0 });
+    assert!(story.replies.is_empty());
+    story.answer::<st::StatChunk>(&stat(50));
+    story.now += Duration::from_secs(1);
+    story.happens(Event::Tick);
+    let (_, result) = story.replies.pop().expect("the lock is granted");
+    let reply = SetLockReply::from_bytes(&result.unwrap()).unwrap();
+    assert_eq!((reply.conflict, reply.attributes.size), (None, 50));
+}
+
+/// Before the fix, a failed recovery freed its place without starting the next one.
+#[test]
+fn a_failed_recovery_lets_the_next_one_begin() {
+    use crate::limits::SIZE_RECOVERIES_AT_ONCE;
+    let mut story = Story::begin();
+    let count = SIZE_RECOVERIES_AT_ONCE + 1;
+    for number in 0..count {
+        story.create_as(&format!("f{number}"), 1, (0, number as u64 + 1));
+    }
+    story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
+    while story.target.background.is_ending_sessions() {
+        story.happens(Event::Tick);
+    }
+    story.happens(Event::Tick);
+    assert_eq!(story.calls.len(), SIZE_RECOVERIES_AT_ONCE);
+    let (call, _) = story.calls.remove(0);
+    let refusal = Error::new(ErrorCode::DeviceFailed, "no disk");
+    let now = story.now;
+    story.happens(Event::Answer { call, result: Err(refusal) });
+    assert!(story.now < now + Duration::from_millis(100), "nothing waits for the failed one");
+    assert_eq!(story.calls.len(), SIZE_RECOVERIES_AT_ONCE);
 }

@@ -1,7 +1,8 @@
-//! Truncations in progress while their client dies or their file changes.
+//! Truncations: their order, restarts and repetitions at each step, refusals, and the time until
+//! they are durable at storage.
 
 use super::*;
-use skep_wire::management::EmptyReply;
+use crate::limits::{RETRY_PAUSE, SETTLE_AFTER};
 
 /// Creates a file with a size of 10 bytes that session 1 has open for writing.
 fn written(story: &mut Story) -> InodeId {
@@ -12,20 +13,106 @@ fn written(story: &mut Story) -> InodeId {
     inode
 }
 
-/// Before the fix, the target abandoned a truncation when its client died, but the service still
-/// repeated the call to a storage target that was unreachable. The call arrived late, and truncated
-/// bytes that other clients had written since.
+fn synced(incarnation: u64) -> st::SyncChunkReply {
+    st::SyncChunkReply { incarnation: HostIncarnation::new(incarnation) }
+}
+
+impl Story {
+    /// Takes the only reply, to a `SetAttributes`.
+    fn set(&mut self) -> Result<md::SetAttributesReply> {
+        assert_eq!(self.replies.len(), 1, "{:?}", self.replies);
+        let (_, result) = self.replies.remove(0);
+        result.map(|body| md::SetAttributesReply::from_bytes(&body).unwrap())
+    }
+
+    /// Returns the generation and the size of the oldest call, which must be a truncation.
+    fn truncation(&self) -> (u64, u64) {
+        let (_, call) = self.calls.first().expect("a call");
+        assert_eq!(call.message, st::TruncateChunk::ID);
+        let truncation = st::TruncateChunk::from_bytes(&call.body).unwrap();
+        (truncation.generation, truncation.size)
+    }
+
+    fn wait(&mut self, time: Duration) {
+        self.now += time;
+        self.happens(Event::Tick);
+    }
+}
+
+/// Before the fix, storage truncated the chunk files before anything was logged. After a power loss
+/// the file had its old size, and zeros in place of its bytes.
+#[test]
+fn chunk_files_are_truncated_after_the_sync_of_the_size() {
+    let mut story = Story::begin();
+    let inode = written(&mut story);
+    let (now, wall) = (story.now, story.wall);
+    let arrival = arrival(1, 1, (0, 3), &truncate(inode));
+    let actions = story.target.handle(vec![arrival], now, wall).unwrap();
+    assert!(!actions.iter().any(|it| matches!(it, Action::Call { .. } | Action::Reply { .. })));
+    let synced = actions.iter().find_map(|action| match action {
+        Action::Sync { lsn } => Some(*lsn),
+        _ => None,
+    });
+    let synced = Event::Synced { lsn: synced.expect("a sync begins at once") };
+    let actions = story.target.handle(vec![synced], now, wall).unwrap();
+    assert!(actions.iter().any(|it| matches!(it, Action::Call { .. })));
+    assert!(!actions.iter().any(|it| matches!(it, Action::Reply { .. })));
+}
+
+/// Before the fix, a truncation was in the memory of the target only. If client and target were
+/// killed, the file kept its size without its bytes.
+#[test]
+fn a_restart_finishes_a_truncation() {
+    let mut story = Story::begin();
+    let inode = written(&mut story);
+    story.send(1, 1, (0, 3), &truncate(inode));
+    assert_eq!(story.truncation(), (1, 0));
+    story.restart();
+    assert_eq!(story.truncation(), (1, 0), "the same generation, so that storage can ignore it");
+    story.send(1, 2, (0, 0), &md::GetAttributes { inode });
+    assert!(story.replies.is_empty(), "a writer must not learn the new generation yet");
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    let (_, result) = story.replies.pop().expect("an answer");
+    let reply = md::AttributesReply::from_bytes(&result.unwrap()).unwrap();
+    assert_eq!((reply.attributes.size, reply.attributes.truncate_generation), (0, 1));
+    // The client repeats its request, and the target does not truncate again.
+    story.send(1, 1, (0, 3), &truncate(inode));
+    let reply = story.set().unwrap();
+    assert_eq!((reply.attributes.truncate_generation, reply.truncated.len()), (1, 1));
+    story.restart();
+    story.send(1, 1, (0, 3), &truncate(inode));
+    assert_eq!(story.set().unwrap(), reply, "the incarnations are in the store");
+    assert!(story.calls.is_empty());
+}
+
+/// A repetition arrives while storage still truncates, before and after a restart.
+#[test]
+fn a_repeated_truncation_waits_like_the_first() {
+    let mut story = Story::begin();
+    let inode = written(&mut story);
+    story.send(1, 1, (0, 3), &truncate(inode));
+    story.send(2, 1, (0, 3), &truncate(inode));
+    assert!(story.replies.is_empty());
+    story.restart();
+    story.send(3, 1, (0, 3), &truncate(inode));
+    assert!(story.replies.is_empty());
+    assert_eq!(story.calls.len(), 1);
+    story.answer::<st::TruncateChunk>(&truncated(7));
+    assert_eq!(story.set().unwrap().truncated[0].incarnation, HostIncarnation::new(7));
+}
+
 #[test]
 fn a_truncation_is_finished_after_its_client_died() {
     let mut story = Story::begin();
     let inode = written(&mut story);
     story.send(1, 1, (0, 3), &truncate(inode));
     story.send(1, 1, (0, 0), &md::CloseSession {});
-    assert_eq!(story.calls.len(), 1, "the size is not asked for while the chunk file is being cut");
-    assert_eq!(story.size(inode), 10);
-    story.answer::<st::TruncateChunk>(&EmptyReply {});
-    assert_eq!(story.size(inode), 0);
+    assert_eq!(story.calls.len(), 1, "the size is not asked for while storage truncates");
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    // Before storage is asked for the size, the truncation must be durable there.
+    story.answer::<st::SyncChunk>(&synced(1));
     story.answer::<st::StatChunk>(&stat(0));
+    story.replies.clear();
     assert_eq!(story.size(inode), 0);
     assert!(story.calls.is_empty());
 }
@@ -37,13 +124,15 @@ fn a_truncation_is_finished_after_its_client_died() {
 fn the_size_of_a_truncation_is_decided_once() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
-    story.send(1, 2, (0, 1), &truncate(inode));
+    story.send(2, 2, (0, 1), &truncate(inode));
+    story.learns_that_it_shares(1, inode);
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
-    story.ask(1, 1, (0, 2), &close).unwrap();
-    assert!(story.replies.is_empty());
-    story.answer::<st::TruncateChunk>(&EmptyReply {});
-    let attributes = md::AttributesReply::from_bytes(story.replies[0].1.as_ref().unwrap());
-    assert_eq!(attributes.unwrap().attributes.truncate_generation, 1);
+    story.send(1, 1, (0, 2), &close);
+    assert!(story.replies.is_empty(), "the reply would contain the new generation");
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    assert_eq!(story.replies.len(), 2);
+    story.replies.retain(|(connection, _)| *connection == 2);
+    assert_eq!(story.set().unwrap().attributes.truncate_generation, 1);
 }
 
 #[test]
@@ -54,27 +143,144 @@ fn truncations_of_one_file_run_one_after_the_other() {
     let to_five = md::SetAttributes { size: Some(5), ..truncate(inode) };
     story.send(1, 2, (0, 1), &to_five);
     assert_eq!(story.calls.len(), 1);
-    story.answer::<st::TruncateChunk>(&EmptyReply {});
+    story.answer::<st::TruncateChunk>(&truncated(1));
     assert_eq!(story.replies.len(), 1);
+    story.learns_that_it_shares(1, inode);
     // The file is open for writing, so the second truncation must assume that any chunk file may
     // exist.
-    story.answer::<st::TruncateChunk>(&EmptyReply {});
+    assert_eq!(story.truncation(), (2, 5));
+    story.answer::<st::TruncateChunk>(&truncated(1));
     assert_eq!(story.replies.len(), 2);
     assert_eq!(story.size(inode), 5);
 }
 
+/// Storage refuses: the client gets the error, the size stays smaller, and the target tries again.
 #[test]
-fn a_refused_truncation_is_answered_and_the_next_can_begin() {
+fn a_refused_truncation_is_answered_and_tried_again() {
     let mut story = Story::begin();
     let inode = written(&mut story);
-    for (sequence, is_refused) in [(3, true), (4, false)] {
-        story.send(1, 1, (0, sequence), &truncate(inode));
-        let (call, _) = story.calls.remove(0);
-        let refusal = Error::new(ErrorCode::DeviceFailed, "no disk");
-        let result = if is_refused { Err(refusal) } else { Ok(EmptyReply {}.to_bytes()) };
-        story.happens(Event::Answer { call, result });
-        let (_, result) = story.replies.remove(0);
-        assert_eq!(result.map_err(|error| error.code()).err(), is_refused.then_some(ErrorCode::Io));
-        assert_eq!(story.size(inode), if is_refused { 10 } else { 0 });
+    story.send(1, 1, (0, 3), &truncate(inode));
+    story.send(5, 2, (0, 0), &md::GetAttributes { inode });
+    let (call, _) = story.calls.remove(0);
+    let refusal = Error::new(ErrorCode::DeviceFailed, "no disk");
+    story.happens(Event::Answer { call, result: Err(refusal) });
+    let codes: Vec<_> = story.replies.drain(..).map(|(_, it)| it.unwrap_err().code()).collect();
+    assert_eq!(codes, [ErrorCode::Io, ErrorCode::Io]);
+    let open = md::Open { inode, open: md::OpenMode::Read, truncate: false, must_have_name: false };
+    assert_eq!(story.ask(1, 1, (0, 4), &open).unwrap_err().code(), ErrorCode::Io);
+    story.send(2, 1, (0, 3), &truncate(inode));
+    let (_, repeated) = story.replies.pop().expect("an answer");
+    assert_eq!(repeated.unwrap_err().code(), ErrorCode::Io);
+    story.wait(RETRY_PAUSE);
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    assert_eq!(story.size(inode), 0);
+}
+
+#[test]
+fn a_new_truncation_replaces_a_refused_one() {
+    let mut story = Story::begin();
+    let inode = written(&mut story);
+    story.send(1, 1, (0, 3), &truncate(inode));
+    let (call, _) = story.calls.remove(0);
+    story.happens(Event::Answer { call, result: Err(ErrorCode::Corrupt.into()) });
+    assert!(story.set().is_err());
+    // The new size is larger, but storage must still remove the bytes before it.
+    let to_seven = md::SetAttributes { size: Some(7), ..truncate(inode) };
+    story.send(1, 1, (0, 4), &to_seven);
+    story.wait(RETRY_PAUSE);
+    assert_eq!(story.truncation(), (2, 0));
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    assert_eq!(story.set().unwrap().attributes.size, 7);
+}
+
+#[test]
+fn a_file_without_chunk_files_is_truncated_at_once() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let close = md::Close { inode, open: md::OpenMode::Write, written: None };
+    story.ask(1, 1, (0, 2), &close).unwrap();
+    let open = md::Open { inode, open: md::OpenMode::Write, truncate: true, must_have_name: false };
+    let opened = story.ask(1, 1, (0, 3), &open).unwrap();
+    assert_eq!((opened.attributes.truncate_generation, opened.truncated.len()), (1, 0));
+    assert!(story.calls.is_empty());
+}
+
+#[test]
+fn a_removed_file_ends_its_truncation() {
+    let mut story = Story::begin();
+    let inode = written(&mut story);
+    let close = md::Close { inode, open: md::OpenMode::Write, written: None };
+    story.ask(1, 1, (0, 3), &close).unwrap();
+    story.send(1, 1, (0, 4), &truncate(inode));
+    let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a".as_slice().into() };
+    story.send(2, 2, (0, 1), &unlink);
+    assert_eq!(story.replies.len(), 2, "both are answered");
+    assert!(story.replies.drain(..).all(|(_, result)| result.is_ok()));
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    story.restart();
+    assert!(story.calls.iter().all(|(_, call)| call.message == st::RemoveChunks::ID));
+}
+
+/// Before the fix, a power loss of a storage host brought truncated bytes back, and metadata never
+/// noticed. They appeared when the file grew.
+#[test]
+fn a_truncation_that_storage_has_lost_is_repeated() {
+    let mut story = Story::begin();
+    let inode = written(&mut story);
+    let close = md::Close { inode, open: md::OpenMode::Write, written: None };
+    story.ask(1, 1, (0, 3), &close).unwrap();
+    story.send(1, 1, (0, 4), &truncate(inode));
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    story.set().unwrap();
+    assert!(story.calls.is_empty());
+    story.wait(SETTLE_AFTER);
+    story.answer::<st::SyncChunk>(&synced(2));
+    assert_eq!(story.truncation(), (2, 0));
+    story.answer::<st::TruncateChunk>(&truncated(2));
+    story.wait(SETTLE_AFTER);
+    story.answer::<st::SyncChunk>(&synced(2));
+    story.wait(SETTLE_AFTER);
+    assert!(story.calls.is_empty());
+    assert_eq!(story.target.shared.truncations.len(), 0);
+}
+
+/// Before the fix, the size of a dead writer's file was computed from chunk files whose truncation
+/// a power loss had undone. The file had its old length and old bytes again.
+#[test]
+fn a_size_recovery_ignores_a_tail_that_came_back() {
+    let mut story = Story::begin();
+    let inode = written(&mut story);
+    story.send(1, 1, (0, 3), &truncate(inode));
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    story.end_session(1);
+    story.answer::<st::SyncChunk>(&synced(2));
+    assert_eq!(story.truncation(), (2, 0));
+    story.answer::<st::TruncateChunk>(&truncated(2));
+    story.answer::<st::SyncChunk>(&synced(2));
+    story.answer::<st::StatChunk>(&stat(0));
+    assert_eq!(story.size(inode), 0);
+    assert!(story.calls.is_empty());
+}
+
+impl Story {
+    /// Ends a session.
+    fn end_session(&mut self, session: u64) {
+        self.send(1, session, (0, 0), &md::CloseSession {});
+        self.replies.clear();
     }
+}
+
+/// Before the fix, a request with a size and an invalid time truncated the chunk files before the
+/// target refused it.
+#[test]
+fn a_request_with_an_invalid_time_truncates_nothing() {
+    let mut story = Story::begin();
+    let inode = written(&mut story);
+    let at = Timestamp { seconds: 1, nanoseconds: 1_000_000_000 };
+    let invalid =
+        md::SetAttributes { modified: Some(md::SetTime { now: false, at }), ..truncate(inode) };
+    let refused = story.ask(1, 1, (0, 3), &invalid).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::InvalidArgument);
+    assert!(story.calls.is_empty());
+    assert_eq!(story.size(inode), 10);
 }

@@ -33,7 +33,8 @@ fn new_region_with_a_lost_or_torn_page_is_accepted() {
             let path = store.names.path(&key(1));
             let page = page_offset(1);
             tamper(&path, page + lost.start..page + lost.end, |_| 0);
-            let store = open(&dir);
+            drop(store);
+            let store = open_after_power_loss(&dir);
             assert!(read(&store, key(1), 0, 4 << 20).await.unwrap() == data);
             write(&store, key(1), 2 * MIB + 10, b"more").await.unwrap();
             store.close().await.unwrap();
@@ -110,9 +111,16 @@ fn page_of_a_synced_region_may_be_torn_by_an_overwrite() {
         // for one sector.
         tamper_with(&path, 0, &old[..512]);
         tamper_with(&path, 1024, &old[1024..1536]);
-        let store = open(&dir);
+        let store = open_after_power_loss(&dir);
         assert!(read(&store, key(1), 0, 100_000).await.unwrap() == pattern(2, 100_000));
     });
+}
+
+/// Opens the store as after a boot of the host.
+fn open_after_power_loss(dir: &Path) -> Rc<ChunkStore> {
+    let host = host_mark(dir).unwrap();
+    let host = HostMark { boot_id: host.boot_id ^ 1, ..host };
+    ChunkStore::open_at(dir, CLUSTER, TARGET, host).unwrap()
 }
 
 fn tamper_with(path: &Path, at: u64, bytes: &[u8]) {
@@ -146,7 +154,7 @@ fn truncation_within_a_synced_region_is_recorded() {
         let store = open(&dir);
         write(&store, key(1), 0, &pattern(1, 100_000)).await.unwrap();
         store.clean().await.unwrap();
-        store.truncate(&key(1), 50_000).await.unwrap();
+        store.truncate(&key(1), 50_000, next_generation()).await.unwrap();
         assert_eq!(store.dirty_log.recorded().len(), 1);
         // Simulates that the page reached the device but the truncation did not.
         let path = store.names.path(&key(1));

@@ -35,11 +35,30 @@ fn a_flipped_bit_of_data_is_refused_and_its_neighbours_are_read() {
         // overwrite repairs it.
         let error = write(&store, key(1), 3 * MIB + 4100, b"new").await.unwrap_err();
         assert_names(&error, &path, "granule 769");
-        assert!(store.truncate(&key(1), 3 * MIB + 4100).await.is_err());
         let rest = read(&store, key(1), 3 * MIB + 8192, 100_000).await.unwrap();
         assert!(rest == pattern(7, 5 * MIB as usize)[3 * MIB as usize + 8192..][..100_000]);
         write(&store, key(1), 3 * MIB + 4096, &[1; 4096]).await.unwrap();
         read(&store, key(1), 3 * MIB, 100_000).await.unwrap();
+    });
+}
+
+/// Metadata has the new size already when storage truncates, so damage must not prevent that.
+#[test]
+fn damage_at_the_new_end_of_a_file_stays_damage() {
+    run(|dir| async move {
+        let path = settled(&dir).await;
+        let at = physical_offset(3 * MIB + 5000);
+        tamper(&path, at..at + 1, |byte| byte ^ 4);
+        let store = open(&dir);
+        store.truncate(&key(1), 3 * MIB + 6000, next_generation()).await.unwrap();
+        assert_eq!(store.stat(&key(1)).unwrap().size, 3 * MIB + 6000);
+        let error = read(&store, key(1), 3 * MIB + 4096, 10).await.unwrap_err();
+        assert_names(&error, &path, "granule 769");
+        let rest = read(&store, key(1), 3 * MIB, 4096).await.unwrap();
+        assert!(rest == pattern(7, 5 * MIB as usize)[3 * MIB as usize..][..4096]);
+        store.truncate(&key(1), 3 * MIB + 4096, next_generation()).await.unwrap();
+        write(&store, key(1), 3 * MIB + 4096, b"new").await.unwrap();
+        assert_eq!(read(&store, key(1), 3 * MIB + 4096, 10).await.unwrap(), b"new");
     });
 }
 
@@ -56,6 +75,29 @@ fn a_flipped_bit_of_a_page_is_refused() {
             assert_names(&error, &path, "page of region 1");
         });
     }
+}
+
+/// Semantics 4.7.
+#[test]
+fn torn_page_is_damage_if_the_page_cache_survived() {
+    run(|dir| async move {
+        let store = open(&dir);
+        write(&store, key(1), 0, &pattern(7, 100_000)).await.unwrap();
+        store.sync(&key(1)).await.unwrap();
+        let path = store.names.path(&key(1));
+        drop(store);
+        // The process was killed before the region was marked. Then a bit of the page flips, and a
+        // bit of the data, which the page could have shown.
+        tamper(&path, 3000..3001, |byte| byte ^ 1);
+        tamper(&path, 4100..4101, |byte| byte ^ 1);
+        let error = read(&open(&dir), key(1), 0, 4096).await.unwrap_err();
+        assert_names(&error, &path, "page of region 0");
+        // After a power loss, the page may have been torn, and the data is accepted.
+        let host = host_mark(&dir).unwrap();
+        let host = HostMark { boot_id: host.boot_id ^ 1, ..host };
+        let store = ChunkStore::open_at(&dir, CLUSTER, TARGET, host).unwrap();
+        assert_eq!(read(&store, key(1), 0, 4096).await.unwrap().len(), 4096);
+    });
 }
 
 #[test]
@@ -107,7 +149,7 @@ fn failed_write_makes_the_target_refuse_writes_until_restart() {
         let refusals = [
             write(&store, key(1), 0, b"after").await,
             store.sync(&key(1)).await,
-            store.truncate(&key(1), 1).await,
+            store.truncate(&key(1), 1, next_generation()).await,
             store.remove(&[key(1)]).await,
             store.close().await,
         ];

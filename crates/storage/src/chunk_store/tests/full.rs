@@ -104,6 +104,30 @@ fn on_small_disks_of<F: Future<Output = ()> + 'static>(
     }
 }
 
+/// Semantics 4.8.
+#[test]
+fn target_starts_on_a_full_disk_and_removes_files() {
+    on_small_disks(16, |dir| async move {
+        let store = open(&dir);
+        for number in 1..=3 {
+            write(&store, key(number), 0, &pattern(number, MIB as usize)).await.unwrap();
+        }
+        store.sync(&key(1)).await.unwrap();
+        let incarnation = store.incarnation();
+        drop(store);
+        fill(&dir.join("other"));
+        let store = open(&dir);
+        assert_eq!(store.incarnation(), incarnation);
+        assert!(read(&store, key(1), 0, 1 << 20).await.unwrap() == pattern(1, MIB as usize));
+        let refused = write(&store, key(9), 0, &pattern(9, 4 << 20)).await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::NoSpace);
+        store.remove(&[key(2), key(3)]).await.unwrap();
+        drop(store);
+        drop(open(&dir));
+        assert_eq!(open(&dir).failure(), None);
+    });
+}
+
 #[test]
 fn a_full_disk_refuses_writes_whole_and_serves_the_rest() {
     on_small_disks(16, |dir| async move {
@@ -207,7 +231,7 @@ fn write_beyond_the_longest_file_is_refused_whole() {
             assert_eq!(error.code(), ErrorCode::FileTooLarge, "{error}");
             assert_eq!(store.stat(&key(1)).unwrap().size, data.len() as u64);
         }
-        store.truncate(&key(1), end + MIB).await.unwrap();
+        store.truncate(&key(1), end + MIB, next_generation()).await.unwrap();
         assert_eq!(store.stat(&key(1)).unwrap().size, data.len() as u64, "cuts, and no more");
         let error = store.reserve(&key(1), end + MIB..end + 2 * MIB).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::FileTooLarge, "{error}");

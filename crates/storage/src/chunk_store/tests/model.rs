@@ -142,7 +142,7 @@ async fn apply(store: &mut Rc<ChunkStore>, dir: &Path, model: &mut Model, operat
             model.write(file, offset as usize, &bytes);
         }
         Operation::Truncate { file, size } => {
-            store.truncate(&key(file), size).await.unwrap();
+            store.truncate(&key(file), size, next_generation()).await.unwrap();
             if let Some(held) = &mut model.0[file as usize] {
                 held.truncate(size as usize);
             }

@@ -1,7 +1,9 @@
 //! Examples of messages to management.
 
 use crate::vectors::{Example, example};
-use skep_types::map::{Capacity, CapacityPool, Consistency, Policy, Reachability, ShardRange};
+use skep_types::map::{
+    Capacity, CapacityPool, Condition, Consistency, Policy, Reachability, ShardRange, TargetHealth,
+};
 use skep_types::registration::{ServerRegistration, TargetClaim};
 use skep_types::{ClusterId, ClusterMap, Epoch, Group, GroupId, GroupMember, MapVersion};
 use skep_types::{
@@ -10,6 +12,7 @@ use skep_types::{
 use skep_wire::management::{
     ChangeSetting, ChangeSettingReply, ClientEntry, ClientList, ConfirmLogLevel, EmptyReply, Evict,
     Format, GetMap, Heartbeat, HeartbeatReply, Leave, ListClients, LogLevelChange, MapUpdate,
+    TargetReport,
     RegisterClient, RegisterReply, RegisterServer, SetClientLogLevel, SetPolicy,
 };
 use skep_wire::node::LogLevel;
@@ -35,6 +38,11 @@ fn map() -> ClusterMap {
         reachability,
         version: "0.1.0".into(),
     };
+    let health = |consistency| match consistency {
+        Consistency::Bad => TargetHealth::new(Condition::ReadOnly, "a write failed: EIO"),
+        Consistency::NeedsResync => TargetHealth::new(Condition::Down, "cannot open it"),
+        Consistency::Good => TargetHealth::default(),
+    };
     let target = |id: u32, kind, node: u32, consistency, capacity_pool| Target {
         id: TargetId::new(id),
         kind,
@@ -42,6 +50,7 @@ fn map() -> ClusterMap {
         path: format!("/srv/skep/target-{id}"),
         reachability: Reachability::Online,
         consistency,
+        health: health(consistency),
         capacity: capacity(),
         capacity_pool,
     };
@@ -114,7 +123,18 @@ pub(super) fn examples() -> Vec<Example> {
     let heartbeat = Heartbeat {
         node: NodeId::new(2),
         known: MapVersion::new(20),
-        capacities: vec![(TargetId::new(2), capacity()), (TargetId::new(3), Capacity::default())],
+        targets: vec![
+            TargetReport {
+                target: TargetId::new(2),
+                capacity: capacity(),
+                health: TargetHealth::default(),
+            },
+            TargetReport {
+                target: TargetId::new(3),
+                capacity: Capacity::default(),
+                health: TargetHealth::new(Condition::Hung, "no answer for 12 s"),
+            },
+        ],
     };
     let change = ChangeSetting { name: "lease".into(), value: 8_000, is_dry_run: true };
     let changed = ChangeSettingReply { before: 5_000, version: MapVersion::new(21) };
@@ -161,7 +181,7 @@ pub(super) fn examples() -> Vec<Example> {
         }),
         example(&GetMap { known: MapVersion::new(20) }, &update).reply::<GetMap>(&nothing_new),
         example(&Leave { node: NodeId::new(9) }, &EmptyReply {}),
-        example(&Evict { client: NodeId::new(9) }, &EmptyReply {}),
+        example(&Evict { client: NodeId::new(9), unless_heard: true }, &EmptyReply {}),
         example(&Format {}, &update),
         example(&SetPolicy { policy }, &update),
         example(&change, &changed),

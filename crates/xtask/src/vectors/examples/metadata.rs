@@ -5,16 +5,18 @@ use super::{a_directory, a_file, a_name, attributes, time};
 use crate::vectors::{Example, example};
 use skep_types::codec::Bytes;
 use skep_types::{
-    Chooser, Component, ComponentRequest, FileKind, GroupId, NodeId, PatternOrigin, PatternRequest,
-    Redundancy, SessionId, StripePattern,
+    Chooser, ChunkFileKey, Component, ComponentRequest, FileKind, GroupId, HostIncarnation, NodeId,
+    PatternOrigin, PatternRequest, Redundancy, SessionId, StripePattern, Timestamp,
 };
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
-    AskDecision, AttributesReply, Close, CloseMany, CloseSession, ClosedFile, Create,
+    AskDecision, AskOutcome, AttributesReply, Close, CloseMany, CloseSession, ClosedFile, Create,
     CreateUnnamed, Decide, Decision, DecisionReply, EntryInfo, GetEntryInfo, KeepAlive,
-    KeepAliveReply, ListSessions, NewInode, Open, OpenMode, OpenReply, OpenSession,
-    OpenSessionReply, Prepare, PrepareReply, ReportWritten, SessionEntry, SessionList,
-    SetAttributes, SetPattern, SetTime, Step, SyncAll, TransactionId, WrittenExtent,
+    KeepAliveReply, ListSessions, ListTransactions, NewInode, Open, OpenMode, OpenReply,
+    OpenSession, OpenSessionReply, Outcome, OutcomeReply, Prepare, PrepareReply, ReportWritten,
+    ResolveTransaction, SessionEntry, SessionList, SetAttributes, SetAttributesReply, SetPattern,
+    SetTime, Step, SyncAll, TransactionEntry, TransactionId, TransactionList, TruncatedChunk,
+    WrittenExtent,
 };
 
 /// Returns the pattern of a large file: first inline bytes, then a narrow stripe, and a wide stripe
@@ -61,19 +63,41 @@ fn sessions() -> Vec<Example> {
         open_files: 17,
     };
     let list = SessionList { sessions: vec![entry], next: Some(SessionId::new(9 << 32 | 1)) };
+    let transaction = TransactionId { coordinator: GroupId::new(3), number: 77 };
+    let entry = TransactionEntry {
+        transaction,
+        since: Timestamp { seconds: 1_700_000_000, nanoseconds: 5 },
+        steps: 2,
+        silent_ms: 12_000,
+        problem: String::new(),
+    };
+    let prepared = TransactionList { transactions: vec![entry], next: None };
     let open = OpenSession { client: NodeId::new(9), slots: 64 };
+    let asked = AskOutcome { session: SessionId::new(9 << 32 | 1), slot: 3, sequence: 77 };
+    let outcome = |outcome| OutcomeReply { outcome };
     vec![
         example(&open, &OpenSessionReply { slots: 32, lease_ms: 5_000 }),
         example(&KeepAlive { lease_ms: 8_000 }, &KeepAliveReply { lease_ms: 5_000 }),
         example(&CloseSession {}, &EmptyReply {}),
+        example(&asked, &outcome(Outcome::Executed { reply: b"reply"[..].into() }))
+            .reply::<AskOutcome>(&outcome(Outcome::NotExecuted))
+            .reply::<AskOutcome>(&outcome(Outcome::Unknown)),
         example(&ListSessions { after: SessionId::new(8 << 32) }, &list),
         example(&SyncAll {}, &EmptyReply {}),
+        example(&ListTransactions { after: TransactionId::default() }, &prepared),
+        example(&ResolveTransaction { transaction, commit: true }, &EmptyReply {}),
     ]
 }
 
 fn files() -> Vec<Example> {
     let file = attributes(a_file(), FileKind::Regular);
     let reply = AttributesReply { attributes: file.clone() };
+    let truncated = TruncatedChunk {
+        key: ChunkFileKey { inode: a_file(), generation: 1, component: 0, index: 3 },
+        group: GroupId::new(5),
+        incarnation: HostIncarnation::new(0x1234_5678_9abc_def0),
+    };
+    let changed = SetAttributesReply { attributes: file.clone(), truncated: vec![truncated] };
     let everything = SetAttributes {
         inode: a_file(),
         permissions: Some(0o600),
@@ -123,10 +147,12 @@ fn files() -> Vec<Example> {
         attributes: file.clone(),
         pattern: Some(pattern()),
         is_shared: true,
+        truncated: vec![truncated],
     };
     let made_device = OpenReply {
         attributes: attributes(a_file(), FileKind::CharDevice),
         pattern: None,
+        truncated: Vec::new(),
         ..opened.clone()
     };
     let written = WrittenExtent {
@@ -151,7 +177,7 @@ fn files() -> Vec<Example> {
     let inherited =
         SetPattern { inode: a_directory(), pattern: Some(requested_pattern()), uid: 1000 };
     vec![
-        example(&everything, &reply).request(&nothing),
+        example(&everything, &changed).request(&nothing),
         example(&create, &opened).request(&device).reply::<Create>(&made_device),
         example(&unnamed, &OpenReply { pattern: None, ..opened.clone() }),
         example(&open, &OpenReply { created: false, ..opened }),

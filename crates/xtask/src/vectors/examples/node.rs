@@ -5,14 +5,40 @@ use skep_types::codec::crc32c;
 use skep_types::{NodeId, TargetId};
 use skep_wire::benchmark::{DiscardData, GiveData, GiveDataReply, MeasureLink, MeasureLinkReply};
 use skep_wire::management::EmptyReply;
-use skep_wire::node::{LogLevel, SetLogLevel};
+use skep_wire::node::{GetStatistics, LogLevel, SetLogLevel, Statistics, StatisticsSeries};
 
 pub(super) fn examples() -> Vec<Example> {
     let set = SetLogLevel { level: Some("info,skep_storage=debug".into()) };
     let level = LogLevel { current: "info,skep_storage=debug".into(), configured: "info".into() };
     let mut all = vec![example(&set, &level).request(&SetLogLevel { level: None })];
     all.extend(network_messages());
+    all.push(statistics());
     all
+}
+
+fn statistics() -> Example {
+    let target = || ("target".to_owned(), "7".to_owned());
+    let operation = ("operation".to_owned(), "write_chunk".to_owned());
+    let statistics = Statistics {
+        moment_ns: 86_400_000_000_000,
+        incarnation: 0x0123_4567_89ab_cdef,
+        page: "127.0.0.1:7421".into(),
+        series: vec![
+            StatisticsSeries {
+                metric: "skep_storage_requests_busy".into(),
+                labels: vec![target()],
+                value: -1,
+                buckets: Vec::new(),
+            },
+            StatisticsSeries {
+                metric: "skep_storage_operation_seconds".into(),
+                labels: vec![target(), operation],
+                value: 1_250_000,
+                buckets: vec![(30, 4), (105, 1)],
+            },
+        ],
+    };
+    example(&GetStatistics { prefix: "skep_storage_".into() }, &statistics)
 }
 
 fn network_messages() -> Vec<Example> {

@@ -10,8 +10,8 @@ use skep_wire::management::EmptyReply;
 use skep_wire::storage::{
     ChunkList, ChunkRangeReply, ChunkStat, ClearChunk, CopyChunk, CopyChunkReply, ListChunks,
     ReadChunk, ReadChunkReply, RemoveChunks, ReserveChunk, SeekChunk, SeekChunkReply, StatChunk,
-    StripeHint, SyncChunk, SyncChunkReply, TruncateChunk, WhichExist, WhichExistReply, WriteChunk,
-    WriteChunkReply,
+    StripeHint, SyncChunk, SyncChunkReply, TruncateChunk, TruncateChunkReply, WhichExist,
+    WhichExistReply, WriteChunk, WriteChunkReply,
 };
 
 fn key() -> ChunkFileKey {
@@ -109,11 +109,12 @@ pub(super) fn examples() -> Vec<Example> {
     let page = ChunkList { keys: keys.clone(), next: 1 << 60 };
     let last = ChunkList { keys: Vec::new(), next: 0 };
     let which = WhichExist { inodes: vec![a_file(), a_directory()] };
+    let truncated = TruncateChunkReply { incarnation: HostIncarnation::new(u64::MAX) };
     let mut all = data_messages();
     all.extend(allocation_messages());
     all.extend(benchmark_messages());
     all.extend([
-        example(&TruncateChunk { key: key(), size: 4_095 }, &EmptyReply {}),
+        example(&TruncateChunk { key: key(), size: 4_095, generation: 1 << 33 }, &truncated),
         example(&StatChunk { key: key() }, &stat).reply::<StatChunk>(&absent),
         example(&RemoveChunks { keys }, &EmptyReply {}),
         example(&list, &page).reply::<ListChunks>(&last),

@@ -1,0 +1,61 @@
+//! Gets the figures of all services at about the same moment.
+
+use crate::access::Access;
+use skep_rpc::CallOptions;
+use skep_stats::{Round, ServiceFigures};
+use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, TargetId};
+use skep_wire::node::GetStatistics;
+use std::time::Duration;
+
+/// Time limit for the reply of a service. A slower service is shown as missing, so that the others
+/// are shown in time.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Beginning of the names of the metrics to request.
+const PREFIX: &str = "skep_";
+
+/// The figures of a cluster.
+pub(super) struct Fetched {
+    pub(super) map: ClusterMap,
+    pub(super) round: Round,
+    /// Services that did not reply, each with the reason.
+    pub(super) unreachable: Vec<String>,
+}
+
+/// Asks all services concurrently.
+///
+/// # Errors
+/// Errors of management, from which the list of services comes.
+pub(super) async fn fetch(access: &Access) -> Result<Fetched> {
+    let map = access.map().await?;
+    let services = map.nodes.iter().filter(|node| node.kind != NodeKind::Client);
+    let asked: Vec<_> = services
+        .map(|node| {
+            let (access, node) = (access.clone(), node.clone());
+            skep_env::spawn(async move { ask(&access, &node).await.map_err(|it| (node, it)) })
+        })
+        .collect();
+    let (mut round, mut unreachable) = (Round::new(), Vec::new());
+    for answer in asked {
+        match answer.await {
+            Ok(figures) => round.push(figures),
+            Err((node, error)) => {
+                unreachable.push(format!("{} [ID: {}]: {}", node.name, node.id, error.context()));
+            }
+        }
+    }
+    Ok(Fetched { map, round, unreachable })
+}
+
+async fn ask(access: &Access, node: &Node) -> Result<ServiceFigures> {
+    let asking = async {
+        let (_, connection) = access.connect(node, TargetId::default(), PATIENCE).await?;
+        let options = CallOptions { time_left: Some(PATIENCE), ..CallOptions::default() };
+        let request = GetStatistics { prefix: PREFIX.into() };
+        let reply = connection.call(&request, &options).await;
+        connection.close();
+        reply
+    };
+    let late = || Error::new(ErrorCode::TimedOut, format!("no reply within {PATIENCE:?}"));
+    let (statistics, _) = skep_env::timeout(PATIENCE, asking).await.ok_or_else(late)??;
+    Ok(ServiceFigures { node: node.id.raw(), name: node.name.clone(), statistics })
+}

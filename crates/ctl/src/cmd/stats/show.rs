@@ -1,0 +1,267 @@
+//! Lines of `skep stats`: names for ids, and the table, which fits a terminal of 80 columns.
+
+use super::Division;
+use crate::output::{count, render, size, table};
+use serde::Serialize;
+use skep_rpc::origin::job_text;
+use skep_stats::Row;
+use skep_types::{ClusterMap, TargetKind};
+use std::collections::HashMap;
+
+/// Longest name in the table. Longer names are cut, so that a line has at most 80 columns.
+const NAME_COLUMNS: usize = 22;
+/// Share of operations that are at most as slow as the last column of the table.
+const SLOW_SHARE: f64 = 0.99;
+
+/// One line, as an object for programs.
+#[derive(Debug, Serialize)]
+pub(super) struct Line {
+    id: String,
+    name: String,
+    /// `management`, `metadata` or `storage`; empty for load by client, user, group or job.
+    service: String,
+    operations: u64,
+    errors: u64,
+    read_bytes: u64,
+    written_bytes: u64,
+    /// Mean time from the arrival of a request to its reply, in microseconds.
+    mean_us: f64,
+    /// 99th percentile of this time. `null` for load by client, user, group or job.
+    p99_us: Option<f64>,
+    queued: i64,
+    busy: i64,
+    operations_per_second: f64,
+    read_bytes_per_second: f64,
+    written_bytes_per_second: f64,
+}
+
+/// Names of the objects that lines stand for.
+pub(super) struct Names {
+    nodes: HashMap<String, String>,
+    targets: HashMap<String, String>,
+    users: HashMap<String, String>,
+    groups: HashMap<String, String>,
+}
+
+impl Names {
+    pub(super) fn of(map: &ClusterMap) -> Self {
+        let node_name = |id| map.node(id).map_or_else(String::new, |node| printable(&node.name));
+        let target_name = |target: &skep_types::Target| {
+            let kind = match target.kind {
+                TargetKind::Metadata => "metadata",
+                TargetKind::Storage => "storage",
+            };
+            let node = node_name(target.node);
+            if node.is_empty() { kind.to_owned() } else { node }
+        };
+        Self {
+            nodes: map.nodes.iter().map(|it| (it.id.raw().to_string(), node_name(it.id))).collect(),
+            targets: map
+                .targets
+                .iter()
+                .map(|it| (it.id.raw().to_string(), target_name(it)))
+                .collect(),
+            users: names_in("/etc/passwd"),
+            groups: names_in("/etc/group"),
+        }
+    }
+
+    fn name(&self, by: Division, id: &str) -> String {
+        let known = match by {
+            Division::Node | Division::Client => self.nodes.get(id),
+            Division::Target => self.targets.get(id),
+            Division::User => self.users.get(id),
+            Division::Group => self.groups.get(id),
+            Division::Job => return id.parse().map_or_else(|_| id.to_owned(), job_text),
+            Division::Operation => None,
+        };
+        known.cloned().unwrap_or_default()
+    }
+}
+
+/// Reads the names of ids from a file such as `/etc/passwd`. Ids of other directories, such as
+/// LDAP, keep their numbers.
+fn names_in(file: &str) -> HashMap<String, String> {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    text.lines()
+        .filter_map(|line| {
+            let mut fields = line.split(':');
+            let (name, id) = (fields.next()?, fields.nth(1)?);
+            Some((id.to_owned(), printable(name)))
+        })
+        .collect()
+}
+
+/// Replaces control characters, so that a name cannot move the cursor of a terminal.
+fn printable(name: &str) -> String {
+    name.replace(char::is_control, "?")
+}
+
+/// Returns the line of a row.
+pub(super) fn line(row: &Row, by: Division, names: &Names) -> Line {
+    let has_durations = row.durations.count() > 0;
+    let p99 = row.durations.quantile(SLOW_SHARE).filter(|_| has_durations);
+    Line {
+        id: row.id.clone(),
+        name: names.name(by, &row.id),
+        service: row.service.clone(),
+        operations: row.operations,
+        errors: row.errors,
+        read_bytes: row.read_bytes,
+        written_bytes: row.written_bytes,
+        mean_us: row.mean_ns() as f64 / 1e3,
+        p99_us: p99.map(|it| it.as_nanos() as f64 / 1e3),
+        queued: row.queued,
+        busy: row.busy,
+        operations_per_second: row.operations_per_second,
+        read_bytes_per_second: row.read_bytes_per_second,
+        written_bytes_per_second: row.written_bytes_per_second,
+    }
+}
+
+/// Returns the table, whose last line is the sum. Totals are counts since the start of the
+/// services; otherwise the figures are per second.
+pub(super) fn as_table(lines: &[Line], sum: &Row, by: Division, is_total: bool) -> String {
+    let has_queues = matches!(by, Division::Node | Division::Target | Division::Operation);
+    let what = match by {
+        Division::Node => "SERVICE",
+        Division::Target => "TARGET",
+        Division::Client => "CLIENT",
+        Division::User => "USER",
+        Division::Group => "GROUP",
+        Division::Job => "JOB",
+        Division::Operation => "OPERATION",
+    };
+    let per = if is_total { "" } else { "/s" };
+    let [operations, read, written] =
+        ["OPS", "READ", "WRITTEN"].map(|title| format!(">{title}{per}"));
+    let mut titles = vec![what, &operations, &read, &written, ">MEAN"];
+    if has_queues {
+        titles.extend([">P99", ">ERR", ">QUEUED", ">BUSY"]);
+    }
+    let mut shown = table(&titles);
+    for line in lines {
+        let [operations, read, written] = match is_total {
+            true => [line.operations, line.read_bytes, line.written_bytes],
+            false => [
+                line.operations_per_second.round() as u64,
+                line.read_bytes_per_second.round() as u64,
+                line.written_bytes_per_second.round() as u64,
+            ],
+        };
+        let mut cells = vec![
+            shown_name(line, by),
+            count(operations),
+            size(read),
+            size(written),
+            time(line.mean_us),
+        ];
+        if has_queues {
+            let p99 = line.p99_us.map_or_else(|| "-".into(), time);
+            let queues = [line.queued, line.busy].map(|number| number.to_string());
+            cells.extend([p99, count(line.errors)].into_iter().chain(queues));
+        }
+        shown.add_row(cells);
+    }
+    shown.add_row(sum_cells(sum, is_total));
+    render(&shown)
+}
+
+fn sum_cells(sum: &Row, is_total: bool) -> Vec<String> {
+    let [operations, read, written] = match is_total {
+        true => [sum.operations, sum.read_bytes, sum.written_bytes],
+        false => [
+            sum.operations_per_second.round() as u64,
+            sum.read_bytes_per_second.round() as u64,
+            sum.written_bytes_per_second.round() as u64,
+        ],
+    };
+    vec![
+        "sum".into(),
+        count(operations),
+        size(read),
+        size(written),
+        time(sum.mean_ns() as f64 / 1e3),
+    ]
+}
+
+fn shown_name(line: &Line, by: Division) -> String {
+    let id = &line.id;
+    let name = match by {
+        Division::Job => line.name.clone(),
+        Division::Target => format!("t{id} {}", line.name),
+        Division::Operation => id.clone(),
+        _ if line.name.is_empty() => id.clone(),
+        _ => line.name.clone(),
+    };
+    match name.chars().count() > NAME_COLUMNS {
+        true => name.chars().take(NAME_COLUMNS - 1).chain(['~']).collect(),
+        false => name,
+    }
+}
+
+/// Formats a time in microseconds: 850us, 4.2ms, 1.5s.
+fn time(us: f64) -> String {
+    match us {
+        0.0 => "-".into(),
+        _ if us < 1e3 => format!("{us:.0}us"),
+        _ if us < 1e6 => format!("{:.1}ms", us / 1e3),
+        _ => format!("{:.1}s", us / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(id: &str) -> Row {
+        Row {
+            id: id.into(),
+            service: "storage".into(),
+            operations: 1_234_567,
+            errors: 99_999,
+            read_bytes: u64::MAX / 3,
+            written_bytes: u64::MAX / 3,
+            busy_ns: 1_234_567 * 1_000_000,
+            queued: 10_000,
+            busy: 512,
+            operations_per_second: 1_234_567.0,
+            read_bytes_per_second: 9.9e17,
+            written_bytes_per_second: 9.9e17,
+            ..Row::default()
+        }
+    }
+
+    #[test]
+    fn tables_fit_a_terminal_of_80_columns() {
+        let map = ClusterMap::default();
+        let names = Names::of(&map);
+        let all = [
+            Division::Node,
+            Division::Target,
+            Division::Client,
+            Division::User,
+            Division::Group,
+            Division::Job,
+            Division::Operation,
+        ];
+        for by in all {
+            for is_total in [false, true] {
+                let long = row(&"x".repeat(60));
+                let lines = [line(&long, by, &names), line(&row("4294967295"), by, &names)];
+                let text = as_table(&lines, &row("sum"), by, is_total);
+                let widest = text.lines().map(|line| line.chars().count()).max();
+                assert!(widest <= Some(80), "{by:?}: {widest:?}\n{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_cannot_move_the_cursor() {
+        assert_eq!(printable("a\x1b[2Jb\n"), "a?[2Jb?");
+        assert_eq!(
+            [time(0.0), time(12.4), time(4_200.0), time(2e6)],
+            ["-", "12us", "4.2ms", "2.0s"]
+        );
+    }
+}

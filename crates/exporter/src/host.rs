@@ -1,0 +1,226 @@
+//! The figures of the host from `/proc`: load, CPUs, memory, disks as `iostat -x` shows them, and
+//! network interfaces.
+//!
+//! The parsers are functions of the text of a file. A line that they cannot parse is skipped:
+//! kernels add fields and lines over time.
+
+use skep_metrics::{Definition, Labels, Snapshot, Source, catalog};
+
+/// Clock ticks per second of the times in `/proc` (`USER_HZ`), which is 100 on all architectures
+/// that Skep runs on.
+const TICKS_PER_SECOND: u64 = 100;
+/// Bytes of a sector in `/proc/diskstats`, whatever the disk's own sector size is.
+const SECTOR_BYTES: u64 = 512;
+/// Maximum number of disks, and of interfaces, that are shown. Hosts with many containers have
+/// thousands of interfaces.
+const MAX_DEVICES: usize = 64;
+
+/// Reads the figures of the host for each snapshot.
+#[derive(Debug)]
+pub struct HostFigures;
+
+impl Source for HostFigures {
+    fn collect(&self, snapshot: &mut Snapshot) {
+        let read =
+            |file: &str| std::fs::read_to_string(format!("/proc/{file}")).unwrap_or_default();
+        collect_load(snapshot, &read("loadavg"));
+        collect_cpu(snapshot, &read("stat"));
+        collect_memory(snapshot, &read("meminfo"));
+        collect_disks(snapshot, &read("diskstats"));
+        collect_interfaces(snapshot, &read("net/dev"));
+    }
+}
+
+/// Converts clock ticks to nanoseconds.
+pub(crate) fn ns_of_ticks(ticks: u64) -> u64 {
+    ticks * (1_000_000_000 / TICKS_PER_SECOND)
+}
+
+fn ns_of_ms(ms: u64) -> u64 {
+    ms.saturating_mul(1_000_000)
+}
+
+/// Returns the number after `key` in a file such as `/proc/meminfo`.
+pub(crate) fn kib_of(text: &str, key: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+fn collect_load(snapshot: &mut Snapshot, loadavg: &str) {
+    let load = loadavg.split_whitespace().next().and_then(|load| load.parse::<f64>().ok());
+    if let Some(load) = load {
+        snapshot.number(&catalog::HOST_LOAD1, Vec::new(), (load * 1e6).round() as i64);
+    }
+}
+
+fn collect_cpu(snapshot: &mut Snapshot, stat: &str) {
+    const MODES: [&str; 8] =
+        ["user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"];
+    let is_cpu = |line: &&str| line.starts_with("cpu");
+    let cpus = stat.lines().filter(is_cpu).count().saturating_sub(1);
+    snapshot.count(&catalog::HOST_CPUS, Vec::new(), cpus as u64);
+    let Some(all) = stat.lines().find_map(|line| line.strip_prefix("cpu ")) else { return };
+    for (mode, ticks) in MODES.iter().zip(all.split_whitespace()) {
+        if let Ok(ticks) = ticks.parse() {
+            let labels = vec![("mode", (*mode).to_owned())];
+            snapshot.count(&catalog::HOST_CPU, labels, ns_of_ticks(ticks));
+        }
+    }
+}
+
+fn collect_memory(snapshot: &mut Snapshot, meminfo: &str) {
+    let figures = [
+        (&catalog::HOST_MEMORY, "MemTotal:"),
+        (&catalog::HOST_MEMORY_AVAILABLE, "MemAvailable:"),
+        (&catalog::HOST_DIRTY, "Dirty:"),
+    ];
+    for (definition, key) in figures {
+        if let Some(kib) = kib_of(meminfo, key) {
+            snapshot.count(definition, Vec::new(), kib * 1024);
+        }
+    }
+}
+
+/// Whether a block device is a whole disk that can have I/O of its own. Partitions are left out,
+/// since their I/O is counted at the disk too.
+fn is_disk(name: &str) -> bool {
+    let is_virtual = ["ram", "zram", "fd", "sr"].iter().any(|prefix| name.starts_with(prefix));
+    let ends_with_digit = name.ends_with(|last: char| last.is_ascii_digit());
+    let is_named_by_letters =
+        ["sd", "vd", "xvd", "hd"].iter().any(|prefix| name.starts_with(prefix));
+    let is_partition = (is_named_by_letters && ends_with_digit)
+        || ["nvme", "mmcblk", "loop"].iter().any(|prefix| name.starts_with(prefix))
+            && name.rsplit_once('p').is_some_and(|(disk, part)| {
+                disk.ends_with(|last: char| last.is_ascii_digit()) && part.parse::<u32>().is_ok()
+            });
+    !is_virtual && !is_partition
+}
+
+fn collect_disks(snapshot: &mut Snapshot, diskstats: &str) {
+    let mut shown = 0;
+    for line in diskstats.lines() {
+        let mut fields = line.split_whitespace().skip(2);
+        let Some(name) = fields.next().filter(|name| is_disk(name)) else { continue };
+        let numbers: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
+        // A disk without a request since the boot is of no interest.
+        let is_used = numbers.len() >= 11 && numbers[0] + numbers[4] > 0;
+        if !is_used || shown == MAX_DEVICES {
+            continue;
+        }
+        shown += 1;
+        let mut figures: Vec<(&'static Definition, u64)> = vec![
+            (&catalog::DISK_READS, numbers[0]),
+            (&catalog::DISK_READ_BYTES, numbers[2] * SECTOR_BYTES),
+            (&catalog::DISK_READ_SECONDS, ns_of_ms(numbers[3])),
+            (&catalog::DISK_WRITES, numbers[4]),
+            (&catalog::DISK_WRITTEN_BYTES, numbers[6] * SECTOR_BYTES),
+            (&catalog::DISK_WRITE_SECONDS, ns_of_ms(numbers[7])),
+            (&catalog::DISK_IN_FLIGHT, numbers[8]),
+            (&catalog::DISK_BUSY_SECONDS, ns_of_ms(numbers[9])),
+            (&catalog::DISK_QUEUE_SECONDS, ns_of_ms(numbers[10])),
+        ];
+        // Linux 5.5 and later count flushes.
+        if let [flushes, flush_ms, ..] = numbers.get(15..).unwrap_or_default() {
+            figures.push((&catalog::DISK_FLUSHES, *flushes));
+            figures.push((&catalog::DISK_FLUSH_SECONDS, ns_of_ms(*flush_ms)));
+        }
+        for (definition, figure) in figures {
+            snapshot.count(definition, device(name), figure);
+        }
+    }
+}
+
+fn collect_interfaces(snapshot: &mut Snapshot, net_dev: &str) {
+    let lines = net_dev.lines().skip(2).filter_map(|line| line.split_once(':')).take(MAX_DEVICES);
+    for (name, numbers) in lines {
+        let numbers: Vec<u64> =
+            numbers.split_whitespace().map_while(|field| field.parse().ok()).collect();
+        if numbers.len() < 12 {
+            continue;
+        }
+        let name = name.trim();
+        snapshot.count(&catalog::NETWORK_RECEIVED, device(name), numbers[0]);
+        snapshot.count(&catalog::NETWORK_SENT, device(name), numbers[8]);
+        let errors = numbers[2] + numbers[3] + numbers[10] + numbers[11];
+        snapshot.count(&catalog::NETWORK_ERRORS, device(name), errors);
+    }
+}
+
+fn device(name: &str) -> Labels {
+    vec![("device", name.to_owned())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_metrics::Value;
+
+    fn numbers(collect: impl Fn(&mut Snapshot)) -> Vec<(String, String, i64)> {
+        let mut snapshot = Snapshot::default();
+        collect(&mut snapshot);
+        let line = |series: skep_metrics::Series| {
+            let Value::Number(number) = series.value else { panic!("{series:?}") };
+            let label = series.labels.first().map(|(_, value)| value.clone()).unwrap_or_default();
+            (series.definition.name.to_owned(), label, number)
+        };
+        snapshot.iter().map(line).collect()
+    }
+
+    fn number(found: &[(String, String, i64)], name: &str, label: &str) -> i64 {
+        let line = found.iter().find(|(it, of, _)| it == name && of == label);
+        line.unwrap_or_else(|| panic!("{name} {label}: {found:?}")).2
+    }
+
+    #[test]
+    fn disks_have_the_figures_of_iostat_and_partitions_are_left_out() {
+        let text = "\
+   8       0 sda 100 5 2000 30 200 6 4000 70 3 90 160 0 0 0 0 11 13
+   8       1 sda1 90 5 1900 29 190 6 3900 69 0 80 150 0 0 0 0 0 0
+ 259       0 nvme0n1 1 0 8 1 0 0 0 0 0 1 1 0 0 0 0
+ 259       1 nvme0n1p1 1 0 8 1 0 0 0 0 0 1 1 0 0 0 0
+   7       0 loop0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0
+   1       0 ram0 5 0 8 1 0 0 0 0 0 1 1 0 0 0 0
+ garbage
+";
+        let found = numbers(|snapshot| collect_disks(snapshot, text));
+        assert_eq!(number(&found, "skep_host_disk_reads", "sda"), 100);
+        assert_eq!(number(&found, "skep_host_disk_read_bytes", "sda"), 2000 * 512);
+        assert_eq!(number(&found, "skep_host_disk_write_seconds", "sda"), 70_000_000);
+        assert_eq!(number(&found, "skep_host_disk_in_flight", "sda"), 3);
+        assert_eq!(number(&found, "skep_host_disk_queue_seconds", "sda"), 160_000_000);
+        assert_eq!(number(&found, "skep_host_disk_flush_seconds", "sda"), 13_000_000);
+        assert_eq!(number(&found, "skep_host_disk_reads", "nvme0n1"), 1);
+        let names: std::collections::BTreeSet<_> = found.iter().map(|it| it.1.as_str()).collect();
+        assert_eq!(names.into_iter().collect::<Vec<_>>(), ["nvme0n1", "sda"]);
+    }
+
+    #[test]
+    fn cpu_memory_load_and_interfaces_are_parsed() {
+        let stat = "cpu  10 1 20 300 4 0 5 6 0 0\ncpu0 5 0 10 150 2 0 2 3 0 0\ncpu1 1\nintr 5\n";
+        let found = numbers(|snapshot| collect_cpu(snapshot, stat));
+        assert_eq!(number(&found, "skep_host_cpu_seconds", "idle"), 3_000_000_000);
+        assert_eq!(number(&found, "skep_host_cpu_seconds", "steal"), 60_000_000);
+        assert_eq!(number(&found, "skep_host_cpus", ""), 2);
+        let found = numbers(|snapshot| {
+            collect_memory(snapshot, "MemTotal:   1000 kB\nMemAvailable: 400 kB\nDirty: 3 kB\n");
+            collect_load(snapshot, "1.25 0.5 0.1 2/345 678\n");
+        });
+        assert_eq!(number(&found, "skep_host_memory_available_bytes", ""), 400 * 1024);
+        assert_eq!(number(&found, "skep_host_load1", ""), 1_250_000);
+        let net = "Inter-|   Receive\n face |bytes\n  eth0: 100 2 1 0 0 0 0 0 700 8 0 3 0 0 0 0\n";
+        let found = numbers(|snapshot| collect_interfaces(snapshot, net));
+        assert_eq!(number(&found, "skep_host_network_sent_bytes", "eth0"), 700);
+        assert_eq!(number(&found, "skep_host_network_errors", "eth0"), 4);
+    }
+
+    #[test]
+    fn this_host_shows_its_figures() {
+        let mut snapshot = Snapshot::default();
+        HostFigures.collect(&mut snapshot);
+        let names: std::collections::BTreeSet<_> =
+            snapshot.iter().map(|series| series.definition.name).collect();
+        for name in ["skep_host_load1", "skep_host_cpus", "skep_host_memory_bytes"] {
+            assert!(names.contains(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Tests of the HTTP server, over real sockets.
+
+use super::*;
+use skep_metrics::catalog;
+use std::io::{Read, Write};
+
+/// Runs `client` in a thread of its own against a server with one counter.
+fn with_server<T: Send + 'static>(
+    client: impl FnOnce(std::net::SocketAddr) -> T + Send + 'static,
+) -> T {
+    skep_env::block_on(async move {
+        let registry = Registry::new();
+        let name = "a\"b\\c\nd".to_owned();
+        let labels = vec![("kind", "storage".to_owned()), ("name", name), ("version", "1".into())];
+        registry.gauge(&catalog::NODE_INFO, &labels).set(1);
+        let sync = registry.histogram(&catalog::LOG_SYNC, &vec![("target", "7".to_owned())]);
+        sync.record(Duration::from_millis(2));
+        sync.record(Duration::from_secs(500));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_address().unwrap();
+        let serving = skep_env::spawn(serve(listener, registry));
+        let (sender, done) = skep_env::Mailbox::new(1).unwrap();
+        let running = std::thread::spawn(move || {
+            let result = client(address);
+            let _ = sender.send(());
+            result
+        });
+        done.receive().await.unwrap();
+        drop(serving);
+        running.join().unwrap()
+    })
+    .unwrap()
+}
+
+fn exchange(address: std::net::SocketAddr, request: &[u8]) -> String {
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    // The server may close the connection before it has read all of a wrong request.
+    let _ = stream.write_all(request);
+    let mut reply = Vec::new();
+    let _ = stream.read_to_end(&mut reply);
+    String::from_utf8(reply).unwrap()
+}
+
+#[test]
+fn a_parser_of_the_format_reads_the_page() {
+    let reply = with_server(|address| {
+        exchange(address, b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    });
+    let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(head.contains(&format!("Content-Type: {}\r\n", text::CONTENT_TYPE)), "{head}");
+    assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{head}");
+    let lines = body.lines().map(|line| Ok(line.to_owned()));
+    let parsed = prometheus_parse::Scrape::parse(lines).unwrap();
+    let named = |name: &str| {
+        parsed.samples.iter().filter(|sample| sample.metric == name).cloned().collect::<Vec<_>>()
+    };
+    let info = named("skep_node_info");
+    assert_eq!(info.len(), 1);
+    // This parser leaves escaped characters as they are.
+    assert_eq!(info[0].labels.get("name"), Some(r#"a\"b\\c\nd"#));
+    let syncs = named("skep_metadata_log_sync_seconds");
+    let prometheus_parse::Value::Histogram(buckets) = &syncs[0].value else { panic!("{syncs:?}") };
+    let last = buckets.last().unwrap();
+    assert_eq!((last.less_than, last.count), (f64::INFINITY, 2.0));
+    let at = |seconds: f64| buckets.iter().find(|it| it.less_than >= seconds).unwrap().count;
+    assert_eq!((at(0.001), at(0.005)), (0.0, 1.0));
+}
+
+#[test]
+fn several_requests_share_a_connection() {
+    let replies = with_server(|address| {
+        exchange(
+            address,
+            b"GET / HTTP/1.1\r\n\r\nHEAD /metrics HTTP/1.1\r\n\r\n\
+              GET /no HTTP/1.1\r\nConnection: close\r\n\r\n",
+        )
+    });
+    let statuses: Vec<_> = replies.lines().filter(|line| line.starts_with("HTTP/1.1")).collect();
+    assert_eq!(statuses, ["HTTP/1.1 200 OK", "HTTP/1.1 200 OK", "HTTP/1.1 404 Not Found"]);
+}
+
+#[test]
+fn wrong_requests_are_refused_and_the_server_goes_on() {
+    let replies = with_server(|address| {
+        let long = [&b"GET /metrics HTTP/1.1\r\nX: "[..], &vec![b'a'; 100_000]].concat();
+        let wrong: [&[u8]; 4] = [
+            b"POST /metrics HTTP/1.1\r\nConnection: close\r\n\r\n",
+            b"GET /metrics HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello",
+            b"\x16\x03\x01\x02\x00 not HTTP\r\n\r\n",
+            &long,
+        ];
+        let mut replies: Vec<_> = wrong.iter().map(|request| exchange(address, request)).collect();
+        // Connections that send nothing must not keep others out.
+        let _idle: Vec<_> =
+            (0..8).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
+        replies.push(exchange(address, b"GET /metrics HTTP/1.0\r\n\r\n"));
+        replies
+    });
+    for (reply, status) in replies.iter().zip(["405", "400", "400", "", "200"]) {
+        // After a request that is too long, the reply may be lost with the connection's reset.
+        assert!(status.is_empty() || reply.starts_with(&format!("HTTP/1.1 {status}")), "{reply}");
+    }
+}

@@ -1,0 +1,11 @@
+//! Shows the figures of a process to others: as an HTTP page for Prometheus and its relatives
+//! ([`http`]), and as a message for `skep stats` ([`message`]). Also reads the figures of the host
+//! and of the process from `/proc` ([`host`], [`process`]).
+//!
+//! Does not own the counting (`skep-metrics`), nor the address of the page (a setting of each
+//! service, an option of the mount).
+
+pub mod host;
+pub mod http;
+pub mod message;
+pub mod process;

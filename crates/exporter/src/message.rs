@@ -1,0 +1,113 @@
+//! The message [`GetStatistics`]: a snapshot of all figures, for `skep stats` and the monitor.
+
+use skep_metrics::{Registry, Snapshot, Value};
+use skep_rpc::{Incoming, Outbox};
+use skep_types::codec::Codec;
+use skep_wire::Request;
+use skep_wire::node::{GetStatistics, Statistics, StatisticsSeries};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// The figures of a process, with the address of its page.
+#[derive(Debug)]
+pub struct Figures {
+    registry: Arc<Registry>,
+    incarnation: u64,
+    page: RefCell<String>,
+}
+
+impl Figures {
+    /// Creates the figures of a process from its registry. Adds the figures of the host and of the
+    /// process itself.
+    pub fn new(registry: Arc<Registry>) -> Rc<Self> {
+        registry.add(Arc::new(crate::host::HostFigures));
+        registry.add(Arc::new(crate::process::ProcessFigures));
+        let incarnation = skep_env::random_u64();
+        Rc::new(Self { registry, incarnation, page: RefCell::default() })
+    }
+
+    /// Returns the registry.
+    pub fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
+    /// Sets the address of the page, which replies contain.
+    pub fn set_page(&self, address: String) {
+        *self.page.borrow_mut() = address;
+    }
+
+    /// Returns the reply to a [`GetStatistics`].
+    pub fn statistics(&self, request: &GetStatistics) -> Statistics {
+        let moment_ns = u64::try_from(skep_env::now().as_nanos()).unwrap_or(u64::MAX);
+        Statistics {
+            moment_ns,
+            incarnation: self.incarnation,
+            page: self.page.borrow().clone(),
+            series: series(&self.registry.snapshot(), &request.prefix),
+        }
+    }
+}
+
+fn series(snapshot: &Snapshot, prefix: &str) -> Vec<StatisticsSeries> {
+    let chosen = snapshot.iter().filter(|series| series.definition.name.starts_with(prefix));
+    chosen
+        .map(|series| {
+            let labels = series.labels.into_iter();
+            let (value, buckets) = match series.value {
+                Value::Number(number) => (number, Vec::new()),
+                Value::Histogram(value) => {
+                    let buckets = value.buckets.iter().enumerate();
+                    let used = buckets.filter(|(_, count)| **count > 0);
+                    let used = used.map(|(bucket, count)| (bucket as u16, *count)).collect();
+                    (i64::try_from(value.sum_ns).unwrap_or(i64::MAX), used)
+                }
+            };
+            StatisticsSeries {
+                metric: series.definition.name.into(),
+                labels: labels.map(|(name, value)| (name.to_owned(), value)).collect(),
+                value,
+                buckets,
+            }
+        })
+        .collect()
+}
+
+/// Whether a message number is that of [`GetStatistics`].
+pub fn is_statistics_request(message: u16) -> bool {
+    message == GetStatistics::ID
+}
+
+/// Handles a [`GetStatistics`].
+pub fn answer(figures: &Figures, incoming: &Incoming, outbox: &Rc<Outbox>) {
+    match GetStatistics::from_bytes(&incoming.body) {
+        Ok(request) => outbox.reply(&incoming.header, &figures.statistics(&request)),
+        Err(error) => outbox.refuse(&incoming.header, &error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_metrics::catalog;
+    use std::time::Duration;
+
+    #[test]
+    fn replies_have_the_chosen_series_and_only_used_buckets() {
+        let registry = Registry::new();
+        let target = vec![("target", "7".to_owned())];
+        registry.histogram(&catalog::LOG_SYNC, &target).record(Duration::from_millis(3));
+        registry.counter(&catalog::LOG_BYTES, &target).add(99);
+        let figures = Figures::new(registry);
+        figures.set_page("127.0.0.1:7411".into());
+        let reply = figures.statistics(&GetStatistics { prefix: "skep_metadata_log_".into() });
+        assert_eq!(reply.page, "127.0.0.1:7411");
+        let [bytes, sync] = &reply.series[..] else { panic!("{:?}", reply.series) };
+        assert_eq!((bytes.metric.as_str(), bytes.value), ("skep_metadata_log_bytes", 99));
+        assert_eq!(sync.value, 3_000_000);
+        assert_eq!(sync.buckets.iter().map(|(_, count)| count).sum::<u64>(), 1);
+        let all = figures.statistics(&GetStatistics { prefix: String::new() });
+        assert!(all.series.iter().any(|it| it.metric == "skep_host_load1"));
+        assert_eq!(Statistics::from_bytes(&all.to_bytes()).unwrap(), all);
+    }
+}

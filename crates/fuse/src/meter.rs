@@ -1,0 +1,84 @@
+//! Counts the requests of the kernel that one worker serves.
+
+use crate::abi::{InHeader, Opcode};
+use crate::reply::{Outcome, ReplyBody};
+use skep_env::TimeSpent;
+use skep_metrics::{Completed, OperationTable, Origin, Registry, Stage, catalog};
+
+/// Counts the requests of one worker, on the worker's thread.
+#[derive(Debug)]
+pub(crate) struct Meter(OperationTable);
+
+/// A request that is being executed. Counts it as busy until it is dropped.
+#[derive(Debug)]
+pub(crate) struct BusyRequest<'a>(&'a OperationTable);
+
+impl Drop for BusyRequest<'_> {
+    fn drop(&mut self) {
+        self.0.busy().add(-1);
+    }
+}
+
+impl Meter {
+    /// Creates a meter for the calling thread.
+    pub(crate) fn new(registry: &Registry) -> Self {
+        Self(OperationTable::new(registry, &catalog::MOUNT, Vec::new(), name_of))
+    }
+
+    /// Counts a request as busy until the returned value is dropped.
+    pub(crate) fn begin(&self) -> BusyRequest<'_> {
+        self.0.busy().add(1);
+        BusyRequest(&self.0)
+    }
+
+    /// Counts a completed request.
+    pub(crate) fn count(&self, header: &InHeader, outcome: &Outcome, spent: &TimeSpent) {
+        let (received_bytes, sent_bytes) = match outcome {
+            Ok(ReplyBody::Size(bytes)) if header.opcode == Opcode::Write as u32 => {
+                (u64::from(*bytes), 0)
+            }
+            Ok(ReplyBody::Data(bytes)) if header.opcode == Opcode::Read as u32 => {
+                (0, *bytes as u64)
+            }
+            _ => (0, 0),
+        };
+        let completed = Completed {
+            operation: header.opcode,
+            is_failed: outcome.is_err(),
+            received_bytes,
+            sent_bytes,
+            duration: spent.total,
+            ..Completed::default()
+        };
+        let waits = spent.total.saturating_sub(spent.running);
+        let completed = completed.with(Stage::Processing, spent.running).with(Stage::Others, waits);
+        self.0.record(&completed, &Origin::default());
+    }
+}
+
+/// Returns the name of an opcode in metrics, such as `set_attr`.
+fn name_of(opcode: u32) -> Option<String> {
+    let name = format!("{:?}", Opcode::from_number(opcode)?);
+    let mut shown = String::new();
+    for letter in name.chars() {
+        if letter.is_ascii_uppercase() && !shown.is_empty() {
+            shown.push('_');
+        }
+        shown.push(letter.to_ascii_lowercase());
+    }
+    Some(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_opcodes_are_unique() {
+        assert_eq!(name_of(4).as_deref(), Some("set_attr"));
+        assert_eq!(name_of(60_000), None);
+        let names: std::collections::BTreeSet<_> =
+            Opcode::ALL.iter().map(|opcode| name_of(*opcode as u32)).collect();
+        assert_eq!(names.len(), Opcode::ALL.len());
+    }
+}

@@ -1,0 +1,144 @@
+//! The origin of a request of the kernel: the user, the group and the job of the calling process.
+//! Services account for load by it.
+//!
+//! # Hazard: the environment of a process that waits for this mount
+//! The kernel reads `/proc/PID/environ` under a lock of the process's memory. A thread of the
+//! process may hold that lock while it waits for a page of a file on this mount. So no worker may
+//! wait for the read: a thread of its own reads, and the request continues without a job if that
+//! takes long.
+
+use crate::abi::InHeader;
+use crate::limits::{JOB_PATIENCE, JOB_VALIDITY, MAX_JOB_LOOKUPS, MAX_KNOWN_JOBS};
+use skep_client::{Origin, job_number};
+use skep_env::Mailbox;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// The environment variables that hold the id of a job, in the order of preference: of Slurm, and
+/// of PBS and its descendants.
+const JOB_VARIABLES: [&str; 2] = ["SLURM_JOB_ID", "PBS_JOBID"];
+
+/// Finds the origins of the requests of one worker.
+#[derive(Debug)]
+pub(crate) struct Origins {
+    /// Whether to find jobs.
+    has_jobs: bool,
+    /// Jobs of processes, each with the time until which the worker trusts it.
+    known: RefCell<HashMap<u32, (Duration, u32)>>,
+    lookups: Cell<usize>,
+}
+
+impl Origins {
+    pub(crate) fn new(has_jobs: bool) -> Self {
+        Self { has_jobs, known: RefCell::default(), lookups: Cell::new(0) }
+    }
+
+    /// Returns the origin of a request.
+    pub(crate) async fn of(&self, header: &InHeader) -> Origin {
+        let job = match header.pid {
+            // The kernel itself writes back a mapped page, or the process is in another container.
+            0 => 0,
+            pid if self.has_jobs => self.job(pid).await,
+            _ => 0,
+        };
+        Origin::of_program(header.uid, header.gid, job)
+    }
+
+    async fn job(&self, pid: u32) -> u32 {
+        let now = skep_env::now();
+        if let Some((_, job)) = self.known.borrow().get(&pid).filter(|(until, _)| now < *until) {
+            return *job;
+        }
+        if self.lookups.get() >= MAX_JOB_LOOKUPS {
+            return 0;
+        }
+        self.lookups.set(self.lookups.get() + 1);
+        let _running = RunningLookup(&self.lookups);
+        let job = look_up(pid).await.unwrap_or(0);
+        let mut known = self.known.borrow_mut();
+        if known.len() >= MAX_KNOWN_JOBS {
+            known.clear();
+        }
+        known.insert(pid, (now + JOB_VALIDITY, job));
+        job
+    }
+}
+
+/// Counts a lookup as ended when it is dropped.
+struct RunningLookup<'a>(&'a Cell<usize>);
+
+impl Drop for RunningLookup<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// Reads the job of a process. `None` means that it has none, or that the read takes too long.
+async fn look_up(pid: u32) -> Option<u32> {
+    let (sender, result) = Mailbox::new(1).ok()?;
+    let reading = move || {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        // The mailbox has space for the one result.
+        let _ = sender.send(job_in(&environment));
+    };
+    skep_env::spawn_thread("skep-job".into(), None, reading).ok()?;
+    skep_env::timeout(JOB_PATIENCE, result.receive()).await?.ok()?
+}
+
+/// Returns the number of the job in an environment.
+fn job_in(environment: &[u8]) -> Option<u32> {
+    JOB_VARIABLES.iter().find_map(|name| {
+        let mut variables = environment.split(|byte| *byte == 0);
+        let value = variables.find_map(|it| it.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
+        value.filter(|value| !value.is_empty()).map(job_number)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn jobs_are_found_by_the_names_of_the_variables() {
+        assert_eq!(job_in(b"A=1\0SLURM_JOB_ID=4711\0B=2\0"), Some(4711));
+        assert_eq!(job_in(b"PBS_JOBID=12.server\0SLURM_JOB_ID=\0"), Some(12));
+        assert_eq!(job_in(b"MY_SLURM_JOB_ID=1\0SLURM_JOB_IDS=2\0"), None);
+        assert_eq!(job_in(b""), None);
+    }
+
+    #[test]
+    fn job_of_a_running_process_is_read_from_its_environment() {
+        let mut child = Command::new("cat")
+            .env("SLURM_JOB_ID", "815")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // A reply of the program shows that it runs with its own environment.
+        use std::io::{Read, Write};
+        child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let pid = child.id();
+        let header = InHeader {
+            len: 0,
+            opcode: 1,
+            unique: 1,
+            nodeid: 1,
+            uid: 7,
+            gid: 8,
+            pid,
+            extension_words: 0,
+            padding: 0,
+        };
+        let (found, none) = skep_env::block_on(async move {
+            (Origins::new(true).of(&header).await, Origins::new(false).of(&header).await)
+        })
+        .unwrap();
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(found, Origin::of_program(7, 8, 815));
+        assert_eq!(none, Origin::of_program(7, 8, 0));
+    }
+}

@@ -1,0 +1,61 @@
+//! Counts the requests to management, and shows the figures of its process.
+//!
+//! Management handles each request at once. Only `GetMap` and `SetClientLogLevel` may wait for an
+//! event before their reply; this wait is not counted.
+
+use skep_exporter::message::Figures;
+use skep_metrics::{Completed, OperationTable, Origin, Registry, Stage, catalog};
+use skep_rpc::{Incoming, Outbox};
+use skep_service::PROGRAM_VERSION;
+use std::rc::Rc;
+
+/// Counts the requests of the process, on its only thread.
+pub(crate) struct Meter {
+    table: OperationTable,
+    pub(crate) figures: Rc<Figures>,
+}
+
+impl Meter {
+    /// Creates the meter of a management service with the name `name`.
+    pub(crate) fn new(name: &str) -> Rc<Self> {
+        let registry = Registry::new();
+        let labels = vec![
+            ("kind", "management".to_owned()),
+            ("name", name.to_owned()),
+            ("version", PROGRAM_VERSION.to_owned()),
+        ];
+        registry.gauge(&catalog::NODE_INFO, &labels).set(1);
+        let name = |number: u32| skep_wire::catalog::metric_name(u16::try_from(number).ok()?);
+        let table = OperationTable::new(&registry, &catalog::MANAGEMENT, Vec::new(), name);
+        Rc::new(Self { table, figures: Figures::new(registry) })
+    }
+
+    /// Changes the number of open connections.
+    pub(crate) fn connections(&self, change: i64) {
+        self.table.connections().add(change);
+    }
+
+    /// Counts a request that `handle` handles. The request has failed if `handle` refuses it.
+    pub(crate) fn count(
+        &self,
+        incoming: Incoming,
+        outbox: &Rc<Outbox>,
+        handle: impl FnOnce(Incoming),
+    ) {
+        let (message, arrived_at) = (incoming.header.message, incoming.arrived_at);
+        let refusals = outbox.refusals();
+        let begun = skep_env::now();
+        handle(incoming);
+        let ended = skep_env::now();
+        let completed = Completed {
+            operation: u32::from(message),
+            is_failed: outbox.refusals() > refusals,
+            duration: ended.saturating_sub(arrived_at),
+            ..Completed::default()
+        };
+        let completed = completed
+            .with(Stage::Waiting, begun.saturating_sub(arrived_at))
+            .with(Stage::Processing, ended.saturating_sub(begun));
+        self.table.record(&completed, &Origin::default());
+    }
+}

@@ -1,0 +1,211 @@
+//! Makes storage truncate the chunk files of truncated files, and syncs them later
+//! (`docs/design/0010-truncations.md`).
+
+use super::task::{BackgroundCall, JobContext, TruncationCall};
+use crate::engine::Engine;
+use crate::limits::{RETRY_PAUSE, SETTLES_AT_ONCE};
+use crate::tx::operation::OutgoingCall;
+use crate::tx::work::InternalWork;
+use skep_format::metadata::{Key, TruncationRecord};
+use skep_types::codec::Codec;
+use skep_types::{Error, HostIncarnation, InodeId, Result};
+use skep_wire::storage::{SyncChunk, SyncChunkReply, TruncateChunk, TruncateChunkReply};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Requests to all chunk files of a truncation.
+#[derive(Debug)]
+struct Round {
+    generation: u64,
+    missing_replies: usize,
+    /// Incarnation of each host that has replied, by the index of the chunk file.
+    incarnations: Vec<HostIncarnation>,
+    failure: Option<Error>,
+}
+
+impl Round {
+    fn new(item: &TruncationRecord) -> Self {
+        let count = item.chunk_files.len();
+        Self {
+            generation: item.generation,
+            missing_replies: count,
+            incarnations: vec![HostIncarnation::default(); count],
+            failure: None,
+        }
+    }
+
+    fn on_reply(&mut self, index: usize, result: Result<HostIncarnation>) {
+        self.missing_replies -= 1;
+        match result {
+            Ok(incarnation) => self.incarnations[index] = incarnation,
+            Err(error) => drop(self.failure.get_or_insert(error)),
+        }
+    }
+}
+
+/// The requests to storage about truncations.
+///
+/// # Invariants
+/// - No file in `paused` is in `truncating`.
+/// - Each missing reply has its call.
+#[derive(Debug, Default)]
+pub(crate) struct Truncations {
+    truncating: BTreeMap<InodeId, Round>,
+    settling: BTreeMap<InodeId, Round>,
+    /// Files whose truncation storage has refused, each with the time of the next attempt.
+    paused: BTreeMap<InodeId, Duration>,
+    /// Applied truncations, by the time at which the job settles them.
+    due: BTreeSet<(Duration, InodeId)>,
+}
+
+impl Truncations {
+    /// Loads the applied truncations at the start of the target.
+    pub(crate) fn load<E: Engine>(&mut self, context: &JobContext<'_, E>) {
+        let at = context.shared.now + context.shared.limits.settle_after;
+        self.due.extend(context.shared.truncations.all_applied().map(|inode| (at, inode)));
+    }
+
+    /// Ends pauses that have expired. Returns whether any pause has ended.
+    pub(crate) fn end_pauses(&mut self, now: Duration) -> bool {
+        let before = self.paused.len();
+        self.paused.retain(|_, until| *until > now);
+        self.paused.len() < before
+    }
+
+    /// Sends the requests of the pending truncations. The engine holds only synced changes, so a
+    /// power loss cannot undo a truncation that the engine has.
+    pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
+        let pending: Vec<_> = context.shared.truncations.all_pending().collect();
+        for inode in pending {
+            if self.truncating.contains_key(&inode) || self.paused.contains_key(&inode) {
+                continue;
+            }
+            let key = Key::Truncation(inode).to_bytes();
+            let Some(item) = context.table.get_synced::<TruncationRecord>(&key)? else { continue };
+            let newest = context.shared.truncations.pending(inode);
+            if item.is_applied || newest.is_none_or(|it| it.record.generation != item.generation) {
+                continue;
+            }
+            self.truncating.insert(inode, Round::new(&item));
+            for (index, chunk) in item.chunk_files.iter().enumerate() {
+                let (key, size, generation) = (chunk.key, chunk.size, item.generation);
+                let request =
+                    OutgoingCall::new(chunk.group, &TruncateChunk { key, size, generation });
+                let call = TruncationCall { inode, index };
+                context.call(request, BackgroundCall::Truncate(call));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the syncs of applied truncations that are due.
+    pub(crate) fn settle<E: Engine>(&mut self, context: &mut JobContext<'_, E>) {
+        for inode in context.shared.truncations.take_urgent() {
+            self.sync(inode, context);
+        }
+        while let Some((at, inode)) = self.due.first().copied()
+            && at <= context.shared.now
+            && self.settling.len() < SETTLES_AT_ONCE
+        {
+            self.due.pop_first();
+            self.sync(inode, context);
+        }
+    }
+
+    fn sync<E: Engine>(&mut self, inode: InodeId, context: &mut JobContext<'_, E>) {
+        let Some(truncation) = context.shared.truncations.get(inode) else { return };
+        if !truncation.record.is_applied || self.settling.contains_key(&inode) {
+            return;
+        }
+        let item = truncation.record.clone();
+        self.settling.insert(inode, Round::new(&item));
+        for (index, chunk) in item.chunk_files.iter().enumerate() {
+            let request = OutgoingCall::new(chunk.group, &SyncChunk { key: chunk.key });
+            context.call(request, BackgroundCall::SyncTruncated(TruncationCall { inode, index }));
+        }
+    }
+
+    /// Handles the reply about a chunk file to truncate. Returns the generation and the error of a
+    /// truncation that storage has refused.
+    pub(crate) fn on_truncated<E: Engine>(
+        &mut self,
+        call: &TruncationCall,
+        result: Result<Vec<u8>>,
+        context: &mut JobContext<'_, E>,
+    ) -> Option<(u64, Error)> {
+        let inode = call.inode;
+        let result = result.and_then(|body| TruncateChunkReply::from_bytes(&body));
+        let round = self.truncating.get_mut(&inode).expect("a round stays until its last reply");
+        round.on_reply(call.index, result.map(|reply| reply.incarnation));
+        if round.missing_replies > 0 {
+            return None;
+        }
+        let Round { generation, incarnations, failure, .. } = self.truncating.remove(&inode)?;
+        let Some(error) = failure else {
+            context.start(InternalWork::ApplyTruncation { inode, generation, incarnations });
+            return None;
+        };
+        tracing::warn!(
+            "cannot truncate the chunk files of file {inode}: {error}; trying again in \
+             {RETRY_PAUSE:?}"
+        );
+        self.paused.insert(inode, context.shared.now + RETRY_PAUSE);
+        Some((generation, error))
+    }
+
+    /// Handles the reply about a chunk file to sync.
+    pub(crate) fn on_synced<E: Engine>(
+        &mut self,
+        call: &TruncationCall,
+        result: Result<Vec<u8>>,
+        context: &mut JobContext<'_, E>,
+    ) {
+        let inode = call.inode;
+        let result = result.and_then(|body| SyncChunkReply::from_bytes(&body));
+        let round = self.settling.get_mut(&inode).expect("a round stays until its last reply");
+        round.on_reply(call.index, result.map(|reply| reply.incarnation));
+        if round.missing_replies > 0 {
+            return;
+        }
+        let Some(Round { generation, incarnations, failure, .. }) = self.settling.remove(&inode)
+        else {
+            return;
+        };
+        if let Some(error) = failure {
+            tracing::warn!(
+                "cannot sync the truncated chunk files of file {inode}: {error}; trying again in \
+                 {RETRY_PAUSE:?}"
+            );
+            self.due.insert((context.shared.now + RETRY_PAUSE, inode));
+            return;
+        }
+        // If the work item was replaced meanwhile, the transaction does nothing.
+        let chunk_files = context.shared.truncations.get(inode).map(|it| &it.record.chunk_files);
+        let lost = chunk_files.into_iter().flatten().zip(incarnations).enumerate();
+        let lost = lost.filter(|(_, (chunk, now))| chunk.incarnation != *now);
+        let lost = lost.map(|(index, _)| index).collect();
+        context.start(InternalWork::SettleTruncation { inode, generation, lost });
+    }
+
+    /// Continues after a transaction has changed the work item of a file.
+    pub(crate) fn after_commit<E: Engine>(&mut self, inode: InodeId, context: &JobContext<'_, E>) {
+        let truncation = context.shared.truncations.get(inode);
+        if truncation.is_some_and(|it| it.record.is_applied) {
+            self.due.insert((context.shared.now + context.shared.limits.settle_after, inode));
+        }
+    }
+
+    /// Returns the number of missing replies about chunk files to truncate or to sync, by file.
+    pub(crate) fn missing_replies(&self) -> [BTreeMap<InodeId, usize>; 2] {
+        [&self.truncating, &self.settling]
+            .map(|rounds| rounds.iter().map(|(inode, it)| (*inode, it.missing_replies)).collect())
+    }
+
+    /// Panics if an invariant of the type is violated.
+    pub(crate) fn check_invariants(&self) {
+        assert!(
+            self.paused.keys().all(|inode| !self.truncating.contains_key(inode)),
+            "a truncation that storage has refused is left alone"
+        );
+    }
+}

@@ -1,0 +1,263 @@
+//! Counts the requests of a metadata target, and the work of its log and its key-value store.
+//!
+//! The state machine of the target has no clock and counts nothing. The service around it sees when
+//! a request arrives, which batch takes it, and when its reply leaves; the meter derives the stages
+//! from these times. A request whose reply leaves at the end of the batch that took it was only
+//! waiting and processed. For any other request, the time after that batch counts as `log_sync` if
+//! the batch of its reply began with the end of a sync, otherwise as `others`.
+//!
+//! Does not own the counters (`skep-metrics`) or the requests.
+
+use crate::target::{Action, Event};
+use crate::tx::operation::ConnectionId;
+use skep_metrics::{
+    Completed, Counter, Gauge, Histogram, OperationTable, Origin, Registry, Stage, catalog,
+};
+use skep_rpc::Incoming;
+use skep_rpc::origin::cause_of;
+use skep_types::{NodeId, Result, TargetId};
+use skep_wire::Request;
+use skep_wire::frame::Header;
+use skep_wire::inline::{ReadInline, WriteInline};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Length of a `WriteInline` without the bytes to write.
+const WRITE_INLINE_BYTES: usize = 29;
+/// Length of a `ReadInlineReply` without the bytes that were read.
+const READ_INLINE_REPLY_BYTES: usize = 8;
+
+/// Identifies a request of a connection: the connection's number and the request's tag.
+type RequestKey = (ConnectionId, u64);
+
+/// Hashes request keys. Both numbers count up, so a multiplication spreads them well enough; the
+/// standard hash function would take most of the meter's time.
+#[derive(Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = (self.0 ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23);
+    }
+}
+
+/// A request without a reply.
+#[derive(Debug)]
+struct Arrival {
+    origin: Origin,
+    written_bytes: u64,
+    at: Duration,
+    /// Time at which the batch that took the request began. `None` means that the request waits.
+    taken_at: Option<Duration>,
+    /// Time at which that batch ended.
+    batch_end: Option<Duration>,
+}
+
+/// The batch that is running.
+#[derive(Debug, Default)]
+struct Batch {
+    started: Duration,
+    taken: Vec<RequestKey>,
+    has_synced: bool,
+}
+
+/// The figures of the log and the store.
+#[derive(Debug)]
+struct LogFigures {
+    bytes: Arc<Counter>,
+    records: Arc<Counter>,
+    batches: Arc<Counter>,
+    sync: Arc<Histogram>,
+    unsynced: Arc<Gauge>,
+    checkpoint: Arc<Histogram>,
+    since_checkpoint: Arc<Gauge>,
+}
+
+/// Counts the requests of one target, on the target's thread.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    table: OperationTable,
+    log: LogFigures,
+    arrivals: HashMap<RequestKey, Arrival, BuildHasherDefault<KeyHasher>>,
+    batch: Batch,
+    sync_began: Duration,
+    /// Records that the running sync covers.
+    syncing: i64,
+    checkpoint_began: Duration,
+    /// Bytes in the log when the running checkpoint began.
+    checkpointing: i64,
+}
+
+impl Meter {
+    /// Creates a meter for the calling thread.
+    pub(crate) fn new(registry: &Registry, target: TargetId) -> Self {
+        let labels = vec![("target", target.raw().to_string())];
+        let name = |number: u32| skep_wire::catalog::metric_name(u16::try_from(number).ok()?);
+        let log = LogFigures {
+            bytes: registry.counter(&catalog::LOG_BYTES, &labels),
+            records: registry.counter(&catalog::LOG_RECORDS, &labels),
+            batches: registry.counter(&catalog::BATCHES, &labels),
+            sync: registry.histogram(&catalog::LOG_SYNC, &labels),
+            unsynced: registry.gauge(&catalog::LOG_UNSYNCED, &labels),
+            checkpoint: registry.histogram(&catalog::CHECKPOINT, &labels),
+            since_checkpoint: registry.gauge(&catalog::SINCE_CHECKPOINT, &labels),
+        };
+        Self {
+            table: OperationTable::new(registry, &catalog::METADATA, labels, name),
+            log,
+            arrivals: HashMap::default(),
+            batch: Batch::default(),
+            sync_began: Duration::ZERO,
+            syncing: 0,
+            checkpoint_began: Duration::ZERO,
+            checkpointing: 0,
+        }
+    }
+
+    pub(crate) fn connected(&mut self) {
+        self.table.connections().add(1);
+    }
+
+    /// Drops the requests of a connection that has ended. Their replies would go nowhere.
+    pub(crate) fn disconnected(&mut self, connection: ConnectionId) {
+        self.table.connections().add(-1);
+        self.arrivals.retain(|(of, _), _| *of != connection);
+        let waiting = self.arrivals.values().filter(|arrival| arrival.taken_at.is_none()).count();
+        self.show_queues(waiting);
+    }
+
+    /// Records that a request of `client` has arrived.
+    pub(crate) fn arrived(
+        &mut self,
+        connection: ConnectionId,
+        client: NodeId,
+        incoming: &Incoming,
+    ) {
+        let header = &incoming.header;
+        let written = match header.message {
+            WriteInline::ID => incoming.body.len().saturating_sub(WRITE_INLINE_BYTES),
+            _ => 0,
+        };
+        let arrival = Arrival {
+            origin: cause_of(header, client),
+            written_bytes: written as u64,
+            at: incoming.arrived_at,
+            taken_at: None,
+            batch_end: None,
+        };
+        self.arrivals.insert((connection, header.tag), arrival);
+        self.table.queued().add(1);
+    }
+
+    /// Records that a batch begins to handle `events`.
+    pub(crate) fn begin_batch(&mut self, events: &[Event], now: Duration) {
+        self.batch.started = now;
+        self.batch.has_synced = false;
+        for event in events {
+            match event {
+                Event::Request { connection, header, .. } => {
+                    let key = (*connection, header.tag);
+                    if let Some(arrival) = self.arrivals.get_mut(&key) {
+                        arrival.taken_at = Some(now);
+                        self.batch.taken.push(key);
+                    }
+                }
+                Event::Synced { .. } => {
+                    self.batch.has_synced = true;
+                    self.log.sync.record(now.saturating_sub(self.sync_began));
+                    self.log.unsynced.add(-self.syncing);
+                    self.syncing = 0;
+                }
+                Event::Checkpointed { .. } => {
+                    self.log.checkpoint.record(now.saturating_sub(self.checkpoint_began));
+                    self.log.since_checkpoint.add(-self.checkpointing);
+                }
+                _ => {}
+            }
+        }
+        self.log.batches.add(1);
+    }
+
+    /// Counts the actions of a batch: log records, syncs, checkpoints and replies. The caller is
+    /// about to perform the actions.
+    pub(crate) fn end_batch(&mut self, actions: &[Action], now: Duration) {
+        for action in actions {
+            match action {
+                Action::Append { payload, .. } => {
+                    self.log.records.add(1);
+                    self.log.bytes.add(payload.len() as u64);
+                    self.log.since_checkpoint.add(payload.len() as i64);
+                    self.log.unsynced.add(1);
+                }
+                Action::Sync { .. } => {
+                    self.sync_began = now;
+                    self.syncing = self.log.unsynced.get();
+                }
+                Action::Checkpoint { .. } => {
+                    self.checkpoint_began = now;
+                    self.checkpointing = self.log.since_checkpoint.get();
+                }
+                Action::Reply { connection, request, result } => {
+                    self.replied(*connection, request, result, now);
+                }
+                Action::Call { .. } | Action::Evict { .. } => {}
+            }
+        }
+        for key in self.batch.taken.drain(..) {
+            if let Some(arrival) = self.arrivals.get_mut(&key) {
+                arrival.batch_end = Some(now);
+            }
+        }
+        // The batch has taken all requests that had arrived.
+        self.show_queues(0);
+    }
+
+    fn replied(
+        &mut self,
+        connection: ConnectionId,
+        request: &Header,
+        result: &Result<Vec<u8>>,
+        now: Duration,
+    ) {
+        let Some(arrival) = self.arrivals.remove(&(connection, request.tag)) else { return };
+        let sent = match (request.message, result) {
+            (ReadInline::ID, Ok(body)) => body.len().saturating_sub(READ_INLINE_REPLY_BYTES),
+            _ => 0,
+        };
+        let taken_at = arrival.taken_at.unwrap_or(now);
+        let worked_until = arrival.batch_end.unwrap_or(now);
+        let rest = if self.batch.has_synced { Stage::LogSync } else { Stage::Others };
+        let completed = Completed {
+            operation: u32::from(request.message),
+            is_failed: result.is_err(),
+            received_bytes: arrival.written_bytes,
+            sent_bytes: sent as u64,
+            duration: now.saturating_sub(arrival.at),
+            ..Completed::default()
+        };
+        let completed = completed
+            .with(Stage::Waiting, taken_at.saturating_sub(arrival.at))
+            .with(Stage::Processing, worked_until.saturating_sub(taken_at))
+            .with(rest, now.saturating_sub(worked_until));
+        self.table.record(&completed, &arrival.origin);
+    }
+
+    /// Updates the gauges: `waiting` of the requests wait for a batch.
+    fn show_queues(&self, waiting: usize) {
+        self.table.queued().set(waiting as i64);
+        self.table.busy().set((self.arrivals.len() - waiting) as i64);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! Tests of the meter with batches whose times the test chooses.
+
+use super::*;
+use skep_metrics::{HistogramValue, Value};
+use skep_types::codec::{Bytes, Codec};
+use skep_types::{Error, ErrorCode, Lsn};
+use skep_wire::inline::ReadInlineReply;
+use skep_wire::metadata::Lookup;
+
+const MS: Duration = Duration::from_millis(1);
+
+fn header(message: u16, tag: u64) -> Header {
+    Header { message, tag, user: 1_001, ..Header::default() }
+}
+
+fn arrive(meter: &mut Meter, message: u16, tag: u64, at: Duration) -> Event {
+    let incoming =
+        Incoming { header: header(message, tag), body: Vec::new(), data: None, arrived_at: at };
+    meter.arrived(1, NodeId::new(12), &incoming);
+    Event::Request { connection: 1, header: incoming.header, body: incoming.body }
+}
+
+fn reply(message: u16, tag: u64, result: Result<Vec<u8>>) -> Action {
+    Action::Reply { connection: 1, request: header(message, tag), result }
+}
+
+struct Figures(Vec<skep_metrics::Series>);
+
+impl Figures {
+    fn of(registry: &Registry) -> Self {
+        Self(registry.snapshot().iter().collect())
+    }
+
+    fn value(&self, name: &str, label: &str) -> Value {
+        let is_it = |series: &&skep_metrics::Series| {
+            series.definition.name == name
+                && (label.is_empty() || series.labels.iter().any(|(_, value)| value == label))
+        };
+        self.0.iter().find(is_it).unwrap_or_else(|| panic!("{name} {label}")).value.clone()
+    }
+
+    fn number(&self, name: &str, label: &str) -> i64 {
+        let Value::Number(number) = self.value(name, label) else { panic!("{name}") };
+        number
+    }
+
+    fn histogram(&self, name: &str, label: &str) -> HistogramValue {
+        let Value::Histogram(value) = self.value(name, label) else { panic!("{name}") };
+        *value
+    }
+}
+
+#[test]
+fn time_is_divided_into_stages() {
+    let registry = Registry::new();
+    let mut meter = Meter::new(&registry, TargetId::new(3));
+    meter.connected();
+    // Request 1 is answered in its own batch; request 2 waits for the sync of the log.
+    let events =
+        [arrive(&mut meter, Lookup::ID, 1, MS * 10), arrive(&mut meter, Lookup::ID, 2, MS * 12)];
+    meter.begin_batch(&events, MS * 14);
+    let append = Action::Append { lsn: Lsn::new(1), synced: Lsn::new(0), payload: vec![0; 100] };
+    let sync = Action::Sync { lsn: Lsn::new(1) };
+    meter.end_batch(&[append, reply(Lookup::ID, 1, Ok(Vec::new())), sync], MS * 15);
+    let between = Figures::of(&registry);
+    assert_eq!(between.number("skep_metadata_requests_busy", "3"), 1);
+    assert_eq!(between.number("skep_metadata_log_unsynced_records", "3"), 1);
+    meter.begin_batch(&[Event::Synced { lsn: Lsn::new(1) }], MS * 35);
+    let failed = Err(Error::new(ErrorCode::NotFound, "no entry"));
+    meter.end_batch(&[reply(Lookup::ID, 2, failed)], MS * 36);
+    let figures = Figures::of(&registry);
+    assert_eq!(figures.number("skep_metadata_operations", "lookup"), 2);
+    assert_eq!(figures.number("skep_metadata_operation_errors", "lookup"), 1);
+    assert_eq!(figures.number("skep_metadata_requests_busy", "3"), 0);
+    assert_eq!(figures.number("skep_metadata_log_bytes", "3"), 100);
+    assert_eq!(figures.number("skep_metadata_log_unsynced_records", "3"), 0);
+    let stages = "skep_metadata_stage_seconds";
+    let sum = |stage: &str| Duration::from_nanos(figures.histogram(stages, stage).sum_ns);
+    assert_eq!(sum("waiting"), MS * 4 + MS * 2);
+    assert_eq!(sum("processing"), MS + MS);
+    assert_eq!(sum("log_sync"), MS * 21);
+    let total = figures.histogram("skep_metadata_operation_seconds", "lookup");
+    assert_eq!(Duration::from_nanos(total.sum_ns), MS * 5 + MS * 24, "stages cover all time");
+    assert_eq!(figures.histogram("skep_metadata_log_sync_seconds", "3").count(), 1);
+    assert_eq!(figures.number("skep_load_operations", "1000"), 2, "of user 1000");
+    assert_eq!(figures.number("skep_load_operations", "12"), 2, "of client 12");
+}
+
+#[test]
+fn requests_of_an_ended_connection_are_forgotten() {
+    let registry = Registry::new();
+    let mut meter = Meter::new(&registry, TargetId::new(3));
+    meter.connected();
+    let events = [arrive(&mut meter, Lookup::ID, 1, MS)];
+    meter.begin_batch(&events, MS);
+    meter.end_batch(&[], MS);
+    meter.disconnected(1);
+    // The late reply of the dropped request counts nothing.
+    meter.end_batch(&[reply(Lookup::ID, 1, Ok(Vec::new()))], MS);
+    let figures = Figures::of(&registry);
+    assert_eq!(figures.number("skep_metadata_requests_busy", "3"), 0);
+    assert_eq!(figures.number("skep_metadata_connections", "3"), 0);
+    assert!(!figures.0.iter().any(|series| series.definition.name == "skep_metadata_operations"));
+}
+
+#[test]
+fn lengths_of_inline_messages_are_those_of_their_layout() {
+    let bytes = Bytes(vec![7; 100]);
+    let write = WriteInline {
+        inode: skep_types::InodeId::ROOT,
+        generation: 0,
+        offset: 0,
+        bytes: bytes.clone(),
+        checksum: 0,
+        extends: true,
+    };
+    assert_eq!(write.to_bytes().len(), WRITE_INLINE_BYTES + 100);
+    let reply = ReadInlineReply { bytes, checksum: 0 };
+    assert_eq!(reply.to_bytes().len(), READ_INLINE_REPLY_BYTES + 100);
+}

@@ -1,0 +1,74 @@
+//! `AskOutcome`: reports whether a request was executed whose session has ended.
+//!
+//! The client asks if it received no reply to the request. Without this question it would have to
+//! repeat the request in its next session, and a second execution may remove or overwrite what
+//! another client has made meanwhile.
+//!
+//! # Why the outcome is final
+//! The target replies only after it has logged the end of the session. From then on it executes no
+//! request of the session. The replies of the session's slots stay until the record of its end is
+//! deleted, see `background::forget`. If a power loss removes a record that the reply was based on,
+//! that is the loss of an acknowledged change like any other.
+
+use crate::engine::Engine;
+use crate::target::{MetadataTarget, PendingReply};
+use crate::tx::operation::ConnectionId;
+use skep_format::metadata::Key;
+use skep_types::codec::Codec;
+use skep_types::{Error, ErrorCode, Lsn, Result};
+use skep_wire::frame::Header;
+use skep_wire::metadata::{AskOutcome, Outcome, OutcomeReply};
+
+impl<E: Engine> MetadataTarget<E> {
+    /// Replies with the outcome of a request whose session has ended.
+    pub(super) fn send_outcome(
+        &mut self,
+        connection: ConnectionId,
+        header: Header,
+        body: &[u8],
+    ) -> Result<()> {
+        let asked = match AskOutcome::from_bytes(body) {
+            Ok(asked) => asked,
+            Err(error) => {
+                let error = Error::new(ErrorCode::Protocol, error.context());
+                self.refuse(connection, header, error);
+                return Ok(());
+            }
+        };
+        match self.outcome(&asked)? {
+            Some((outcome, lsn)) => {
+                let after = lsn.filter(|_| header.is_durable());
+                let result = Ok(OutcomeReply { outcome }.to_bytes());
+                self.queue_reply(PendingReply { connection, request: header, result }, after);
+            }
+            None => {
+                let what = format!(
+                    "cannot find out what became of a request of session {}: the session has not \
+                     ended yet",
+                    asked.session
+                );
+                self.refuse(connection, header, Error::new(ErrorCode::Busy, what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the outcome of a request, and the log record that has its effect. `None` means that
+    /// the session has not ended.
+    fn outcome(&self, asked: &AskOutcome) -> Result<Option<(Outcome, Option<Lsn>)>> {
+        let AskOutcome { session, slot, sequence } = *asked;
+        if !self.has_ended(session)? {
+            let is_stored = self.table.get(&Key::Session(session).to_bytes())?.is_some();
+            let is_ending = is_stored || self.sessions.exists(session);
+            return Ok((!is_ending).then_some((Outcome::Unknown, None)));
+        }
+        Ok(Some(match self.slot_record((session, slot))? {
+            Some(record) if record.sequence == sequence => {
+                (Outcome::Executed { reply: record.reply }, Some(record.lsn))
+            }
+            // A client sends a request in a slot only after the reply to the previous one.
+            Some(record) if record.sequence > sequence => (Outcome::Unknown, None),
+            _ => (Outcome::NotExecuted, None),
+        }))
+    }
+}

@@ -1,0 +1,49 @@
+//! The moments at which replies leave a target that syncs before each reply.
+
+use super::*;
+
+/// Returns the connections of the replies among the actions of a batch.
+fn answered(actions: &[Action]) -> Vec<ConnectionId> {
+    let replied = |action: &Action| match action {
+        Action::Reply { connection, .. } => Some(*connection),
+        _ => None,
+    };
+    actions.iter().filter_map(replied).collect()
+}
+
+/// Before the fix, the end of a sync released replies into a batch, and if this batch logged
+/// anything, the target held them back again until the next sync. So replies never left a busy
+/// target.
+#[test]
+fn a_reply_waits_for_one_sync_only() {
+    let start = Start {
+        group: GroupId::new(1),
+        policy: SyncPolicy::Always,
+        limits: Limits::default(),
+        map: Arc::new(map()),
+        now: Duration::ZERO,
+        wall: Timestamp::default(),
+    };
+    let target = MetadataTarget::open(MemoryEngine::default(), Vec::new(), start).unwrap();
+    let mut story = Story { target, ..Story::begin() };
+    story.happens(Event::Tick);
+    let open = md::OpenSession { client: NodeId::new(9), slots: 9 };
+    story.ask(1, 1, (0, 0), &open).unwrap();
+    let set = |slot: u32| {
+        let set =
+            md::SetAttributes { size: None, permissions: Some(0o700), ..truncate(InodeId::ROOT) };
+        arrival(100 + u64::from(slot), 1, (slot, 1), &set)
+    };
+    let (now, wall) = (story.now, story.wall);
+    let mut run = |events: Vec<Event>| story.target.handle(events, now, wall).unwrap();
+    let first = run(vec![set(0)]);
+    let synced = first.iter().find_map(|action| match action {
+        Action::Sync { lsn } => Some(*lsn),
+        _ => None,
+    });
+    let synced = synced.expect("a sync begins at once");
+    assert_eq!(answered(&run(vec![set(1)])), [0; 0]);
+    let read = arrival(200, 1, (0, 0), &md::GetAttributes { inode: InodeId::ROOT });
+    // The read sees the change in slot 1, which is not synced.
+    assert_eq!(answered(&run(vec![Event::Synced { lsn: synced }, set(2), read])), [100]);
+}

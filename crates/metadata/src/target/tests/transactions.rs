@@ -1,0 +1,119 @@
+//! Prepared transactions of other groups: a coordinator that does not reply, a decision that cannot
+//! be carried out, and the decision of an administrator.
+
+use super::*;
+use crate::limits::{ASK_AFTER, MAX_PREPARED, RESOLVABLE_AFTER};
+use skep_wire::management::EmptyReply;
+
+fn id(number: u64) -> md::TransactionId {
+    md::TransactionId { coordinator: GroupId::new(3), number }
+}
+
+fn resolve(number: u64) -> md::ResolveTransaction {
+    md::ResolveTransaction { transaction: id(number), commit: false }
+}
+
+fn questions(story: &Story) -> usize {
+    story.calls.iter().filter(|it| it.1.message == md::AskDecision::ID).count()
+}
+
+fn list(story: &mut Story) -> Vec<md::TransactionEntry> {
+    let all = md::ListTransactions { after: md::TransactionId::default() };
+    story.ask(1, 0, (0, 0), &all).unwrap().transactions
+}
+
+/// Before the fix, the target added a question each second, for ever.
+#[test]
+fn a_coordinator_that_is_away_gets_one_question() {
+    let mut story = Story::begin();
+    let prepare = md::Prepare { transaction: id(7), steps: vec![md::Step::LockRename] };
+    story.ask(1, 0, (0, 0), &prepare).unwrap();
+    for _ in 0..20 {
+        story.now += ASK_AFTER;
+        story.happens(Event::Tick);
+    }
+    assert_eq!(questions(&story), 1);
+    // After a reply the target asks again, but not at once.
+    story.answer::<md::AskDecision>(&md::DecisionReply { decision: md::Decision::Pending });
+    story.happens(Event::Tick);
+    assert_eq!(questions(&story), 0);
+    story.now += ASK_AFTER;
+    story.happens(Event::Tick);
+    assert_eq!(questions(&story), 1);
+}
+
+#[test]
+fn an_administrator_may_decide_when_the_coordinator_is_silent() {
+    let mut story = Story::begin();
+    let prepare =
+        |number| md::Prepare { transaction: id(number), steps: vec![md::Step::LockRename] };
+    story.ask(1, 0, (0, 0), &prepare(7)).unwrap();
+    let error = story.ask(1, 0, (0, 0), &resolve(8)).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NotFound);
+    let error = story.ask(1, 0, (0, 0), &resolve(7)).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InUse, "{error}");
+    story.now += ASK_AFTER;
+    story.happens(Event::Tick);
+    story.now += RESOLVABLE_AFTER;
+    let listed = list(&mut story);
+    assert_eq!((listed.len(), listed[0].transaction), (1, id(7)));
+    assert!(listed[0].silent_ms >= 10_000, "{listed:?}");
+    assert!(story.ask(1, 0, (0, 0), &prepare(9)).unwrap().busy, "the lock is held");
+    story.ask(1, 0, (0, 0), &resolve(7)).unwrap();
+    assert!(list(&mut story).is_empty());
+    assert!(!story.ask(1, 0, (0, 0), &prepare(9)).unwrap().busy, "the lock is free");
+    // The coordinator is back, and gets the reply that it needs to end the transaction.
+    story.ask(1, 0, (0, 0), &md::Decide { transaction: id(7), commit: true }).unwrap();
+    story.restart();
+    assert_eq!(list(&mut story).len(), 1);
+}
+
+/// Before the fix, the service ended, and ended again after each restart.
+#[test]
+fn a_decision_that_fails_stops_only_its_transaction() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let close = md::Close { inode, open: md::OpenMode::Write, written: None };
+    story.ask(1, 1, (0, 2), &close).unwrap();
+    // Each step alone is possible.
+    let step = md::Step::DropLink { inode };
+    let prepare = md::Prepare { transaction: id(7), steps: vec![step.clone(), step] };
+    story.ask(1, 0, (0, 0), &prepare).unwrap();
+    let decide = md::Decide { transaction: id(7), commit: true };
+    for _ in 0..2 {
+        let error = story.ask(1, 0, (0, 0), &decide).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Stale, "{error}");
+        story.restart();
+    }
+    // The same decision as a reply to the target's question.
+    story.calls.retain(|it| it.1.message == md::AskDecision::ID);
+    story.answer::<md::AskDecision>(&md::DecisionReply { decision: md::Decision::Committed });
+    assert_eq!(story.target.stuck_transactions(), 1);
+    let listed = list(&mut story);
+    assert!(listed[0].problem.contains("Stale"), "{listed:?}");
+    // Other files are served.
+    let open = md::OpenSession { client: NodeId::new(9), slots: 4 };
+    story.ask(1, 5, (0, 0), &open).unwrap();
+    story.create_as("b", 5, (0, 1));
+    assert_eq!(story.ask(1, 0, (0, 0), &resolve(7)), Ok(EmptyReply {}));
+    let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a"[..].into() };
+    story.ask(1, 5, (0, 2), &unlink).unwrap();
+}
+
+#[test]
+fn prepared_transactions_are_bounded() {
+    let mut story = Story::begin();
+    // An empty list of steps is the cheapest transaction.
+    let prepare = |number| {
+        let prepare = md::Prepare { transaction: id(number), steps: Vec::new() };
+        arrival(1, 0, (0, 0), &prepare)
+    };
+    let numbers: Vec<u64> = (1..=MAX_PREPARED as u64).collect();
+    for some in numbers.chunks(256) {
+        story.happen_together(some.iter().copied().map(prepare).collect());
+    }
+    assert!(story.replies.drain(..).all(|(_, result)| result.is_ok()));
+    let more = md::Prepare { transaction: id(1 << 40), steps: Vec::new() };
+    let error = story.ask(1, 0, (0, 0), &more).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::LimitReached, "{error}");
+}

@@ -1,0 +1,90 @@
+//! The time of day of a target, from which file times and the ages of records come.
+//!
+//! The host's clock may jump: an administrator sets it, or a wrong time server moves it by years. A
+//! file time from the future would stay, since file times never go back. So a jump of more than
+//! [`MAX_CLOCK_STEP`] is refused and reported, and the time goes on as the time since boot does.
+//! The host's clock applies again as soon as it is near that time.
+
+use crate::limits::MAX_CLOCK_STEP;
+use skep_types::Timestamp;
+use std::time::Duration;
+
+/// A time of day that follows the host's clock, except for jumps.
+#[derive(Debug)]
+pub(crate) struct WallClock {
+    /// Time since boot at the last reading.
+    read_at: Duration,
+    /// Accepted time of day at the last reading, in nanoseconds.
+    accepted: i128,
+    /// Highest accepted time.
+    newest: Timestamp,
+    /// Whether the last reading of the host's clock was refused.
+    is_refusing: bool,
+}
+
+fn nanoseconds(time: Timestamp) -> i128 {
+    i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds)
+}
+
+impl WallClock {
+    /// Creates a clock that accepts the host's time `wall`. `now` is the time since boot.
+    pub(crate) fn new(now: Duration, wall: Timestamp) -> Self {
+        Self { read_at: now, accepted: nanoseconds(wall), newest: wall, is_refusing: false }
+    }
+
+    /// Takes a reading of the host's clock, made at the time `now` since boot.
+    pub(crate) fn read(&mut self, now: Duration, wall: Timestamp) {
+        let expected = self.accepted + now.saturating_sub(self.read_at).as_nanos() as i128;
+        let read = nanoseconds(wall);
+        let step = Duration::from_nanos_u128((read - expected).unsigned_abs());
+        let is_refused = step > MAX_CLOCK_STEP;
+        if is_refused && !self.is_refusing {
+            let direction = if read > expected { "ahead" } else { "back" };
+            tracing::error!(
+                "the clock of this host jumped {direction} by {} s: file times do not follow it; \
+                 correct the clock, or restart this service if the new time is right",
+                step.as_secs()
+            );
+        } else if !is_refused && self.is_refusing {
+            tracing::warn!("file times follow the clock of this host again");
+        }
+        self.is_refusing = is_refused;
+        self.accepted = if is_refused { expected } else { read };
+        self.read_at = self.read_at.max(now);
+        self.newest = self.newest.max(Timestamp::from_nanoseconds(self.accepted));
+    }
+
+    /// Returns the time of day, which never goes back.
+    pub(crate) fn newest(&self) -> Timestamp {
+        self.newest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp { seconds, nanoseconds: 0 }
+    }
+
+    #[test]
+    fn jumps_are_refused_until_the_clock_is_right_again() {
+        let mut clock = WallClock::new(Duration::from_secs(10), at(1_000_000));
+        let mut read = |boot, wall, expected| {
+            clock.read(Duration::from_secs(boot), at(wall));
+            assert_eq!(clock.newest(), at(expected), "boot {boot}, wall {wall}");
+        };
+        read(11, 1_000_001, 1_000_001);
+        // A small step forward, and one back.
+        read(12, 1_000_100, 1_000_100);
+        read(13, 1_000_050, 1_000_100);
+        // A jump by 30 years lasts for a while.
+        read(20, 1_900_000_000, 1_000_100);
+        read(120, 1_900_000_100, 1_000_157);
+        read(121, 1_000_158, 1_000_158);
+        // A jump back.
+        read(131, 5, 1_000_168);
+        read(132, 1_000_169, 1_000_169);
+    }
+}

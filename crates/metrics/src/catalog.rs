@@ -1,0 +1,289 @@
+//! The table of all metrics. `docs/operations/metrics.md` is generated from it.
+//!
+//! Names follow the conventions of Prometheus: base units, the unit at the end. The text form
+//! appends `_total` to counters. The values of all labels are bounded: ids of targets of the node,
+//! kinds of operations, stages, devices of the host, and at most [`crate::MAX_ACCOUNTS`] accounts
+//! for each dimension and thread.
+
+use crate::definition::{Definition, Unit};
+use crate::operations::OperationFamily;
+
+const TARGET: &[&str] = &["target"];
+const DEVICE: &[&str] = &["device"];
+const LOAD: &[&str] = &["service", "target", "by", "id"];
+
+/// Declares the metrics of a table of operations.
+///
+/// `operations!(STORAGE, "storage", true, true, ["target"], "of storage targets")` declares
+/// `STORAGE`, an [`OperationFamily`] with definitions such as `skep_storage_operations`. The two
+/// booleans are: whether the table keeps accounts of load, and whether it is of a service.
+macro_rules! operations {
+    (
+        $name:ident, $service:literal, $has_accounts:literal, $is_service:literal,
+        [$($label:literal),*], $of:literal
+    ) => {
+        #[doc = concat!("Operations ", $of, ".")]
+        pub static $name: OperationFamily = OperationFamily {
+            service: $service,
+            operations: &Definition::counter(
+                concat!("skep_", $service, "_operations"),
+                Unit::Count,
+                &[$($label,)* "operation"],
+                concat!("Operations ", $of, " that were completed, including failed ones."),
+            ),
+            errors: &Definition::counter(
+                concat!("skep_", $service, "_operation_errors"),
+                Unit::Count,
+                &[$($label,)* "operation"],
+                concat!("Operations ", $of, " whose reply was an error."),
+            ),
+            received_bytes: &Definition::counter(
+                concat!("skep_", $service, "_received_bytes"),
+                Unit::Bytes,
+                &[$($label,)* "operation"],
+                concat!("Bytes of file data in requests: data that were written, ", $of, "."),
+            ),
+            sent_bytes: &Definition::counter(
+                concat!("skep_", $service, "_sent_bytes"),
+                Unit::Bytes,
+                &[$($label,)* "operation"],
+                concat!("Bytes of file data in replies: data that were read, ", $of, "."),
+            ),
+            duration: &Definition::histogram(
+                concat!("skep_", $service, "_operation_seconds"),
+                &[$($label,)* "operation"],
+                concat!("Time from the arrival of a request to its reply, ", $of, "."),
+            ),
+            stage_duration: &Definition::histogram(
+                concat!("skep_", $service, "_stage_seconds"),
+                &[$($label,)* "operation", "stage"],
+                concat!("Time of operations ", $of, " in each stage; stages without time are not \
+                         counted."),
+            ),
+            queued: if $is_service { Some(&Definition::gauge(
+                concat!("skep_", $service, "_requests_queued"),
+                Unit::Count,
+                &[$($label),*],
+                concat!("Requests ", $of, " that have arrived and wait for their turn."),
+            )) } else { None },
+            busy: &Definition::gauge(
+                concat!("skep_", $service, "_requests_busy"),
+                Unit::Count,
+                &[$($label),*],
+                concat!("Requests ", $of, " that are being executed, or wait for disks, locks or \
+                         other services."),
+            ),
+            connections: if $is_service { Some(&Definition::gauge(
+                concat!("skep_", $service, "_connections"),
+                Unit::Count,
+                &[$($label),*],
+                concat!("Open connections ", $of, "."),
+            )) } else { None },
+            has_accounts: $has_accounts,
+        };
+    };
+}
+
+operations!(STORAGE, "storage", true, true, ["target"], "of storage targets");
+operations!(METADATA, "metadata", true, true, ["target"], "of metadata targets");
+operations!(MANAGEMENT, "management", false, true, [], "of management");
+operations!(MOUNT, "mount", false, false, [], "of the kernel at a mount");
+
+macro_rules! definitions {
+    ($($(#[doc = $doc:literal])* $name:ident = $definition:expr;)*) => {
+        $($(#[doc = $doc])* pub static $name: Definition = $definition;)*
+
+        /// All metrics outside of the tables of operations.
+        static SINGLE: &[&Definition] = &[$(&$name,)*];
+    };
+}
+
+definitions! {
+    /// Operations by cause.
+    LOAD_OPERATIONS = Definition::counter("skep_load_operations", Unit::Count, LOAD,
+        "Operations by cause: `by` is client, user, group or job, and `id` its number. The id \
+         `other` has all causes that were too light for an account of their own.");
+    /// Bytes read by cause.
+    LOAD_READ_BYTES = Definition::counter("skep_load_read_bytes", Unit::Bytes, LOAD,
+        "Bytes of file data that were read, by cause.");
+    /// Bytes written by cause.
+    LOAD_WRITTEN_BYTES = Definition::counter("skep_load_written_bytes", Unit::Bytes, LOAD,
+        "Bytes of file data that were written, by cause.");
+    /// Time by cause.
+    LOAD_BUSY_SECONDS = Definition::counter("skep_load_busy_seconds", Unit::Seconds, LOAD,
+        "Time from the arrival of requests to their replies, added up, by cause.");
+
+    /// Bytes appended to the log.
+    LOG_BYTES = Definition::counter("skep_metadata_log_bytes", Unit::Bytes, TARGET,
+        "Bytes that a metadata target has appended to its log.");
+    /// Records appended to the log.
+    LOG_RECORDS = Definition::counter("skep_metadata_log_records", Unit::Count, TARGET,
+        "Records that a metadata target has appended to its log.");
+    /// Duration of syncs of the log.
+    LOG_SYNC = Definition::histogram("skep_metadata_log_sync_seconds", TARGET,
+        "Duration of the syncs of a metadata target's log to its device.");
+    /// Records that are not synced.
+    LOG_UNSYNCED = Definition::gauge("skep_metadata_log_unsynced_records", Unit::Count, TARGET,
+        "Records of a metadata target's log that no completed sync covers.");
+    /// Duration of checkpoints.
+    CHECKPOINT = Definition::histogram("skep_metadata_checkpoint_seconds", TARGET,
+        "Duration of the checkpoints of a metadata target's key-value store.");
+    /// Log bytes since the last checkpoint began.
+    SINCE_CHECKPOINT = Definition::gauge("skep_metadata_log_since_checkpoint_bytes", Unit::Bytes,
+        TARGET, "Bytes in a metadata target's log since the last completed checkpoint began.");
+    /// Batches.
+    BATCHES = Definition::counter("skep_metadata_batches", Unit::Count, TARGET,
+        "Batches in which a metadata target has handled events.");
+
+    /// Size of a target's file system.
+    TARGET_SIZE = Definition::gauge("skep_target_size_bytes", Unit::Bytes, TARGET,
+        "Size of the file system of a target.");
+    /// Free space of a target.
+    TARGET_FREE = Definition::gauge("skep_target_free_bytes", Unit::Bytes, TARGET,
+        "Bytes that Skep can still store on a target. The reserve of the target is not free.");
+    /// Inodes of a target's file system.
+    TARGET_INODES = Definition::gauge("skep_target_inodes", Unit::Count, TARGET,
+        "Inodes of the file system of a target; zero if the file system has no limit.");
+    /// Free inodes of a target's file system.
+    TARGET_FREE_INODES = Definition::gauge("skep_target_free_inodes", Unit::Count, TARGET,
+        "Free inodes of the file system of a target.");
+
+    /// The node.
+    NODE_INFO = Definition::gauge("skep_node_info", Unit::Count, &["kind", "name", "version"],
+        "Always 1. The labels describe the process.");
+    /// The map version.
+    NODE_MAP_VERSION = Definition::gauge("skep_node_map_version", Unit::Count, &[],
+        "Version of the newest cluster map of the process.");
+
+    /// Retries.
+    RETRIES = Definition::counter("skep_rpc_retries", Unit::Count, &[],
+        "Requests to targets that the process has sent again, or could not send at first.");
+    /// Connections that were opened.
+    CONNECTS = Definition::counter("skep_rpc_connects", Unit::Count, &[],
+        "Connections to targets that the process has opened.");
+
+    /// CPU time of the process.
+    PROCESS_CPU = Definition::counter("process_cpu_seconds", Unit::Seconds, &[],
+        "CPU time of the process, in user and kernel mode.");
+    /// Resident memory of the process.
+    PROCESS_RESIDENT = Definition::gauge("process_resident_memory_bytes", Unit::Bytes, &[],
+        "Resident memory of the process.");
+    /// Virtual memory of the process.
+    PROCESS_VIRTUAL = Definition::gauge("process_virtual_memory_bytes", Unit::Bytes, &[],
+        "Virtual memory of the process.");
+    /// Open descriptors.
+    PROCESS_FDS = Definition::gauge("process_open_fds", Unit::Count, &[],
+        "Open file descriptors of the process.");
+    /// Limit of open descriptors.
+    PROCESS_MAX_FDS = Definition::gauge("process_max_fds", Unit::Count, &[],
+        "Limit of open file descriptors of the process.");
+    /// Threads.
+    PROCESS_THREADS = Definition::gauge("process_threads", Unit::Count, &[],
+        "Threads of the process.");
+
+    /// Load average.
+    HOST_LOAD1 = Definition::gauge("skep_host_load1", Unit::Decimal, &[],
+        "Load average of the host over one minute.");
+    /// CPU time of the host.
+    HOST_CPU = Definition::counter("skep_host_cpu_seconds", Unit::Seconds, &["mode"],
+        "CPU time of all CPUs of the host by mode.");
+    /// Number of CPUs.
+    HOST_CPUS = Definition::gauge("skep_host_cpus", Unit::Count, &[],
+        "Number of online CPUs of the host.");
+    /// Memory of the host.
+    HOST_MEMORY = Definition::gauge("skep_host_memory_bytes", Unit::Bytes, &[],
+        "Memory of the host.");
+    /// Available memory of the host.
+    HOST_MEMORY_AVAILABLE = Definition::gauge("skep_host_memory_available_bytes", Unit::Bytes, &[],
+        "Memory of the host that programs can get without swapping.");
+    /// Dirty page cache.
+    HOST_DIRTY = Definition::gauge("skep_host_memory_dirty_bytes", Unit::Bytes, &[],
+        "Page cache of the host that is not written to the disks yet.");
+    /// Reads of a disk.
+    DISK_READS = Definition::counter("skep_host_disk_reads", Unit::Count, DEVICE,
+        "Reads that a disk of the host has completed (r/s of iostat).");
+    /// Bytes read from a disk.
+    DISK_READ_BYTES = Definition::counter("skep_host_disk_read_bytes", Unit::Bytes, DEVICE,
+        "Bytes read from a disk of the host (rkB/s of iostat).");
+    /// Time of reads.
+    DISK_READ_SECONDS = Definition::counter("skep_host_disk_read_seconds", Unit::Seconds, DEVICE,
+        "Time of all reads of a disk, added up (r_await of iostat is this by reads).");
+    /// Writes of a disk.
+    DISK_WRITES = Definition::counter("skep_host_disk_writes", Unit::Count, DEVICE,
+        "Writes that a disk of the host has completed (w/s of iostat).");
+    /// Bytes written to a disk.
+    DISK_WRITTEN_BYTES = Definition::counter("skep_host_disk_written_bytes", Unit::Bytes, DEVICE,
+        "Bytes written to a disk of the host (wkB/s of iostat).");
+    /// Time of writes.
+    DISK_WRITE_SECONDS = Definition::counter("skep_host_disk_write_seconds", Unit::Seconds, DEVICE,
+        "Time of all writes of a disk, added up (w_await of iostat is this by writes).");
+    /// Flushes of a disk.
+    DISK_FLUSHES = Definition::counter("skep_host_disk_flushes", Unit::Count, DEVICE,
+        "Flushes that a disk of the host has completed (f/s of iostat).");
+    /// Time of flushes.
+    DISK_FLUSH_SECONDS = Definition::counter("skep_host_disk_flush_seconds", Unit::Seconds, DEVICE,
+        "Time of all flushes of a disk, added up.");
+    /// Requests in flight.
+    DISK_IN_FLIGHT = Definition::gauge("skep_host_disk_in_flight", Unit::Count, DEVICE,
+        "Requests that a disk of the host works on.");
+    /// Busy time of a disk.
+    DISK_BUSY_SECONDS = Definition::counter("skep_host_disk_busy_seconds", Unit::Seconds, DEVICE,
+        "Time in which a disk had requests (%util of iostat).");
+    /// Time weighted by requests.
+    DISK_QUEUE_SECONDS = Definition::counter("skep_host_disk_queue_seconds", Unit::Seconds, DEVICE,
+        "Time in which a disk had requests, times their number (aqu-sz of iostat).");
+    /// Bytes received by an interface.
+    NETWORK_RECEIVED = Definition::counter("skep_host_network_received_bytes", Unit::Bytes, DEVICE,
+        "Bytes that a network interface of the host has received.");
+    /// Bytes sent by an interface.
+    NETWORK_SENT = Definition::counter("skep_host_network_sent_bytes", Unit::Bytes, DEVICE,
+        "Bytes that a network interface of the host has sent.");
+    /// Errors of an interface.
+    NETWORK_ERRORS = Definition::counter("skep_host_network_errors", Unit::Count, DEVICE,
+        "Errors and dropped packets of a network interface of the host.");
+}
+
+/// The tables of operations.
+pub static FAMILIES: [&OperationFamily; 4] = [&STORAGE, &METADATA, &MANAGEMENT, &MOUNT];
+
+/// Returns the definitions of all metrics, in the order of their names.
+pub fn all() -> Vec<&'static Definition> {
+    let mut all: Vec<_> = SINGLE.to_vec();
+    for family in FAMILIES {
+        all.extend([
+            family.operations,
+            family.errors,
+            family.received_bytes,
+            family.sent_bytes,
+            family.duration,
+            family.stage_duration,
+            family.busy,
+        ]);
+        all.extend(family.queued.into_iter().chain(family.connections));
+    }
+    all.sort_by_key(|definition| definition.name);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::definition::Kind;
+
+    #[test]
+    fn names_are_unique_and_follow_the_conventions() {
+        for pair in all().windows(2) {
+            assert!(pair[0].name < pair[1].name, "{} appears twice", pair[1].name);
+        }
+        for definition in all() {
+            let Definition { name, kind, unit, help, labels } = definition;
+            let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+            assert!(name.chars().all(is_allowed), "{name}");
+            assert!(name.ends_with(unit.suffix()), "{name} ends with its unit");
+            assert!(!name.ends_with("_total") && !name.ends_with("_info_bytes"), "{name}");
+            assert!(help.ends_with('.') && !help.contains('\n'), "{name}: {help}");
+            assert!(*kind != Kind::Histogram || *unit == crate::Unit::Seconds, "{name}");
+            assert!(labels.iter().all(|label| *label != "le"), "{name}");
+        }
+    }
+}

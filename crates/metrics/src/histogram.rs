@@ -1,0 +1,230 @@
+//! Histograms of durations with exponential buckets.
+//!
+//! Each octave (a doubling of the duration) has four buckets, from about one microsecond to about
+//! one minute. So a percentile that is read from the buckets is at most a fifth too high. The upper
+//! bound of a bucket belongs to the bucket, as Prometheus requires.
+
+use crate::counter::Counter;
+use std::time::Duration;
+
+/// Exponent of the upper bound of the first bucket: 2^10 ns, about one microsecond.
+const FIRST_EXPONENT: u32 = 10;
+/// Exponent of the upper bound of the last bounded bucket: 2^36 ns, about 69 seconds.
+const LAST_EXPONENT: u32 = 36;
+/// Number of buckets in an octave, as a power of two.
+const SPLIT_BITS: u32 = 2;
+const SPLITS: usize = 1 << SPLIT_BITS;
+/// Number of buckets: one for short durations, four for each octave, and one without a bound.
+pub const BUCKETS: usize = 2 + (LAST_EXPONENT - FIRST_EXPONENT) as usize * SPLITS;
+
+/// Returns the bucket of a duration.
+#[inline]
+fn bucket_of(nanoseconds: u64) -> usize {
+    // One less, since the upper bound of a bucket belongs to it.
+    let below = nanoseconds.saturating_sub(1);
+    if below < 1 << FIRST_EXPONENT {
+        return 0;
+    }
+    let exponent = 63 - below.leading_zeros();
+    let split = (below >> (exponent - SPLIT_BITS)) as usize & (SPLITS - 1);
+    (1 + (exponent - FIRST_EXPONENT) as usize * SPLITS + split).min(BUCKETS - 1)
+}
+
+/// Returns the upper bound of a bucket in nanoseconds. `None` means that the bucket has no bound.
+pub fn upper_bound_ns(bucket: usize) -> Option<u64> {
+    if bucket == 0 {
+        return Some(1 << FIRST_EXPONENT);
+    }
+    if bucket >= BUCKETS - 1 {
+        return None;
+    }
+    let (octave, split) = ((bucket - 1) / SPLITS, (bucket - 1) % SPLITS);
+    let start = 1_u64 << (FIRST_EXPONENT as usize + octave);
+    Some(start + (split as u64 + 1) * (start >> SPLIT_BITS))
+}
+
+/// A histogram of durations that one thread fills and any thread reads.
+#[derive(Debug)]
+pub struct Histogram {
+    buckets: [Counter; BUCKETS],
+    sum_ns: Counter,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { buckets: std::array::from_fn(|_| Counter::default()), sum_ns: Counter::default() }
+    }
+}
+
+impl Histogram {
+    /// Counts a duration. Only the owning thread may call this function.
+    #[inline]
+    pub fn record(&self, duration: Duration) {
+        let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        self.buckets[bucket_of(nanoseconds)].add(1);
+        self.sum_ns.add(nanoseconds);
+    }
+
+    /// Returns a copy of the histogram.
+    pub fn value(&self) -> HistogramValue {
+        HistogramValue {
+            buckets: self.buckets.iter().map(Counter::get).collect(),
+            sum_ns: self.sum_ns.get(),
+        }
+    }
+
+    /// Whether no duration was counted.
+    pub fn is_empty(&self) -> bool {
+        self.buckets.iter().all(|bucket| bucket.get() == 0)
+    }
+}
+
+/// A copy of a histogram at one moment, or the difference of two copies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HistogramValue {
+    /// Number of durations in each bucket. Has [`BUCKETS`] items.
+    pub buckets: Vec<u64>,
+    /// Sum of all durations, in nanoseconds.
+    pub sum_ns: u64,
+}
+
+impl Default for HistogramValue {
+    fn default() -> Self {
+        Self { buckets: vec![0; BUCKETS], sum_ns: 0 }
+    }
+}
+
+impl HistogramValue {
+    /// Returns the number of durations.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// Adds another histogram.
+    pub fn add(&mut self, other: &Self) {
+        for (own, other) in self.buckets.iter_mut().zip(&other.buckets) {
+            *own += other;
+        }
+        self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
+    }
+
+    /// Returns the durations that were counted after `before`, an earlier copy of the same
+    /// histogram. If the process has restarted since, returns all durations.
+    pub fn since(&self, before: &Self) -> Self {
+        if self.buckets.iter().zip(&before.buckets).any(|(now, before)| now < before) {
+            return self.clone();
+        }
+        let buckets = self.buckets.iter().zip(&before.buckets);
+        Self {
+            buckets: buckets.map(|(now, before)| now - before).collect(),
+            sum_ns: self.sum_ns.wrapping_sub(before.sum_ns),
+        }
+    }
+
+    /// Returns the mean duration. `None` means that there is no duration.
+    pub fn mean(&self) -> Option<Duration> {
+        match self.count() {
+            0 => None,
+            count => Some(Duration::from_nanos(self.sum_ns / count)),
+        }
+    }
+
+    /// Returns the upper bound of the bucket in which the given share of all durations is reached:
+    /// with `share` 0.99, at most one in a hundred durations is longer. `None` means that there is
+    /// no duration, or that the bucket has no bound.
+    pub fn quantile(&self, share: f64) -> Option<Duration> {
+        let count = self.count();
+        if count == 0 {
+            return None;
+        }
+        let wanted = ((count as f64 * share).ceil() as u64).clamp(1, count);
+        let mut seen = 0;
+        let bucket = self.buckets.iter().position(|in_bucket| {
+            seen += in_bucket;
+            seen >= wanted
+        })?;
+        upper_bound_ns(bucket).map(Duration::from_nanos)
+    }
+
+    /// Returns the upper bounds in nanoseconds at every `octaves`-th octave, each with the number
+    /// of durations that are not longer.
+    pub fn cumulative(&self, octaves: usize) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let mut seen = 0;
+        self.buckets.iter().enumerate().filter_map(move |(bucket, count)| {
+            seen += count;
+            let is_shown = bucket % (SPLITS * octaves) == 0 && bucket < BUCKETS - 1;
+            upper_bound_ns(bucket).filter(|_| is_shown).map(|bound| (bound, seen))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_rise_and_belong_to_their_buckets() {
+        let mut last = 0;
+        for bucket in 0..BUCKETS - 1 {
+            let bound = upper_bound_ns(bucket).unwrap();
+            assert!(bound > last);
+            assert_eq!(bucket_of(bound), bucket, "upper bound {bound}");
+            assert_eq!(bucket_of(last + 1), bucket, "shortest duration {}", last + 1);
+            last = bound;
+        }
+        assert_eq!(last, 1 << LAST_EXPONENT);
+        assert_eq!(upper_bound_ns(BUCKETS - 1), None);
+        assert_eq!((bucket_of(0), bucket_of(u64::MAX)), (0, BUCKETS - 1));
+    }
+
+    #[test]
+    fn quantiles_are_at_most_a_quarter_too_high() {
+        let histogram = Histogram::default();
+        (1..=1000).for_each(|ms| histogram.record(Duration::from_millis(ms)));
+        let value = histogram.value();
+        for (share, exact) in [(0.5, 500), (0.99, 990), (1.0, 1000)] {
+            let found = value.quantile(share).unwrap();
+            let exact = Duration::from_millis(exact);
+            assert!(found >= exact && found <= exact + exact / 4, "{share}: {found:?}");
+        }
+        assert_eq!(value.mean(), Some(Duration::from_micros(500_500)));
+        assert_eq!(HistogramValue::default().quantile(0.5), None);
+    }
+
+    #[test]
+    fn differences_hold_only_later_durations() {
+        let histogram = Histogram::default();
+        histogram.record(Duration::from_millis(1));
+        let before = histogram.value();
+        histogram.record(Duration::from_millis(3));
+        let between = histogram.value().since(&before);
+        assert_eq!((between.count(), between.sum_ns), (1, 3_000_000));
+        // After a restart the counts are lower than before.
+        assert_eq!(before.since(&histogram.value()), before);
+    }
+
+    #[test]
+    fn cumulative_counts_end_with_all_bounded_durations() {
+        let histogram = Histogram::default();
+        for ns in [1, 5_000, 70_000_000, 900_000_000_000] {
+            histogram.record(Duration::from_nanos(ns));
+        }
+        let value = histogram.value();
+        for octaves in [1, 2] {
+            let counts: Vec<_> = value.cumulative(octaves).collect();
+            assert_eq!(counts.len(), 26 / octaves + 1);
+            assert_eq!((counts[0], *counts.last().unwrap()), ((1024, 1), (1 << 36, 3)));
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_duration_lies_within_its_bucket(ns: u64) {
+            let bucket = bucket_of(ns);
+            proptest::prop_assert!(upper_bound_ns(bucket).is_none_or(|bound| ns <= bound));
+            if bucket > 0 {
+                proptest::prop_assert!(upper_bound_ns(bucket - 1).is_some_and(|bound| ns > bound));
+            }
+        }
+    }
+}

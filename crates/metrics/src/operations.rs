@@ -1,0 +1,347 @@
+//! The table of the operations that one thread serves: requests to a service, or requests of the
+//! kernel to a mount.
+//!
+//! For each kind of operation the table has counters, a histogram of the whole time, and a
+//! histogram for each stage in which an operation spends time. It also keeps the accounts of load
+//! (`accounts`).
+
+use crate::accounts::{Accounts, Dimension, LEFT_OUT, Load, Origin, PublishedAccounts};
+use crate::catalog;
+use crate::counter::{Counter, Gauge};
+use crate::definition::Definition;
+use crate::histogram::Histogram;
+use crate::registry::{Registry, Source};
+use crate::snapshot::{Labels, Snapshot};
+use std::cell::RefCell;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Maximum number of kinds of operations. Numbers of messages and of the kernel's opcodes are
+/// lower; a higher number is counted as the last kind, with the name "other".
+const MAX_OPERATIONS: usize = 128;
+
+/// A stage in which an operation spends a part of its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// The request has arrived and waits for its turn.
+    Waiting,
+    /// The thread works on the operation, or on operations that it handles together with it.
+    Processing,
+    /// The operation waits for a disk, or for another operation on the same bytes.
+    Disk,
+    /// The operation waits until the log is synced.
+    LogSync,
+    /// The operation waits for other services, for locks or for clients.
+    Others,
+    /// The data of the request arrive over the network.
+    Network,
+}
+
+impl Stage {
+    /// All stages, in the order of their numbers.
+    pub const ALL: [Self; 6] =
+        [Self::Waiting, Self::Processing, Self::Disk, Self::LogSync, Self::Others, Self::Network];
+
+    /// Returns the name of the stage, as in the label `stage`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Processing => "processing",
+            Self::Disk => "disk",
+            Self::LogSync => "log_sync",
+            Self::Others => "others",
+            Self::Network => "network",
+        }
+    }
+}
+
+/// The definitions of the metrics of one kind of table.
+#[derive(Debug)]
+pub struct OperationFamily {
+    /// Value of the label `service` in the accounts of load.
+    pub service: &'static str,
+    /// Operations that were completed, including failed ones.
+    pub operations: &'static Definition,
+    /// Operations that failed.
+    pub errors: &'static Definition,
+    /// Bytes of data in requests.
+    pub received_bytes: &'static Definition,
+    /// Bytes of data in replies.
+    pub sent_bytes: &'static Definition,
+    /// Time from the arrival of a request to its reply.
+    pub duration: &'static Definition,
+    /// Time in each stage.
+    pub stage_duration: &'static Definition,
+    /// Requests that have arrived and wait.
+    /// `None` for mounts, whose requests wait in the kernel.
+    pub queued: Option<&'static Definition>,
+    /// Requests that are being executed.
+    pub busy: &'static Definition,
+    /// Open connections.
+    /// `None` for mounts, which accept none.
+    pub connections: Option<&'static Definition>,
+    /// Whether the table keeps accounts of load. Mounts keep none: the services do.
+    pub has_accounts: bool,
+}
+
+/// A completed operation.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Completed {
+    /// Number of the operation's kind.
+    pub operation: u32,
+    /// Whether the operation failed.
+    pub is_failed: bool,
+    /// Bytes of data in the request.
+    pub received_bytes: u64,
+    /// Bytes of data in the reply.
+    pub sent_bytes: u64,
+    /// Time from the arrival of the request to its reply.
+    pub duration: Duration,
+    /// Time in each stage, in the order of [`Stage::ALL`]. Stages with zero are not counted.
+    pub stages: [Duration; Stage::ALL.len()],
+}
+
+impl Completed {
+    /// Sets the time in a stage.
+    #[must_use]
+    pub fn with(mut self, stage: Stage, duration: Duration) -> Self {
+        self.stages[stage as usize] = duration;
+        self
+    }
+}
+
+/// The figures of one kind of operation.
+#[derive(Debug, Default)]
+struct Figures {
+    operations: Counter,
+    errors: Counter,
+    received_bytes: Counter,
+    sent_bytes: Counter,
+    duration: Histogram,
+    stages: [Histogram; Stage::ALL.len()],
+}
+
+/// The part of a table that other threads read.
+struct Published {
+    family: &'static OperationFamily,
+    labels: Labels,
+    name_of: fn(u32) -> Option<String>,
+    /// Allocated when an operation of the kind is counted for the first time.
+    kinds: [OnceLock<Box<Figures>>; MAX_OPERATIONS],
+    queued: Gauge,
+    busy: Gauge,
+    connections: Gauge,
+    accounts: Option<[Arc<PublishedAccounts>; 4]>,
+}
+
+/// The table of the operations that one thread serves. Only this thread can use the value; other
+/// threads read the figures through the [`Registry`].
+pub struct OperationTable {
+    published: Arc<Published>,
+    accounts: Option<RefCell<[Accounts; 4]>>,
+}
+
+impl std::fmt::Debug for OperationTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "OperationTable({:?})", self.published.labels)
+    }
+}
+
+impl OperationTable {
+    /// Creates a table for the calling thread. `labels` are the labels of all series, such as the
+    /// target. `name_of` returns the name of a kind of operation, for the label `operation`.
+    pub fn new(
+        registry: &Registry,
+        family: &'static OperationFamily,
+        labels: Labels,
+        name_of: fn(u32) -> Option<String>,
+    ) -> Self {
+        let accounts: Option<[Accounts; 4]> = family.has_accounts.then(Default::default);
+        let published = Arc::new(Published {
+            family,
+            labels,
+            name_of,
+            kinds: std::array::from_fn(|_| OnceLock::new()),
+            queued: Gauge::default(),
+            busy: Gauge::default(),
+            connections: Gauge::default(),
+            accounts: accounts.as_ref().map(|all| all.each_ref().map(Accounts::published)),
+        });
+        registry.add(Arc::clone(&published) as Arc<dyn Source>);
+        Self { published, accounts: accounts.map(RefCell::new) }
+    }
+
+    /// Counts a completed operation and the load that it caused.
+    pub fn record(&self, completed: &Completed, origin: &Origin) {
+        let kind = (completed.operation as usize).min(MAX_OPERATIONS - 1);
+        let figures = self.published.kinds[kind].get_or_init(Box::default);
+        figures.operations.add(1);
+        if completed.is_failed {
+            figures.errors.add(1);
+        }
+        figures.received_bytes.add(completed.received_bytes);
+        figures.sent_bytes.add(completed.sent_bytes);
+        figures.duration.record(completed.duration);
+        for (histogram, duration) in figures.stages.iter().zip(completed.stages) {
+            if !duration.is_zero() {
+                histogram.record(duration);
+            }
+        }
+        self.charge(completed, origin);
+    }
+
+    fn charge(&self, completed: &Completed, origin: &Origin) {
+        let Some(accounts) = &self.accounts else { return };
+        let Completed { received_bytes, sent_bytes, duration, .. } = *completed;
+        let load = Load::of_operation(sent_bytes, received_bytes, duration);
+        for (accounts, dimension) in accounts.borrow_mut().iter_mut().zip(Dimension::ALL) {
+            if let Some(id) = origin.id(dimension) {
+                accounts.record(id, &load);
+            }
+        }
+    }
+
+    /// The number of requests that have arrived and wait for their turn.
+    pub fn queued(&self) -> &Gauge {
+        &self.published.queued
+    }
+
+    /// The number of requests that are being executed.
+    pub fn busy(&self) -> &Gauge {
+        &self.published.busy
+    }
+
+    /// The number of open connections.
+    pub fn connections(&self) -> &Gauge {
+        &self.published.connections
+    }
+}
+
+impl Source for Published {
+    fn collect(&self, snapshot: &mut Snapshot) {
+        let family = self.family;
+        let gauges = [
+            (family.queued, &self.queued),
+            (Some(family.busy), &self.busy),
+            (family.connections, &self.connections),
+        ];
+        for (definition, gauge) in gauges {
+            let Some(definition) = definition else { continue };
+            snapshot.number(definition, self.labels.clone(), gauge.get());
+        }
+        for (number, kind) in self.kinds.iter().enumerate() {
+            if let Some(figures) = kind.get() {
+                self.collect_kind(snapshot, number, figures);
+            }
+        }
+        let accounts = self.accounts.iter().flatten().zip(Dimension::ALL);
+        for (accounts, dimension) in accounts {
+            for (id, load) in accounts.read() {
+                self.collect_account(snapshot, dimension, id, &load);
+            }
+        }
+    }
+}
+
+impl Published {
+    fn collect_kind(&self, snapshot: &mut Snapshot, number: usize, figures: &Figures) {
+        let family = self.family;
+        let name = (self.name_of)(number as u32).unwrap_or_else(|| "other".into());
+        let mut labels = self.labels.clone();
+        labels.push(("operation", name));
+        let counters = [
+            (family.operations, &figures.operations),
+            (family.errors, &figures.errors),
+            (family.received_bytes, &figures.received_bytes),
+            (family.sent_bytes, &figures.sent_bytes),
+        ];
+        for (definition, counter) in counters {
+            snapshot.count(definition, labels.clone(), counter.get());
+        }
+        snapshot.histogram(family.duration, labels.clone(), figures.duration.value());
+        for (histogram, stage) in figures.stages.iter().zip(Stage::ALL) {
+            if !histogram.is_empty() {
+                let mut labels = labels.clone();
+                labels.push(("stage", stage.name().into()));
+                snapshot.histogram(family.stage_duration, labels, histogram.value());
+            }
+        }
+    }
+
+    fn collect_account(&self, snapshot: &mut Snapshot, by: Dimension, id: u64, load: &Load) {
+        let id = if id == LEFT_OUT { "other".to_owned() } else { id.to_string() };
+        let mut labels = vec![("service", self.family.service.to_owned())];
+        labels.extend(self.labels.clone());
+        labels.extend([("by", by.name().to_owned()), ("id", id)]);
+        let figures = [
+            (&catalog::LOAD_OPERATIONS, load.operations),
+            (&catalog::LOAD_READ_BYTES, load.read_bytes),
+            (&catalog::LOAD_WRITTEN_BYTES, load.written_bytes),
+            (&catalog::LOAD_BUSY_SECONDS, load.busy_ns),
+        ];
+        for (definition, figure) in figures {
+            snapshot.count(definition, labels.clone(), figure);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::Value;
+
+    fn value(snapshot: &Snapshot, name: &str, wanted: &[(&str, &str)]) -> Value {
+        let has = |labels: &Labels| {
+            wanted
+                .iter()
+                .all(|(name, value)| labels.iter().any(|it| it.0 == *name && it.1 == *value))
+        };
+        let found: Vec<_> =
+            snapshot.iter().filter(|it| it.definition.name == name && has(&it.labels)).collect();
+        assert_eq!(found.len(), 1, "{name} {wanted:?}: {found:?}");
+        found[0].value.clone()
+    }
+
+    #[test]
+    fn operations_are_counted_by_kind_stage_and_cause() {
+        let registry = Registry::new();
+        let names = |number| (number == 96).then(|| "write_chunk".to_owned());
+        let labels = vec![("target", "7".to_owned())];
+        let table = OperationTable::new(&registry, &catalog::STORAGE, labels, names);
+        let origin = Origin { client: Some(12), user: Some(1000), group: None, job: Some(77) };
+        for failed in [false, false, true] {
+            let completed = Completed {
+                operation: 96,
+                is_failed: failed,
+                received_bytes: 4096,
+                duration: Duration::from_micros(100),
+                ..Completed::default()
+            };
+            table.record(&completed.with(Stage::Disk, Duration::from_micros(60)), &origin);
+        }
+        table.record(&Completed { operation: 5_000, ..Completed::default() }, &Origin::default());
+        table.queued().add(3);
+        let snapshot = registry.snapshot();
+        let write = [("target", "7"), ("operation", "write_chunk")];
+        assert_eq!(value(&snapshot, "skep_storage_operations", &write), Value::Number(3));
+        assert_eq!(value(&snapshot, "skep_storage_operation_errors", &write), Value::Number(1));
+        assert_eq!(value(&snapshot, "skep_storage_received_bytes", &write), Value::Number(12_288));
+        assert_eq!(
+            value(&snapshot, "skep_storage_operations", &[("operation", "other")]),
+            Value::Number(1)
+        );
+        assert_eq!(value(&snapshot, "skep_storage_requests_queued", &[]), Value::Number(3));
+        let Value::Histogram(disk) =
+            value(&snapshot, "skep_storage_stage_seconds", &[("stage", "disk")])
+        else {
+            panic!("a histogram")
+        };
+        assert_eq!((disk.count(), disk.sum_ns), (3, 180_000));
+        for (by, id) in [("client", "12"), ("user", "1000"), ("job", "77")] {
+            let by = [("service", "storage"), ("by", by), ("id", id)];
+            assert_eq!(value(&snapshot, "skep_load_operations", &by), Value::Number(3));
+            assert_eq!(value(&snapshot, "skep_load_written_bytes", &by), Value::Number(12_288));
+            assert_eq!(value(&snapshot, "skep_load_busy_seconds", &by), Value::Number(300_000));
+        }
+    }
+}

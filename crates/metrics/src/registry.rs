@@ -1,0 +1,132 @@
+//! The registry of a process: all places where the process counts something.
+
+use crate::counter::{Counter, Gauge};
+use crate::definition::{Definition, Kind};
+use crate::histogram::Histogram;
+use crate::snapshot::{Labels, Snapshot};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A place where figures are counted.
+pub trait Source: Send + Sync {
+    /// Adds the present figures to a snapshot.
+    fn collect(&self, snapshot: &mut Snapshot);
+}
+
+/// All sources of a process. A process creates one registry and passes it to its threads.
+#[derive(Default)]
+pub struct Registry {
+    /// The mutex protects only the list. Threads lock it when they start to count something new,
+    /// and for a snapshot, but never to count.
+    sources: Mutex<Vec<Arc<dyn Source>>>,
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Registry")
+    }
+}
+
+/// An instance of a metric, with its labels.
+struct Instance<T> {
+    definition: &'static Definition,
+    labels: Labels,
+    metric: Arc<T>,
+}
+
+impl Source for Instance<Counter> {
+    fn collect(&self, snapshot: &mut Snapshot) {
+        snapshot.count(self.definition, self.labels.clone(), self.metric.get());
+    }
+}
+
+impl Source for Instance<Gauge> {
+    fn collect(&self, snapshot: &mut Snapshot) {
+        snapshot.number(self.definition, self.labels.clone(), self.metric.get());
+    }
+}
+
+impl Source for Instance<Histogram> {
+    fn collect(&self, snapshot: &mut Snapshot) {
+        snapshot.histogram(self.definition, self.labels.clone(), self.metric.value());
+    }
+}
+
+impl Registry {
+    /// Creates a registry without sources.
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Adds a source.
+    pub fn add(&self, source: Arc<dyn Source>) {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner).push(source);
+    }
+
+    fn instance<T: Default + Send + Sync + 'static>(
+        &self,
+        definition: &'static Definition,
+        labels: &Labels,
+        kind: Kind,
+    ) -> Arc<T>
+    where
+        Instance<T>: Source,
+    {
+        debug_assert_eq!(definition.kind, kind, "{}", definition.name);
+        let metric = Arc::new(T::default());
+        let labels = labels.clone();
+        self.add(Arc::new(Instance { definition, labels, metric: Arc::clone(&metric) }));
+        metric
+    }
+
+    /// Creates a counter for the calling thread.
+    pub fn counter(&self, definition: &'static Definition, labels: &Labels) -> Arc<Counter> {
+        self.instance(definition, labels, Kind::Counter)
+    }
+
+    /// Creates a gauge for the calling thread. Gauges with equal labels are added up.
+    pub fn gauge(&self, definition: &'static Definition, labels: &Labels) -> Arc<Gauge> {
+        self.instance(definition, labels, Kind::Gauge)
+    }
+
+    /// Creates a histogram for the calling thread.
+    pub fn histogram(&self, definition: &'static Definition, labels: &Labels) -> Arc<Histogram> {
+        self.instance(definition, labels, Kind::Histogram)
+    }
+
+    /// Returns the present values of all series.
+    pub fn snapshot(&self) -> Snapshot {
+        let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut snapshot = Snapshot::default();
+        for source in sources {
+            source.collect(&mut snapshot);
+        }
+        snapshot
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog;
+    use crate::snapshot::Value;
+
+    #[test]
+    fn instances_of_several_threads_are_added_up() {
+        let registry = Registry::new();
+        let threads: Vec<_> = (1..=4)
+            .map(|count| {
+                let registry = Arc::clone(&registry);
+                std::thread::spawn(move || {
+                    let labels = vec![("target", "7".to_owned())];
+                    registry.counter(&catalog::LOG_BYTES, &labels).add(count);
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        let other = vec![("target", "8".to_owned())];
+        registry.counter(&catalog::LOG_BYTES, &other).add(100);
+        let snapshot = registry.snapshot();
+        let values: Vec<_> = snapshot.iter().map(|series| series.value).collect();
+        assert_eq!(values, [Value::Number(10), Value::Number(100)]);
+    }
+}

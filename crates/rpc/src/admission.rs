@@ -1,0 +1,209 @@
+//! Bounds on the handshakes of a process that accepts connections, and one log line for many
+//! refusals. A process that has not proved itself must not be able to use up memory, descriptors or
+//! the log.
+//!
+//! Owns the table of handshakes under way. Does not own the handshake itself
+//! ([`crate::handshake`]), nor connections of admitted peers, except for the bound of their number.
+//!
+//! # Invariants
+//! The table never has more than `MAX_HANDSHAKES` entries, nor more than
+//! `MAX_HANDSHAKES_PER_ADDRESS` with the same address.
+
+use crate::limits::{
+    CONNECTIONS_SHARE, HANDSHAKE_GRACE, MAX_HANDSHAKES, MAX_HANDSHAKES_PER_ADDRESS,
+    REFUSAL_LOG_INTERVAL,
+};
+use skep_env::TcpStream;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Display;
+use std::net::{IpAddr, Ipv6Addr};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// A handshake under way.
+struct Entry {
+    stream: TcpStream,
+    network: IpAddr,
+    began: Duration,
+}
+
+/// Decides which new connections may begin a handshake.
+pub struct Admission {
+    /// Maximum number of connections of the process, in both directions.
+    max_connections: u64,
+    /// The handshakes under way, by their number, so in the order in which they began.
+    under_way: RefCell<BTreeMap<u64, Entry>>,
+    next: Cell<u64>,
+    refusals: Rc<RefusalLog>,
+}
+
+impl std::fmt::Debug for Admission {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Admission({} handshakes)", self.under_way.borrow().len())
+    }
+}
+
+/// The permission to run one handshake. The handshake counts until the ticket is dropped.
+#[derive(Debug)]
+pub struct Ticket {
+    admission: Rc<Admission>,
+    number: u64,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.admission.under_way.borrow_mut().remove(&self.number);
+    }
+}
+
+/// Returns the network to which a handshake counts: an IPv4 address, or the first 64 bits of an
+/// IPv6 address, since a host usually has all addresses that begin with them.
+fn network(stream: &TcpStream) -> IpAddr {
+    let address = stream.peer_address().map(|it| it.ip().to_canonical());
+    match address {
+        Some(IpAddr::V6(v6)) => {
+            let kept = u128::from(v6) >> 64 << 64;
+            IpAddr::V6(Ipv6Addr::from(kept))
+        }
+        Some(v4) => v4,
+        None => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    }
+}
+
+impl Admission {
+    /// Creates an empty table. `refusals` logs the connections that get no ticket. Raises the
+    /// process's limit of descriptors as far as the system allows.
+    pub fn new(refusals: Rc<RefusalLog>) -> Rc<Self> {
+        Rc::new(Self {
+            max_connections: skep_env::raise_file_limit() / CONNECTIONS_SHARE,
+            under_way: RefCell::default(),
+            next: Cell::new(1),
+            refusals,
+        })
+    }
+
+    /// Returns the number of handshakes under way.
+    pub fn under_way(&self) -> usize {
+        self.under_way.borrow().len()
+    }
+
+    /// Returns a ticket for a new connection, or `None` if the caller must close it. If too many
+    /// handshakes are under way, the oldest one that has had enough time gives way: its connection
+    /// is shut down.
+    pub fn admit(self: &Rc<Self>, stream: &TcpStream) -> Option<Ticket> {
+        let refused = |problem: &str| {
+            self.refusals.note(stream.peer(), problem);
+            None
+        };
+        if skep_env::open_streams() > self.max_connections {
+            return refused("this process has too many connections; raise its limit of open files");
+        }
+        let network = network(stream);
+        let from_there =
+            self.under_way.borrow().values().filter(|it| it.network == network).count();
+        if from_there >= MAX_HANDSHAKES_PER_ADDRESS && !self.end_oldest(Some(network)) {
+            return refused("too many handshakes with this address are under way");
+        }
+        if self.under_way() >= MAX_HANDSHAKES && !self.end_oldest(None) {
+            return refused("too many handshakes are under way");
+        }
+        let number = self.next.get();
+        self.next.set(number + 1);
+        let entry = Entry { stream: stream.clone(), network, began: skep_env::now() };
+        self.under_way.borrow_mut().insert(number, entry);
+        Some(Ticket { admission: Rc::clone(self), number })
+    }
+
+    /// Ends the oldest handshake, of `network` if given, if it has run for at least
+    /// `HANDSHAKE_GRACE`. Returns whether one was ended.
+    fn end_oldest(&self, network: Option<IpAddr>) -> bool {
+        let mut under_way = self.under_way.borrow_mut();
+        let oldest =
+            under_way.iter().find(|(_, it)| network.is_none_or(|network| it.network == network));
+        let Some((number, entry)) = oldest else { return false };
+        if skep_env::now() < entry.began + HANDSHAKE_GRACE {
+            return false;
+        }
+        entry.stream.shutdown();
+        let number = *number;
+        under_way.remove(&number);
+        true
+    }
+
+    /// Checks the table.
+    ///
+    /// # Panics
+    /// Panics if one of the invariants in the documentation of this module does not hold.
+    pub fn check_invariants(&self) {
+        let under_way = self.under_way.borrow();
+        assert!(under_way.len() <= MAX_HANDSHAKES, "the number of handshakes is bounded");
+        let mut counts = HashMap::<_, usize>::new();
+        for entry in under_way.values() {
+            let count = counts.entry(entry.network).or_default();
+            *count += 1;
+            assert!(*count <= MAX_HANDSHAKES_PER_ADDRESS, "each address has its bound");
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct RefusalState {
+    last_logged: Option<Duration>,
+    /// The number of refusals since the last log line, and the last one as text.
+    waiting: u64,
+    last: String,
+    is_flush_due: bool,
+}
+
+/// Logs refused connections: at most one line in a second, with their number.
+#[derive(Debug)]
+pub struct RefusalLog {
+    /// The part of a log line that names this process.
+    this: &'static str,
+    state: RefCell<RefusalState>,
+}
+
+impl RefusalLog {
+    /// Creates a log. `this` is the subject of its lines, such as `management`.
+    pub fn new(this: &'static str) -> Rc<Self> {
+        Rc::new(Self { this, state: RefCell::default() })
+    }
+
+    /// Records that this process refused a connection from `address`, and logs it now or within a
+    /// second.
+    pub fn note(self: &Rc<Self>, address: impl Display, problem: impl Display) {
+        let mut state = self.state.borrow_mut();
+        state.waiting += 1;
+        state.last = format!("{address}: {problem}");
+        let now = skep_env::now();
+        let due = state.last_logged.map_or(now, |last| last + REFUSAL_LOG_INTERVAL);
+        if due <= now {
+            drop(state);
+            return self.write();
+        }
+        if !std::mem::replace(&mut state.is_flush_due, true) {
+            let log = Rc::clone(self);
+            skep_env::spawn(async move {
+                skep_env::sleep(due.saturating_sub(now)).await;
+                log.state.borrow_mut().is_flush_due = false;
+                log.write();
+            })
+            .detach();
+        }
+    }
+
+    fn write(&self) {
+        let mut state = self.state.borrow_mut();
+        let (count, last) = (std::mem::take(&mut state.waiting), std::mem::take(&mut state.last));
+        state.last_logged = Some(skep_env::now());
+        match count {
+            0 => {}
+            1 => tracing::warn!("{} refused a connection from {last}", self.this),
+            _ => tracing::warn!(
+                "{} refused {count} connections, the last one from {last}",
+                self.this
+            ),
+        }
+    }
+}

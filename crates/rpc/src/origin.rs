@@ -1,0 +1,124 @@
+//! The program that caused the requests of a future: user, group and job. Services account for load
+//! by them.
+//!
+//! A mount runs each operation in [`with_origin`]. The operation and all futures that it spawns
+//! then carry the origin, and a connection writes it into the header of each request. So the layers
+//! between the mount and the connection need not pass it on.
+
+use skep_types::codec::crc32c;
+use skep_wire::frame::Header;
+
+/// Bit of the numbers of jobs whose names do not begin with a number.
+const NAMED_JOB: u32 = 1 << 31;
+
+/// The program that caused a request, as the header of the request has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Origin {
+    /// User id plus one; zero means that no program caused the request.
+    user: u32,
+    /// Group id plus one; zero means that no program caused the request.
+    user_group: u32,
+    /// Number of the job; zero means no job.
+    job: u32,
+}
+
+impl Origin {
+    /// Returns the origin of a program with a user id and a group id. `job` is the number of its
+    /// job ([`job_number`]), or zero.
+    pub fn of_program(uid: u32, gid: u32, job: u32) -> Self {
+        // The highest id is invalid, so one more than it is free to mean "no program".
+        Self { user: uid.wrapping_add(1), user_group: gid.wrapping_add(1), job }
+    }
+
+    /// Returns the origin of the running future.
+    pub(crate) fn current() -> Self {
+        let context = skep_env::task_context();
+        let part = |shift: u32| (context >> shift) as u32;
+        Self { user: part(0), user_group: part(32), job: part(64) }
+    }
+
+    fn to_context(self) -> u128 {
+        u128::from(self.user) | u128::from(self.user_group) << 32 | u128::from(self.job) << 64
+    }
+
+    /// Writes the origin into a header.
+    pub(crate) fn write_to(self, header: &mut Header) {
+        (header.user, header.user_group, header.job) = (self.user, self.user_group, self.job);
+    }
+}
+
+/// Returns the cause of a request from the client `client`, for the accounts of load.
+pub fn cause_of(header: &Header, client: skep_types::NodeId) -> skep_metrics::Origin {
+    skep_metrics::Origin {
+        client: Some(client.raw()).filter(|client| *client != 0),
+        user: header.user.checked_sub(1),
+        group: header.user_group.checked_sub(1),
+        job: Some(header.job).filter(|job| *job != 0),
+    }
+}
+
+/// Runs a future on behalf of a program. Requests of the future, and of all futures that it spawns,
+/// carry the origin.
+pub async fn with_origin<F: Future>(origin: Origin, future: F) -> F::Output {
+    skep_env::with_task_context(origin.to_context(), future).await
+}
+
+/// Returns the number of a job from its name. Names of Slurm and PBS begin with a number; if it is
+/// below 2^31, it is the number of the job. Other names have a number above, from a checksum.
+pub fn job_number(name: &[u8]) -> u32 {
+    let digits = name.iter().take_while(|byte| byte.is_ascii_digit());
+    let number = digits.take(11).fold(0_u64, |sum, digit| sum * 10 + u64::from(digit - b'0'));
+    match u32::try_from(number) {
+        Ok(number) if number > 0 && number < NAMED_JOB => number,
+        _ => NAMED_JOB | crc32c(name),
+    }
+}
+
+/// Returns the number of a job as text: the digits of its name, or `#` and a checksum in
+/// hexadecimal.
+pub fn job_text(number: u32) -> String {
+    match number & NAMED_JOB {
+        0 => number.to_string(),
+        _ => format!("#{:08x}", number & !NAMED_JOB),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_with_numbers_keep_them_and_others_get_a_checksum() {
+        for (name, number) in [("4711", 4711), ("123.server-1", 123), ("77[5].pbs", 77)] {
+            assert_eq!(job_number(name.as_bytes()), number, "{name}");
+        }
+        for name in ["", "0", "f2oLkTLb", "2147483648", "99999999999999999999"] {
+            let number = job_number(name.as_bytes());
+            assert!(number >= NAMED_JOB, "{name}: {number}");
+            assert!(job_text(number).starts_with('#'));
+        }
+        assert_ne!(job_number(b"a"), job_number(b"b"));
+        assert_eq!(job_text(4711), "4711");
+    }
+
+    #[test]
+    fn origins_survive_the_way_through_context_and_header() {
+        let of = |uid, gid, job| {
+            let sent = skep_env::block_on(with_origin(Origin::of_program(uid, gid, job), async {
+                skep_env::spawn(async { Origin::current() }).await
+            }));
+            let mut header = Header::default();
+            sent.unwrap().write_to(&mut header);
+            cause_of(&header, skep_types::NodeId::new(9))
+        };
+        let expected = skep_metrics::Origin {
+            client: Some(9),
+            user: Some(0),
+            group: Some(100),
+            job: Some(u32::MAX),
+        };
+        assert_eq!(of(0, 100, u32::MAX), expected);
+        let none = skep_metrics::Origin { client: None, ..skep_metrics::Origin::default() };
+        assert_eq!(cause_of(&Header::default(), skep_types::NodeId::default()), none);
+    }
+}

@@ -1,0 +1,62 @@
+//! The reaction of the connecting side to a failed handshake.
+//!
+//! Until a peer has proved itself, it may be any process that has taken the port of a dead service.
+//! Its answers must not reach a program that uses files: the caller waits for the real service. So
+//! only four codes keep their meaning, and a member of the cluster waits even after a refusal that
+//! would be final for a process that wants to join.
+
+use crate::access::Identity;
+use crate::limits::COMPLAINT_INTERVAL;
+use skep_types::{Error, ErrorCode};
+use std::cell::RefCell;
+use std::time::Duration;
+
+thread_local! {
+    /// The time of the last complaint of this thread, and the number of failures since then.
+    static COMPLAINTS: RefCell<(Option<Duration>, u64)> = const { RefCell::new((None, 0)) };
+}
+
+/// Returns the error that the caller of a failed handshake gets. `error` names the address.
+///
+/// - `Disconnected`, `StaleMap` and `NotReady` stay: the caller tries again in any case.
+/// - `AuthenticationFailed` and `VersionMismatch` stay if `identity` has no node id, since its
+///   owner must correct the token or the version. A member was admitted earlier with the same
+///   token. So the peer is the wrong process, and the member gets `Disconnected`.
+/// - Every other error becomes `Disconnected`.
+///
+/// Logs errors of the last two kinds for a member, at most once in [`COMPLAINT_INTERVAL`].
+pub(crate) fn judge(error: Error, identity: &Identity) -> Error {
+    let is_member = identity.node.raw() != 0;
+    match error.code() {
+        ErrorCode::Disconnected | ErrorCode::StaleMap | ErrorCode::NotReady => return error,
+        ErrorCode::AuthenticationFailed | ErrorCode::VersionMismatch if !is_member => {
+            return error;
+        }
+        _ => {}
+    }
+    if is_member {
+        complain(&error);
+    }
+    let context = format!(
+        "{error}; the process at this address does not behave like a service of this cluster"
+    );
+    Error::new(ErrorCode::Disconnected, context)
+}
+
+fn complain(error: &Error) {
+    let now = skep_env::now();
+    let failures = COMPLAINTS.with_borrow_mut(|(last, failures)| {
+        *failures += 1;
+        if last.is_some_and(|last| now < last + COMPLAINT_INTERVAL) {
+            return None;
+        }
+        *last = Some(now);
+        Some(std::mem::take(failures))
+    });
+    if let Some(failures) = failures {
+        tracing::warn!(
+            "this node waits for a service whose address answers wrongly ({failures} failed \
+             handshakes since the last such line): {error}"
+        );
+    }
+}

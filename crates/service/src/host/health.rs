@@ -1,0 +1,89 @@
+//! The health of running targets: probes through the mailboxes of their threads.
+//!
+//! A target answers a probe after a small read of its device, so a thread or a device that hangs
+//! leaves the probe unanswered. Owns the probes only; `targets` reports the results to management.
+
+use skep_types::map::{Condition, TargetHealth};
+use std::cell::Cell;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Time without an answer after which a target counts as hung. A busy device answers within a
+/// second; devices that reset themselves need some seconds.
+const HUNG_AFTER: Duration = Duration::from_secs(10);
+
+/// The newest answer of a target.
+#[derive(Debug, Default)]
+struct Answer {
+    number: u64,
+    health: TargetHealth,
+}
+
+/// A request to a target's thread to report its health.
+#[derive(Debug)]
+pub struct Probe {
+    number: u64,
+    /// Protects the answer, which two threads use. No other lock is taken inside.
+    answer: Arc<Mutex<Answer>>,
+}
+
+impl Probe {
+    /// Reports the health of the target to the main thread.
+    pub fn answer(self, health: TargetHealth) {
+        let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        *answer = Answer { number: self.number, health };
+    }
+}
+
+/// The probes of one target.
+#[derive(Debug, Default)]
+pub(super) struct Probes {
+    answer: Arc<Mutex<Answer>>,
+    sent: Cell<u64>,
+    sent_at: Cell<Duration>,
+}
+
+impl Probes {
+    /// Returns the health of the target. If the target has answered the last probe, sends the next
+    /// one by `send`.
+    pub(super) fn health(&self, now: Duration, send: impl FnOnce(Probe)) -> TargetHealth {
+        let (number, health) = {
+            let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+            (answer.number, answer.health.clone())
+        };
+        if number == self.sent.get() {
+            self.sent.set(number + 1);
+            self.sent_at.set(now);
+            send(Probe { number: number + 1, answer: Arc::clone(&self.answer) });
+        } else if now.saturating_sub(self.sent_at.get()) > HUNG_AFTER {
+            let problem = "it does not answer its own node: its device may hang";
+            return TargetHealth::new(Condition::Hung, problem);
+        }
+        health
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn target_without_an_answer_is_hung_until_it_answers() {
+        let probes = Probes::default();
+        let mut sent = None;
+        let mut at = |seconds| {
+            probes.health(Duration::from_secs(seconds), |probe| sent = Some(probe)).condition
+        };
+        assert_eq!(at(1), Condition::Serving);
+        assert_eq!(at(10), Condition::Serving);
+        assert_eq!(at(12), Condition::Hung);
+        sent.take().unwrap().answer(TargetHealth::new(Condition::ReadOnly, "failed"));
+        let mut at = |seconds| {
+            probes.health(Duration::from_secs(seconds), |probe| sent = Some(probe)).condition
+        };
+        assert_eq!(at(13), Condition::ReadOnly);
+        sent.take().unwrap().answer(TargetHealth::default());
+        let health = probes.health(Duration::from_secs(14), |_| {});
+        assert_eq!(health, TargetHealth::default());
+    }
+}

@@ -1,0 +1,82 @@
+//! The HTTP page of a service with its figures: where it listens.
+//!
+//! The page never prevents the start of the service: without an address the service runs without a
+//! page, and logs the reason. Does not own the server (`skep_exporter::http`).
+
+use crate::listen::{METRICS_ADDRESS_FILE, listen_for_page};
+use crate::node::NodeSettings;
+use skep_env::{Task, TcpListener};
+use skep_exporter::{http, message::Figures};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// The setting that leaves the page out.
+const NO_PAGE: &str = "none";
+
+/// Starts the page of a service that listens for requests on `listener`. Returns the server's task.
+/// `None` means that the service has no page.
+pub async fn start(
+    settings: &NodeSettings,
+    listener: &TcpListener,
+    figures: &Rc<Figures>,
+) -> Option<Task<()>> {
+    let port = listener.local_address().map_or(0, |address| address.port());
+    let wanted = wanted_address(settings, port)?;
+    let page = match listen_for_page(&wanted, &settings.directory).await {
+        Ok(page) => page,
+        Err(error) => {
+            tracing::warn!("this service has no page with its metrics: {error}");
+            return None;
+        }
+    };
+    let address = page.local_address().ok()?.to_string();
+    tracing::info!("metrics: http://{address}/metrics");
+    tracing::debug!("the address of the page is in the file {METRICS_ADDRESS_FILE}");
+    figures.set_page(address);
+    Some(skep_env::spawn(http::serve(page, Arc::clone(figures.registry()))))
+}
+
+/// Returns the address on which the page shall listen. `port` is the port for requests. `None`
+/// means no page.
+fn wanted_address(settings: &NodeSettings, port: u16) -> Option<String> {
+    let is_fixed = !settings.listen.ends_with(":0");
+    match settings.metrics.as_str() {
+        NO_PAGE => None,
+        "" if is_fixed && port < u16::MAX => Some(format!("127.0.0.1:{}", port + 1)),
+        "" => Some("127.0.0.1:0".into()),
+        address => Some(address.to_owned()),
+    }
+}
+
+/// Returns a description of the problem with the setting, or `None` if there is none.
+pub(crate) fn setting_problem(metrics: &str) -> Option<String> {
+    let is_address = || {
+        let port = metrics.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+        matches!(port, Some(Ok(_)))
+    };
+    let is_valid = metrics.is_empty() || metrics == NO_PAGE || is_address();
+    (!is_valid).then(|| {
+        format!("`node.metrics`: '{metrics}' is neither of the form host:port nor `{NO_PAGE}`")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_is_next_to_the_port_for_requests_unless_set() {
+        let wanted = |listen: &str, metrics: &str| {
+            let mut settings = NodeSettings::with_port(1);
+            (settings.listen, settings.metrics) = (listen.into(), metrics.into());
+            wanted_address(&settings, 7420)
+        };
+        assert_eq!(wanted("0.0.0.0:7420", "").as_deref(), Some("127.0.0.1:7421"));
+        assert_eq!(wanted("127.0.0.1:0", "").as_deref(), Some("127.0.0.1:0"));
+        assert_eq!(wanted("0.0.0.0:7420", "[::]:9000").as_deref(), Some("[::]:9000"));
+        assert_eq!(wanted("0.0.0.0:7420", "none"), None);
+        for (setting, is_valid) in [("", true), ("none", true), ("a:1", true), ("9000", false)] {
+            assert_eq!(setting_problem(setting).is_none(), is_valid, "{setting}");
+        }
+    }
+}

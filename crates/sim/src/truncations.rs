@@ -1,0 +1,120 @@
+//! Checks truncations between metadata and storage (`docs/design/0010-truncations.md`):
+//! - a chunk file is truncated only after the new size is synced at metadata;
+//! - a truncation is acknowledged only after its chunk files are truncated;
+//! - metadata never measures a chunk file that has truncated bytes again.
+//!
+//! `checks` verifies at the end that no such bytes are left.
+
+use crate::knobs::PlantedBug;
+use crate::network::{Node, Purpose};
+use crate::operation::Op;
+use crate::world::{World, message};
+use skep_format::metadata::{Batch, InodeRecord, Key, TruncationRecord, truncation_of};
+use skep_metadata::engine::Engine;
+use skep_types::codec::Codec;
+use skep_types::{ChunkFileKey, GroupId, InodeId, Result};
+use skep_wire::frame::Header;
+use skep_wire::{Request, metadata as md, storage as st};
+use std::collections::BTreeMap;
+
+/// The chunk files of each logged truncation, by file and generation.
+pub(crate) type LoggedTruncations = BTreeMap<(InodeId, u64), Vec<(GroupId, ChunkFileKey)>>;
+
+impl World {
+    fn storage_of(&self, group: GroupId) -> usize {
+        group.raw() as usize - 1 - self.targets.len()
+    }
+
+    /// Notes the pending truncations in a log record. With a planted bug, the target sends their
+    /// requests to storage now, before the sync.
+    pub(crate) fn note_truncations(&mut self, target: usize, payload: &[u8]) {
+        for change in Batch::from_bytes(payload).map(|it| it.mutations).unwrap_or_default() {
+            let (Some(inode), Some(value)) = (truncation_of(&change.key.0), change.value) else {
+                continue;
+            };
+            let Ok(item) = TruncationRecord::from_bytes(&value.0) else { continue };
+            if item.is_applied {
+                continue;
+            }
+            let files = item.chunk_files.iter().map(|it| (it.group, it.key)).collect();
+            self.truncations.insert((inode, item.generation), files);
+            if self.knobs.plant != Some(PlantedBug::TruncateTooSoon) {
+                continue;
+            }
+            for chunk in item.chunk_files {
+                let (key, size, generation) = (chunk.key, chunk.size, item.generation);
+                let (header, body) = message(&st::TruncateChunk { key, size, generation });
+                let purpose = Purpose::Cleaner(Vec::new());
+                self.call(Node::Target(target), chunk.group, header, body, purpose);
+            }
+        }
+    }
+
+    /// Checks a request of a metadata target that arrives at a storage target.
+    pub(crate) fn check_truncation(
+        &mut self,
+        caller: Node,
+        storage: usize,
+        header: &Header,
+        body: &[u8],
+    ) {
+        let Node::Target(target) = caller else { return };
+        if let (st::StatChunk::ID, Ok(stat)) = (header.message, st::StatChunk::from_bytes(body))
+            && self.storages[storage].old_tails.contains_key(&stat.key)
+        {
+            let key = stat.key;
+            return self.fail(format!("metadata measures the old tail of chunk file {key}"));
+        }
+        if header.message != st::TruncateChunk::ID {
+            return;
+        }
+        let Ok(truncation) = st::TruncateChunk::from_bytes(body) else { return };
+        let Some(running) = &self.targets[target].running else { return };
+        let (key, generation) = (truncation.key, truncation.generation);
+        // The engine has only synced changes.
+        let record = running.engine().get(&Key::Inode(key.inode).to_bytes()).ok().flatten();
+        let record = record.and_then(|value| InodeRecord::from_bytes(&value).ok());
+        if record.is_some_and(|it| it.attributes.truncate_generation < generation) {
+            self.fail(format!("chunk file {key} is truncated before the size is synced"));
+        }
+    }
+
+    /// Checks the answer that a task gets: if it acknowledges a truncation, storage has truncated
+    /// all chunk files.
+    pub(crate) fn check_acknowledged(
+        &mut self,
+        client: usize,
+        task: usize,
+        result: &Result<Vec<u8>>,
+    ) {
+        let Ok(reply) = result else { return };
+        let Some(current) = &self.clients[client].tasks[task].current else { return };
+        if current.op.truncations().is_none() {
+            return;
+        }
+        let attributes = match &current.op {
+            Op::Open(_) => md::OpenReply::from_bytes(reply).map(|it| it.attributes),
+            _ => md::SetAttributesReply::from_bytes(reply).map(|it| it.attributes),
+        };
+        if let Ok(attributes) = attributes {
+            self.check_truncated(attributes.inode, attributes.truncate_generation);
+        }
+    }
+
+    /// Checks an acknowledged truncation.
+    fn check_truncated(&mut self, inode: InodeId, generation: u64) {
+        // The truncation of a removed file ends, since its chunk files are removed.
+        if self.witness.is_blind || !self.witness.model.inodes.contains_key(&inode) {
+            return;
+        }
+        let files = self.truncations.get(&(inode, generation)).cloned().unwrap_or_default();
+        for (group, key) in files {
+            let storage = &self.storages[self.storage_of(group)];
+            if storage.truncated.get(&key).is_none_or(|newest| *newest < generation) {
+                return self.fail(format!(
+                    "truncation {generation} is acknowledged, chunk file {key} is not truncated"
+                ));
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The change of each series of one service between two replies.
+
+use crate::ServiceFigures;
+use skep_metrics::{BUCKETS, HistogramValue};
+use skep_wire::node::{Statistics, StatisticsSeries};
+use std::collections::HashMap;
+
+/// Id of the account that holds the figures of all causes without an account of their own.
+pub(crate) const LEFT_OUT: &str = "other";
+
+/// The change of a series.
+#[derive(Debug)]
+pub(crate) struct Change<'a> {
+    pub(crate) series: &'a StatisticsSeries,
+    /// Growth of a counter or of the sum of a histogram. For gauges, not used.
+    pub(crate) growth: i64,
+    /// Durations that a histogram has counted.
+    pub(crate) durations: Option<HistogramValue>,
+}
+
+impl Change<'_> {
+    pub(crate) fn label(&self, name: &str) -> &str {
+        label(self.series, name)
+    }
+}
+
+fn label<'a>(series: &'a StatisticsSeries, name: &str) -> &'a str {
+    series.labels.iter().find(|(it, _)| it == name).map_or("", |(_, value)| value)
+}
+
+fn histogram(series: &StatisticsSeries) -> HistogramValue {
+    let mut value = HistogramValue { sum_ns: series.value as u64, ..HistogramValue::default() };
+    for (bucket, count) in &series.buckets {
+        // A newer service may have more buckets: their durations count as very long.
+        value.buckets[usize::from(*bucket).min(BUCKETS - 1)] += count;
+    }
+    value
+}
+
+/// Returns the seconds between two replies of one service. With no earlier reply, or one of an
+/// earlier process, returns `None`.
+pub(crate) fn seconds(before: Option<&ServiceFigures>, now: &ServiceFigures) -> Option<f64> {
+    let before = comparable(before, now)?;
+    let span = now.statistics.moment_ns.checked_sub(before.moment_ns)?;
+    (span > 0).then_some(span as f64 / 1e9)
+}
+
+/// Returns the earlier reply if it is of the same process.
+fn comparable<'a>(
+    before: Option<&'a ServiceFigures>,
+    now: &ServiceFigures,
+) -> Option<&'a Statistics> {
+    let before = &before?.statistics;
+    (before.incarnation == now.statistics.incarnation).then_some(before)
+}
+
+/// Returns the changes of all series since `before`. If the process has started since, or `before`
+/// is `None`, the changes are those since the start of the process.
+///
+/// An account of load that was replaced by another moves its figures to the account [`LEFT_OUT`].
+/// This is no new load, so it is subtracted there.
+pub(crate) fn changes<'a>(
+    before: Option<&ServiceFigures>,
+    now: &'a ServiceFigures,
+) -> Vec<Change<'a>> {
+    type Key<'k> = (&'k str, &'k [(String, String)]);
+    let key = |series: &'a StatisticsSeries| -> Key<'a> { (&series.metric, &series.labels) };
+    let mut known: HashMap<Key<'_>, &StatisticsSeries> = HashMap::new();
+    for series in comparable(before, now).iter().flat_map(|it| &it.series) {
+        known.insert((&series.metric, &series.labels), series);
+    }
+    let mut moved: HashMap<String, i64> = HashMap::new();
+    let mut changes = Vec::new();
+    for series in &now.statistics.series {
+        let earlier = known.remove(&key(series));
+        let growth = match earlier {
+            Some(earlier) if earlier.value > series.value && is_account(series) => {
+                // The account was replaced, and created again.
+                *moved.entry(table_of(series)).or_default() += earlier.value;
+                series.value
+            }
+            Some(earlier) => series.value - earlier.value,
+            None => series.value,
+        };
+        let durations = (!series.buckets.is_empty()).then(|| match earlier {
+            Some(earlier) => histogram(series).since(&histogram(earlier)),
+            None => histogram(series),
+        });
+        changes.push(Change { series, growth, durations });
+    }
+    for vanished in known.values().filter(|series| is_account(series)) {
+        *moved.entry(table_of(vanished)).or_default() += vanished.value;
+    }
+    for change in changes.iter_mut().filter(|change| change.label("id") == LEFT_OUT) {
+        change.growth -= moved.get(&table_of(change.series)).copied().unwrap_or_default();
+    }
+    changes
+}
+
+fn is_account(series: &StatisticsSeries) -> bool {
+    series.metric.starts_with("skep_load_") && label(series, "id") != LEFT_OUT
+}
+
+/// Returns a text that identifies the table of an account.
+fn table_of(series: &StatisticsSeries) -> String {
+    let label = |name| label(series, name);
+    format!("{} {} {} {}", series.metric, label("service"), label("target"), label("by"))
+}

@@ -1,0 +1,28 @@
+//! Rates of load, computed from what services reply to `GetStatistics`.
+//!
+//! A [`Round`] holds the replies of all services at about one moment. [`rows`] compares two rounds
+//! and adds up the differences by node, target, operation, client, user, group or job. The command
+//! `skep stats` shows the rows; history, pages and reasons for slowness will use them too.
+//!
+//! Pure: no I/O and no clock. Does not own the requests to the services or the output.
+
+mod change;
+mod row;
+
+pub use row::{By, Row, rows, sum};
+
+use skep_wire::node::Statistics;
+
+/// The reply of one service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceFigures {
+    /// Node id of the service.
+    pub node: u32,
+    /// Name of the service.
+    pub name: String,
+    /// The reply.
+    pub statistics: Statistics,
+}
+
+/// The replies of all services that were reached, at about one moment.
+pub type Round = Vec<ServiceFigures>;

@@ -1,0 +1,194 @@
+//! Rows: the load of one node, target, operation, client, user, group or job in an interval.
+
+use crate::change::{Change, changes, seconds};
+use crate::{Round, ServiceFigures};
+use skep_metrics::HistogramValue;
+use std::collections::BTreeMap;
+
+/// What the rows stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// Services.
+    Node,
+    /// Targets.
+    Target,
+    /// Clients.
+    Client,
+    /// Users.
+    User,
+    /// Groups of users.
+    Group,
+    /// Jobs of batch systems.
+    Job,
+    /// Kinds of requests.
+    Operation,
+}
+
+impl By {
+    /// Returns the value of the label `by` of accounts of load. `None` means that the rows are not
+    /// made from accounts.
+    fn account(self) -> Option<&'static str> {
+        match self {
+            Self::Node | Self::Target | Self::Operation => None,
+            Self::Client => Some("client"),
+            Self::User => Some("user"),
+            Self::Group => Some("group"),
+            Self::Job => Some("job"),
+        }
+    }
+}
+
+/// The load of one object in an interval.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Row {
+    /// Identifies the object: a node id, a target id, the name of an operation, a node id of a
+    /// client, a user id, a group id or the number of a job. `other` stands for all that were left
+    /// out.
+    pub id: String,
+    /// The service that was loaded: `metadata` or `storage`. Empty for sums over services.
+    pub service: String,
+    /// Number of operations.
+    pub operations: u64,
+    /// Number of failed operations. Not counted by client, user, group or job.
+    pub errors: u64,
+    /// Bytes of file data that were read.
+    pub read_bytes: u64,
+    /// Bytes of file data that were written.
+    pub written_bytes: u64,
+    /// Time from the arrival of the requests to their replies, added up, in nanoseconds.
+    pub busy_ns: u64,
+    /// Requests that wait now. Only by node and target.
+    pub queued: i64,
+    /// Requests that are being executed now. Only by node and target.
+    pub busy: i64,
+    /// Durations of the operations. Not counted by client, user, group or job.
+    pub durations: HistogramValue,
+    /// Operations in each second.
+    pub operations_per_second: f64,
+    /// Bytes read in each second.
+    pub read_bytes_per_second: f64,
+    /// Bytes written in each second.
+    pub written_bytes_per_second: f64,
+}
+
+impl Row {
+    /// Adds another row, except for its id.
+    fn add(&mut self, other: &Self) {
+        self.operations += other.operations;
+        self.errors += other.errors;
+        self.read_bytes += other.read_bytes;
+        self.written_bytes += other.written_bytes;
+        self.busy_ns += other.busy_ns;
+        self.queued += other.queued;
+        self.busy += other.busy;
+        self.durations.add(&other.durations);
+        self.operations_per_second += other.operations_per_second;
+        self.read_bytes_per_second += other.read_bytes_per_second;
+        self.written_bytes_per_second += other.written_bytes_per_second;
+    }
+
+    /// Returns the mean duration of the operations in nanoseconds, or zero if there were none.
+    pub fn mean_ns(&self) -> u64 {
+        self.busy_ns.checked_div(self.operations).unwrap_or(0)
+    }
+}
+
+/// Returns the load between two rounds, heaviest first. With no earlier round, returns the load
+/// since the start of each service, and no rates. A service that has no earlier reply, or has
+/// started since, has no rates either.
+pub fn rows(by: By, before: Option<&Round>, now: &Round) -> Vec<Row> {
+    let mut all: BTreeMap<(String, String), Row> = BTreeMap::new();
+    for figures in now {
+        let earlier = before.and_then(|round| round.iter().find(|it| it.node == figures.node));
+        if before.is_some() && earlier.is_none() {
+            // The whole past of a service that was just reached is no load of this interval.
+            continue;
+        }
+        let seconds = seconds(earlier, figures);
+        for (key, mut row) in rows_of_service(by, earlier, figures) {
+            if let Some(seconds) = seconds {
+                row.operations_per_second = row.operations as f64 / seconds;
+                row.read_bytes_per_second = row.read_bytes as f64 / seconds;
+                row.written_bytes_per_second = row.written_bytes as f64 / seconds;
+            }
+            let (id, service) = key.clone();
+            all.entry(key).or_insert_with(|| Row { id, service, ..Row::default() }).add(&row);
+        }
+    }
+    let mut rows: Vec<Row> = all.into_values().collect();
+    rows.sort_by_key(|row| {
+        let bytes = row.read_bytes + row.written_bytes;
+        std::cmp::Reverse((row.operations + bytes / (64 << 10), row.busy_ns))
+    });
+    rows
+}
+
+/// Returns the sum of rows.
+pub fn sum(rows: &[Row]) -> Row {
+    let mut sum = Row { id: "sum".into(), ..Row::default() };
+    rows.iter().for_each(|row| sum.add(row));
+    sum
+}
+
+fn rows_of_service(
+    by: By,
+    before: Option<&ServiceFigures>,
+    now: &ServiceFigures,
+) -> BTreeMap<(String, String), Row> {
+    let mut rows: BTreeMap<(String, String), Row> = BTreeMap::new();
+    for change in changes(before, now) {
+        let key = match by.account() {
+            Some(account) if change.label("by") == account => {
+                Some((change.label("id").to_owned(), String::new()))
+            }
+            Some(_) => None,
+            None => key_of_operation(by, now, &change),
+        };
+        if let Some(key) = key {
+            count(rows.entry(key).or_default(), &change);
+        }
+    }
+    rows
+}
+
+/// Returns the service of a metric of operations, and the metric's name after it.
+fn operation_metric(metric: &str) -> Option<(&str, &str)> {
+    let (service, rest) = metric.strip_prefix("skep_")?.split_once('_')?;
+    ["management", "metadata", "storage"].contains(&service).then_some((service, rest))
+}
+
+fn key_of_operation(by: By, now: &ServiceFigures, change: &Change<'_>) -> Option<(String, String)> {
+    let (service, _) = operation_metric(&change.series.metric)?;
+    let id = match by {
+        By::Node => now.node.to_string(),
+        By::Operation => change.label("operation").to_owned(),
+        _ => change.label("target").to_owned(),
+    };
+    (!id.is_empty()).then(|| (id, service.to_owned()))
+}
+
+/// Adds the change of one series to a row.
+fn count(row: &mut Row, change: &Change<'_>) {
+    let growth = u64::try_from(change.growth).unwrap_or(0);
+    let metric = change.series.metric.as_str();
+    let rest = operation_metric(metric).map_or(metric, |(_, rest)| rest);
+    match rest {
+        "operations" | "skep_load_operations" => row.operations += growth,
+        "operation_errors" => row.errors += growth,
+        "sent_bytes" | "skep_load_read_bytes" => row.read_bytes += growth,
+        "received_bytes" | "skep_load_written_bytes" => row.written_bytes += growth,
+        "skep_load_busy_seconds" => row.busy_ns += growth,
+        "requests_queued" => row.queued += change.series.value,
+        "requests_busy" => row.busy += change.series.value,
+        "operation_seconds" => {
+            row.busy_ns += growth;
+            if let Some(durations) = &change.durations {
+                row.durations.add(durations);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+//! Tests of rows with replies that the test invents.
+
+use super::*;
+use skep_wire::node::{Statistics, StatisticsSeries};
+
+fn series(metric: &str, labels: &[(&str, &str)], value: i64) -> StatisticsSeries {
+    let labels = labels.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    StatisticsSeries { metric: metric.into(), labels, value, buckets: Vec::new() }
+}
+
+fn service(node: u32, second: u64, series: Vec<StatisticsSeries>) -> ServiceFigures {
+    let moment_ns = second * 1_000_000_000;
+    let statistics = Statistics { moment_ns, incarnation: 5, page: String::new(), series };
+    ServiceFigures { node, name: format!("storage-{node}"), statistics }
+}
+
+fn writes(target: &str, operations: i64) -> Vec<StatisticsSeries> {
+    let labels = [("target", target), ("operation", "write_chunk")];
+    let mut durations = series("skep_storage_operation_seconds", &labels, operations * 2_000_000);
+    durations.buckets = vec![(40, operations as u64)];
+    vec![
+        series("skep_storage_operations", &labels, operations),
+        series("skep_storage_received_bytes", &labels, operations * 4096),
+        series("skep_storage_requests_busy", &[("target", target)], 3),
+        durations,
+    ]
+}
+
+fn load(id: &str, operations: i64) -> StatisticsSeries {
+    let labels = [("service", "storage"), ("target", "7"), ("by", "user"), ("id", id)];
+    series("skep_load_operations", &labels, operations)
+}
+
+#[test]
+fn rates_are_differences_by_each_services_own_time() {
+    let before = vec![service(1, 10, writes("7", 100)), service(2, 500, writes("8", 0))];
+    let now = vec![service(1, 12, writes("7", 300)), service(2, 501, writes("8", 50))];
+    let targets = rows(By::Target, Some(&before), &now);
+    let figures: Vec<_> = targets
+        .iter()
+        .map(|row| (row.id.as_str(), row.operations, row.operations_per_second, row.busy))
+        .collect();
+    assert_eq!(figures, [("7", 200, 100.0, 3), ("8", 50, 50.0, 3)]);
+    assert_eq!(targets[0].written_bytes_per_second, 100.0 * 4096.0);
+    assert_eq!((targets[0].mean_ns(), targets[0].durations.count()), (2_000_000, 200));
+    for by in [By::Node, By::Operation] {
+        let sum = sum(&rows(by, Some(&before), &now));
+        assert_eq!((sum.operations, sum.written_bytes), (250, 250 * 4096), "{by:?}");
+        assert_eq!(sum.operations_per_second, 150.0);
+    }
+}
+
+#[test]
+fn restarted_services_count_from_start_and_new_ones_not_yet() {
+    let before = vec![service(1, 10, writes("7", 100))];
+    let mut restarted = service(1, 12, writes("7", 30));
+    restarted.statistics.incarnation = 6;
+    let now = vec![restarted, service(2, 12, writes("8", 1_000))];
+    let sum = sum(&rows(By::Node, Some(&before), &now));
+    assert_eq!((sum.operations, sum.operations_per_second), (30, 0.0));
+    let total = super::sum(&rows(By::Node, None, &now));
+    assert_eq!(total.operations, 1_030);
+}
+
+#[test]
+fn replaced_accounts_are_no_new_load() {
+    let before = vec![service(1, 1, vec![load("1000", 50), load("1001", 40), load("1002", 9)])];
+    // User 1001 was replaced after 5 more operations; 1002 was replaced and came back.
+    let after = vec![load("1000", 60), load("1002", 2), load("1003", 1), load("other", 54)];
+    let now = vec![service(1, 2, after)];
+    let users = rows(By::User, Some(&before), &now);
+    let figures: BTreeMap<_, _> =
+        users.iter().map(|row| (row.id.as_str(), row.operations)).collect();
+    let expected = [("1000", 10), ("1002", 2), ("1003", 1), ("other", 5)];
+    assert_eq!(figures, BTreeMap::from(expected));
+    assert!(rows(By::Job, Some(&before), &now).is_empty());
+}

@@ -1,0 +1,63 @@
+//! Descriptors that a target keeps in reserve, so that it can open chunk files when connections or
+//! other files have taken all descriptors of the process.
+//!
+//! A lack of descriptors or of memory is no failure of the device: it passes. Operations that meet
+//! it fail with `LimitReached`, and their callers repeat them.
+
+use super::ChunkStore;
+use crate::limits::SPARE_DESCRIPTORS;
+use skep_types::is_out_of_descriptors;
+use std::cell::RefCell;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::Path;
+
+/// Open descriptors that no operation uses.
+#[derive(Debug)]
+pub(super) struct SpareDescriptors(RefCell<Vec<File>>);
+
+impl SpareDescriptors {
+    /// Opens the spare descriptors: fewer if the process has too few.
+    pub(super) fn open() -> Self {
+        let spares = Self(RefCell::default());
+        while spares.add() {}
+        spares
+    }
+
+    /// Opens one more spare descriptor. Returns `false` if there are enough, or if the process has
+    /// no free descriptor.
+    fn add(&self) -> bool {
+        let mut spares = self.0.borrow_mut();
+        let opened = (spares.len() < SPARE_DESCRIPTORS).then(|| File::open("/dev/null"));
+        let Some(Ok(opened)) = opened else { return false };
+        spares.push(opened);
+        true
+    }
+
+    /// Closes a spare descriptor, so that its number is free. Returns `false` if there is none.
+    fn release(&self) -> bool {
+        self.0.borrow_mut().pop().is_some()
+    }
+}
+
+impl ChunkStore {
+    /// Opens a file of the target. If the process has no free descriptor, closes a chunk file that
+    /// no operation uses, or else a spare descriptor, and tries again.
+    ///
+    /// # Errors
+    /// Errors of `open(2)`.
+    pub(super) fn open_file(&self, options: &OpenOptions, path: &Path) -> io::Result<File> {
+        loop {
+            match options.open(path) {
+                Err(error)
+                    if is_out_of_descriptors(&error)
+                        && (self.open.borrow_mut().evict_one() || self.spares.release()) => {}
+                Err(error) => return Err(error),
+                Ok(file) => {
+                    self.spares.add();
+                    return Ok(file);
+                }
+            }
+        }
+    }
+}

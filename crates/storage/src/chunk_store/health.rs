@@ -1,0 +1,36 @@
+//! The health of a target: whether its device answers, and whether the target accepts writes.
+
+use super::{ChunkStore, STATE_FILE};
+use skep_env::{Buf, File};
+use skep_types::map::{Condition, TargetHealth};
+use skep_types::{Error, ErrorCode};
+use std::fs::OpenOptions;
+
+/// Length of the read that shows that the device answers: the smallest that direct I/O permits on
+/// all devices.
+const PROBED_BYTES: usize = 4096;
+
+impl ChunkStore {
+    /// Returns the health of the target after a small read that bypasses the page cache. If the
+    /// device hangs, this never returns.
+    pub(crate) async fn health(&self) -> TargetHealth {
+        let read = self.read_device().await;
+        if let Some(failure) = self.failure() {
+            return TargetHealth::new(Condition::ReadOnly, failure.context());
+        }
+        match read {
+            Err(error) if error.code() != ErrorCode::LimitReached => {
+                TargetHealth::new(Condition::ReadOnly, &error.to_string())
+            }
+            _ => TargetHealth::new(Condition::Serving, &self.warning.borrow()),
+        }
+    }
+
+    async fn read_device(&self) -> Result<(), Error> {
+        let path = self.directory.join(STATE_FILE);
+        let failed = |error: std::io::Error| Error::from(error).within(path.display());
+        let (file, _) = File::open_direct(&path, OpenOptions::new().read(true)).map_err(failed)?;
+        file.read_at(Buf::new(PROBED_BYTES), 0).await.map_err(failed)?;
+        Ok(())
+    }
+}

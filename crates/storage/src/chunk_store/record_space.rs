@@ -1,0 +1,62 @@
+//! Space for the target's own records on a full disk.
+//!
+//! Owns the file `reserved` in the target's directory. Its space is free for the state and the dirty
+//! log if the disk has no other space, also if another program has taken it. So a target can start
+//! on a full disk, read and remove chunk files.
+
+use skep_env::File;
+use skep_store::atomic::replace_atomically;
+use skep_types::{ErrorCode, Result};
+use std::fs::OpenOptions;
+use std::path::Path;
+
+/// Name of the file that holds the space.
+const RESERVED_FILE: &str = "reserved";
+/// Most space that the file holds: enough for a dirty log of `MAX_DIRTY_REGIONS` entries and a state.
+const MOST_BYTES: u64 = 4 << 20;
+/// Divisor of the file system's size: on a small file system the file holds one of `SHARE` bytes.
+const SHARE: u64 = 256;
+
+/// Replaces a record of the target atomically. If the disk is full, uses the reserved space.
+///
+/// # Errors
+/// Errors of the file system, with the path.
+pub(super) fn replace_record(directory: &Path, path: &Path, bytes: &[u8]) -> Result<()> {
+    match replace_atomically(path, bytes) {
+        Err(error) if error.code() == ErrorCode::NoSpace && release(directory) => {
+            tracing::warn!("{error}; the target uses its reserved space");
+            let result = replace_atomically(path, bytes);
+            hold(directory);
+            result
+        }
+        other => other,
+    }
+}
+
+/// Frees the reserved space. Returns `false` if there is none.
+fn release(directory: &Path) -> bool {
+    let Ok(file) = OpenOptions::new().write(true).open(directory.join(RESERVED_FILE)) else {
+        return false;
+    };
+    // The sync makes file systems free the space at once.
+    file.set_len(0).and_then(|()| file.sync_all()).is_ok()
+}
+
+/// Reserves the space unless it is reserved. If the disk has too little space, the next cleaning
+/// tries again.
+pub(super) fn hold(directory: &Path) {
+    let path = directory.join(RESERVED_FILE);
+    let Ok(space) = skep_env::space(directory) else { return };
+    let wanted = (space.total_bytes / SHARE).min(MOST_BYTES);
+    if std::fs::metadata(&path).is_ok_and(|found| found.len() >= wanted) {
+        return;
+    }
+    let Ok(file) = OpenOptions::new().create(true).truncate(false).write(true).open(&path) else {
+        return;
+    };
+    let file = File::from(file);
+    if file.reserve(0..wanted).is_ok() {
+        // The length shows that the space is reserved.
+        let _next_time = file.borrow_std().set_len(wanted);
+    }
+}

@@ -1,0 +1,218 @@
+//! Faults of the host and of the device that must neither lose data silently nor stop the target.
+
+use super::*;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Environment variable that makes a test run its body with a low limit of descriptors.
+const LOW_LIMIT: &str = "SKEP_TEST_LOW_DESCRIPTOR_LIMIT";
+
+/// Runs the test `name` again in a process of its own with at most `limit` descriptors. Returns
+/// `true` in that process, which then runs the body.
+fn is_limited_process(name: &str, limit: u64) -> bool {
+    if std::env::var_os(LOW_LIMIT).is_some() {
+        return true;
+    }
+    let mut command = Command::new("prlimit");
+    command.arg(format!("--nofile={limit}:{limit}"));
+    command.arg(std::env::current_exe().unwrap()).args([name, "--exact", "--nocapture"]);
+    command.env(LOW_LIMIT, "1").process_group(0);
+    let output = command.output().expect("prlimit is part of util-linux");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stdout));
+    false
+}
+
+#[test]
+fn lack_of_descriptors_is_no_device_failure() {
+    let name = "chunk_store::tests::faults::lack_of_descriptors_is_no_device_failure";
+    if !is_limited_process(name, 300) {
+        return;
+    }
+    run(|dir| async move {
+        let store = open(&dir);
+        write(&store, key(1), 0, b"old").await.unwrap();
+        store.sync(&key(1)).await.unwrap();
+        assert!(store.open.borrow_mut().evict_one());
+        write(&store, key(2), 0, b"name is not durable yet").await.unwrap();
+        let mut taken = Vec::new();
+        while let Ok(file) = std::fs::File::open("/dev/null") {
+            taken.push(file);
+        }
+        // Chunk files are opened and created with descriptors that the target holds in reserve.
+        assert_eq!(read(&store, key(1), 0, 10).await.unwrap(), b"old");
+        write(&store, key(3), 0, b"new").await.unwrap();
+        // Other operations may fail, but they must not make the target refuse writes.
+        for result in [store.sync(&key(2)).await, store.clean().await] {
+            let code = result.err().map(|error| error.code());
+            assert!(code.is_none_or(|code| code == ErrorCode::LimitReached), "{code:?}");
+        }
+        assert_eq!(store.failure(), None);
+        drop(taken);
+        store.sync(&key(2)).await.unwrap();
+        store.sync(&key(3)).await.unwrap();
+        store.close().await.unwrap();
+    });
+}
+
+/// A file system on a device that has less space than the file system assumes, as with thin
+/// provisioning.
+struct Thin(tempfile::TempDir);
+
+impl Thin {
+    fn new(mib: u64) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let [pool, disk] = ["pool", "disk"].map(|name| dir.path().join(name));
+        std::fs::create_dir(&pool).unwrap();
+        std::fs::create_dir(&disk).unwrap();
+        let image = pool.join("image");
+        let succeeds = |program: &str, arguments: &[&std::ffi::OsStr]| {
+            Command::new(program).args(arguments).output().is_ok_and(|it| it.status.success())
+        };
+        let size = format!("size={mib}m");
+        let is_mounted = succeeds(
+            "mount",
+            &["-t".as_ref(), "tmpfs".as_ref(), "-o".as_ref(), size.as_ref(), "skep-test".as_ref(),
+                pool.as_ref()],
+        );
+        let this = Self(dir);
+        if !is_mounted {
+            eprintln!("skipped: needs root");
+            return None;
+        }
+        std::fs::File::create(&image).unwrap().set_len(300 * MIB).unwrap();
+        // Without a journal, the file system survives a device without space.
+        let options = ["-q".as_ref(), "-O".as_ref(), "^has_journal".as_ref(), image.as_os_str()];
+        let is_mounted = succeeds("mkfs.ext4", &options)
+            && succeeds("mount", &["-o".as_ref(), "loop".as_ref(), image.as_ref(), disk.as_ref()]);
+        if !is_mounted {
+            eprintln!("skipped: needs root and mkfs.ext4");
+        }
+        is_mounted.then_some(this)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+}
+
+impl Drop for Thin {
+    fn drop(&mut self) {
+        for name in ["disk", "pool"] {
+            let _unmounted = Command::new("umount").arg("-l").arg(self.path(name)).output();
+        }
+    }
+}
+
+/// Semantics 4.8.
+#[test]
+fn read_only_disk_is_served_for_reading() {
+    let Some(thin) = Thin::new(200) else { return };
+    let (disk, target) = (thin.path("disk"), thin.path("disk/target"));
+    std::fs::create_dir(&target).unwrap();
+    skep_env::block_on(async move {
+        let data = pattern(1, 3 * MIB as usize);
+        let store = open(&target);
+        for number in 1..=2 {
+            write(&store, key(number), 0, &data).await.unwrap();
+        }
+        store.close().await.unwrap();
+        drop(store);
+        let store = open(&target);
+        let remount = |options: &str| {
+            let mut command = Command::new("mount");
+            let output = command.args(["-o", options]).arg(&disk).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        };
+        store.open.borrow_mut().evict_one();
+        // The kernel refuses to remount as long as a file is open for writing.
+        store.dirty_log.close_file();
+        remount("remount,ro");
+        assert!(read(&store, key(1), 0, 3 << 20).await.unwrap() == data);
+        let refused = write(&store, key(2), 0, b"x").await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::DeviceFailed);
+        let health = store.health().await;
+        assert_eq!(health.condition, skep_types::map::Condition::ReadOnly);
+        assert!(health.problem.contains("ead-only"), "{}", health.problem);
+        drop(store);
+        // A start for salvage.
+        let store = open(&target);
+        assert!(read(&store, key(2), 0, 3 << 20).await.unwrap() == data);
+        let refused = write(&store, key(2), 0, b"x").await.unwrap_err();
+        assert!(refused.context().contains("read-only"), "{refused}");
+        drop(store);
+        remount("remount,rw");
+        let store = open(&target);
+        write(&store, key(2), 0, b"x").await.unwrap();
+        store.close().await.unwrap();
+    })
+    .unwrap();
+}
+
+/// Semantics 3.5.
+#[test]
+fn failed_write_back_is_an_error_for_each_sync() {
+    let Some(thin) = Thin::new(200) else { return };
+    let (target, pool) = (thin.path("disk/target"), thin.path("pool"));
+    std::fs::create_dir(&target).unwrap();
+    skep_env::block_on(async move {
+        let resize = |size: &str| {
+            let options = format!("remount,size={size}");
+            let output = Command::new("mount").args(["-o", &options]).arg(&pool).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        };
+        let store = open(&target);
+        // The file system has space for the file, but the device gets none for its zeros.
+        write(&store, key(1), 0, &vec![0; 40 * MIB as usize]).await.unwrap();
+        store.sync(&key(1)).await.unwrap();
+        let dug = Command::new("fallocate").arg("-d").arg(pool.join("image")).output().unwrap();
+        assert!(dug.status.success(), "{}", String::from_utf8_lossy(&dug.stderr));
+        resize("24m");
+        let data = pattern(1, 40 * MIB as usize);
+        write(&store, key(1), 0, &data).await.unwrap();
+        let incarnation = store.incarnation();
+        // Each client that wrote sends its own sync. None of them may succeed.
+        let first = store.sync(&key(1)).await.unwrap_err();
+        let second = store.sync(&key(1)).await.unwrap_err();
+        for error in [&first, &second] {
+            assert_eq!(error.code(), ErrorCode::NoSpace, "{error}");
+        }
+        // The pool gets more space: now a sync writes all data that the page cache still has.
+        resize("200m");
+        store.sync(&key(1)).await.unwrap();
+        let is_lost = store.incarnation() != incarnation;
+        drop(store);
+        std::fs::write("/proc/sys/vm/drop_caches", "1").unwrap();
+        let store = open(&target);
+        // Bytes that the kernel has dropped are an error, and each client learns of the loss.
+        match read(&store, key(1), 0, 40 << 20).await {
+            Ok(bytes) => assert!(bytes == data),
+            Err(error) => assert!(is_lost && error.code() == ErrorCode::Corrupt, "{error}"),
+        }
+        drop(store);
+    })
+    .unwrap();
+}
+
+/// Semantics 3.5.
+#[test]
+fn lost_write_back_changes_the_incarnation() {
+    let Some(thin) = Thin::new(24) else { return };
+    let target = thin.path("disk/target");
+    std::fs::create_dir(&target).unwrap();
+    skep_env::block_on(async move {
+        let store = open(&target);
+        write(&store, key(1), 0, &pattern(1, 40 * MIB as usize)).await.unwrap();
+        let incarnation = store.incarnation();
+        // The file leaves the cache with unsynced changes. The kernel then writes it back, fails,
+        // and drops its pages and the error of the file.
+        assert!(store.open.borrow_mut().evict_one());
+        let file = std::fs::File::open(&target).unwrap();
+        let _no_space = skep_env::File::from(file).sync_file_system_now();
+        std::fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+        let synced = store.sync(&key(1)).await;
+        assert!(synced.is_err() || store.incarnation() != incarnation, "the loss is reported");
+        drop(store);
+    })
+    .unwrap();
+}

@@ -1,0 +1,128 @@
+//! Counts the requests of a storage target: kinds, bytes, errors, and where their time went.
+//!
+//! Does not own the counters (`skep-metrics`) or the requests.
+
+use skep_env::TimeSpent;
+use skep_metrics::{Completed, OperationTable, Origin, Registry, Stage, catalog};
+use skep_rpc::Incoming;
+use skep_rpc::origin::cause_of;
+use skep_types::{NodeId, TargetId};
+use std::time::Duration;
+
+/// Counts the requests of one target, on the target's thread.
+#[derive(Debug)]
+pub(crate) struct RequestMeter {
+    table: OperationTable,
+}
+
+/// A request that has arrived.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arrival {
+    message: u16,
+    data_bytes: u32,
+    origin: Origin,
+    /// Time at which the header was received.
+    header_at: Duration,
+    /// Time at which the bulk data were received.
+    data_at: Duration,
+}
+
+/// A request that waits for its turn.
+#[derive(Debug)]
+pub(crate) struct QueuedRequest<'a>(&'a OperationTable);
+
+impl Drop for QueuedRequest<'_> {
+    fn drop(&mut self) {
+        self.0.queued().add(-1);
+    }
+}
+
+/// How a request was handled.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Handled {
+    pub(crate) is_failed: bool,
+    /// Bytes of bulk data in the reply.
+    pub(crate) sent_bytes: u64,
+    /// How the handler spent its time.
+    pub(crate) spent: TimeSpent,
+}
+
+impl RequestMeter {
+    /// Creates a meter for the calling thread.
+    pub(crate) fn new(registry: &Registry, target: TargetId) -> Self {
+        let labels = vec![("target", target.raw().to_string())];
+        let name = |number: u32| skep_wire::catalog::metric_name(u16::try_from(number).ok()?);
+        Self { table: OperationTable::new(registry, &catalog::STORAGE, labels, name) }
+    }
+
+    /// Records that a request of `client` has arrived.
+    pub(crate) fn arrived(&self, incoming: &Incoming, client: NodeId) -> Arrival {
+        Arrival {
+            message: incoming.header.message,
+            data_bytes: incoming.header.data_bytes,
+            origin: cause_of(&incoming.header, client),
+            header_at: incoming.arrived_at,
+            data_at: match incoming.data {
+                None => incoming.arrived_at,
+                Some(_) => skep_env::now(),
+            },
+        }
+    }
+
+    /// Counts a request as queued until the returned value is dropped.
+    pub(crate) fn queued(&self) -> QueuedRequest<'_> {
+        self.table.queued().add(1);
+        QueuedRequest(&self.table)
+    }
+
+    /// Records that a request has its turn.
+    pub(crate) fn begun(&self) {
+        self.table.busy().add(1);
+    }
+
+    /// Counts a request whose reply is on its way.
+    pub(crate) fn handled(&self, arrival: &Arrival, handled: &Handled) {
+        let TimeSpent { begun_at, total, running, blocked } = handled.spent;
+        let completed = Completed {
+            operation: u32::from(arrival.message),
+            is_failed: handled.is_failed,
+            received_bytes: u64::from(arrival.data_bytes),
+            sent_bytes: handled.sent_bytes,
+            duration: (begun_at + total).saturating_sub(arrival.header_at),
+            ..Completed::default()
+        };
+        let network = match arrival.data_bytes {
+            0 => Duration::ZERO,
+            _ => arrival.data_at.saturating_sub(arrival.header_at),
+        };
+        let completed = completed
+            .with(Stage::Network, network)
+            .with(Stage::Waiting, begun_at.saturating_sub(arrival.data_at))
+            .with(Stage::Processing, running)
+            .with(Stage::Disk, total.saturating_sub(running));
+        debug_assert!(blocked <= total, "a future is not blocked for longer than it runs");
+        self.table.record(&completed, &arrival.origin);
+    }
+
+    /// Records that a request has ended.
+    pub(crate) fn ended(&self) {
+        self.table.busy().add(-1);
+    }
+
+    /// Counts a request that was refused before its handler began.
+    pub(crate) fn refused(&self, arrival: &Arrival) {
+        let now = skep_env::now();
+        let completed = Completed {
+            operation: u32::from(arrival.message),
+            is_failed: true,
+            duration: now.saturating_sub(arrival.header_at),
+            ..Completed::default()
+        };
+        self.table.record(&completed, &arrival.origin);
+    }
+
+    /// Changes the number of open connections.
+    pub(crate) fn connections(&self, change: i64) {
+        self.table.connections().add(change);
+    }
+}

@@ -1,0 +1,179 @@
+//! One target of a service fails: the other targets serve, no part of the cluster takes the failed
+//! one for healthy, and it returns by itself when it is repaired.
+
+use serde_json::Value;
+use skep_testkit::program::finish;
+use skep_testkit::view::Typed;
+use skep_testkit::{Cluster, PATIENCE, Shape, Transport, files, wait_for};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A shape with one storage service of three targets.
+fn three_targets() -> Shape {
+    Shape { targets_per_service: 3, ..Shape::small() }
+}
+
+fn target(cluster: &Cluster, path: &Path) -> Value {
+    let targets = cluster.skep_list(&["target", "list"]);
+    let found = targets.into_iter().find(|it| Path::new(it["path"].text()) == path);
+    found.unwrap_or_else(|| panic!("no target {}", path.display()))
+}
+
+/// Returns the directory of the first storage target.
+fn first_storage_target(cluster: &Cluster) -> PathBuf {
+    let targets = cluster.skep_list(&["target", "list"]);
+    let found = targets.iter().find(|it| it["kind"] == "storage").expect("a storage target");
+    PathBuf::from(found["path"].text())
+}
+
+fn wait_for_condition(cluster: &Cluster, path: &Path, condition: &str) -> String {
+    wait_for(condition, PATIENCE, || {
+        let target = target(cluster, path);
+        let problem = target["problem"].as_str().unwrap_or_default().to_owned();
+        (target["condition"] == condition).then_some(problem)
+    })
+}
+
+/// Writes `count` files in a new directory, and returns their paths.
+fn write_files(cluster: &Cluster, name: &str, count: usize) -> Vec<PathBuf> {
+    let directory = cluster.path().join(name);
+    files::create_dir(&directory);
+    (0..count)
+        .map(|number| {
+            let path = directory.join(number.to_string());
+            files::write(&path, path.as_os_str().as_encoded_bytes());
+            path
+        })
+        .collect()
+}
+
+fn assert_read(paths: &[PathBuf]) {
+    for path in paths {
+        assert_eq!(files::read(path), path.as_os_str().as_encoded_bytes());
+    }
+}
+
+#[test]
+fn targets_serve_while_another_one_cannot_be_opened() {
+    let cluster = Cluster::start(three_targets());
+    let before = write_files(&cluster, "before", 30);
+    let path = first_storage_target(&cluster);
+    cluster.stop();
+    let identity = path.join("skep-identity");
+    let intact = files::read(&identity);
+    let mut damaged = intact.clone();
+    damaged[20] ^= 1;
+    files::write(&identity, &damaged);
+    // The service starts with the two other targets, and new files are placed on them.
+    cluster.up().expect_success();
+    let problem = wait_for_condition(&cluster, &path, "Down");
+    assert!(problem.contains("skep-identity"), "{problem}");
+    let health = cluster.try_skep(&["health", "check"]);
+    assert!(!health.status.success(), "{}", health.stdout);
+    let name = path.display().to_string();
+    assert!(health.stdout.contains(&name) && health.stdout.contains("is not served"));
+    assert!(!health.stdout.contains("UNREACHABLE"), "{}", health.stdout);
+    let during = write_files(&cluster, "during", 30);
+    assert_read(&during);
+    // The service opens the repaired target by itself.
+    files::write(&identity, &intact);
+    wait_for_condition(&cluster, &path, "Serving");
+    assert_read(&before);
+    assert_read(&during);
+    cluster.skep(&["health", "check"]);
+}
+
+/// A file system of its own for one target, which can be made to fail.
+struct Disk {
+    path: PathBuf,
+    image: PathBuf,
+}
+
+impl Disk {
+    /// Moves the directory of a stopped target to a file system of its own.
+    fn under(path: &Path) -> Self {
+        let image = path.with_extension("image");
+        let old = path.with_extension("old");
+        files::rename(path, &old);
+        files::create_dir(path);
+        // New files are placed by free space, so the sparse image is large.
+        files::set_len(&files::create(&image), 64 << 30);
+        let quickly = "lazy_itable_init=1,lazy_journal_init=1,nodiscard";
+        let options = ["-q".as_ref(), "-E".as_ref(), quickly.as_ref()];
+        let journal = ["-J".as_ref(), "size=4".as_ref(), image.as_ref()];
+        run("mkfs.ext4", &[&options[..], &journal[..]].concat());
+        let options = "loop,errors=remount-ro";
+        run("mount", &["-o".as_ref(), options.as_ref(), image.as_ref(), path.as_ref()]);
+        let disk = Self { path: path.to_owned(), image };
+        for entry in files::read_dir(&old) {
+            let entry = entry.expect("an entry").path();
+            run("cp", &["-a".as_ref(), entry.as_ref(), path.as_ref()]);
+        }
+        disk
+    }
+
+    /// Makes the file system find an error, after which it is read-only.
+    fn fail(&self) {
+        let source = Command::new("findmnt").args(["-n", "-o", "SOURCE"]).arg(&self.path).output();
+        let source = String::from_utf8(source.expect("findmnt").stdout).expect("a name");
+        let device = source.trim().trim_start_matches("/dev/");
+        files::write(format!("/sys/fs/ext4/{device}/trigger_fs_error"), "a test\n");
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        finish(Command::new("umount").arg("-l").arg(&self.path), PATIENCE);
+        let _gone = std::fs::remove_file(&self.image);
+    }
+}
+
+fn run(program: &str, arguments: &[&std::ffi::OsStr]) {
+    finish(Command::new(program).args(arguments), PATIENCE).expect_success();
+}
+
+#[test]
+fn target_with_a_failed_disk_is_reported_and_gets_no_files() {
+    let mut cluster = Cluster::start(three_targets());
+    let path = first_storage_target(&cluster);
+    cluster.stop();
+    let disk = Disk::under(&path);
+    cluster.up().expect_success();
+    wait_for_condition(&cluster, &path, "Serving");
+    let before = write_files(&cluster, "before", 60);
+    disk.fail();
+    // Programs that write to the failed disk get errors. The others do not notice it.
+    let (mut failed, mut written) = (0, 0);
+    for path in &before {
+        let file = files::open_with(std::fs::OpenOptions::new().write(true), path);
+        match file.write_all_at(path.as_os_str().as_encoded_bytes(), 0) {
+            Ok(()) => written += 1,
+            Err(_) => failed += 1,
+        }
+    }
+    assert!(failed > 0 && written > 0, "{failed} writes failed, {written} succeeded");
+    let problem = wait_for_condition(&cluster, &path, "Read-Only");
+    assert!(problem.contains("ead-only"), "{problem}");
+    let health = cluster.try_skep(&["health", "check"]);
+    assert!(!health.status.success() && health.stdout.contains("refuses writes"));
+    // A mount that learns of the condition from the map places new files elsewhere.
+    let during = wait_for("new files avoid the target", PATIENCE, || {
+        let directory = cluster.path().join("probe");
+        let _old = std::fs::remove_dir_all(&directory);
+        std::fs::create_dir(&directory).ok()?;
+        let write = |number| std::fs::write(directory.join(format!("{number}")), "x").ok();
+        (0..30).map(write).collect::<Option<Vec<()>>>()
+    });
+    assert_eq!(during.len(), 30);
+    assert_read(&write_files(&cluster, "during", 30));
+    // Reading goes on, also of files that the target does not have open.
+    let other = cluster.mount(Transport::Uring);
+    for path in &before {
+        let path = other.path().join(path.strip_prefix(cluster.path()).expect("below"));
+        assert!(!files::read(&path).is_empty());
+    }
+    other.unmount();
+    cluster.kill_all();
+    drop(disk);
+}

@@ -1,0 +1,212 @@
+//! Figures that services and mounts count about themselves: `skep stats`, and the pages for
+//! Prometheus.
+
+use rustix::process::Signal;
+use serde_json::Value;
+use skep_testkit::schema;
+use skep_testkit::view::Typed;
+use skep_testkit::{Cluster, PATIENCE, Shape, Transport, cluster, wait_for};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+const MIB: usize = 1 << 20;
+/// A user without rights, and its group.
+const NOBODY: u32 = 65_534;
+
+fn lines(cluster: &Cluster, by: &str) -> Vec<Value> {
+    let lines = cluster.skep_json(&["stats", "--by", by, "--total"]);
+    schema::check("stats", &lines);
+    lines.as_array().unwrap().clone()
+}
+
+fn sum(lines: &[Value], field: &str) -> u64 {
+    lines.iter().map(|line| line[field].as_u64().unwrap()).sum()
+}
+
+fn line<'a>(lines: &'a [Value], id: &str) -> &'a Value {
+    let found = lines.iter().find(|line| line["id"].text() == id);
+    found.unwrap_or_else(|| panic!("a line of {id}: {lines:?}"))
+}
+
+/// Sends a request for the page, and returns the body of the reply.
+fn page(mut stream: impl Read + Write) -> String {
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+    assert!(body.ends_with("# EOF\n"), "a complete page");
+    body.to_owned()
+}
+
+fn page_of_service(cluster: &Cluster, service: &str) -> String {
+    let file = cluster.data().join(service).join("metrics-address");
+    let address = fs::read_to_string(&file).unwrap_or_else(|it| panic!("{}: {it}", file.display()));
+    page(TcpStream::connect(address.trim()).unwrap())
+}
+
+fn socket_of_mount(pid: &str) -> PathBuf {
+    Path::new("/run/skep").join(format!("mount-{pid}.sock"))
+}
+
+/// Adds up the samples of a metric on a page whose labels contain `label`.
+fn samples(page: &str, metric: &str, label: &str) -> f64 {
+    let values = page.lines().filter_map(|line| {
+        let (name, value) = line.rsplit_once(' ')?;
+        let is_metric = name.split('{').next() == Some(metric) && name.contains(label);
+        is_metric.then(|| value.parse::<f64>().unwrap())
+    });
+    values.sum()
+}
+
+/// Writes a file of `mib` MiB, and reads it again without the page cache.
+fn write_and_read(path: &Path, mib: usize) {
+    fs::write(path, vec![7; mib * MIB]).unwrap();
+    let arguments = ["if=".to_owned() + path.to_str().unwrap(), "of=/dev/null".into()];
+    let status = Command::new("dd")
+        .args(arguments)
+        .args(["bs=1M", "iflag=direct", "status=none"])
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+/// Command: skep stats.
+#[test]
+fn figures_agree_with_the_work_of_the_test() {
+    let cluster = Cluster::start(Shape::small());
+    let bytes = 20 * MIB as u64;
+    write_and_read(&cluster.path().join("file"), 20);
+    for number in 0..30 {
+        fs::create_dir(cluster.path().join(format!("d{number}"))).unwrap();
+    }
+    for by in ["node", "target", "client", "user", "group", "operation"] {
+        let lines = lines(&cluster, by);
+        let found = (sum(&lines, "written_bytes"), sum(&lines, "read_bytes"));
+        assert_eq!(found, (bytes, bytes), "by {by}: {lines:?}");
+    }
+    let operations = lines(&cluster, "operation");
+    assert_eq!(line(&operations, "make_directory")["operations"], 30);
+    assert_eq!(line(&operations, "write_chunk")["written_bytes"], bytes);
+    assert_eq!(line(&lines(&cluster, "user"), "0")["written_bytes"], bytes, "root wrote");
+
+    let storage = page_of_service(&cluster, "storage-1");
+    let counted = samples(&storage, "skep_storage_received_bytes_total", "write_chunk");
+    assert_eq!(counted, bytes as f64);
+    let of_user = samples(&storage, "skep_load_written_bytes_total", r#"by="user",id="0""#);
+    assert_eq!(of_user, bytes as f64);
+    let writes = samples(&storage, "skep_storage_operations_total", "write_chunk");
+    let durations =
+        samples(&storage, "skep_storage_operation_seconds_bucket", r#"write_chunk",le="+Inf""#);
+    assert_eq!(writes, durations, "each operation has one duration");
+    let metadata = page_of_service(&cluster, "metadata-1");
+    assert_eq!(samples(&metadata, "skep_metadata_operations_total", "make_directory"), 30.0);
+    assert!(samples(&metadata, "skep_metadata_log_bytes_total", "") > 0.0);
+    wait_for("the log is synced", PATIENCE, || {
+        let metadata = page_of_service(&cluster, "metadata-1");
+        (samples(&metadata, "skep_metadata_log_unsynced_records", "") == 0.0).then_some(())
+    });
+    let management = page_of_service(&cluster, "management");
+    assert!(samples(&management, "skep_management_operations_total", "heartbeat") > 0.0);
+    assert!(samples(&management, "skep_host_cpus", "") >= 1.0);
+    assert!(samples(&management, "process_resident_memory_bytes", "") > 0.0);
+
+    let pid = cluster.skep_json(&["client", "list"])[0]["pid"].to_string();
+    let mount = page(UnixStream::connect(socket_of_mount(&pid)).unwrap());
+    assert_eq!(samples(&mount, "skep_mount_received_bytes_total", "write"), bytes as f64);
+    assert_eq!(samples(&mount, "skep_mount_sent_bytes_total", "read"), bytes as f64);
+    assert_eq!(samples(&mount, "skep_mount_operations_total", "mk_dir"), 30.0);
+}
+
+/// Command: skep client stats. Load belongs to the user, the group and the job of the calling
+/// program.
+#[test]
+fn load_is_divided_by_user_group_and_job() {
+    let mut cluster = Cluster::start(Shape::small());
+    let mounted = cluster.mount_with(Transport::Device, "job_accounting");
+    let shared = mounted.path().join("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
+    let write = |name: &str, mib: usize, job: Option<(&str, &str)>| {
+        let path = shared.join(name);
+        let mut command = Command::new("dd");
+        command.args(["if=/dev/zero", "bs=1M", "status=none"]);
+        command.arg(format!("count={mib}")).arg(format!("of={}", path.display()));
+        command.envs(job).uid(NOBODY).gid(NOBODY);
+        assert!(command.status().unwrap().success());
+    };
+    write("one", 3, Some(("SLURM_JOB_ID", "4711")));
+    write("two", 2, Some(("PBS_JOBID", "12.server")));
+    write("three", 1, None);
+    fs::write(shared.join("of-root"), vec![1; 5 * MIB]).unwrap();
+    let written = |by: &str, id: &str| line(&lines(&cluster, by), id)["written_bytes"].clone();
+    let mib = |count: usize| Value::from(count * MIB);
+    assert_eq!(written("user", "65534"), mib(6));
+    assert_eq!(written("group", "65534"), mib(6));
+    assert_eq!(written("user", "0"), mib(5));
+    assert_eq!(written("job", "4711"), mib(3));
+    assert_eq!(written("job", "12"), mib(2));
+    let clients = cluster.skep_list(&["client", "stats", "--total"]);
+    assert_eq!(sum(&clients, "written_bytes"), 11 * MIB as u64, "both mounts");
+    let names: Vec<_> = clients.iter().map(|line| line["name"].text()).collect();
+    assert!(names.iter().any(|name| name.ends_with(mounted.path().to_str().unwrap())), "{names:?}");
+    mounted.unmount();
+}
+
+/// The lines of all intervals together are what was done.
+#[test]
+fn live_figures_add_up_to_the_work_of_the_test() {
+    let cluster = Cluster::start(Shape::small());
+    let mut command = Command::new(cluster::program());
+    command.args(["stats", "--by", "node", "--interval", "200ms", "--output", "ndjson"]);
+    command.arg("--cluster").arg(cluster.data()).stdout(Stdio::piped());
+    let mut showing = command.spawn().unwrap();
+    let mut shown = BufReader::new(showing.stdout.take().unwrap()).lines();
+    let first = shown.next().unwrap().unwrap();
+    assert!(first.contains("operations_per_second"), "{first}");
+    write_and_read(&cluster.path().join("file"), 20);
+    let (mut written, mut read) = (0, 0);
+    let deadline = Instant::now() + PATIENCE;
+    while (written, read) != (20 * MIB as u64, 20 * MIB as u64) {
+        let line: Value = serde_json::from_str(&shown.next().unwrap().unwrap()).unwrap();
+        written += line["written_bytes"].as_u64().unwrap();
+        read += line["read_bytes"].as_u64().unwrap();
+        assert!(Instant::now() < deadline, "only {written} and {read} bytes were shown");
+        assert!(written <= 20 * MIB as u64 && read <= 20 * MIB as u64, "{written} and {read}");
+    }
+    showing.kill().unwrap();
+    showing.wait().unwrap();
+}
+
+/// Command: skep target stats.
+#[test]
+fn wrong_options_are_refused_and_missing_services_are_named() {
+    let cluster = Cluster::start(Shape::small());
+    for arguments in [
+        &["stats", "--by", "moon"][..],
+        &["stats", "--interval", "0s"],
+        &["stats", "--interval", "5"],
+        &["stats", "--total", "--once"],
+    ] {
+        cluster.try_skep(arguments).expect_failure();
+    }
+    let table = cluster.skep(&["target", "stats", "--once", "--interval", "100ms"]);
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    let csv = cluster.skep(&["target", "stats", "--total", "--output", "csv"]);
+    let titles = csv.lines().next().unwrap_or_default();
+    assert!(titles.split(',').any(|title| title == "written_bytes"), "{csv}");
+    let stopped = &cluster.processes("storage-1")[0];
+    stopped.signal(Signal::STOP);
+    let shown = cluster.try_skep(&["stats", "--total", "--by", "node"]);
+    stopped.signal(Signal::CONT);
+    let text = shown.expect_success();
+    assert!(text.contains("no figures from storage-1"), "{text}");
+    assert!(text.contains("metadata-1"), "{text}");
+}

@@ -1,0 +1,86 @@
+//! Truncations that a failure interrupts.
+
+use rustix::process::Signal;
+use skep_testkit::process::Process;
+use skep_testkit::program::finish;
+use skep_testkit::workload::verify;
+use skep_testkit::{Cluster, PATIENCE, Random, Scratch, Shape, files, wait_for};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+const LONG: usize = 8 << 20;
+
+fn chunk_bytes(cluster: &Cluster, service: &str) -> u64 {
+    let all = cluster.chunk_files();
+    let of_service =
+        all.iter().filter(|path| path.components().any(|it| it.as_os_str() == service));
+    of_service.filter_map(|path| fs::metadata(path).ok()).map(|it| it.len()).sum()
+}
+
+/// Semantics 3.1: everything is killed while one of two storage services has truncated its chunk
+/// files. Before the fix, the file was long again, and bytes that a program had synced were zeros.
+#[test]
+fn a_kill_of_everything_during_a_truncation_leaves_no_zeros() {
+    let scratch = Scratch::new();
+    // Each file is striped over both targets.
+    let shape = Shape { metadata_targets: 1, targets_per_service: 1, ..Shape::default() };
+    let mut cluster = Cluster::start_in(scratch.path(), shape.clone());
+    let content = Random::new(21).bytes(LONG);
+    let path = cluster.path().join("file");
+    let file = files::create(&path);
+    files::write_all_at(&file, &content, 0);
+    files::sync_all(&file);
+    assert!(["storage-1", "storage-2"].iter().all(|it| chunk_bytes(&cluster, it) > 1 << 20));
+    let services = cluster.processes("storage");
+    let is_second = |it: &&Process| it.arguments.iter().any(|it| it.contains("storage-2"));
+    services.iter().find(is_second).expect("the second service runs").signal(Signal::STOP);
+    let truncating = std::thread::spawn(move || file.set_len(100));
+    wait_for("the truncation of one service", PATIENCE, || {
+        (chunk_bytes(&cluster, "storage-1") < 1 << 20).then_some(())
+    });
+    cluster.kill_all();
+    // The mount is gone, so the call fails.
+    let _ = truncating.join().expect("no panic");
+    cluster = Cluster::start_in(scratch.path(), shape);
+    let found = files::read(cluster.path().join("file"));
+    assert_eq!(found.len(), 100);
+    assert_eq!(verify::first_difference(&content[..100], &found), None);
+    // The truncated bytes are gone when the file grows.
+    let file = files::open_with(fs::OpenOptions::new().write(true), cluster.path().join("file"));
+    files::set_len(&file, LONG as u64);
+    let found = files::read(cluster.path().join("file"));
+    assert_eq!(verify::first_difference(&vec![0; LONG - 100], &found[100..]), None);
+    drop(file);
+    cluster.stop();
+}
+
+/// Truncates a file to zero without opening it, by `truncate(2)`.
+fn truncate_by_path(path: &Path) {
+    let mut command = Command::new("python3");
+    command.args(["-c", "import os, sys; os.truncate(sys.argv[1], 0)"]).arg(path);
+    finish(&mut command, PATIENCE).expect_success();
+}
+
+/// Semantics 1.2, 2.9: a truncation by path on another mount, while a mount that alone has the file
+/// open appends. Before the fix, the appends went on at the old end, behind a hole.
+#[test]
+fn an_append_follows_a_truncation_by_path_on_another_mount() {
+    let mut cluster = Cluster::start(Shape::small());
+    let other = cluster.mount(skep_testkit::Transport::Device);
+    let log = files::open_with(
+        fs::OpenOptions::new().append(true).create(true),
+        cluster.path().join("log"),
+    );
+    for round in 0..20 {
+        files::write_all(&log, b"a line before\n");
+        truncate_by_path(&other.path().join("log"));
+        files::write_all(&log, b"after\n");
+        let found = files::read(other.path().join("log"));
+        assert_eq!(found, b"after\n", "round {round}");
+        truncate_by_path(&other.path().join("log"));
+    }
+    drop(log);
+    other.unmount();
+    cluster.stop();
+}

@@ -1,0 +1,175 @@
+//! Bounds of each request: the longest body and bulk data, and the nodes that may send it. A
+//! receiver checks them before it allocates memory for the request.
+//!
+//! # Hazard: the sender's kind is its own claim
+//! A node states its kind in its `Hello`, and every node has the same secret. So the check of the
+//! sender protects from mistakes and from clients that follow the protocol, not from a process that
+//! has the secret and lies.
+
+use crate::limits::MAX_DATA_BYTES;
+use crate::{
+    Request, benchmark as bm, inline as il, management as mg, metadata as md, storage as st,
+};
+use skep_types::NodeKind;
+
+/// The nodes that may send a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Senders {
+    /// All nodes, and administration tools.
+    Any,
+    /// Metadata and storage services.
+    Services,
+    /// Metadata services.
+    Metadata,
+    /// Storage services.
+    Storage,
+}
+
+impl Senders {
+    /// Whether a node of this kind may send the request.
+    pub fn allow(self, kind: NodeKind) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Services => kind != NodeKind::Client,
+            Self::Metadata => kind == NodeKind::Metadata,
+            Self::Storage => kind == NodeKind::Storage,
+        }
+    }
+
+    /// Returns the senders as words, for error messages and the generated reference.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Any => "any node",
+            Self::Services => "services",
+            Self::Metadata => "metadata services",
+            Self::Storage => "storage services",
+        }
+    }
+}
+
+/// The bounds of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Maximum length of the body in bytes.
+    pub body_bytes: usize,
+    /// Maximum length of the bulk data in bytes.
+    pub data_bytes: usize,
+    /// The nodes that may send the request.
+    pub senders: Senders,
+}
+
+/// The longest body of most requests. A stripe pattern of the largest size takes 17 KiB, a full
+/// heartbeat 14 KiB.
+const USUAL_BODY_BYTES: usize = 64 << 10;
+/// Space for the other fields of a request with an extended attribute or inline bytes.
+const FIELDS_BYTES: usize = 4 << 10;
+
+/// Returns the bounds of the request with the number `id`. An unknown number has the usual bounds,
+/// so that the receiver can read the request and refuse it.
+pub fn bounds(id: u16) -> Bounds {
+    let usual = Bounds { body_bytes: USUAL_BODY_BYTES, data_bytes: 0, senders: Senders::Any };
+    let from = |senders| Bounds { senders, ..usual };
+    match id {
+        bm::DiscardData::ID | st::WriteChunk::ID => Bounds { data_bytes: MAX_DATA_BYTES, ..usual },
+        // 256 targets with paths of 1 KiB.
+        mg::RegisterServer::ID => Bounds { body_bytes: 512 << 10, ..from(Senders::Services) },
+        md::SetXattr::ID | il::WriteInline::ID => {
+            Bounds { body_bytes: USUAL_BODY_BYTES + FIELDS_BYTES, ..usual }
+        }
+        md::Prepare::ID | md::Decide::ID | md::AskDecision::ID => from(Senders::Metadata),
+        st::WhichExist::ID => from(Senders::Storage),
+        // 4,096 keys.
+        st::RemoveChunks::ID => Bounds { body_bytes: 128 << 10, ..from(Senders::Metadata) },
+        _ => usual,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{
+        MAX_CLOSES, MAX_INODES_ASKED, MAX_NOTIFICATIONS, MAX_XATTR_NAME_BYTES,
+        MAX_XATTR_VALUE_BYTES,
+    };
+    use skep_types::codec::Bytes;
+    use skep_types::map::Capacity;
+    use skep_types::pattern::MAX_INLINE_BYTES;
+    use skep_types::registration::{ServerRegistration, TargetClaim};
+    use skep_types::{ChunkFileKey, FileKind, InodeId, Lsn, NodeId, TargetId, TargetKind};
+
+    fn check<R: Request>(longest: &R) {
+        let len = longest.to_bytes().len();
+        let bound = bounds(R::ID).body_bytes;
+        assert!(len <= bound, "{} has {len} bytes of at most {bound}", R::NAME);
+    }
+
+    #[test]
+    fn longest_honest_requests_are_within_their_bounds() {
+        let inode = InodeId::new(u64::MAX);
+        let key = ChunkFileKey { inode, generation: 1, component: 1, index: 1 };
+        check(&st::RemoveChunks { keys: vec![key; 4096] });
+        check(&st::WhichExist { inodes: vec![inode; MAX_INODES_ASKED] });
+        let closed = md::ClosedFile { inode, open: md::OpenMode::Write };
+        check(&md::CloseMany { files: vec![closed; MAX_CLOSES] });
+        let numbers = vec![0; MAX_NOTIFICATIONS];
+        check(&crate::sharing::AcknowledgeNotifications { numbers });
+        check(&il::WriteInline {
+            inode,
+            generation: 1,
+            offset: 0,
+            bytes: Bytes(vec![0; MAX_INLINE_BYTES as usize]),
+            checksum: 0,
+            extends: true,
+        });
+        check(&md::SetXattr {
+            inode,
+            name: Bytes(vec![0; MAX_XATTR_NAME_BYTES]),
+            value: Bytes(vec![0; MAX_XATTR_VALUE_BYTES]),
+            mode: md::XattrMode::Any,
+            clear_set_group_id: true,
+        });
+        let text = "x".repeat(1024);
+        let claim = TargetClaim {
+            target: TargetId::new(1),
+            uuid: 1,
+            kind: TargetKind::Storage,
+            path: text.clone(),
+        };
+        let server = ServerRegistration {
+            node: NodeId::new(1),
+            uuid: 1,
+            kind: NodeKind::Storage,
+            name: text.clone(),
+            addresses: vec![text.clone(); 16],
+            domain: Some(text.clone()),
+            version: text.clone(),
+            targets: vec![claim; 256],
+        };
+        check(&mg::RegisterServer { server, capacities: vec![Capacity::default(); 256] });
+        let capacities = vec![(TargetId::new(1), Capacity::default()); 256];
+        check(&mg::Heartbeat { node: NodeId::new(1), known: Default::default(), capacities });
+        let name = Bytes(vec![0; 255]);
+        let step = md::Step::ReplaceEntry {
+            directory: inode,
+            name,
+            inode,
+            new_inode: inode,
+            new_kind: FileKind::Regular,
+        };
+        let transaction = md::TransactionId { coordinator: Default::default(), number: 1 };
+        check(&md::Prepare { transaction, steps: vec![step; 8] });
+        let mark = il::InlineMark { epoch: 1, record: Lsn::new(1) };
+        check(&il::SyncInline { inode, written: vec![mark; crate::limits::MAX_EPOCHS] });
+    }
+
+    #[test]
+    fn clients_may_not_send_the_requests_of_services() {
+        let refused = [md::Prepare::ID, md::Decide::ID, md::AskDecision::ID, st::WhichExist::ID];
+        for id in refused.into_iter().chain([mg::RegisterServer::ID, st::RemoveChunks::ID]) {
+            assert!(!bounds(id).senders.allow(NodeKind::Client), "{id}");
+        }
+        assert!(bounds(md::Prepare::ID).senders.allow(NodeKind::Metadata));
+        assert!(!bounds(md::Prepare::ID).senders.allow(NodeKind::Storage));
+        assert!(bounds(mg::Evict::ID).senders.allow(NodeKind::Client));
+    }
+}
