@@ -88,8 +88,8 @@ impl Signals {
     ///
     /// # Hazard: lost signals
     /// The kernel delivers a signal only once. If the future is ready and a signal has arrived too,
-    /// the caller gets one of them. A signal that the caller does not get stays pending in the kernel,
-    /// and the next call returns it.
+    /// the caller gets one of them. A signal that the caller does not get stays pending in the
+    /// kernel, and the next call returns it.
     ///
     /// # Errors
     /// Returns the errors of [`Self::next`].

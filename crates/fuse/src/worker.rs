@@ -2,7 +2,8 @@
 //! has a port of the transport and at most one request in flight.
 //!
 //! Does not own the operations themselves (`ops`), the waits for locks and their interrupts
-//! (`waits`), the check whether a caller is being killed (`callers`), or the exchange of messages between a port and the kernel (`transport`).
+//! (`waits`), the check whether a caller is being killed (`callers`), or the
+//! exchange of messages between a port and the kernel (`transport`).
 //!
 //! # Callers that are killed
 //! As on other file systems, a signal that does not kill the caller interrupts a request only if
