@@ -21,7 +21,6 @@ use skep_store::atomic::replace_atomically;
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{ClusterId, Error, ErrorCode, Lsn, Result, TargetId};
 use std::fs::{File, OpenOptions};
-use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 

@@ -123,8 +123,11 @@ impl RunningManagement {
         };
         let meter = Meter::new(&settings.node.name);
         let page = metrics_page::start(&settings.node, &listener, &meter.figures).await;
-        let service =
-            Rc::new(Service { identity: identity.clone(), authority: Rc::clone(&authority), meter });
+        let service = Rc::new(Service {
+            identity: identity.clone(),
+            authority: Rc::clone(&authority),
+            meter,
+        });
         let accepting = skep_env::spawn(accept(listener, service));
         Ok(Self {
             identity,

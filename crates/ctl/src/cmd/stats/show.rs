@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn tables_fit_a_terminal_of_80_columns() {
-        let map = ClusterMap::default();
+        let map = ClusterMap::empty(skep_types::ClusterId::default());
         let names = Names::of(&map);
         let all = [
             Division::Node,
