@@ -2,8 +2,8 @@
 //!
 //! In each turn the loop first runs all futures that are ready. Then it submits their operations
 //! and waits for the first completion, both with one system call. Last, it wakes the futures whose
-//! operations have completed. The loop shares nothing with other threads except one event, by which
-//! they end the loop's sleep ([`wake_up_event`]).
+//! operations have completed. The loop shares only one event with other threads. They end the
+//! loop's sleep with this event ([`wake_up_event`]).
 //!
 //! # Spinning
 //! Waking a thread that sleeps on another CPU costs more than most requests. So a loop with

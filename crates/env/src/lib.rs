@@ -1,8 +1,8 @@
 //! The seams to the operating system: one event loop per thread on io_uring, sockets, files, queues
 //! between threads, signals, clock and randomness.
 //!
-//! Owns every system call of Skep except those of the FUSE transports. Does not own messages or
-//! file formats. A thread calls [`block_on`], which runs futures on the thread's loop. These
+//! Owns every system call of Skep except the calls of the FUSE transports. Does not own messages
+//! or file formats. A thread calls [`block_on`], which runs futures on the thread's loop. These
 //! futures stay on this thread (`!Send`). One system call per turn of the loop submits their
 //! operations and waits for completions. Values go to another thread only through a [`Mailbox`],
 //! and [`SharedNotify`] wakes futures of other threads.

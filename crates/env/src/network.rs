@@ -25,8 +25,8 @@ impl Drop for InterfaceList {
     }
 }
 
-/// Returns the addresses at which other hosts may reach this one, in the kernel's order: those of
-/// interfaces that are up, without loopback and link-local addresses.
+/// Returns the addresses at which other hosts may reach this one, in the kernel's order: the
+/// addresses of interfaces that are up, without loopback and link-local addresses.
 ///
 /// # Errors
 /// Returns the errors of `getifaddrs(3)`.

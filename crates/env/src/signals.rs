@@ -53,8 +53,8 @@ impl Signals {
         Ok(Self(File::from(unsafe { OwnedFd::from_raw_fd(raw) })))
     }
 
-    /// Waits for the next signal and returns its number. Cancel-safe: only a call that returns takes
-    /// the signal from the kernel.
+    /// Waits for the next signal and returns its number. Cancel-safe: only a call that returns
+    /// takes the signal from the kernel.
     ///
     /// # Errors
     /// Returns an error if the kernel refuses the read. No reason for such a refusal is known.

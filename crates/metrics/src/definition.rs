@@ -55,7 +55,7 @@ pub struct Definition {
     pub unit: Unit,
     /// Names of the labels that each series of the metric has.
     pub labels: &'static [&'static str],
-    /// What the metric counts, in one or two sentences.
+    /// A description of the metric, in one or two sentences.
     pub help: &'static str,
 }
 
@@ -89,7 +89,7 @@ impl Definition {
         Self { name, kind: Kind::Histogram, unit: Unit::Seconds, labels, help }
     }
 
-    /// Returns the name under which the series of the metric appear in the text form.
+    /// Returns the name of the series of the metric in the text form.
     pub fn exposed_name(&self) -> String {
         match self.kind {
             Kind::Counter => format!("{}_total", self.name),

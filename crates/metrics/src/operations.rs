@@ -80,7 +80,7 @@ pub struct OperationFamily {
     /// Open connections.
     /// `None` for mounts, which accept none.
     pub connections: Option<&'static Definition>,
-    /// Whether the table keeps accounts of load. Mounts keep none: the services do.
+    /// Whether the table keeps accounts of load. Services keep them, and mounts do not.
     pub has_accounts: bool,
 }
 

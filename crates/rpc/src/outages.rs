@@ -17,7 +17,7 @@ const WORTH_A_LINE: Duration = Duration::from_secs(5);
 
 /// The groups whose requests fail. The mutex protects only this map.
 static FAILING: Mutex<BTreeMap<GroupId, Outage>> = Mutex::new(BTreeMap::new());
-/// Number of entries in [`FAILING`], so that a reply costs no lock while there is none.
+/// Number of entries in [`FAILING`], so that a reply costs no lock while no request fails.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// An outage of a group.

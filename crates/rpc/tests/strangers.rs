@@ -65,6 +65,7 @@ fn map(address: &str) -> ClusterMap {
         reachability: Reachability::Online,
         consistency: Consistency::Good,
         capacity: Capacity::default(),
+        health: Default::default(),
         capacity_pool: CapacityPool::Normal,
     });
     map.groups.push(Group {

@@ -1,4 +1,4 @@
-//! The addresses under which other nodes reach a service: from the settings, or from the network
+//! The addresses that other nodes use for a service: from the settings, or from the network
 //! interfaces of this host.
 //!
 //! # Hazard: loopback
@@ -65,8 +65,8 @@ pub fn of_server(
 /// of the join token:
 ///
 /// - If `advertise` is not empty, its addresses, with the listener's port where a port is missing.
-/// - For a listener on all addresses: of the addresses in `former`, those that this host still has;
-///   otherwise the only address of this host, or its address on the default route.
+/// - For a listener on all addresses: the addresses in `former` that this host still has; otherwise
+///   the only address of this host, or its address on the default route.
 /// - Otherwise, the address on which the listener listens.
 ///
 /// # Errors
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn management_takes_the_only_address_or_that_of_the_default_route() {
+    fn management_takes_the_only_address_or_the_default_routes() {
         let choose = |addresses: &[&str], default: Option<&str>, former: &[&str]| {
             let former: Vec<_> = former.iter().map(|it| (*it).to_owned()).collect();
             super::choose(&host(addresses), default.map(|it| it.parse().unwrap()), 7400, &former)
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_obvious_address_management_lists_those_of_the_host() {
+    fn without_an_obvious_address_management_lists_all_addresses() {
         let none = choose(&[], None, 7400, &[]).unwrap_err();
         assert!(none.context().contains("only loopback addresses"), "{none}");
         let several = choose(&host(&["10.0.0.1", "10.1.0.1"]), None, 7400, &[]).unwrap_err();

@@ -48,7 +48,7 @@ fn wanted_address(settings: &NodeSettings, port: u16) -> Option<String> {
     }
 }
 
-/// Returns a description of the problem with the setting, or `None` if there is none.
+/// Returns a description of the problem with the setting. `None` means that the setting is valid.
 pub(crate) fn setting_problem(metrics: &str) -> Option<String> {
     let is_address = || {
         let port = metrics.rsplit_once(':').map(|(_, port)| port.parse::<u16>());

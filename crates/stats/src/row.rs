@@ -5,7 +5,7 @@ use crate::{Round, ServiceFigures};
 use skep_metrics::HistogramValue;
 use std::collections::BTreeMap;
 
-/// What the rows stand for.
+/// The objects that the rows stand for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
     /// Services.

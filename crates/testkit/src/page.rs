@@ -6,7 +6,8 @@
 //! hosts first.
 //!
 //! Each host has its own network namespace, and a root directory of its own: an overlay over that
-//! of this machine. So the commands use the paths and addresses of the page, and change nothing here.
+//! of this machine. So the commands use the paths and addresses of the page, and change nothing
+//! here.
 
 use crate::cluster::program;
 use crate::files;
@@ -165,7 +166,7 @@ impl PageHost {
         &self.name
     }
 
-    /// Returns a command that runs lines of a shell on the host, each of which must succeed.
+    /// Returns a command that runs lines of a shell on the host. Each line must succeed.
     pub fn shell(&self, commands: &str) -> Command {
         let mut command = Command::new("nsenter");
         let keeper = self.keeper.id().to_string();

@@ -12,7 +12,7 @@ fn has(host: &PageHost, path: &str) -> bool {
     host.run(&format!("test -e {path}")).status.success()
 }
 
-/// Waits until the service that a background block has started serves, as its log says.
+/// Waits until the service that a background block has started serves, according to its log.
 fn await_service(host: &PageHost) {
     wait_for("the service serves", PATIENCE, || {
         files::read_to_string(host.log()).contains(" serves ").then_some(())
@@ -23,7 +23,7 @@ fn run_block(block: &Block, hosts: &mut [PageHost]) {
     for name in &block.hosts {
         let index = hosts.iter().position(|host| host.name() == name.as_str());
         let index = index.unwrap_or_else(|| panic!("the page has an unknown host {name}"));
-        // The page says: copy the token to all other hosts.
+        // The page asks its reader to copy the token to all other hosts.
         if index > 0 && !has(&hosts[index], TOKEN) && has(&hosts[0], TOKEN) {
             hosts[index].copy_from(&hosts[0], Path::new(TOKEN));
         }
@@ -103,8 +103,8 @@ fn management_never_advertises_loopback_unless_asked() {
     assert!(v6.contains("management at [2001:db8::1]:7400"), "{v6}");
 }
 
-/// A client that speaks to a storage service, and a mount of a cluster that is not formatted, say so
-/// at once.
+/// A client that speaks to a storage service, and a mount of a cluster that is not formatted, say
+/// so at once.
 #[test]
 fn wrong_addresses_and_unformatted_clusters_are_named() {
     let network = PageNetwork::new();
@@ -152,7 +152,7 @@ fn start_cluster(host: &mut PageHost) {
 const METADATA: &str = "skep metadata --directory /srv/meta --target /nvme0/skep";
 const STORAGE: &str = "skep storage --directory /srv/storage --target /disk1/skep";
 
-/// The log of a mount names the group that does not answer, and says when it answers again.
+/// The log of a mount names the group that does not answer, and has a line when it answers again.
 #[test]
 fn mount_logs_which_group_is_lost_and_when_it_is_back() {
     let network = PageNetwork::new();
@@ -224,7 +224,7 @@ fn management_recovers_from_a_full_disk() {
     host.stop();
 }
 
-/// Which cluster a command works on: docs/operations/administration.md.
+/// A command finds its cluster as docs/operations/administration.md describes.
 #[test]
 fn commands_find_their_cluster_and_services_take_a_new_token() {
     let network = PageNetwork::new();
@@ -233,18 +233,18 @@ fn commands_find_their_cluster_and_services_take_a_new_token() {
     let fails = |command: &str| host.run(command).expect_failure();
     let works = |command: &str| host.run(command).expect_success();
     works("skep node list; skep node list --cluster 10.0.0.1");
-    works("mv /etc/skep/token /root/token");
+    works("mv /etc/skep/token /srv/token");
     let none = fails("skep node list");
     assert!(none.contains("/etc/skep/client.toml") && none.contains("SKEP_CLUSTER"), "{none}");
-    works("SKEP_TOKEN_FILE=/root/token skep node list");
-    works("SKEP_CLUSTER=10.0.0.1 SKEP_TOKEN_FILE=/root/token skep node list");
-    works("printf '[clusters.work]\ntoken_file = \"/root/token\"\n' > /etc/skep/client.toml");
+    works("SKEP_TOKEN_FILE=/srv/token skep node list");
+    works("SKEP_CLUSTER=10.0.0.1 SKEP_TOKEN_FILE=/srv/token skep node list");
+    works("printf '[clusters.work]\ntoken_file = \"/srv/token\"\n' > /etc/skep/client.toml");
     works(
         "skep node list; skep node list --cluster work; skep node list --cluster 10.0.0.1 \
-           --token-file /root/token",
+           --token-file /srv/token",
     );
     works("mkdir -p /mnt/a; skep mount --cluster work /mnt/a; findmnt -t fuse.skep work");
-    works("echo x > /mnt/a/file; rm /etc/skep/client.toml; mv /root/token /root/away");
+    works("echo x > /mnt/a/file; rm /etc/skep/client.toml; mv /srv/token /srv/away");
     // The layout of a file needs no token: the mount answers.
     let info = works("skep entry info /mnt/a/file");
     assert!(info.contains("Storage targets") && info.contains("storage-1"), "{info}");
@@ -255,7 +255,7 @@ fn commands_find_their_cluster_and_services_take_a_new_token() {
     assert!(refused.contains("may not read it"), "{refused}");
     works("chmod 644 /mnt/a/file");
     works(user);
-    works("skep umount /mnt/a; mv /root/away /etc/skep/token");
+    works("skep umount /mnt/a; mv /srv/away /etc/skep/token");
     let typo = fails("skep node log-level storage-1 inof");
     assert!(typo.contains("there is no level 'inof'"), "{typo}");
     let names = works("cat /proc/[0-9]*/comm | grep '^skep-' | sort -u | tr '\n' ' '");
@@ -266,11 +266,11 @@ fn commands_find_their_cluster_and_services_take_a_new_token() {
     assert!(near.contains("try `skep health check`"), "{near}");
 
     host.stop();
-    host.run("sed s/@.*/@management.example:7400/ /etc/skep/token > /root/new").expect_success();
-    let replace = format!("{STORAGE} --init --token-file /root/new");
+    host.run("sed s/@.*/@management.example:7400/ /etc/skep/token > /srv/new").expect_success();
+    let replace = format!("{STORAGE} --init --token-file /srv/new");
     let replaced = host.run(&replace).expect_success();
     assert!(replaced.contains("Replaced the token"), "{replaced}");
-    host.run("cmp /root/new /srv/storage/join-token").expect_success();
+    host.run("cmp /srv/new /srv/storage/join-token").expect_success();
     let again = host.run(&replace).expect_failure();
     assert!(again.contains("its token is not new"), "{again}");
     // One more target needs no token.

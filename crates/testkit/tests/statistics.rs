@@ -125,8 +125,9 @@ fn figures_agree_with_the_work_of_the_test() {
     assert_eq!(samples(&mount, "skep_mount_operations_total", "mk_dir"), 30.0);
 }
 
-/// Command: skep client stats. Load belongs to the user, the group and the job of the calling
-/// program.
+/// Load belongs to the user, the group and the job of the calling program.
+///
+/// Command: skep client stats.
 #[test]
 fn load_is_divided_by_user_group_and_job() {
     let mut cluster = Cluster::start(Shape::small());

@@ -1,7 +1,7 @@
 //! Sizes as text: `4096`, `64k`, `1M`, `512KiB`, `1 MB`, `1 TiB`.
 //!
-//! The suffixes are those of GNU coreutils (`dd`, `head`, `truncate`), and of IOR and Lustre where
-//! these have one: `K`, `M`, `G` and `T` in either case and `KiB`, `MiB`, ... are powers of 1024;
+//! The suffixes follow GNU coreutils (`dd`, `head`, `truncate`), and IOR and Lustre where these
+//! have one: `K`, `M`, `G` and `T` in either case and `KiB`, `MiB`, ... are powers of 1024;
 //! `kB`, `MB`, `GB` and `TB` are powers of 1000.
 
 /// The suffixes of messages and help texts.

@@ -58,8 +58,7 @@ pub struct Bounds {
     pub senders: Senders,
 }
 
-/// The longest body of most requests. A stripe pattern of the largest size takes 17 KiB, a full
-/// heartbeat 14 KiB.
+/// The longest body of most requests. A stripe pattern of the largest size takes 17 KiB.
 const USUAL_BODY_BYTES: usize = 64 << 10;
 /// Space for the other fields of a request with an extended attribute or inline bytes.
 const FIELDS_BYTES: usize = 4 << 10;
@@ -71,6 +70,8 @@ pub fn bounds(id: u16) -> Bounds {
     let from = |senders| Bounds { senders, ..usual };
     match id {
         bm::DiscardData::ID | st::WriteChunk::ID => Bounds { data_bytes: MAX_DATA_BYTES, ..usual },
+        // 256 targets, each with a problem of 240 characters.
+        mg::Heartbeat::ID => Bounds { body_bytes: 512 << 10, ..usual },
         // 256 targets with paths of 1 KiB.
         mg::RegisterServer::ID => Bounds { body_bytes: 512 << 10, ..from(Senders::Services) },
         md::SetXattr::ID | il::WriteInline::ID => {
@@ -92,7 +93,7 @@ mod tests {
         MAX_XATTR_VALUE_BYTES,
     };
     use skep_types::codec::Bytes;
-    use skep_types::map::Capacity;
+    use skep_types::map::{Capacity, Condition, TargetHealth};
     use skep_types::pattern::MAX_INLINE_BYTES;
     use skep_types::registration::{ServerRegistration, TargetClaim};
     use skep_types::{ChunkFileKey, FileKind, InodeId, Lsn, NodeId, TargetId, TargetKind};
@@ -146,8 +147,12 @@ mod tests {
             targets: vec![claim; 256],
         };
         check(&mg::RegisterServer { server, capacities: vec![Capacity::default(); 256] });
-        let capacities = vec![(TargetId::new(1), Capacity::default()); 256];
-        check(&mg::Heartbeat { node: NodeId::new(1), known: Default::default(), capacities });
+        let problem = "\u{10FFFF}".repeat(TargetHealth::MAX_PROBLEM_CHARS);
+        let health = TargetHealth { condition: Condition::Down, problem };
+        let target = TargetId::new(1);
+        let report = mg::TargetReport { target, capacity: Capacity::default(), health };
+        let targets = vec![report; 256];
+        check(&mg::Heartbeat { node: NodeId::new(1), known: Default::default(), targets });
         let name = Bytes(vec![0; 255]);
         let step = md::Step::ReplaceEntry {
             directory: inode,

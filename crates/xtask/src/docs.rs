@@ -265,7 +265,8 @@ other users than root in `$XDG_RUNTIME_DIR/skep`), for example with
 `curl --unix-socket /run/skep/mount-PID.sock http://mount/metrics`.
 
 Counters have the suffix `_total` on the page. A metric appears when it was counted for the first
-time, and starts at zero when its process starts. Histograms have exponential buckets from 1 us to 69 s.
+time, and starts at zero when its process starts. Histograms have exponential buckets from 1 us to
+69 s.
 
 | metric | kind | labels | meaning |
 |---|---|---|---|

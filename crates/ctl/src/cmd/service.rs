@@ -20,7 +20,7 @@ pub(super) struct ServiceArgs {
     /// Short for --set node.listen=ADDRESS
     #[arg(long, value_name = "HOST:PORT")]
     pub(super) listen: Option<String>,
-    /// Short for --set node.advertise=ADDRESS: address or name under which other hosts reach the
+    /// Short for --set node.advertise=ADDRESS: address or name that other hosts use to reach the
     /// service [default: this host's address]; may be repeated, best first
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(super) advertise: Vec<String>,

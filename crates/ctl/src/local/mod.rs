@@ -2,8 +2,9 @@
 //!
 //! [`layout`] owns the data directory; [`children`] starts, watches and ends processes;
 //! [`resources`] checks this host before the start; [`ownership`] sets the owner of the root
-//! directory; [`supervisor`] runs a cluster from `up` to `down`; [`summary`] describes a running cluster. Services are separate processes that run this
-//! program, with real sockets and directories.
+//! directory; [`supervisor`] runs a cluster from `up` to `down`; [`summary`] describes a running
+//! cluster. Services are separate processes that run this program, with real sockets and
+//! directories.
 
 pub(crate) mod children;
 pub(crate) mod layout;

@@ -39,8 +39,8 @@ pub const INFO_XATTR: &str = "user.skep.info";
 /// the page follows, from 0. Every inode has them.
 pub const CLUSTER_MAP_XATTR: &str = "user.skep.cluster_map.";
 
-/// Number of bytes of the map in each page but the last. The kernel limits the value of an attribute
-/// to 64 KiB.
+/// Number of bytes of the map in each page but the last. The kernel limits the value of an
+/// attribute to 64 KiB.
 const MAP_PAGE_BYTES: usize = 60_000;
 
 /// Returns a page of the cluster map: version and length of the whole map in bytes, as

@@ -161,8 +161,8 @@ impl<'a, E: Engine> Context<'a, E> {
     // ---- inodes
 
     /// Returns the inode; `None` means that it does not exist. Returns [`Stop::Held`] while an
-    /// undecided transaction holds the inode, or while the operation must wait for a truncation, and
-    /// [`Stop::Unsynced`] until the current epoch is synced.
+    /// undecided transaction holds the inode, or while the operation must wait for a truncation,
+    /// and [`Stop::Unsynced`] until the current epoch is synced.
     ///
     /// Raises the change counter to the first version of the epoch. An earlier epoch may have given
     /// out higher versions than the stored one, for changes that a power loss has reverted.

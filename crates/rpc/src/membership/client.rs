@@ -70,8 +70,8 @@ pub struct ClientMembership {
     changed: SharedNotify,
 }
 
-/// Text in the context of the error with which a client gives up after [`JoinLimits::patience`].
-/// The time in seconds follows this text.
+/// Text in the context of the error of a client that gives up after [`JoinLimits::patience`]. The
+/// time in seconds follows this text.
 pub const GAVE_UP: &str = "; gave up after ";
 
 impl ClientMembership {

@@ -204,8 +204,8 @@ impl Host {
         result
     }
 
-    /// Opens the directories of the targets. Returns those that cannot be opened apart, unless none
-    /// can be opened.
+    /// Opens the directories of the targets. Returns the opened targets, and apart from
+    /// them the targets that cannot be opened. Fails if no target can be opened.
     fn open_targets(&self, node: &NodeDirectory) -> Result<(Vec<Directory>, Vec<UnservedTarget>)> {
         let (mut opened, mut failed) = (Vec::new(), Vec::new());
         for path in &self.targets {

@@ -282,6 +282,7 @@ fn write_of_a_client_removed_while_it_waits_is_refused() {
             device: None,
             benchmark: Benchmark::open(&dir, None).unwrap(),
             links: Links::new(server.clone(), Arc::clone(&cell)),
+            meter: RequestMeter::new(&skep_metrics::Registry::new(), TARGET),
         });
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_address().unwrap().to_string();

@@ -148,11 +148,11 @@ record! {
 }
 
 record! {
-    /// Waits for the end of a truncation in progress, and reads the attributes of the file. A client
-    /// sends this after a write to a shared file that does not make the file longer. If the truncate
-    /// generation in the reply is newer than the one with which the write began, the truncation may
-    /// have removed the bytes, and the client writes them again. A client also sends this after
-    /// storage returned fewer bytes than the file has.
+    /// Waits for the end of a truncation in progress, and reads the attributes of the file. A
+    /// client sends this after a write to a shared file that does not make the file longer. If the
+    /// truncate generation in the reply is newer than at the beginning of the write, the
+    /// truncation may have removed the bytes, and the client writes them again. A client also
+    /// sends this after storage returned fewer bytes than the file has.
     pub struct AwaitTruncation {
         /// The inode.
         pub inode: InodeId,

@@ -28,7 +28,7 @@ const EXAMPLES: &[Example] = &[
 /// Shortest interval: the replies themselves take a few milliseconds.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What the lines stand for.
+/// The objects that the lines stand for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Division {
     /// Services
@@ -70,7 +70,7 @@ impl From<Division> for By {
 pub(crate) struct StatsArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// What the lines stand for
+    /// The objects that the lines stand for
     #[arg(long, value_enum, default_value = "target")]
     by: Division,
     #[command(flatten)]
