@@ -364,6 +364,7 @@ pub(crate) fn entry_at(path: &Path) -> Result<(InodeId, PathBuf)> {
 mod tests {
     use super::*;
     use crate::client_file::NamedCluster;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn addresses_have_a_host_and_a_port() {
@@ -401,6 +402,7 @@ mod tests {
         let token_file = place.path().join("token");
         let text = format!("skep1-{}-{}@10.0.0.9:7400", "ab".repeat(16), "cd".repeat(32));
         std::fs::write(&token_file, text).unwrap();
+        std::fs::set_permissions(&token_file, std::fs::Permissions::from_mode(0o600)).unwrap();
         let cluster = NamedCluster {
             management: vec!["management.example".into(), "10.0.0.1:7777".into()],
             token_file: token_file.clone(),

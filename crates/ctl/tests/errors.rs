@@ -61,7 +61,7 @@ impl Commands {
     fn command_in(&self, line: &str, text: &str) -> String {
         let words: Vec<&str> = line.split(' ').collect();
         let names = (2..=words.len()).rev().map(|len| words[..len].join(" "));
-        if words[1].starts_with('{') {
+        if words[1].starts_with('{') || words[1].starts_with("--") {
             return String::new();
         }
         let mut known = names.filter(|name| self.0.contains_key(name));

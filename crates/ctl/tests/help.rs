@@ -100,7 +100,7 @@ fn completion_scripts_know_all_commands_and_are_scripts() {
         ("skep up --transport ", "auto uring device"),
         ("skep mount --log d", "debug"),
         ("skep node log-level all def", "default"),
-        ("skep node list --output ", "table json ndjson"),
+        ("skep node list --output ", "table json ndjson csv"),
         (
             "skep entry set --chooser random",
             "randomized randomrobin randominternode randomintranode",

@@ -246,7 +246,7 @@ fn log_rotation_at_the_limit_loses_no_line() {
     let both = || std::fs::read_to_string(&old).unwrap_or_default() + &read(&log);
     let mut lines = Vec::new();
     for number in 100..250 {
-        let level = format!("info,n{number}=info");
+        let level = format!("info,skep_n{number}=info");
         stdout_of(&["node", "log-level", "all", &level, "--cluster", &management]);
         let line = format!(" to {level}");
         while !both().contains(&line) {

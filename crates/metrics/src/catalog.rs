@@ -6,7 +6,7 @@
 //! for each dimension and thread.
 
 use crate::definition::{Definition, Unit};
-use crate::operations::OperationFamily;
+use crate::family::OperationFamily;
 
 const TARGET: &[&str] = &["target"];
 const DEVICE: &[&str] = &["device"];

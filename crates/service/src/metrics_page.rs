@@ -4,14 +4,11 @@
 //! page, and logs the reason. Does not own the server (`skep_exporter::http`).
 
 use crate::listen::{METRICS_ADDRESS_FILE, listen_for_page};
-use crate::node::NodeSettings;
+use crate::node::{NO_PAGE, NodeSettings};
 use skep_env::{Task, TcpListener};
 use skep_exporter::{http, message::Figures};
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// The setting that leaves the page out.
-const NO_PAGE: &str = "none";
 
 /// Starts the page of a service that listens for requests on `listener`. Returns the server's task.
 /// `None` means that the service has no page.
@@ -48,18 +45,6 @@ fn wanted_address(settings: &NodeSettings, port: u16) -> Option<String> {
     }
 }
 
-/// Returns a description of the problem with the setting. `None` means that the setting is valid.
-pub(crate) fn setting_problem(metrics: &str) -> Option<String> {
-    let is_address = || {
-        let port = metrics.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
-        matches!(port, Some(Ok(_)))
-    };
-    let is_valid = metrics.is_empty() || metrics == NO_PAGE || is_address();
-    (!is_valid).then(|| {
-        format!("`node.metrics`: '{metrics}' is neither of the form host:port nor `{NO_PAGE}`")
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,8 +60,5 @@ mod tests {
         assert_eq!(wanted("127.0.0.1:0", "").as_deref(), Some("127.0.0.1:0"));
         assert_eq!(wanted("0.0.0.0:7420", "[::]:9000").as_deref(), Some("[::]:9000"));
         assert_eq!(wanted("0.0.0.0:7420", "none"), None);
-        for (setting, is_valid) in [("", true), ("none", true), ("a:1", true), ("9000", false)] {
-            assert_eq!(setting_problem(setting).is_none(), is_valid, "{setting}");
-        }
     }
 }

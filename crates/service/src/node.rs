@@ -14,6 +14,9 @@ const MIN_LOG_LIMIT: u64 = 4096;
 /// The setting that removes a service from its failure domain.
 const NO_DOMAIN: &str = "none";
 
+/// The setting that leaves out the page with metrics.
+pub(crate) const NO_PAGE: &str = "none";
+
 /// Settings that every service has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -75,6 +78,18 @@ pub fn target_problems(targets: &[PathBuf], node: &NodeSettings) -> Vec<String> 
     problems
 }
 
+/// Returns a description of the problem with the setting `metrics`. `None` means that it is valid.
+fn page_problem(metrics: &str) -> Option<String> {
+    let is_address = || {
+        let port = metrics.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+        matches!(port, Some(Ok(_)))
+    };
+    let is_valid = metrics.is_empty() || metrics == NO_PAGE || is_address();
+    (!is_valid).then(|| {
+        format!("`node.metrics`: '{metrics}' is neither of the form host:port nor `{NO_PAGE}`")
+    })
+}
+
 impl NodeSettings {
     /// Returns the defaults of a service that listens on `port` of all addresses.
     pub fn with_port(port: u16) -> Self {
@@ -114,7 +129,7 @@ impl NodeSettings {
         if !matches!(port, Some(Ok(_))) {
             problems.push(format!("`node.listen`: '{}' is not of the form host:port", self.listen));
         }
-        problems.extend(crate::metrics_page::setting_problem(&self.metrics));
+        problems.extend(page_problem(&self.metrics));
         if let Some(empty) = self.advertise.iter().position(String::is_empty) {
             problems.push(format!("`node.advertise`: address {} is empty", empty + 1));
         }
@@ -148,6 +163,13 @@ mod tests {
             assert!(problems.contains(words), "{words}: {problems}");
         }
         assert_eq!(target_problems(&targets[..1], &node), Vec::<String>::new());
+    }
+
+    #[test]
+    fn address_of_the_page_is_checked() {
+        for (setting, is_valid) in [("", true), ("none", true), ("a:1", true), ("9000", false)] {
+            assert_eq!(page_problem(setting).is_none(), is_valid, "{setting}");
+        }
     }
 
     #[test]

@@ -87,10 +87,7 @@ pub struct ChunkStore {
     /// the page cache could block the thread.
     disk_is_slow_until: Cell<Duration>,
     problems: Problems,
-    full_sync: FullSync,
-    /// Notified when more than `MAX_DIRTY_REGIONS` regions are dirty, so that the cleaner starts at
-    /// once.
-    cleaning_wanted: Notify,
+    cleaner: Cleaner,
 }
 
 /// The problems of a target.
@@ -100,6 +97,15 @@ struct Problems {
     failure: RefCell<Option<Error>>,
     /// A problem for which an administrator must decide. Empty without a problem.
     warning: RefCell<String>,
+}
+
+/// The state of the cleaner between its rounds.
+#[derive(Debug)]
+struct Cleaner {
+    /// Notified when more than `MAX_DIRTY_REGIONS` regions are dirty, so that the next round starts
+    /// at once.
+    wanted: Notify,
+    full_sync: FullSync,
 }
 
 /// The syncs of the whole file system.
@@ -194,12 +200,14 @@ impl ChunkStore {
             generations: RefCell::default(),
             disk_is_slow_until: Cell::new(Duration::ZERO),
             problems: Problems { failure: RefCell::new(failure), warning: RefCell::default() },
-            full_sync: FullSync {
-                opened_at_start,
-                running: Semaphore::new(1),
-                is_each_next: Cell::new(false),
+            cleaner: Cleaner {
+                wanted: Notify::default(),
+                full_sync: FullSync {
+                    opened_at_start,
+                    running: Semaphore::new(1),
+                    is_each_next: Cell::new(false),
+                },
             },
-            cleaning_wanted: Notify::default(),
         };
         record_space::hold(directory);
         tracing::info!(

@@ -112,8 +112,10 @@ fn wrong_addresses_and_unformatted_clusters_are_named() {
     host.run("skep management --init --directory /srv/m").expect_success();
     host.start("skep management --directory /srv/m");
     await_service(&host);
-    host.run("mkdir -p /etc/skep; skep cluster token --cluster /srv/m > /etc/skep/token")
-        .expect_success();
+    host.run(
+        "umask 077; mkdir -p /etc/skep; skep cluster token --cluster /srv/m > /etc/skep/token",
+    )
+    .expect_success();
     let storage = "skep storage --directory /srv/s --target /disk1/skep";
     let without = host.run(&format!("{storage} --token-file {TOKEN}")).expect_failure();
     assert!(without.contains("--init --token-file"), "{without}");
@@ -139,8 +141,10 @@ fn start_cluster(host: &mut PageHost) {
     host.run("skep management --init --directory /srv/m").expect_success();
     host.start("skep management --directory /srv/m");
     await_service(host);
-    host.run("mkdir -p /etc/skep; skep cluster token --cluster /srv/m > /etc/skep/token")
-        .expect_success();
+    host.run(
+        "umask 077; mkdir -p /etc/skep; skep cluster token --cluster /srv/m > /etc/skep/token",
+    )
+    .expect_success();
     for service in [METADATA, STORAGE] {
         host.run(&format!("{service} --init --token-file {TOKEN}")).expect_success();
         host.start(service);
@@ -161,8 +165,10 @@ fn mount_logs_which_group_is_lost_and_when_it_is_back() {
     host.run("skep management --init --directory /srv/m").expect_success();
     host.start("skep management --directory /srv/m");
     await_service(&host);
-    host.run("mkdir -p /etc/skep; skep cluster token --cluster /srv/m > /etc/skep/token")
-        .expect_success();
+    host.run(
+        "umask 077; mkdir -p /etc/skep; skep cluster token --cluster /srv/m > /etc/skep/token",
+    )
+    .expect_success();
     storage.copy_from(&host, Path::new(TOKEN));
     host.run(&format!("{METADATA} --init --token-file {TOKEN}")).expect_success();
     host.start(METADATA);
@@ -203,8 +209,10 @@ fn management_recovers_from_a_full_disk() {
     host.run("skep management --init --directory /srv/m").expect_success();
     host.start("skep management --directory /srv/m");
     await_service(&host);
-    host.run("mkdir -p /etc/skep; skep cluster token --cluster /srv/m > /etc/skep/token")
-        .expect_success();
+    host.run(
+        "umask 077; mkdir -p /etc/skep; skep cluster token --cluster /srv/m > /etc/skep/token",
+    )
+    .expect_success();
     host.run("dd if=/dev/zero of=/srv/m/filler bs=4k || true").expect_success();
     // The last page of the log may still have room for some commands.
     let refused = wait_for("the log is full", PATIENCE, || {
@@ -266,7 +274,8 @@ fn commands_find_their_cluster_and_services_take_a_new_token() {
     assert!(near.contains("try `skep health check`"), "{near}");
 
     host.stop();
-    host.run("sed s/@.*/@management.example:7400/ /etc/skep/token > /srv/new").expect_success();
+    host.run("umask 077; sed s/@.*/@management.example:7400/ /etc/skep/token > /srv/new")
+        .expect_success();
     let replace = format!("{STORAGE} --init --token-file /srv/new");
     let replaced = host.run(&replace).expect_success();
     assert!(replaced.contains("Replaced the token"), "{replaced}");

@@ -3,8 +3,9 @@
 use super::mount::DEFAULT_TRANSPORT;
 use crate::help::{Example, examples};
 use crate::local::children::{LOG_LIMIT, open_log, tail};
-use crate::local::layout::{Layout, Shape, WantedShape};
+use crate::local::layout::Layout;
 use crate::local::readiness::Readiness;
+use crate::local::shape::{Shape, WantedShape};
 use crate::local::summary;
 use crate::local::supervisor::{self, Plan};
 use crate::program::program;

@@ -4,7 +4,8 @@
 //! `skep-processes.json` lists the running processes. A running supervisor holds the lock on
 //! `skep-up.lock`, and stores its process id in that file.
 
-use serde::{Deserialize, Serialize};
+use super::resources;
+use super::shape::{Shape, WantedShape};
 use skep_service::directory::TOKEN_FILE;
 use skep_store::atomic::replace_atomically;
 use skep_types::{Error, ErrorCode, Result};
@@ -18,44 +19,6 @@ const SHAPE_FILE: &str = "skep-cluster.json";
 const LOCK_FILE: &str = "skep-up.lock";
 
 const PROCESSES_FILE: &str = "skep-processes.json";
-
-/// The numbers of services and targets of a cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Shape {
-    /// Number of metadata services. Each has one target.
-    pub(crate) metadata_targets: u16,
-    /// Number of storage services.
-    pub(crate) storage_services: u16,
-    /// Number of storage targets of each storage service.
-    pub(crate) targets_per_service: u16,
-}
-
-impl Default for Shape {
-    fn default() -> Self {
-        Self { metadata_targets: 2, storage_services: 2, targets_per_service: 4 }
-    }
-}
-
-impl Shape {
-    /// Returns the kind and name of each metadata and storage service, in the order in which they
-    /// start.
-    pub(crate) fn services(&self) -> impl Iterator<Item = (&'static str, String)> + use<> {
-        let kinds = [("metadata", self.metadata_targets), ("storage", self.storage_services)];
-        let names_of =
-            |(kind, count)| (1..=count).map(move |number| (kind, format!("{kind}-{number}")));
-        kinds.into_iter().flat_map(names_of)
-    }
-}
-
-/// The numbers that the command line requests. `None` means as the cluster was created, or the
-/// default for a new cluster.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct WantedShape {
-    pub(crate) metadata_targets: Option<u16>,
-    pub(crate) storage_services: Option<u16>,
-    pub(crate) targets_per_service: Option<u16>,
-}
 
 /// The data directory of a cluster.
 #[derive(Debug, Clone)]
@@ -247,7 +210,9 @@ impl Layout {
             )));
         }
         if known != Some(shape) {
-            super::resources::check(self, &shape)?;
+            // The targets of an existing cluster have allocated their files.
+            let needs_disk = !self.service("management").exists();
+            resources::check(&self.data, &shape, needs_disk)?;
             let text = serde_json::to_string_pretty(&shape).expect("numbers can be written");
             replace_atomically(&path, (text + "\n").as_bytes())?;
         }

@@ -3,7 +3,7 @@
 //!
 //! Owns rough lower limits only. A cluster that passes may still run out of either later.
 
-use super::layout::{Layout, Shape};
+use super::shape::Shape;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::Path;
 
@@ -36,20 +36,17 @@ impl Needs {
     }
 }
 
-/// Refuses a cluster that does not fit on this host.
+/// Refuses a cluster that does not fit on this host. `data` is its data directory. `needs_disk` is
+/// whether its targets have yet to allocate their files there.
 ///
 /// # Errors
 /// - `NoSpace` if the file system of the data directory has too little free space for a new
 ///   cluster.
 /// - `Configuration` if this host has too little memory.
-pub(super) fn check(layout: &Layout, shape: &Shape) -> Result<()> {
+pub(super) fn check(data: &Path, shape: &Shape, needs_disk: bool) -> Result<()> {
     let needs = Needs::of(shape);
-    let free = match layout.service("management").exists() {
-        // The targets of an existing cluster have allocated their files.
-        true => None,
-        false => free_space(&layout.data),
-    };
-    check_against(needs, free, available_memory(), &layout.data)
+    let free = if needs_disk { free_space(data) } else { None };
+    check_against(needs, free, available_memory(), data)
 }
 
 fn check_against(needs: Needs, free: Option<u64>, memory: Option<u64>, data: &Path) -> Result<()> {

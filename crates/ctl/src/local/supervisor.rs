@@ -2,9 +2,10 @@
 //! it, restarts processes that exit, and at last ends all processes in the opposite order.
 
 use super::children::{LOG_LIMIT, Role, Service, describe};
-use super::layout::{Layout, Shape, SupervisorLock};
+use super::layout::{Layout, SupervisorLock};
 use super::ownership::give_root_to;
 use super::readiness::Readiness;
+use super::shape::Shape;
 use super::summary;
 use crate::access::{Access, ClusterArgs};
 use crate::mounts::{is_mount_point, unmount};

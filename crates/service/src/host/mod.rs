@@ -6,8 +6,8 @@
 //! ([`connections`]), and starts, watches and stops the target threads ([`targets`]). If management
 //! does not reply at the start, the main thread starts the targets that are in the cached cluster
 //! map ([`crate::cached_map`]). A target that cannot be opened, or whose thread ends with an error,
-//! does not stop the others: the node tries again to serve it ([`unserved`]). The main thread
-//! probes the target threads and reports their health to management ([`health`]).
+//! does not stop the others: the node tries again to serve it ([`unserved`], [`retries`]). The main
+//! thread probes the target threads and reports their health to management ([`health`]).
 //!
 //! Does not own the requests to targets: the service passes a function that serves a target to
 //! [`Host::run`]. If a target's thread panics, the process aborts ([`targets`]).
@@ -16,6 +16,7 @@ mod capacity;
 mod connections;
 mod health;
 mod init;
+mod retries;
 mod targets;
 mod unserved;
 
@@ -204,8 +205,8 @@ impl Host {
         result
     }
 
-    /// Opens the directories of the targets. Returns the opened targets, and apart from
-    /// them the targets that cannot be opened. Fails if no target can be opened.
+    /// Opens the directories of the targets. Returns the opened targets, and apart from them the
+    /// targets that cannot be opened. Fails if no target can be opened.
     fn open_targets(&self, node: &NodeDirectory) -> Result<(Vec<Directory>, Vec<UnservedTarget>)> {
         let (mut opened, mut failed) = (Vec::new(), Vec::new());
         for path in &self.targets {

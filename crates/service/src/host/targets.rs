@@ -2,7 +2,7 @@
 //! map to the threads. Stops all threads when the service ends.
 //!
 //! If a target's function returns an error, the other targets continue, and the node tries again to
-//! serve the target (`unserved`). The service ends only if no target is left. A *panic* of a
+//! serve the target (`retries`). The service ends only if no target is left. A *panic* of a
 //! target's thread is a bug and aborts the process at once, since no target may serve the state
 //! that a half-finished operation left. In the release profile `panic = "abort"` does this, in
 //! other builds [`AbortOnPanic`]. The service manager restarts the process (`Restart=always` in the
@@ -214,7 +214,10 @@ impl ServingNode {
     pub(super) fn keep_membership(self: &Rc<Self>) -> skep_env::Task<()> {
         let node = Rc::clone(self);
         let reports = move || {
-            let mut reports = node.reports_of_unserved();
+            let (map, own_node) = (node.membership.map_cell().load(), node.membership.node());
+            let unserved = node.unserved.borrow();
+            let mut reports: Vec<_> =
+                unserved.iter().filter_map(|it| it.report(&map, own_node)).collect();
             reports.extend(node.running.borrow().iter().map(|it| it.report(node.host.reserve)));
             reports
         };

@@ -19,7 +19,7 @@ impl ChunkStore {
     pub async fn clean_forever(self: &Rc<Self>) {
         // Retry: cleaning after an error. Every `CLEAN_INTERVAL`, until the target fails.
         while self.failure().is_none() {
-            skep_env::timeout(CLEAN_INTERVAL, self.cleaning_wanted.wait()).await;
+            skep_env::timeout(CLEAN_INTERVAL, self.cleaner.wanted.wait()).await;
             if let Err(error) = self.clean().await {
                 tracing::error!("target {}: cleaning failed: {error}", self.target);
             }
@@ -30,7 +30,7 @@ impl ChunkStore {
     /// Wakes the cleaner if many regions are dirty.
     pub(super) fn wake_cleaner_if_needed(&self) {
         if self.dirty.len() > MAX_DIRTY_REGIONS {
-            self.cleaning_wanted.notify();
+            self.cleaner.wanted.notify();
         }
     }
 
@@ -144,7 +144,7 @@ impl ChunkStore {
     async fn sync_files(self: &Rc<Self>, keys: Vec<ChunkFileKey>) -> Result<()> {
         // After an error, a sync of the file system does not report the same error again, so each
         // file is asked for its own errors once.
-        if keys.len() > SYNC_EACH_UP_TO && !self.full_sync.is_each_next.replace(false) {
+        if keys.len() > SYNC_EACH_UP_TO && !self.cleaner.full_sync.is_each_next.replace(false) {
             return self.sync_all().await;
         }
         let permits = Semaphore::new(PARALLEL_SYNCS);
@@ -169,7 +169,7 @@ impl ChunkStore {
     /// An error does not name the files that it concerns. Open files report it again at their own
     /// next sync. Files that were evicted meanwhile may not, so their changes count as lost.
     pub(super) async fn sync_all(&self) -> Result<()> {
-        let permit = self.full_sync.running.acquire().await;
+        let permit = self.cleaner.full_sync.running.acquire().await;
         let evicted = self.open.borrow().evicted_unsynced();
         let cached = self.open.borrow().cached_unsynced();
         let result = self.sync_file_system().await;
@@ -188,7 +188,7 @@ impl ChunkStore {
                     self.report_loss(format_args!("{} chunk files", evicted.len()))?;
                     self.open.borrow_mut().forget_evicted(&evicted);
                 }
-                self.full_sync.is_each_next.set(true);
+                self.cleaner.full_sync.is_each_next.set(true);
             }
             Err(_) => {}
         }
@@ -204,7 +204,7 @@ impl ChunkStore {
         let (sender, mailbox) = Mailbox::new(1).map_err(failed)?;
         // A sync reports only the errors since its descriptor was opened, so use the descriptor
         // from the start.
-        let directory = self.full_sync.opened_at_start.try_clone().map_err(failed)?;
+        let directory = self.cleaner.full_sync.opened_at_start.try_clone().map_err(failed)?;
         let body = move || {
             let synced = skep_env::File::from(directory).sync_file_system_now();
             // If the cleaning was dropped, the receiver is gone.

@@ -91,8 +91,13 @@ async fn started(path: &Path) -> (Running, Rc<Connection>) {
 }
 
 async fn connect(running: &Running, channel: Channel) -> Rc<Connection> {
+    connect_as(running, NodeKind::Client, channel).await
+}
+
+/// Connects as a node of another kind, since some requests are accepted from services only.
+async fn connect_as(running: &Running, kind: NodeKind, channel: Channel) -> Rc<Connection> {
     let server = identity(NodeKind::Storage);
-    let client = Identity { kind: NodeKind::Client, ..server.clone() };
+    let client = Identity { kind, ..server.clone() };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_address().unwrap().to_string();
     let connecting =
@@ -157,7 +162,8 @@ fn every_request_is_answered_over_a_connection() {
         let (stat, _) = connection.call(&stat, &options).await.unwrap();
         assert!(stat.exists && stat.size == 10 && stat.modified.seconds > 0);
         let keys = (2..=20).map(key).collect();
-        connection.call(&messages::RemoveChunks { keys }, &options).await.unwrap();
+        let metadata = connect_as(&thread, NodeKind::Metadata, Channel::NONE).await;
+        metadata.call(&messages::RemoveChunks { keys }, &options).await.unwrap();
         let list = messages::ListChunks { cursor: 0, limit: 100 };
         let (list, _) = connection.call(&list, &options).await.unwrap();
         assert_eq!(list.keys, [key(1)]);
@@ -209,7 +215,8 @@ fn bad_requests_are_refused_and_the_connection_lives() {
             ErrorCode::LimitReached
         );
         let keys = vec![key(1); 5000];
-        let many = connection.call(&messages::RemoveChunks { keys }, &options).await;
+        let metadata = connect_as(&thread, NodeKind::Metadata, Channel::NONE).await;
+        let many = metadata.call(&messages::RemoveChunks { keys }, &options).await;
         assert_eq!(code(many.map(|_| ())), ErrorCode::TooLarge);
         let lookup = skep_wire::metadata::GetAttributes { inode: InodeId::ROOT };
         let other = connection.call(&lookup, &options).await;

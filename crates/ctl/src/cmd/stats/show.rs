@@ -9,7 +9,7 @@ use skep_types::{ClusterMap, TargetKind};
 use std::collections::HashMap;
 
 /// Longest name in the table. Longer names are cut, so that a line has at most 80 columns.
-const NAME_COLUMNS: usize = 22;
+const NAME_COLUMNS: usize = 18;
 /// Share of operations that are at most as slow as the last column of the table.
 const SLOW_SHARE: f64 = 0.99;
 

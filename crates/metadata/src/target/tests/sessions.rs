@@ -335,8 +335,10 @@ fn outcome_of_a_request_is_known_after_its_session_has_ended() {
         story.restart();
     }
     // The replies of the slots are deleted with the record of the end.
-    story.wall.seconds += crate::limits::END_KEPT_SECONDS + 1;
-    story.now += crate::limits::FORGET_EVERY;
+    story.happens(Event::Tick);
+    let kept = crate::limits::END_KEPT_SECONDS + 1;
+    story.wall.seconds += kept;
+    story.now += Duration::from_secs(kept.unsigned_abs()) + crate::limits::FORGET_EVERY;
     story.happens(Event::Tick);
     story.happens(Event::Tick);
     assert_eq!(outcome_of(&mut story, 1, (0, 2)).unwrap(), md::Outcome::Unknown);

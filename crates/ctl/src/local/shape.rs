@@ -1,0 +1,43 @@
+//! The shape of a cluster on one host: the numbers of its services and targets.
+//!
+//! Does not own the file that stores the shape (`layout`).
+
+use serde::{Deserialize, Serialize};
+
+/// The numbers of services and targets of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Shape {
+    /// Number of metadata services. Each has one target.
+    pub(crate) metadata_targets: u16,
+    /// Number of storage services.
+    pub(crate) storage_services: u16,
+    /// Number of storage targets of each storage service.
+    pub(crate) targets_per_service: u16,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self { metadata_targets: 2, storage_services: 2, targets_per_service: 4 }
+    }
+}
+
+impl Shape {
+    /// Returns the kind and name of each metadata and storage service, in the order in which they
+    /// start.
+    pub(crate) fn services(&self) -> impl Iterator<Item = (&'static str, String)> + use<> {
+        let kinds = [("metadata", self.metadata_targets), ("storage", self.storage_services)];
+        let names_of =
+            |(kind, count)| (1..=count).map(move |number| (kind, format!("{kind}-{number}")));
+        kinds.into_iter().flat_map(names_of)
+    }
+}
+
+/// The numbers that the command line requests. `None` means as the cluster was created, or the
+/// default for a new cluster.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct WantedShape {
+    pub(crate) metadata_targets: Option<u16>,
+    pub(crate) storage_services: Option<u16>,
+    pub(crate) targets_per_service: Option<u16>,
+}

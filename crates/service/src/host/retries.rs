@@ -1,0 +1,59 @@
+//! The attempts to serve unserved targets again.
+//!
+//! Does not own the pauses between the attempts (`unserved`) or the threads of targets
+//! (`targets`).
+
+use super::capacity;
+use super::targets::{ServingNode, is_known};
+use super::unserved::UnservedTarget;
+use skep_types::Result;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Interval at which the task looks for targets whose pause has passed.
+const LOOK: Duration = Duration::from_millis(250);
+
+impl ServingNode {
+    /// Tries to serve the unserved targets again, until this future is dropped.
+    pub(super) async fn retry_unserved(self: Rc<Self>) {
+        // Retry: a target that cannot be served. After 1 s, doubling to 60 s, without limit.
+        loop {
+            skep_env::sleep(LOOK).await;
+            let now = skep_env::now();
+            let due: Vec<_> = self
+                .unserved
+                .borrow()
+                .iter()
+                .filter(|it| it.retry_at <= now)
+                .map(|it| (it.path.clone(), it.pause))
+                .collect();
+            for (path, pause) in due {
+                let result = self.serve_again(&path, pause).await;
+                let mut unserved = self.unserved.borrow_mut();
+                let Some(at) = unserved.iter().position(|it| it.path == path) else { continue };
+                match result {
+                    Ok(()) => drop(unserved.swap_remove(at)),
+                    Err(error) => {
+                        unserved[at] =
+                            UnservedTarget::new(&path, &error, Some(pause), Duration::ZERO);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Opens a target and starts its thread. Registers the target if the map does not contain it.
+    async fn serve_again(&self, path: &Path, pause: Duration) -> Result<()> {
+        let mut directory = self.host.open_target(path, &self.node.borrow())?;
+        let (map, node) = (self.membership.map_cell().load(), self.membership.node());
+        if !is_known(&map, node, &directory) {
+            let free_space = capacity::capacity(path, self.host.reserve);
+            let claim = self.host.claim(&directory);
+            let target = self.membership.add_target(claim, free_space).await?;
+            directory.assign(node, target)?;
+        }
+        tracing::info!("this node has opened {} again", path.display());
+        self.start(directory, Some(pause))
+    }
+}
