@@ -78,7 +78,7 @@ impl ClientFile {
             toml::from_str(text).map_err(|error| error.to_string().trim().to_owned())?;
         for (name, cluster) in &file.clusters {
             if name.is_empty() || name.contains(['/', ':', ',']) {
-                return Err(format!("cluster '{name}': a name has none of the characters / : ,"));
+                return Err(format!("cluster '{name}': a name must not contain / or : or a comma"));
             }
             if !cluster.token_file.is_absolute() {
                 let shown = cluster.token_file.display();

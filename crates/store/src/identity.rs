@@ -11,11 +11,17 @@ use skep_types::{ClusterId, Error, ErrorCode, NodeId, Result, TargetId};
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Name of the identity file in each directory.
 pub const IDENTITY_FILE: &str = "skep-identity";
 /// Name of the file that a process locks while it serves the directory.
 pub const LOCK_FILE: &str = "skep-lock";
+/// How often [`lock`] tries to lock a directory. With [`LOCK_PAUSE`] this is 200 ms, short enough
+/// for the thread that also sends heartbeats.
+const LOCK_ATTEMPTS: u32 = 20;
+/// Pause between two attempts to lock a directory.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// An open directory whose identity was checked. No other process can open the directory until this
 /// is dropped.
@@ -213,7 +219,8 @@ pub fn read_identity(path: &Path) -> Result<Option<Identity>> {
 }
 
 /// Locks a directory for this process. The kernel releases the lock when the returned file is
-/// closed, also after `kill -9`.
+/// closed, also after `kill -9`. A killed process may hold the lock until its exit is complete, so
+/// this function waits a moment for it.
 fn lock(path: &Path) -> Result<File> {
     let file_path = path.join(LOCK_FILE);
     let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&file_path);
@@ -225,13 +232,14 @@ fn lock(path: &Path) -> Result<File> {
         other => other,
     };
     let file = file.map_err(io_error(&file_path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => {
-            Err(refused(path, "in use: another process serves this directory; stop it first"))
+    for _ in 0..LOCK_ATTEMPTS {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            Err(TryLockError::Error(error)) => return Err(io_error(&file_path)(error)),
         }
-        Err(TryLockError::Error(error)) => Err(io_error(&file_path)(error)),
     }
+    Err(refused(path, "in use: another process serves this directory; stop it first"))
 }
 
 #[cfg(test)]

@@ -206,11 +206,16 @@ fn directories_of_others_are_refused_by_name() {
     let storage = stopped(&cluster, "storage").remove(0);
     stopped(&other, "storage");
     let own = cluster.data().join("storage-1/t1").display().to_string();
+    let second = cluster.data().join("storage-1/t2").display().to_string();
     let foreign = other.data().join("storage-1/t1").display().to_string();
+    // The service would serve a second target, so the first one is its only target.
     let swap = |with: &str| {
         let with = with.to_owned();
-        let own = own.clone();
+        let (own, second) = (own.clone(), second.clone());
         move |arguments: &mut Vec<String>| {
+            if let Some(at) = arguments.iter().position(|it| *it == second) {
+                arguments.drain(at - 1..=at);
+            }
             for argument in arguments.iter_mut().filter(|it| **it == own) {
                 argument.clone_from(&with);
             }

@@ -251,7 +251,7 @@ fn tables_have_a_header_and_lines() {
     );
     check(
         &["target", "list"],
-        "ID Kind Reachability Consistency Pool Group Node Path",
+        "ID Kind Reachability Consistency Condition Pool Group Node Path",
         &["storage", "Online", "Good", "storage-1 [ID: "],
     );
     check(
@@ -346,6 +346,7 @@ fn every_command_that_prints_data_has_a_schema() {
         let name = name.trim_start_matches("skep-");
         let schema = match name {
             "management" | "metadata" | "storage" => "service-init",
+            "client-stats" | "target-stats" => "stats",
             name => name,
         };
         let is_there = schema::directory().join(format!("{schema}.json")).exists();
