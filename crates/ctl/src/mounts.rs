@@ -35,8 +35,8 @@ const SKEP: &str = "fuse.skep";
 /// there.
 fn kind_at(directory: &Path) -> Option<String> {
     let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let lines = mounts.split(|byte| *byte == b'\n').filter_map(parse_mount);
-    lines.filter(|(point, ..)| point == directory).last().map(|(_, kind, _)| kind)
+    let mut lines = mounts.split(|byte| *byte == b'\n').filter_map(parse_mount).rev();
+    lines.find(|(point, ..)| point == directory).map(|(_, kind, _)| kind)
 }
 
 /// Returns the path of a directory in the form of the mount table. Does not look at the directory

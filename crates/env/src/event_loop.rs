@@ -506,7 +506,8 @@ mod tests {
                     // SAFETY: the entry refers to no memory.
                     unsafe { submit(squeue::Entry128::from(poll), Box::new(())) }
                 };
-                let old = block_on(async move { submit_poll() }).unwrap();
+                // `Some`, since the future must outlive its loop.
+                let old = block_on(async move { Some(submit_poll()) }).unwrap();
                 block_on(async move {
                     let new = submit_poll();
                     drop(old);

@@ -23,11 +23,11 @@ const NOBODY: u32 = 65_534;
 fn lines(cluster: &Cluster, by: &str) -> Vec<Value> {
     let lines = cluster.skep_json(&["stats", "--by", by, "--total"]);
     schema::check("stats", &lines);
-    lines.as_array().unwrap().clone()
+    lines.as_array().expect("an array").clone()
 }
 
 fn sum(lines: &[Value], field: &str) -> u64 {
-    lines.iter().map(|line| line[field].as_u64().unwrap()).sum()
+    lines.iter().map(|line| line[field].as_u64().expect("a number")).sum()
 }
 
 fn line<'a>(lines: &'a [Value], id: &str) -> &'a Value {
@@ -37,10 +37,10 @@ fn line<'a>(lines: &'a [Value], id: &str) -> &'a Value {
 
 /// Sends a request for the page, and returns the body of the reply.
 fn page(mut stream: impl Read + Write) -> String {
-    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("the request is sent");
     let mut reply = String::new();
-    stream.read_to_string(&mut reply).unwrap();
-    let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+    stream.read_to_string(&mut reply).expect("a reply");
+    let (head, body) = reply.split_once("\r\n\r\n").expect("an empty line");
     assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
     assert!(body.ends_with("# EOF\n"), "a complete page");
     body.to_owned()
@@ -49,7 +49,7 @@ fn page(mut stream: impl Read + Write) -> String {
 fn page_of_service(cluster: &Cluster, service: &str) -> String {
     let file = cluster.data().join(service).join("metrics-address");
     let address = fs::read_to_string(&file).unwrap_or_else(|it| panic!("{}: {it}", file.display()));
-    page(TcpStream::connect(address.trim()).unwrap())
+    page(TcpStream::connect(address.trim()).expect("the service answers"))
 }
 
 fn socket_of_mount(pid: &str) -> PathBuf {
@@ -61,20 +61,20 @@ fn samples(page: &str, metric: &str, label: &str) -> f64 {
     let values = page.lines().filter_map(|line| {
         let (name, value) = line.rsplit_once(' ')?;
         let is_metric = name.split('{').next() == Some(metric) && name.contains(label);
-        is_metric.then(|| value.parse::<f64>().unwrap())
+        is_metric.then(|| value.parse::<f64>().expect("a number"))
     });
     values.sum()
 }
 
 /// Writes a file of `mib` MiB, and reads it again without the page cache.
 fn write_and_read(path: &Path, mib: usize) {
-    fs::write(path, vec![7; mib * MIB]).unwrap();
-    let arguments = ["if=".to_owned() + path.to_str().unwrap(), "of=/dev/null".into()];
+    fs::write(path, vec![7; mib * MIB]).expect("the file is written");
+    let arguments = ["if=".to_owned() + path.to_str().expect("UTF-8"), "of=/dev/null".into()];
     let status = Command::new("dd")
         .args(arguments)
         .args(["bs=1M", "iflag=direct", "status=none"])
         .status()
-        .unwrap();
+        .expect("dd starts");
     assert!(status.success());
 }
 

@@ -36,14 +36,14 @@ impl WallClock {
     pub(crate) fn read(&mut self, now: Duration, wall: Timestamp) {
         let expected = self.accepted + now.saturating_sub(self.read_at).as_nanos() as i128;
         let read = nanoseconds(wall);
-        let step = Duration::from_nanos_u128((read - expected).unsigned_abs());
-        let is_refused = step > MAX_CLOCK_STEP;
+        let step = (read - expected).unsigned_abs();
+        let is_refused = step > MAX_CLOCK_STEP.as_nanos();
         if is_refused && !self.is_refusing {
             let direction = if read > expected { "ahead" } else { "back" };
             tracing::error!(
                 "the clock of this host jumped {direction} by {} s: file times do not follow it; \
                  correct the clock, or restart this service if the new time is right",
-                step.as_secs()
+                step / 1_000_000_000
             );
         } else if !is_refused && self.is_refusing {
             tracing::warn!("file times follow the clock of this host again");

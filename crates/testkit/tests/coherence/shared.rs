@@ -223,7 +223,7 @@ fn direct_appends_of_both_at_once_are_kept(mounts: &Mounts) {
             let place = if writer == 0 { &mounts.one } else { &mounts.other };
             let mut options = OpenOptions::new();
             options.append(true).custom_flags(OFlags::DIRECT.bits() as i32);
-            let mut log = files::open_with(&mut options, place.join("log"));
+            let mut log = files::open_with(&options, place.join("log"));
             scope.spawn(move || {
                 for record in 0..COUNT {
                     let (bytes, start) = with_pages(1 + writer * COUNT + record, RECORD);

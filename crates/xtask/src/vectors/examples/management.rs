@@ -88,6 +88,7 @@ fn map() -> ClusterMap {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "one table")]
 pub(super) fn examples() -> Vec<Example> {
     let claim = TargetClaim {
         target: TargetId::new(0),

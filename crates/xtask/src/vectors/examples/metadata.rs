@@ -89,6 +89,7 @@ fn sessions() -> Vec<Example> {
     ]
 }
 
+#[expect(clippy::too_many_lines, reason = "one table")]
 fn files() -> Vec<Example> {
     let file = attributes(a_file(), FileKind::Regular);
     let reply = AttributesReply { attributes: file.clone() };
