@@ -54,7 +54,7 @@ pub fn write(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
     fs::write(path, bytes).or_fail("write", path)
 }
 
-/// Like [`write`], for a secret: only the owner may read the file.
+/// Like [`write()`], for a secret: only the owner may read the file.
 #[track_caller]
 pub fn write_secret(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
     use std::os::unix::fs::PermissionsExt;
