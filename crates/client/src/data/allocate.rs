@@ -132,7 +132,7 @@ impl Allocates for Client {
             return Ok(None);
         }
         let found = self.first_in_range(&file, offset..size, what).await?;
-        // What looks like a hole may also be a removed file.
+        // Missing bytes may be a hole, or the file was removed.
         self.attributes_after_truncation(&file.inode).await?;
         file.check_live()?;
         Ok(Some(found).filter(|found| what == SeekTarget::Hole || *found < size))
