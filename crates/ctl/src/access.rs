@@ -171,7 +171,7 @@ impl ClusterQuery {
                  on the management host prints the token)",
                 addresses.join(","),
                 // A plain word may also be a mistyped directory.
-                if is_plain { ", and there is no file or directory of that name" } else { "" },
+                if is_plain { ", and no file or directory has that name" } else { "" },
             )));
         };
         let mut token = token_in(&token_file)?;

@@ -148,7 +148,7 @@ mod tests {
             ("cluster = \"a\"", "names no entry [clusters.a]"),
             ("[clusters.a]\nmanagement = [\"x\"]", "token_file"),
             ("[clusters.a]\ntoken_file = \"token\"", "not absolute"),
-            ("[clusters.\"a/b\"]\ntoken_file = \"/token\"", "characters"),
+            ("[clusters.\"a/b\"]\ntoken_file = \"/token\"", "must not contain"),
         ] {
             let why = ClientFile::parse(text).unwrap_err();
             assert!(why.contains(words), "{text}: {why}");

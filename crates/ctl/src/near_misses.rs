@@ -92,8 +92,8 @@ fn of_table(table: &[(&str, &'static str)], word: &str) -> Option<&'static str> 
 
 fn sentence(word: &str, answer: &str) -> String {
     match answer.starts_with(|first: char| first.is_ascii_uppercase()) {
-        true => format!("there is no command `skep {word}`: {answer}"),
-        false => format!("there is no command `skep {word}`: try `skep {answer}`"),
+        true => format!("unknown command `skep {word}`: {answer}"),
+        false => format!("unknown command `skep {word}`: try `skep {answer}`"),
     }
 }
 
@@ -112,7 +112,7 @@ mod tests {
         let answer = |line| answer_to(line).unwrap();
         assert_eq!(
             answer("skep status"),
-            "there is no command `skep status`: try `skep health check`"
+            "unknown command `skep status`: try `skep health check`"
         );
         assert!(answer("skep df").ends_with("try `skep health df`"));
         assert!(answer("skep version").ends_with("try `skep --version`"));

@@ -239,11 +239,15 @@ mod tests {
             let sizes = std::fs::read_to_string("/proc/self/statm").unwrap();
             sizes.split(' ').next().unwrap().parse::<usize>().unwrap()
         };
-        let before = mapped_pages();
-        for _ in 0..40 {
-            let work = || drop([4096, 1 << 20, LARGEST_CLASS].map(Buf::new));
-            std::thread::spawn(work).join().unwrap();
-        }
-        assert!(mapped_pages() < before + 20 * LARGEST_CLASS / 4096);
+        let leaked_pages = || {
+            let before = mapped_pages();
+            for _ in 0..40 {
+                let work = || drop([4096, 1 << 20, LARGEST_CLASS].map(Buf::new));
+                std::thread::spawn(work).join().unwrap();
+            }
+            mapped_pages().saturating_sub(before)
+        };
+        // Other tests of this process map memory at the same time, but not in each attempt.
+        assert!((0..5).any(|_| leaked_pages() < 20 * LARGEST_CLASS / 4096));
     }
 }
