@@ -110,10 +110,7 @@ mod tests {
     #[test]
     fn words_of_other_tools_lead_to_the_command() {
         let answer = |line| answer_to(line).unwrap();
-        assert_eq!(
-            answer("skep status"),
-            "unknown command `skep status`: try `skep health check`"
-        );
+        assert_eq!(answer("skep status"), "unknown command `skep status`: try `skep health check`");
         assert!(answer("skep df").ends_with("try `skep health df`"));
         assert!(answer("skep version").ends_with("try `skep --version`"));
         assert!(answer("skep quota").ends_with("no quotas yet"));
