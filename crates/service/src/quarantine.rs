@@ -18,12 +18,11 @@ use skep_types::{Error, ErrorCode, Result};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::OpenOptions;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
+use std::pin::pin;
 use std::sync::{Once, OnceLock};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// Name of the file in a service's directory.
@@ -128,25 +127,14 @@ pub fn handling(message: u16, body: &[u8]) -> Handling {
 }
 
 /// Runs a future that handles a request.
-pub fn watch<F: Future>(request: Mark, future: F) -> Watched<F> {
-    Watched { request, future: Box::pin(future) }
-}
-
-/// The future of [`watch`].
-#[derive(Debug)]
-pub struct Watched<F> {
-    request: Mark,
-    future: Pin<Box<F>>,
-}
-
-impl<F: Future> Future for Watched<F> {
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        CURRENT.set(Some(self.request));
+pub async fn watch<F: Future>(request: Mark, future: F) -> F::Output {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        CURRENT.set(Some(request));
         let _handling = Handling(());
-        self.future.as_mut().poll(context)
-    }
+        future.as_mut().poll(context)
+    })
+    .await
 }
 
 impl Quarantine {
@@ -210,6 +198,7 @@ impl Quarantine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::task::Context;
 
     #[test]
     fn request_that_panics_again_and_again_is_refused() {

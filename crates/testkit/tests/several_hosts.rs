@@ -109,13 +109,7 @@ fn management_never_advertises_loopback_unless_asked() {
 fn wrong_addresses_and_unformatted_clusters_are_named() {
     let network = PageNetwork::new();
     let mut host = network.host("all", "10.0.0.1/24");
-    host.run("skep management --init --directory /srv/m").expect_success();
-    host.start("skep management --directory /srv/m");
-    await_service(&host);
-    host.run(
-        "umask 077; mkdir -p /etc/skep; skep cluster token --cluster /srv/m > /etc/skep/token",
-    )
-    .expect_success();
+    start_management(&mut host);
     let storage = "skep storage --directory /srv/s --target /disk1/skep";
     let without = host.run(&format!("{storage} --token-file {TOKEN}")).expect_failure();
     assert!(without.contains("--init --token-file"), "{without}");
@@ -136,8 +130,8 @@ fn wrong_addresses_and_unformatted_clusters_are_named() {
     host.stop();
 }
 
-/// Starts management, a metadata and a storage service on one host, and formats the cluster.
-fn start_cluster(host: &mut PageHost) {
+/// Starts management on a host, and writes the token for the services there.
+fn start_management(host: &mut PageHost) {
     host.run("skep management --init --directory /srv/m").expect_success();
     host.start("skep management --directory /srv/m");
     await_service(host);
@@ -145,6 +139,11 @@ fn start_cluster(host: &mut PageHost) {
         "umask 077; mkdir -p /etc/skep; skep cluster token --cluster /srv/m > /etc/skep/token",
     )
     .expect_success();
+}
+
+/// Starts management, a metadata and a storage service on one host, and formats the cluster.
+fn start_cluster(host: &mut PageHost) {
+    start_management(host);
     for service in [METADATA, STORAGE] {
         host.run(&format!("{service} --init --token-file {TOKEN}")).expect_success();
         host.start(service);
@@ -162,13 +161,7 @@ fn mount_logs_which_group_is_lost_and_when_it_is_back() {
     let network = PageNetwork::new();
     let (mut host, mut storage) =
         (network.host("all", "10.0.0.1/24"), network.host("s", "10.0.0.3/24"));
-    host.run("skep management --init --directory /srv/m").expect_success();
-    host.start("skep management --directory /srv/m");
-    await_service(&host);
-    host.run(
-        "umask 077; mkdir -p /etc/skep; skep cluster token --cluster /srv/m > /etc/skep/token",
-    )
-    .expect_success();
+    start_management(&mut host);
     storage.copy_from(&host, Path::new(TOKEN));
     host.run(&format!("{METADATA} --init --token-file {TOKEN}")).expect_success();
     host.start(METADATA);
@@ -206,13 +199,7 @@ fn management_recovers_from_a_full_disk() {
     let mut host = network.host("all", "10.0.0.1/24");
     let file = host.run("mkdir -p /srv/m; mount -t tmpfs -o size=256k none /srv/m");
     file.expect_success();
-    host.run("skep management --init --directory /srv/m").expect_success();
-    host.start("skep management --directory /srv/m");
-    await_service(&host);
-    host.run(
-        "umask 077; mkdir -p /etc/skep; skep cluster token --cluster /srv/m > /etc/skep/token",
-    )
-    .expect_success();
+    start_management(&mut host);
     host.run("dd if=/dev/zero of=/srv/m/filler bs=4k || true").expect_success();
     // The last page of the log may still have room for some commands.
     let refused = wait_for("the log is full", PATIENCE, || {
