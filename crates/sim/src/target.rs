@@ -231,7 +231,7 @@ impl World {
                     return self.fail(format!("target {index}, record {lsn}: {error}"));
                 }
                 process.unsynced.push((lsn, self.now));
-                self.note_truncations(index, &payload);
+                self.note_truncations(index, lsn, &payload);
                 let (storages, targets) = (&self.storages, self.targets.len());
                 let size = |record: &_| Self::chunk_size(storages, targets, record);
                 let result = self.witness.check_record(index, lsn, &payload, &size);
@@ -312,6 +312,7 @@ impl World {
             self.check_age(index, lost_from);
         }
         if is_power_loss {
+            self.forget_truncations(index, last.unwrap_or_default());
             let result = self.witness.power_loss(index, last.unwrap_or_default());
             self.check(result);
         } else if last_written.is_some_and(|written| last != Some(written)) {

@@ -12,13 +12,21 @@ use crate::world::{World, message};
 use skep_format::metadata::{Batch, InodeRecord, Key, TruncationRecord, truncation_of};
 use skep_metadata::engine::Engine;
 use skep_types::codec::Codec;
-use skep_types::{ChunkFileKey, GroupId, InodeId, Result};
+use skep_types::{ChunkFileKey, GroupId, InodeId, Lsn, Result};
 use skep_wire::frame::Header;
 use skep_wire::{Request, metadata as md, storage as st};
 use std::collections::BTreeMap;
 
-/// The chunk files of each logged truncation, by file and generation.
-pub(crate) type LoggedTruncations = BTreeMap<(InodeId, u64), Vec<(GroupId, ChunkFileKey)>>;
+/// All logged truncations, by file and generation.
+pub(crate) type LoggedTruncations = BTreeMap<(InodeId, u64), LoggedTruncation>;
+
+/// A truncation in the log of a metadata target.
+#[derive(Debug, Clone)]
+pub(crate) struct LoggedTruncation {
+    target: usize,
+    lsn: Lsn,
+    chunk_files: Vec<(GroupId, ChunkFileKey)>,
+}
 
 impl World {
     fn storage_of(&self, group: GroupId) -> usize {
@@ -27,7 +35,7 @@ impl World {
 
     /// Notes the pending truncations in a log record. With a planted bug, the target sends their
     /// requests to storage now, before the sync.
-    pub(crate) fn note_truncations(&mut self, target: usize, payload: &[u8]) {
+    pub(crate) fn note_truncations(&mut self, target: usize, lsn: Lsn, payload: &[u8]) {
         for change in Batch::from_bytes(payload).map(|it| it.mutations).unwrap_or_default() {
             let (Some(inode), Some(value)) = (truncation_of(&change.key.0), change.value) else {
                 continue;
@@ -36,8 +44,9 @@ impl World {
             if item.is_applied {
                 continue;
             }
-            let files = item.chunk_files.iter().map(|it| (it.group, it.key)).collect();
-            self.truncations.insert((inode, item.generation), files);
+            let chunk_files = item.chunk_files.iter().map(|it| (it.group, it.key)).collect();
+            let logged = LoggedTruncation { target, lsn, chunk_files };
+            self.truncations.insert((inode, item.generation), logged);
             if self.knobs.plant != Some(PlantedBug::TruncateTooSoon) {
                 continue;
             }
@@ -48,6 +57,12 @@ impl World {
                 self.call(Node::Target(target), chunk.group, header, body, purpose);
             }
         }
+    }
+
+    /// Forgets the truncations whose log record a power loss of the target has reverted: the target
+    /// gives their generations again, to truncations that may have no chunk files.
+    pub(crate) fn forget_truncations(&mut self, target: usize, last_kept: Lsn) {
+        self.truncations.retain(|_, it| it.target != target || it.lsn <= last_kept);
     }
 
     /// Checks a request of a metadata target that arrives at a storage target.
@@ -107,8 +122,8 @@ impl World {
         if self.witness.is_blind || !self.witness.model.inodes.contains_key(&inode) {
             return;
         }
-        let files = self.truncations.get(&(inode, generation)).cloned().unwrap_or_default();
-        for (group, key) in files {
+        let logged = self.truncations.get(&(inode, generation)).cloned();
+        for (group, key) in logged.map(|it| it.chunk_files).unwrap_or_default() {
             let storage = &self.storages[self.storage_of(group)];
             if storage.truncated.get(&key).is_none_or(|newest| *newest < generation) {
                 return self.fail(format!(
