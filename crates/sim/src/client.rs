@@ -530,6 +530,13 @@ impl World {
 
     fn chunk_written(&mut self, client: usize, task: usize, result: &Result<Vec<u8>>) {
         let process = &mut self.clients[client];
+        // A refused part of a write (the storage target knows of an eviction before the client does)
+        // leaves the other parts in their chunk files. No report covers them.
+        let op = process.tasks[task].current.as_ref().map(|it| &it.op);
+        if let (Err(_), Some(Op::GetAttributes(it))) = (result, op) {
+            self.unsure.insert(it.inode);
+        }
+        let process = &mut self.clients[client];
         let Some(write) = process.tasks[task].current.as_mut().and_then(|it| it.write.as_mut())
         else {
             return;
