@@ -177,7 +177,7 @@ impl Background {
             }
             InternalWork::DeleteKeys(_)
             | InternalWork::MakeRoot
-            | InternalWork::RecordEpoch
+            | InternalWork::RecordStart
             | InternalWork::RecordConfirmation { .. } => {}
         }
         Ok(())
@@ -239,7 +239,7 @@ pub(crate) fn run<E: Engine>(
 ) -> Result<(), Stop> {
     match work {
         InternalWork::MakeRoot => startup::make_root(context),
-        InternalWork::RecordEpoch => startup::record_epoch(context),
+        InternalWork::RecordStart => startup::record_start(context),
         InternalWork::ReserveNumbers => numbers::reserve(context),
         InternalWork::RecordSessionEnd(session) => session_end::record_end(context, *session),
         InternalWork::CleanUpSession(session) => session_end::clean_up(context, *session),

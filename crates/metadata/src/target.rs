@@ -20,7 +20,6 @@
 mod background;
 mod calls;
 mod check;
-mod epochs;
 mod events;
 mod gates;
 mod group_commit;
@@ -28,6 +27,7 @@ mod open;
 mod operations;
 mod run;
 pub(crate) mod start;
+mod start_number;
 mod transactions;
 mod truncations;
 
@@ -163,6 +163,13 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     fn set_map(&mut self, map: Arc<ClusterMap>) -> Result<()> {
+        if let Some(group) = map.group(self.shared.group)
+            && group.epoch > self.gates.epoch()
+        {
+            // The changes that the batch already has belong to the earlier epoch.
+            self.end_record();
+            self.gates.begin_epoch(group.epoch);
+        }
         self.shared.set_map(map);
         self.end_sessions_of_removed();
         let shared = &self.shared;

@@ -28,7 +28,7 @@ pub(crate) fn run<E: Engine>(
     }
     let end = offset.checked_add(bytes.len() as u64);
     let mut record = context.inline_file(inode, generation, end)?;
-    let Some(epoch) = context.shared.epochs.current() else { return Err(Stop::Unsynced) };
+    let Some(start_number) = context.shared.starts.current() else { return Err(Stop::Unsynced) };
     let before = context.inline_bytes(inode)?;
     // Both values fit into `usize`, because a pattern keeps only few bytes in metadata.
     let (start, end) = (offset as usize, offset as usize + bytes.len());
@@ -49,6 +49,6 @@ pub(crate) fn run<E: Engine>(
         context.put_inode(&record);
     }
     // The log record is not chosen yet; `inline::stamp` fills it in.
-    let mark = InlineMark { epoch, record: Lsn::default() };
+    let mark = InlineMark { start: start_number, record: Lsn::default() };
     Ok(WriteInlineReply { mark, attributes: record.attributes })
 }

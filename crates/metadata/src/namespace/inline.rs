@@ -1,5 +1,5 @@
 //! The first bytes of files whose stripe pattern keeps them in metadata: how writes, truncations
-//! and removals change the stored bytes (docs/design/0009-first-bytes-in-metadata.md). `tx::epochs`
+//! and removals change the stored bytes (docs/design/0009-first-bytes-in-metadata.md). `tx::start_numbers`
 //! decides whether acknowledged writes have survived.
 //!
 //! # Invariants

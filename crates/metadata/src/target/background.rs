@@ -59,7 +59,7 @@ impl<E: Engine> MetadataTarget<E> {
     /// Updates the target after internal work was committed in record `lsn`.
     pub(super) fn after_internal(&mut self, work: InternalWork, lsn: Lsn) -> Result<()> {
         match work {
-            InternalWork::RecordEpoch => self.shared.epochs.logged(lsn),
+            InternalWork::RecordStart => self.shared.starts.logged(lsn),
             work => {
                 return self
                     .with_jobs(|background, context| background.after_commit(work, lsn, context));

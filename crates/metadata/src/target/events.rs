@@ -1,7 +1,7 @@
 //! The interface of the state machine: its events and its actions.
 
 use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
-use skep_types::{ClusterMap, Lsn, NodeId, Result};
+use skep_types::{ClusterMap, Epoch, Lsn, NodeId, Result};
 use skep_wire::frame::Header;
 use std::sync::Arc;
 
@@ -52,9 +52,11 @@ pub enum Event {
 pub enum Action {
     /// Append a record to the log. Later actions of the same batch rely on this record.
     Append {
+        /// Epoch of the group.
+        epoch: Epoch,
         /// Number of the record.
         lsn: Lsn,
-        /// Last record that is synced.
+        /// Last record that this target has synced.
         synced: Lsn,
         /// Contents of the record.
         payload: Vec<u8>,

@@ -8,7 +8,7 @@ use super::events::Action;
 use super::start::SyncPolicy;
 use crate::limits::SYNC_AFTER;
 use crate::tx::operation::{ConnectionId, OutgoingCall};
-use skep_types::{Lsn, Result};
+use skep_types::{Epoch, Lsn, Result};
 use skep_wire::frame::Header;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -42,6 +42,8 @@ pub(crate) struct BatchOutput {
 #[derive(Debug)]
 pub(crate) struct SyncGates {
     policy: SyncPolicy,
+    /// Epoch of the group, for new records.
+    epoch: Epoch,
     /// Number of the record that will hold the next transaction.
     next_lsn: Lsn,
     synced: Lsn,
@@ -55,10 +57,12 @@ pub(crate) struct SyncGates {
 }
 
 impl SyncGates {
-    /// Creates the gates of a target whose log ends with the synced record `last`.
-    pub(crate) fn new(policy: SyncPolicy, last: Lsn) -> Self {
+    /// Creates the gates of a target whose log ends with the synced record `last`, which has this
+    /// epoch.
+    pub(crate) fn new(policy: SyncPolicy, epoch: Epoch, last: Lsn) -> Self {
         Self {
             policy,
+            epoch,
             next_lsn: Lsn::new(last.raw() + 1),
             synced: last,
             syncing: None,
@@ -67,6 +71,17 @@ impl SyncGates {
             replies: BTreeMap::new(),
             calls: BTreeMap::new(),
         }
+    }
+
+    /// Returns the epoch of the group, which new records carry.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Begins a higher epoch. All later records carry it.
+    pub(crate) fn begin_epoch(&mut self, epoch: Epoch) {
+        debug_assert!(epoch > self.epoch, "epochs rise");
+        self.epoch = epoch;
     }
 
     /// Returns the number of the record that will hold the next transaction.

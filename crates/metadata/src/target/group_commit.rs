@@ -17,7 +17,7 @@ impl<E: Engine> MetadataTarget<E> {
         }
         self.table.end_sync(lsn)?;
         self.shared.numbers.synced(lsn);
-        self.shared.epochs.synced(lsn);
+        self.shared.starts.synced(lsn);
         let (replies, calls) = self.gates.take_released();
         self.batch.replies.extend(replies);
         for (request, purpose) in calls {
@@ -36,8 +36,9 @@ impl<E: Engine> MetadataTarget<E> {
         if self.table.has_batch() {
             let payload = self.table.log_batch();
             self.checkpoints.logged(payload.len());
-            let (lsn, synced) = (self.gates.next_lsn(), self.gates.synced());
-            self.batch.records.push(Action::Append { lsn, synced, payload });
+            let (epoch, lsn) = (self.gates.epoch(), self.gates.next_lsn());
+            let synced = self.gates.synced();
+            self.batch.records.push(Action::Append { epoch, lsn, synced, payload });
             self.gates.end_record(self.shared.now);
         }
     }

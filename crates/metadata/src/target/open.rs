@@ -34,7 +34,7 @@ impl<E: Engine> MetadataTarget<E> {
             sessions: Sessions::default(),
             background: Background::default(),
             table,
-            gates: SyncGates::new(start.policy, last),
+            gates: SyncGates::new(start.policy, start.epoch, last),
             shared: Shared::new(&start, reserved, last),
             operations: Operations::new(),
             calls: Calls::default(),
@@ -48,7 +48,7 @@ impl<E: Engine> MetadataTarget<E> {
         target.load_background()?;
         target.load_file_locks()?;
         target.load_sharing()?;
-        target.load_epochs()?;
+        target.load_starts()?;
         target.set_map(start.map)?;
         Ok(target)
     }

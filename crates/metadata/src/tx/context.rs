@@ -162,20 +162,20 @@ impl<'a, E: Engine> Context<'a, E> {
 
     /// Returns the inode; `None` means that it does not exist. Returns [`Stop::Held`] while an
     /// undecided transaction holds the inode, or while the operation must wait for a truncation,
-    /// and [`Stop::Unsynced`] until the current epoch is synced.
+    /// and [`Stop::Unsynced`] until the current start is synced.
     ///
-    /// Raises the change counter to the first version of the epoch. An earlier epoch may have given
+    /// Raises the change counter to the first version of the start. An earlier start may have given
     /// out higher versions than the stored one, for changes that a power loss has reverted.
     pub(crate) fn find_inode(&self, inode: InodeId) -> Result<Option<InodeRecord>, Stop> {
         self.check_free(Resource::Inode(inode))?;
         self.check_truncation(inode)?;
-        let epochs = &self.shared.epochs;
-        if epochs.current().is_none() {
+        let starts = &self.shared.starts;
+        if starts.current().is_none() {
             return Err(Stop::Unsynced);
         }
         let mut record = self.get::<InodeRecord>(&Key::Inode(inode))?;
         if let Some(InodeRecord { attributes, .. }) = &mut record {
-            attributes.change_counter = attributes.change_counter.max(epochs.first_version());
+            attributes.change_counter = attributes.change_counter.max(starts.first_version());
         }
         Ok(record)
     }

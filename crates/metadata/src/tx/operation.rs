@@ -33,7 +33,7 @@ pub(crate) enum Stop {
     AwaitsReplies,
     /// A participant was busy. The operation runs again after a pause.
     Busy,
-    /// The operation waits until the log is synced, because numbers or an epoch must be synced
+    /// The operation waits until the log is synced, because numbers or a start must be synced
     /// first.
     Unsynced,
     /// The calls to other groups differ from those of an earlier run. The operation starts over

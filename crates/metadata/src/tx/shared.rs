@@ -5,8 +5,8 @@ use crate::locks::file_locks::FileLocks;
 use crate::namespace::truncation_table::TruncationTable;
 use crate::sharing::table::Sharing;
 use crate::target::start::Start;
-use crate::tx::epochs::Epochs;
 use crate::tx::locks::Locks;
+use crate::tx::start_numbers::StartNumbers;
 use crate::tx::wall_clock::WallClock;
 use skep_cluster::placement::{Candidates, Cursor};
 use skep_types::{ClusterMap, GroupId, Lsn, ShardId, TargetKind};
@@ -104,7 +104,7 @@ pub(crate) struct Shared {
     pub(crate) file_locks: FileLocks,
     pub(crate) sharing: Sharing,
     pub(crate) numbers: Numbers,
-    pub(crate) epochs: Epochs,
+    pub(crate) starts: StartNumbers,
     pub(crate) limits: Limits,
     /// Error message with which the target refuses requests that add something. `None` means that
     /// its disk has enough free space.
@@ -132,7 +132,7 @@ impl Shared {
             file_locks: FileLocks::default(),
             sharing: Sharing::default(),
             numbers: Numbers::new(reserved, last),
-            epochs: Epochs::default(),
+            starts: StartNumbers::default(),
             limits: start.limits.clone(),
             shortage: None,
             now: start.now,
