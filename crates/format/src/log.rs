@@ -6,10 +6,10 @@
 //!
 //! # Crash rule
 //! A record is valid if its checksum matches, its number follows the number of the previous record,
-//! and its group epoch is not lower than that of the previous record. After a power loss, any unsynced part may be missing, even if later parts are present.
-//! Each record therefore contains the number of the last record that was synced when it was
-//! written. A gap at or before the highest such number is damage, which is an error. A gap after
-//! that number is the end of the log.
+//! and its group epoch is not lower than that of the previous record. After a power loss, any
+//! unsynced part may be missing, even if later parts are present. Each record therefore contains
+//! the number of the last record that was synced when it was written. A gap at or before the
+//! highest such number is damage, which is an error. A gap after that number is the end of the log.
 
 use skep_types::codec::{Codec, Reader, Writer, crc32c};
 use skep_types::{ClusterId, Epoch, Error, ErrorCode, Lsn, Result, TargetId};

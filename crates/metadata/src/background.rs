@@ -64,14 +64,14 @@ impl Background {
         self.items.on_write(key, is_present);
     }
 
-    /// Updates the work items when a sync begins.
-    pub(crate) fn before_sync(&mut self) {
-        self.items.before_sync();
+    /// Updates the work items when a sync up to record `last` begins.
+    pub(crate) fn before_sync(&mut self, last: Lsn) {
+        self.items.before_sync(last);
     }
 
-    /// Updates the work items when a sync has ended.
-    pub(crate) fn after_sync(&mut self, limits: &Limits) {
-        self.removals.add(self.items.after_sync(), limits.queued_removals);
+    /// Updates the work items when the engine has the changes of all records up to `stored`.
+    pub(crate) fn after_store(&mut self, stored: Lsn, limits: &Limits) {
+        self.removals.add(self.items.stored(stored), limits.queued_removals);
     }
 
     /// Adds a session that, according to the store, ended before the target started.

@@ -126,6 +126,7 @@ impl Shell {
         }
         let start = Start {
             group,
+            target: id,
             epoch,
             policy,
             limits: Limits::default(),

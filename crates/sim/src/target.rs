@@ -72,6 +72,7 @@ impl World {
     pub(crate) fn start_target(&mut self, index: usize) {
         let start = Start {
             group: GroupId::new(index as u32 + 1),
+            target: TargetId::new(index as u32 + 1),
             epoch: Epoch::default(),
             policy: self.knobs.policy,
             limits: self.knobs.limits.clone(),

@@ -28,7 +28,7 @@ pub(crate) fn run<E: Engine>(
     }
     let end = offset.checked_add(bytes.len() as u64);
     let mut record = context.inline_file(inode, generation, end)?;
-    let Some(start_number) = context.shared.starts.current() else { return Err(Stop::Unsynced) };
+    let Some(start_number) = context.shared.starts.current() else { return Err(Stop::Unsafe) };
     let before = context.inline_bytes(inode)?;
     // Both values fit into `usize`, because a pattern keeps only few bytes in metadata.
     let (start, end) = (offset as usize, offset as usize + bytes.len());

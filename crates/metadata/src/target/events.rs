@@ -1,7 +1,7 @@
 //! The interface of the state machine: its events and its actions.
 
 use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
-use skep_types::{ClusterMap, Epoch, Lsn, NodeId, Result};
+use skep_types::{ClusterMap, Epoch, Lsn, NodeId, Result, TargetId};
 use skep_wire::frame::Header;
 use std::sync::Arc;
 
@@ -28,6 +28,18 @@ pub enum Event {
     Synced {
         /// Last record that is synced.
         lsn: Lsn,
+    },
+    /// Another member of the group has reported its progress with the log.
+    Progress {
+        /// The member.
+        member: TargetId,
+        /// Epoch of the group in which the member got the records. The target ignores progress in
+        /// another epoch than its own.
+        epoch: Epoch,
+        /// Last record that the member has appended.
+        appended: Lsn,
+        /// Last record that the member has synced.
+        synced: Lsn,
     },
     /// A new cluster map has arrived.
     Map(Arc<ClusterMap>),

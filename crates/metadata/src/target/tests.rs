@@ -7,6 +7,7 @@ mod closes;
 mod file_locks;
 mod free_space;
 mod full;
+mod gates;
 mod group_commit;
 mod inline;
 mod many;
@@ -84,6 +85,7 @@ fn open(
 ) -> MetadataTarget<MemoryEngine> {
     let start = Start {
         group: GroupId::new(1),
+        target: TargetId::new(1),
         epoch: Epoch::default(),
         policy: SyncPolicy::Interval,
         limits: limits.clone(),

@@ -1,5 +1,5 @@
-//! The starts of a target, by their *start numbers*. The target detects with them whether a change that
-//! was acknowledged, but never synced, is still in the log.
+//! The starts of a target, by their *start numbers*. The target detects with them whether a change
+//! that was acknowledged, but never synced, is still in the log.
 //!
 //! An acknowledgement names the start and the log record. If a later start began with the same
 //! record number or a lower one, the log had ended before the acknowledged record. So the host had
@@ -9,8 +9,8 @@
 //! The start number is also the high part of the versions (change counters) of inodes. So no
 //! version is given to two states of an inode, and clients can rely on the order of versions.
 //!
-//! Invariant: a start is synced before the target acknowledges anything under it. Otherwise the
-//! next start could use the same number.
+//! Invariant: a start is safe (every serving member has synced it) before the target acknowledges
+//! anything under it. Otherwise the next start could use the same number.
 
 use skep_types::Lsn;
 use skep_wire::inline::InlineMark;
@@ -28,7 +28,7 @@ pub(crate) struct StartNumbers {
     first: BTreeMap<u64, Lsn>,
     /// Log record that has the current start.
     logged: Option<Lsn>,
-    is_synced: bool,
+    is_safe: bool,
 }
 
 impl StartNumbers {
@@ -53,9 +53,9 @@ impl StartNumbers {
         self.first.keys().take(count).copied().collect()
     }
 
-    /// Returns the current start; `None` means that it is not synced yet.
+    /// Returns the current start; `None` means that it is not safe yet.
     pub(crate) fn current(&self) -> Option<u64> {
-        self.is_synced.then(|| self.number())
+        self.is_safe.then(|| self.number())
     }
 
     /// Returns the first version (change counter) of inodes in the current start. All versions of
@@ -77,9 +77,9 @@ impl StartNumbers {
         }
     }
 
-    /// Updates the table after the log was synced up to record `lsn`.
-    pub(crate) fn synced(&mut self, lsn: Lsn) {
-        self.is_synced |= self.logged.is_some_and(|logged| logged <= lsn);
+    /// Updates the table when the records up to `lsn` are safe.
+    pub(crate) fn safe(&mut self, lsn: Lsn) {
+        self.is_safe |= self.logged.is_some_and(|logged| logged <= lsn);
     }
 
     /// Whether the acknowledged change may be lost. A change counts as lost if the target does not
@@ -134,15 +134,15 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_acknowledged_before_the_start_is_synced() {
+    fn nothing_is_acknowledged_before_the_start_is_safe() {
         let mut starts = StartNumbers::default();
         starts.begin(Lsn::new(1));
-        starts.synced(Lsn::new(9));
+        starts.safe(Lsn::new(9));
         assert_eq!(starts.current(), None);
         starts.logged = Some(Lsn::new(10));
-        starts.synced(Lsn::new(9));
+        starts.safe(Lsn::new(9));
         assert_eq!(starts.current(), None);
-        starts.synced(Lsn::new(10));
+        starts.safe(Lsn::new(10));
         assert_eq!(starts.current(), Some(1));
     }
 }

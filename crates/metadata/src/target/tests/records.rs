@@ -16,8 +16,8 @@ fn set_xattr(inode: InodeId, name: &str, bytes: usize) -> md::SetXattr {
 }
 
 /// Before the fix, a batch was one log record, however large. The reader took a record of more than
-/// `MAX_PAYLOAD_BYTES` for the torn end of the log. So the next start dropped all changes of that batch and all
-/// later ones, although they were acknowledged.
+/// `MAX_PAYLOAD_BYTES` for the torn end of the log. So the next start dropped all changes of that
+/// batch and all later ones, although they were acknowledged.
 #[test]
 fn a_large_batch_becomes_several_records_that_can_be_read() {
     let mut story = Story::begin();
