@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use skep_cluster::patterns;
-use skep_format::metadata::InodeRecord;
+use skep_format::metadata::{InodeRecord, Key};
 use skep_types::{Error, ErrorCode, FileKind, PatternOrigin, PatternRequest};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::SetPattern;
@@ -60,6 +60,10 @@ fn set_of_file<E: Engine>(
         let what = "the stripe pattern of a file that is open, or has ever held data, stays as it \
                     is: write a new file with another one";
         return Err(Error::new(ErrorCode::InUse, what).into());
+    }
+    // A truncation that storage has not synced yet is over: its chunk files have the old generation.
+    if context.shared.truncations.get(request.inode).is_some() {
+        context.delete(&Key::Truncation(request.inode));
     }
     // The file may still have inline bytes: a power loss may have lost the open of a client that
     // has just written.

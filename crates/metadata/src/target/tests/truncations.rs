@@ -244,6 +244,31 @@ fn a_truncation_that_storage_has_lost_is_repeated() {
     assert_eq!(story.target.shared.truncations.len(), 0);
 }
 
+/// Before the fix, a new pattern kept the work item of the truncation. After a power loss of a
+/// storage host, the target truncated no chunk file, and waited for ever for the reply.
+#[test]
+fn a_new_pattern_ends_a_truncation() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    // The client may have written bytes that it has not reported, so storage truncates too.
+    story.send(1, 1, (0, 3), &truncate(inode));
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    story.set().unwrap();
+    let close = md::Close { inode, open: md::OpenMode::Write, written: None };
+    story.ask(1, 1, (0, 4), &close).unwrap();
+    let component = skep_types::ComponentRequest { width: Some(1), ..Default::default() };
+    let origin = skep_types::PatternOrigin::Asked;
+    let pattern =
+        skep_types::PatternRequest { origin, inline_bytes: None, components: vec![component] };
+    let pattern = Some(pattern);
+    story.ask(1, 1, (0, 5), &md::SetPattern { inode, pattern, uid: 0 }).unwrap();
+    assert_eq!(story.target.shared.truncations.len(), 0);
+    story.wait(SETTLE_AFTER);
+    assert!(story.calls.is_empty());
+    let open = md::Open { inode, open: md::OpenMode::Write, truncate: false, must_have_name: true };
+    story.ask(1, 1, (0, 6), &open).unwrap();
+}
+
 /// Before the fix, the size of a dead writer's file was computed from chunk files whose truncation
 /// a power loss had undone. The file had its old length and old bytes again.
 #[test]
