@@ -7,7 +7,8 @@
 //! # Crash rule
 //! Each command is appended and synced before the next one is written. So a crash can tear only the
 //! last record, which management has not acknowledged: the next start truncates it. Damage before
-//! the last record is an error.
+//! the last record is an error. A start writes the last record again: if its sync failed, the page
+//! cache may have it although the disk does not.
 //!
 //! A new snapshot first replaces the old snapshot atomically, and then an empty log replaces the
 //! old log. After a crash between these two steps, the log contains commands whose effects are
@@ -15,9 +16,10 @@
 
 use crate::limits::COMMANDS_PER_SNAPSHOT;
 use skep_cluster::{ClusterState, Command};
-use skep_format::log::{encode_record, scan};
+use skep_format::log::{RECORD_HEADER_BYTES, encode_record, scan};
 use skep_format::management::{LOG_HEAD_BYTES, LogHead, Snapshot};
 use skep_store::atomic::replace_atomically;
+use skep_store::failed_sync;
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{ClusterId, Error, ErrorCode, Lsn, Result, TargetId};
 use std::fs::{File, OpenOptions};
@@ -75,8 +77,11 @@ impl CommandLog {
             return Err(corrupt(&path, format!("belongs to cluster {}", head.cluster)));
         }
         if head.first > next(applied) {
-            let missing =
-                format!("starts at command {}, the snapshot ends at {applied}", head.first);
+            let missing = format!(
+                "commands are missing: the log starts at command {}, and the snapshot ends at \
+                     {applied}; put back a copy of the directory",
+                head.first
+            );
             return Err(corrupt(&path, missing));
         }
         let scanned = scan(OWNER, head.first, &bytes[LOG_HEAD_BYTES..])
@@ -91,6 +96,7 @@ impl CommandLog {
         }
         let end = (LOG_HEAD_BYTES + scanned.end) as u64;
         let log = OpenOptions::new()
+            .read(true)
             .write(true)
             .open(&path)
             .map_err(|error| cannot_open(&path, error))?;
@@ -102,8 +108,20 @@ impl CommandLog {
                 bytes.len() as u64 - end
             );
             log.set_len(end)?;
-            log.sync_all()?;
         }
+        // The sync of the last command may have failed. The kernel then considers the command
+        // written although the disk lacks it, so it is written again.
+        let last_bytes =
+            scanned.records.last().map_or(0, |it| RECORD_HEADER_BYTES + it.payload.len());
+        let start = end - last_bytes as u64;
+        log.try_clone()
+            .and_then(|log| {
+                failed_sync::write_again(&log.into(), start, &bytes[start as usize..end as usize])
+            })
+            .map_err(|error| {
+                let what = format!("cannot write the last command in {} again", path.display());
+                Error::from(error).within(what)
+            })?;
         let last = scanned.records.last().map_or(Lsn::new(head.first.raw() - 1), |it| it.lsn);
         let command_log = Self {
             directory: directory.to_owned(),
