@@ -23,8 +23,7 @@ fn write(inode: InodeId, offset: u64, bytes: &[u8]) -> il::WriteInline {
 }
 
 impl Story {
-    /// Creates a file with bytes in metadata, and opens it for writing in session 1. The client
-    /// uses slots 2 and 3 for writes.
+    /// Creates a file with bytes in metadata, and opens it for writing in session 1.
     fn inline_file(&mut self) -> InodeId {
         let new = md::NewInode { permissions: 0o600, umask: 0, uid: 0, gid: 0 };
         let create = md::Create {
@@ -40,6 +39,7 @@ impl Story {
         self.ask(1, 1, (0, 1), &create).unwrap().attributes.inode
     }
 
+    /// Writes in slot 2.
     fn written(&mut self, sequence: u64, request: &il::WriteInline) -> il::WriteInlineReply {
         self.ask(1, 1, (2, sequence), request).unwrap()
     }
@@ -60,6 +60,7 @@ impl Story {
         self.ask(1, 2, (0, 0), &request).unwrap().is_lost
     }
 
+    /// Sends a write that must fail, in slot 3.
     fn refused(&mut self, sequence: u64, request: &il::WriteInline) -> ErrorCode {
         self.ask(1, 1, (3, sequence), request).unwrap_err().code()
     }
@@ -95,7 +96,7 @@ fn writes_over_each_other_are_read_and_move_size_and_times() {
 
 /// A client gets the attributes for an `fsync` without another request.
 #[test]
-fn a_sync_reports_the_attributes_of_the_file() {
+fn reply_to_sync_has_the_attributes_of_the_file() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let mark = story.written(1, &write(inode, 0, b"abcdef")).mark;
