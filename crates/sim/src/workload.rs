@@ -391,6 +391,7 @@ impl World {
                 key,
                 stripe,
                 offset: piece.offset_in_chunk_file,
+                truncate_generation: handle.generation,
                 checksums: Vec::new(),
             });
             let header = Header { session, data_bytes: piece.length as u32, ..header };

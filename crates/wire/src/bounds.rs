@@ -121,6 +121,8 @@ mod tests {
             bytes: Bytes(vec![0; MAX_INLINE_BYTES as usize]),
             checksum: 0,
             extends: true,
+            truncate_generation: 0,
+            appends: false,
         });
         check(&md::SetXattr {
             inode,

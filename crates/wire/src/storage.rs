@@ -29,6 +29,10 @@ record! {
         pub stripe: StripeHint,
         /// Offset of the data in the chunk file.
         pub offset: u64,
+        /// Truncate generation of the file when the client began to write. The target returns
+        /// `EndMoved` if it has executed a newer truncation of the chunk file: the truncation must
+        /// also remove this write.
+        pub truncate_generation: u64,
         /// CRC-32C of each piece of the data. The pieces end at multiples of 4,096 in the chunk
         /// file.
         pub checksums: Vec<u32>,
@@ -186,6 +190,8 @@ record! {
         pub stripe: StripeHint,
         /// Offset of the range in the destination.
         pub to_offset: u64,
+        /// Truncate generation of the destination's file, as in [`WriteChunk`].
+        pub truncate_generation: u64,
         /// Length of the range in bytes.
         pub length: u32,
     }

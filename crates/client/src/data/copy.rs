@@ -4,6 +4,7 @@
 
 use crate::client::{Client, Worker};
 use crate::data::allocate::clear_behind;
+use crate::data::complete::UnfinishedWrite;
 use crate::data::read::{PieceRead, read_piece};
 use crate::data::write::{Acknowledged, PieceWrite, begin_write, write_piece};
 use crate::driven::drive_for;
@@ -130,6 +131,13 @@ fn behind(piece: Piece, length: u64) -> Option<Piece> {
     })
 }
 
+/// The truncate generations of both files when a copy began.
+#[derive(Debug, Clone, Copy)]
+struct Generations {
+    source: u64,
+    file: u64,
+}
+
 /// A copy in progress.
 struct Copy {
     source: Arc<OpenFile>,
@@ -142,9 +150,13 @@ impl Copy {
     /// meanwhile, so that the caller must copy them again.
     async fn try_once(&self, client: &Client, runs: &[Run], range: Range<u64>) -> Result<bool> {
         let state = &self.file.inode;
-        let generation = state.end().truncate_generation;
+        let before = state.end();
+        let generation = before.truncate_generation;
         let source_end = self.source.inode.end();
-        let mut result = self.run_all(&client.0, runs).await;
+        let generations = Generations { source: source_end.truncate_generation, file: generation };
+        let unfinished = UnfinishedWrite::new(&self.writing, range.end);
+        let mut result = self.run_all(&client.0, runs, generations).await;
+        unfinished.end();
         if let Ok(true) = result {
             let source = &self.source;
             // If another client truncates the source meanwhile, the copy has zeros in its place.
@@ -158,6 +170,9 @@ impl Copy {
                 }
                 client.complete_write(state, &self.writing, range, generation).await
             }
+            Err(error) if error.code() == ErrorCode::EndMoved => {
+                client.follow_end(state, before, error).await.map(|()| false)
+            }
             Err(error) => {
                 self.writing.note_reach(range.end);
                 // A program would read these bytes after the file has grown.
@@ -169,13 +184,20 @@ impl Copy {
 
     /// Copies all runs, and waits for all of them even after one failed. Returns whether the source
     /// had holes, or the first error.
-    async fn run_all(&self, worker: &Rc<Worker>, runs: &[Run]) -> Result<bool> {
+    async fn run_all(
+        &self,
+        worker: &Rc<Worker>,
+        runs: &[Run],
+        generations: Generations,
+    ) -> Result<bool> {
         let tasks: Vec<_> = runs
             .iter()
             .map(|run| {
                 let (worker, run) = (Rc::clone(worker), *run);
                 let (source, file) = (Arc::clone(&self.source), Arc::clone(&self.file));
-                skep_env::spawn(async move { copy_run(worker, &source, &file, run).await })
+                skep_env::spawn(
+                    async move { copy_run(worker, &source, &file, run, generations).await },
+                )
             })
             .collect();
         let mut result = Ok(false);
@@ -199,6 +221,7 @@ async fn copy_run(
     source: &OpenFile,
     file: &Arc<OpenFile>,
     run: Run,
+    generations: Generations,
 ) -> Result<(Acknowledged, bool)> {
     let Run { from, to } = run;
     if let Some(group) = to.group.filter(|_| from.group == to.group) {
@@ -210,6 +233,7 @@ async fn copy_run(
             to: key,
             stripe: file.stripe_of(&to),
             to_offset: to.offset_in_chunk_file,
+            truncate_generation: generations.file,
             length: to.length as u32,
         };
         let options = CallOptions { trace: worker.next_trace(), ..CallOptions::default() };
@@ -222,10 +246,18 @@ async fn copy_run(
         key: source.key_of(&from),
         group: from.group,
         offset: from.offset_in_chunk_file,
+        truncate_generation: generations.source,
         into: data.clone(),
     };
     let has_holes = read_piece(Rc::clone(&worker), read).await?;
-    let write = PieceWrite { file: Arc::clone(file), piece: to, data, extends: false };
+    let write = PieceWrite {
+        file: Arc::clone(file),
+        piece: to,
+        data,
+        truncate_generation: generations.file,
+        extends: false,
+        appends: false,
+    };
     Ok((write_piece(worker, write).await?, has_holes))
 }
 

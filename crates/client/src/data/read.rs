@@ -8,6 +8,7 @@ use crate::data::inline;
 use crate::data::plan::plan;
 use crate::files::handles::HandleId;
 use crate::files::open_file::OpenFile;
+use crate::inode_state::FileEnd;
 use crate::limits::MAX_PIECE_BYTES;
 use skep_cluster::striping::Piece;
 use skep_env::Buf;
@@ -54,7 +55,7 @@ impl Reads for Client {
                 return Ok(0);
             }
             let length = (end.min(file_end.size) - offset) as usize;
-            if self.read_range(&file, offset, into.slice(0..length)).await?
+            if self.read_range(&file, offset, into.slice(0..length), file_end).await?
                 && self.explain_missing(&file.inode, file_end).await? == Missing::Truncated
             {
                 continue;
@@ -85,8 +86,15 @@ impl Reads for Client {
 }
 
 impl Client {
-    /// Reads a range. Returns whether storage did not have some of the bytes; they are set to zero.
-    async fn read_range(&self, file: &OpenFile, offset: u64, into: Buf) -> Result<bool> {
+    /// Reads a range of a file that ended at `end`. Returns whether some of the bytes may be missing
+    /// because another client has truncated the file; missing bytes are set to zero.
+    async fn read_range(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        into: Buf,
+        end: FileEnd,
+    ) -> Result<bool> {
         let range = offset..offset + into.len() as u64;
         let plan = plan(&file.pattern, range, MAX_PIECE_BYTES)?;
         let piece_read = |piece: &Piece| {
@@ -95,6 +103,7 @@ impl Client {
                 key: file.key_of(piece),
                 group: piece.group,
                 offset: piece.offset_in_chunk_file,
+                truncate_generation: end.truncate_generation,
                 into: into.slice(start..start + piece.length as usize),
             }
         };
@@ -133,17 +142,21 @@ pub(crate) struct PieceRead {
     pub(crate) group: Option<GroupId>,
     /// Offset of the first byte in the chunk file, or in the file if metadata stores the piece.
     pub(crate) offset: u64,
+    /// Truncate generation to which the size belongs that the client has.
+    pub(crate) truncate_generation: u64,
     pub(crate) into: Buf,
 }
 
-/// Reads one piece. Returns whether storage had fewer bytes than requested; the missing bytes are
-/// set to zero. Either they are a hole, or the file was removed; only metadata knows which.
+/// Reads one piece. Returns whether bytes may be missing: storage had fewer bytes than requested, or
+/// the inline bytes belong to another truncate generation. Missing bytes are set to zero. They are a
+/// hole, or the file was truncated or removed; only metadata has this information.
 pub(crate) async fn read_piece(worker: Rc<Worker>, what: PieceRead) -> Result<bool> {
     let _place = worker.pieces.acquire().await;
-    let PieceRead { key, group, offset, into } = what;
+    let PieceRead { key, group, offset, truncate_generation, into } = what;
     let Some(group) = group else {
         let of = (key.inode, key.generation);
-        return inline::read(Rc::clone(&worker), of, offset, &into).await.map(|()| false);
+        let found = inline::read(Rc::clone(&worker), of, offset, &into).await?;
+        return Ok(found != truncate_generation);
     };
     let mut has_failed = false;
     loop {

@@ -10,6 +10,7 @@ mod names;
 mod sessions;
 mod shared;
 mod sizes;
+mod truncations;
 
 use fakes::FakeCluster;
 use skep_client::{

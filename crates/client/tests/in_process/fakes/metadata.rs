@@ -1,14 +1,15 @@
 //! The namespace of the fake cluster: one metadata target.
 
 use super::{Answer, LEASE_MS, STORAGE_GROUPS};
-use skep_types::codec::{Bytes, Codec};
+use skep_types::codec::{Bytes, Codec, crc32c};
 use skep_types::{
-    Attributes, Chooser, Component, Error, ErrorCode, FileKind, GroupId, InodeId, PatternOrigin,
-    Redundancy, Result, SessionId, ShardId, StripePattern, Timestamp,
+    Attributes, Chooser, Component, Error, ErrorCode, FileKind, GroupId, InodeId, Lsn,
+    PatternOrigin, Redundancy, Result, SessionId, ShardId, StripePattern, Timestamp,
 };
 use skep_wire::Request;
 use skep_wire::catalog::message;
 use skep_wire::frame::Header;
+use skep_wire::inline::{InlineMark, ReadInline, ReadInlineReply, WriteInline, WriteInlineReply};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     AskOutcome, AttributesReply, AwaitTruncation, Close, CloseMany, CloseSession, Create,
@@ -23,6 +24,8 @@ use std::collections::HashMap;
 pub(crate) struct FakeInode {
     pub(crate) attributes: Attributes,
     pub(crate) opens: HashMap<SessionId, usize>,
+    /// The first bytes, without those that were never written.
+    pub(crate) inline: Vec<u8>,
 }
 
 #[derive(Debug, Default)]
@@ -51,6 +54,10 @@ pub(crate) struct FakeMetadata {
     pub(crate) shares_files: bool,
     /// The inode of the next new directory, if it belongs to another shard.
     pub(crate) directory_elsewhere: Option<InodeId>,
+    /// Number of first bytes of each file that metadata stores, a multiple of 4 KiB.
+    pub(crate) inline_bytes: u64,
+    /// The furthest offset that clients have reported chunk files to reach.
+    pub(crate) reach: u64,
     /// The chunk files that truncations name as truncated.
     pub(crate) truncated: Vec<TruncatedChunk>,
 }
@@ -87,6 +94,8 @@ impl FakeMetadata {
             generation: 1,
             shares_files: false,
             directory_elsewhere: None,
+            inline_bytes: 0,
+            reach: 0,
             truncated: Vec::new(),
         };
         new.add(FileKind::Directory);
@@ -98,7 +107,8 @@ impl FakeMetadata {
         self.next += 1;
         let new = Attributes::new(inode, kind, 0o644, Timestamp::default());
         let attributes = Attributes { change_counter: 1, ..new };
-        let new = FakeInode { attributes: attributes.clone(), opens: HashMap::new() };
+        let new =
+            FakeInode { attributes: attributes.clone(), opens: HashMap::new(), inline: Vec::new() };
         self.inodes.insert(inode, new);
         attributes
     }
@@ -241,6 +251,8 @@ impl FakeMetadata {
                 }
                 EmptyReply {}.to_bytes()
             }
+            WriteInline::ID => self.write_inline(&WriteInline::from_bytes(body)?)?.to_bytes(),
+            ReadInline::ID => self.read_inline(&ReadInline::from_bytes(body)?)?.to_bytes(),
             ReportWritten::ID => {
                 let request = ReportWritten::from_bytes(body)?;
                 self.report(request.inode, request.written)?.to_bytes()
@@ -290,7 +302,7 @@ impl FakeMetadata {
         if !self.inodes.contains_key(&inode) {
             return code(ErrorCode::Exists);
         }
-        let pattern = StripePattern { generation: self.generation, ..pattern() };
+        let pattern = self.pattern();
         let inode = self.inode(inode)?;
         if request.open != OpenMode::No {
             *inode.opens.entry(session).or_default() += 1;
@@ -301,7 +313,7 @@ impl FakeMetadata {
     }
 
     fn open(&mut self, session: SessionId, request: &Open) -> Result<OpenReply> {
-        let shares_files = self.shares_files;
+        let (shares_files, pattern) = (self.shares_files, self.pattern());
         let inode = self.inode(request.inode)?;
         let is_shared = shares_files && inode.opens.keys().any(|other| *other != session);
         *inode.opens.entry(session).or_default() += 1;
@@ -311,7 +323,6 @@ impl FakeMetadata {
             inode.attributes.change_counter += 1;
         }
         let attributes = inode.attributes.clone();
-        let pattern = StripePattern { generation: self.generation, ..pattern() };
         let truncated = if request.truncate { self.truncated.clone() } else { Vec::new() };
         let created = false;
         Ok(OpenReply { created, attributes, pattern: Some(pattern), is_shared, truncated })
@@ -333,6 +344,41 @@ impl FakeMetadata {
         }
     }
 
+    fn pattern(&self) -> StripePattern {
+        let mut pattern = StripePattern { generation: self.generation, ..pattern() };
+        if self.inline_bytes > 0 {
+            pattern.components[0].start = self.inline_bytes;
+            pattern.components.insert(0, Component::inline());
+        }
+        pattern
+    }
+
+    fn write_inline(&mut self, request: &WriteInline) -> Result<WriteInlineReply> {
+        let FakeInode { attributes, inline, .. } = self.inode(request.inode)?;
+        let has_moved = request.appends && request.offset < attributes.size;
+        if request.truncate_generation < attributes.truncate_generation || has_moved {
+            return code(ErrorCode::EndMoved);
+        }
+        let (start, end) = (request.offset as usize, request.offset as usize + request.bytes.len());
+        inline.resize(inline.len().max(end), 0);
+        inline[start..end].copy_from_slice(&request.bytes);
+        if request.extends {
+            attributes.size = attributes.size.max(end as u64);
+        }
+        attributes.change_counter += 1;
+        let mark = InlineMark { epoch: 1, record: Lsn::new(1) };
+        Ok(WriteInlineReply { mark, attributes: attributes.clone() })
+    }
+
+    fn read_inline(&mut self, request: &ReadInline) -> Result<ReadInlineReply> {
+        let FakeInode { attributes, inline, .. } = self.inode(request.inode)?;
+        let start = (request.offset as usize).min(inline.len());
+        let end = (start + request.length as usize).min(inline.len());
+        let bytes = Bytes::from(&inline[start..end]);
+        let truncate_generation = attributes.truncate_generation;
+        Ok(ReadInlineReply { truncate_generation, checksum: crc32c(&bytes), bytes })
+    }
+
     fn report(&mut self, inode: InodeId, written: WrittenExtent) -> Result<AttributesReply> {
         let attributes = &mut self.inode(inode)?.attributes;
         if written.truncate_generation == attributes.truncate_generation {
@@ -340,15 +386,18 @@ impl FakeMetadata {
         }
         attributes.is_sparse |= written.may_leave_holes;
         attributes.change_counter += 1;
-        Ok(AttributesReply { attributes: attributes.clone() })
+        let attributes = attributes.clone();
+        self.reach = self.reach.max(written.reach);
+        Ok(AttributesReply { attributes })
     }
 
     /// Changes attributes, but does not truncate chunk files: tests that need this do so
     /// themselves.
     pub(crate) fn set_attributes(&mut self, request: &SetAttributes) -> Result<SetAttributesReply> {
         let truncated = request.size.map(|_| self.truncated.clone()).unwrap_or_default();
-        let attributes = &mut self.inode(request.inode)?.attributes;
+        let FakeInode { attributes, inline, .. } = self.inode(request.inode)?;
         if let Some(size) = request.size {
+            inline.truncate(size as usize);
             attributes.is_sparse |= size > attributes.size;
             attributes.size = size;
             attributes.truncate_generation += 1;

@@ -24,6 +24,8 @@ pub(crate) struct FakeStorage {
     pub(crate) flipped_reads: usize,
     /// The number of following writes that are refused as damaged in transit.
     pub(crate) refused_writes: usize,
+    /// The target refuses writes that began in an older truncate generation.
+    pub(crate) truncate_generation: u64,
 }
 
 fn checksums(offset: u64, mut bytes: &[u8]) -> Vec<u32> {
@@ -80,6 +82,9 @@ impl FakeStorage {
         if self.refused_writes > 0 {
             self.refused_writes -= 1;
             return Err(Error::new(ErrorCode::Protocol, "damaged on its way"));
+        }
+        if request.truncate_generation < self.truncate_generation {
+            return Err(ErrorCode::EndMoved.into());
         }
         if self.is_full {
             return Err(Error::new(ErrorCode::NoSpace, "target is full"));

@@ -36,6 +36,7 @@ fn data_messages() -> Vec<Example> {
         key: key(),
         stripe: StripeHint { chunk_bytes: 1 << 20, width: 4, component_start: 8 << 20 },
         offset,
+        truncate_generation: 3,
         checksums: checksums(offset, &data),
     };
     let incarnation = HostIncarnation::new(0x1234_5678_9abc_def0);
@@ -61,6 +62,7 @@ fn allocation_messages() -> Vec<Example> {
         to: ChunkFileKey { component: 0, index: 3, ..key() },
         stripe: StripeHint { chunk_bytes: 1 << 20, width: 4, component_start: 0 },
         to_offset: 7,
+        truncate_generation: 3,
         length: 1 << 20,
     };
     vec![
