@@ -517,7 +517,7 @@ impl Model {
                 let _ = self.close(it.inode, session, (!is_writer).into(), is_writer.into());
                 return Ok(());
             }
-            Op::ReportWritten(it) => write(inode, &it.written),
+            Op::ReportWritten(it) => it.written.iter().for_each(|written| write(inode, written)),
             Op::WriteInline(it) => {
                 inode.write_inline(it);
                 let written = decode::<WriteInlineReply>(reply)?;

@@ -330,7 +330,11 @@ impl World {
         } else if is_writer && self.random.percent(50) && handle.pattern.is_some() {
             self.write(client, task, index);
         } else if is_writer && handle.end > 0 && self.random.percent(30) {
-            let op = Op::ReportWritten(md::ReportWritten { inode: handle.inode, written });
+            let op = Op::ReportWritten(md::ReportWritten {
+                inode: handle.inode,
+                written: Some(written),
+                synced: None,
+            });
             self.begin(client, task, op, is_durable);
         } else {
             self.clients[client].handles.remove(index);

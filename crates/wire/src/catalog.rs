@@ -122,7 +122,7 @@ catalog! {
     60 "metadata" reads md::GetEntryInfo => md::EntryInfo;
     61 "metadata" reads md::SyncAll => mg::EmptyReply;
     62 "metadata" modifies md::CloseMany => mg::EmptyReply;
-    63 "metadata" reads md::AwaitTruncation => md::AttributesReply;
+    63 "metadata" reads md::AwaitTruncation => md::AwaitTruncationReply;
     // Metadata: locks of applications.
     64 "metadata" modifies fl::SetLock => fl::SetLockReply;
     65 "metadata" reads fl::TestLock => fl::TestLockReply;

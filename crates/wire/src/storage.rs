@@ -66,6 +66,8 @@ record! {
 record! {
     /// Reply to [`ReadChunk`]. The bytes are the bulk data of the frame.
     pub struct ReadChunkReply {
+        /// Whether the chunk file exists.
+        pub exists: bool,
         /// CRC-32C of each piece of the data. The pieces end at multiples of 4,096 in the chunk
         /// file.
         pub checksums: Vec<u32>,
@@ -87,6 +89,8 @@ record! {
         /// Incarnation of the host. If an earlier write returned a different incarnation, that
         /// write may have been lost.
         pub incarnation: HostIncarnation,
+        /// Whether the chunk file exists.
+        pub exists: bool,
     }
 }
 
@@ -205,6 +209,8 @@ record! {
         pub incarnation: HostIncarnation,
         /// Whether a part of the range is a hole in both source and destination.
         pub has_holes: bool,
+        /// Whether the source exists.
+        pub source_exists: bool,
     }
 }
 

@@ -23,7 +23,7 @@ use crate::inode_state::guards::WriteGuard;
 use crate::inode_state::{FileEnd, InodeState};
 use crate::session::request::ModifyOptions;
 use skep_types::{Attributes, Error, ErrorCode, InodeId, Result};
-use skep_wire::metadata::{AttributesReply, AwaitTruncation, TrimFile};
+use skep_wire::metadata::{AwaitTruncation, AwaitTruncationReply, TrimFile};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -96,15 +96,16 @@ impl Client {
             report.extent.end = report.extent.end.max(self.measure(state).await?);
             report.extent.may_leave_holes = true;
         }
-        let attributes = self.send_report(state, report.extent, ModifyOptions::default()).await?;
+        let attributes =
+            self.send_report(state, Some(report.extent), ModifyOptions::default()).await?;
         state.reported(&report, &attributes, false, skep_env::now());
         // A lower generation means that metadata has lost a truncation in a power loss. `fsync`
         // reports that loss.
         Ok(attributes.truncate_generation <= truncate_generation)
     }
 
-    /// Reads the end of a file again, after a server has refused a write with `EndMoved`. `before` is
-    /// the end that this mount had recorded when the write began.
+    /// Reads the end of a file again, after a server has refused a write with `EndMoved`. `before`
+    /// is the end that this mount had recorded when the write began.
     ///
     /// # Errors
     /// Returns `Io` if the end in metadata has not changed since.
@@ -120,9 +121,9 @@ impl Client {
         }
         // Without this check, the client would repeat the write for ever.
         let text = format!(
-            "file {}: metadata does not have the truncation because of which a server refuses a \
-             write; if an administrator has put back an older copy of metadata, restart the \
-             storage services: {refusal}",
+            "file {}: cannot write: metadata does not have the truncation for which a server \
+             refuses the write; if an administrator has put back an older copy of metadata, \
+             restart the storage services: {refusal}",
             state.id
         );
         tracing::error!("{text}");
@@ -137,11 +138,20 @@ impl Client {
         &self,
         state: &Arc<InodeState>,
     ) -> Result<Attributes> {
+        self.await_truncation(state).await.map(|reply| reply.attributes)
+    }
+
+    /// Like [`Self::attributes_after_truncation`]. Also returns the chunk files that clients have
+    /// reported as synced.
+    pub(crate) async fn await_truncation(
+        &self,
+        state: &Arc<InodeState>,
+    ) -> Result<AwaitTruncationReply> {
         let inode = state.id;
         match self.ask(inode, &AwaitTruncation { inode }).await {
-            Ok(AttributesReply { attributes }) => {
-                self.note_attributes(&mut attributes.clone());
-                Ok(attributes)
+            Ok(reply) => {
+                self.note_attributes(&mut reply.attributes.clone());
+                Ok(reply)
             }
             Err(error) if error.code() == ErrorCode::NotFound => {
                 let text = format!(

@@ -3,7 +3,7 @@
 
 use crate::client::{Client, Worker};
 use crate::data::granules;
-use crate::data::holes::Missing;
+use crate::data::holes::{Missing, MissingBytes};
 use crate::data::inline;
 use crate::data::plan::plan;
 use crate::files::handles::HandleId;
@@ -55,8 +55,9 @@ impl Reads for Client {
                 return Ok(0);
             }
             let length = (end.min(file_end.size) - offset) as usize;
-            if self.read_range(&file, offset, into.slice(0..length), file_end).await?
-                && self.explain_missing(&file.inode, file_end).await? == Missing::Truncated
+            let missing = self.read_range(&file, offset, into.slice(0..length), file_end).await?;
+            if missing.has_any
+                && self.explain_missing(&file, file_end, &missing.absent).await? == Missing::Changed
             {
                 continue;
             }
@@ -86,15 +87,15 @@ impl Reads for Client {
 }
 
 impl Client {
-    /// Reads a range of a file that ended at `end`. Returns whether some of the bytes may be missing
-    /// because another client has truncated the file; missing bytes are set to zero.
+    /// Reads a range of a file that ended at `end`. Returns the bytes that are missing, which are
+    /// set to zero.
     async fn read_range(
         &self,
         file: &OpenFile,
         offset: u64,
         into: Buf,
         end: FileEnd,
-    ) -> Result<bool> {
+    ) -> Result<MissingBytes> {
         let range = offset..offset + into.len() as u64;
         let plan = plan(&file.pattern, range, MAX_PIECE_BYTES)?;
         let piece_read = |piece: &Piece| {
@@ -107,19 +108,19 @@ impl Client {
                 into: into.slice(start..start + piece.length as usize),
             }
         };
-        let mut has_holes = false;
+        let mut missing = MissingBytes::default();
         if let [piece] = &plan[..] {
-            has_holes = read_piece(Rc::clone(&self.0), piece_read(piece)).await?;
+            missing = read_piece(Rc::clone(&self.0), piece_read(piece)).await?;
         } else {
             let tasks: Vec<_> = plan
                 .iter()
                 .map(|piece| skep_env::spawn(read_piece(Rc::clone(&self.0), piece_read(piece))))
                 .collect();
             for task in tasks {
-                has_holes |= task.await?;
+                missing.add(task.await?);
             }
         }
-        Ok(has_holes)
+        Ok(missing)
     }
 }
 
@@ -147,23 +148,25 @@ pub(crate) struct PieceRead {
     pub(crate) into: Buf,
 }
 
-/// Reads one piece. Returns whether bytes may be missing: storage had fewer bytes than requested, or
-/// the inline bytes belong to another truncate generation. Missing bytes are set to zero. They are a
-/// hole, or the file was truncated or removed; only metadata has this information.
-pub(crate) async fn read_piece(worker: Rc<Worker>, what: PieceRead) -> Result<bool> {
+/// Reads one piece. Returns the bytes that may be missing: storage had fewer bytes than requested,
+/// or the inline bytes belong to another truncate generation. Missing bytes are set to zero.
+/// [`Client::explain_missing`] finds out the reason.
+pub(crate) async fn read_piece(worker: Rc<Worker>, what: PieceRead) -> Result<MissingBytes> {
     let _place = worker.pieces.acquire().await;
     let PieceRead { key, group, offset, truncate_generation, into } = what;
     let Some(group) = group else {
         let of = (key.inode, key.generation);
         let found = inline::read(Rc::clone(&worker), of, offset, &into).await?;
-        return Ok(found != truncate_generation);
+        let has_any = found != truncate_generation;
+        return Ok(MissingBytes { has_any, absent: Vec::new() });
     };
     let mut has_failed = false;
     loop {
         let error = match read_once(&worker, key, group, offset, &into).await {
-            Ok(read) => {
+            Ok((read, exists)) => {
                 into.zero(read..into.len());
-                return Ok(read < into.len());
+                let absent = if exists { Vec::new() } else { vec![key] };
+                return Ok(MissingBytes { has_any: read < into.len(), absent });
             }
             Err(error) => error,
         };
@@ -188,13 +191,14 @@ pub(crate) async fn read_piece(worker: Rc<Worker>, what: PieceRead) -> Result<bo
     }
 }
 
+/// Returns the number of bytes that storage had, and whether the chunk file exists.
 async fn read_once(
     worker: &Rc<Worker>,
     key: ChunkFileKey,
     group: GroupId,
     offset: u64,
     into: &Buf,
-) -> Result<usize> {
+) -> Result<(usize, bool)> {
     let request = ReadChunk { key, offset, length: into.len() as u32 };
     let options = CallOptions {
         into: Some(into.clone()),
@@ -203,7 +207,7 @@ async fn read_once(
     };
     let (reply, read) = worker.call_storage(group, &request, options).await?;
     if granules::matches(offset, &into.bytes()[..read], &reply.checksums) {
-        return Ok(read);
+        return Ok((read, reply.exists));
     }
     Err(Error::new(ErrorCode::Corrupt, "the data does not match its checksums"))
 }

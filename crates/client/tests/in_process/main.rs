@@ -5,6 +5,7 @@
 
 mod data;
 mod fakes;
+mod lost_chunks;
 mod management;
 mod names;
 mod sessions;

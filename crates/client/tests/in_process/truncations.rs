@@ -98,7 +98,7 @@ fn inline_read_during_a_truncation_elsewhere_has_no_zeros() {
 
 /// Semantics 2.9, for bytes in metadata.
 #[test]
-fn inline_append_during_a_truncation_elsewhere_goes_to_the_new_end() {
+fn inline_append_during_a_truncation_goes_to_the_new_end() {
     with_client(|fake, client| async move {
         fake.with_metadata(1, |metadata| metadata.inline_bytes = 4096);
         let (inode, handle) = create(&client, "log").await;

@@ -19,13 +19,15 @@ pub struct CopySource<'a> {
 }
 
 impl ChunkStore {
-    /// Copies `length` bytes to another chunk file, which is created if necessary. Bytes beyond the end of the source count as zeros. Returns whether the source range had
-    /// holes. Not cancel-safe, see [`super`].
+    /// Copies `length` bytes to another chunk file, which is created if necessary. Bytes beyond the
+    /// end of the source count as zeros. Returns whether the source range had holes. Not
+    /// cancel-safe, see [`super`].
     ///
     /// # Errors
     /// - `Corrupt` if the source is damaged, or if a granule of the destination is damaged that the
     ///   copy overwrites only in part.
-    /// - `EndMoved`, `NoSpace`, `FileTooLarge` and `DeviceFailed` under the same conditions as [`Self::write`].
+    /// - `EndMoved`, `NoSpace`, `FileTooLarge` and `DeviceFailed` under the same conditions as
+    /// [`Self::write`].
     ///
     /// After an error, a part of the range may have been copied.
     ///
@@ -50,7 +52,8 @@ impl ChunkStore {
                 continue;
             }
             let hole = self.next_hole(from.key, at).await?.min(end).max(at + 1);
-            let ReadData { data, checksums } = self.read(from.key, at, (hole - at) as u32).await?;
+            let ReadData { data, checksums, .. } =
+                self.read(from.key, at, (hole - at) as u32).await?;
             let length = data.len() as u64;
             if length == 0 {
                 // The source was truncated after `next_data` had found data at this offset.

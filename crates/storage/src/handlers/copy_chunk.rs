@@ -32,5 +32,6 @@ pub(super) async fn handle(
     if call.is_durable {
         store.sync(&to).await?;
     }
-    Ok((CopyChunkReply { incarnation: store.incarnation(), has_holes }, None))
+    let (incarnation, source_exists) = (store.incarnation(), store.exists(&from)?);
+    Ok((CopyChunkReply { incarnation, has_holes, source_exists }, None))
 }

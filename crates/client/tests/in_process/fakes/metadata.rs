@@ -3,8 +3,8 @@
 use super::{Answer, LEASE_MS, STORAGE_GROUPS};
 use skep_types::codec::{Bytes, Codec, crc32c};
 use skep_types::{
-    Attributes, Chooser, Component, Error, ErrorCode, FileKind, GroupId, InodeId, Lsn,
-    PatternOrigin, Redundancy, Result, SessionId, ShardId, StripePattern, Timestamp,
+    Attributes, Chooser, ChunkFileSet, Component, Error, ErrorCode, FileKind, GroupId, InodeId,
+    Lsn, PatternOrigin, Redundancy, Result, SessionId, ShardId, StripePattern, Timestamp,
 };
 use skep_wire::Request;
 use skep_wire::catalog::message;
@@ -12,11 +12,11 @@ use skep_wire::frame::Header;
 use skep_wire::inline::{InlineMark, ReadInline, ReadInlineReply, WriteInline, WriteInlineReply};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
-    AskOutcome, AttributesReply, AwaitTruncation, Close, CloseMany, CloseSession, Create,
-    EntryReply, Exchange, GetAttributes, KeepAlive, KeepAliveReply, Lookup, MakeDirectory, Open,
-    OpenMode, OpenReply, OpenSession, OpenSessionReply, Outcome, OutcomeReply, ReportWritten,
-    SetAttributes, SetAttributesReply, SetPattern, SyncAll, TrimFile, TruncatedChunk, Unlink,
-    WrittenExtent,
+    AskOutcome, AttributesReply, AwaitTruncation, AwaitTruncationReply, Close, CloseMany,
+    CloseSession, Create, EntryReply, Exchange, GetAttributes, KeepAlive, KeepAliveReply, Lookup,
+    MakeDirectory, Open, OpenMode, OpenReply, OpenSession, OpenSessionReply, Outcome, OutcomeReply,
+    ReportWritten, SetAttributes, SetAttributesReply, SetPattern, SyncAll, TrimFile,
+    TruncatedChunk, Unlink, WrittenExtent,
 };
 use std::collections::HashMap;
 
@@ -26,6 +26,8 @@ pub(crate) struct FakeInode {
     pub(crate) opens: HashMap<SessionId, usize>,
     /// The first bytes, without those that were never written.
     pub(crate) inline: Vec<u8>,
+    /// The chunk files that clients have reported as synced.
+    pub(crate) synced: ChunkFileSet,
 }
 
 #[derive(Debug, Default)]
@@ -107,8 +109,12 @@ impl FakeMetadata {
         self.next += 1;
         let new = Attributes::new(inode, kind, 0o644, Timestamp::default());
         let attributes = Attributes { change_counter: 1, ..new };
-        let new =
-            FakeInode { attributes: attributes.clone(), opens: HashMap::new(), inline: Vec::new() };
+        let new = FakeInode {
+            attributes: attributes.clone(),
+            opens: HashMap::new(),
+            inline: Vec::new(),
+            synced: ChunkFileSet::default(),
+        };
         self.inodes.insert(inode, new);
         attributes
     }
@@ -221,8 +227,8 @@ impl FakeMetadata {
             }
             AwaitTruncation::ID => {
                 let inode = AwaitTruncation::from_bytes(body)?.inode;
-                let attributes = self.inode(inode)?.attributes.clone();
-                AttributesReply { attributes }.to_bytes()
+                let FakeInode { attributes, synced, .. } = self.inode(inode)?.clone();
+                AwaitTruncationReply { attributes, synced }.to_bytes()
             }
             TrimFile::ID => {
                 let attributes = &mut self.inode(TrimFile::from_bytes(body)?.inode)?.attributes;
@@ -255,7 +261,15 @@ impl FakeMetadata {
             ReadInline::ID => self.read_inline(&ReadInline::from_bytes(body)?)?.to_bytes(),
             ReportWritten::ID => {
                 let request = ReportWritten::from_bytes(body)?;
-                self.report(request.inode, request.written)?.to_bytes()
+                let inode = self.inode(request.inode)?;
+                if let Some(synced) = request.synced {
+                    inode.synced.merge(&synced.chunk_files);
+                }
+                let attributes = inode.attributes.clone();
+                match request.written {
+                    Some(written) => self.report(request.inode, written)?.to_bytes(),
+                    None => AttributesReply { attributes }.to_bytes(),
+                }
             }
             Unlink::ID => {
                 let Unlink { directory, name } = Unlink::from_bytes(body)?;
