@@ -112,6 +112,8 @@ mod tests {
         check(&st::WhichExist { inodes: vec![inode; MAX_INODES_ASKED] });
         let closed = md::ClosedFile { inode, open: md::OpenMode::Write };
         check(&md::CloseMany { files: vec![closed; MAX_CLOSES] });
+        let opened = md::OpenedFile { inode, open: md::OpenMode::Write };
+        check(&md::CompareOpens { files: vec![opened; MAX_CLOSES] });
         let numbers = vec![0; MAX_NOTIFICATIONS];
         check(&crate::sharing::AcknowledgeNotifications { numbers });
         check(&il::WriteInline {

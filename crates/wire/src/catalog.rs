@@ -98,6 +98,7 @@ catalog! {
     33 "metadata" reads md::KeepAlive => md::KeepAliveReply;
     34 "metadata" reads md::CloseSession => mg::EmptyReply;
     35 "metadata" reads md::AskOutcome => md::OutcomeReply;
+    36 "metadata" reads md::CompareOpens => md::CompareOpensReply;
     // Metadata: the namespace.
     40 "metadata" reads md::Lookup => md::EntryReply;
     41 "metadata" reads md::GetAttributes => md::AttributesReply;

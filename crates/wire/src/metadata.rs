@@ -25,8 +25,9 @@ pub use names::{
     MakeDirectory, MakeSymlink, NewInode, ReadDirectory, ReadLink, RemoveDirectory, Rename, Unlink,
 };
 pub use sessions::{
-    AskOutcome, CloseSession, KeepAlive, KeepAliveReply, ListSessions, OpenSession,
-    OpenSessionReply, Outcome, OutcomeReply, SessionEntry, SessionList, SyncAll,
+    AskOutcome, CloseSession, CompareOpens, CompareOpensReply, KeepAlive, KeepAliveReply,
+    ListSessions, OpenSession, OpenSessionReply, OpenedFile, Outcome, OutcomeReply, SessionEntry,
+    SessionList, SyncAll,
 };
 pub use transactions::{
     AskDecision, Decide, Decision, DecisionReply, ListTransactions, Prepare, PrepareReply,

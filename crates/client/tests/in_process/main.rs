@@ -6,6 +6,7 @@
 mod data;
 mod fakes;
 mod lost_chunks;
+mod lost_opens;
 mod management;
 mod names;
 mod sessions;

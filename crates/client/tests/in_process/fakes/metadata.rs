@@ -13,10 +13,10 @@ use skep_wire::inline::{InlineMark, ReadInline, ReadInlineReply, WriteInline, Wr
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     AskOutcome, AttributesReply, AwaitTruncation, AwaitTruncationReply, Close, CloseMany,
-    CloseSession, Create, EntryReply, Exchange, GetAttributes, KeepAlive, KeepAliveReply, Lookup,
-    MakeDirectory, Open, OpenMode, OpenReply, OpenSession, OpenSessionReply, Outcome, OutcomeReply,
-    ReportWritten, SetAttributes, SetAttributesReply, SetPattern, SyncAll, TrimFile,
-    TruncatedChunk, Unlink, WrittenExtent,
+    CloseSession, CompareOpens, CompareOpensReply, Create, EntryReply, Exchange, GetAttributes,
+    KeepAlive, KeepAliveReply, Lookup, MakeDirectory, Open, OpenMode, OpenReply, OpenSession,
+    OpenSessionReply, OpenedFile, Outcome, OutcomeReply, ReportWritten, SetAttributes,
+    SetAttributesReply, SetPattern, SyncAll, TrimFile, TruncatedChunk, Unlink, WrittenExtent,
 };
 use std::collections::HashMap;
 
@@ -50,6 +50,8 @@ pub(crate) struct FakeMetadata {
     pub(crate) executed: Vec<(u16, bool)>,
     /// Message ids of the read requests that were sent with the durable flag.
     pub(crate) asked_durably: Vec<u16>,
+    /// Number of the target's start.
+    pub(crate) start: u64,
     /// The generation of the stripe pattern of all files.
     pub(crate) generation: u32,
     /// An open of a file that another session has open makes the file shared.
@@ -93,6 +95,7 @@ impl FakeMetadata {
             has_forgotten_ends: false,
             executed: Vec::new(),
             asked_durably: Vec::new(),
+            start: 1,
             generation: 1,
             shares_files: false,
             directory_elsewhere: None,
@@ -132,6 +135,12 @@ impl FakeMetadata {
         self.inodes.values_mut().for_each(|inode| inode.opens.clear());
     }
 
+    /// Loses all opens in a power loss, but not the sessions.
+    pub(crate) fn lose_opens(&mut self) {
+        self.inodes.values_mut().for_each(|inode| inode.opens.clear());
+        self.start += 1;
+    }
+
     pub(crate) fn session_count(&self) -> usize {
         self.sessions.len()
     }
@@ -149,7 +158,11 @@ impl FakeMetadata {
             }
             let granted = self.sessions.entry(header.session).or_default();
             granted.granted = wanted;
-            return Ok(Answer::of(&OpenSessionReply { slots: wanted, lease_ms: LEASE_MS }));
+            return Ok(Answer::of(&OpenSessionReply {
+                slots: wanted,
+                lease_ms: LEASE_MS,
+                start: self.start,
+            }));
         }
         if header.message == AskOutcome::ID {
             let outcome = self.outcome(&AskOutcome::from_bytes(body)?);
@@ -210,7 +223,16 @@ impl FakeMetadata {
     fn execute(&mut self, header: &Header, body: &[u8]) -> Result<Vec<u8>> {
         let session = header.session;
         Ok(match header.message {
-            KeepAlive::ID => KeepAliveReply { lease_ms: LEASE_MS }.to_bytes(),
+            KeepAlive::ID => KeepAliveReply { lease_ms: LEASE_MS, start: self.start }.to_bytes(),
+            CompareOpens::ID => {
+                let files = CompareOpens::from_bytes(body)?.files;
+                let count = |file: &OpenedFile| {
+                    let inode = self.inodes.get(&file.inode);
+                    let opens = inode.and_then(|inode| inode.opens.get(&session));
+                    opens.map_or(0, |count| *count as u32)
+                };
+                CompareOpensReply { counts: files.iter().map(count).collect() }.to_bytes()
+            }
             SyncAll::ID => EmptyReply {}.to_bytes(),
             CloseSession::ID => {
                 self.ended.extend(self.sessions.remove_entry(&session));

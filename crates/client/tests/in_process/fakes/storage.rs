@@ -10,8 +10,9 @@ use skep_types::{
 use skep_wire::Request;
 use skep_wire::management::EmptyReply;
 use skep_wire::storage::{
-    ChunkStat, CopyChunk, CopyChunkReply, ReadChunk, ReadChunkReply, RemoveChunks, StatChunk,
-    SyncChunk, SyncChunkReply, TruncateChunk, TruncateChunkReply, WriteChunk, WriteChunkReply,
+    ChunkRangeReply, ChunkStat, ClearChunk, CopyChunk, CopyChunkReply, ReadChunk, ReadChunkReply,
+    RemoveChunks, StatChunk, SyncChunk, SyncChunkReply, TruncateChunk, TruncateChunkReply,
+    WriteChunk, WriteChunkReply,
 };
 use std::collections::HashMap;
 
@@ -62,6 +63,15 @@ impl FakeStorage {
                 Answer::of(&TruncateChunkReply { incarnation })
             }
             CopyChunk::ID => Answer::of(&self.copy(&CopyChunk::from_bytes(body)?)),
+            ClearChunk::ID => {
+                let ClearChunk { key, offset, length } = ClearChunk::from_bytes(body)?;
+                let end = offset + length;
+                if let Some(file) = self.files.get_mut(&key) {
+                    let length = file.len();
+                    file[(offset as usize).min(length)..(end as usize).min(length)].fill(0);
+                }
+                Answer::of(&ChunkRangeReply { incarnation, end })
+            }
             StatChunk::ID => {
                 let file = self.files.get(&StatChunk::from_bytes(body)?.key);
                 let size = file.map_or(0, |file| file.len() as u64);

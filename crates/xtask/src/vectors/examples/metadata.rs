@@ -12,12 +12,13 @@ use skep_types::{
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     AskDecision, AskOutcome, AttributesReply, AwaitTruncation, AwaitTruncationReply, Close,
-    CloseMany, CloseSession, ClosedFile, Create, CreateUnnamed, Decide, Decision, DecisionReply,
-    EntryInfo, GetEntryInfo, KeepAlive, KeepAliveReply, ListSessions, ListTransactions, NewInode,
-    Open, OpenMode, OpenReply, OpenSession, OpenSessionReply, Outcome, OutcomeReply, Prepare,
-    PrepareReply, ReportWritten, ResolveTransaction, SessionEntry, SessionList, SetAttributes,
-    SetAttributesReply, SetPattern, SetTime, Step, SyncAll, SyncedChunkFiles, TransactionEntry,
-    TransactionId, TransactionList, TrimFile, TruncatedChunk, WrittenExtent,
+    CloseMany, CloseSession, ClosedFile, CompareOpens, CompareOpensReply, Create, CreateUnnamed,
+    Decide, Decision, DecisionReply, EntryInfo, GetEntryInfo, KeepAlive, KeepAliveReply,
+    ListSessions, ListTransactions, NewInode, Open, OpenMode, OpenReply, OpenSession,
+    OpenSessionReply, OpenedFile, Outcome, OutcomeReply, Prepare, PrepareReply, ReportWritten,
+    ResolveTransaction, SessionEntry, SessionList, SetAttributes, SetAttributesReply, SetPattern,
+    SetTime, Step, SyncAll, SyncedChunkFiles, TransactionEntry, TransactionId, TransactionList,
+    TrimFile, TruncatedChunk, WrittenExtent,
 };
 
 /// Returns the pattern of a large file: first inline bytes, then a narrow stripe, and a wide stripe
@@ -76,9 +77,11 @@ fn sessions() -> Vec<Example> {
     let open = OpenSession { client: NodeId::new(9), slots: 64 };
     let asked = AskOutcome { session: SessionId::new(9 << 32 | 1), slot: 3, sequence: 77 };
     let outcome = |outcome| OutcomeReply { outcome };
+    let opened = OpenedFile { inode: a_file(), open: OpenMode::Write };
     vec![
-        example(&open, &OpenSessionReply { slots: 32, lease_ms: 5_000 }),
-        example(&KeepAlive { lease_ms: 8_000 }, &KeepAliveReply { lease_ms: 5_000 }),
+        example(&open, &OpenSessionReply { slots: 32, lease_ms: 5_000, start: 3 }),
+        example(&KeepAlive { lease_ms: 8_000 }, &KeepAliveReply { lease_ms: 5_000, start: 3 }),
+        example(&CompareOpens { files: vec![opened] }, &CompareOpensReply { counts: vec![2] }),
         example(&CloseSession {}, &EmptyReply {}),
         example(&asked, &outcome(Outcome::Executed { reply: b"reply"[..].into() }))
             .reply::<AskOutcome>(&outcome(Outcome::NotExecuted))
