@@ -199,6 +199,20 @@ impl Component {
 }
 
 impl StripePattern {
+    /// Returns the number of chunk files.
+    pub fn chunk_file_count(&self) -> usize {
+        self.components.iter().map(|component| component.groups.len()).sum()
+    }
+
+    /// Returns the number of a chunk file in a `ChunkFileSet`. `None` means that the pattern has no
+    /// such chunk file.
+    pub fn chunk_file_number(&self, component: u16, index: u16) -> Option<usize> {
+        let (component, index) = (usize::from(component), usize::from(index));
+        let its = self.components.get(component)?.groups.len();
+        let before = self.components[..component].iter().map(|it| it.groups.len()).sum::<usize>();
+        (index < its).then_some(before + index)
+    }
+
     /// Checks the rules for the pattern of a file. Receivers must call this function for each
     /// pattern from another process or from disk.
     ///

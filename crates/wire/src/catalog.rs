@@ -98,6 +98,7 @@ catalog! {
     33 "metadata" reads md::KeepAlive => md::KeepAliveReply;
     34 "metadata" reads md::CloseSession => mg::EmptyReply;
     35 "metadata" reads md::AskOutcome => md::OutcomeReply;
+    36 "metadata" reads md::CompareOpens => md::CompareOpensReply;
     // Metadata: the namespace.
     40 "metadata" reads md::Lookup => md::EntryReply;
     41 "metadata" reads md::GetAttributes => md::AttributesReply;
@@ -122,7 +123,7 @@ catalog! {
     60 "metadata" reads md::GetEntryInfo => md::EntryInfo;
     61 "metadata" reads md::SyncAll => mg::EmptyReply;
     62 "metadata" modifies md::CloseMany => mg::EmptyReply;
-    63 "metadata" reads md::AwaitTruncation => md::AttributesReply;
+    63 "metadata" reads md::AwaitTruncation => md::AwaitTruncationReply;
     // Metadata: locks of applications.
     64 "metadata" modifies fl::SetLock => fl::SetLockReply;
     65 "metadata" reads fl::TestLock => fl::TestLockReply;

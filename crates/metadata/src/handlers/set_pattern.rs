@@ -10,7 +10,7 @@ use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use skep_cluster::patterns;
 use skep_format::metadata::{InodeRecord, Key};
-use skep_types::{Error, ErrorCode, FileKind, PatternOrigin, PatternRequest};
+use skep_types::{ChunkFileSet, Error, ErrorCode, FileKind, PatternOrigin, PatternRequest};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::SetPattern;
 
@@ -80,5 +80,6 @@ fn set_of_file<E: Engine>(
     let placement = &mut shared.placement;
     let placed = patterns::place(pattern, &placement.candidates, seed, &mut placement.cursor)?;
     record.pattern = Some(placed);
+    record.synced_chunk_files = ChunkFileSet::default();
     Ok(())
 }

@@ -237,6 +237,10 @@ impl Story {
     }
 }
 
+fn report(inode: InodeId, written: md::WrittenExtent) -> md::ReportWritten {
+    md::ReportWritten { inode, written: Some(written), synced: None }
+}
+
 fn truncate(inode: InodeId) -> md::SetAttributes {
     md::SetAttributes {
         inode,

@@ -19,7 +19,16 @@ fn pattern() -> PatternRequest {
 
 fn write(inode: InodeId, offset: u64, bytes: &[u8]) -> il::WriteInline {
     let checksum = crc32c(bytes);
-    il::WriteInline { inode, generation: 1, offset, bytes: bytes.into(), checksum, extends: true }
+    il::WriteInline {
+        inode,
+        generation: 1,
+        offset,
+        bytes: bytes.into(),
+        checksum,
+        extends: true,
+        truncate_generation: u64::MAX,
+        appends: false,
+    }
 }
 
 impl Story {
@@ -260,6 +269,33 @@ fn a_target_detects_losses_of_a_power_loss_but_not_of_a_kill() {
     assert!(story.is_lost(inode, &[first]), "that is too long ago");
     let epochs = story.target.table.scan(&Key::epochs(), &[], usize::MAX).unwrap();
     assert_eq!(epochs.len(), skep_wire::limits::MAX_EPOCHS);
+}
+
+/// Semantics 2.7 and 2.9: another client has truncated the file, or moved its end, since the client
+/// read its size.
+#[test]
+fn write_from_before_a_truncation_is_refused() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    let of = |truncate_generation, offset, appends| il::WriteInline {
+        truncate_generation,
+        appends,
+        ..write(inode, offset, b"abcd")
+    };
+    story.written(1, &of(0, 0, true));
+    assert_eq!(story.refused(1, &of(0, 2, true)), ErrorCode::EndMoved);
+    story.written(2, &of(0, 2, false));
+    story.written(3, &of(0, 6, true));
+    story.send(1, 1, (0, 2), &truncate(inode));
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    for (sequence, appends) in [(2, false), (3, true)] {
+        assert_eq!(story.refused(sequence, &of(0, 10, appends)), ErrorCode::EndMoved);
+    }
+    assert_eq!((story.size(inode), story.stored(inode)), (0, None));
+    let request = il::ReadInline { inode, generation: 1, offset: 0, length: 4 };
+    assert_eq!(story.ask(1, 2, (0, 0), &request).unwrap().truncate_generation, 1);
+    story.written(4, &of(1, 0, true));
+    assert_eq!(story.read(inode, 0, 4096).unwrap(), b"abcd");
 }
 
 /// If the target replied to a write before the epoch of that write was synced, a power loss could

@@ -9,12 +9,12 @@ fn written(story: &mut Story) -> InodeId {
     let inode = story.create(1, (0, 1));
     let written =
         md::WrittenExtent { end: 10, truncate_generation: 0, may_leave_holes: false, reach: 0 };
-    story.ask(1, 1, (0, 2), &md::ReportWritten { inode, written }).unwrap();
+    story.ask(1, 1, (0, 2), &report(inode, written)).unwrap();
     inode
 }
 
 fn synced(incarnation: u64) -> st::SyncChunkReply {
-    st::SyncChunkReply { incarnation: HostIncarnation::new(incarnation) }
+    st::SyncChunkReply { incarnation: HostIncarnation::new(incarnation), exists: true }
 }
 
 impl Story {
@@ -319,16 +319,20 @@ fn reports_and_confirmations_wait_for_a_truncation() {
     story.send(5, 1, (0, 3), &truncate(inode));
     let written =
         md::WrittenExtent { end: 5, truncate_generation: 0, may_leave_holes: false, reach: 0 };
-    story.send(1, 2, (0, 1), &md::ReportWritten { inode, written });
-    story.send(1, 2, (0, 0), &md::AwaitTruncation { inode });
+    story.send(1, 2, (0, 1), &report(inode, written));
+    story.send(2, 2, (0, 0), &md::AwaitTruncation { inode });
     assert!(story.replies.is_empty());
     story.answer::<st::TruncateChunk>(&truncated(1));
     assert_eq!(story.replies.len(), 3);
-    let waited = story.replies.iter().filter(|(connection, _)| *connection != 5);
-    for (_, reply) in waited {
-        let reply = md::AttributesReply::from_bytes(reply.as_ref().unwrap()).unwrap();
-        let attributes = (reply.attributes.size, reply.attributes.truncate_generation);
-        assert_eq!(attributes, (0, 1), "the client sees that it must write again");
+    let reply = |on| {
+        let (_, reply) = story.replies.iter().find(|(connection, _)| *connection == on).unwrap();
+        reply.as_ref().unwrap()
+    };
+    let reported = md::AttributesReply::from_bytes(reply(1)).unwrap().attributes;
+    let awaited = md::AwaitTruncationReply::from_bytes(reply(2)).unwrap().attributes;
+    for it in [reported, awaited] {
+        let end = (it.size, it.truncate_generation);
+        assert_eq!(end, (0, 1), "the client sees that it must write again");
     }
 }
 
