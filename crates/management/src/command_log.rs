@@ -16,12 +16,12 @@
 
 use crate::limits::COMMANDS_PER_SNAPSHOT;
 use skep_cluster::{ClusterState, Command};
-use skep_format::log::{RECORD_HEADER_BYTES, encode_record, scan};
+use skep_format::log::{LogOwner, RECORD_HEADER_BYTES, encode_record, scan};
 use skep_format::management::{LOG_HEAD_BYTES, LogHead, Snapshot};
 use skep_store::atomic::replace_atomically;
 use skep_store::failed_sync;
 use skep_types::codec::{Bytes, Codec};
-use skep_types::{ClusterId, Error, ErrorCode, Lsn, Result, TargetId};
+use skep_types::{ClusterId, Epoch, Error, ErrorCode, Lsn, Result, TargetId};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -31,8 +31,10 @@ pub(crate) const LOG_FILE: &str = "log";
 /// Name of the file that contains the state before the first command of the log.
 pub(crate) const SNAPSHOT_FILE: &str = "snapshot";
 
-/// The owner in each record: target 0, since the commands belong to no target.
-const OWNER: TargetId = TargetId::new(0);
+/// Returns the owner of the records: target 0, since the commands belong to no target.
+fn owner(cluster: ClusterId) -> LogOwner {
+    LogOwner { cluster, target: TargetId::new(0) }
+}
 
 /// The open command log.
 #[derive(Debug)]
@@ -84,7 +86,7 @@ impl CommandLog {
             );
             return Err(corrupt(&path, missing));
         }
-        let scanned = scan(OWNER, head.first, &bytes[LOG_HEAD_BYTES..])
+        let scanned = scan(owner(cluster), head.first, &bytes[LOG_HEAD_BYTES..])
             .map_err(|error| error.within(format_args!("{} (after its head)", path.display())))?;
         for record in scanned.records.iter().filter(|record| record.lsn > applied) {
             let replayed =
@@ -154,7 +156,9 @@ impl CommandLog {
         if self.has_failed {
             return Err(failed("a write failed before".into()));
         }
-        let record = encode_record(OWNER, next(self.last), self.last, &command.to_bytes())?;
+        // The epoch stays zero: commands belong to no group.
+        let (epoch, lsn, synced) = (Epoch::default(), next(self.last), self.last);
+        let record = encode_record(owner(self.cluster), epoch, lsn, synced, &command.to_bytes())?;
         let written = self.log.write_all_at(&record, self.end).and_then(|()| self.log.sync_data());
         if let Err(error) = written {
             if is_full(&error) && self.truncate().is_ok() {

@@ -15,6 +15,7 @@ use crate::target::{Action, Event, MetadataTarget, Start, SyncPolicy};
 use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
 use skep_env::local::Notify;
 use skep_env::{Mailbox, TcpStream};
+use skep_format::log::LogOwner;
 use skep_format::metadata::Key;
 use skep_rpc::{CallOptions, Channel, IncomingStream, JoinToken, Management, Outbox, Peer, Router};
 use skep_service::{Host, Initialised, TargetEvent, TargetStart, quarantine};
@@ -139,8 +140,9 @@ impl Shell {
         let applied = engine.get(&Key::Applied.to_bytes())?;
         let applied = applied.map_or(Ok(Lsn::default()), |value| Lsn::from_bytes(&value))?;
         let next = Lsn::new(applied.raw() + 1);
-        let Recovered { mut log, records, truncated_bytes } =
-            Log::open(&directory.path().join("log"), id, next)?;
+        let owner = LogOwner { cluster: directory.identity().cluster, target: id };
+        let Recovered { mut log, records, epoch, truncated_bytes } =
+            Log::open(&directory.path().join("log"), owner, next)?;
         if !records.is_empty() {
             tracing::info!(
                 "target {id}: {} log records read, {truncated_bytes} bytes of an unfinished tail cut off",
@@ -149,6 +151,8 @@ impl Shell {
         }
         let start = Start {
             group,
+            target: id,
+            epoch,
             policy,
             limits: Limits::default(),
             map: router.map(),
@@ -290,7 +294,9 @@ impl Shell {
     ) -> Result<()> {
         for action in actions {
             match action {
-                Action::Append { lsn, synced, payload } => log.append(lsn, synced, &payload)?,
+                Action::Append { epoch, lsn, synced, payload } => {
+                    log.append(epoch, lsn, synced, &payload)?;
+                }
                 Action::Sync { lsn } => self.start_sync(log, lsn),
                 Action::Reply { connection, mut request, result } => {
                     request.lowest_map = request.lowest_map.max(target.fence());

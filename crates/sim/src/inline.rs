@@ -3,7 +3,7 @@
 //! Checks more than the witness does: a write that a target reports as safe exists and survives all
 //! power losses, and a write that a target reports as lost was lost. After the answer the client
 //! drops the marks of these writes, like a real client. A target may report a write as lost if the
-//! epoch of the write is so old that the target has forgotten it.
+//! start of the write is so old that the target has forgotten it.
 
 use crate::operation::Op;
 use crate::witness::InstanceId;
@@ -12,7 +12,7 @@ use skep_types::InodeId;
 use skep_types::codec::{Codec, crc32c};
 use skep_wire::inline::{InlineMark, SyncInlineReply, WriteInlineReply};
 use skep_wire::inline::{ReadInline, SyncInline, WriteInline};
-use skep_wire::limits::MAX_EPOCHS;
+use skep_wire::limits::MAX_STARTS;
 use skep_wire::metadata::OpenMode;
 use std::collections::BTreeMap;
 
@@ -59,10 +59,10 @@ impl World {
         let unsynced = &self.clients[client].inline_writes;
         let which = self.random.index(unsynced.len().max(1));
         let (inode, written) = unsynced.iter().nth(which)?;
-        // Only the newest write of each epoch is sent.
+        // Only the newest write of each start is sent.
         let newest: BTreeMap<_, _> =
-            written.iter().map(|(mark, _)| (mark.epoch, mark.record)).collect();
-        let mark = |(epoch, record)| InlineMark { epoch, record };
+            written.iter().map(|(mark, _)| (mark.start, mark.record)).collect();
+        let mark = |(start, record)| InlineMark { start, record };
         let written = newest.into_iter().map(mark).collect();
         Some(Op::SyncInline(SyncInline { inode: *inode, written }))
     }
@@ -82,14 +82,14 @@ impl World {
                 let Some(instance) = instance else { return };
                 let of_file = unsynced.entry(it.inode).or_default();
                 of_file.push((written.mark, instance));
-                of_file.sort_by_key(|(mark, _)| (mark.epoch, mark.record));
+                of_file.sort_by_key(|(mark, _)| (mark.start, mark.record));
             }
             Op::SyncInline(it) => {
                 let Ok(synced) = SyncInlineReply::from_bytes(reply) else { return };
                 let Some(of_file) = unsynced.get_mut(&it.inode) else { return };
                 let is_covered = |mark: &InlineMark| {
                     let is_covering =
-                        |it: &InlineMark| it.epoch == mark.epoch && it.record >= mark.record;
+                        |it: &InlineMark| it.start == mark.start && it.record >= mark.record;
                     it.written.iter().any(is_covering)
                 };
                 // Another task may have synced the same writes in the meantime and received the
@@ -102,11 +102,11 @@ impl World {
                 if of_file.is_empty() {
                     unsynced.remove(&it.inode);
                 }
-                // The number of a target's epoch is at most the number of the target's life.
-                let oldest = it.written.iter().map(|mark| mark.epoch).min().unwrap_or_default();
+                // The number of a target's start is at most the number of the target's life.
+                let oldest = it.written.iter().map(|mark| mark.start).min().unwrap_or_default();
                 let lives = self.targets.iter().map(|target| target.life).max();
                 let may_be_forgotten =
-                    lives.is_some_and(|lives| lives >= oldest + MAX_EPOCHS as u64);
+                    lives.is_some_and(|lives| lives >= oldest + MAX_STARTS as u64);
                 let is_explained = synced.is_lost && (may_be_forgotten || other_task_synced);
                 if !covered.is_empty() && !is_explained {
                     let checked = self.witness.check_inline_sync(&covered, synced.is_lost);

@@ -22,8 +22,8 @@
 use crate::atomic::sync_directory;
 use crate::failed_sync;
 use skep_env::File;
-use skep_format::log::{RECORD_HEADER_BYTES, Record, encode_record, scan};
-use skep_types::{Error, ErrorCode, Lsn, Result, TargetId};
+use skep_format::log::{LogOwner, RECORD_HEADER_BYTES, Record, encode_record, scan};
+use skep_types::{Epoch, Error, ErrorCode, Lsn, Result};
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ const NEXT_SEGMENT: &str = "next";
 #[derive(Debug)]
 pub struct Log {
     directory: PathBuf,
-    target: TargetId,
+    owner: LogOwner,
     /// Numbers of the segments' first records, in ascending order. Appends go to the last segment.
     segments: Vec<Lsn>,
     file: File,
@@ -62,6 +62,8 @@ pub struct Recovered {
     pub log: Log,
     /// All records with their numbers, in ascending order.
     pub records: Vec<(Lsn, Vec<u8>)>,
+    /// Group epoch of the last record, or zero if there is no record.
+    pub epoch: Epoch,
     /// Number of bytes after the last complete record, which were truncated.
     pub truncated_bytes: u64,
 }
@@ -103,11 +105,13 @@ impl Log {
     ///
     /// # Errors
     /// - `Corrupt` with file and offset if a synced record is damaged or a segment is missing.
+    /// - `Unsupported` if the log has records of another version.
     /// - Errors of the file system.
-    pub fn open(directory: &Path, target: TargetId, next: Lsn) -> Result<Recovered> {
+    pub fn open(directory: &Path, owner: LogOwner, next: Lsn) -> Result<Recovered> {
         std::fs::create_dir_all(directory).map_err(at(directory))?;
         let mut segments = list_segments(directory)?;
         let mut records: Vec<(Lsn, Vec<u8>)> = Vec::new();
+        let mut epoch = Epoch::default();
         let mut end = (0, 0);
         let mut tail = Vec::new();
         let mut synced = Lsn::default();
@@ -122,7 +126,7 @@ impl Log {
                     format!("does not continue record {last}: a segment is missing before it");
                 return Err(within(Error::new(ErrorCode::Corrupt, context)));
             }
-            let found = scan(target, *first, &bytes).map_err(within)?;
+            let found = scan(owner, *first, &bytes).map_err(within)?;
             if found.end < bytes.len() && index + 1 < segments.len() {
                 let problem =
                     format!("damaged at byte {}, though a later segment exists", found.end);
@@ -131,6 +135,15 @@ impl Log {
             end = (found.end as u64, bytes.len() as u64);
             synced = found.records.iter().map(|it| it.synced).fold(synced, Lsn::max);
             tail = bytes[offset_after(&found.records, synced)..found.end].to_vec();
+            match found.records.first().map(|it| it.epoch) {
+                Some(first_epoch) if first_epoch < epoch => {
+                    let problem = format!(
+                        "begins in group epoch {first_epoch}, after records of epoch {epoch}"
+                    );
+                    return Err(within(Error::new(ErrorCode::Corrupt, problem)));
+                }
+                _ => epoch = found.records.last().map_or(epoch, |it| it.epoch),
+            }
             records.extend(found.records.into_iter().map(|it| (it.lsn, it.payload)));
         }
         if segments.is_empty() {
@@ -156,7 +169,7 @@ impl Log {
         sync_directory(directory)?;
         let mut log = Self {
             directory: directory.to_owned(),
-            target,
+            owner,
             segments,
             file,
             offset,
@@ -165,7 +178,7 @@ impl Log {
             segment_ends_at: SEGMENT_BYTES,
         };
         log.allocate_ahead(0);
-        Ok(Recovered { log, records, truncated_bytes: length - offset })
+        Ok(Recovered { log, records, epoch, truncated_bytes: length - offset })
     }
 
     /// Appends a record. The record survives the end of the process at once, and a power loss after
@@ -176,8 +189,8 @@ impl Log {
     /// - `NoSpace` if the disk is full. The log is unchanged.
     /// - `DeviceFailed` or another error of the file system, with the path. The caller must not
     ///   append any more.
-    pub fn append(&mut self, lsn: Lsn, synced: Lsn, payload: &[u8]) -> Result<()> {
-        let bytes = encode_record(self.target, lsn, synced, payload)?;
+    pub fn append(&mut self, epoch: Epoch, lsn: Lsn, synced: Lsn, payload: &[u8]) -> Result<()> {
+        let bytes = encode_record(self.owner, epoch, lsn, synced, payload)?;
         if self.offset >= self.segment_ends_at {
             self.begin_segment(lsn)?;
         }
@@ -326,17 +339,19 @@ fn list_segments(directory: &Path) -> Result<Vec<Lsn>> {
 mod tests {
     use super::*;
     use skep_testkit::thin::ThinDisk;
+    use skep_types::{ClusterId, TargetId};
 
-    const TARGET: TargetId = TargetId::new(1);
+    const OWNER: LogOwner = LogOwner { cluster: ClusterId::new([7; 16]), target: TargetId::new(1) };
+    const EPOCH: Epoch = Epoch::new(1);
 
     fn open(path: &Path) -> Result<Recovered> {
-        Log::open(path, TARGET, Lsn::new(1))
+        Log::open(path, OWNER, Lsn::new(1))
     }
 
     fn fill(path: &Path, count: u64, bytes: usize) {
         let mut log = open(path).unwrap().log;
         for lsn in 1..=count {
-            log.append(Lsn::new(lsn), Lsn::new(lsn - 1), &vec![lsn as u8; bytes]).unwrap();
+            log.append(EPOCH, Lsn::new(lsn), Lsn::new(lsn - 1), &vec![lsn as u8; bytes]).unwrap();
         }
     }
 
@@ -349,10 +364,24 @@ mod tests {
         std::fs::File::options().write(true).open(&path).unwrap().set_len(len - 1).unwrap();
         let mut recovered = open(directory.path()).unwrap();
         assert_eq!(recovered.records.len(), 2);
-        assert_eq!(recovered.truncated_bytes, 131);
-        recovered.log.append(Lsn::new(3), Lsn::new(2), b"again").unwrap();
+        assert_eq!(recovered.truncated_bytes, 139);
+        assert_eq!(recovered.epoch, EPOCH);
+        recovered.log.append(EPOCH, Lsn::new(3), Lsn::new(2), b"again").unwrap();
         let records = open(directory.path()).unwrap().records;
         assert_eq!(records[2], (Lsn::new(3), b"again".to_vec()));
+    }
+
+    #[test]
+    fn segment_of_an_older_epoch_is_damage() {
+        let directory = tempfile::tempdir().unwrap();
+        fill(directory.path(), 5, SEGMENT_BYTES as usize / 4);
+        let path = segment_path(directory.path(), Lsn::new(5));
+        let (epoch, lsn) = (Epoch::default(), Lsn::new(5));
+        let older = encode_record(OWNER, epoch, lsn, Lsn::new(4), b"older").unwrap();
+        std::fs::write(&path, older).unwrap();
+        let error = open(directory.path()).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Corrupt);
+        assert!(error.context().contains("epoch"), "{error}");
     }
 
     #[test]
@@ -360,9 +389,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut log = open(directory.path()).unwrap().log;
         let payload = vec![1; skep_format::log::MAX_PAYLOAD_BYTES + 1];
-        let error = log.append(Lsn::new(1), Lsn::new(0), &payload).unwrap_err();
+        let error = log.append(EPOCH, Lsn::new(1), Lsn::new(0), &payload).unwrap_err();
         assert_eq!(error.code(), ErrorCode::TooLarge);
-        log.append(Lsn::new(1), Lsn::new(0), b"small").unwrap();
+        log.append(EPOCH, Lsn::new(1), Lsn::new(0), b"small").unwrap();
         let records = open(directory.path()).unwrap().records;
         assert_eq!(records, [(Lsn::new(1), b"small".to_vec())]);
     }
@@ -370,19 +399,20 @@ mod tests {
     #[test]
     fn segments_follow_one_another_and_are_trimmed() {
         let directory = tempfile::tempdir().unwrap();
-        fill(directory.path(), 5, SEGMENT_BYTES as usize - 10);
+        // Four records fill a segment.
+        fill(directory.path(), 20, SEGMENT_BYTES as usize / 4);
         let mut recovered = open(directory.path()).unwrap();
         recovered.log.check_invariants();
-        assert_eq!((recovered.records.len(), recovered.log.segments.len()), (5, 5));
-        recovered.log.trim(Lsn::new(2)).unwrap();
+        assert_eq!((recovered.records.len(), recovered.log.segments.len()), (20, 5));
+        recovered.log.trim(Lsn::new(11)).unwrap();
         let recovered = open(directory.path()).unwrap();
-        assert_eq!(recovered.records.first().map(|it| it.0), Some(Lsn::new(3)));
+        assert_eq!(recovered.records.first().map(|it| it.0), Some(Lsn::new(9)));
     }
 
     #[test]
     fn damage_in_an_earlier_segment_names_file_and_place() {
         let directory = tempfile::tempdir().unwrap();
-        fill(directory.path(), 2, SEGMENT_BYTES as usize);
+        fill(directory.path(), 5, SEGMENT_BYTES as usize / 4);
         let path = segment_path(directory.path(), Lsn::new(1));
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[1000] ^= 1;
@@ -418,7 +448,7 @@ mod tests {
         let mut log = open(&directory).unwrap().log;
         let mut written = 0;
         let mut append = |log: &mut Log| {
-            log.append(Lsn::new(written + 1), Lsn::new(written), &payload)?;
+            log.append(EPOCH, Lsn::new(written + 1), Lsn::new(written), &payload)?;
             written += 1;
             Ok::<u64, Error>(written)
         };
@@ -451,11 +481,11 @@ mod tests {
         let Some(thin) = ThinDisk::new(directory.path(), 200) else { return };
         let path = thin.path().join("log");
         let mut log = open(&path).unwrap().log;
-        log.append(Lsn::new(1), Lsn::default(), b"synced").unwrap();
+        log.append(EPOCH, Lsn::new(1), Lsn::default(), b"synced").unwrap();
         log.sync().unwrap();
         thin.resize(24);
         for lsn in 2..=30 {
-            log.append(Lsn::new(lsn), Lsn::new(1), &vec![lsn as u8; 1 << 20]).unwrap();
+            log.append(EPOCH, Lsn::new(lsn), Lsn::new(1), &vec![lsn as u8; 1 << 20]).unwrap();
         }
         assert!(log.sync().is_err(), "the device has no space for the records");
         drop(log);

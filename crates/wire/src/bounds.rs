@@ -167,8 +167,8 @@ mod tests {
         };
         let transaction = md::TransactionId { coordinator: Default::default(), number: 1 };
         check(&md::Prepare { transaction, steps: vec![step; 8] });
-        let mark = il::InlineMark { epoch: 1, record: Lsn::new(1) };
-        check(&il::SyncInline { inode, written: vec![mark; crate::limits::MAX_EPOCHS] });
+        let mark = il::InlineMark { start: 1, record: Lsn::new(1) };
+        check(&il::SyncInline { inode, written: vec![mark; crate::limits::MAX_STARTS] });
     }
 
     #[test]

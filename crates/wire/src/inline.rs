@@ -11,7 +11,7 @@ record! {
     #[derive(Copy)]
     pub struct InlineMark {
         /// Number of the target's start at which it logged the write.
-        pub epoch: u64,
+        pub start: u64,
         /// Log sequence number of the record with the write.
         pub record: Lsn,
     }
@@ -87,7 +87,7 @@ record! {
     pub struct SyncInline {
         /// The file.
         pub inode: InodeId,
-        /// The client's newest write of each epoch (start of the target).
+        /// The client's newest write of each start of the target.
         pub written: Vec<InlineMark>,
     }
 }

@@ -188,7 +188,9 @@ fn a_command_whose_sync_failed_reaches_the_device_at_the_next_start() {
         ..Default::default()
     });
     let number = next(command_log.last);
-    let record = encode_record(OWNER, number, command_log.last, &long.to_bytes()).unwrap();
+    let record =
+        encode_record(owner(CLUSTER), Epoch::default(), number, command_log.last, &long.to_bytes())
+            .unwrap();
     command_log.log.write_all_at(&record, command_log.end).unwrap();
     assert!(command_log.log.sync_data().is_err(), "the device is full");
     drop(command_log);

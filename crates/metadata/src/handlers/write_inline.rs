@@ -36,7 +36,7 @@ pub(crate) fn run<E: Engine>(
         );
         return Err(Error::new(ErrorCode::EndMoved, what).into());
     }
-    let Some(epoch) = context.shared.epochs.current() else { return Err(Stop::Unsynced) };
+    let Some(start_number) = context.shared.starts.current() else { return Err(Stop::Unsafe) };
     let before = context.inline_bytes(inode)?;
     // Both values fit into `usize`, because a pattern keeps only few bytes in metadata.
     let (start, end) = (offset as usize, offset as usize + bytes.len());
@@ -57,6 +57,6 @@ pub(crate) fn run<E: Engine>(
         context.put_inode(&record);
     }
     // The log record is not chosen yet; `inline::stamp` fills it in.
-    let mark = InlineMark { epoch, record: Lsn::default() };
+    let mark = InlineMark { start: start_number, record: Lsn::default() };
     Ok(WriteInlineReply { mark, attributes: record.attributes })
 }

@@ -33,9 +33,9 @@ pub(crate) enum Stop {
     AwaitsReplies,
     /// A participant was busy. The operation runs again after a pause.
     Busy,
-    /// The operation waits until the log is synced, because numbers or an epoch must be synced
-    /// first.
-    Unsynced,
+    /// The operation waits until numbers that were reserved, or the start of the target, are safe
+    /// in the log.
+    Unsafe,
     /// The calls to other groups differ from those of an earlier run. The operation starts over
     /// without the earlier replies.
     Changed,

@@ -402,7 +402,7 @@ impl FakeMetadata {
             attributes.size = attributes.size.max(end as u64);
         }
         attributes.change_counter += 1;
-        let mark = InlineMark { epoch: 1, record: Lsn::new(1) };
+        let mark = InlineMark { start: 1, record: Lsn::new(1) };
         Ok(WriteInlineReply { mark, attributes: attributes.clone() })
     }
 

@@ -193,7 +193,7 @@ fn impossible_requests_are_refused_by_error_code() {
     assert_eq!(code(story.read(inode, 1, 4096)), ErrorCode::InvalidArgument);
     assert_eq!(code(story.read(inode, u64::MAX, 1)), ErrorCode::InvalidArgument);
     assert_eq!(code(story.read(plain, 0, 1)), ErrorCode::InvalidArgument);
-    let written = vec![InlineMark { epoch: 1, record: Lsn::new(1) }; 65];
+    let written = vec![InlineMark { start: 1, record: Lsn::new(1) }; 65];
     let many = story.ask(1, 2, (0, 0), &il::SyncInline { inode, written }).unwrap_err();
     assert_eq!(many.code(), ErrorCode::InvalidArgument);
     assert_eq!((story.size(inode), story.stored(inode)), (0, None));
@@ -248,13 +248,13 @@ fn a_target_detects_losses_of_a_power_loss_but_not_of_a_kill() {
     assert!(!story.is_lost(inode, &[first]));
     let log_bytes = story.log.len();
     let second = story.written(2, &write(inode, 5, b"second")).mark;
-    assert_eq!(first.epoch, second.epoch);
+    assert_eq!(first.start, second.start);
     story.lose_power(log_bytes);
     assert_eq!(story.size(inode), 5);
     assert!(!story.is_lost(inode, &[first]));
     assert!(story.is_lost(inode, &[second]) && story.is_lost(inode, &[first, second]));
     let third = story.written(3, &write(inode, 5, b"third")).mark;
-    assert!(third.epoch > second.epoch && !story.is_lost(inode, &[first, third]));
+    assert!(third.start > second.start && !story.is_lost(inode, &[first, third]));
     story.restart();
     assert!(!story.is_lost(inode, &[first, third]), "a kill loses nothing");
     // The lost write stays lost, however many records follow.
@@ -267,8 +267,8 @@ fn a_target_detects_losses_of_a_power_loss_but_not_of_a_kill() {
         story.restart();
     }
     assert!(story.is_lost(inode, &[first]), "that is too long ago");
-    let epochs = story.target.table.scan(&Key::epochs(), &[], usize::MAX).unwrap();
-    assert_eq!(epochs.len(), skep_wire::limits::MAX_EPOCHS);
+    let starts = story.target.table.scan(&Key::starts(), &[], usize::MAX).unwrap();
+    assert_eq!(starts.len(), skep_wire::limits::MAX_STARTS);
 }
 
 /// Semantics 2.7 and 2.9: another client has truncated the file, or moved its end, since the client
@@ -298,10 +298,10 @@ fn write_from_before_a_truncation_is_refused() {
     assert_eq!(story.read(inode, 0, 4096).unwrap(), b"abcd");
 }
 
-/// If the target replied to a write before the epoch of that write was synced, a power loss could
-/// remove both the write and the epoch. The next start would then use the same epoch number.
+/// If the target replied to a write before the start of that write was synced, a power loss could
+/// remove both the write and the start. The next start would then use the same start number.
 #[test]
-fn inline_writes_wait_until_the_epoch_is_synced() {
+fn inline_writes_wait_until_the_start_is_synced() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     story.kill();
