@@ -48,6 +48,7 @@ use operations::Operations;
 use skep_format::metadata::Key;
 use skep_types::{ClusterMap, InodeId, MapVersion, NodeId, Result, SessionId, Timestamp};
 use skep_wire::file_locks::HeldLock;
+use skep_wire::senders::SenderEpochs;
 use std::sync::Arc;
 use std::time::Duration;
 use truncations::HeldReplies;
@@ -66,6 +67,7 @@ pub struct MetadataTarget<E> {
     /// Newest cluster map because of which the target ended sessions of a removed client.
     fence: MapVersion,
     held_replies: HeldReplies,
+    pub(crate) senders: SenderEpochs,
 }
 
 impl<E> std::fmt::Debug for MetadataTarget<E> {
@@ -134,6 +136,13 @@ impl<E: Engine> MetadataTarget<E> {
             && self.calls.is_empty()
             && !self.gates.has_unsynced()
             && !self.background.is_ending_sessions()
+    }
+
+    /// Whether this target has been the primary of its group since its start, by its newest map.
+    /// Otherwise it refuses all requests, and the caller must not perform further actions.
+    pub fn is_primary(&self) -> bool {
+        let group = self.shared.map.group(self.shared.group);
+        group.is_some_and(|it| it.primary_since == self.shared.primary_since)
     }
 
     /// Returns the engine, for checkpoints and checkers.

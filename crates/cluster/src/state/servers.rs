@@ -8,8 +8,7 @@ use crate::limits::{MAX_ADDRESSES, MAX_SERVERS, MAX_TARGETS_PER_NODE};
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability, TargetHealth};
 use skep_types::registration::{ServerRegistration, TargetClaim, domain_problem};
 use skep_types::{
-    Epoch, Error, ErrorCode, Group, GroupId, GroupMember, MemberState, Node, NodeId, NodeKind,
-    Result, Target, TargetId, TargetKind,
+    Error, ErrorCode, Group, GroupId, Node, NodeId, NodeKind, Result, Target, TargetId, TargetKind,
 };
 
 impl Durable {
@@ -160,12 +159,7 @@ impl Durable {
             capacity_pool: CapacityPool::Normal,
         };
         insert_sorted(&mut self.map.targets, target, |target| target.id);
-        let group = Group {
-            id: GroupId::new(self.next_group),
-            kind: claim.kind,
-            epoch: Epoch::new(1),
-            members: vec![GroupMember { target: id, state: MemberState::Serving }],
-        };
+        let group = Group::of_one(GroupId::new(self.next_group), claim.kind, id);
         self.next_group += 1;
         insert_sorted(&mut self.map.groups, group, |group| group.id);
         id

@@ -21,6 +21,7 @@ use skep_service::{link_requests, quarantine};
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::Request;
 use skep_wire::frame::Header;
+use skep_wire::senders::SenderEpochs;
 use skep_wire::{management as messages, node};
 use std::rc::Rc;
 use std::time::Duration;
@@ -63,6 +64,11 @@ fn longest_wait(request: &Header) -> Duration {
 /// may wait in a task of their own.
 pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<Outbox>) {
     if let Err(error) = quarantine::check(incoming.header.message, &incoming.body) {
+        return outbox.refuse(&incoming.header, &error);
+    }
+    // A metadata target whose group has another primary now must not have clients removed.
+    let sender = SenderEpochs::default().check(&incoming.header, &authority.map());
+    if let Err(error) = sender {
         return outbox.refuse(&incoming.header, &error);
     }
     match incoming.header.message {

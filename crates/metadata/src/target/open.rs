@@ -13,6 +13,7 @@ use crate::tx::shared::Shared;
 use crate::tx::table::Table;
 use skep_format::metadata::Key;
 use skep_types::{Error, ErrorCode, Lsn, MapVersion, Result};
+use skep_wire::senders::SenderEpochs;
 
 impl<E: Engine> MetadataTarget<E> {
     /// Starts from an engine and the log records since its last checkpoint. Skips records that the
@@ -42,6 +43,7 @@ impl<E: Engine> MetadataTarget<E> {
             checkpoints: CheckpointTrigger::default(),
             fence: fence.unwrap_or_default(),
             held_replies: HeldReplies::default(),
+            senders: SenderEpochs::default(),
         };
         target.load_sessions()?;
         target.load_truncations()?;

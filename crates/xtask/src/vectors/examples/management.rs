@@ -57,6 +57,8 @@ fn map() -> ClusterMap {
         id: GroupId::new(id),
         kind,
         epoch: Epoch::new(4),
+        primary: TargetId::new(members[0].0),
+        primary_since: Epoch::new(3),
         members: members
             .iter()
             .map(|(target, state)| GroupMember { target: TargetId::new(*target), state: *state })
