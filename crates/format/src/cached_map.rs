@@ -49,7 +49,7 @@ mod tests {
         map.version = MapVersion::new(0x22);
         let cached = CachedMap { node_uuid: 0x33, map };
         let bytes = cached.to_file();
-        assert_eq!(&bytes[..16], b"SKEPKMAP\x03\0\0\0\x7f\0\0\0");
+        assert_eq!(&bytes[..16], b"SKEPKMAP\x03\0\0\0\x81\0\0\0");
         assert_eq!(bytes[16..32], 0x33_u128.to_le_bytes());
         assert_eq!(bytes[32..48], [0x11; 16]);
         assert_eq!(bytes[48..56], 0x22_u64.to_le_bytes());

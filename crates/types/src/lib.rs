@@ -8,6 +8,7 @@ mod acl;
 pub mod attributes;
 pub mod codec;
 mod error;
+pub mod group_change;
 mod id;
 pub mod map;
 pub mod pattern;

@@ -327,6 +327,9 @@ record! {
         pub user_min_chunk_bytes: u64,
         /// Maximum chunk size that users other than root may request, in bytes.
         pub user_max_chunk_bytes: u64,
+        /// Number of metadata targets in a group. With 1, each new metadata target gets a group of
+        /// its own at once. With more, it waits for a group.
+        pub metadata_copies: u16,
     }
 }
 
@@ -346,6 +349,7 @@ impl Default for Policy {
             user_max_width: MAX_STRIPE_WIDTH as u16,
             user_min_chunk_bytes: MIN_CHUNK_BYTES,
             user_max_chunk_bytes: MAX_CHUNK_BYTES,
+            metadata_copies: 1,
         }
     }
 }
@@ -440,7 +444,7 @@ impl ClusterMap {
         self.target(self.group(group)?.primary)
     }
 
-    /// Returns the group of which a target is the primary.
+    /// Returns the group that a target leads as primary.
     pub fn group_led_by(&self, target: TargetId) -> Option<&Group> {
         self.group_of(target).filter(|group| group.primary == target)
     }

@@ -32,7 +32,7 @@ impl Durable {
         for claim in &registration.targets {
             targets.push(self.register_target(node, claim)?);
         }
-        Ok(Outcome { changed: true, node, targets })
+        Ok(Outcome { changed: true, node, targets, ..Outcome::default() })
     }
 
     /// Returns the id of a server. Assigns a new id to a new server.
@@ -142,7 +142,8 @@ impl Durable {
         Ok(id)
     }
 
-    /// Adds a target, and a group with this target as its only member. Returns the target's id.
+    /// Adds a target. Unless metadata targets wait for a group, also adds a group with this target
+    /// as its only member. Returns the target's id.
     fn add_target(&mut self, node: NodeId, claim: &TargetClaim) -> TargetId {
         let id = TargetId::new(self.next_target);
         self.next_target += 1;
@@ -159,6 +160,9 @@ impl Durable {
             capacity_pool: CapacityPool::Normal,
         };
         insert_sorted(&mut self.map.targets, target, |target| target.id);
+        if claim.kind == TargetKind::Metadata && self.map.policy.metadata_copies > 1 {
+            return id;
+        }
         let group = Group::of_one(GroupId::new(self.next_group), claim.kind, id);
         self.next_group += 1;
         insert_sorted(&mut self.map.groups, group, |group| group.id);

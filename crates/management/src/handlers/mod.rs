@@ -3,6 +3,7 @@
 
 mod change_setting;
 mod confirm_log_level;
+mod create_group;
 mod evict;
 mod format;
 mod get_map;
@@ -82,6 +83,7 @@ pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &R
         messages::GetMap::ID => get_map::handle(authority, incoming, outbox),
         messages::Leave::ID => answer(authority, &incoming, outbox, leave::handle),
         messages::Evict::ID => answer(authority, &incoming, outbox, evict::handle),
+        messages::CreateGroup::ID => answer(authority, &incoming, outbox, create_group::handle),
         messages::Format::ID => answer(authority, &incoming, outbox, format::handle),
         messages::SetPolicy::ID => answer(authority, &incoming, outbox, set_policy::handle),
         messages::ChangeSetting::ID => {
