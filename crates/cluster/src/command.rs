@@ -3,9 +3,10 @@
 //! contain everything on which its effect depends.
 
 use skep_types::codec::{Codec, Reader, Writer, record};
+use skep_types::group_change::GroupChange;
 use skep_types::map::Policy;
 use skep_types::registration::ServerRegistration;
-use skep_types::{NodeId, Result, TargetId, Timestamp};
+use skep_types::{GroupId, NodeId, Result, TargetId, Timestamp};
 
 record! {
     /// The registration of a client. Each registration gets a new node id.
@@ -48,6 +49,13 @@ pub enum Command {
         /// The new feature level.
         level: u32,
     },
+    /// Makes a group of targets that have none. The first one becomes the primary.
+    CreateGroup {
+        /// The targets.
+        targets: Vec<TargetId>,
+    },
+    /// Changes the members of a group, if the group still has the epoch in the change.
+    ChangeGroup(GroupChange),
 }
 
 impl Codec for Command {
@@ -77,6 +85,14 @@ impl Codec for Command {
                 7_u8.encode(w);
                 level.encode(w);
             }
+            Self::CreateGroup { targets } => {
+                8_u8.encode(w);
+                targets.encode(w);
+            }
+            Self::ChangeGroup(change) => {
+                9_u8.encode(w);
+                change.encode(w);
+            }
         }
     }
 
@@ -89,6 +105,8 @@ impl Codec for Command {
             5 => Self::Format,
             6 => Self::SetPolicy(Codec::decode(r)?),
             7 => Self::SetFeatureLevel { level: Codec::decode(r)? },
+            8 => Self::CreateGroup { targets: Codec::decode(r)? },
+            9 => Self::ChangeGroup(Codec::decode(r)?),
             other => return Err(r.corrupt(format_args!("{other} is no command"))),
         })
     }
@@ -103,4 +121,6 @@ pub struct Outcome {
     pub node: NodeId,
     /// For registrations of servers: ids of the targets, in the order of the claims.
     pub targets: Vec<TargetId>,
+    /// For changes of groups: id of the group.
+    pub group: GroupId,
 }

@@ -41,6 +41,7 @@ pub fn errno(code: ErrorCode) -> i32 {
         | ErrorCode::Disconnected
         | ErrorCode::Evicted
         | ErrorCode::EndMoved
+        | ErrorCode::Deposed
         | ErrorCode::Io => libc::EIO,
     }
 }

@@ -12,18 +12,19 @@ use crate::limits::Limits;
 use crate::meter::Meter;
 use crate::settings::MetadataSettings;
 use crate::target::{Action, Event, MetadataTarget, Start, SyncPolicy};
+use crate::term;
 use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
 use skep_env::local::Notify;
 use skep_env::{Mailbox, TcpStream};
 use skep_format::log::LogOwner;
 use skep_format::metadata::Key;
-use skep_rpc::{CallOptions, Channel, IncomingStream, JoinToken, Management, Outbox, Peer, Router};
+use skep_rpc::{CallOptions, IncomingStream, JoinToken, Management, Outbox, Peer, Router};
 use skep_service::{Host, Initialised, TargetEvent, TargetStart, quarantine};
 use skep_store::failed_sync;
 use skep_store::log::{Log, Recovered};
 use skep_types::codec::Codec;
 use skep_types::map::TargetHealth;
-use skep_types::{Error, ErrorCode, GroupId, Lsn, NodeId, NodeKind, Result};
+use skep_types::{Error, ErrorCode, Lsn, NodeId, NodeKind, Result};
 use skep_wire::management::Evict;
 use skep_wire::{Request, metadata as md, storage as st};
 use std::cell::{Cell, RefCell};
@@ -127,8 +128,12 @@ impl Shell {
         skep_env::set_spin(SPIN);
         let TargetStart { directory, target: id, token, identity, map, events, ready, metrics } =
             start;
-        let router = Router::new(identity, Channel::of_target(id), map);
-        let group = own_group(&router, id).await;
+        let router = Router::of_target(identity, map, id);
+        let mut ready = Some(ready);
+        let Some(term) = term::await_term(&router, id, &events, &mut ready).await? else {
+            return Ok(());
+        };
+        router.hold_term(term.since);
         let store = directory.path().join("store");
         if failed_sync::read_from_device(directory.path(), &store)? {
             tracing::warn!(
@@ -150,12 +155,12 @@ impl Shell {
             );
         }
         let start = Start {
-            group,
+            group: term.group,
             target: id,
             epoch,
             policy,
             limits: Limits::default(),
-            map: router.map(),
+            map: term.map,
             now: skep_env::now(),
             wall: skep_env::wall_time(),
         };
@@ -175,7 +180,9 @@ impl Shell {
             is_stopping: Cell::new(false),
         });
         let _receiving = skep_env::spawn(Rc::clone(&shell).receive(events));
-        ready.report();
+        if let Some(ready) = ready {
+            ready.report();
+        }
         while !shell.is_stopping.get() {
             shell.wait_for_events(target.next_tick()).await;
             if let Some(error) = shell.failure.take() {
@@ -198,6 +205,9 @@ impl Shell {
             }
             events.push(Event::Tick);
             let actions = target.handle(events, now, skep_env::wall_time())?;
+            if !target.is_primary() {
+                return Err(term::ended(term.group));
+            }
             shell.router.need(target.fence());
             free_space.logged(actions.iter().map(Action::logged_bytes).sum());
             shell.meter.borrow_mut().end_batch(&actions, skep_env::now());
@@ -335,8 +345,11 @@ impl Shell {
     fn start_call(self: &Rc<Self>, call: CallId, request: OutgoingCall) {
         let shell = Rc::clone(self);
         skep_env::spawn(async move {
-            let result = send(&shell.router, &request).await;
-            shell.put(Event::Answer { call, result });
+            match send(&shell.router, &request).await {
+                // The target must not carry on with an operation, nor reply to its client.
+                Err(error) if error.code() == ErrorCode::Deposed => shell.fail(error),
+                result => shell.put(Event::Answer { call, result }),
+            }
         })
         .detach();
     }
@@ -349,8 +362,14 @@ impl Shell {
         let shell = Rc::clone(self);
         skep_env::spawn(async move {
             let request = Evict { client, unless_heard };
-            let asked = shell.management.call_once(&request, EVICTION_PATIENCE).await;
-            if let Err(error) = asked {
+            let asked = async {
+                let sender = shell.router.sender()?;
+                shell.management.call_once_as(sender, &request, EVICTION_PATIENCE).await
+            };
+            if let Err(error) = asked.await {
+                if error.code() == ErrorCode::Deposed {
+                    shell.fail(error.clone());
+                }
                 tracing::warn!(
                     "cannot remove client {client} from the cluster map yet, so its locks and \
                      opens stay: {error}"
@@ -378,16 +397,6 @@ impl Shell {
         })
         .detach();
         Ok(())
-    }
-}
-
-/// Returns the group of the target. Waits until the cluster map assigns one.
-async fn own_group(router: &Router, target: skep_types::TargetId) -> GroupId {
-    loop {
-        if let Some(group) = router.map().group_of(target) {
-            return group.id;
-        }
-        skep_env::sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -17,6 +17,7 @@ use skep_types::{
 use skep_wire::Request;
 use skep_wire::bounds::bounds;
 use skep_wire::frame::{FLAG_DURABLE, HEADER_BYTES, Header};
+use skep_wire::senders;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -38,6 +39,8 @@ pub struct CallOptions {
     pub group: GroupId,
     /// The epoch of the group in the sender's cluster map.
     pub epoch: Epoch,
+    /// The sender, if it is the primary of a group. The router sets it.
+    pub sender: senders::Sender,
     /// Minimum version of the cluster map that the receiver must have to execute the request.
     pub lowest_map: MapVersion,
     /// If set, the router sends the request only while this process has this node id; otherwise the
@@ -287,6 +290,8 @@ impl Connection {
             epoch: options.epoch,
             lowest_map: options.lowest_map,
             trace: options.trace,
+            sender_group: options.sender.group,
+            sender_epoch: options.sender.epoch,
             ..Header::default()
         };
         Origin::current().write_to(&mut header);

@@ -9,6 +9,7 @@ pub mod attributes;
 mod chunk_file_set;
 pub mod codec;
 mod error;
+pub mod group_change;
 mod id;
 pub mod map;
 pub mod pattern;

@@ -92,6 +92,7 @@ catalog! {
     24 "management" reads mg::ListClients => mg::ClientList;
     25 "management" reads mg::SetClientLogLevel => node::LogLevel;
     26 "management" reads mg::ConfirmLogLevel => mg::EmptyReply;
+    27 "management" reads mg::CreateGroup => mg::CreateGroupReply;
     30 "management" reads mg::Evict => mg::EmptyReply;
     // Metadata: sessions.
     32 "metadata" reads md::OpenSession => md::OpenSessionReply;

@@ -10,8 +10,7 @@ use skep_types::map::{
     Capacity, CapacityPool, Consistency, Reachability, ShardRange, TargetHealth,
 };
 use skep_types::{
-    ClusterId, ClusterMap, Epoch, Group, GroupMember, MemberState, Node, NodeId, NodeKind, ShardId,
-    Target, TargetId, TargetKind,
+    ClusterId, ClusterMap, Group, Node, NodeId, NodeKind, ShardId, Target, TargetId, TargetKind,
 };
 use skep_wire::storage::{StripeHint, WhichExistReply};
 
@@ -42,12 +41,7 @@ fn map(address: &str) -> ClusterMap {
         capacity: Capacity::default(),
         capacity_pool: CapacityPool::Normal,
     });
-    map.groups.push(Group {
-        id: GroupId::new(1),
-        kind: TargetKind::Metadata,
-        epoch: Epoch::new(1),
-        members: vec![GroupMember { target: METADATA, state: MemberState::Serving }],
-    });
+    map.groups.push(Group::of_one(GroupId::new(1), TargetKind::Metadata, METADATA));
     let (first, last) = (ShardId::new(0), ShardId::new(99));
     map.shards.push(ShardRange { first, last, group: GroupId::new(1) });
     map
