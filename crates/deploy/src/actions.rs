@@ -115,15 +115,18 @@ pub fn install_script(deployment: &Deployment, hash: &str) -> String {
          record \"file $temporary\"\n\
          [ -e /usr/bin/skep ] || record \"file /usr/bin/skep\"\n\
          cat >$temporary\n\
-         [ \"$(sha256sum <$temporary | cut -c1-64)\" = {hash} ] || die \"the copy of the program is \
-         incomplete\"\n\
+         [ \"$(sha256sum <$temporary | cut -c1-64)\" = {hash} ] ||\n\
+         die \"the copy of the program is incomplete\"\n\
          chmod 755 $temporary\n\
          $temporary --version >/dev/null || die \"the program does not run on this host; it may \
-         need a newer C library: use a static build (--program)\"\n\
+         need a newer C library: name one with --program \
+         that was built on an older distribution\"\n\
          mv $temporary /usr/bin/skep\n\
          sync /usr/bin/skep\n\
          for name in mount.skep mount.fuse.skep; do\n\
-         [ -e /sbin/$name ] || {{ record \"file /sbin/$name\"; ln -sf /usr/bin/skep /sbin/$name; }}\n\
+         [ ! -e /sbin/$name ] || continue\n\
+         record \"file /sbin/$name\"\n\
+         ln -sf /usr/bin/skep /sbin/$name\n\
          done\n",
         deployment.cluster
     )
@@ -145,7 +148,8 @@ pub fn script(
             // The disk is checked again: time has passed since the facts.
             format!(
                 "if [ \"$(blkid -p -s UUID -o value {device})\" != {uuid} ]; then\n\
-                 [ -z \"$(blkid -p -o export {device} 2>/dev/null)\" ] || die \"{device} holds data\"\n\
+                 [ -z \"$(blkid -p -o export {device} 2>/dev/null)\" ] ||\n\
+                 die \"{device} holds data\"\n\
                  record 'disk {device} {uuid} {point}'\n\
                  mkfs.xfs -q -m uuid={uuid} {device} >/dev/null\n\
                  fi\n"
@@ -197,13 +201,15 @@ fn await_health(deployment: &Deployment) -> String {
          check --output json 2>/dev/null | awk -v names=' {} ' '\n\
          /\"name\":/ {{ gsub(/[\",]/, \"\"); name = $2 }}\n\
          /\"kind\":/ {{ gsub(/[\",]/, \"\"); kind = $2 }}\n\
-         /\"reachable\": true/ && kind ~ /^(metadata|storage)$/ && index(names, \" \" name \" \") {{ n++ }}\n\
+         /\"reachable\": true/ && kind ~ /^(metadata|storage)$/ && \
+         index(names, \" \" name \" \") {{ n++ }}\n\
          END {{ exit n < {servers} }}'\n\
          }}\n\
          tries=300\n\
          until healthy; do\n\
          tries=$((tries - 1))\n\
-         [ \"$tries\" -gt 0 ] || {{ check >&2; die 'not all {servers} servers answer after 60 s'; }}\n\
+         [ \"$tries\" -gt 0 ] ||\n\
+         {{ check >&2; die 'not all {servers} servers answer after 60 s'; }}\n\
          sleep 0.2\n\
          done\n",
         names.join(" ")
@@ -274,7 +280,8 @@ fn initialise(host: &Host, role: Role) -> String {
     let _ = write!(
         text,
         "record 'dir /srv/skep/{role}'\n\
-         text=$(/usr/bin/skep {role} --init --config /etc/skep/{role}-$CLUSTER.toml{token} 2>&1) ||\n\
+         config=/etc/skep/{role}-$CLUSTER.toml\n\
+         text=$(/usr/bin/skep {role} --init --config $config{token} 2>&1) ||\n\
          case \"$text\" in\n\
          *already*'start without --init'*) ;;\n\
          *) die \"$text\" ;;\n\
@@ -290,7 +297,8 @@ fn format_cluster(deployment: &Deployment) -> String {
     };
     let (metadata, storage) = (number(Role::Metadata), number(Role::Storage));
     format!(
-        "targets() {{ /usr/bin/skep target list --cluster /srv/skep/management --output ndjson; }}\n\
+        "management=/srv/skep/management\n\
+         targets() {{ /usr/bin/skep target list --cluster $management --output ndjson; }}\n\
          has_all() {{\n\
          found=$(targets | grep '\"reachability\":\"Online\"') || return 1\n\
          [ \"$(echo \"$found\" | grep -c '\"kind\":\"metadata\"')\" -ge {metadata} ] &&\n\
@@ -315,7 +323,8 @@ fn mount(deployment: &Deployment) -> String {
         "[ -e /dev/fuse ] || modprobe fuse\nmake_dir {point} 755\nmake_dir /var/log/skep 700\n\
          [ -e {log} ] || record 'file {log}'\n\
          if ! is_mounted {point}; then\n\
-         text=$(mount -t skep -o {options},token_file=/etc/skep/token {source} {point} 2>&1 9>&-) ||\n\
+         options={options},token_file=/etc/skep/token\n\
+         text=$(mount -t skep -o $options {source} {point} 2>&1 9>&-) ||\n\
          die \"$text\"\nfi\n"
     )
 }

@@ -205,14 +205,16 @@ fn judge_places(host: &Host, facts: &Facts, verdict: &mut Verdict) {
         match facts.places.get(device) {
             Some(Contents::Missing) | None => verdict.problem(
                 host,
-                format!("it has no block device {device}; correct the hosts file (`lsblk` lists them)"),
+                format!(
+                    "it has no block device {device}; correct the hosts file (`lsblk` lists them)"
+                ),
             ),
             Some(Contents::Data(what)) => verdict.problem(
                 host,
                 format!(
                     "disk {device} holds data: {what}; a deployment formats empty disks only. If \
-                     the data is not needed, erase it there: `wipefs --all {device}` and `blkdiscard \
-                     --zeroout {device}`"
+                     the data is not needed, erase it there: `wipefs --all {device}` and \
+                     `blkdiscard --zeroout {device}`"
                 ),
             ),
             Some(Contents::Empty | Contents::Ours | Contents::Mounted) => {}

@@ -210,7 +210,8 @@ fn directory(state: &str) -> Contents {
     }
 }
 
-/// Returns the difference of a clock that was read between two moments. Zero if it was between them.
+/// Returns the difference of a clock that was read between two moments. Zero if its time was
+/// between them.
 fn offset(clock: f64, began: Duration, ended: Duration) -> f64 {
     let (began, ended) = (began.as_secs_f64(), ended.as_secs_f64());
     (clock - ended).max(0.0) + (clock - began).min(0.0)

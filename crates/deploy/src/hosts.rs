@@ -345,7 +345,8 @@ fn host(entry: HostEntry, problems: &mut Vec<String>) -> Host {
             }
             Some(role) => roles.push(role),
             None => problems.push(format!(
-                "host {name}: unknown role '{word}': expected management, metadata, storage or client"
+                "host {name}: unknown role '{word}': expected management, metadata, storage or \
+                 client"
             )),
         }
     }

@@ -1,9 +1,9 @@
 //! The steps from the observed to the desired state.
 //!
 //! Pure: compares the hosts file with facts. A plan has phases. A phase begins when all hosts have
-//! ended the one before; within a phase, hosts work in parallel, each with its steps in their order.
-//! A step that the facts show as done is left out, so a plan for a complete cluster has only the
-//! verification.
+//! ended the one before; within a phase, hosts work in parallel, each with its steps in their
+//! order. A step that the facts show as done is left out, so a plan for a complete cluster has only
+//! the verification.
 
 use crate::actions::config_hash;
 use crate::checks::Program;

@@ -2,7 +2,8 @@
 //!
 //! A script arrives on standard input, so secrets in it appear in no list of processes and in no
 //! file. Only a script that precedes a payload (the program) is on the command line. `ssh` itself
-//! decides about keys and known hosts: this module never asks and never accepts an unknown host key.
+//! decides about keys and known hosts: this module never asks, and never accepts an unknown host
+//! key.
 
 use crate::hosts::{Deployment, Host};
 use serde::Serialize;
@@ -78,7 +79,8 @@ impl<'a> Ssh<'a> {
         let mut payload = File::open(file).map_err(named)?;
         let script = quoted(script);
         let command = format!(
-            "if [ \"$(id -u)\" = 0 ]; then exec sh -c {script}; else exec sudo -n sh -c {script}; fi"
+            "if [ \"$(id -u)\" = 0 ]; then exec sh -c {script}; \
+             else exec sudo -n sh -c {script}; fi"
         );
         let mut child = self.start(host, &format!("exec sh -c {}", quoted(&command)))?;
         let mut input = child.stdin.take().expect("standard input is a pipe");

@@ -39,7 +39,8 @@ impl Site {
         for (index, name) in names.iter().enumerate() {
             let mut host = network.host(name, &format!("10.0.0.{}/24", index + 1));
             host.run(&format!(
-                "rm -rf /usr/bin/skep /root/.ssh /var/log/skep /run/skep; mkdir -p /run/sshd /root/.ssh\n\
+                "rm -rf /usr/bin/skep /root/.ssh /var/log/skep /run/skep\n\
+                 mkdir -p /run/sshd /root/.ssh\n\
                  echo '{}' >/root/.ssh/authorized_keys\n\
                  ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/test_host_key",
                 key.trim()
@@ -65,7 +66,8 @@ impl Site {
     /// Writes the hosts file.
     fn write(&self, body: &str) {
         let head = "cluster = \"scratch\"\n[ssh]\nuser = \"root\"\nidentity = \"key\"\n\
-            options = [\"StrictHostKeyChecking=accept-new\", \"UserKnownHostsFile=/root/known\", \"HashKnownHosts=no\"]\n";
+            options = [\"StrictHostKeyChecking=accept-new\", \"UserKnownHostsFile=/root/known\", \
+            \"HashKnownHosts=no\"]\n";
         let text = format!("{head}{body}");
         self.admin.run(&format!("cat >/root/hosts.toml <<'END'\n{text}END\n")).expect_success();
     }
@@ -154,7 +156,8 @@ const MANAGEMENT: &str = "[[host]]\nname = \"m1\"\naddress = \"10.0.0.1\"\n\
 
 fn storage(name: &str, address: u8, targets: &str) -> String {
     format!(
-        "[[host]]\nname = \"{name}\"\naddress = \"10.0.0.{address}\"\nroles = [\"storage\"]\n{targets}\n"
+        "[[host]]\nname = \"{name}\"\naddress = \"10.0.0.{address}\"\n\
+         roles = [\"storage\"]\n{targets}\n"
     )
 }
 
@@ -171,7 +174,8 @@ const LOAD: &str = "sh -c 'mkdir -p /mnt/skep/load; n=0
       echo $n >/srv/count
     done; touch /srv/ended; exec sleep infinity'";
 
-/// Commands: skep deploy plan, apply, status, add, upgrade, remove, destroy.
+/// Command: skep deploy plan, skep deploy apply, skep deploy status, skep deploy add.
+/// Command: skep deploy upgrade, skep deploy remove, skep deploy destroy.
 #[test]
 fn cluster_is_deployed_extended_upgraded_and_destroyed() {
     let mut site = Site::new(&["m1", "s1", "s2", "c1", "c2", "s3"]);

@@ -65,7 +65,7 @@ stop_service() { # kind
 start_service() { # kind
   if has_systemd; then
     systemctl daemon-reload
-    systemctl enable --quiet skep.target
+    systemctl enable --now --quiet skep.target
     systemctl enable --now --quiet "skep-$1@$CLUSTER.service" || {
       journalctl --no-pager -n 5 -u "skep-$1@$CLUSTER.service" >&2
       die "the unit skep-$1@$CLUSTER did not start"

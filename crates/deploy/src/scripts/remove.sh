@@ -23,7 +23,7 @@ sed -n 's/^disk //p' "$list" | while read -r device uuid point; do
     dd if=/dev/zero of="$device" bs=1M count=2 conv=fsync status=none
   fi
 done
-if has_systemd; then systemctl disable --quiet skep.target 2>/dev/null || true; fi
+if has_systemd; then systemctl disable --now --quiet skep.target 2>/dev/null || true; fi
 # Directories of services contain only files of these services.
 for kind in storage metadata management; do
   is_recorded "dir /srv/skep/$kind" && rm -rf "/srv/skep/$kind"

@@ -6,7 +6,7 @@ use skep_types::Result;
 
 const EXAMPLES: &[Example] = &[
     ("make the cluster, or continue after an interruption", "skep deploy apply --hosts hosts.toml"),
-    ("with another program, such as a static build", "skep deploy apply --program ./skep-static"),
+    ("with a program that was built elsewhere", "skep deploy apply --program ./skep-el9"),
 ];
 
 /// Make the cluster of the hosts file: install, format disks, start, join, mount and verify. Steps
