@@ -207,11 +207,15 @@ impl Deployment {
     /// Reads and checks a file of hosts.
     ///
     /// # Errors
-    /// - `NotFound` or `Io` if the file cannot be read.
+    /// - `NotFound` if the file cannot be read.
     /// - `Configuration` with all problems of the file.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(|error| {
-            Error::from(error).within(format!("cannot read the hosts file {}", path.display()))
+            let what = format!(
+                "cannot read the hosts file {}: {error}; name one with --hosts",
+                path.display()
+            );
+            Error::new(ErrorCode::NotFound, what)
         })?;
         let mut read = Self::parse(&text).map_err(|error| error.within(path.display()))?;
         read.directory = path.parent().map(Path::to_path_buf).unwrap_or_default();

@@ -35,7 +35,7 @@ impl DeployArgs {
             TryLockError::WouldBlock => Error::new(
                 ErrorCode::Busy,
                 format!(
-                    "cannot use {}: another `skep deploy` works with it; wait until it ends",
+                    "cannot use {}: another deployment works with it; wait until it ends",
                     self.hosts.display()
                 ),
             ),
