@@ -53,7 +53,7 @@ pub(crate) fn run(args: ListArgs) -> Result<()> {
                 *open_files += u64::from(session.open_files);
             }
         }
-        Ok(users.clients.values().map(|client| line(&users, client, &used)).collect::<Vec<_>>())
+        Ok(users.clients.all().map(|client| line(&users, client, &used)).collect::<Vec<_>>())
     })?;
     print(&lines, |lines| as_table(lines))
 }
