@@ -16,6 +16,7 @@ mod mounts;
 mod near_misses;
 mod output;
 mod program;
+mod table_layout;
 mod through_mount;
 mod tree_walk;
 mod uses;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Err(error) => return failure::report_usage(&error),
     };
     output::choose(cli.output);
+    table_layout::choose(cli.tables);
     program::set_process_name(cli.verb.process_name());
     cli.verb.run(cli::command).unwrap_or_else(|error| failure::report(&error))
 }

@@ -82,7 +82,7 @@ fn line(
 
 fn as_table(lines: &[ClientReport]) -> String {
     let titles =
-        ["ID", "HOST", ">PID", "MOUNT POINT", "STATE", "SINCE", ">HEARD", ">SESSIONS", ">OPEN"];
+        ["ID", "HOST", ">PID", "MOUNT POINT", "STATE", "SINCE", ">LAST SEEN", ">SESSIONS", ">OPEN"];
     let mut shown = table(&titles);
     for line in lines {
         shown.add_row([

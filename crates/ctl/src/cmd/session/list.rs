@@ -79,7 +79,7 @@ fn line(users: &Users, group: GroupId, session: &SessionEntry) -> SessionReport 
 
 fn as_table(lines: &[SessionReport]) -> String {
     let titles =
-        ["SESSION", "CLIENT", "HOST", "MOUNT POINT", "TARGET", ">HEARD", ">LEASE", ">OPEN"];
+        ["SESSION", "CLIENT", "HOST", "MOUNT POINT", "TARGET", ">LAST SEEN", ">LEASE", ">OPEN"];
     let mut shown = table(&titles);
     for line in lines {
         shown.add_row([
