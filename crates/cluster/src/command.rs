@@ -48,6 +48,30 @@ pub enum Command {
         /// The new feature level.
         level: u32,
     },
+    /// Closes a storage target to new files, or opens it again.
+    CloseTarget {
+        /// The target.
+        target: TargetId,
+        /// Whether the target gets no new files.
+        is_closed: bool,
+    },
+    /// Removes a target on which no data lies, and its group.
+    RemoveTarget {
+        /// The target.
+        target: TargetId,
+    },
+    /// Removes a server without targets.
+    RemoveServer {
+        /// The server.
+        node: NodeId,
+    },
+    /// Gives a server another name.
+    RenameServer {
+        /// The server.
+        node: NodeId,
+        /// The new name.
+        name: String,
+    },
 }
 
 impl Codec for Command {
@@ -77,6 +101,24 @@ impl Codec for Command {
                 7_u8.encode(w);
                 level.encode(w);
             }
+            Self::CloseTarget { target, is_closed } => {
+                16_u8.encode(w);
+                target.encode(w);
+                is_closed.encode(w);
+            }
+            Self::RemoveTarget { target } => {
+                17_u8.encode(w);
+                target.encode(w);
+            }
+            Self::RemoveServer { node } => {
+                18_u8.encode(w);
+                node.encode(w);
+            }
+            Self::RenameServer { node, name } => {
+                19_u8.encode(w);
+                node.encode(w);
+                name.encode(w);
+            }
         }
     }
 
@@ -89,6 +131,10 @@ impl Codec for Command {
             5 => Self::Format,
             6 => Self::SetPolicy(Codec::decode(r)?),
             7 => Self::SetFeatureLevel { level: Codec::decode(r)? },
+            16 => Self::CloseTarget { target: Codec::decode(r)?, is_closed: Codec::decode(r)? },
+            17 => Self::RemoveTarget { target: Codec::decode(r)? },
+            18 => Self::RemoveServer { node: Codec::decode(r)? },
+            19 => Self::RenameServer { node: Codec::decode(r)?, name: Codec::decode(r)? },
             other => return Err(r.corrupt(format_args!("{other} is no command"))),
         })
     }

@@ -10,6 +10,7 @@ mod client_file;
 mod cmd;
 mod entry_paths;
 mod failure;
+mod group_files;
 mod help;
 mod local;
 mod mounts;

@@ -174,8 +174,8 @@ fn clients_open_files_and_locks_are_listed() {
     wait_for("the mount is gone", PATIENCE, || {
         (list(&["client", "list"]).len() == 1).then_some(())
     });
-    assert!(refusal(&cluster, &["session", "list", "--client", &id]).contains("skep node list"));
-    assert!(refusal(&cluster, &["client", "files", &id]).contains("skep node list"));
+    assert!(refusal(&cluster, &["session", "list", "--client", &id]).contains("skep client list"));
+    assert!(refusal(&cluster, &["client", "files", &id]).contains("skep client list"));
     assert!(refusal(&cluster, &["entry", "who", "/"]).contains("not in a mount"));
     assert!(refusal(&cluster, &["entry", "who", "/nowhere"]).contains("/nowhere"));
     cluster.stop();
@@ -224,7 +224,7 @@ fn evicted_client_loses_its_opens_and_locks() {
     }
     files::write_all_at(&held, b"still", 0);
     assert!(other.try_lock().is_err(), "it is locked");
-    for (name, words) in [("storage-1", "is a server"), ("4711", "skep node list")] {
+    for (name, words) in [("storage-1", "is a server"), ("4711", "skep client list")] {
         let printed = refusal(&cluster, &["client", "evict", name, "--force"]);
         assert!(printed.contains(words), "{name}: {printed}");
     }

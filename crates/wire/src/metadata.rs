@@ -17,8 +17,8 @@ pub use attributes::{
     XattrNames,
 };
 pub use files::{
-    AwaitTruncation, Close, CloseMany, ClosedFile, Create, CreateUnnamed, Open, OpenMode,
-    OpenReply, ReportWritten, TrimFile, WrittenExtent,
+    AwaitTruncation, Close, CloseMany, ClosedFile, Create, CreateUnnamed, GroupFiles,
+    ListGroupFiles, Open, OpenMode, OpenReply, ReportWritten, TrimFile, WrittenExtent,
 };
 pub use names::{
     BytesReply, DirectoryEntries, DirectoryEntry, EntryReply, Exchange, Link, Lookup,

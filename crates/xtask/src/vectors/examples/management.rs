@@ -12,7 +12,8 @@ use skep_types::{
 use skep_wire::management::{
     ChangeSetting, ChangeSettingReply, ClientEntry, ClientList, ConfirmLogLevel, EmptyReply, Evict,
     Format, GetMap, Heartbeat, HeartbeatReply, Leave, ListClients, LogLevelChange, MapUpdate,
-    RegisterClient, RegisterReply, RegisterServer, SetClientLogLevel, SetPolicy, TargetReport,
+    RegisterClient, RegisterReply, RegisterServer, RemoveServer, RemoveTarget, RenameServer,
+    SetClientLogLevel, SetPolicy, SetTargetState, TargetReport,
 };
 use skep_wire::node::LogLevel;
 
@@ -182,6 +183,10 @@ pub(super) fn examples() -> Vec<Example> {
         example(&GetMap { known: MapVersion::new(20) }, &update).reply::<GetMap>(&nothing_new),
         example(&Leave { node: NodeId::new(9) }, &EmptyReply {}),
         example(&Evict { client: NodeId::new(9), unless_heard: true }, &EmptyReply {}),
+        example(&SetTargetState { target: TargetId::new(2), is_closed: true }, &update),
+        example(&RemoveTarget { target: TargetId::new(2), is_dry_run: true }, &EmptyReply {}),
+        example(&RemoveServer { node: NodeId::new(2), is_dry_run: false }, &EmptyReply {}),
+        example(&RenameServer { node: NodeId::new(2), name: "rack1-a".into() }, &EmptyReply {}),
         example(&Format {}, &update),
         example(&SetPolicy { policy }, &update),
         example(&change, &changed),

@@ -5,18 +5,19 @@ use super::{a_directory, a_file, a_name, attributes, time};
 use crate::vectors::{Example, example};
 use skep_types::codec::Bytes;
 use skep_types::{
-    Chooser, ChunkFileKey, Component, ComponentRequest, FileKind, GroupId, HostIncarnation, NodeId,
-    PatternOrigin, PatternRequest, Redundancy, SessionId, StripePattern, Timestamp,
+    Chooser, ChunkFileKey, Component, ComponentRequest, FileKind, GroupId, HostIncarnation,
+    InodeId, MapVersion, NodeId, PatternOrigin, PatternRequest, Redundancy, SessionId,
+    StripePattern, Timestamp,
 };
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     AskDecision, AskOutcome, AttributesReply, AwaitTruncation, Close, CloseMany, CloseSession,
     ClosedFile, Create, CreateUnnamed, Decide, Decision, DecisionReply, EntryInfo, GetEntryInfo,
-    KeepAlive, KeepAliveReply, ListSessions, ListTransactions, NewInode, Open, OpenMode, OpenReply,
-    OpenSession, OpenSessionReply, Outcome, OutcomeReply, Prepare, PrepareReply, ReportWritten,
-    ResolveTransaction, SessionEntry, SessionList, SetAttributes, SetAttributesReply, SetPattern,
-    SetTime, Step, SyncAll, TransactionEntry, TransactionId, TransactionList, TrimFile,
-    TruncatedChunk, WrittenExtent,
+    GroupFiles, KeepAlive, KeepAliveReply, ListGroupFiles, ListSessions, ListTransactions,
+    NewInode, Open, OpenMode, OpenReply, OpenSession, OpenSessionReply, Outcome, OutcomeReply,
+    Prepare, PrepareReply, ReportWritten, ResolveTransaction, SessionEntry, SessionList,
+    SetAttributes, SetAttributesReply, SetPattern, SetTime, Step, SyncAll, TransactionEntry,
+    TransactionId, TransactionList, TrimFile, TruncatedChunk, WrittenExtent,
 };
 
 /// Returns the pattern of a large file: first inline bytes, then a narrow stripe, and a wide stripe
@@ -75,6 +76,13 @@ fn sessions() -> Vec<Example> {
     let open = OpenSession { client: NodeId::new(9), slots: 64 };
     let asked = AskOutcome { session: SessionId::new(9 << 32 | 1), slot: 3, sequence: 77 };
     let outcome = |outcome| OutcomeReply { outcome };
+    let of_group = GroupFiles {
+        files: vec![(a_file(), FileKind::Regular), (InodeId::ROOT, FileKind::Directory)],
+        removals: 7,
+        prepared: 1,
+        map: MapVersion::new(21),
+        next: Some(a_file()),
+    };
     vec![
         example(&open, &OpenSessionReply { slots: 32, lease_ms: 5_000 }),
         example(&KeepAlive { lease_ms: 8_000 }, &KeepAliveReply { lease_ms: 5_000 }),
@@ -85,6 +93,7 @@ fn sessions() -> Vec<Example> {
         example(&ListSessions { after: SessionId::new(8 << 32) }, &list),
         example(&SyncAll {}, &EmptyReply {}),
         example(&ListTransactions { after: TransactionId::default() }, &prepared),
+        example(&ListGroupFiles { group: GroupId::new(5), after: InodeId::ROOT }, &of_group),
         example(&ResolveTransaction { transaction, commit: true }, &EmptyReply {}),
     ]
 }
