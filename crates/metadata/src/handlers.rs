@@ -12,6 +12,7 @@ mod file_locks;
 mod get_attributes;
 mod get_entry_info;
 mod link;
+mod list_group_files;
 mod list_locks;
 mod list_waits;
 mod lookup;
@@ -102,6 +103,7 @@ pub(crate) fn dispatch<E: Engine>(
         md::Decide::ID => with(c, decide::run),
         md::ResolveTransaction::ID => with(c, resolve_transaction::run),
         st::WhichExist::ID => with(c, which_exist::run),
+        md::ListGroupFiles::ID => with(c, list_group_files::run),
         other => {
             let what = format!("message {other} is not for a metadata target");
             Err(Error::new(ErrorCode::Unsupported, what).into())
@@ -145,6 +147,7 @@ pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
         | md::AskDecision::ID
         | md::ListTransactions::ID
         | md::ResolveTransaction::ID
+        | md::ListGroupFiles::ID
         | st::WhichExist::ID => return None,
         _ => body.get(..8)?,
     };

@@ -39,7 +39,9 @@ pub fn blocks(page: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut lines = page.lines();
     while let Some(line) = lines.next() {
-        let Some(words) = line.strip_prefix("```sh host=") else { continue };
+        // A block in a list is indented.
+        let indent = line.len() - line.trim_start().len();
+        let Some(words) = line.trim_start().strip_prefix("```sh host=") else { continue };
         let mut words = words.split(' ');
         let hosts = words.next().unwrap_or_default().split(',').map(str::to_owned).collect();
         let mut block =
@@ -53,10 +55,10 @@ pub fn blocks(page: &str) -> Vec<Block> {
         }
         loop {
             let line = lines.next().expect("a block has an end");
-            if line == "```" {
+            if line.trim_start() == "```" {
                 break;
             }
-            block.commands += line;
+            block.commands += line.get(indent..).unwrap_or_default();
             block.commands.push('\n');
         }
         blocks.push(block);

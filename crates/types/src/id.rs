@@ -86,6 +86,11 @@ impl InodeId {
         Self(raw)
     }
 
+    /// Returns the position before all inodes of a shard: number zero, which no inode has.
+    pub const fn first_of(shard: ShardId) -> Self {
+        Self((shard.raw() as u64) << 48)
+    }
+
     /// Returns all 64 bits.
     pub const fn raw(self) -> u64 {
         self.0

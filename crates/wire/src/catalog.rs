@@ -153,6 +153,8 @@ catalog! {
     // Metadata: notifications to clients about shared files.
     84 "metadata" reads sh::WaitNotifications => sh::Notifications;
     85 "metadata" reads sh::AcknowledgeNotifications => mg::EmptyReply;
+    // Metadata: for administrators.
+    86 "metadata" reads md::ListGroupFiles => md::GroupFiles;
     // Storage.
     96 "storage" reads st::WriteChunk => st::WriteChunkReply;
     97 "storage" reads st::ReadChunk => st::ReadChunkReply;
@@ -169,6 +171,11 @@ catalog! {
     107 "storage" reads bm::StartBenchmark => mg::EmptyReply;
     108 "storage" reads bm::AskBenchmark => bm::BenchmarkProgress;
     109 "storage" reads bm::StopBenchmark => mg::EmptyReply;
+    // Management: targets and servers that leave.
+    112 "management" reads mg::SetTargetState => mg::MapUpdate;
+    113 "management" reads mg::RemoveTarget => mg::EmptyReply;
+    114 "management" reads mg::RemoveServer => mg::EmptyReply;
+    115 "management" reads mg::RenameServer => mg::EmptyReply;
 }
 
 /// Returns the message with the number `id`.

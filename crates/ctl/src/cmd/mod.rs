@@ -30,9 +30,9 @@ mod tune;
 mod umount;
 mod up;
 
+use crate::access::block_on;
 use clap::{Command, Subcommand};
-use skep_types::{Error, ErrorCode, Result};
-use std::future::Future;
+use skep_types::Result;
 use std::process::ExitCode;
 
 /// All commands of `skep`.
@@ -135,10 +135,4 @@ impl Verb {
 /// Returns the exit code of a command that either succeeds or fails.
 fn done(result: Result<()>) -> Result<ExitCode> {
     result.map(|()| ExitCode::SUCCESS)
-}
-
-/// Runs a command's future on an event loop.
-fn block_on<T: 'static>(future: impl Future<Output = Result<T>> + 'static) -> Result<T> {
-    skep_env::block_on(future)
-        .map_err(|error| Error::new(ErrorCode::Io, format!("event loop: {error}")))?
 }

@@ -200,3 +200,19 @@ fn a_command_whose_sync_failed_reaches_the_device_at_the_next_start() {
     ThinDisk::drop_page_cache();
     assert_eq!(CommandLog::open(&directory, CLUSTER).unwrap().1, state);
 }
+
+#[test]
+fn a_copy_of_a_running_log_has_all_commands() {
+    for commands in [0, 5, COMMANDS_PER_SNAPSHOT + 3] {
+        let (directory, mut state) = command_log(commands);
+        let (read, last) = read(directory.path(), CLUSTER).unwrap();
+        assert_eq!((&read, last.raw()), (&state, commands as u64));
+        let copy = tempfile::tempdir().unwrap();
+        CommandLog::create_at(copy.path(), &read, last).unwrap();
+        // The copy goes on after its last command, also across a restart.
+        let (mut command_log, _) = CommandLog::open(copy.path(), CLUSTER).unwrap();
+        command_log.append(&client(commands)).unwrap();
+        state.apply(&client(commands)).unwrap();
+        assert_eq!(reopen(&copy).unwrap(), state);
+    }
+}

@@ -3,7 +3,8 @@
 use super::{NewInode, TruncatedChunk};
 use skep_types::codec::{Bytes, record};
 use skep_types::{
-    Attributes, ChunkFileSet, FileKind, InodeId, PatternRequest, StripePattern, byte_enum,
+    Attributes, ChunkFileSet, FileKind, GroupId, InodeId, MapVersion, PatternRequest,
+    StripePattern, byte_enum,
 };
 
 byte_enum! {
@@ -193,5 +194,33 @@ record! {
     pub struct TrimFile {
         /// The inode.
         pub inode: InodeId,
+    }
+}
+
+record! {
+    /// Lists the files and directories whose stripe patterns name a storage group, in pages.
+    pub struct ListGroupFiles {
+        /// The storage group.
+        pub group: GroupId,
+        /// Return only inodes with higher ids. Zero starts at the beginning.
+        pub after: InodeId,
+    }
+}
+
+record! {
+    /// Reply to [`ListGroupFiles`].
+    pub struct GroupFiles {
+        /// The inodes, in ascending order, with their kinds. A directory names the group in its
+        /// default pattern. May be empty although more pages follow.
+        pub files: Vec<(InodeId, FileKind)>,
+        /// Number of chunk files that the metadata target still has to remove from the group. At
+        /// most 10,000.
+        pub removals: u32,
+        /// Number of transactions that are prepared on the metadata target. They may create files.
+        pub prepared: u32,
+        /// Version of the cluster map by which the metadata target places files.
+        pub map: MapVersion,
+        /// Value of `after` for the next page. `None` means that this is the last page.
+        pub next: Option<InodeId>,
     }
 }

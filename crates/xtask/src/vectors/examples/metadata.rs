@@ -6,19 +6,19 @@ use crate::vectors::{Example, example};
 use skep_types::codec::Bytes;
 use skep_types::{
     Chooser, ChunkFileKey, ChunkFileSet, Component, ComponentRequest, FileKind, GroupId,
-    HostIncarnation, NodeId, PatternOrigin, PatternRequest, Redundancy, SessionId, StripePattern,
-    Timestamp,
+    HostIncarnation, InodeId, MapVersion, NodeId, PatternOrigin, PatternRequest, Redundancy,
+    SessionId, StripePattern, Timestamp,
 };
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     AskDecision, AskOutcome, AttributesReply, AwaitTruncation, AwaitTruncationReply, Close,
     CloseMany, CloseSession, ClosedFile, CompareOpens, CompareOpensReply, Create, CreateUnnamed,
-    Decide, Decision, DecisionReply, EntryInfo, GetEntryInfo, KeepAlive, KeepAliveReply,
-    ListSessions, ListTransactions, NewInode, Open, OpenMode, OpenReply, OpenSession,
-    OpenSessionReply, OpenedFile, Outcome, OutcomeReply, Prepare, PrepareReply, ReportWritten,
-    ResolveTransaction, SessionEntry, SessionList, SetAttributes, SetAttributesReply, SetPattern,
-    SetTime, Step, SyncAll, SyncedChunkFiles, TransactionEntry, TransactionId, TransactionList,
-    TrimFile, TruncatedChunk, WrittenExtent,
+    Decide, Decision, DecisionReply, EntryInfo, GetEntryInfo, GroupFiles, KeepAlive,
+    KeepAliveReply, ListGroupFiles, ListSessions, ListTransactions, NewInode, Open, OpenMode,
+    OpenReply, OpenSession, OpenSessionReply, OpenedFile, Outcome, OutcomeReply, Prepare,
+    PrepareReply, ReportWritten, ResolveTransaction, SessionEntry, SessionList, SetAttributes,
+    SetAttributesReply, SetPattern, SetTime, Step, SyncAll, SyncedChunkFiles, TransactionEntry,
+    TransactionId, TransactionList, TrimFile, TruncatedChunk, WrittenExtent,
 };
 
 /// Returns the pattern of a large file: first inline bytes, then a narrow stripe, and a wide stripe
@@ -78,6 +78,13 @@ fn sessions() -> Vec<Example> {
     let asked = AskOutcome { session: SessionId::new(9 << 32 | 1), slot: 3, sequence: 77 };
     let outcome = |outcome| OutcomeReply { outcome };
     let opened = OpenedFile { inode: a_file(), open: OpenMode::Write };
+    let of_group = GroupFiles {
+        files: vec![(a_file(), FileKind::Regular), (InodeId::ROOT, FileKind::Directory)],
+        removals: 7,
+        prepared: 1,
+        map: MapVersion::new(21),
+        next: Some(a_file()),
+    };
     vec![
         example(&open, &OpenSessionReply { slots: 32, lease_ms: 5_000, start: 3 }),
         example(&KeepAlive { lease_ms: 8_000 }, &KeepAliveReply { lease_ms: 5_000, start: 3 }),
@@ -89,6 +96,7 @@ fn sessions() -> Vec<Example> {
         example(&ListSessions { after: SessionId::new(8 << 32) }, &list),
         example(&SyncAll {}, &EmptyReply {}),
         example(&ListTransactions { after: TransactionId::default() }, &prepared),
+        example(&ListGroupFiles { group: GroupId::new(5), after: InodeId::ROOT }, &of_group),
         example(&ResolveTransaction { transaction, commit: true }, &EmptyReply {}),
     ]
 }
