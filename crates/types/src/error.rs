@@ -135,7 +135,7 @@ codes! {
     Evicted = 40, Never;
     /// The sender is no longer the primary of its group. It must stop its work as primary at once,
     /// and must not pass this error on to a program.
-    Deposed = 41, Never;
+    Deposed = 42, Never;
 }
 
 impl fmt::Display for ErrorCode {
