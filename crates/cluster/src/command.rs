@@ -56,6 +56,30 @@ pub enum Command {
     },
     /// Changes the members of a group, if the group still has the epoch in the change.
     ChangeGroup(GroupChange),
+    /// Closes a storage target to new files, or opens it again.
+    CloseTarget {
+        /// The target.
+        target: TargetId,
+        /// Whether the target gets no new files.
+        is_closed: bool,
+    },
+    /// Removes a target on which no data lies, and its group.
+    RemoveTarget {
+        /// The target.
+        target: TargetId,
+    },
+    /// Removes a server without targets.
+    RemoveServer {
+        /// The server.
+        node: NodeId,
+    },
+    /// Gives a server another name.
+    RenameServer {
+        /// The server.
+        node: NodeId,
+        /// The new name.
+        name: String,
+    },
 }
 
 impl Codec for Command {
@@ -93,6 +117,24 @@ impl Codec for Command {
                 9_u8.encode(w);
                 change.encode(w);
             }
+            Self::CloseTarget { target, is_closed } => {
+                16_u8.encode(w);
+                target.encode(w);
+                is_closed.encode(w);
+            }
+            Self::RemoveTarget { target } => {
+                17_u8.encode(w);
+                target.encode(w);
+            }
+            Self::RemoveServer { node } => {
+                18_u8.encode(w);
+                node.encode(w);
+            }
+            Self::RenameServer { node, name } => {
+                19_u8.encode(w);
+                node.encode(w);
+                name.encode(w);
+            }
         }
     }
 
@@ -107,6 +149,10 @@ impl Codec for Command {
             7 => Self::SetFeatureLevel { level: Codec::decode(r)? },
             8 => Self::CreateGroup { targets: Codec::decode(r)? },
             9 => Self::ChangeGroup(Codec::decode(r)?),
+            16 => Self::CloseTarget { target: Codec::decode(r)?, is_closed: Codec::decode(r)? },
+            17 => Self::RemoveTarget { target: Codec::decode(r)? },
+            18 => Self::RemoveServer { node: Codec::decode(r)? },
+            19 => Self::RenameServer { node: Codec::decode(r)?, name: Codec::decode(r)? },
             other => return Err(r.corrupt(format_args!("{other} is no command"))),
         })
     }

@@ -27,9 +27,11 @@
 mod clients;
 mod groups;
 mod invariants;
+mod retirement;
 mod servers;
 
 pub use clients::ClientDetails;
+pub use retirement::closed_groups;
 
 use crate::command::{Command, Outcome};
 use crate::limits::{MAX_MAP_BYTES, MAX_TEXT_BYTES, NEWEST_FEATURE_LEVEL};
@@ -66,6 +68,8 @@ record! {
         pub next_target: u32,
         /// Id of the next new group.
         pub next_group: u32,
+        /// The storage targets that an administrator has closed to new files, in ascending order.
+        pub closed: Vec<TargetId>,
     }
 }
 
@@ -87,6 +91,7 @@ impl ClusterState {
                 next_node: 1,
                 next_target: 1,
                 next_group: 1,
+                closed: Vec::new(),
             },
         }
     }
@@ -114,6 +119,11 @@ impl ClusterState {
         &self.durable.clients
     }
 
+    /// Marks the targets that are closed to new files in a map with soft state.
+    pub fn mark_closed(&self, map: &mut ClusterMap) {
+        self.durable.mark_closed(map);
+    }
+
     /// Raises the map version for a change of soft state.
     pub fn note_soft_change(&mut self) {
         self.durable.raise_version();
@@ -129,6 +139,7 @@ impl ClusterState {
     /// - `NotReady` if the cluster to format has no metadata group.
     /// - `NotFound` if a target or group does not exist.
     /// - `StaleMap` if the group to change has another epoch than the command.
+    /// - `InUse` if a target or server to remove still has a use.
     /// - `LimitReached` if the cluster has the maximum number of servers or clients, or if the map
     ///   would be too long for a message.
     ///
@@ -145,6 +156,10 @@ impl ClusterState {
             Command::SetFeatureLevel { level } => next.set_feature_level(*level)?,
             Command::CreateGroup { targets } => next.create_group(targets)?,
             Command::ChangeGroup(change) => next.change_group(change)?,
+            Command::CloseTarget { target, is_closed } => next.close_target(*target, *is_closed)?,
+            Command::RemoveTarget { target } => next.remove_target(*target)?,
+            Command::RemoveServer { node } => next.remove_server(*node)?,
+            Command::RenameServer { node, name } => next.rename_server(*node, name)?,
         };
         outcome.changed = next != self.durable;
         if matches!(command, Command::RegisterServer(_) | Command::RegisterClient(_)) {
@@ -169,6 +184,7 @@ impl ClusterState {
     pub fn check_invariants(&self) {
         self.durable.check_ids();
         self.durable.check_groups();
+        self.durable.check_closed();
     }
 }
 

@@ -16,9 +16,11 @@ use crate::term;
 use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
 use skep_env::local::Notify;
 use skep_env::{Mailbox, TcpStream};
+use skep_format::log::LogOwner;
 use skep_format::metadata::Key;
 use skep_rpc::{CallOptions, IncomingStream, JoinToken, Management, Outbox, Peer, Router};
 use skep_service::{Host, Initialised, TargetEvent, TargetStart, quarantine};
+use skep_store::failed_sync;
 use skep_store::log::{Log, Recovered};
 use skep_types::codec::Codec;
 use skep_types::map::TargetHealth;
@@ -27,6 +29,7 @@ use skep_wire::management::Evict;
 use skep_wire::{Request, metadata as md, storage as st};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,13 +76,29 @@ pub fn run(settings: &MetadataSettings) -> Result<()> {
     let cache_bytes = settings.metadata.cache.0;
     host(settings).run(move |start| {
         let mut free_space = FreeSpaceGauge::new(start.target, start.directory.path());
+        let directory = start.directory.path().to_owned();
         let serving = async move {
             let served = Shell::serve(start, policy, cache_bytes, &mut free_space).await;
+            if served.as_ref().is_err_and(|error| error.code() == ErrorCode::DeviceFailed) {
+                mark_failed_sync(&directory);
+            }
             served.map_err(|error| free_space.explain(error))
         };
         skep_env::block_on(serving)
             .map_err(|error| Error::new(ErrorCode::Io, format!("event loop: {error}")))?
     })
+}
+
+/// Marks the directory of a target whose store or log could not be written.
+fn mark_failed_sync(directory: &Path) {
+    if let Err(error) = failed_sync::mark(directory) {
+        tracing::error!(
+            "cannot note in {} that its device failed: {error}; if the device works again, restart \
+             the host before the next start of this target, so that the target reads what is on \
+             the device",
+            directory.display()
+        );
+    }
 }
 
 /// The state that the futures of a target's thread share.
@@ -117,12 +136,20 @@ impl Shell {
             return Ok(());
         };
         router.hold_term(term.since);
-        let engine = FjallEngine::open(&directory.path().join("store"), cache_bytes)?;
+        let store = directory.path().join("store");
+        if failed_sync::read_from_device(directory.path(), &store)? {
+            tracing::warn!(
+                "target {id}: its device failed before this start, so its store was read from the \
+                 device again"
+            );
+        }
+        let engine = FjallEngine::open(&store, cache_bytes)?;
         let applied = engine.get(&Key::Applied.to_bytes())?;
         let applied = applied.map_or(Ok(Lsn::default()), |value| Lsn::from_bytes(&value))?;
         let next = Lsn::new(applied.raw() + 1);
-        let Recovered { mut log, records, truncated_bytes } =
-            Log::open(&directory.path().join("log"), id, next)?;
+        let owner = LogOwner { cluster: directory.identity().cluster, target: id };
+        let Recovered { mut log, records, epoch, truncated_bytes } =
+            Log::open(&directory.path().join("log"), owner, next)?;
         if !records.is_empty() {
             tracing::info!(
                 "target {id}: {} log records read, {truncated_bytes} bytes of an unfinished tail cut off",
@@ -131,6 +158,8 @@ impl Shell {
         }
         let start = Start {
             group: term.group,
+            target: id,
+            epoch,
             policy,
             limits: Limits::default(),
             map: term.map,
@@ -277,7 +306,9 @@ impl Shell {
     ) -> Result<()> {
         for action in actions {
             match action {
-                Action::Append { lsn, synced, payload } => log.append(lsn, synced, &payload)?,
+                Action::Append { epoch, lsn, synced, payload } => {
+                    log.append(epoch, lsn, synced, &payload)?;
+                }
                 Action::Sync { lsn } => self.start_sync(log, lsn),
                 Action::Reply { connection, mut request, result } => {
                     request.lowest_map = request.lowest_map.max(target.fence());

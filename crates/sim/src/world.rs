@@ -152,7 +152,9 @@ impl World {
             queue: BTreeMap::new(),
             next_event: 0,
             network,
-            targets: (0..knobs.targets).map(|it| TargetProcess::new(it, &knobs)).collect(),
+            targets: (0..knobs.targets)
+                .map(|it| TargetProcess::new(it, &knobs, map.cluster))
+                .collect(),
             storages: (0..knobs.storages).map(|_| StorageProcess::new(&map)).collect(),
             clients: (0..knobs.clients).map(|_| ClientProcess::new(knobs.tasks)).collect(),
             witness: Witness::new(Arc::clone(&map)),

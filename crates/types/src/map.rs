@@ -146,6 +146,9 @@ byte_enum! {
         Hung = 3,
         /// The node does not serve the target, for example since it cannot open the directory.
         Down = 4,
+        /// The target reads and writes, but gets no new files, since an administrator has closed
+        /// it. Management sets this condition.
+        Closed = 5,
     }
 }
 

@@ -12,8 +12,12 @@ mod leave;
 mod list_clients;
 mod register_client;
 mod register_server;
+mod remove_server;
+mod remove_target;
+mod rename_server;
 mod set_client_log_level;
 mod set_policy;
+mod set_target_state;
 
 use crate::authority::Authority;
 use crate::limits::{ANSWER_BEFORE_DEADLINE, LONGEST_WAIT};
@@ -93,6 +97,12 @@ pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &R
         messages::SetClientLogLevel::ID => {
             set_client_log_level::handle(authority, incoming, outbox)
         }
+        messages::SetTargetState::ID => {
+            answer(authority, &incoming, outbox, set_target_state::handle);
+        }
+        messages::RemoveTarget::ID => answer(authority, &incoming, outbox, remove_target::handle),
+        messages::RemoveServer::ID => answer(authority, &incoming, outbox, remove_server::handle),
+        messages::RenameServer::ID => answer(authority, &incoming, outbox, rename_server::handle),
         messages::ConfirmLogLevel::ID => {
             answer(authority, &incoming, outbox, confirm_log_level::handle)
         }

@@ -7,6 +7,7 @@ mod closes;
 mod file_locks;
 mod free_space;
 mod full;
+mod gates;
 mod group_commit;
 mod inline;
 mod many;
@@ -24,6 +25,7 @@ use super::*;
 use crate::engine::memory::MemoryEngine;
 use crate::limits::Limits;
 use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
+use skep_format::log::LogOwner;
 use skep_types::codec::Codec;
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability, ShardRange};
 use skep_types::{
@@ -73,7 +75,7 @@ fn map() -> ClusterMap {
     map
 }
 
-const LOG: TargetId = TargetId::new(1);
+const LOG: LogOwner = LogOwner { cluster: ClusterId::new([0; 16]), target: TargetId::new(1) };
 
 fn open(
     engine: MemoryEngine,
@@ -83,6 +85,8 @@ fn open(
 ) -> MetadataTarget<MemoryEngine> {
     let start = Start {
         group: GroupId::new(1),
+        target: TargetId::new(1),
+        epoch: Epoch::default(),
         policy: SyncPolicy::Interval,
         limits: limits.clone(),
         map: Arc::new(map()),
@@ -176,8 +180,8 @@ impl Story {
                     self.replies.push((connection, result));
                 }
                 Action::Call { call, request } => self.calls.push((call, request)),
-                Action::Append { lsn, synced, payload } => {
-                    let record = skep_format::log::encode_record(LOG, lsn, synced, &payload);
+                Action::Append { epoch, lsn, synced, payload } => {
+                    let record = skep_format::log::encode_record(LOG, epoch, lsn, synced, &payload);
                     self.log.extend(record.expect("a record that can be read back"));
                 }
                 Action::Evict { client, unless_heard } => {
@@ -238,6 +242,10 @@ impl Story {
     fn size(&mut self, inode: InodeId) -> u64 {
         self.ask(1, 2, (0, 0), &md::GetAttributes { inode }).unwrap().attributes.size
     }
+}
+
+fn report(inode: InodeId, written: md::WrittenExtent) -> md::ReportWritten {
+    md::ReportWritten { inode, written: Some(written), synced: None }
 }
 
 fn truncate(inode: InodeId) -> md::SetAttributes {

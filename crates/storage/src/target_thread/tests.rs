@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::StorageSettings;
+use crate::chunk_store::Destination;
 use skep_env::{Buf, Mailbox, MailboxSender, TcpListener};
 use skep_format::identity::{DirectoryKind, Identity as DirectoryIdentity};
 use skep_rpc::server::authenticate;
@@ -149,7 +150,8 @@ fn key(number: u64) -> ChunkFileKey {
 
 async fn write(connection: &Rc<Connection>, key: ChunkFileKey, bytes: &[u8]) -> Result<()> {
     let checksums = bytes.chunks(4096).map(crc32c).collect();
-    let request = messages::WriteChunk { key, stripe: STRIPE, offset: 0, checksums };
+    let request =
+        messages::WriteChunk { key, stripe: STRIPE, offset: 0, truncate_generation: 0, checksums };
     let data = vec![Buf::copy_of(bytes)];
     let options = CallOptions { data, durable: true, ..options() };
     connection.call(&request, &options).await.map(|_| ())
@@ -379,10 +381,12 @@ fn write_of_a_client_removed_while_it_waits_is_refused() {
         // The client's successor writes the same range, and its write is acknowledged.
         let checksums = [crc32c(b"new")];
         let store = &served.store;
-        store.write(&key(1), STRIPE, 0, &Buf::copy_of(b"new"), &checksums).await.unwrap();
+        let key = key(1);
+        let to = Destination { key: &key, stripe: STRIPE, offset: 0, truncate_generation: 0 };
+        store.write(to, &Buf::copy_of(b"new"), &checksums).await.unwrap();
         drop(permit);
         assert_eq!(late.await.unwrap_err().code(), ErrorCode::Evicted);
-        assert_eq!(store.read(&key(1), 0, 10).await.unwrap().data.bytes(), b"new");
+        assert_eq!(store.read(&key, 0, 10).await.unwrap().data.bytes(), b"new");
         drop(serving);
     });
 }
@@ -427,6 +431,7 @@ fn emulated_rate_delays_replies_only() {
             to,
             stripe: STRIPE,
             to_offset: 0,
+            truncate_generation: 0,
             length: 100_000,
         };
         connection.call(&copy, &options).await.unwrap();

@@ -13,7 +13,8 @@ use skep_wire::management::{
     ChangeSetting, ChangeSettingReply, ClientEntry, ClientList, ConfirmLogLevel, CreateGroup,
     CreateGroupReply, EmptyReply, Evict, Format, GetMap, Heartbeat, HeartbeatReply, Leave,
     ListClients, LogLevelChange, MapUpdate, RegisterClient, RegisterReply, RegisterServer,
-    SetClientLogLevel, SetPolicy, TargetReport,
+    RemoveServer, RemoveTarget, RenameServer, SetClientLogLevel, SetPolicy, SetTargetState,
+    TargetReport,
 };
 use skep_wire::node::LogLevel;
 
@@ -189,6 +190,10 @@ pub(super) fn examples() -> Vec<Example> {
             &CreateGroup { targets: vec![TargetId::new(7)] },
             &CreateGroupReply { group: GroupId::new(3), version: MapVersion::new(22) },
         ),
+        example(&SetTargetState { target: TargetId::new(2), is_closed: true }, &update),
+        example(&RemoveTarget { target: TargetId::new(2), is_dry_run: true }, &EmptyReply {}),
+        example(&RemoveServer { node: NodeId::new(2), is_dry_run: false }, &EmptyReply {}),
+        example(&RenameServer { node: NodeId::new(2), name: "rack1-a".into() }, &EmptyReply {}),
         example(&Format {}, &update),
         example(&SetPolicy { policy }, &update),
         example(&change, &changed),
