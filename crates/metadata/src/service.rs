@@ -31,6 +31,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum number of events in the inbox. While the inbox is full, the service reads from no
@@ -128,6 +129,7 @@ impl Shell {
         skep_env::set_spin(SPIN);
         let TargetStart { directory, target: id, token, identity, map, events, ready, metrics } =
             start;
+        let management = Management::of_member(&token, NodeKind::Metadata, Arc::clone(&map));
         let router = Router::of_target(identity, map, id);
         let mut ready = Some(ready);
         let Some(term) = term::await_term(&router, id, &events, &mut ready).await? else {
@@ -173,7 +175,7 @@ impl Shell {
             connections: RefCell::default(),
             next_connection: Cell::new(1),
             router,
-            management: Management::new(&token, NodeKind::Metadata),
+            management,
             evicting: RefCell::default(),
             failure: RefCell::default(),
             meter: RefCell::new(Meter::new(&metrics, id)),

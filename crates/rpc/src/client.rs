@@ -2,8 +2,9 @@
 //! tag.
 
 use crate::access::{Channel, Identity};
+use crate::dial::first_success;
 use crate::handshake;
-use crate::limits::{CONNECT_TIMEOUT, MAX_PEER_TEXT};
+use crate::limits::{ADDRESS_STAGGER, CONNECT_TIMEOUT, MAX_PEER_TEXT};
 use crate::origin::Origin;
 use crate::refusal;
 use crate::stream::FrameReader;
@@ -62,6 +63,17 @@ pub struct CallOptions {
 struct Reply {
     header: Header,
     body: Vec<u8>,
+}
+
+/// Connects to an address, without the handshake.
+async fn open_socket(address: &str) -> Result<TcpStream> {
+    let failed =
+        |problem: String| Err(Error::new(ErrorCode::Disconnected, format!("{address}: {problem}")));
+    match skep_env::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
+        Some(Ok(stream)) => Ok(stream),
+        Some(Err(error)) => failed(error.to_string()),
+        None => failed(format!("no answer within {CONNECT_TIMEOUT:?}")),
+    }
 }
 
 struct Pending {
@@ -124,18 +136,45 @@ impl Connection {
         target: TargetId,
         channel: Channel,
     ) -> Result<Rc<Self>> {
-        let stream = match skep_env::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
-            Some(Ok(stream)) => stream,
-            Some(Err(error)) => {
-                return Err(Error::new(ErrorCode::Disconnected, format!("{address}: {error}")));
+        Self::over(open_socket(address).await?, address, identity, target, channel).await
+    }
+
+    /// Like [`Self::connect`], for a host with several addresses. Connects to the next address
+    /// while an earlier one does not answer, and authenticates at the first that accepts. If the
+    /// process there is another one, goes on with the other addresses.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`Self::connect`]. `Disconnected` if there is no address.
+    pub async fn connect_any(
+        addresses: &[String],
+        identity: &Identity,
+        target: TargetId,
+        channel: Channel,
+    ) -> Result<Rc<Self>> {
+        async fn open(address: String) -> Result<(TcpStream, String)> {
+            Ok((open_socket(&address).await?, address))
+        }
+        let mut left = addresses.to_vec();
+        let mut last = Error::new(ErrorCode::Disconnected, "there is no address");
+        while let Some(opened) = first_success(left.clone(), ADDRESS_STAGGER, open).await {
+            let (stream, address) = opened?;
+            match Self::over(stream, &address, identity, target, channel).await {
+                Ok(connection) => return Ok(connection),
+                Err(error) => last = error,
             }
-            None => {
-                return Err(Error::new(
-                    ErrorCode::Disconnected,
-                    format!("{address}: no answer within {CONNECT_TIMEOUT:?}"),
-                ));
-            }
-        };
+            left.retain(|other| *other != address);
+        }
+        Err(last)
+    }
+
+    /// Authenticates over a new socket.
+    async fn over(
+        stream: TcpStream,
+        address: &str,
+        identity: &Identity,
+        target: TargetId,
+        channel: Channel,
+    ) -> Result<Rc<Self>> {
         let mut reader = FrameReader::new(stream.clone());
         let welcome = handshake::connect(&stream, &mut reader, identity, target, channel)
             .await

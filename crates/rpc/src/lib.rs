@@ -9,8 +9,10 @@
 pub mod access;
 mod admission;
 pub mod client;
+mod dial;
 mod handshake;
 mod limits;
+mod link;
 pub mod link_benchmark;
 mod map_cell;
 pub mod membership;

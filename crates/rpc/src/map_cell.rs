@@ -3,6 +3,7 @@
 //!
 //! Does not own the requests to management that get newer maps ([`crate::membership`]).
 
+use skep_env::{SharedNotify, SharedWait};
 use skep_types::{ClusterMap, MapVersion, NodeId};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +18,8 @@ pub struct MapCell {
     node: AtomicU32,
     /// Protects only the pointer; threads lock it to clone or replace the `Arc`.
     map: Mutex<Arc<ClusterMap>>,
+    /// Notified after each change of the map.
+    changed: SharedNotify,
     traffic: Traffic,
 }
 
@@ -46,6 +49,7 @@ impl MapCell {
             needed: AtomicU64::new(0),
             node: AtomicU32::new(node.raw()),
             map: Mutex::new(Arc::new(map)),
+            changed: SharedNotify::default(),
             traffic: Traffic::default(),
         })
     }
@@ -109,5 +113,12 @@ impl MapCell {
     fn put(&self, mut held: MutexGuard<'_, Arc<ClusterMap>>, map: ClusterMap) {
         self.version.store(map.version.raw(), Ordering::Release);
         *held = Arc::new(map);
+        drop(held);
+        self.changed.notify();
+    }
+
+    /// Waits for the next change of the map after this call.
+    pub(crate) fn wait_for_change(&self) -> SharedWait<'_> {
+        self.changed.wait()
     }
 }

@@ -2,6 +2,9 @@
 //! policy for requests to targets. Clients and services use it. Does not own the process's cluster
 //! map ([`MapCell`]).
 //!
+//! A call under way goes to another member as soon as a newer map names one: the router then ends
+//! the connection to the former primary ([`Router::retire_links`]).
+//!
 //! A call waits, reconnects and retries until it has a final reply or its deadline passes; without
 //! a deadline it retries without limit. A request that modifies data can be repeated safely: it
 //! carries a slot and a sequence number, or it is idempotent by its contents.
@@ -13,28 +16,21 @@
 use crate::access::{Channel, Identity};
 use crate::client::{CallOptions, Connection};
 use crate::limits::{FIRST_BACKOFF, LONGEST_BACKOFF};
+use crate::link::TargetLink;
 use crate::map_cell::MapCell;
 use crate::outages::{self, RepeatedRequest};
 use crate::term::OwnTerm;
-use skep_env::local::Notify;
 use skep_types::{
-    ClusterMap, Epoch, Error, ErrorCode, GroupId, InodeId, MapVersion, Result, RetryClass,
-    ShardId, TargetId, TargetKind,
+    ClusterMap, Epoch, Error, ErrorCode, GroupId, InodeId, MapVersion, Result, RetryClass, ShardId,
+    TargetId, TargetKind,
 };
 use skep_wire::Request;
 use skep_wire::senders::Sender;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
-
-#[derive(Default)]
-struct TargetLink {
-    connection: RefCell<Option<Rc<Connection>>>,
-    is_connecting: Cell<bool>,
-    connected: Notify,
-}
 
 /// Sends the requests of one thread to groups.
 pub struct Router {
@@ -45,6 +41,10 @@ pub struct Router {
     links: RefCell<HashMap<TargetId, Rc<TargetLink>>>,
     /// The target whose requests the router sends. `None` for clients and tools.
     own: Option<OwnTerm>,
+    /// Whether the task that follows the cluster map has started.
+    is_watching: Cell<bool>,
+    /// This router, for that task.
+    this: Weak<Self>,
 }
 
 impl std::fmt::Debug for Router {
@@ -67,7 +67,16 @@ impl Router {
     ) -> Rc<Self> {
         let cached = RefCell::new(cell.load());
         let identity = RefCell::new(Identity { node: cell.node(), ..identity });
-        Rc::new(Self { identity, channel, cell, cached, links: RefCell::default(), own })
+        Rc::new_cyclic(|this| Self {
+            identity,
+            channel,
+            cell,
+            cached,
+            links: RefCell::default(),
+            own,
+            is_watching: Cell::new(false),
+            this: Weak::clone(this),
+        })
     }
 
     /// Creates a router for the thread of a target. The requests of the router name the target's
@@ -259,21 +268,43 @@ impl Router {
     /// - The errors of [`Connection::connect`].
     pub async fn connection(&self, map: &ClusterMap, target: TargetId) -> Result<Rc<Connection>> {
         self.take_process_id();
+        self.watch_map();
         let link = Rc::clone(self.links.borrow_mut().entry(target).or_default());
-        loop {
-            if let Some(open) = link.connection.borrow().as_ref().filter(|it| !it.is_closed()) {
-                return Ok(Rc::clone(open));
-            }
-            if !link.is_connecting.replace(true) {
-                break;
-            }
-            link.connected.wait().await;
+        link.begin_term(map, target);
+        link.connection(self.connect(map, target)).await
+    }
+
+    /// Starts the task that follows the cluster map, at the first connection.
+    fn watch_map(&self) {
+        if self.is_watching.replace(true) {
+            return;
         }
-        // The guard resets the flag even if this future is dropped while it connects.
-        let _reset = ConnectingGuard(Rc::clone(&link));
-        let connection = self.connect(map, target).await?;
-        *link.connection.borrow_mut() = Some(Rc::clone(&connection));
-        Ok(connection)
+        let (router, cell) = (Weak::clone(&self.this), Arc::clone(&self.cell));
+        skep_env::spawn(async move {
+            loop {
+                let change = cell.wait_for_change();
+                let Some(router) = router.upgrade() else { return };
+                router.retire_links();
+                drop(router);
+                change.await;
+            }
+        })
+        .detach();
+    }
+
+    /// Ends the connections to targets whose group has another primary in the newest map, and the
+    /// attempts to connect to them. The calls under way then go to the new primary, in the same
+    /// slot and sequence, even if the process of the former one is only stopped and its connection
+    /// stays open.
+    fn retire_links(&self) {
+        let map = self.map();
+        self.links.borrow_mut().retain(|target, link| {
+            let is_current = link.is_current(&map, *target);
+            if !is_current {
+                link.retire();
+            }
+            is_current
+        });
     }
 
     /// Takes over a changed node id of this process, and closes all connections that authenticated
@@ -285,9 +316,7 @@ impl Router {
         }
         self.identity.borrow_mut().node = node;
         for (_, link) in self.links.borrow_mut().drain() {
-            if let Some(connection) = link.connection.take() {
-                connection.close();
-            }
+            link.retire();
         }
     }
 
@@ -297,8 +326,7 @@ impl Router {
     /// Panics if a target has both an open connection and an attempt to connect.
     pub fn check_invariants(&self) {
         for (target, link) in &*self.links.borrow() {
-            let is_open = link.connection.borrow().as_ref().is_some_and(|it| !it.is_closed());
-            assert!(!(is_open && link.is_connecting.get()), "{target} has one connection");
+            assert!(link.is_consistent(), "{target} has one connection");
         }
     }
 
@@ -307,29 +335,12 @@ impl Router {
             || Error::new(ErrorCode::StaleMap, format!("{target} is not in the cluster map"));
         let node = map.target(target).and_then(|it| map.node(it.node)).ok_or_else(unknown)?;
         let identity = self.identity.borrow().clone();
-        let mut last = Error::new(
-            ErrorCode::Disconnected,
-            format!("node {} ({}) has no address", node.id, node.name),
-        );
-        for address in &node.addresses {
-            match Connection::connect(address, &identity, target, self.channel).await {
-                Ok(connection) => {
-                    self.cell.count_connect();
-                    return Ok(connection);
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(last.within(format_args!("{target} on {}", node.name)))
-    }
-}
-
-struct ConnectingGuard(Rc<TargetLink>);
-
-impl Drop for ConnectingGuard {
-    fn drop(&mut self) {
-        self.0.is_connecting.set(false);
-        self.0.connected.notify();
+        let connecting =
+            Connection::connect_any(&node.addresses, &identity, target, self.channel).await;
+        let within = |error: Error| error.within(format_args!("{target} on {}", node.name));
+        let connection = connecting.map_err(within)?;
+        self.cell.count_connect();
+        Ok(connection)
     }
 }
 

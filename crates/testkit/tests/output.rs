@@ -261,7 +261,7 @@ fn tables_have_a_header_and_lines() {
     );
     check(
         &["group", "list"],
-        "GROUP KIND STATE TARGET PART REACHABILITY CONSISTENCY NODE",
+        "GROUP KIND EPOCH STATE TARGET PART REACHABILITY CONSISTENCY NODE",
         &["metadata", "Good", "Serving (primary)", "Online", "metadata-2 [ID: "],
     );
     let session = ["@ metadata-", " ago", root];

@@ -261,13 +261,13 @@ fn commands_and_snapshots_survive_a_round_trip() {
     let commands = [
         Command::Start,
         server(TargetKind::Metadata, 3, &[31, 32]),
-        Command::SetPolicy(Policy { metadata_copies: 2, ..Policy::default() }),
-        server(TargetKind::Metadata, 4, &[41]),
         Command::RegisterClient(ClientRegistration { host: "a".into(), ..Default::default() }),
         Command::RemoveClient { node: NodeId::new(2) },
         Command::Format,
         Command::SetPolicy(Policy { default_width: 8, ..Policy::default() }),
         Command::SetFeatureLevel { level: 1 },
+        Command::SetPolicy(Policy { metadata_copies: 2, ..Policy::default() }),
+        server(TargetKind::Metadata, 4, &[41]),
         Command::CreateGroup { targets: vec![TargetId::new(1)] },
         Command::ChangeGroup(GroupChange {
             group: GroupId::new(1),

@@ -201,6 +201,12 @@ fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
                 },
             ),
         }
+        if map.group_of(target.id).is_none() {
+            add(
+                format!("{name} waits for a group, and serves nothing until then"),
+                "run `skep group create` with its id",
+            );
+        }
         if target.consistency != Consistency::Good {
             add(
                 format!("{name} lacks changes that other members of its group have"),
