@@ -3,9 +3,10 @@
 //! contain everything on which its effect depends.
 
 use skep_types::codec::{Codec, Reader, Writer, record};
+use skep_types::group_change::GroupChange;
 use skep_types::map::Policy;
 use skep_types::registration::ServerRegistration;
-use skep_types::{NodeId, Result, TargetId, Timestamp};
+use skep_types::{GroupId, NodeId, Result, TargetId, Timestamp};
 
 record! {
     /// The registration of a client. Each registration gets a new node id.
@@ -48,6 +49,13 @@ pub enum Command {
         /// The new feature level.
         level: u32,
     },
+    /// Makes a group of targets that have none. The first one becomes the primary.
+    CreateGroup {
+        /// The targets.
+        targets: Vec<TargetId>,
+    },
+    /// Changes the members of a group, if the group still has the epoch in the change.
+    ChangeGroup(GroupChange),
     /// Closes a storage target to new files, or opens it again.
     CloseTarget {
         /// The target.
@@ -101,6 +109,14 @@ impl Codec for Command {
                 7_u8.encode(w);
                 level.encode(w);
             }
+            Self::CreateGroup { targets } => {
+                8_u8.encode(w);
+                targets.encode(w);
+            }
+            Self::ChangeGroup(change) => {
+                9_u8.encode(w);
+                change.encode(w);
+            }
             Self::CloseTarget { target, is_closed } => {
                 16_u8.encode(w);
                 target.encode(w);
@@ -131,6 +147,8 @@ impl Codec for Command {
             5 => Self::Format,
             6 => Self::SetPolicy(Codec::decode(r)?),
             7 => Self::SetFeatureLevel { level: Codec::decode(r)? },
+            8 => Self::CreateGroup { targets: Codec::decode(r)? },
+            9 => Self::ChangeGroup(Codec::decode(r)?),
             16 => Self::CloseTarget { target: Codec::decode(r)?, is_closed: Codec::decode(r)? },
             17 => Self::RemoveTarget { target: Codec::decode(r)? },
             18 => Self::RemoveServer { node: Codec::decode(r)? },
@@ -149,4 +167,6 @@ pub struct Outcome {
     pub node: NodeId,
     /// For registrations of servers: ids of the targets, in the order of the claims.
     pub targets: Vec<TargetId>,
+    /// For changes of groups: id of the group.
+    pub group: GroupId,
 }

@@ -65,7 +65,8 @@ impl ClusterArgs {
         self.cluster.is_some() || self.token_file.is_some()
     }
 
-    /// Finds the cluster. `near` is the path in the command's arguments, if it has one.
+    /// Finds the cluster. `near` is a path from the command's arguments. If it is in a mount, the
+    /// cluster of this mount is used unless an option names another one.
     pub(crate) fn access(&self, near: Option<&Path>) -> Result<Access> {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let query = ClusterQuery {

@@ -3,6 +3,7 @@
 mod await_truncation;
 mod close;
 mod close_many;
+mod compare_opens;
 mod create;
 mod create_unnamed;
 mod decide;
@@ -71,6 +72,7 @@ pub(crate) fn dispatch<E: Engine>(
         md::Open::ID => with(c, open::run),
         md::Close::ID => with(c, close::run),
         md::CloseMany::ID => with(c, close_many::run),
+        md::CompareOpens::ID => with(c, compare_opens::run),
         md::ReportWritten::ID => with(c, report_written::run),
         md::AwaitTruncation::ID => with(c, await_truncation::run),
         md::TrimFile::ID => with(c, trim_file::run),
@@ -138,6 +140,7 @@ pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
         | sh::WaitNotifications::ID
         | sh::AcknowledgeNotifications::ID
         | md::CloseMany::ID
+        | md::CompareOpens::ID
         | md::SyncAll::ID
         | md::Prepare::ID
         | md::Decide::ID

@@ -88,11 +88,20 @@ pub const MAX_SLOTS: u32 = skep_wire::limits::MAX_SLOTS;
 /// operations.
 pub const RECORD_BYTES: usize = 4 << 20;
 /// Maximum number of bytes that one operation may change. All changes of an operation must fit into
-/// one log record, so that the operation is atomic. The target refuses a larger operation before it
-/// changes anything. The limit is ten times the changes of removing the largest possible file
-/// (chunk files and extended attributes).
-pub const OPERATION_BYTES: usize = 32 << 20;
-const _: () = assert!(OPERATION_BYTES < skep_format::log::MAX_PAYLOAD_BYTES);
+/// one log record, so that the operation is atomic, and a record must fit into the body of one
+/// frame. The target refuses a larger operation before it changes anything. The limit is more than
+/// twice the changes of removing the largest possible file (chunk files and extended attributes).
+pub const OPERATION_BYTES: usize = 8 << 20;
+/// The bytes of a log payload that do not belong to an operation: the number of changes.
+pub(crate) const BATCH_HEAD_BYTES: usize = 4;
+const _: () = {
+    let longest = if OPERATION_BYTES > RECORD_BYTES { OPERATION_BYTES } else { RECORD_BYTES };
+    assert!(longest + BATCH_HEAD_BYTES <= skep_format::log::MAX_PAYLOAD_BYTES);
+    // A frame also carries the fields of the message in which one member sends the record to
+    // another one.
+    let record = skep_format::log::RECORD_HEADER_BYTES + skep_format::log::MAX_PAYLOAD_BYTES;
+    assert!(record + (64 << 10) <= skep_wire::limits::MAX_BODY_BYTES);
+};
 /// Maximum number of steps of one prepared transaction. A rename needs three steps at one group.
 /// The commit must fit into one log record, because the participant can no longer refuse it.
 pub const MAX_STEPS: usize = 8;

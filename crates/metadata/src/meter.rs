@@ -26,9 +26,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Length of a `WriteInline` without the bytes to write.
-const WRITE_INLINE_BYTES: usize = 29;
+const WRITE_INLINE_BYTES: usize = 38;
 /// Length of a `ReadInlineReply` without the bytes that were read.
-const READ_INLINE_REPLY_BYTES: usize = 8;
+const READ_INLINE_REPLY_BYTES: usize = 16;
 
 /// Identifies a request of a connection: the connection's number and the request's tag.
 type RequestKey = (ConnectionId, u64);

@@ -17,6 +17,7 @@ use skep_types::{
 use skep_wire::Request;
 use skep_wire::bounds::bounds;
 use skep_wire::frame::{FLAG_DURABLE, HEADER_BYTES, Header};
+use skep_wire::senders;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -38,6 +39,8 @@ pub struct CallOptions {
     pub group: GroupId,
     /// The epoch of the group in the sender's cluster map.
     pub epoch: Epoch,
+    /// The sender, if it is the primary of a group. The router sets it.
+    pub sender: senders::Sender,
     /// Minimum version of the cluster map that the receiver must have to execute the request.
     pub lowest_map: MapVersion,
     /// If set, the router sends the request only while this process has this node id; otherwise the
@@ -112,7 +115,8 @@ impl Connection {
     ///   connection ends during the handshake. Also if the process at the address behaves unlike a
     ///   service of this cluster.
     /// - `StaleMap` or `NotReady` if the peer refuses the target.
-    /// - `AuthenticationFailed` or `VersionMismatch`, if `identity` has no node id. A member of the
+    /// - `AuthenticationFailed` or `VersionMismatch` if the peer refuses the handshake with this code
+    ///   and this node has not joined the cluster yet (`identity` has no node id). A member of the
     ///   cluster gets `Disconnected` in place of these (see [`crate::refusal`]).
     pub async fn connect(
         address: &str,
@@ -286,6 +290,8 @@ impl Connection {
             epoch: options.epoch,
             lowest_map: options.lowest_map,
             trace: options.trace,
+            sender_group: options.sender.group,
+            sender_epoch: options.sender.epoch,
             ..Header::default()
         };
         Origin::current().write_to(&mut header);

@@ -115,8 +115,7 @@ impl PageNetwork {
               mkdir -p \"$2/$place\" $place; mount --bind \"$2/$place\" $place\n\
             done\n\
             rm -rf etc/skep; rm -f usr/bin/skep; cp \"$3\" usr/bin/skep\n\
-            echo ready >\"$2/ready\"\n\
-            exec chroot . sleep infinity";
+            exec chroot . sh -c 'echo ready >/srv/ready; exec sleep infinity'";
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &network, "unshare", "--mount", "--propagation", "private"]);
         command.args(["sh", "-ec", script, "sh"]).arg(&overlay).arg(&root).arg(program());
@@ -129,9 +128,11 @@ impl PageNetwork {
             starts: 0,
             root,
         };
-        wait_for("the host has its root directory", PATIENCE, || {
-            host.root.join("ready").exists().then_some(())
-        });
+        // A command before the `chroot` would run in the root directory of this machine, and change
+        // it. So the process reports from inside of the new one.
+        let ready = host.root.join("srv/ready");
+        wait_for("the host has its root directory", PATIENCE, || ready.exists().then_some(()));
+        files::remove_file(&ready);
         host
     }
 }

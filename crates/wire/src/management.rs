@@ -4,7 +4,7 @@ use crate::node::LogLevel;
 use skep_types::codec::record;
 use skep_types::map::{Capacity, ClusterMap, Policy, TargetHealth};
 use skep_types::registration::ServerRegistration;
-use skep_types::{MapVersion, NodeId, TargetId, Timestamp};
+use skep_types::{GroupId, MapVersion, NodeId, TargetId, Timestamp};
 
 record! {
     /// A reply without fields. It means success.
@@ -211,6 +211,24 @@ record! {
 record! {
     /// Divides the virtual shards evenly among all metadata groups. Possible only once per cluster.
     pub struct Format {}
+}
+
+record! {
+    /// Makes a group of targets that wait for one. A repetition changes nothing.
+    pub struct CreateGroup {
+        /// The targets. The first one becomes the primary.
+        pub targets: Vec<TargetId>,
+    }
+}
+
+record! {
+    /// Reply to [`CreateGroup`].
+    pub struct CreateGroupReply {
+        /// Id of the group.
+        pub group: GroupId,
+        /// Version of the cluster map with the group.
+        pub version: MapVersion,
+    }
 }
 
 record! {

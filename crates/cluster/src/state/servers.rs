@@ -8,8 +8,7 @@ use crate::limits::{MAX_ADDRESSES, MAX_SERVERS, MAX_TARGETS_PER_NODE};
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability, TargetHealth};
 use skep_types::registration::{ServerRegistration, TargetClaim, domain_problem};
 use skep_types::{
-    Epoch, Error, ErrorCode, Group, GroupId, GroupMember, MemberState, Node, NodeId, NodeKind,
-    Result, Target, TargetId, TargetKind,
+    Error, ErrorCode, Group, GroupId, Node, NodeId, NodeKind, Result, Target, TargetId, TargetKind,
 };
 
 impl Durable {
@@ -33,7 +32,7 @@ impl Durable {
         for claim in &registration.targets {
             targets.push(self.register_target(node, claim)?);
         }
-        Ok(Outcome { changed: true, node, targets })
+        Ok(Outcome { changed: true, node, targets, ..Outcome::default() })
     }
 
     /// Returns the id of a server. Assigns a new id to a new server.
@@ -145,7 +144,8 @@ impl Durable {
         Ok(id)
     }
 
-    /// Adds a target, and a group with this target as its only member. Returns the target's id.
+    /// Adds a target. Unless metadata targets wait for a group, also adds a group with this target
+    /// as its only member. Returns the target's id.
     fn add_target(&mut self, node: NodeId, claim: &TargetClaim) -> TargetId {
         let id = TargetId::new(self.next_target);
         self.next_target += 1;
@@ -162,12 +162,10 @@ impl Durable {
             capacity_pool: CapacityPool::Normal,
         };
         insert_sorted(&mut self.map.targets, target, |target| target.id);
-        let group = Group {
-            id: GroupId::new(self.next_group),
-            kind: claim.kind,
-            epoch: Epoch::new(1),
-            members: vec![GroupMember { target: id, state: MemberState::Serving }],
-        };
+        if claim.kind == TargetKind::Metadata && self.map.policy.metadata_copies > 1 {
+            return id;
+        }
+        let group = Group::of_one(GroupId::new(self.next_group), claim.kind, id);
         self.next_group += 1;
         insert_sorted(&mut self.map.groups, group, |group| group.id);
         id

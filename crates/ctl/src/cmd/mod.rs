@@ -6,6 +6,7 @@ mod client;
 mod cluster;
 mod completion;
 mod config;
+mod deploy;
 mod down;
 mod entry;
 mod group;
@@ -74,6 +75,8 @@ pub(crate) enum Verb {
     Plan(plan::PlanVerb),
     #[command(subcommand)]
     Tune(tune::TuneVerb),
+    #[command(subcommand)]
+    Deploy(deploy::DeployVerb),
     Management(management::ManagementArgs),
     Metadata(metadata::MetadataArgs),
     Storage(storage::StorageArgs),
@@ -119,6 +122,7 @@ impl Verb {
             Self::Study(verb) => verb.run(),
             Self::Plan(verb) => verb.run(),
             Self::Tune(verb) => verb.run(),
+            Self::Deploy(verb) => verb.run(),
             Self::Management(args) => done(management::run(&args)),
             Self::Metadata(args) => done(metadata::run(&args)),
             Self::Storage(args) => done(storage::run(&args)),

@@ -3,6 +3,7 @@
 
 mod change_setting;
 mod confirm_log_level;
+mod create_group;
 mod evict;
 mod format;
 mod get_map;
@@ -25,6 +26,7 @@ use skep_service::{link_requests, quarantine};
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::Request;
 use skep_wire::frame::Header;
+use skep_wire::senders::SenderEpochs;
 use skep_wire::{management as messages, node};
 use std::rc::Rc;
 use std::time::Duration;
@@ -69,6 +71,11 @@ pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &R
     if let Err(error) = quarantine::check(incoming.header.message, &incoming.body) {
         return outbox.refuse(&incoming.header, &error);
     }
+    // A metadata target whose group has another primary now must not have clients removed.
+    let sender = SenderEpochs::default().check(&incoming.header, &authority.map());
+    if let Err(error) = sender {
+        return outbox.refuse(&incoming.header, &error);
+    }
     match incoming.header.message {
         messages::RegisterServer::ID => {
             answer(authority, &incoming, outbox, register_server::handle);
@@ -80,6 +87,7 @@ pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &R
         messages::GetMap::ID => get_map::handle(authority, incoming, outbox),
         messages::Leave::ID => answer(authority, &incoming, outbox, leave::handle),
         messages::Evict::ID => answer(authority, &incoming, outbox, evict::handle),
+        messages::CreateGroup::ID => answer(authority, &incoming, outbox, create_group::handle),
         messages::Format::ID => answer(authority, &incoming, outbox, format::handle),
         messages::SetPolicy::ID => answer(authority, &incoming, outbox, set_policy::handle),
         messages::ChangeSetting::ID => {

@@ -5,10 +5,11 @@
 use crate::access::{Channel, Identity, JoinToken};
 use crate::client::{CallOptions, Connection};
 use crate::limits::{FIRST_BACKOFF, LONGEST_MANAGEMENT_BACKOFF, MANAGEMENT_DEADLINE};
-use crate::routing::MapCell;
+use crate::map_cell::MapCell;
 use skep_env::local::Notify;
 use skep_types::{Error, ErrorCode, NodeId, NodeKind, Result, RetryClass, TargetId};
 use skep_wire::Request;
+use skep_wire::senders::Sender;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -83,8 +84,22 @@ impl Management {
         request: &R,
         time_left: Duration,
     ) -> Result<R::Reply> {
+        self.call_once_as(Sender::default(), request, time_left).await
+    }
+
+    /// Like [`Self::call_once`], for a request of a target that is the primary of a group.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`Self::call_once`], and `Deposed` if another member has become
+    /// the primary of the group.
+    pub async fn call_once_as<R: Request>(
+        &self,
+        sender: Sender,
+        request: &R,
+        time_left: Duration,
+    ) -> Result<R::Reply> {
         let connection = self.connection().await?;
-        let options = CallOptions { time_left: Some(time_left), ..CallOptions::default() };
+        let options = CallOptions { sender, time_left: Some(time_left), ..CallOptions::default() };
         let result = connection.call(request, &options).await;
         if let Err(error) = &result
             && matches!(error.code(), ErrorCode::Disconnected | ErrorCode::TimedOut)

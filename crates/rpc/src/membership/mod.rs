@@ -19,8 +19,8 @@ pub use management::Management;
 
 use crate::access::{Identity, JoinToken};
 use crate::limits::{MANAGEMENT_DEADLINE, TIMEOUT_WITH_CACHED_MAP};
+use crate::map_cell::MapCell;
 use crate::outages::ManagementOutage;
-use crate::routing::MapCell;
 use management::is_final;
 use map::{FollowedMap, MapChange};
 use skep_types::map::Capacity;

@@ -3,7 +3,8 @@
 use super::{NewInode, TruncatedChunk};
 use skep_types::codec::{Bytes, record};
 use skep_types::{
-    Attributes, FileKind, GroupId, InodeId, MapVersion, PatternRequest, StripePattern, byte_enum,
+    Attributes, ChunkFileSet, FileKind, GroupId, InodeId, MapVersion, PatternRequest,
+    StripePattern, byte_enum,
 };
 
 byte_enum! {
@@ -140,12 +141,25 @@ record! {
 }
 
 record! {
+    /// Chunk files whose bytes a client has synced.
+    pub struct SyncedChunkFiles {
+        /// Layout generation of the file's pattern.
+        pub pattern_generation: u32,
+        /// The chunk files.
+        pub chunk_files: ChunkFileSet,
+    }
+}
+
+record! {
     /// Reports a client's writes to a file that stays open (`fsync`, or `stat` by the writer).
     pub struct ReportWritten {
         /// The inode.
         pub inode: InodeId,
-        /// The writes since the last report.
-        pub written: WrittenExtent,
+        /// The writes since the last report. `None` means that there were no writes.
+        pub written: Option<WrittenExtent>,
+        /// Chunk files that exist, together with their names, on the devices of their targets. From
+        /// then on a missing one is a loss, and not a hole. `None` means none.
+        pub synced: Option<SyncedChunkFiles>,
     }
 }
 
@@ -158,6 +172,17 @@ record! {
     pub struct AwaitTruncation {
         /// The inode.
         pub inode: InodeId,
+    }
+}
+
+record! {
+    /// Reply to [`AwaitTruncation`].
+    pub struct AwaitTruncationReply {
+        /// Attributes of the inode.
+        pub attributes: Attributes,
+        /// Chunk files that clients have reported as synced. If storage does not have one of them,
+        /// its bytes are lost.
+        pub synced: ChunkFileSet,
     }
 }
 
