@@ -77,7 +77,8 @@ impl EntryPaths {
         Ok(path)
     }
 
-    /// Returns the path of an entry for a table: "unknown" with the reason if there is none.
+    /// Returns the path of an entry for a table: "unknown" with the reason if the
+    /// path cannot be found.
     pub(crate) async fn text_of(&mut self, inode: InodeId) -> String {
         match self.path_of(inode).await {
             Ok(path) => path.display().to_string(),

@@ -50,8 +50,8 @@ pub(crate) fn file_users(path: &Path) -> Result<Option<FileUsers>> {
 }
 
 /// Finds the path of an inode in the mount at or above `directory`. `None` if the mount is of an
-/// older version. Lists the directories from the root of the mount to the inode, so this user sees
-/// only names that he or she may list.
+/// older version. Lists the directories from the root of the mount to the inode, so the result
+/// contains only names that this user may list.
 ///
 /// # Errors
 /// - `NotFound` if the inode does not exist, has no name, or moved during the search.

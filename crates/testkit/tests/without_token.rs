@@ -131,8 +131,8 @@ fn clients_are_found_by_host_and_pattern() {
         let all = ["client", "evict", "--dry-run", name, "--cluster", &data];
         cluster::skep(all).expect_failure()
     };
-    let nobody = refuse("no-such-*");
-    assert!(nobody.contains("no client has this id, name or host"), "{nobody}");
+    let unknown = refuse("no-such-*");
+    assert!(unknown.contains("no client has this id, name or host"), "{unknown}");
     let server = refuse("storage-1");
     assert!(server.contains("it is a server"), "{server}");
     cluster.stop();

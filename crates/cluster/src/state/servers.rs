@@ -63,8 +63,9 @@ impl Durable {
                     format!("'{}', which has another uuid", n.name)
                 });
             return Err(foreign(format!(
-                "a {} service says it is {claimed}, but {claimed} is {owner}; its directory is of \
-                 another cluster, or management's directory is an old copy",
+                "a {} service says it is {claimed}, but {claimed} is {owner}; it was removed \
+                 from the cluster, its directory is of another cluster, or management's directory \
+                 is an old copy",
                 kind_word(*kind)
             )));
         }
@@ -125,8 +126,9 @@ impl Durable {
                         format!("which is {} on {} and has another uuid", t.path, t.node)
                     });
                 return Err(foreign(format!(
-                    "the directory {} says it is target {}, {owner}; it is of another cluster, or \
-                     management's directory is an old copy",
+                    "the directory {} says it is target {}, {owner}; it was removed from \
+                     the cluster, it is of another cluster, or management's directory is an old \
+                     copy",
                     claim.path, claim.target
                 )));
             }
