@@ -52,6 +52,7 @@ use skep_types::{
     ClusterMap, InodeId, Lsn, MapVersion, NodeId, Result, SessionId, TargetId, Timestamp,
 };
 use skep_wire::file_locks::HeldLock;
+use skep_wire::senders::SenderEpochs;
 use std::sync::Arc;
 use std::time::Duration;
 use truncations::TruncationReplies;
@@ -74,6 +75,7 @@ pub struct MetadataTarget<E> {
     target: TargetId,
     /// The safe record up to which the target has released what waited.
     released: Lsn,
+    pub(crate) senders: SenderEpochs,
 }
 
 impl<E> std::fmt::Debug for MetadataTarget<E> {
@@ -146,6 +148,13 @@ impl<E: Engine> MetadataTarget<E> {
             && self.calls.is_empty()
             && !self.gates.has_unsafe()
             && !self.background.is_ending_sessions()
+    }
+
+    /// Whether this target has been the primary of its group since its start, by its newest map.
+    /// Otherwise it refuses all requests, and the caller must not perform further actions.
+    pub fn is_primary(&self) -> bool {
+        let group = self.shared.map.group(self.shared.group);
+        group.is_some_and(|it| it.primary_since == self.shared.primary_since)
     }
 
     /// Returns the engine, for checkpoints and checkers.

@@ -25,11 +25,14 @@ impl World {
     pub(crate) fn inline(&mut self, client: usize, index: usize) -> Option<Op> {
         let handle = &self.clients[client].handles[index];
         let pattern = handle.pattern.as_ref()?;
-        let (inode, mode) = (handle.inode, handle.mode);
+        let (inode, mode, truncate_generation) = (handle.inode, handle.mode, handle.generation);
         let (generation, most) = (pattern.generation, pattern.inline_bytes());
         if most == 0 {
             return None;
         }
+        // The handle may have an old truncate generation, which the target refuses.
+        let is_current = self.random.percent(50);
+        let truncate_generation = if is_current { u64::MAX } else { truncate_generation };
         let offset = self.random.below(most);
         let length = self.random.within(1, most - offset + 1).min(most - offset);
         if mode != OpenMode::Write || self.random.percent(30) {
@@ -46,6 +49,8 @@ impl World {
             checksum: crc32c(&bytes),
             bytes: bytes.into(),
             extends: self.random.percent(80),
+            truncate_generation,
+            appends: false,
         }))
     }
 

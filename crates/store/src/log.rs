@@ -10,13 +10,19 @@
 //! otherwise the current segment grows. If an append still finds no space, it leaves the log
 //! unchanged.
 //!
+//! # A failed sync
+//! After a failed sync, the page cache still has records that the device lacks, and the kernel
+//! considers them written: a second sync succeeds and writes nothing. A starting target therefore
+//! writes the records again that no record marks as synced, and syncs them, before it uses them.
+//!
 //! # Invariants
 //! The first record numbers of the segments ascend, and the next allocation is never due before the
 //! end of the log: see [`Log::check_invariants`].
 
 use crate::atomic::sync_directory;
+use crate::failed_sync;
 use skep_env::File;
-use skep_format::log::{LogOwner, encode_record, scan};
+use skep_format::log::{LogOwner, RECORD_HEADER_BYTES, Record, encode_record, scan};
 use skep_types::{Epoch, Error, ErrorCode, Lsn, Result};
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
@@ -107,6 +113,8 @@ impl Log {
         let mut records: Vec<(Lsn, Vec<u8>)> = Vec::new();
         let mut epoch = Epoch::default();
         let mut end = (0, 0);
+        let mut tail = Vec::new();
+        let mut synced = Lsn::default();
         for (index, first) in segments.iter().enumerate() {
             let path = segment_path(directory, *first);
             let bytes = std::fs::read(&path).map_err(at(&path))?;
@@ -125,6 +133,8 @@ impl Log {
                 return Err(within(Error::new(ErrorCode::Corrupt, problem)));
             }
             end = (found.end as u64, bytes.len() as u64);
+            synced = found.records.iter().map(|it| it.synced).fold(synced, Lsn::max);
+            tail = bytes[offset_after(&found.records, synced)..found.end].to_vec();
             match found.records.first().map(|it| it.epoch) {
                 Some(first_epoch) if first_epoch < epoch => {
                     let problem = format!(
@@ -143,11 +153,18 @@ impl Log {
         let file = open_segment(&path)?;
         let (offset, length) = end;
         {
-            let std_file = file.borrow_std();
-            std_file.set_len(offset).map_err(at(&path))?;
+            file.borrow_std().set_len(offset).map_err(at(&path))?;
             // The caller applies these records to its store, so the records must survive a power
             // loss.
-            std_file.sync_all().map_err(at(&path))?;
+            let start = offset - tail.len() as u64;
+            failed_sync::write_again(&file, start, &tail).map_err(|error| {
+                let what = format!(
+                    "cannot write the unsynced end of log {} (from byte {start}) again: {error}",
+                    path.display()
+                );
+                let is_full = is_out_of_space(&error);
+                Error::new(if is_full { ErrorCode::NoSpace } else { ErrorCode::DeviceFailed }, what)
+            })?;
         }
         sync_directory(directory)?;
         let mut log = Self {
@@ -299,6 +316,12 @@ impl Log {
     }
 }
 
+/// Returns the offset in a segment after the record `lsn`. `records` are all records of the segment.
+fn offset_after(records: &[Record], lsn: Lsn) -> usize {
+    let older = records.iter().take_while(|it| it.lsn <= lsn);
+    older.map(|it| RECORD_HEADER_BYTES + it.payload.len()).sum()
+}
+
 fn list_segments(directory: &Path) -> Result<Vec<Lsn>> {
     let mut segments = Vec::new();
     for entry in std::fs::read_dir(directory).map_err(at(directory))? {
@@ -315,7 +338,7 @@ fn list_segments(directory: &Path) -> Result<Vec<Lsn>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
+    use skep_testkit::thin::ThinDisk;
     use skep_types::{ClusterId, TargetId};
 
     const OWNER: LogOwner = LogOwner { cluster: ClusterId::new([7; 16]), target: TargetId::new(1) };
@@ -449,5 +472,33 @@ mod tests {
         append(&mut log).unwrap();
         assert_eq!(log.segments.len(), 2, "the next segment is begun when it has space");
         assert_eq!(open(&directory).unwrap().records.len() as u64, count + 2);
+    }
+
+    /// Semantics 3.1.
+    #[test]
+    fn records_of_a_failed_sync_reach_the_device_at_the_next_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let Some(thin) = ThinDisk::new(directory.path(), 200) else { return };
+        let path = thin.path().join("log");
+        let mut log = open(&path).unwrap().log;
+        log.append(EPOCH, Lsn::new(1), Lsn::default(), b"synced").unwrap();
+        log.sync().unwrap();
+        thin.resize(24);
+        for lsn in 2..=30 {
+            log.append(EPOCH, Lsn::new(lsn), Lsn::new(1), &vec![lsn as u8; 1 << 20]).unwrap();
+        }
+        assert!(log.sync().is_err(), "the device has no space for the records");
+        drop(log);
+        // Records that the device cannot take are not used.
+        let refused = open(&path).unwrap_err();
+        assert!(refused.context().contains("unsynced end of log"), "{refused}");
+        thin.resize(200);
+        assert_eq!(open(&path).unwrap().records.len(), 30);
+        ThinDisk::drop_page_cache();
+        let records = open(&path).unwrap().records;
+        let is_whole = |(lsn, bytes): &(Lsn, Vec<u8>)| {
+            lsn.raw() == 1 || *bytes == vec![lsn.raw() as u8; 1 << 20]
+        };
+        assert_eq!((records.len(), records.iter().all(is_whole)), (30, true));
     }
 }

@@ -35,6 +35,12 @@ record! {
         /// the file. If not set, the client reports the size after it has written the other parts
         /// too.
         pub extends: bool,
+        /// Truncate generation of the file when the client began to write. The target returns
+        /// `EndMoved` if the file was truncated since: the client must write all bytes again.
+        pub truncate_generation: u64,
+        /// Whether the write is an append. If set, the target also returns `EndMoved` if the file
+        /// ends behind `offset`.
+        pub appends: bool,
     }
 }
 
@@ -65,6 +71,9 @@ record! {
 record! {
     /// Reply to [`ReadInline`].
     pub struct ReadInlineReply {
+        /// Truncate generation of the file. If the client has the size of another generation, it
+        /// asks for the size and reads again.
+        pub truncate_generation: u64,
         /// The bytes. May be shorter than requested: the missing bytes at the end are zeros.
         pub bytes: Bytes,
         /// CRC-32C of `bytes`.

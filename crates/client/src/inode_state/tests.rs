@@ -72,7 +72,7 @@ fn failed_piece_keeps_the_size_and_is_reported() {
 }
 
 #[test]
-fn truncation_waits_for_writes_and_resets_their_reach() {
+fn truncation_waits_for_writes_and_clears_unreported_sizes() {
     let state = opened(0);
     let writing = state.try_write().unwrap();
     writing.note_write_unless_shared(&(0..1000), state.end().truncate_generation);

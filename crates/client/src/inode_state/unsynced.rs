@@ -4,7 +4,7 @@
 use skep_types::{ChunkFileKey, GroupId, HostIncarnation};
 use skep_wire::inline::InlineMark;
 use skep_wire::limits::MAX_STARTS;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A chunk file with unsynced writes or truncations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +34,10 @@ pub(super) struct UnsyncedWrites {
     /// The mark of the newest unsynced inline write in each start.
     inline: Vec<InlineMark>,
     losses: u64,
+    /// Synced chunk files that metadata has not recorded as synced.
+    unrecorded: HashSet<ChunkFileKey>,
+    /// Synced chunk files that metadata has recorded as synced.
+    recorded: HashSet<ChunkFileKey>,
 }
 
 impl UnsyncedWrites {
@@ -96,6 +100,26 @@ impl UnsyncedWrites {
                 upto: state.last_write,
             })
             .collect()
+    }
+
+    /// Records that a chunk file exists on the device of its target.
+    pub(super) fn chunk_exists(&mut self, key: ChunkFileKey) {
+        if !self.recorded.contains(&key) {
+            self.unrecorded.insert(key);
+        }
+    }
+
+    /// Returns the synced chunk files that metadata has not recorded as synced.
+    pub(super) fn unrecorded(&self) -> Vec<ChunkFileKey> {
+        self.unrecorded.iter().copied().collect()
+    }
+
+    /// Records that metadata has recorded these chunk files as synced.
+    pub(super) fn recorded(&mut self, keys: &[ChunkFileKey]) {
+        for key in keys {
+            self.unrecorded.remove(key);
+            self.recorded.insert(*key);
+        }
     }
 
     /// Returns the marks of the inline writes that must be synced now.

@@ -4,7 +4,7 @@
 //! All records of a virtual shard are in one key range, so that a shard is moved by copying one
 //! range. Does not own the values (`records`) or the cursors of names (`cursors`).
 
-use skep_types::{ChunkFileKey, GroupId, InodeId, SessionId};
+use skep_types::{ChunkFileKey, GroupId, InodeId, SessionId, ShardId};
 use skep_wire::file_locks::LockKind;
 use skep_wire::metadata::TransactionId;
 
@@ -231,6 +231,13 @@ impl Key<'_> {
     /// Returns the prefix of the keys of the chunk files to remove at one group.
     pub fn removals_of(group: GroupId) -> Vec<u8> {
         of_target(kind::REMOVAL, &[&group.raw().to_be_bytes()])
+    }
+
+    /// Returns the prefix of the keys of all inodes of a shard.
+    pub fn inodes_of(shard: ShardId) -> Vec<u8> {
+        let mut key = of_shard(InodeId::first_of(shard), kind::INODE);
+        key.truncate(4);
+        key
     }
 
     /// Returns the prefix of the keys of all files whose size the target must recover.

@@ -114,8 +114,10 @@ fn lengths_of_inline_messages_are_those_of_their_layout() {
         bytes: bytes.clone(),
         checksum: 0,
         extends: true,
+        truncate_generation: 0,
+        appends: false,
     };
     assert_eq!(write.to_bytes().len(), WRITE_INLINE_BYTES + 100);
-    let reply = ReadInlineReply { bytes, checksum: 0 };
+    let reply = ReadInlineReply { truncate_generation: 0, bytes, checksum: 0 };
     assert_eq!(reply.to_bytes().len(), READ_INLINE_REPLY_BYTES + 100);
 }

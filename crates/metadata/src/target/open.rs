@@ -14,6 +14,7 @@ use crate::tx::shared::Shared;
 use crate::tx::table::Table;
 use skep_format::metadata::Key;
 use skep_types::{Error, ErrorCode, Lsn, MapVersion, Result};
+use skep_wire::senders::SenderEpochs;
 
 impl<E: Engine> MetadataTarget<E> {
     /// Starts from an engine and the log records since its last checkpoint. Skips records that the
@@ -49,6 +50,7 @@ impl<E: Engine> MetadataTarget<E> {
             truncation_replies: TruncationReplies::default(),
             target: start.target,
             released: stored,
+            senders: SenderEpochs::default(),
         };
         target.load_unsafe(last);
         target.load_sessions()?;

@@ -17,6 +17,7 @@ mod repetitions;
 mod sessions;
 mod sharing;
 mod sizes;
+mod terms;
 mod transactions;
 mod truncations;
 
@@ -28,10 +29,11 @@ use skep_format::log::LogOwner;
 use skep_types::codec::Codec;
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability, ShardRange};
 use skep_types::{
-    ClusterId, Epoch, Error, ErrorCode, FileKind, Group, GroupId, GroupMember, HostIncarnation,
-    Lsn, MemberState, ShardId, Target, TargetId, TargetKind,
+    ClusterId, Epoch, Error, ErrorCode, FileKind, Group, GroupId, HostIncarnation, Lsn, ShardId,
+    Target, TargetId, TargetKind,
 };
 use skep_wire::Request;
+use skep_wire::bounds::{Senders, bounds};
 use skep_wire::file_locks::SetLock;
 use skep_wire::frame::Header;
 use skep_wire::metadata as md;
@@ -65,9 +67,7 @@ fn map() -> ClusterMap {
             capacity: Capacity { free_bytes: 1 << 30, ..Capacity::default() },
             capacity_pool: CapacityPool::Normal,
         });
-        let member = GroupMember { target: TargetId::new(raw), state: MemberState::Serving };
-        let (id, epoch) = (GroupId::new(raw), Epoch::new(1));
-        map.groups.push(Group { id, kind, epoch, members: vec![member] });
+        map.groups.push(Group::of_one(GroupId::new(raw), kind, TargetId::new(raw)));
     }
     let (first, last) = (ShardId::new(0), ShardId::new(u16::MAX));
     map.shards.push(ShardRange { first, last, group: GroupId::new(1) });
@@ -98,9 +98,12 @@ fn open(
 
 /// Returns the event that a request has arrived. `at` has the slot and the sequence number.
 fn arrival<R: Request>(on: ConnectionId, session: u64, at: (u32, u64), request: &R) -> Event {
+    let is_of_a_target = !matches!(bounds(R::ID).senders, Senders::Any);
     let header = Header {
         message: R::ID,
         session: SessionId::new(session),
+        sender_group: GroupId::new(if is_of_a_target { 2 } else { 0 }),
+        sender_epoch: Epoch::new(1),
         slot: at.0,
         sequence: at.1,
         group: GroupId::new(1),
@@ -239,6 +242,10 @@ impl Story {
     fn size(&mut self, inode: InodeId) -> u64 {
         self.ask(1, 2, (0, 0), &md::GetAttributes { inode }).unwrap().attributes.size
     }
+}
+
+fn report(inode: InodeId, written: md::WrittenExtent) -> md::ReportWritten {
+    md::ReportWritten { inode, written: Some(written), synced: None }
 }
 
 fn truncate(inode: InodeId) -> md::SetAttributes {

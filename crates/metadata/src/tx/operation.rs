@@ -26,8 +26,8 @@ pub(crate) enum Source {
 pub(crate) enum Stop {
     /// The operation has failed, and the target drops all its writes.
     Fail(Error),
-    /// Another transaction holds this resource. The operation runs again after that transaction has
-    /// released it.
+    /// This resource is locked: by another transaction, by a pending truncation, or until clients
+    /// have acknowledged a notification. The operation runs again when the resource is free.
     Held(Resource),
     /// The operation has called other groups and waits for a reply.
     AwaitsReplies,

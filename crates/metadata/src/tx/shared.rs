@@ -9,7 +9,7 @@ use crate::tx::locks::Locks;
 use crate::tx::start_numbers::StartNumbers;
 use crate::tx::wall_clock::WallClock;
 use skep_cluster::placement::{Candidates, Cursor};
-use skep_types::{ClusterMap, GroupId, Lsn, ShardId, TargetKind};
+use skep_types::{ClusterMap, Epoch, GroupId, Lsn, ShardId, TargetKind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,6 +97,8 @@ pub(crate) struct Placement {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) group: GroupId,
+    /// Epoch since which this target is the primary of its group, by the map at its start.
+    pub(crate) primary_since: Epoch,
     pub(crate) map: Arc<ClusterMap>,
     pub(crate) placement: Placement,
     pub(crate) locks: Locks,
@@ -121,6 +123,11 @@ impl Shared {
     pub(crate) fn new(start: &Start, reserved: Option<u64>, last: Lsn) -> Self {
         Self {
             group: start.group,
+            primary_since: start
+                .map
+                .group(start.group)
+                .map(|group| group.primary_since)
+                .unwrap_or_default(),
             map: Arc::new(ClusterMap::empty(start.map.cluster)),
             placement: Placement {
                 own_shards: Vec::new(),

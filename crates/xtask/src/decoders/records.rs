@@ -12,7 +12,8 @@ use skep_format::metadata::{FileLocksRecord, InlineRecord, LockedRange, Mutation
 use skep_format::metadata::{SessionRecord, SlotRecord};
 use skep_types::codec::{Bytes, Codec, crc32c};
 use skep_types::{
-    Attributes, ChunkFileKey, ClusterId, ClusterMap, Component, Epoch, FileKind, GroupId,
+    Attributes, ChunkFileKey, ChunkFileSet, ClusterId, ClusterMap, Component, Epoch, FileKind,
+    GroupId,
 };
 use skep_types::{Chooser, PatternOrigin, Result, Timestamp};
 use skep_types::{HostIncarnation, InodeId, Lsn, NodeId, Redundancy, StripePattern, TargetId};
@@ -164,6 +165,7 @@ fn metadata_seeds() -> Vec<Vec<u8>> {
         link_target: Bytes::default(),
         high_water: 1 << 30,
         may_be_named: true,
+        synced_chunk_files: ChunkFileSet { bits: Bytes(vec![0b11]) },
         has_xattrs: true,
     };
     let name = Bytes::from(&b"name"[..]);

@@ -162,8 +162,8 @@ fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
         }
         let problem = &target.health.problem;
         match target.health.condition {
-            Condition::Serving if problem.is_empty() => {}
-            Condition::Serving => add(
+            Condition::Serving | Condition::Closed if problem.is_empty() => {}
+            Condition::Serving | Condition::Closed => add(
                 format!("{name}: {problem}"),
                 "see \"A metadata target from a copy\" in docs/operations/several-hosts.md",
             ),
@@ -200,6 +200,12 @@ fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
                     }
                 },
             ),
+        }
+        if map.group_of(target.id).is_none() {
+            add(
+                format!("{name} waits for a group, and serves nothing until then"),
+                "run `skep group create` with its id",
+            );
         }
         if target.consistency != Consistency::Good {
             add(
