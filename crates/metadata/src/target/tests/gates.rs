@@ -2,6 +2,7 @@
 //! until the second member has appended a record (*held*) or synced it (*safe*).
 
 use super::*;
+use skep_types::map::{GroupMember, MemberState};
 
 const BACKUP: TargetId = TargetId::new(9);
 
@@ -279,7 +280,8 @@ fn written(pair: &mut Story) -> InodeId {
     let inode = pair.create_settled("a", (0, 1));
     let written =
         md::WrittenExtent { end: 10, truncate_generation: 0, may_leave_holes: false, reach: 0 };
-    pair.settle(vec![arrival(1, 1, (0, 2), &md::ReportWritten { inode, written })]);
+    let report = md::ReportWritten { inode, written: Some(written), synced: None };
+    pair.settle(vec![arrival(1, 1, (0, 2), &report)]);
     assert_eq!(pair.answered(), [1]);
     inode
 }

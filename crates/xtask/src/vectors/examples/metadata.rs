@@ -182,7 +182,7 @@ fn files() -> Vec<Example> {
     let open =
         Open { inode: a_file(), open: OpenMode::Read, truncate: false, must_have_name: false };
     let info = EntryInfo {
-        attributes: file,
+        attributes: file.clone(),
         parent: a_directory(),
         pattern: Some(pattern()),
         open_sessions: 2,
@@ -191,7 +191,7 @@ fn files() -> Vec<Example> {
         SetPattern { inode: a_directory(), pattern: Some(requested_pattern()), uid: 1000 };
     let chunk_files = ChunkFileSet { bits: Bytes(vec![0b101]) };
     let synced = Some(SyncedChunkFiles { pattern_generation: 1, chunk_files: chunk_files.clone() });
-    let awaited = AwaitTruncationReply { attributes: file.clone(), synced: chunk_files };
+    let awaited = AwaitTruncationReply { attributes: file, synced: chunk_files };
     vec![
         example(&everything, &changed).request(&nothing),
         example(&create, &opened).request(&device).reply::<Create>(&made_device),
