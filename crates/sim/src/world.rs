@@ -15,8 +15,8 @@ use skep_types::map::{
     Capacity, CapacityPool, Consistency, Policy, Reachability, ShardRange, UserPatterns,
 };
 use skep_types::{
-    ClusterId, ClusterMap, Epoch, Group, GroupId, InodeId, Lsn, MapVersion, NodeId, NodeKind,
-    Result, ShardId, Target, TargetId, TargetKind, Timestamp,
+    ClusterId, ClusterMap, Epoch, Group, GroupId, GroupMember, InodeId, Lsn, MapVersion,
+    MemberState, NodeId, NodeKind, Result, ShardId, Target, TargetId, TargetKind, Timestamp,
 };
 use skep_wire::frame::Header;
 use std::collections::{BTreeMap, BTreeSet};
