@@ -24,7 +24,7 @@ use skep_store::failed_sync;
 use skep_store::log::{Log, Recovered};
 use skep_types::codec::Codec;
 use skep_types::map::TargetHealth;
-use skep_types::{Error, ErrorCode, Lsn, NodeId, NodeKind, Result};
+use skep_types::{Error, ErrorCode, Lsn, NodeId, NodeKind, Result, TargetId};
 use skep_wire::management::Evict;
 use skep_wire::{Request, metadata as md, storage as st};
 use std::cell::{Cell, RefCell};
