@@ -175,6 +175,7 @@ fn a_command_of_a_failed_sync_reaches_the_device_at_a_start() {
         state.apply(&client(number)).unwrap();
     }
     assert!(command_log.end < 4096);
+    thin.trim();
     let stranger = std::fs::File::create(thin.path().join("stranger")).unwrap();
     let fill = |number: u64| {
         stranger.write_all_at(&[7; 4096], number << 12)?;
