@@ -3,7 +3,7 @@
 
 use skep_testkit::page::{PageHost, PageNetwork};
 use skep_testkit::program::{Finished, finish, run};
-use skep_testkit::{PATIENCE, Scratch, files, wait_for};
+use skep_testkit::{PATIENCE, Scratch, files, schema, wait_for};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -219,6 +219,7 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
     site.admin.run("cp /usr/bin/skep ~root/newer; echo >>~root/newer").expect_success();
     let upgraded = site.deploy("upgrade --program ~root/newer --output json").expect_success();
     assert!(upgraded.contains("\"step\": \"stop storage\""), "{upgraded}");
+    schema::check("deploy", &serde_json::from_str(&upgraded).expect("one JSON value"));
     for name in ["m1", "s1", "s2", "s3"] {
         let old = "ls -l /proc/$(cat /run/skep/*.pid | head -n 1)/exe";
         let shown = site.host(name).run(old).expect_success();

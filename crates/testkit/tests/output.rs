@@ -361,6 +361,7 @@ fn every_command_that_prints_data_has_a_schema() {
         let schema = match name {
             "management" | "metadata" | "storage" => "service-init",
             "client-stats" | "target-stats" => "stats",
+            name if name.starts_with("deploy-") => "deploy",
             name => name,
         };
         let is_there = schema::directory().join(format!("{schema}.json")).exists();

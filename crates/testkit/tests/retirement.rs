@@ -2,13 +2,21 @@
 //! removed, and then the server itself. Each step that would lose data is refused.
 
 use rustix::process::Signal;
+use skep_testkit::cluster::skep;
 use skep_testkit::program::{finish, run};
 use skep_testkit::{Cluster, PATIENCE, Shape, files, wait_for};
+use std::path::Path;
 use std::process::Command;
 
 /// Runs a command that must be refused. Returns its message.
 fn refusal(cluster: &Cluster, arguments: &[&str]) -> String {
     cluster.try_skep(arguments).expect_failure()
+}
+
+/// Creates an empty file on as many targets as possible.
+fn create_wide(path: &Path) {
+    let path = path.display().to_string();
+    skep(["entry", "create", "--num-targets", "all", &path]).expect_success();
 }
 
 /// Command: skep target set-state, skep target files, skep target remove, skep node remove, skep
@@ -29,7 +37,7 @@ fn a_storage_server_is_emptied_and_removed() {
     let paths: Vec<_> = (0..6).map(|number| cluster.path().join(format!("f{number}"))).collect();
     for path in &paths {
         let new = path.display().to_string();
-        cluster.skep(&["entry", "create", "--num-targets", "all", &new]);
+        create_wide(path);
         files::write(path, new.repeat(100_000));
     }
 
@@ -50,11 +58,11 @@ fn a_storage_server_is_emptied_and_removed() {
     assert_eq!(before.len(), paths.len(), "{before:?}");
     assert!(before.iter().any(|it| it["path"] == "/f0"), "{before:?}");
     let late = cluster.path().join("late");
-    cluster.skep(&["entry", "create", "--num-targets", "all", &late.display().to_string()]);
+    create_wide(&late);
     files::write(&late, "late");
     wait_for("metadata places by the new map", PATIENCE, || {
         let new = cluster.path().join("again");
-        cluster.skep(&["entry", "create", "--num-targets", "all", &new.display().to_string()]);
+        create_wide(&new);
         let width = cluster.entry_info(&new).first_component().targets().len();
         files::remove_file(&new);
         (width == 2).then_some(())
