@@ -15,6 +15,7 @@ mod lock;
 mod man;
 mod management;
 mod metadata;
+mod monitor;
 pub(crate) mod mount;
 mod node;
 mod plan;
@@ -77,6 +78,7 @@ pub(crate) enum Verb {
     Management(management::ManagementArgs),
     Metadata(metadata::MetadataArgs),
     Storage(storage::StorageArgs),
+    Monitor(monitor::MonitorArgs),
     Completion(completion::CompletionArgs),
     Man(man::ManArgs),
 }
@@ -88,6 +90,7 @@ impl Verb {
             Self::Management(_) => "skep-management",
             Self::Metadata(_) => "skep-metadata",
             Self::Storage(_) => "skep-storage",
+            Self::Monitor(_) => "skep-monitor",
             Self::Mount(_) => "skep-mount",
             Self::Up(_) => "skep-up",
             _ => "skep",
@@ -122,6 +125,7 @@ impl Verb {
             Self::Management(args) => done(management::run(&args)),
             Self::Metadata(args) => done(metadata::run(&args)),
             Self::Storage(args) => done(storage::run(&args)),
+            Self::Monitor(args) => done(monitor::run(&args)),
             Self::Completion(args) => done(completion::run(&args, command())),
             Self::Man(args) => done(man::run(&args, command())),
         }
