@@ -6,6 +6,7 @@ mod client;
 mod cluster;
 mod completion;
 mod config;
+mod debug;
 mod down;
 mod entry;
 mod group;
@@ -59,6 +60,8 @@ pub(crate) enum Verb {
     #[command(subcommand)]
     Health(health::HealthVerb),
     Stats(stats::StatsArgs),
+    #[command(subcommand)]
+    Debug(debug::DebugVerb),
     #[command(subcommand)]
     Entry(entry::EntryVerb),
     #[command(subcommand)]
@@ -114,6 +117,7 @@ impl Verb {
             Self::Transaction(verb) => verb.run(),
             Self::Health(verb) => verb.run(),
             Self::Stats(args) => done(stats::run(args)),
+            Self::Debug(verb) => verb.run(),
             Self::Entry(verb) => verb.run(),
             Self::Cluster(verb) => verb.run(),
             Self::Config(verb) => verb.run(),
