@@ -49,9 +49,9 @@ HEADER = struct.Struct("<4sHH HHHH II Q Q IHBB Q II Q Q QQ IQ III I I".replace("
 HEADER_NAMES = (
     "magic length zero6 protocol message message_version flags body_bytes data_bytes tag session "
     "slot status priority reserved sequence group time_left_ms epoch lowest_map trace_low trace_high "
-    "reserved_group reserved_epoch user user_group job body_crc header_crc"
+    "sender_group sender_epoch user user_group job body_crc header_crc"
 ).split()
-RESERVED = ("reserved", "reserved_group", "reserved_epoch")
+RESERVED = ("reserved",)
 KNOWN_FLAGS = 0b11
 assert HEADER.size == 128
 

@@ -2,6 +2,7 @@
 //! Tests can mount an implementation other than [`crate::Client`], such as one in memory.
 
 use crate::attributes::pattern::Patterns;
+use crate::attributes::queries::Queries;
 use crate::attributes::stat::InodeAttributes;
 use crate::attributes::xattr::Xattrs;
 use crate::data::allocate::Allocates;
@@ -28,6 +29,7 @@ pub trait FileSystem:
     + InodeAttributes
     + Xattrs
     + Patterns
+    + Queries
     + Opens
     + Closes
     + Syncs
@@ -47,6 +49,7 @@ impl<T> FileSystem for T where
         + InodeAttributes
         + Xattrs
         + Patterns
+        + Queries
         + Opens
         + Closes
         + Syncs

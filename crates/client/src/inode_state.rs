@@ -15,7 +15,7 @@ mod unsynced;
 
 pub(crate) use append_parts::AppendPart;
 pub(crate) use size::{FileEnd, ReportLoss, ReportedExtent, SizeReport};
-use skep_types::{Attributes, HostIncarnation, InodeId};
+use skep_types::{Attributes, ChunkFileKey, HostIncarnation, InodeId};
 use skep_wire::inline::InlineMark;
 use skep_wire::metadata::TruncatedChunk;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -139,6 +139,21 @@ impl InodeState {
     /// host that acknowledged the writes, the writes may be lost.
     pub(crate) fn synced(&self, synced: &UnsyncedChunkFile, incarnation: HostIncarnation) {
         self.with(|parts| parts.unsynced.chunk_synced(synced, incarnation));
+    }
+
+    /// Records that a sync found a chunk file on the device of its target.
+    pub(crate) fn chunk_exists(&self, key: ChunkFileKey) {
+        self.with(|parts| parts.unsynced.chunk_exists(key));
+    }
+
+    /// Returns the synced chunk files that metadata has not recorded as synced.
+    pub(crate) fn unrecorded(&self) -> Vec<ChunkFileKey> {
+        self.with(|parts| parts.unsynced.unrecorded())
+    }
+
+    /// Records that metadata has recorded these chunk files as synced.
+    pub(crate) fn recorded(&self, keys: &[ChunkFileKey]) {
+        self.with(|parts| parts.unsynced.recorded(keys));
     }
 
     /// Returns the marks of the inline writes that must be synced now.

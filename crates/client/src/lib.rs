@@ -34,6 +34,7 @@ mod session;
 mod sharing;
 
 pub use attributes::pattern::Patterns;
+pub use attributes::queries::{FileUsers, Queries};
 pub use attributes::stat::{InodeAttributes, Stat};
 pub use attributes::xattr::Xattrs;
 pub use client::Client;

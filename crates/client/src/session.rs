@@ -9,6 +9,7 @@
 //! - `table`: the sessions of the mount, shared by its threads. No I/O.
 //! - `slots`: the range of slots of one thread. No I/O.
 //! - `renewal`: opens sessions, renews their leases, and replaces lost sessions.
+//! - `restore_opens`: opens files again after a power loss of a metadata host.
 //! - `request`: sends requests, and sends them again after a session was lost.
 //!
 //! # When a session is lost
@@ -23,5 +24,6 @@
 
 pub(crate) mod renewal;
 pub(crate) mod request;
+mod restore_opens;
 pub(crate) mod slots;
 pub(crate) mod table;

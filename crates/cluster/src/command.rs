@@ -3,9 +3,10 @@
 //! contain everything on which its effect depends.
 
 use skep_types::codec::{Codec, Reader, Writer, record};
+use skep_types::group_change::GroupChange;
 use skep_types::map::Policy;
 use skep_types::registration::ServerRegistration;
-use skep_types::{NodeId, Result, TargetId, Timestamp};
+use skep_types::{GroupId, NodeId, Result, TargetId, Timestamp};
 
 record! {
     /// The registration of a client. Each registration gets a new node id.
@@ -48,6 +49,37 @@ pub enum Command {
         /// The new feature level.
         level: u32,
     },
+    /// Makes a group of targets that have none. The first one becomes the primary.
+    CreateGroup {
+        /// The targets.
+        targets: Vec<TargetId>,
+    },
+    /// Changes the members of a group, if the group still has the epoch in the change.
+    ChangeGroup(GroupChange),
+    /// Closes a storage target to new files, or opens it again.
+    CloseTarget {
+        /// The target.
+        target: TargetId,
+        /// Whether the target gets no new files.
+        is_closed: bool,
+    },
+    /// Removes a target on which no data lies, and its group.
+    RemoveTarget {
+        /// The target.
+        target: TargetId,
+    },
+    /// Removes a server without targets.
+    RemoveServer {
+        /// The server.
+        node: NodeId,
+    },
+    /// Gives a server another name.
+    RenameServer {
+        /// The server.
+        node: NodeId,
+        /// The new name.
+        name: String,
+    },
 }
 
 impl Codec for Command {
@@ -77,6 +109,32 @@ impl Codec for Command {
                 7_u8.encode(w);
                 level.encode(w);
             }
+            Self::CreateGroup { targets } => {
+                8_u8.encode(w);
+                targets.encode(w);
+            }
+            Self::ChangeGroup(change) => {
+                9_u8.encode(w);
+                change.encode(w);
+            }
+            Self::CloseTarget { target, is_closed } => {
+                16_u8.encode(w);
+                target.encode(w);
+                is_closed.encode(w);
+            }
+            Self::RemoveTarget { target } => {
+                17_u8.encode(w);
+                target.encode(w);
+            }
+            Self::RemoveServer { node } => {
+                18_u8.encode(w);
+                node.encode(w);
+            }
+            Self::RenameServer { node, name } => {
+                19_u8.encode(w);
+                node.encode(w);
+                name.encode(w);
+            }
         }
     }
 
@@ -89,6 +147,12 @@ impl Codec for Command {
             5 => Self::Format,
             6 => Self::SetPolicy(Codec::decode(r)?),
             7 => Self::SetFeatureLevel { level: Codec::decode(r)? },
+            8 => Self::CreateGroup { targets: Codec::decode(r)? },
+            9 => Self::ChangeGroup(Codec::decode(r)?),
+            16 => Self::CloseTarget { target: Codec::decode(r)?, is_closed: Codec::decode(r)? },
+            17 => Self::RemoveTarget { target: Codec::decode(r)? },
+            18 => Self::RemoveServer { node: Codec::decode(r)? },
+            19 => Self::RenameServer { node: Codec::decode(r)?, name: Codec::decode(r)? },
             other => return Err(r.corrupt(format_args!("{other} is no command"))),
         })
     }
@@ -103,4 +167,6 @@ pub struct Outcome {
     pub node: NodeId,
     /// For registrations of servers: ids of the targets, in the order of the claims.
     pub targets: Vec<TargetId>,
+    /// For changes of groups: id of the group.
+    pub group: GroupId,
 }

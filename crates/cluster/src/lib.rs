@@ -2,6 +2,7 @@
 //!
 //! - [`state`]: the durable state of management, which [`command`]s change.
 //! - [`reachability`]: the soft state of management: reachability and free space.
+//! - [`groups`]: the rules for changes of a group's members.
 //! - [`patterns`]: resolves a pattern request to the stripe pattern of a file.
 //! - [`pattern_text`]: the text form of pattern requests.
 //! - [`placement`]: chooses the groups of a new file.
@@ -16,6 +17,7 @@
 
 pub mod command;
 pub mod deadlock;
+pub mod groups;
 pub mod limits;
 pub mod lock_ranges;
 pub mod pattern_text;

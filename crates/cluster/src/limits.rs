@@ -24,6 +24,10 @@ pub const MAX_CLIENTS: usize = 100_000;
 pub const MAX_MAP_BYTES: usize = 14 << 20;
 /// Maximum number of targets of one node. Each target has its own thread.
 pub const MAX_TARGETS_PER_NODE: usize = 256;
+/// Maximum number of members of a group: three copies, and one that replaces another.
+pub const MAX_MEMBERS: usize = 4;
+/// Maximum value of the setting `metadata-copies`.
+pub const MAX_METADATA_COPIES: u16 = 3;
 /// Maximum number of addresses of one node.
 pub const MAX_ADDRESSES: usize = 16;
 /// Maximum length of a name, address, path or version of a node or target, in bytes.

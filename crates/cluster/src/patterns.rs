@@ -243,6 +243,13 @@ pub fn place(
             let wanted = usize::from(component.wanted);
             component.groups = candidates.choose(component.chooser, wanted, seed, cursor);
         }
+        if let Some(closed) = component.groups.iter().find(|group| candidates.is_closed(**group)) {
+            let what = format!(
+                "cannot place a file on group {closed}: its target is closed to new files; `skep \
+                 target list` shows the closed targets"
+            );
+            return Err(Error::new(ErrorCode::NoSpace, what));
+        }
         if component.groups.is_empty() {
             return Err(Error::new(
                 ErrorCode::NoSpace,

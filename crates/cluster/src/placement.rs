@@ -2,7 +2,8 @@
 //!
 //! [`Candidates`] holds the storage groups of a map, sorted by fitness. Groups with little free
 //! space are chosen only if there are too few others. Unreachable or untrusted groups are chosen
-//! only if there are no others at all. Among equally fit groups the [`Chooser`] decides:
+//! only if there are no others at all. Groups that an administrator has closed are never chosen.
+//! Among equally fit groups the [`Chooser`] decides:
 //! [`balanced`] is the default, and [`established`] contains the policies of an established system
 //! for comparison.
 //!
@@ -23,12 +24,13 @@ mod domains;
 mod draw;
 mod established;
 
+use crate::state::closed_groups;
 use balanced::Tier;
 pub use established::Cursor;
 use skep_types::map::{CapacityPool, Condition, Consistency, Reachability};
 use skep_types::pattern::{Chooser, MAX_STRIPE_WIDTH};
 use skep_types::random::finish as mix;
-use skep_types::{ClusterMap, GroupId, NodeId, Target, TargetKind};
+use skep_types::{ClusterMap, Group, GroupId, NodeId, Target, TargetKind};
 use std::collections::{BTreeMap, HashMap};
 
 /// The storage groups of a map, prepared so that each choice allocates memory only for its result.
@@ -38,6 +40,8 @@ pub struct Candidates {
     tiers: Vec<Tier>,
     /// The groups of the first tier in ascending order of id.
     ring: Vec<GroupId>,
+    /// The groups that are closed to new files, in ascending order of id. No tier has them.
+    closed: Vec<GroupId>,
 }
 
 impl Candidates {
@@ -46,7 +50,10 @@ impl Candidates {
         let mut by_fitness: BTreeMap<Fitness, BTreeMap<NodeId, Vec<(GroupId, u64)>>> =
             BTreeMap::new();
         let shares = sharing(map);
-        for group in map.groups.iter().filter(|group| group.kind == TargetKind::Storage) {
+        let closed = closed_groups(map);
+        let is_open = |group: &&Group| closed.binary_search(&group.id).is_err();
+        let stored = map.groups.iter().filter(|group| group.kind == TargetKind::Storage);
+        for group in stored.filter(is_open) {
             let Some(target) = map.primary(group.id) else { continue };
             let servers = by_fitness.entry(fitness(target)).or_default();
             let sharing = shares.get(&target.capacity.file_system).copied().unwrap_or(1);
@@ -62,7 +69,7 @@ impl Candidates {
         let tiers: Vec<_> = tiers.map(|(_, servers)| Tier::new(servers, domain_of)).collect();
         let mut ring: Vec<_> = tiers.first().into_iter().flat_map(Tier::groups).collect();
         ring.sort_unstable();
-        let candidates = Self { tiers, ring };
+        let candidates = Self { tiers, ring, closed };
         if cfg!(debug_assertions) {
             candidates.check_invariants();
         }
@@ -86,6 +93,11 @@ impl Candidates {
     /// Returns the maximum number of groups that [`Self::choose`] can return.
     pub fn len(&self) -> usize {
         self.tiers.iter().map(|tier| tier.len).sum()
+    }
+
+    /// Whether an administrator has closed a group to new files.
+    pub fn is_closed(&self, group: GroupId) -> bool {
+        self.closed.binary_search(&group).is_ok()
     }
 
     /// Whether there is no storage group at all.

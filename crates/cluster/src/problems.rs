@@ -76,6 +76,14 @@ pub fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
         let found =
             [reachability(target), condition(target), capacity(target), consistency(target)];
         problems.extend(found.into_iter().flatten());
+        if map.group_of(target.id).is_none() {
+            problems.push(problem(
+                target,
+                ("target-waits", Severity::Warning),
+                " waits for a group, and serves nothing until then",
+                "run `skep group create` with its id",
+            ));
+        }
     }
     problems
 }
@@ -103,8 +111,8 @@ fn condition(target: &Target) -> Option<Problem> {
     use Severity::{Critical, Warning};
     let reason = &target.health.problem;
     match target.health.condition {
-        Condition::Serving if reason.is_empty() => None,
-        Condition::Serving => Some(problem(
+        Condition::Serving | Condition::Closed if reason.is_empty() => None,
+        Condition::Serving | Condition::Closed => Some(problem(
             target,
             ("target-note", Warning),
             &format!(": {reason}"),
@@ -190,7 +198,10 @@ mod tests {
         let mut map = ClusterMap::empty(ClusterId::default());
         map.formatted = true;
         map.targets = vec![target];
-        let of_target = problems_of_map(&map).into_iter().filter(|it| it.target.is_some());
+        // The target of this test has no group.
+        let of_target = problems_of_map(&map)
+            .into_iter()
+            .filter(|it| it.target.is_some() && it.rule != "target-waits");
         of_target.map(|it| it.rule).collect()
     }
 

@@ -5,8 +5,8 @@
 
 use crate::command::Command;
 use crate::limits::{
-    MAX_CLEANUP_INTERVAL_MS, MAX_LEASE_MS, MAX_STRIPE_FROM, MIN_CLEANUP_INTERVAL_MS,
-    MIN_HEARTBEAT_MS, MIN_LEASE_MS, NEWEST_FEATURE_LEVEL,
+    MAX_CLEANUP_INTERVAL_MS, MAX_LEASE_MS, MAX_METADATA_COPIES, MAX_STRIPE_FROM,
+    MIN_CLEANUP_INTERVAL_MS, MIN_HEARTBEAT_MS, MIN_LEASE_MS, NEWEST_FEATURE_LEVEL,
 };
 use skep_types::map::{Policy, UserPatterns};
 use skep_types::pattern::{
@@ -278,6 +278,20 @@ pub const SETTINGS: &[Setting] = &[
         field: Field::Policy {
             get: |policy| u64::from(policy.cleanup_limit),
             put: |policy, value| policy.cleanup_limit = small(value),
+        },
+    },
+    Setting {
+        name: "metadata-copies",
+        unit: Unit::Targets,
+        min: 1,
+        max: MAX_METADATA_COPIES as u64,
+        is_power_of_two: false,
+        meaning: "number of metadata targets in a group; 1: each new metadata target serves a \
+                  group of its own at once; more: new metadata targets wait until `skep group \
+                  create` puts them into a group",
+        field: Field::Policy {
+            get: |policy| u64::from(policy.metadata_copies),
+            put: |policy, value| policy.metadata_copies = width(value),
         },
     },
     Setting {

@@ -11,8 +11,9 @@
 //!   kind.
 //! - Every server and every target in the map has a uuid, and no uuid belongs to two ids.
 //! - There are client details for exactly the client nodes in the map.
-//! - Every target belongs to a node in the map and to exactly one group. The group has the kind of
-//!   the target.
+//! - Every target belongs to a node in the map and to at most one group. The group has the kind of
+//!   the target. A target without a group waits for one.
+//! - Every group meets the invariants of [`crate::groups`].
 //! - In a formatted map, each shard belongs to exactly one range, which a metadata group serves.
 //!
 //! [`ClusterState::check_invariants`] asserts them.
@@ -24,10 +25,13 @@
 //! version before it. Between two starts, each change raises the version by one.
 
 mod clients;
+mod groups;
 mod invariants;
+mod retirement;
 mod servers;
 
 pub use clients::ClientDetails;
+pub use retirement::closed_groups;
 
 use crate::command::{Command, Outcome};
 use crate::limits::{MAX_MAP_BYTES, MAX_TEXT_BYTES, NEWEST_FEATURE_LEVEL};
@@ -36,7 +40,7 @@ use skep_types::codec::{Codec, record};
 use skep_types::map::{Policy, ShardRange};
 use skep_types::{
     ClusterId, ClusterMap, Error, ErrorCode, GroupId, MapVersion, NodeId, NodeKind, Result,
-    SHARD_COUNT, ShardId, TargetId, TargetKind,
+    SHARD_COUNT, ShardId, Target, TargetId, TargetKind,
 };
 
 /// Number of bits of a map version that count the changes since the last start. At a thousand
@@ -45,7 +49,7 @@ const CHANGE_BITS: u32 = 40;
 /// Encoded length of a node without its texts.
 const NODE_BYTES: usize = 24;
 /// Encoded length of a target without its path, with a group that has only this member.
-const TARGET_BYTES: usize = 96;
+const TARGET_BYTES: usize = 108;
 
 record! {
     /// The content of a snapshot of the state.
@@ -64,6 +68,8 @@ record! {
         pub next_target: u32,
         /// Id of the next new group.
         pub next_group: u32,
+        /// The storage targets that an administrator has closed to new files, in ascending order.
+        pub closed: Vec<TargetId>,
     }
 }
 
@@ -85,6 +91,7 @@ impl ClusterState {
                 next_node: 1,
                 next_target: 1,
                 next_group: 1,
+                closed: Vec::new(),
             },
         }
     }
@@ -112,6 +119,11 @@ impl ClusterState {
         &self.durable.clients
     }
 
+    /// Marks the targets that are closed to new files in a map with soft state.
+    pub fn mark_closed(&self, map: &mut ClusterMap) {
+        self.durable.mark_closed(map);
+    }
+
     /// Raises the map version for a change of soft state.
     pub fn note_soft_change(&mut self) {
         self.durable.raise_version();
@@ -125,6 +137,9 @@ impl ClusterState {
     ///   to remove is a server.
     /// - `Exists` if the name of a server is in use, or if the cluster is formatted already.
     /// - `NotReady` if the cluster to format has no metadata group.
+    /// - `NotFound` if a target or group does not exist.
+    /// - `StaleMap` if the group to change has another epoch than the command.
+    /// - `InUse` if a target or server to remove still has a use.
     /// - `LimitReached` if the cluster has the maximum number of servers or clients, or if the map
     ///   would be too long for a message.
     ///
@@ -139,6 +154,12 @@ impl ClusterState {
             Command::Format => next.format()?,
             Command::SetPolicy(policy) => next.set_policy(policy)?,
             Command::SetFeatureLevel { level } => next.set_feature_level(*level)?,
+            Command::CreateGroup { targets } => next.create_group(targets)?,
+            Command::ChangeGroup(change) => next.change_group(change)?,
+            Command::CloseTarget { target, is_closed } => next.close_target(*target, *is_closed)?,
+            Command::RemoveTarget { target } => next.remove_target(*target)?,
+            Command::RemoveServer { node } => next.remove_server(*node)?,
+            Command::RenameServer { node, name } => next.rename_server(*node, name)?,
         };
         outcome.changed = next != self.durable;
         if matches!(command, Command::RegisterServer(_) | Command::RegisterClient(_)) {
@@ -163,6 +184,7 @@ impl ClusterState {
     pub fn check_invariants(&self) {
         self.durable.check_ids();
         self.durable.check_groups();
+        self.durable.check_closed();
     }
 }
 
@@ -211,10 +233,19 @@ impl Durable {
         let groups = self.map.groups.iter().filter(|group| group.kind == TargetKind::Metadata);
         let groups: Vec<GroupId> = groups.map(|group| group.id).collect();
         if groups.is_empty() {
-            return Err(Error::new(
-                ErrorCode::NotReady,
-                "the cluster has no metadata target yet; start a metadata service first",
-            ));
+            let is_metadata = |target: &Target| target.kind == TargetKind::Metadata;
+            let context = match self.map.targets.iter().find(|target| is_metadata(target)) {
+                None => {
+                    "the cluster has no metadata target yet; start a metadata service first".into()
+                }
+                Some(target) => format!(
+                    "cannot format the cluster: metadata target {} waits for a group; `skep group \
+                     create {}` makes one",
+                    target.id,
+                    target.id.raw()
+                ),
+            };
+            return Err(Error::new(ErrorCode::NotReady, context));
         }
         let count = groups.len() as u64;
         let bound = |index: usize| index as u64 * u64::from(SHARD_COUNT) / count;

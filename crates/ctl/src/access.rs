@@ -59,7 +59,14 @@ fn unknown(what: impl Into<String>) -> Error {
 }
 
 impl ClusterArgs {
-    /// Finds the cluster. `near` is the path in the command's arguments, if it has one.
+    /// Whether the options name a cluster. Otherwise commands prefer the mount of their path, which
+    /// needs no token.
+    pub(crate) fn is_explicit(&self) -> bool {
+        self.cluster.is_some() || self.token_file.is_some()
+    }
+
+    /// Finds the cluster. `near` is a path from the command's arguments. If it is in a mount, the
+    /// cluster of this mount is used unless an option names another one.
     pub(crate) fn access(&self, near: Option<&Path>) -> Result<Access> {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let query = ClusterQuery {
@@ -325,6 +332,12 @@ impl Access {
         };
         update.map.ok_or_else(missing)
     }
+}
+
+/// Runs a command's future on an event loop.
+pub(crate) fn block_on<T: 'static>(future: impl Future<Output = Result<T>> + 'static) -> Result<T> {
+    skep_env::block_on(future)
+        .map_err(|error| Error::new(ErrorCode::Io, format!("event loop: {error}")))?
 }
 
 /// Returns the inode at a path in a mount, and a path on the same mount that is not a symbolic

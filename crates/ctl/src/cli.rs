@@ -3,6 +3,7 @@
 
 use crate::cmd::Verb;
 use crate::output::OutputFormat;
+use crate::table_layout::TableLayout;
 use clap::{Command, CommandFactory, FromArgMatches, Parser};
 
 /// A parallel file system: many clients, many servers, one POSIX namespace.
@@ -17,6 +18,8 @@ pub(crate) struct Cli {
     /// Output format: a table for people, or JSON for programs
     #[arg(long, value_enum, global = true, default_value = "table", value_name = "FORMAT")]
     pub(crate) output: OutputFormat,
+    #[command(flatten)]
+    pub(crate) tables: TableLayout,
     #[command(subcommand)]
     pub(crate) verb: Verb,
 }

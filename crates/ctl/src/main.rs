@@ -8,14 +8,18 @@ mod access;
 mod cli;
 mod client_file;
 mod cmd;
+mod entry_paths;
 mod failure;
+mod group_files;
 mod help;
 mod local;
 mod mounts;
 mod near_misses;
 mod output;
 mod program;
+mod table_layout;
 mod through_mount;
+mod tree_walk;
 mod uses;
 mod values;
 mod view;
@@ -33,6 +37,7 @@ fn main() -> ExitCode {
         Err(error) => return failure::report_usage(&error),
     };
     output::choose(cli.output);
+    table_layout::choose(cli.tables);
     program::set_process_name(cli.verb.process_name());
     cli.verb.run(cli::command).unwrap_or_else(|error| failure::report(&error))
 }

@@ -1,5 +1,6 @@
 //! Prints results: as tables for people, or as JSON for programs.
 
+use crate::table_layout;
 use clap::ValueEnum;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Serialize, Serializer};
@@ -23,12 +24,12 @@ pub(crate) enum OutputFormat {
     Csv,
 }
 
-/// Creates a table without ruled lines. Columns whose title begins with `>` are aligned to the
-/// right.
+/// Creates a table without ruled lines, with titles in capital letters. Columns whose title begins
+/// with `>` are aligned to the right.
 pub(crate) fn table(titles: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    table.set_header(titles.iter().map(|title| title.trim_start_matches('>')));
+    table.set_header(titles.iter().map(|title| title.trim_start_matches('>').to_uppercase()));
     let columns = titles.iter().zip(table.column_iter_mut()).enumerate();
     for (index, (title, column)) in columns {
         column.set_padding((if index == 0 { 0 } else { 1 }, 1));
@@ -68,6 +69,7 @@ pub(crate) fn path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S
 /// Prints a value in the chosen format.
 pub(crate) fn print<T: Serialize>(value: &T, as_text: impl FnOnce(&T) -> String) -> Result<()> {
     let text = in_chosen_form(value, as_text)?;
+    table_layout::check()?;
     match FORMAT.get() {
         // An empty list has no lines in this format.
         Some(OutputFormat::Ndjson | OutputFormat::Csv) if text.is_empty() => Ok(()),
@@ -160,6 +162,7 @@ pub(crate) fn say(text: &str) -> Result<()> {
 /// names come from other hosts and users, and each row is one line.
 pub(crate) fn render(table: &Table) -> String {
     let mut table = table.clone();
+    table_layout::apply(&mut table);
     for row in table.row_iter_mut() {
         let cells: Vec<_> = row.cell_iter().map(|cell| cell.content()).collect();
         if cells.iter().any(|cell| matches!(escape_controls(cell), Cow::Owned(_))) {
@@ -298,7 +301,7 @@ mod tests {
     fn names_of_others_stay_in_their_row() {
         let mut shown = table(&["HOST", ">Free"]);
         shown.add_row(["a\nforged  9\u{1b}[2J", "5"]);
-        assert_eq!(render(&shown), "HOST                   Free\na\\nforged  9\\u{1b}[2J     5\n");
+        assert_eq!(render(&shown), "HOST                   FREE\na\\nforged  9\\u{1b}[2J     5\n");
     }
 
     #[test]
@@ -323,6 +326,6 @@ mod tests {
     fn tables_have_no_trailing_blanks() {
         let mut shown = table(&["ID", ">Free"]);
         shown.add_row(["t1", "5"]);
-        assert_eq!(render(&shown), "ID  Free\nt1     5\n");
+        assert_eq!(render(&shown), "ID  FREE\nt1     5\n");
     }
 }

@@ -5,28 +5,126 @@
 //! the permission to read the file. Does not own their names (`skep_fuse`).
 
 use rustix::io::Errno;
-use skep_fuse::{CLUSTER_MAP_XATTR, INFO_XATTR};
+use skep_client::FileUsers;
+use skep_fuse::{ANCESTORS_XATTR, CLUSTER_MAP_XATTR, INFO_XATTR, USERS_XATTR};
 use skep_types::codec::Codec;
-use skep_types::{ClusterMap, Error, ErrorCode, Result};
+use skep_types::{ClusterMap, Error, ErrorCode, InodeId, Result, SessionId};
 use skep_wire::metadata::EntryInfo;
-use std::path::Path;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 /// Maximum size of the value of an extended attribute.
 const MAX_VALUE_BYTES: usize = 64 << 10;
 /// Number of attempts to read all pages of one version of the map.
 const MAP_ATTEMPTS: usize = 20;
 
-/// Returns the cluster map and the record about the file or directory at `path`. `None` if the
-/// mount cannot answer: it is of an older version, or `path` is a symbolic link or a special file,
-/// which have no such attributes.
+/// Returns the record about the file or directory at `path`. `None` if the mount cannot answer: it
+/// is of an older version, or `path` is a symbolic link or a special file, which have no such
+/// attributes.
 ///
 /// # Errors
 /// - `PermissionDenied` if this user may not read the file.
 /// - Other errors of the mount.
-pub(crate) fn entry_info(path: &Path) -> Result<Option<(ClusterMap, EntryInfo)>> {
+pub(crate) fn entry_info(path: &Path) -> Result<Option<EntryInfo>> {
     let Some(bytes) = attribute(path, INFO_XATTR)? else { return Ok(None) };
-    let info = EntryInfo::from_bytes(&bytes).map_err(|error| other_version(path, &error))?;
-    Ok(cluster_map(path)?.map(|map| (map, info)))
+    EntryInfo::from_bytes(&bytes).map(Some).map_err(|error| other_version(path, &error))
+}
+
+/// Returns the clients that use the regular file at `path`. `None` if the mount is of an older
+/// version.
+///
+/// # Errors
+/// The errors of [`entry_info`].
+pub(crate) fn file_users(path: &Path) -> Result<Option<FileUsers>> {
+    let mut users = FileUsers::default();
+    let mut after = Some((SessionId::default(), InodeId::default()));
+    while let Some((session, inode)) = after {
+        let name = format!("{USERS_XATTR}{}-{}", session.raw(), inode.raw());
+        let Some(bytes) = attribute(path, &name)? else { return Ok(None) };
+        let page = FileUsers::from_bytes(&bytes).map_err(|error| other_version(path, &error))?;
+        users.uses.extend(page.uses);
+        users.clients.extend(page.clients);
+        after = page.next;
+    }
+    Ok(Some(users))
+}
+
+/// Finds the path of an inode in the mount at or above `directory`. `None` if the mount is of an
+/// older version. Lists the directories from the root of the mount to the inode, so the result
+/// contains only names that this user may list.
+///
+/// # Errors
+/// - `NotFound` if the inode does not exist, has no name, or moved during the search.
+/// - `PermissionDenied` if this user may not list a directory on the path.
+/// - Other errors of the mount.
+pub(crate) fn path_of(directory: &Path, inode: InodeId) -> Result<Option<PathBuf>> {
+    let root = root_of(directory)?;
+    let above = match attribute(directory, &format!("{ANCESTORS_XATTR}{}", inode.raw())) {
+        Ok(None) => return Ok(None),
+        Ok(Some(bytes)) => {
+            Vec::<InodeId>::from_bytes(&bytes).map_err(|error| other_version(directory, &error))?
+        }
+        Err(error) if matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale) => {
+            return Err(without_name(inode));
+        }
+        Err(error) => return Err(error),
+    };
+    let mut path = root;
+    // The last one is the root itself.
+    let below = above.iter().rev().skip(1).copied();
+    for next in below.chain((inode != InodeId::ROOT).then_some(inode)) {
+        path = entry_with(&path, next)?;
+    }
+    Ok(Some(path))
+}
+
+/// Returns the root directory of the mount that has `directory`.
+fn root_of(directory: &Path) -> Result<PathBuf> {
+    let failed = |error: std::io::Error| Error::from(error).within(directory.display());
+    let mut root = directory.canonicalize().map_err(failed)?;
+    let device = std::fs::metadata(&root).map_err(failed)?.dev();
+    while let Some(parent) = root.parent()
+        && std::fs::metadata(parent).is_ok_and(|found| found.dev() == device)
+    {
+        root = parent.to_owned();
+    }
+    Ok(root)
+}
+
+/// Returns the path of the entry of a directory that has the inode number `inode`.
+fn entry_with(directory: &Path, inode: InodeId) -> Result<PathBuf> {
+    let refused = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => {
+            let what = format!(
+                "cannot find the path of entry {inode}: this user may not list {}; root can",
+                directory.display()
+            );
+            Error::new(ErrorCode::PermissionDenied, what)
+        }
+        _ => Error::from(error).within(directory.display()),
+    };
+    for entry in std::fs::read_dir(directory).map_err(refused)? {
+        let entry = entry.map_err(refused)?;
+        if entry.ino() == inode.raw() {
+            return Ok(entry.path());
+        }
+    }
+    let what = format!(
+        "cannot find the path of entry {inode}: {} has no entry with this id; if the file has \
+         several names, `find -inum {}` finds the others",
+        directory.display(),
+        inode.raw()
+    );
+    Err(Error::new(ErrorCode::NotFound, what))
+}
+
+/// Returns the error for an inode that does not exist or has no name.
+pub(crate) fn without_name(inode: InodeId) -> Error {
+    let what = format!(
+        "cannot find the path of entry {inode}: no file or directory has this id, or its last \
+         name was removed while a program has it open"
+    );
+    Error::new(ErrorCode::NotFound, what)
 }
 
 /// The result of reading all pages of the map.
@@ -39,7 +137,10 @@ enum MapPages {
 }
 
 /// Returns the cluster map of the mount at `path`. `None` if the mount is of an older version.
-fn cluster_map(path: &Path) -> Result<Option<ClusterMap>> {
+///
+/// # Errors
+/// The errors of [`entry_info`].
+pub(crate) fn cluster_map(path: &Path) -> Result<Option<ClusterMap>> {
     for _ in 0..MAP_ATTEMPTS {
         match read_pages(path)? {
             MapPages::Unsupported => return Ok(None),
@@ -98,7 +199,15 @@ fn attribute(path: &Path, name: &str) -> Result<Option<Vec<u8>>> {
             );
             Err(Error::new(ErrorCode::PermissionDenied, what))
         }
-        Err(errno) => Err(Error::from(std::io::Error::from(errno)).within(path.display())),
+        Err(errno) => {
+            let error = std::io::Error::from(errno);
+            let code = match errno {
+                Errno::NOENT => ErrorCode::NotFound,
+                Errno::STALE => ErrorCode::Stale,
+                _ => return Err(Error::from(error).within(path.display())),
+            };
+            Err(Error::new(code, error.to_string()).within(path.display()))
+        }
     }
 }
 

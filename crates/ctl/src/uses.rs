@@ -1,20 +1,25 @@
 //! How clients use a cluster: the clients, as management lists them, and their sessions, open files
 //! and locks, as metadata targets list them. The lists are requested page by page.
 
-use crate::access::{Access, PATIENCE};
+use crate::access::{Access, ClusterArgs, PATIENCE, block_on};
+use crate::through_mount;
+use crate::view::node_named;
 use serde::Serialize;
 use skep_rpc::{CallOptions, Channel, MapCell, Router};
-use skep_types::{ClusterMap, Error, GroupId, InodeId, NodeId, Result, SessionId, TargetKind};
+use skep_types::{
+    ClusterMap, Error, ErrorCode, GroupId, InodeId, NodeId, NodeKind, Result, SessionId, TargetKind,
+};
 use skep_wire::file_locks::{FileUse, HeldLock, ListLocks, LockKind, LockMode};
 use skep_wire::management::{ClientEntry, ListClients};
 use skep_wire::metadata::{ListSessions, SessionEntry};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::rc::Rc;
 
 /// A cluster with its clients, and a router for requests to its metadata groups.
 pub(crate) struct Users {
     pub(crate) map: ClusterMap,
-    pub(crate) clients: BTreeMap<NodeId, ClientEntry>,
+    pub(crate) clients: Clients,
     router: Rc<Router>,
 }
 
@@ -36,7 +41,7 @@ impl Users {
         }
         let cell = MapCell::new(map.clone(), NodeId::default());
         let router = Router::new(access.identity(), Channel::random(), cell);
-        Ok(Self { map, clients, router })
+        Ok(Self { map, clients: Clients(clients), router })
     }
 
     /// Returns the ids of the metadata groups.
@@ -95,12 +100,121 @@ impl Users {
         Error::new(error.code(), what)
     }
 
+    /// Returns the host and mount point of a client, as [`Clients::place`] does.
+    pub(crate) fn place(&self, client: NodeId) -> (String, String) {
+        self.clients.place(client)
+    }
+}
+
+/// Clients by their ids.
+#[derive(Debug, Default)]
+pub(crate) struct Clients(BTreeMap<NodeId, ClientEntry>);
+
+impl Clients {
+    /// Returns a client. `None` if management no longer lists it.
+    pub(crate) fn get(&self, client: NodeId) -> Option<&ClientEntry> {
+        self.0.get(&client)
+    }
+
+    /// Returns all clients in the order of their ids.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &ClientEntry> {
+        self.0.values()
+    }
+
     /// Returns the host and mount point of a client. Both are empty if management no longer lists
     /// the client.
     pub(crate) fn place(&self, client: NodeId) -> (String, String) {
-        let client = self.clients.get(&client);
+        let client = self.get(client);
         client.map(|it| (it.host.clone(), it.mount_point.clone())).unwrap_or_default()
     }
+
+    /// Finds clients by an id, a name or a host, or by a pattern with `*` and `?` for hosts.
+    ///
+    /// # Errors
+    /// - `NotFound` if there is no such client, with a hint how to list the clients.
+    /// - `InvalidArgument` if `text` names a server.
+    pub(crate) fn named(&self, map: &ClusterMap, text: &str) -> Result<Vec<NodeId>> {
+        let of_host = || {
+            let found = self.all().filter(|client| matches_pattern(text, &client.host));
+            found.map(|client| client.node).collect::<Vec<_>>()
+        };
+        match node_named(map, text) {
+            Ok(node) if node.kind == NodeKind::Client => Ok(vec![node.id]),
+            Ok(node) => Err(Error::new(
+                ErrorCode::InvalidArgument,
+                format!(
+                    "cannot use {} [ID: {}]: it is a server; `skep client list` shows the clients",
+                    node.name, node.id
+                ),
+            )),
+            Err(error) if error.code() != ErrorCode::NotFound => Err(error),
+            Err(_) if !of_host().is_empty() => Ok(of_host()),
+            Err(_) => Err(Error::new(
+                ErrorCode::NotFound,
+                format!(
+                    "cannot find client '{text}': no client has this id, name or host; `skep \
+                     client list` shows all clients"
+                ),
+            )),
+        }
+    }
+}
+
+/// Whether a text matches a pattern in which `*` stands for any characters and `?` for one.
+fn matches_pattern(pattern: &str, text: &str) -> bool {
+    let (pattern, text): (Vec<char>, Vec<char>) =
+        (pattern.chars().collect(), text.chars().collect());
+    let (mut at, mut seen) = (0, 0);
+    // The position behind the last star, and the text that this star does not cover yet.
+    let mut star: Option<(usize, usize)> = None;
+    while seen < text.len() {
+        match pattern.get(at) {
+            Some('*') => {
+                at += 1;
+                star = Some((at, seen));
+            }
+            Some(wanted) if *wanted == '?' || *wanted == text[seen] => {
+                at += 1;
+                seen += 1;
+            }
+            _ => {
+                let Some((after, covered)) = star else { return false };
+                (at, seen) = (after, covered + 1);
+                star = Some((after, covered + 1));
+            }
+        }
+    }
+    pattern[at..].iter().all(|rest| *rest == '*')
+}
+
+/// Returns the sessions that have a file open or locked, with their clients. Asks the mount at
+/// `place`, which needs no token, unless the options name a cluster.
+pub(crate) fn users_of_file(
+    query: &ClusterArgs,
+    inode: InodeId,
+    place: &Path,
+) -> Result<(Vec<FileUse>, Clients)> {
+    if !query.is_explicit()
+        && let Some(users) = through_mount::file_users(place)?
+    {
+        let clients = users.clients.into_iter().map(|client| (client.node, client)).collect();
+        return Ok((users.uses, Clients(clients)));
+    }
+    let access = query.access(Some(place))?;
+    block_on(async move {
+        let users = Users::of(&access).await?;
+        let group = users.map.shard_group(inode.shard()).ok_or_else(|| {
+            Error::new(
+                ErrorCode::StaleMap,
+                format!(
+                    "cannot list the clients that use entry {inode}: no metadata group serves its \
+                     shard; `skep health check` lists problems"
+                ),
+            )
+        })?;
+        let uses = users.uses(group, Some(inode), false).await?;
+        Ok((uses, users.clients))
+    })
 }
 
 /// A lock that is held or waited for, as commands print it.
@@ -146,6 +260,28 @@ impl Lock {
             (start, Some(end)) => format!("{start} to {end}"),
             (0, None) => "all".into(),
             (start, None) => format!("{start} to the end"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_hosts() {
+        for (pattern, text) in [
+            ("c1", "c1"),
+            ("c*", "c1"),
+            ("*", ""),
+            ("node-??", "node-07"),
+            ("*a*b", "xaayab"),
+            ("c*.example", "c1.lab.example"),
+        ] {
+            assert!(matches_pattern(pattern, text), "{pattern} {text}");
+        }
+        for (pattern, text) in [("c1", "c11"), ("c?", "c"), ("*a", "ab"), ("", "c1")] {
+            assert!(!matches_pattern(pattern, text), "{pattern} {text}");
         }
     }
 }

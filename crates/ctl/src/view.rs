@@ -6,8 +6,8 @@ pub(crate) use skep_cluster::problems::{
     reachability_word as reachability, target_kind_word as target_kind,
 };
 use skep_cluster::state::kind_word;
-use skep_types::map::{Capacity, CapacityPool, Condition, Consistency};
-use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, Target};
+use skep_types::map::{Capacity, CapacityPool, Condition, Consistency, Reachability};
+use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, Target, TargetKind};
 
 /// A node, as one entry of a list.
 #[derive(Debug, Serialize)]
@@ -48,6 +48,17 @@ pub(crate) struct TargetLine {
     capacity: Capacity,
 }
 
+impl TargetLine {
+    /// Returns one word for the state of the target: its condition, unless it is unreachable.
+    fn state(&self) -> &'static str {
+        if self.reachability == reachability(Reachability::Online) {
+            self.condition
+        } else {
+            self.reachability
+        }
+    }
+}
+
 /// Returns the name of a capacity pool.
 pub(crate) fn pool(pool: CapacityPool) -> &'static str {
     match pool {
@@ -73,6 +84,7 @@ pub(crate) fn condition(condition: Condition) -> &'static str {
         Condition::ReadOnly => "Read-Only",
         Condition::Hung => "Hung",
         Condition::Down => "Down",
+        Condition::Closed => "Closed",
     }
 }
 
@@ -127,6 +139,22 @@ pub(crate) fn node_named<'a>(map: &'a ClusterMap, text: &str) -> Result<&'a Node
     }
 }
 
+/// Finds a target by its id. The letter of the id may be omitted.
+///
+/// # Errors
+/// `NotFound` if there is no such target, with a hint how to list the targets.
+pub(crate) fn target_named<'a>(map: &'a ClusterMap, text: &str) -> Result<&'a Target> {
+    let is_called_so =
+        |target: &&Target| target.id.to_string() == text || target.id.raw().to_string() == text;
+    map.targets.iter().find(is_called_so).ok_or_else(|| {
+        let what = format!(
+            "cannot find target '{text}': no target has this id; `skep target list` shows all \
+             targets"
+        );
+        Error::new(ErrorCode::NotFound, what)
+    })
+}
+
 /// Returns all targets, metadata before storage.
 pub(crate) fn targets(map: &ClusterMap) -> Vec<TargetLine> {
     let mut targets: Vec<&Target> = map.targets.iter().collect();
@@ -141,7 +169,7 @@ pub(crate) fn targets(map: &ClusterMap) -> Vec<TargetLine> {
         reachability: reachability(target.reachability),
         consistency: consistency(target.consistency),
         condition: condition(target.health.condition),
-        problem: Some(target.health.problem.clone()).filter(|problem| !problem.is_empty()),
+        problem: problem(map, target),
         pool: pool(target.capacity_pool),
         total_bytes: target.capacity.total_bytes,
         free_bytes: target.capacity.free_bytes,
@@ -153,19 +181,39 @@ pub(crate) fn targets(map: &ClusterMap) -> Vec<TargetLine> {
     targets.iter().map(line).collect()
 }
 
+/// Returns the problem that a target has reported. A metadata target without shards has one too.
+fn problem(map: &ClusterMap, target: &Target) -> Option<String> {
+    let reported = &target.health.problem;
+    let group = map.group_of(target.id).map(|group| group.id);
+    let is_unused = map.formatted
+        && target.kind == TargetKind::Metadata
+        && !map.shards.iter().any(|range| Some(range.group) == group);
+    match (reported.is_empty(), is_unused) {
+        (false, _) => Some(reported.clone()),
+        (true, true) => {
+            let what = "it serves no part of the namespace: it was added after `skep cluster \
+                        format`, and new directories are placed on the other metadata targets";
+            Some(what.to_owned())
+        }
+        (true, false) => None,
+    }
+}
+
 /// Returns a table with the free space of all targets by class, in the format of `beegfs-df`.
 /// Targets on the same file system count once in the total.
 pub(crate) fn df(lines: &[TargetLine]) -> String {
     let class = |kind: &str, title: &str| {
-        let titles = ["TargetID", "Pool", ">Total", ">Free", ">%", ">ITotal", ">IFree", ">%"];
+        let titles =
+            ["Target", "State", "Pool", ">Total", ">Free", ">%", ">ITotal", ">IFree", ">I%"];
         let mut shown = table(&titles);
-        let mut add = |name: String, pool: &str, capacity: Capacity| {
+        let mut add = |name: String, state: &str, pool: &str, capacity: Capacity| {
             let inodes = |number: u64| match capacity.total_inodes {
                 0 => "-".to_owned(),
                 _ => count(number),
             };
             shown.add_row([
                 name,
+                state.to_owned(),
                 pool.to_owned(),
                 size(capacity.total_bytes),
                 size(capacity.free_bytes),
@@ -177,9 +225,9 @@ pub(crate) fn df(lines: &[TargetLine]) -> String {
         };
         let of_kind = || lines.iter().filter(|line| line.kind == kind);
         for line in of_kind() {
-            add(line.id.to_string(), line.pool, line.capacity);
+            add(line.id.to_string(), line.state(), line.pool, line.capacity);
         }
-        add("total".into(), "-", Capacity::sum(of_kind().map(|line| line.capacity)));
+        add("total".into(), "-", "-", Capacity::sum(of_kind().map(|line| line.capacity)));
         format!("{title}:\n{}", render(&shown))
     };
     class("metadata", "METADATA SERVERS") + "\n" + &class("storage", "STORAGE TARGETS")

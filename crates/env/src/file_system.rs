@@ -269,6 +269,20 @@ impl File {
         // SAFETY: a plain system call on an open descriptor.
         checked(unsafe { libc::syncfs(self.as_raw_fd()) })
     }
+
+    /// Syncs this file, and drops its pages from the page cache, so that later reads return the
+    /// bytes on the device. Blocks.
+    ///
+    /// # Errors
+    /// Errors of `fsync(2)` and `posix_fadvise(2)`.
+    pub fn drop_pages_now(&self) -> io::Result<()> {
+        self.borrow_std().sync_all()?;
+        // SAFETY: a plain system call on an open descriptor. It returns the number of the error.
+        match unsafe { libc::posix_fadvise(self.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
+            0 => Ok(()),
+            number => Err(io::Error::from_raw_os_error(number)),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use skep_types::codec::record;
 use skep_types::{ClusterMap, Result};
 
 const MAGIC: [u8; 8] = *b"SKEPKMAP";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 
 record! {
     /// A cluster map and the identity of the node that stored it.
@@ -44,12 +44,12 @@ mod tests {
     use skep_types::{ClusterId, MapVersion};
 
     #[test]
-    fn bytes_of_version_2_are_stable() {
+    fn bytes_of_version_3_are_stable() {
         let mut map = ClusterMap::empty(ClusterId::new([0x11; 16]));
         map.version = MapVersion::new(0x22);
         let cached = CachedMap { node_uuid: 0x33, map };
         let bytes = cached.to_file();
-        assert_eq!(&bytes[..16], b"SKEPKMAP\x02\0\0\0\x7f\0\0\0");
+        assert_eq!(&bytes[..16], b"SKEPKMAP\x03\0\0\0\x81\0\0\0");
         assert_eq!(bytes[16..32], 0x33_u128.to_le_bytes());
         assert_eq!(bytes[32..48], [0x11; 16]);
         assert_eq!(bytes[48..56], 0x22_u64.to_le_bytes());

@@ -192,7 +192,10 @@ impl RegionHeader {
         if version != VERSION {
             return Err(Error::new(
                 ErrorCode::Unsupported,
-                format!("region page of version {version}; this program reads version {VERSION}"),
+                format!(
+                    "cannot read a region page of version {version}: this program reads version \
+                     {VERSION}; start a program of the other version"
+                ),
             ));
         }
         let identity = RegionIdentity::decode(&mut r)?;

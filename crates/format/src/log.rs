@@ -5,49 +5,73 @@
 //! `docs/format/metadata-log.md` shows the layout.
 //!
 //! # Crash rule
-//! A record is valid if its checksum matches and its number follows the number of the previous
-//! record. After a power loss, any unsynced part may be missing, even if later parts are present.
-//! Each record therefore contains the number of the last record that was synced when it was
-//! written. A gap at or before the highest such number is damage, which is an error. A gap after
-//! that number is the end of the log.
+//! A record is valid if its checksum matches, its number follows the number of the previous record,
+//! and its group epoch is not lower than that of the previous record. After a power loss, any
+//! unsynced part may be missing, even if later parts are present. Each record therefore contains
+//! the number of the last record that was synced when it was written. A gap at or before the
+//! highest such number is damage, which is an error. A gap after that number is the end of the log.
 
 use skep_types::codec::{Codec, Reader, Writer, crc32c};
-use skep_types::{Error, ErrorCode, Lsn, Result, TargetId};
+use skep_types::{ClusterId, Epoch, Error, ErrorCode, Lsn, Result, TargetId};
 
 /// Number of bytes before the payload of a record.
-pub const RECORD_HEADER_BYTES: usize = 32;
+pub const RECORD_HEADER_BYTES: usize = 40;
 /// Maximum length of a payload. Writers must not exceed it, because a reader takes a greater length
-/// for damage. Writers split their data into records far below this limit.
-pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
-const MAGIC: u32 = u32::from_le_bytes(*b"SKLG");
+/// for damage. A record of this length fits into the body of one frame of the protocol, so that the
+/// members of a group can send their records to each other.
+pub const MAX_PAYLOAD_BYTES: usize = 15 << 20;
+/// The first bytes of each record. The last one is the version of the layout.
+const MAGIC: u32 = u32::from_le_bytes(*b"SKL2");
+/// The first bytes of each record of version 1, which had no epoch.
+const MAGIC_OF_VERSION_1: [u8; 4] = *b"SKLG";
+
+/// The owner of a log. A reader takes the records of another owner for damage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogOwner {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The target, or target zero for management.
+    pub target: TargetId,
+}
 
 /// One record of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
+    /// Epoch of the group in which the group's primary made this record. Zero in the log of
+    /// management, which has no group.
+    pub epoch: Epoch,
     /// Log sequence number of this record.
     pub lsn: Lsn,
-    /// Number of the last record that was synced when this record was written.
+    /// Number of the last record of this log that was synced when this record was written. Each
+    /// member of a group writes its own number here.
     pub synced: Lsn,
     /// Content of the record.
     pub payload: Vec<u8>,
 }
 
-/// Returns a checksum of `bytes` that also covers the target, so that records of a different target
+/// Returns a checksum of `bytes` that also covers the owner, so that records of a different owner
 /// are invalid.
-fn checksum(target: TargetId, bytes: &[u8]) -> u32 {
-    let mut w = Writer::over(Vec::with_capacity(8));
-    target.encode(&mut w);
+fn checksum(owner: LogOwner, bytes: &[u8]) -> u32 {
+    let mut w = Writer::over(Vec::with_capacity(24));
+    owner.cluster.encode(&mut w);
+    owner.target.encode(&mut w);
     crc32c(bytes).encode(&mut w);
     crc32c(&w.finish())
 }
 
-/// Encodes a record: magic, checksum of everything after it, length, zero, number, synced number,
-/// payload.
+/// Encodes a record: magic, checksum of everything after it, length, zero, epoch, number, synced
+/// number, payload.
 ///
 /// # Errors
 /// Returns `TooLarge` if the payload is longer than [`MAX_PAYLOAD_BYTES`]: no reader would find
 /// this record or the records after it.
-pub fn encode_record(target: TargetId, lsn: Lsn, synced: Lsn, payload: &[u8]) -> Result<Vec<u8>> {
+pub fn encode_record(
+    owner: LogOwner,
+    epoch: Epoch,
+    lsn: Lsn,
+    synced: Lsn,
+    payload: &[u8],
+) -> Result<Vec<u8>> {
     if payload.len() > MAX_PAYLOAD_BYTES {
         let what = format!(
             "log record {lsn} would have {} bytes, at most {MAX_PAYLOAD_BYTES} can be read back",
@@ -60,31 +84,33 @@ pub fn encode_record(target: TargetId, lsn: Lsn, synced: Lsn, payload: &[u8]) ->
     0_u32.encode(&mut w);
     (payload.len() as u32).encode(&mut w);
     0_u32.encode(&mut w);
+    epoch.encode(&mut w);
     lsn.encode(&mut w);
     synced.encode(&mut w);
     w.raw(payload);
     let mut bytes = w.finish();
-    let crc = checksum(target, &bytes[8..]);
+    let crc = checksum(owner, &bytes[8..]);
     bytes[4..8].copy_from_slice(&crc.to_le_bytes());
     Ok(bytes)
 }
 
 /// Decodes the record at the start of `bytes`, and returns it with its length. `None` means that
 /// `bytes` does not start with a complete, valid record.
-fn decode_record(target: TargetId, bytes: &[u8]) -> Option<(Record, usize)> {
+fn decode_record(owner: LogOwner, bytes: &[u8]) -> Option<(Record, usize)> {
     let mut r = Reader::new(bytes.get(..RECORD_HEADER_BYTES)?);
     let (magic, crc) = (u32::decode(&mut r).ok()?, u32::decode(&mut r).ok()?);
     let (len, zero) = (u32::decode(&mut r).ok()? as usize, u32::decode(&mut r).ok()?);
+    let epoch = Epoch::decode(&mut r).ok()?;
     let (lsn, synced) = (Lsn::decode(&mut r).ok()?, Lsn::decode(&mut r).ok()?);
     if magic != MAGIC || zero != 0 || len > MAX_PAYLOAD_BYTES {
         return None;
     }
     let end = RECORD_HEADER_BYTES + len;
     let whole = bytes.get(..end)?;
-    if checksum(target, &whole[8..]) != crc {
+    if checksum(owner, &whole[8..]) != crc {
         return None;
     }
-    Some((Record { lsn, synced, payload: whole[RECORD_HEADER_BYTES..].to_vec() }, end))
+    Some((Record { epoch, lsn, synced, payload: whole[RECORD_HEADER_BYTES..].to_vec() }, end))
 }
 
 /// The valid records of a segment.
@@ -100,21 +126,29 @@ pub struct Scan {
 /// Reads the records of a segment. `first` is the number of its first record.
 ///
 /// # Errors
-/// Returns `Corrupt` with the offset if a record is damaged although a later record shows that it
-/// was synced.
-pub fn scan(target: TargetId, first: Lsn, bytes: &[u8]) -> Result<Scan> {
+/// - `Corrupt` with the offset if a record is damaged although a later record shows that it was
+///   synced.
+/// - `Unsupported` if the segment has records of version 1.
+pub fn scan(owner: LogOwner, first: Lsn, bytes: &[u8]) -> Result<Scan> {
+    if bytes.starts_with(&MAGIC_OF_VERSION_1) {
+        let what = "cannot read the log: its records have version 1, and this program reads \
+                    version 2; copy the files into a new cluster, with the program that wrote the log";
+        return Err(Error::new(ErrorCode::Unsupported, what));
+    }
     let mut records = Vec::new();
     let mut end = 0;
     let mut next = first;
-    while let Some((record, len)) = decode_record(target, &bytes[end..]) {
-        if record.lsn != next {
+    let mut epoch = Epoch::default();
+    while let Some((record, len)) = decode_record(owner, &bytes[end..]) {
+        if record.lsn != next || record.epoch < epoch {
             break;
         }
         next = Lsn::new(next.raw() + 1);
+        epoch = record.epoch;
         end += len;
         records.push(record);
     }
-    if let Some(witness) = later_record(target, next, &bytes[end..])
+    if let Some(witness) = later_record(owner, next, &bytes[end..])
         && witness.synced >= next
     {
         return Err(Error::new(
@@ -130,7 +164,7 @@ pub fn scan(target: TargetId, first: Lsn, bytes: &[u8]) -> Result<Scan> {
 }
 
 /// Of the valid records with a number from `next` on, returns the one with the highest `synced`.
-fn later_record(target: TargetId, next: Lsn, bytes: &[u8]) -> Option<Record> {
+fn later_record(owner: LogOwner, next: Lsn, bytes: &[u8]) -> Option<Record> {
     let magic = MAGIC.to_le_bytes();
     let mut best: Option<Record> = None;
     let mut at = 0;
@@ -139,7 +173,7 @@ fn later_record(target: TargetId, next: Lsn, bytes: &[u8]) -> Option<Record> {
             at += 1;
             continue;
         }
-        match decode_record(target, &bytes[at..]) {
+        match decode_record(owner, &bytes[at..]) {
             Some((record, len)) if record.lsn >= next => {
                 if best.as_ref().is_none_or(|it| it.synced < record.synced) {
                     best = Some(record);
@@ -156,7 +190,8 @@ fn later_record(target: TargetId, next: Lsn, bytes: &[u8]) -> Option<Record> {
 mod tests {
     use super::*;
 
-    const TARGET: TargetId = TargetId::new(3);
+    const OWNER: LogOwner = LogOwner { cluster: ClusterId::new([7; 16]), target: TargetId::new(3) };
+    const EPOCH: Epoch = Epoch::new(2);
 
     fn segment(synced: impl Fn(u64) -> u64) -> (Vec<u8>, Vec<usize>) {
         let mut bytes = Vec::new();
@@ -165,7 +200,7 @@ mod tests {
             starts.push(bytes.len());
             let payload = vec![lsn as u8; 100 * lsn as usize];
             let synced = Lsn::new(synced(lsn));
-            bytes.extend(encode_record(TARGET, Lsn::new(lsn), synced, &payload).unwrap());
+            bytes.extend(encode_record(OWNER, EPOCH, Lsn::new(lsn), synced, &payload).unwrap());
         }
         (bytes, starts)
     }
@@ -177,7 +212,7 @@ mod tests {
     #[test]
     fn a_whole_segment_reads_back() {
         let (bytes, _) = segment(|lsn| lsn - 1);
-        let scan = scan(TARGET, Lsn::new(1), &bytes).unwrap();
+        let scan = scan(OWNER, Lsn::new(1), &bytes).unwrap();
         assert_eq!((lsns(&scan), scan.end), (vec![1, 2, 3, 4, 5], bytes.len()));
     }
 
@@ -185,7 +220,7 @@ mod tests {
     fn a_tail_cut_anywhere_ends_at_the_last_whole_record() {
         let (bytes, starts) = segment(|lsn| lsn - 1);
         for cut in 0..bytes.len() {
-            let scan = scan(TARGET, Lsn::new(1), &bytes[..cut]).unwrap();
+            let scan = scan(OWNER, Lsn::new(1), &bytes[..cut]).unwrap();
             let whole = starts.iter().skip(1).filter(|start| **start <= cut).count();
             assert_eq!(scan.records.len(), whole, "cut at {cut}");
             assert_eq!(scan.end, starts[whole], "cut at {cut}");
@@ -198,7 +233,7 @@ mod tests {
         for bit in starts[4] * 8..bytes.len() * 8 {
             let mut bytes = bytes.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(lsns(&scan(TARGET, Lsn::new(1), &bytes).unwrap()), [1, 2, 3, 4]);
+            assert_eq!(lsns(&scan(OWNER, Lsn::new(1), &bytes).unwrap()), [1, 2, 3, 4]);
         }
     }
 
@@ -206,7 +241,7 @@ mod tests {
     fn a_flipped_bit_in_a_synced_record_is_an_error() {
         let (mut bytes, starts) = segment(|lsn| lsn - 1);
         bytes[starts[2] + 50] ^= 4;
-        let error = scan(TARGET, Lsn::new(1), &bytes).unwrap_err();
+        let error = scan(OWNER, Lsn::new(1), &bytes).unwrap_err();
         assert_eq!(error.code(), ErrorCode::Corrupt);
         assert!(error.context().contains(&format!("at byte {}", starts[2])), "{error}");
     }
@@ -215,30 +250,75 @@ mod tests {
     fn gap_in_unsynced_records_ends_the_log() {
         let (mut bytes, starts) = segment(|lsn| lsn.min(3) - 1);
         bytes[starts[3] + 50] ^= 4;
-        assert_eq!(lsns(&scan(TARGET, Lsn::new(1), &bytes).unwrap()), [1, 2, 3]);
+        assert_eq!(lsns(&scan(OWNER, Lsn::new(1), &bytes).unwrap()), [1, 2, 3]);
     }
 
     #[test]
-    fn records_of_another_target_do_not_count() {
+    fn records_of_another_owner_do_not_count() {
         let (bytes, _) = segment(|lsn| lsn - 1);
-        assert_eq!(lsns(&scan(TargetId::new(4), Lsn::new(1), &bytes).unwrap()), [0; 0]);
+        let of_other_target = LogOwner { target: TargetId::new(4), ..OWNER };
+        let of_other_cluster = LogOwner { cluster: ClusterId::new([8; 16]), ..OWNER };
+        for other in [of_other_target, of_other_cluster] {
+            assert_eq!(lsns(&scan(other, Lsn::new(1), &bytes).unwrap()), [0; 0]);
+        }
+    }
+
+    fn with_epochs(epochs: &[u64]) -> Vec<u8> {
+        let records = (1..).zip(epochs).map(|(lsn, epoch)| {
+            let (epoch, synced) = (Epoch::new(*epoch), Lsn::new(0));
+            encode_record(OWNER, epoch, Lsn::new(lsn), synced, b"some bytes").unwrap()
+        });
+        records.flatten().collect()
+    }
+
+    #[test]
+    fn records_keep_their_epochs() {
+        let found = scan(OWNER, Lsn::new(1), &with_epochs(&[1, 1, 4, u64::MAX])).unwrap();
+        let epochs: Vec<_> = found.records.iter().map(|it| it.epoch.raw()).collect();
+        assert_eq!(epochs, [1, 1, 4, u64::MAX]);
+    }
+
+    #[test]
+    fn log_ends_before_a_record_of_an_older_epoch() {
+        let bytes = with_epochs(&[2, 3, 2]);
+        let found = scan(OWNER, Lsn::new(1), &bytes).unwrap();
+        assert_eq!((lsns(&found), found.end), (vec![1, 2], bytes.len() / 3 * 2));
+    }
+
+    /// A log of version 1 must not look like a log that a power loss has emptied.
+    #[test]
+    fn log_of_version_1_is_refused() {
+        // A record of version 1, as the first programs wrote it: target 3, record 1, "one".
+        let mut bytes = b"SKLG".to_vec();
+        bytes.extend([0; 4]);
+        bytes.extend(3_u32.to_le_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(1_u64.to_le_bytes());
+        bytes.extend([0; 8]);
+        bytes.extend(b"one");
+        let mut covered = 3_u32.to_le_bytes().to_vec();
+        covered.extend(crc32c(&bytes[8..]).to_le_bytes());
+        bytes[4..8].copy_from_slice(&crc32c(&covered).to_le_bytes());
+        let error = scan(OWNER, Lsn::new(1), &bytes).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Unsupported);
+        assert!(error.context().contains("version 1"), "{error}");
     }
 
     #[test]
     fn payload_over_the_limit_is_not_written() {
         let lsn = Lsn::new(1);
         let mut payload = vec![7; MAX_PAYLOAD_BYTES];
-        let bytes = encode_record(TARGET, lsn, Lsn::new(0), &payload).unwrap();
-        assert_eq!(lsns(&scan(TARGET, lsn, &bytes).unwrap()), [1]);
+        let bytes = encode_record(OWNER, EPOCH, lsn, Lsn::new(0), &payload).unwrap();
+        assert_eq!(lsns(&scan(OWNER, lsn, &bytes).unwrap()), [1]);
         payload.push(7);
-        let error = encode_record(TARGET, lsn, Lsn::new(0), &payload).unwrap_err();
+        let error = encode_record(OWNER, EPOCH, lsn, Lsn::new(0), &payload).unwrap_err();
         assert_eq!(error.code(), ErrorCode::TooLarge);
     }
 
     proptest::proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
-            let _ = scan(TARGET, Lsn::new(1), &bytes);
+            let _ = scan(OWNER, Lsn::new(1), &bytes);
         }
     }
 }

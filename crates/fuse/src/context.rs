@@ -34,6 +34,7 @@ pub(crate) struct Context<F> {
     pub(crate) checked: CheckedFiles,
     /// Requests that wait for locks, or for the kernel to drop pages.
     pub(crate) waits: Rc<Waits>,
-    /// Number of modification times that this worker has invented so far (`ops::attributes`).
+    /// Number of made-up modification times that this worker has sent to make the kernel drop pages
+    /// of shared files (`ops::attributes`).
     pub(crate) invented_times: Cell<u32>,
 }

@@ -40,6 +40,8 @@ pub fn errno(code: ErrorCode) -> i32 {
         | ErrorCode::StaleSession
         | ErrorCode::Disconnected
         | ErrorCode::Evicted
+        | ErrorCode::EndMoved
+        | ErrorCode::Deposed
         | ErrorCode::Io => libc::EIO,
     }
 }

@@ -144,7 +144,7 @@ fn parse(bytes: &[u8]) -> Result<(InHeader, Offer)> {
     let init = InitIn::decode(&mut reader)?;
     if init.major != MAJOR || init.minor < OLDEST_MINOR {
         let what = format!(
-            "the kernel speaks FUSE {}.{}: Skep needs 7.{} (Linux 4.20) or later",
+            "cannot mount: the kernel has FUSE {}.{}; Skep needs 7.{} (Linux 4.20) or later",
             init.major, init.minor, OLDEST_MINOR
         );
         return Err(protocol(what));

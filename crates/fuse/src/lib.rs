@@ -51,7 +51,8 @@ pub use mount::{ServeOptions, remount, serve};
 pub use mount_flags::MountFlags;
 pub use mount_point::check_mount_point;
 pub use ops::xattrs::{
-    CLUSTER_MAP_XATTR, INFO_XATTR, MAP_XATTR, PATTERN_XATTR, TIMEOUT_XATTR, TRANSPORT_XATTR,
+    ANCESTORS_XATTR, CLUSTER_MAP_XATTR, INFO_XATTR, MAP_XATTR, PATTERN_XATTR, TIMEOUT_XATTR,
+    TRANSPORT_XATTR, USERS_XATTR,
 };
 pub use request::is_request;
 pub use transport::{TransportChoice, TransportKind};

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The socket of a running mount. Dropping the value removes the socket.
+/// The socket on which a running mount serves its metrics. Dropping the value removes the socket.
 #[derive(Debug)]
 pub(crate) struct MetricsSocket(PathBuf);
 

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn later_words_win_and_unknown_words_are_refused() {
+    fn later_options_override_and_unknown_ones_are_refused() {
         let mut flags = MountFlags::default();
         for word in ["ro", "nosuid", "noexec", "rw", "sync", "exec"] {
             assert!(flags.take(word), "{word}");

@@ -47,6 +47,9 @@ struct AuthorityState {
     encoded: Option<Rc<[u8]>>,
 }
 
+/// The problem of a target that is missing from the reports of its node.
+const UNSERVED: &str = "its service does not serve it";
+
 fn now_ms() -> u64 {
     skep_env::now().as_millis() as u64
 }
@@ -163,7 +166,7 @@ impl Authority {
         for target in state.map().targets.iter().filter(|target| target.node == node) {
             let report = reports.iter().find(|report| report.target == target.id);
             let health = report.map_or_else(
-                || TargetHealth::new(Condition::Down, "its service does not serve it"),
+                || TargetHealth::new(Condition::Down, UNSERVED),
                 |report| report.health.clone(),
             );
             if soft.report_health(target.id, &health) {
@@ -182,6 +185,23 @@ impl Authority {
         drop(inner);
         self.soft_change(changed);
         self.note_alive(node, &capacities);
+    }
+
+    /// Records that a server has registered with all targets that it serves: its other targets are
+    /// down.
+    pub(crate) fn note_registration(&self, node: NodeId, capacities: &[(TargetId, Capacity)]) {
+        let mut inner = self.inner.borrow_mut();
+        let AuthorityState { state, soft, .. } = &mut *inner;
+        let mut changed = false;
+        for target in state.map().targets.iter().filter(|target| target.node == node) {
+            if capacities.iter().all(|(served, _)| *served != target.id) {
+                let health = TargetHealth::new(Condition::Down, UNSERVED);
+                changed |= soft.report_health(target.id, &health);
+            }
+        }
+        drop(inner);
+        self.soft_change(changed);
+        self.note_alive(node, capacities);
     }
 
     /// Records that a node has registered, or has sent a heartbeat with the free space of its
@@ -213,6 +233,13 @@ impl Authority {
     /// Removes a client from the cluster.
     pub(crate) fn remove_client(&self, node: NodeId) -> Result<()> {
         self.command(&Command::RemoveClient { node })?;
+        self.inner.borrow_mut().soft.remove(node);
+        Ok(())
+    }
+
+    /// Removes a server without targets from the cluster.
+    pub(crate) fn remove_server(&self, node: NodeId) -> Result<()> {
+        self.command(&Command::RemoveServer { node })?;
         self.inner.borrow_mut().soft.remove(node);
         Ok(())
     }
@@ -257,6 +284,7 @@ impl Authority {
         let mut inner = self.inner.borrow_mut();
         let mut map = inner.state.map().clone();
         inner.soft.overlay(&mut map);
+        inner.state.mark_closed(&mut map);
         log_reachability(&inner.published, &map);
         // Updated here too, not only at each tick: a client that mounts right after the first
         // targets have registered must not get a capacity of zero.

@@ -7,7 +7,8 @@
 //! # Crash rule
 //! Each command is appended and synced before the next one is written. So a crash can tear only the
 //! last record, which management has not acknowledged: the next start truncates it. Damage before
-//! the last record is an error.
+//! the last record is an error. A start writes the last record again: if its sync failed, the page
+//! cache may have it although the disk does not.
 //!
 //! A new snapshot first replaces the old snapshot atomically, and then an empty log replaces the
 //! old log. After a crash between these two steps, the log contains commands whose effects are
@@ -15,11 +16,12 @@
 
 use crate::limits::COMMANDS_PER_SNAPSHOT;
 use skep_cluster::{ClusterState, Command};
-use skep_format::log::{encode_record, scan};
+use skep_format::log::{LogOwner, RECORD_HEADER_BYTES, encode_record, scan};
 use skep_format::management::{LOG_HEAD_BYTES, LogHead, Snapshot};
 use skep_store::atomic::replace_atomically;
+use skep_store::failed_sync;
 use skep_types::codec::{Bytes, Codec};
-use skep_types::{ClusterId, Error, ErrorCode, Lsn, Result, TargetId};
+use skep_types::{ClusterId, Epoch, Error, ErrorCode, Lsn, Result, TargetId};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -29,8 +31,10 @@ pub(crate) const LOG_FILE: &str = "log";
 /// Name of the file that contains the state before the first command of the log.
 pub(crate) const SNAPSHOT_FILE: &str = "snapshot";
 
-/// The owner in each record: target 0, since the commands belong to no target.
-const OWNER: TargetId = TargetId::new(0);
+/// Returns the owner of the records: target 0, since the commands belong to no target.
+fn owner(cluster: ClusterId) -> LogOwner {
+    LogOwner { cluster, target: TargetId::new(0) }
+}
 
 /// The open command log.
 #[derive(Debug)]
@@ -52,9 +56,14 @@ fn next(lsn: Lsn) -> Lsn {
 impl CommandLog {
     /// Creates the snapshot and an empty log in the directory of a new cluster.
     pub(crate) fn create(directory: &Path, state: &ClusterState) -> Result<()> {
+        Self::create_at(directory, state, Lsn::new(0))
+    }
+
+    /// Creates a snapshot with the effects of all commands up to `last`, and an empty log.
+    pub(crate) fn create_at(directory: &Path, state: &ClusterState, last: Lsn) -> Result<()> {
         let cluster = state.map().cluster;
-        write_snapshot(directory, state, Lsn::new(0))?;
-        let head = LogHead { cluster, first: Lsn::new(1) };
+        write_snapshot(directory, state, last)?;
+        let head = LogHead { cluster, first: next(last) };
         replace_atomically(&directory.join(LOG_FILE), &head.to_file())
     }
 
@@ -65,53 +74,38 @@ impl CommandLog {
     ///   another cluster.
     /// - Errors of the file system.
     pub(crate) fn open(directory: &Path, cluster: ClusterId) -> Result<(Self, ClusterState)> {
-        let (mut state, applied) = read_snapshot(&directory.join(SNAPSHOT_FILE), cluster)?;
         let path = directory.join(LOG_FILE);
-        let bytes = std::fs::read(&path).map_err(|error| cannot_open(&path, error))?;
-        let within = |error: Error| error.within(path.display());
-        let head = bytes.get(..LOG_HEAD_BYTES).unwrap_or(&bytes);
-        let head = LogHead::from_file(head).map_err(within)?;
-        if head.cluster != cluster {
-            return Err(corrupt(&path, format!("belongs to cluster {}", head.cluster)));
-        }
-        if head.first > next(applied) {
-            let missing =
-                format!("starts at command {}, the snapshot ends at {applied}", head.first);
-            return Err(corrupt(&path, missing));
-        }
-        let scanned = scan(OWNER, head.first, &bytes[LOG_HEAD_BYTES..])
-            .map_err(|error| error.within(format_args!("{} (after its head)", path.display())))?;
-        for record in scanned.records.iter().filter(|record| record.lsn > applied) {
-            let replayed =
-                Command::from_bytes(&record.payload).and_then(|command| state.apply(&command));
-            replayed.map_err(|error| {
-                let context = format!("command {} cannot be applied: {error}", record.lsn);
-                corrupt(&path, context)
-            })?;
-        }
-        let end = (LOG_HEAD_BYTES + scanned.end) as u64;
+        let Replayed { state, records, last, end, len, last_record } = replay(directory, cluster)?;
         let log = OpenOptions::new()
+            .read(true)
             .write(true)
             .open(&path)
             .map_err(|error| cannot_open(&path, error))?;
-        if end < bytes.len() as u64 {
+        if end < len {
             tracing::warn!(
                 "{}: truncated {} bytes of an unfinished command at byte {end}, which a crash left \
                  and management never acknowledged",
                 path.display(),
-                bytes.len() as u64 - end
+                len - end
             );
             log.set_len(end)?;
-            log.sync_all()?;
         }
-        let last = scanned.records.last().map_or(Lsn::new(head.first.raw() - 1), |it| it.lsn);
+        // The sync of the last command may have failed. The kernel then considers the command
+        // written although the disk lacks it, so it is written again.
+        let start = end - last_record.len() as u64;
+        log.try_clone()
+            .and_then(|log| failed_sync::write_again(&log.into(), start, &last_record))
+            .map_err(|error| {
+                let what = format!("cannot write the last command in {} again", path.display());
+                Error::from(error).within(what)
+            })?;
         let command_log = Self {
             directory: directory.to_owned(),
             cluster,
             log,
             end,
-            last: last.max(applied),
-            since_snapshot: scanned.records.len(),
+            last,
+            since_snapshot: records,
             has_failed: false,
         };
         Ok((command_log, state))
@@ -136,7 +130,9 @@ impl CommandLog {
         if self.has_failed {
             return Err(failed("a write failed before".into()));
         }
-        let record = encode_record(OWNER, next(self.last), self.last, &command.to_bytes())?;
+        // The epoch stays zero: commands belong to no group.
+        let (epoch, lsn, synced) = (Epoch::default(), next(self.last), self.last);
+        let record = encode_record(owner(self.cluster), epoch, lsn, synced, &command.to_bytes())?;
         let written = self.log.write_all_at(&record, self.end).and_then(|()| self.log.sync_data());
         if let Err(error) = written {
             if is_full(&error) && self.truncate().is_ok() {
@@ -192,6 +188,73 @@ impl CommandLog {
             }
         }
     }
+}
+
+/// The state after all commands of a directory.
+struct Replayed {
+    state: ClusterState,
+    /// Number of commands in the log.
+    records: usize,
+    /// The last command.
+    last: Lsn,
+    /// End of the last whole command in the log, in bytes.
+    end: u64,
+    /// Length of the log in bytes.
+    len: u64,
+    /// The bytes of the last command in the log. Empty if the log has none.
+    last_record: Vec<u8>,
+}
+
+/// Restores the state from the log and the snapshot. Reads the log first: while management runs, it
+/// replaces the snapshot before the log, so this snapshot is never older than the log's beginning.
+fn replay(directory: &Path, cluster: ClusterId) -> Result<Replayed> {
+    let path = directory.join(LOG_FILE);
+    let bytes = std::fs::read(&path).map_err(|error| cannot_open(&path, error))?;
+    let (mut state, applied) = read_snapshot(&directory.join(SNAPSHOT_FILE), cluster)?;
+    let within = |error: Error| error.within(path.display());
+    let head = bytes.get(..LOG_HEAD_BYTES).unwrap_or(&bytes);
+    let head = LogHead::from_file(head).map_err(within)?;
+    if head.cluster != cluster {
+        return Err(corrupt(&path, format!("belongs to cluster {}", head.cluster)));
+    }
+    if head.first > next(applied) {
+        let missing = format!(
+            "commands are missing: the log starts at command {}, and the snapshot ends at \
+             {applied}; put back a copy of the directory",
+            head.first
+        );
+        return Err(corrupt(&path, missing));
+    }
+    let scanned = scan(owner(cluster), head.first, &bytes[LOG_HEAD_BYTES..])
+        .map_err(|error| error.within(format_args!("{} (after its head)", path.display())))?;
+    for record in scanned.records.iter().filter(|record| record.lsn > applied) {
+        let replayed =
+            Command::from_bytes(&record.payload).and_then(|command| state.apply(&command));
+        replayed.map_err(|error| {
+            let context = format!("command {} cannot be applied: {error}", record.lsn);
+            corrupt(&path, context)
+        })?;
+    }
+    let last = scanned.records.last().map_or(Lsn::new(head.first.raw() - 1), |it| it.lsn);
+    let end = LOG_HEAD_BYTES + scanned.end;
+    let length = scanned.records.last().map_or(0, |it| RECORD_HEADER_BYTES + it.payload.len());
+    Ok(Replayed {
+        state,
+        records: scanned.records.len(),
+        last: last.max(applied),
+        end: end as u64,
+        len: bytes.len() as u64,
+        last_record: bytes[end - length..end].to_vec(),
+    })
+}
+
+/// Returns the state in a directory of management, and the last command that has changed it. Changes
+/// nothing, and management may run meanwhile.
+///
+/// # Errors
+/// The errors of [`CommandLog::open`].
+pub(crate) fn read(directory: &Path, cluster: ClusterId) -> Result<(ClusterState, Lsn)> {
+    replay(directory, cluster).map(|it| (it.state, it.last))
 }
 
 /// Whether a write failed because the disk, or a quota on it, is full.

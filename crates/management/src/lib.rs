@@ -9,6 +9,7 @@
 
 mod authority;
 mod command_log;
+mod copies;
 mod directory;
 mod handlers;
 mod limits;
@@ -16,6 +17,7 @@ mod log_level_changes;
 mod meter;
 mod settings;
 
+pub use copies::{DirectoryCopy, copy_directory};
 pub use directory::initialise;
 pub use settings::{DEFAULT_PORT, ManagementSettings};
 

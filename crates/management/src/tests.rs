@@ -7,10 +7,11 @@ use skep_rpc::{
 };
 use skep_types::map::{Capacity, Policy, Reachability};
 use skep_types::registration::TargetClaim;
-use skep_types::{ClusterId, MapVersion, NodeId, TargetKind};
-use skep_wire::management::{Evict, SetClientLogLevel};
+use skep_types::{ClusterId, Epoch, MapVersion, NodeId, TargetKind};
+use skep_wire::management::{CreateGroup, Evict, SetClientLogLevel};
 use skep_wire::management::{Format, GetMap, RegisterClient, RegisterServer, SetPolicy};
 use skep_wire::node::LogLevel;
+use skep_wire::senders::Sender;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
@@ -311,6 +312,58 @@ fn a_client_in_contact_stays_unless_evicted_by_hand() {
                 break;
             }
             assert!(skep_env::now() < deadline, "the silent client stays");
+        }
+    });
+}
+
+/// A metadata target whose group has another primary must not have clients removed.
+#[test]
+fn eviction_by_a_deposed_metadata_target_is_refused() {
+    let (_directory, settings, token) = cluster();
+    block_on(async move {
+        let _running = RunningManagement::start(&settings).await.unwrap();
+        let (_, registered) =
+            Membership::join(&token, server(NodeKind::Metadata, 10), PATIENCE).await.unwrap();
+        let target = Management::new(&token, NodeKind::Metadata);
+        let client = join_client(&token).await;
+        let evict = async |epoch| {
+            let group = registered.map.groups[0].id;
+            let sender = Sender { group, epoch: Epoch::new(epoch) };
+            let request = Evict { client: client.node(), unless_heard: false };
+            target.call_once_as(sender, &request, Duration::from_secs(5)).await
+        };
+        assert_eq!(evict(0).await.unwrap_err().code(), ErrorCode::Deposed);
+        let map = target.call(&GetMap { known: MapVersion::new(0) }, PATIENCE).await.unwrap().map;
+        assert!(map.unwrap().node(client.node()).is_some());
+        evict(1).await.unwrap();
+    });
+}
+
+#[test]
+fn group_of_several_targets_is_refused_with_a_reason() {
+    let (_directory, settings, token) = cluster();
+    block_on(async move {
+        let _running = RunningManagement::start(&settings).await.unwrap();
+        let admin = Management::new(&token, NodeKind::Client);
+        let policy = Policy { metadata_copies: 2, ..Policy::default() };
+        admin.call(&SetPolicy { policy }, PATIENCE).await.unwrap();
+        let mut targets = Vec::new();
+        for uuid in [10, 20] {
+            let joined = Membership::join(&token, server(NodeKind::Metadata, uuid), PATIENCE).await;
+            targets.extend(joined.unwrap().1.targets);
+        }
+        let several = CreateGroup { targets: targets.clone() };
+        let refused = admin.call_once(&several, Duration::from_secs(5)).await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::Unsupported);
+        assert!(refused.context().contains("cannot copy the data of a target"), "{refused}");
+        for (index, target) in targets.into_iter().enumerate() {
+            let created =
+                admin.call(&CreateGroup { targets: vec![target] }, PATIENCE).await.unwrap();
+            let map =
+                admin.call(&GetMap { known: MapVersion::new(0) }, PATIENCE).await.unwrap().map;
+            let map = map.unwrap();
+            assert_eq!((map.groups.len(), map.version), (index + 1, created.version));
+            assert_eq!(map.primary(created.group).unwrap().id, target);
         }
     });
 }

@@ -8,8 +8,8 @@
 use skep_cluster::placement::{Candidates, Cursor};
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability};
 use skep_types::{
-    Chooser, ClusterId, ClusterMap, Epoch, Group, GroupId, GroupMember, MemberState, Node, NodeId,
-    NodeKind, Target, TargetId, TargetKind,
+    Chooser, ClusterId, ClusterMap, Group, GroupId, Node, NodeId, NodeKind, Target, TargetId,
+    TargetKind,
 };
 use std::hint::black_box;
 use std::time::Duration;
@@ -40,12 +40,7 @@ fn map(servers: u32, targets: u32, domains: u32) -> ClusterMap {
             capacity: Capacity { free_bytes: 1 << 40, ..Capacity::default() },
             capacity_pool: CapacityPool::Normal,
         });
-        map.groups.push(Group {
-            id: GroupId::new(number),
-            kind: TargetKind::Storage,
-            epoch: Epoch::new(1),
-            members: vec![GroupMember { target: id, state: MemberState::Serving }],
-        });
+        map.groups.push(Group::of_one(GroupId::new(number), TargetKind::Storage, id));
     }
     map
 }

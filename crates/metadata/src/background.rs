@@ -64,14 +64,14 @@ impl Background {
         self.items.on_write(key, is_present);
     }
 
-    /// Updates the work items when a sync begins.
-    pub(crate) fn before_sync(&mut self) {
-        self.items.before_sync();
+    /// Updates the work items when a sync up to record `last` begins.
+    pub(crate) fn before_sync(&mut self, last: Lsn) {
+        self.items.before_sync(last);
     }
 
-    /// Updates the work items when a sync has ended.
-    pub(crate) fn after_sync(&mut self, limits: &Limits) {
-        self.removals.add(self.items.after_sync(), limits.queued_removals);
+    /// Updates the work items when the engine has the changes of all records up to `stored`.
+    pub(crate) fn after_store(&mut self, stored: Lsn, limits: &Limits) {
+        self.removals.add(self.items.stored(stored), limits.queued_removals);
     }
 
     /// Adds a session that, according to the store, ended before the target started.
@@ -177,7 +177,7 @@ impl Background {
             }
             InternalWork::DeleteKeys(_)
             | InternalWork::MakeRoot
-            | InternalWork::RecordEpoch
+            | InternalWork::RecordStart
             | InternalWork::RecordConfirmation { .. } => {}
         }
         Ok(())
@@ -239,7 +239,7 @@ pub(crate) fn run<E: Engine>(
 ) -> Result<(), Stop> {
     match work {
         InternalWork::MakeRoot => startup::make_root(context),
-        InternalWork::RecordEpoch => startup::record_epoch(context),
+        InternalWork::RecordStart => startup::record_start(context),
         InternalWork::ReserveNumbers => numbers::reserve(context),
         InternalWork::RecordSessionEnd(session) => session_end::record_end(context, *session),
         InternalWork::CleanUpSession(session) => session_end::clean_up(context, *session),

@@ -2,8 +2,8 @@
 //! services and an in-memory engine for simulation and tests.
 //!
 //! The engine need not sync, because the target's log is the source of truth. The target applies a
-//! batch only after the log records of the batch are synced, and passes the number of the last
-//! record. Applied batches become durable together, at a checkpoint.
+//! batch only after every serving member of its group has synced the log records of the batch, and
+//! passes the number of the last record. Applied batches become durable together, at a checkpoint.
 
 pub mod fjall_engine;
 pub mod memory;

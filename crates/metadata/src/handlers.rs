@@ -3,6 +3,7 @@
 mod await_truncation;
 mod close;
 mod close_many;
+mod compare_opens;
 mod create;
 mod create_unnamed;
 mod decide;
@@ -11,6 +12,7 @@ mod file_locks;
 mod get_attributes;
 mod get_entry_info;
 mod link;
+mod list_group_files;
 mod list_locks;
 mod list_waits;
 mod lookup;
@@ -70,6 +72,7 @@ pub(crate) fn dispatch<E: Engine>(
         md::Open::ID => with(c, open::run),
         md::Close::ID => with(c, close::run),
         md::CloseMany::ID => with(c, close_many::run),
+        md::CompareOpens::ID => with(c, compare_opens::run),
         md::ReportWritten::ID => with(c, report_written::run),
         md::AwaitTruncation::ID => with(c, await_truncation::run),
         md::TrimFile::ID => with(c, trim_file::run),
@@ -100,6 +103,7 @@ pub(crate) fn dispatch<E: Engine>(
         md::Decide::ID => with(c, decide::run),
         md::ResolveTransaction::ID => with(c, resolve_transaction::run),
         st::WhichExist::ID => with(c, which_exist::run),
+        md::ListGroupFiles::ID => with(c, list_group_files::run),
         other => {
             let what = format!("message {other} is not for a metadata target");
             Err(Error::new(ErrorCode::Unsupported, what).into())
@@ -136,12 +140,14 @@ pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
         | sh::WaitNotifications::ID
         | sh::AcknowledgeNotifications::ID
         | md::CloseMany::ID
+        | md::CompareOpens::ID
         | md::SyncAll::ID
         | md::Prepare::ID
         | md::Decide::ID
         | md::AskDecision::ID
         | md::ListTransactions::ID
         | md::ResolveTransaction::ID
+        | md::ListGroupFiles::ID
         | st::WhichExist::ID => return None,
         _ => body.get(..8)?,
     };

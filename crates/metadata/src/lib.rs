@@ -26,6 +26,7 @@ mod sessions;
 pub mod settings;
 mod sharing;
 pub mod target;
+mod term;
 mod tx;
 
 pub use service::{initialise, run};

@@ -88,11 +88,20 @@ pub const MAX_SLOTS: u32 = skep_wire::limits::MAX_SLOTS;
 /// operations.
 pub const RECORD_BYTES: usize = 4 << 20;
 /// Maximum number of bytes that one operation may change. All changes of an operation must fit into
-/// one log record, so that the operation is atomic. The target refuses a larger operation before it
-/// changes anything. The limit is ten times the changes of removing the largest possible file
-/// (chunk files and extended attributes).
-pub const OPERATION_BYTES: usize = 32 << 20;
-const _: () = assert!(OPERATION_BYTES < skep_format::log::MAX_PAYLOAD_BYTES);
+/// one log record, so that the operation is atomic, and a record must fit into the body of one
+/// frame. The target refuses a larger operation before it changes anything. The limit is more than
+/// twice the changes of removing the largest possible file (chunk files and extended attributes).
+pub const OPERATION_BYTES: usize = 8 << 20;
+/// The bytes of a log payload that do not belong to an operation: the number of changes.
+pub(crate) const BATCH_HEAD_BYTES: usize = 4;
+const _: () = {
+    let longest = if OPERATION_BYTES > RECORD_BYTES { OPERATION_BYTES } else { RECORD_BYTES };
+    assert!(longest + BATCH_HEAD_BYTES <= skep_format::log::MAX_PAYLOAD_BYTES);
+    // A frame also carries the fields of the message in which one member sends the record to
+    // another one.
+    let record = skep_format::log::RECORD_HEADER_BYTES + skep_format::log::MAX_PAYLOAD_BYTES;
+    assert!(record + (64 << 10) <= skep_wire::limits::MAX_BODY_BYTES);
+};
 /// Maximum number of steps of one prepared transaction. A rename needs three steps at one group.
 /// The commit must fit into one log record, because the participant can no longer refuse it.
 pub const MAX_STEPS: usize = 8;
@@ -146,6 +155,12 @@ pub const LONGEST_BARRIER: Duration = Duration::from_secs(600);
 pub const WAITERS_EXAMINED: usize = 1000;
 /// Maximum number of lock holders that a search for a deadlock cycle examines.
 pub const MAX_DEADLOCK_STEPS: usize = 10_000;
+/// Maximum number of inodes and shards that one `ListGroupFiles` examines, so that it holds up other
+/// requests for some milliseconds only.
+pub const INODES_EXAMINED: usize = 10_000;
+/// Maximum number of chunk files to remove, and of prepared transactions, that one `ListGroupFiles`
+/// counts.
+pub const REMOVALS_EXAMINED: usize = 10_000;
 /// Maximum number of opens that one `ListLocks` examines.
 pub const USES_EXAMINED: usize = 10_000;
 /// Number of open files after which a page of the session list ends, because counting must not

@@ -11,7 +11,8 @@
 use crate::target::{Action, Event};
 use crate::tx::operation::ConnectionId;
 use skep_metrics::{
-    Completed, Counter, Gauge, Histogram, OperationTable, Origin, Registry, Stage, catalog,
+    Completed, Counter, Gauge, Histogram, OperationTable, Origin, Registry, SlowOperations, Stage,
+    catalog,
 };
 use skep_rpc::Incoming;
 use skep_rpc::origin::cause_of;
@@ -25,9 +26,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Length of a `WriteInline` without the bytes to write.
-const WRITE_INLINE_BYTES: usize = 29;
+const WRITE_INLINE_BYTES: usize = 38;
 /// Length of a `ReadInlineReply` without the bytes that were read.
-const READ_INLINE_REPLY_BYTES: usize = 8;
+const READ_INLINE_REPLY_BYTES: usize = 16;
 
 /// Identifies a request of a connection: the connection's number and the request's tag.
 type RequestKey = (ConnectionId, u64);
@@ -96,6 +97,8 @@ pub(crate) struct Meter {
     checkpoint_began: Duration,
     /// Bytes in the log when the running checkpoint began.
     checkpointing: i64,
+    target: TargetId,
+    slow: SlowOperations,
 }
 
 impl Meter {
@@ -121,6 +124,8 @@ impl Meter {
             syncing: 0,
             checkpoint_began: Duration::ZERO,
             checkpointing: 0,
+            target,
+            slow: SlowOperations::default(),
         }
     }
 
@@ -174,7 +179,14 @@ impl Meter {
                 }
                 Event::Synced { .. } => {
                     self.batch.has_synced = true;
-                    self.log.sync.record(now.saturating_sub(self.sync_began));
+                    let duration = now.saturating_sub(self.sync_began);
+                    self.log.sync.record(duration);
+                    let synced = Completed { duration, ..Completed::default() };
+                    let synced = synced.with(Stage::LogSync, duration);
+                    if let Some(line) = self.slow.line(&synced, now, || "a sync of the log".into())
+                    {
+                        tracing::warn!("target {}: {line}; all changes wait for it", self.target);
+                    }
                     self.log.unsynced.add(-self.syncing);
                     self.syncing = 0;
                 }

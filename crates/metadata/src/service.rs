@@ -12,21 +12,26 @@ use crate::limits::Limits;
 use crate::meter::Meter;
 use crate::settings::MetadataSettings;
 use crate::target::{Action, Event, MetadataTarget, Start, SyncPolicy};
+use crate::term;
 use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
 use skep_env::local::Notify;
 use skep_env::{Mailbox, TcpStream};
+use skep_format::log::LogOwner;
 use skep_format::metadata::Key;
-use skep_rpc::{CallOptions, Channel, IncomingStream, JoinToken, Management, Outbox, Peer, Router};
+use skep_rpc::{CallOptions, IncomingStream, JoinToken, Management, Outbox, Peer, Router};
 use skep_service::{Host, Initialised, TargetEvent, TargetStart, quarantine};
+use skep_store::failed_sync;
 use skep_store::log::{Log, Recovered};
 use skep_types::codec::Codec;
 use skep_types::map::TargetHealth;
-use skep_types::{Error, ErrorCode, GroupId, Lsn, NodeId, NodeKind, Result};
+use skep_types::{Error, ErrorCode, Lsn, NodeId, NodeKind, Result};
 use skep_wire::management::Evict;
 use skep_wire::{Request, metadata as md, storage as st};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum number of events in the inbox. While the inbox is full, the service reads from no
@@ -71,13 +76,29 @@ pub fn run(settings: &MetadataSettings) -> Result<()> {
     let cache_bytes = settings.metadata.cache.0;
     host(settings).run(move |start| {
         let mut free_space = FreeSpaceGauge::new(start.target, start.directory.path());
+        let directory = start.directory.path().to_owned();
         let serving = async move {
             let served = Shell::serve(start, policy, cache_bytes, &mut free_space).await;
+            if served.as_ref().is_err_and(|error| error.code() == ErrorCode::DeviceFailed) {
+                mark_failed_sync(&directory);
+            }
             served.map_err(|error| free_space.explain(error))
         };
         skep_env::block_on(serving)
             .map_err(|error| Error::new(ErrorCode::Io, format!("event loop: {error}")))?
     })
+}
+
+/// Marks the directory of a target whose store or log could not be written.
+fn mark_failed_sync(directory: &Path) {
+    if let Err(error) = failed_sync::mark(directory) {
+        tracing::error!(
+            "cannot note in {} that its device failed: {error}; if the device works again, restart \
+             the host before the next start of this target, so that the target reads what is on \
+             the device",
+            directory.display()
+        );
+    }
 }
 
 /// The state that the futures of a target's thread share.
@@ -108,14 +129,27 @@ impl Shell {
         skep_env::set_spin(SPIN);
         let TargetStart { directory, target: id, token, identity, map, events, ready, metrics } =
             start;
-        let router = Router::new(identity, Channel::of_target(id), map);
-        let group = own_group(&router, id).await;
-        let engine = FjallEngine::open(&directory.path().join("store"), cache_bytes)?;
+        let management = Management::of_member(&token, NodeKind::Metadata, Arc::clone(&map));
+        let router = Router::of_target(identity, map, id);
+        let mut ready = Some(ready);
+        let Some(term) = term::await_term(&router, id, &events, &mut ready).await? else {
+            return Ok(());
+        };
+        router.hold_term(term.since);
+        let store = directory.path().join("store");
+        if failed_sync::read_from_device(directory.path(), &store)? {
+            tracing::warn!(
+                "target {id}: its device failed before this start, so its store was read from the \
+                 device again"
+            );
+        }
+        let engine = FjallEngine::open(&store, cache_bytes)?;
         let applied = engine.get(&Key::Applied.to_bytes())?;
         let applied = applied.map_or(Ok(Lsn::default()), |value| Lsn::from_bytes(&value))?;
         let next = Lsn::new(applied.raw() + 1);
-        let Recovered { mut log, records, truncated_bytes } =
-            Log::open(&directory.path().join("log"), id, next)?;
+        let owner = LogOwner { cluster: directory.identity().cluster, target: id };
+        let Recovered { mut log, records, epoch, truncated_bytes } =
+            Log::open(&directory.path().join("log"), owner, next)?;
         if !records.is_empty() {
             tracing::info!(
                 "target {id}: {} log records read, {truncated_bytes} bytes of an unfinished tail cut off",
@@ -123,10 +157,12 @@ impl Shell {
             );
         }
         let start = Start {
-            group,
+            group: term.group,
+            target: id,
+            epoch,
             policy,
             limits: Limits::default(),
-            map: router.map(),
+            map: term.map,
             now: skep_env::now(),
             wall: skep_env::wall_time(),
         };
@@ -139,14 +175,16 @@ impl Shell {
             connections: RefCell::default(),
             next_connection: Cell::new(1),
             router,
-            management: Management::new(&token, NodeKind::Metadata),
+            management,
             evicting: RefCell::default(),
             failure: RefCell::default(),
             meter: RefCell::new(Meter::new(&metrics, id)),
             is_stopping: Cell::new(false),
         });
         let _receiving = skep_env::spawn(Rc::clone(&shell).receive(events));
-        ready.report();
+        if let Some(ready) = ready {
+            ready.report();
+        }
         while !shell.is_stopping.get() {
             shell.wait_for_events(target.next_tick()).await;
             if let Some(error) = shell.failure.take() {
@@ -169,6 +207,9 @@ impl Shell {
             }
             events.push(Event::Tick);
             let actions = target.handle(events, now, skep_env::wall_time())?;
+            if !target.is_primary() {
+                return Err(term::ended(term.group));
+            }
             shell.router.need(target.fence());
             free_space.logged(actions.iter().map(Action::logged_bytes).sum());
             shell.meter.borrow_mut().end_batch(&actions, skep_env::now());
@@ -265,7 +306,9 @@ impl Shell {
     ) -> Result<()> {
         for action in actions {
             match action {
-                Action::Append { lsn, synced, payload } => log.append(lsn, synced, &payload)?,
+                Action::Append { epoch, lsn, synced, payload } => {
+                    log.append(epoch, lsn, synced, &payload)?;
+                }
                 Action::Sync { lsn } => self.start_sync(log, lsn),
                 Action::Reply { connection, mut request, result } => {
                     request.lowest_map = request.lowest_map.max(target.fence());
@@ -304,8 +347,11 @@ impl Shell {
     fn start_call(self: &Rc<Self>, call: CallId, request: OutgoingCall) {
         let shell = Rc::clone(self);
         skep_env::spawn(async move {
-            let result = send(&shell.router, &request).await;
-            shell.put(Event::Answer { call, result });
+            match send(&shell.router, &request).await {
+                // The target must not carry on with an operation, nor reply to its client.
+                Err(error) if error.code() == ErrorCode::Deposed => shell.fail(error),
+                result => shell.put(Event::Answer { call, result }),
+            }
         })
         .detach();
     }
@@ -318,8 +364,14 @@ impl Shell {
         let shell = Rc::clone(self);
         skep_env::spawn(async move {
             let request = Evict { client, unless_heard };
-            let asked = shell.management.call_once(&request, EVICTION_PATIENCE).await;
-            if let Err(error) = asked {
+            let asked = async {
+                let sender = shell.router.sender()?;
+                shell.management.call_once_as(sender, &request, EVICTION_PATIENCE).await
+            };
+            if let Err(error) = asked.await {
+                if error.code() == ErrorCode::Deposed {
+                    shell.fail(error.clone());
+                }
                 tracing::warn!(
                     "cannot remove client {client} from the cluster map yet, so its locks and \
                      opens stay: {error}"
@@ -347,16 +399,6 @@ impl Shell {
         })
         .detach();
         Ok(())
-    }
-}
-
-/// Returns the group of the target. Waits until the cluster map assigns one.
-async fn own_group(router: &Router, target: skep_types::TargetId) -> GroupId {
-    loop {
-        if let Some(group) = router.map().group_of(target) {
-            return group.id;
-        }
-        skep_env::sleep(Duration::from_millis(20)).await;
     }
 }
 

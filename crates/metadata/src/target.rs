@@ -6,12 +6,13 @@
 //! one transaction are always in one log record; a batch has as many records as it needs.
 //!
 //! # Invariants
-//! - The target sends the reply to a modifying request only after it has appended the log record of
-//!   that request.
+//! - The target sends a reply only after every serving member of the group has appended all records
+//!   whose changes the reply may show. In a group of one, that is at the end of the batch.
 //! - No log record is longer than its reader accepts: see [`Limits::operation_bytes`].
 //! - Some messages make another process depend on a change: a prepared transaction, a commit, a
 //!   removal or truncation of chunk files, a reply about which inodes exist. The target sends such
-//!   a message only after the log record of that change is synced.
+//!   a message only after every serving member has synced the log record of that change
+//!   (docs/design/0014-metadata-groups.md).
 //! - After an error of the engine, [`MetadataTarget::handle`] fails, and the caller must not use
 //!   the target again.
 //!
@@ -20,7 +21,6 @@
 mod background;
 mod calls;
 mod check;
-mod epochs;
 mod events;
 mod gates;
 mod group_commit;
@@ -28,8 +28,10 @@ mod open;
 mod operations;
 mod run;
 pub(crate) mod start;
+mod start_number;
 mod transactions;
 mod truncations;
+mod watermarks;
 
 pub use events::{Action, Event};
 pub(crate) use gates::PendingReply;
@@ -46,11 +48,15 @@ use calls::Calls;
 use gates::{BatchOutput, CheckpointTrigger, SyncGates};
 use operations::Operations;
 use skep_format::metadata::Key;
-use skep_types::{ClusterMap, InodeId, MapVersion, NodeId, Result, SessionId, Timestamp};
+use skep_types::{
+    ClusterMap, InodeId, Lsn, MapVersion, NodeId, Result, SessionId, TargetId, Timestamp,
+};
 use skep_wire::file_locks::HeldLock;
+use skep_wire::senders::SenderEpochs;
 use std::sync::Arc;
 use std::time::Duration;
-use truncations::HeldReplies;
+use truncations::TruncationReplies;
+use watermarks::{Progress, other_serving};
 
 /// A metadata target: its whole state, and the batch that is running.
 pub struct MetadataTarget<E> {
@@ -65,7 +71,11 @@ pub struct MetadataTarget<E> {
     checkpoints: CheckpointTrigger,
     /// Newest cluster map because of which the target ended sessions of a removed client.
     fence: MapVersion,
-    held_replies: HeldReplies,
+    truncation_replies: TruncationReplies,
+    target: TargetId,
+    /// The safe record up to which the target has released what waited.
+    released: Lsn,
+    pub(crate) senders: SenderEpochs,
 }
 
 impl<E> std::fmt::Debug for MetadataTarget<E> {
@@ -96,6 +106,9 @@ impl<E: Engine> MetadataTarget<E> {
                 }
                 Event::Answer { call, result } => self.on_answer(call, result)?,
                 Event::Synced { lsn } => self.on_synced(lsn)?,
+                Event::Progress { member, epoch, appended, synced } => {
+                    self.on_progress(member, epoch, Progress { appended, synced })?;
+                }
                 Event::Map(map) => self.set_map(map)?,
                 Event::Checkpointed { .. } => self.checkpoints.end(),
                 Event::FreeSpace { shortage } => self.shared.shortage = shortage,
@@ -128,12 +141,20 @@ impl<E: Engine> MetadataTarget<E> {
         due.fold(self.shared.now + LONGEST_WAIT, Duration::min)
     }
 
-    /// Whether the target has no operation, no call in flight and no unsynced change.
+    /// Whether the target has no operation, no call in flight and no change that some serving
+    /// member has not synced.
     pub fn is_idle(&self) -> bool {
         self.operations.is_empty()
             && self.calls.is_empty()
-            && !self.gates.has_unsynced()
+            && !self.gates.has_unsafe()
             && !self.background.is_ending_sessions()
+    }
+
+    /// Whether this target has been the primary of its group since its start, by its newest map.
+    /// Otherwise it refuses all requests, and the caller must not perform further actions.
+    pub fn is_primary(&self) -> bool {
+        let group = self.shared.map.group(self.shared.group);
+        group.is_some_and(|it| it.primary_since == self.shared.primary_since)
     }
 
     /// Returns the engine, for checkpoints and checkers.
@@ -163,6 +184,15 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     fn set_map(&mut self, map: Arc<ClusterMap>) -> Result<()> {
+        if let Some(group) = map.group(self.shared.group)
+            && group.epoch > self.gates.epoch()
+        {
+            // The changes that the batch already has belong to the earlier epoch.
+            self.end_record();
+            self.gates.begin_epoch(group.epoch);
+        }
+        self.gates.set_others(other_serving(&map, self.shared.group, self.target));
+        self.release_gated()?;
         self.shared.set_map(map);
         self.end_sessions_of_removed();
         let shared = &self.shared;

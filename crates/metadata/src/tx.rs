@@ -5,11 +5,11 @@
 //! transactions run (`target`).
 
 pub(crate) mod context;
-pub(crate) mod epochs;
 pub(crate) mod locks;
 pub(crate) mod operation;
 pub(crate) mod prepared;
 pub(crate) mod shared;
+pub(crate) mod start_numbers;
 pub(crate) mod steps;
 pub(crate) mod table;
 pub(crate) mod wall_clock;

@@ -20,6 +20,7 @@ mod family;
 mod histogram;
 mod operations;
 mod registry;
+mod slow;
 mod snapshot;
 pub mod text;
 
@@ -30,4 +31,5 @@ pub use family::OperationFamily;
 pub use histogram::{BUCKETS, Histogram, HistogramValue, upper_bound_ns};
 pub use operations::{Completed, OperationTable, Stage};
 pub use registry::{Registry, Source};
+pub use slow::{SLOW, SlowOperations};
 pub use snapshot::{Labels, Series, Snapshot, Value};

@@ -95,7 +95,7 @@ function targetRows(live, node) {
   const own = live.targets.filter((target) => node === null || target.node === node);
   return own.map((target) => {
     const health = target.state === "serving" ? worst(live, [`t${target.id}`])
-      : ["low", "read-only"].includes(target.state) ? "warning" : "critical";
+      : ["low", "read-only", "closed"].includes(target.state) ? "warning" : "critical";
     return { ...target, health };
   });
 }

@@ -209,6 +209,7 @@ fn state_word(target: &Target) -> &'static str {
         (Condition::ReadOnly, _) => "read-only",
         (_, CapacityPool::Emergency) => "full",
         (_, CapacityPool::Low) => "low",
+        (Condition::Closed, _) => "closed",
         _ => "serving",
     }
 }

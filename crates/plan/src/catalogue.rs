@@ -121,7 +121,7 @@ pub enum DiskKind {
     Ssd,
     /// An NVMe SSD.
     Nvme,
-    /// A disk of the provider behind the network.
+    /// A network disk of a cloud provider.
     Network,
     /// An array with its own redundancy.
     Array,

@@ -60,7 +60,7 @@ pub const PARAMETERS: [Parameter; 5] = [
     },
     Parameter {
         name: "variability",
-        meaning: "relative deviation between equal servers; the slowest one ends last",
+        meaning: "relative standard deviation of the rates of equal servers; a run ends when the slowest server ends",
         prior: 0.03,
         prior_deviation: 0.7,
     },

@@ -2,8 +2,9 @@
 //! tag.
 
 use crate::access::{Channel, Identity};
+use crate::dial::first_success;
 use crate::handshake;
-use crate::limits::{CONNECT_TIMEOUT, MAX_PEER_TEXT};
+use crate::limits::{ADDRESS_STAGGER, CONNECT_TIMEOUT, MAX_PEER_TEXT};
 use crate::origin::Origin;
 use crate::refusal;
 use crate::stream::FrameReader;
@@ -17,6 +18,7 @@ use skep_types::{
 use skep_wire::Request;
 use skep_wire::bounds::bounds;
 use skep_wire::frame::{FLAG_DURABLE, HEADER_BYTES, Header};
+use skep_wire::senders;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -38,6 +40,8 @@ pub struct CallOptions {
     pub group: GroupId,
     /// The epoch of the group in the sender's cluster map.
     pub epoch: Epoch,
+    /// The sender, if it is the primary of a group. The router sets it.
+    pub sender: senders::Sender,
     /// Minimum version of the cluster map that the receiver must have to execute the request.
     pub lowest_map: MapVersion,
     /// If set, the router sends the request only while this process has this node id; otherwise the
@@ -59,6 +63,17 @@ pub struct CallOptions {
 struct Reply {
     header: Header,
     body: Vec<u8>,
+}
+
+/// Connects to an address, without the handshake.
+async fn open_socket(address: &str) -> Result<TcpStream> {
+    let failed =
+        |problem: String| Err(Error::new(ErrorCode::Disconnected, format!("{address}: {problem}")));
+    match skep_env::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
+        Some(Ok(stream)) => Ok(stream),
+        Some(Err(error)) => failed(error.to_string()),
+        None => failed(format!("no answer within {CONNECT_TIMEOUT:?}")),
+    }
 }
 
 struct Pending {
@@ -112,7 +127,8 @@ impl Connection {
     ///   connection ends during the handshake. Also if the process at the address behaves unlike a
     ///   service of this cluster.
     /// - `StaleMap` or `NotReady` if the peer refuses the target.
-    /// - `AuthenticationFailed` or `VersionMismatch`, if `identity` has no node id. A member of the
+    /// - `AuthenticationFailed` or `VersionMismatch` if the peer refuses the handshake with this code
+    ///   and this node has not joined the cluster yet (`identity` has no node id). A member of the
     ///   cluster gets `Disconnected` in place of these (see [`crate::refusal`]).
     pub async fn connect(
         address: &str,
@@ -120,18 +136,45 @@ impl Connection {
         target: TargetId,
         channel: Channel,
     ) -> Result<Rc<Self>> {
-        let stream = match skep_env::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
-            Some(Ok(stream)) => stream,
-            Some(Err(error)) => {
-                return Err(Error::new(ErrorCode::Disconnected, format!("{address}: {error}")));
+        Self::over(open_socket(address).await?, address, identity, target, channel).await
+    }
+
+    /// Like [`Self::connect`], for a host with several addresses. Connects to the next address
+    /// while an earlier one does not answer, and authenticates at the first that accepts. If the
+    /// process there is another one, goes on with the other addresses.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`Self::connect`]. `Disconnected` if there is no address.
+    pub async fn connect_any(
+        addresses: &[String],
+        identity: &Identity,
+        target: TargetId,
+        channel: Channel,
+    ) -> Result<Rc<Self>> {
+        async fn open(address: String) -> Result<(TcpStream, String)> {
+            Ok((open_socket(&address).await?, address))
+        }
+        let mut left = addresses.to_vec();
+        let mut last = Error::new(ErrorCode::Disconnected, "there is no address");
+        while let Some(opened) = first_success(left.clone(), ADDRESS_STAGGER, open).await {
+            let (stream, address) = opened?;
+            match Self::over(stream, &address, identity, target, channel).await {
+                Ok(connection) => return Ok(connection),
+                Err(error) => last = error,
             }
-            None => {
-                return Err(Error::new(
-                    ErrorCode::Disconnected,
-                    format!("{address}: no answer within {CONNECT_TIMEOUT:?}"),
-                ));
-            }
-        };
+            left.retain(|other| *other != address);
+        }
+        Err(last)
+    }
+
+    /// Authenticates over a new socket.
+    async fn over(
+        stream: TcpStream,
+        address: &str,
+        identity: &Identity,
+        target: TargetId,
+        channel: Channel,
+    ) -> Result<Rc<Self>> {
         let mut reader = FrameReader::new(stream.clone());
         let welcome = handshake::connect(&stream, &mut reader, identity, target, channel)
             .await
@@ -286,6 +329,8 @@ impl Connection {
             epoch: options.epoch,
             lowest_map: options.lowest_map,
             trace: options.trace,
+            sender_group: options.sender.group,
+            sender_epoch: options.sender.epoch,
             ..Header::default()
         };
         Origin::current().write_to(&mut header);

@@ -9,9 +9,12 @@
 pub mod access;
 mod admission;
 pub mod client;
+mod dial;
 mod handshake;
 mod limits;
+mod link;
 pub mod link_benchmark;
+mod map_cell;
 pub mod membership;
 pub mod origin;
 mod outages;
@@ -19,13 +22,15 @@ mod refusal;
 pub mod routing;
 pub mod server;
 mod stream;
+mod term;
 
 pub use access::{Channel, Identity, JoinToken, Peer, Secret};
 pub use admission::{Admission, RefusalLog, Ticket};
 pub use client::{CallOptions, Connection};
+pub use map_cell::MapCell;
 pub use membership::{
     Change, ClientEvents, ClientMembership, GAVE_UP, JoinLimits, Management, Membership,
 };
 pub use origin::{Origin, with_origin};
-pub use routing::{MapCell, Router};
+pub use routing::Router;
 pub use server::{Incoming, IncomingStream, Outbox};

@@ -4,8 +4,18 @@ use std::time::Duration;
 
 /// Longest duration of a handshake: a slower peer is dead or not a node of the cluster.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest time until a host accepts a connection; a slower host counts as dead.
-pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest time until a host accepts a connection; a slower host counts as dead, and the caller
+/// tries again. A lost packet costs one attempt, since the kernel sends it again after 1 s.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time after which a host is also tried at its next address, while the attempt at the first one
+/// goes on.
+pub(crate) const ADDRESS_STAGGER: Duration = Duration::from_millis(100);
+/// Time after which the next address of management is tried. Longer than a handshake with a busy
+/// process takes.
+pub(crate) const MANAGEMENT_STAGGER: Duration = Duration::from_millis(300);
+/// Longest wait for the reply to a heartbeat. Management needs only memory accesses for it, so a
+/// slower process is stopped or unreachable, and the sender tries the other addresses.
+pub(crate) const HEARTBEAT_DEADLINE: Duration = Duration::from_secs(1);
 /// Maximum length of a handshake body: an unauthenticated peer must not cause larger allocations.
 pub(crate) const MAX_HANDSHAKE_BODY_BYTES: u32 = 4096;
 /// Size of the read-ahead buffer of a connection whose peer has not proved itself yet. A whole body

@@ -1,7 +1,7 @@
 //! Log lines about peers that do not answer: which one, since when, how many requests wait for it,
 //! and when it answers again.
 //!
-//! Owns the list of the groups whose requests fail. All threads of the process share the list, so
+//! Owns the list of the groups to which requests fail. All threads of the process share the list, so
 //! that each outage has one line at its start and one at its end. Does not own the retries
 //! ([`crate::routing`]).
 

@@ -1,5 +1,9 @@
-//! Sends a request for a group to the member that serves the group. Owns the process's cluster map
-//! and the retry and fail-over policy for requests to targets. Clients and services use it.
+//! Sends a request for a group to the member that serves the group. Owns the retry and fail-over
+//! policy for requests to targets. Clients and services use it. Does not own the process's cluster
+//! map ([`MapCell`]).
+//!
+//! A call under way goes to another member as soon as a newer map names one: the router then ends
+//! the connection to the former primary ([`Router::retire_links`]).
 //!
 //! A call waits, reconnects and retries until it has a final reply or its deadline passes; without
 //! a deadline it retries without limit. A request that modifies data can be repeated safely: it
@@ -12,121 +16,21 @@
 use crate::access::{Channel, Identity};
 use crate::client::{CallOptions, Connection};
 use crate::limits::{FIRST_BACKOFF, LONGEST_BACKOFF};
+use crate::link::TargetLink;
+use crate::map_cell::MapCell;
 use crate::outages::{self, RepeatedRequest};
-use skep_env::local::Notify;
+use crate::term::OwnTerm;
 use skep_types::{
-    ClusterMap, Error, ErrorCode, GroupId, InodeId, MapVersion, NodeId, Result, RetryClass,
-    ShardId, TargetId, TargetKind,
+    ClusterMap, Epoch, Error, ErrorCode, GroupId, InodeId, MapVersion, Result, RetryClass, ShardId,
+    TargetId, TargetKind,
 };
 use skep_wire::Request;
+use skep_wire::senders::Sender;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
-
-/// The newest cluster map of a process, shared by its threads.
-#[derive(Debug)]
-pub struct MapCell {
-    version: AtomicU64,
-    /// The newest map version that peers have named in their replies.
-    needed: AtomicU64,
-    /// The node id of this process in the cluster; zero if it has none.
-    node: AtomicU32,
-    /// Protects only the pointer; threads lock it to clone or replace the `Arc`.
-    map: Mutex<Arc<ClusterMap>>,
-    traffic: Traffic,
-}
-
-/// Numbers of rare events on the way to targets, of all threads of a process.
-#[derive(Debug, Default)]
-struct Traffic {
-    /// Retries of requests.
-    retries: AtomicU64,
-    /// Connections that were opened.
-    connects: AtomicU64,
-}
-
-impl skep_metrics::Source for MapCell {
-    fn collect(&self, snapshot: &mut skep_metrics::Snapshot) {
-        use skep_metrics::catalog::{CONNECTS, NODE_MAP_VERSION, RETRIES};
-        snapshot.count(&RETRIES, Vec::new(), self.traffic.retries.load(Ordering::Relaxed));
-        snapshot.count(&CONNECTS, Vec::new(), self.traffic.connects.load(Ordering::Relaxed));
-        snapshot.count(&NODE_MAP_VERSION, Vec::new(), self.version().raw());
-    }
-}
-
-impl MapCell {
-    /// Creates a cell with an initial map and the process's node id.
-    pub fn new(map: ClusterMap, node: NodeId) -> Arc<Self> {
-        Arc::new(Self {
-            version: AtomicU64::new(map.version.raw()),
-            needed: AtomicU64::new(0),
-            node: AtomicU32::new(node.raw()),
-            map: Mutex::new(Arc::new(map)),
-            traffic: Traffic::default(),
-        })
-    }
-
-    /// Returns the newest map.
-    pub fn load(&self) -> Arc<ClusterMap> {
-        Arc::clone(&self.map.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Returns the version of the newest map.
-    pub fn version(&self) -> MapVersion {
-        MapVersion::new(self.version.load(Ordering::Acquire))
-    }
-
-    /// Returns the version of the oldest map under which targets may execute requests of this
-    /// process: see docs/design/0006-fencing.md.
-    pub fn needed(&self) -> MapVersion {
-        MapVersion::new(self.needed.load(Ordering::Acquire))
-    }
-
-    /// Raises the needed map version to `version`, because a peer relies on a map of that version.
-    pub fn need(&self, version: MapVersion) {
-        self.needed.fetch_max(version.raw(), Ordering::AcqRel);
-    }
-
-    /// Returns the node id of this process in the cluster; zero if it has none.
-    pub fn node(&self) -> NodeId {
-        NodeId::new(self.node.load(Ordering::Acquire))
-    }
-
-    /// Sets the node id of this process. Routers close connections that authenticated with the
-    /// former id.
-    pub fn set_node(&self, node: NodeId) {
-        self.node.store(node.raw(), Ordering::Release);
-    }
-
-    /// Stores `map` if it is newer than the present one.
-    pub fn update(&self, map: ClusterMap) {
-        let held = self.map.lock().unwrap_or_else(PoisonError::into_inner);
-        if map.version > held.version {
-            self.put(held, map);
-        }
-    }
-
-    /// Replaces a cached map by management's map, even if management's map is older. An
-    /// administrator may have restored management to an older state, and its map is the valid one.
-    pub(crate) fn replace(&self, map: ClusterMap) {
-        self.put(self.map.lock().unwrap_or_else(PoisonError::into_inner), map);
-    }
-
-    fn put(&self, mut held: MutexGuard<'_, Arc<ClusterMap>>, map: ClusterMap) {
-        self.version.store(map.version.raw(), Ordering::Release);
-        *held = Arc::new(map);
-    }
-}
-
-#[derive(Default)]
-struct TargetLink {
-    connection: RefCell<Option<Rc<Connection>>>,
-    is_connecting: Cell<bool>,
-    connected: Notify,
-}
 
 /// Sends the requests of one thread to groups.
 pub struct Router {
@@ -135,6 +39,12 @@ pub struct Router {
     cell: Arc<MapCell>,
     cached: RefCell<Arc<ClusterMap>>,
     links: RefCell<HashMap<TargetId, Rc<TargetLink>>>,
+    /// The target whose requests the router sends. `None` for clients and tools.
+    own: Option<OwnTerm>,
+    /// Whether the task that follows the cluster map has started.
+    is_watching: Cell<bool>,
+    /// This router, for that task.
+    this: Weak<Self>,
 }
 
 impl std::fmt::Debug for Router {
@@ -146,9 +56,51 @@ impl std::fmt::Debug for Router {
 impl Router {
     /// Creates a router for the calling thread, under the node id in `cell`.
     pub fn new(identity: Identity, channel: Channel, cell: Arc<MapCell>) -> Rc<Self> {
+        Self::build(identity, channel, cell, None)
+    }
+
+    fn build(
+        identity: Identity,
+        channel: Channel,
+        cell: Arc<MapCell>,
+        own: Option<OwnTerm>,
+    ) -> Rc<Self> {
         let cached = RefCell::new(cell.load());
         let identity = RefCell::new(Identity { node: cell.node(), ..identity });
-        Rc::new(Self { identity, channel, cell, cached, links: RefCell::default() })
+        Rc::new_cyclic(|this| Self {
+            identity,
+            channel,
+            cell,
+            cached,
+            links: RefCell::default(),
+            own,
+            is_watching: Cell::new(false),
+            this: Weak::clone(this),
+        })
+    }
+
+    /// Creates a router for the thread of a target. The requests of the router name the target's
+    /// group and its epoch. The router sends none while another member is the primary of the
+    /// group.
+    pub fn of_target(identity: Identity, cell: Arc<MapCell>, target: TargetId) -> Rc<Self> {
+        Self::build(identity, Channel::of_target(target), cell, Some(OwnTerm::new(target)))
+    }
+
+    /// Binds the router to one term of its target as primary, which began in epoch `since`. After
+    /// the end of the term the router sends nothing, even if the target becomes the primary again.
+    pub fn hold_term(&self, since: Epoch) {
+        if let Some(own) = &self.own {
+            own.hold(since);
+        }
+    }
+
+    /// Returns the sender that the requests of this router name.
+    ///
+    /// # Errors
+    /// `Deposed` if the router belongs to a target that is not the primary of its group, or whose
+    /// term has ended.
+    pub fn sender(&self) -> Result<Sender> {
+        self.own.as_ref().map_or(Ok(Sender::default()), |own| own.sender(&self.map()))
     }
 
     /// Raises the needed map version: targets must not execute later requests of this process under
@@ -202,6 +154,8 @@ impl Router {
     /// # Errors
     /// - The error of the group's final reply.
     /// - `TimedOut` if the deadline passes; the context contains the last error.
+    /// - `Deposed` if the router belongs to a target that is not, or no longer, the primary of its
+    ///   group. The target must not pass this error on to a program.
     pub async fn call<R: Request>(
         &self,
         group: GroupId,
@@ -238,7 +192,7 @@ impl Router {
                     return last;
                 }
             };
-            self.cell.traffic.retries.fetch_add(1, Ordering::Relaxed);
+            self.cell.count_retry();
             if let Some(group) = group {
                 repeated.failed(group, &error, skep_env::now());
             }
@@ -273,6 +227,7 @@ impl Router {
         let target = map.primary(group).ok_or_else(|| unknown("has no member that serves it"))?.id;
         options.group = group;
         options.epoch = entry.epoch;
+        options.sender = self.sender()?;
         // Metadata targets need no map version: they fence removed clients by their sessions.
         if entry.kind == TargetKind::Storage {
             options.lowest_map = options.lowest_map.max(self.cell.needed());
@@ -313,21 +268,43 @@ impl Router {
     /// - The errors of [`Connection::connect`].
     pub async fn connection(&self, map: &ClusterMap, target: TargetId) -> Result<Rc<Connection>> {
         self.take_process_id();
+        self.watch_map();
         let link = Rc::clone(self.links.borrow_mut().entry(target).or_default());
-        loop {
-            if let Some(open) = link.connection.borrow().as_ref().filter(|it| !it.is_closed()) {
-                return Ok(Rc::clone(open));
-            }
-            if !link.is_connecting.replace(true) {
-                break;
-            }
-            link.connected.wait().await;
+        link.begin_term(map, target);
+        link.connection(self.connect(map, target)).await
+    }
+
+    /// Starts the task that follows the cluster map, at the first connection.
+    fn watch_map(&self) {
+        if self.is_watching.replace(true) {
+            return;
         }
-        // The guard resets the flag even if this future is dropped while it connects.
-        let _reset = ConnectingGuard(Rc::clone(&link));
-        let connection = self.connect(map, target).await?;
-        *link.connection.borrow_mut() = Some(Rc::clone(&connection));
-        Ok(connection)
+        let (router, cell) = (Weak::clone(&self.this), Arc::clone(&self.cell));
+        skep_env::spawn(async move {
+            loop {
+                let change = cell.wait_for_change();
+                let Some(router) = router.upgrade() else { return };
+                router.retire_links();
+                drop(router);
+                change.await;
+            }
+        })
+        .detach();
+    }
+
+    /// Ends the connections to targets whose group has another primary in the newest map, and the
+    /// attempts to connect to them. The calls under way then go to the new primary, in the same
+    /// slot and sequence, even if the process of the former one is only stopped and its connection
+    /// stays open.
+    fn retire_links(&self) {
+        let map = self.map();
+        self.links.borrow_mut().retain(|target, link| {
+            let is_current = link.is_current(&map, *target);
+            if !is_current {
+                link.retire();
+            }
+            is_current
+        });
     }
 
     /// Takes over a changed node id of this process, and closes all connections that authenticated
@@ -339,9 +316,7 @@ impl Router {
         }
         self.identity.borrow_mut().node = node;
         for (_, link) in self.links.borrow_mut().drain() {
-            if let Some(connection) = link.connection.take() {
-                connection.close();
-            }
+            link.retire();
         }
     }
 
@@ -351,8 +326,7 @@ impl Router {
     /// Panics if a target has both an open connection and an attempt to connect.
     pub fn check_invariants(&self) {
         for (target, link) in &*self.links.borrow() {
-            let is_open = link.connection.borrow().as_ref().is_some_and(|it| !it.is_closed());
-            assert!(!(is_open && link.is_connecting.get()), "{target} has one connection");
+            assert!(link.is_consistent(), "{target} has one connection");
         }
     }
 
@@ -361,36 +335,19 @@ impl Router {
             || Error::new(ErrorCode::StaleMap, format!("{target} is not in the cluster map"));
         let node = map.target(target).and_then(|it| map.node(it.node)).ok_or_else(unknown)?;
         let identity = self.identity.borrow().clone();
-        let mut last = Error::new(
-            ErrorCode::Disconnected,
-            format!("node {} ({}) has no address", node.id, node.name),
-        );
-        for address in &node.addresses {
-            match Connection::connect(address, &identity, target, self.channel).await {
-                Ok(connection) => {
-                    self.cell.traffic.connects.fetch_add(1, Ordering::Relaxed);
-                    return Ok(connection);
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(last.within(format_args!("{target} on {}", node.name)))
-    }
-}
-
-struct ConnectingGuard(Rc<TargetLink>);
-
-impl Drop for ConnectingGuard {
-    fn drop(&mut self) {
-        self.0.is_connecting.set(false);
-        self.0.connected.notify();
+        let connecting =
+            Connection::connect_any(&node.addresses, &identity, target, self.channel).await;
+        let within = |error: Error| error.within(format_args!("{target} on {}", node.name));
+        let connection = connecting.map_err(within)?;
+        self.cell.count_connect();
+        Ok(connection)
     }
 }
 
 /// Whether a final result came from the group. This process itself gives up after a time limit, and
 /// refuses to send a request under a removed id.
 fn is_answer<T>(result: &Result<T>) -> bool {
-    let own = [ErrorCode::TimedOut, ErrorCode::Evicted];
+    let own = [ErrorCode::TimedOut, ErrorCode::Evicted, ErrorCode::Deposed];
     result.as_ref().err().is_none_or(|error| !own.contains(&error.code()))
 }
 

@@ -50,7 +50,7 @@ fn serve(server: Identity) -> String {
                     let data = Buf::copy_of(&vec![request.offset as u8; request.length as usize]);
                     outbox.reply_data(
                         &incoming.header,
-                        &ReadChunkReply { checksums: vec![] },
+                        &ReadChunkReply { exists: true, checksums: vec![] },
                         vec![data],
                     );
                 }

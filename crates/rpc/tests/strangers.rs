@@ -10,8 +10,8 @@ use skep_rpc::{
 };
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability};
 use skep_types::{
-    ClusterId, ClusterMap, Epoch, ErrorCode, Group, GroupId, GroupMember, InodeId, MemberState,
-    Node, NodeId, NodeKind, RetryClass, Target, TargetId, TargetKind,
+    ClusterId, ClusterMap, ErrorCode, Group, GroupId, InodeId, Node, NodeId, NodeKind, RetryClass,
+    Target, TargetId, TargetKind,
 };
 use skep_wire::Request;
 use skep_wire::frame::{HEADER_BYTES, Header};
@@ -68,12 +68,7 @@ fn map(address: &str) -> ClusterMap {
         health: Default::default(),
         capacity_pool: CapacityPool::Normal,
     });
-    map.groups.push(Group {
-        id: GROUP,
-        kind: TargetKind::Metadata,
-        epoch: Epoch::new(1),
-        members: vec![GroupMember { target: TARGET, state: MemberState::Serving }],
-    });
+    map.groups.push(Group::of_one(GROUP, TargetKind::Metadata, TARGET));
     map
 }
 

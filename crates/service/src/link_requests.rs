@@ -40,7 +40,8 @@ impl Links {
 
     async fn measure(&self, request: MeasureLink, time_left: Duration) -> Result<MeasureLinkReply> {
         if self.is_measuring.replace(true) {
-            let problem = "another measurement of the network is under way here; try again later";
+            let problem =
+                "cannot measure the network: this node runs another measurement; try again later";
             return Err(Error::new(ErrorCode::InUse, problem));
         }
         let _measuring = MeasuringGuard(&self.is_measuring);

@@ -127,7 +127,10 @@ impl NodeSettings {
         }
         let port = self.listen.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
         if !matches!(port, Some(Ok(_))) {
-            problems.push(format!("`node.listen`: '{}' is not of the form host:port", self.listen));
+            problems.push(format!(
+                "`node.listen`: invalid address '{}': expected host:port",
+                self.listen
+            ));
         }
         problems.extend(page_problem(&self.metrics));
         if let Some(empty) = self.advertise.iter().position(String::is_empty) {

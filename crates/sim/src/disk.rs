@@ -7,8 +7,8 @@
 //! killed, all bytes survive.
 
 use crate::random::Random;
-use skep_format::log::{encode_record, scan};
-use skep_types::{Error, ErrorCode, Lsn, Result, TargetId};
+use skep_format::log::{LogOwner, encode_record, scan};
+use skep_types::{Epoch, Error, ErrorCode, Lsn, Result};
 
 const SECTOR: usize = 512;
 
@@ -28,23 +28,29 @@ pub(crate) struct SyncPoint(Vec<(Lsn, usize)>);
 /// The simulated disk of a metadata target's log.
 #[derive(Debug)]
 pub(crate) struct LogDisk {
-    target: TargetId,
+    owner: LogOwner,
     segments: Vec<Segment>,
     segment_bytes: usize,
 }
 
 impl LogDisk {
     /// Creates an empty log. A segment ends after about `segment_bytes`.
-    pub(crate) fn new(target: TargetId, segment_bytes: usize) -> Self {
-        Self { target, segments: Vec::new(), segment_bytes }
+    pub(crate) fn new(owner: LogOwner, segment_bytes: usize) -> Self {
+        Self { owner, segments: Vec::new(), segment_bytes }
     }
 
     /// Appends a record.
     ///
     /// # Errors
     /// `TooLarge` if the record exceeds the limit of readers.
-    pub(crate) fn append(&mut self, lsn: Lsn, synced: Lsn, payload: &[u8]) -> Result<()> {
-        let record = encode_record(self.target, lsn, synced, payload)?;
+    pub(crate) fn append(
+        &mut self,
+        epoch: Epoch,
+        lsn: Lsn,
+        synced: Lsn,
+        payload: &[u8],
+    ) -> Result<()> {
+        let record = encode_record(self.owner, epoch, lsn, synced, payload)?;
         let is_full = |segment: &Segment| segment.bytes.len() >= self.segment_bytes;
         if self.segments.last().is_none_or(is_full) {
             self.segments.push(Segment { first: lsn, bytes: Vec::new(), synced: 0 });
@@ -117,7 +123,7 @@ impl LogDisk {
         // The expected first record of the next segment, even if no record precedes that segment.
         let Some(mut next) = self.segments.first().map(|it| it.first) else { return Ok(records) };
         for segment in &mut self.segments {
-            let found = scan(self.target, segment.first, &segment.bytes)?;
+            let found = scan(self.owner, segment.first, &segment.bytes)?;
             if is_over || segment.first != next {
                 is_over = true;
                 if found.records.iter().any(|record| record.synced >= next) {
@@ -142,12 +148,16 @@ impl LogDisk {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use skep_types::{ClusterId, TargetId};
+
+    const EPOCH: Epoch = Epoch::new(1);
 
     fn filled(synced_up_to: u64) -> LogDisk {
-        let mut disk = LogDisk::new(TargetId::new(1), 900);
+        let (cluster, target) = (ClusterId::default(), TargetId::new(1));
+        let mut disk = LogDisk::new(LogOwner { cluster, target }, 900);
         for lsn in 1..=20 {
             let synced = Lsn::new(lsn.min(synced_up_to) - 1);
-            disk.append(Lsn::new(lsn), synced, &[lsn as u8; 200]).expect("a small record");
+            disk.append(EPOCH, Lsn::new(lsn), synced, &[lsn as u8; 200]).expect("a small record");
             if lsn == synced_up_to {
                 let point = disk.begin_sync();
                 disk.end_sync(&point);
@@ -179,7 +189,7 @@ mod tests {
         let first = disk.segments[0].first;
         disk.segments[0].bytes.clear();
         assert_eq!(disk.recover().expect("a log without synced records"), []);
-        disk.append(first, Lsn::new(1), b"anew").expect("a small record");
+        disk.append(EPOCH, first, Lsn::new(1), b"anew").expect("a small record");
         assert_eq!(disk.recover().expect("an undamaged log"), [(first, b"anew".to_vec())]);
     }
 

@@ -3,7 +3,7 @@
 //! Checks more than the witness does: a write that a target reports as safe exists and survives all
 //! power losses, and a write that a target reports as lost was lost. After the answer the client
 //! drops the marks of these writes, like a real client. A target may report a write as lost if the
-//! epoch of the write is so old that the target has forgotten it.
+//! start of the write is so old that the target has forgotten it.
 
 use crate::operation::Op;
 use crate::witness::InstanceId;
@@ -12,7 +12,7 @@ use skep_types::InodeId;
 use skep_types::codec::{Codec, crc32c};
 use skep_wire::inline::{InlineMark, SyncInlineReply, WriteInlineReply};
 use skep_wire::inline::{ReadInline, SyncInline, WriteInline};
-use skep_wire::limits::MAX_EPOCHS;
+use skep_wire::limits::MAX_STARTS;
 use skep_wire::metadata::OpenMode;
 use std::collections::BTreeMap;
 
@@ -25,11 +25,14 @@ impl World {
     pub(crate) fn inline(&mut self, client: usize, index: usize) -> Option<Op> {
         let handle = &self.clients[client].handles[index];
         let pattern = handle.pattern.as_ref()?;
-        let (inode, mode) = (handle.inode, handle.mode);
+        let (inode, mode, truncate_generation) = (handle.inode, handle.mode, handle.generation);
         let (generation, most) = (pattern.generation, pattern.inline_bytes());
         if most == 0 {
             return None;
         }
+        // The handle may have an old truncate generation, which the target refuses.
+        let is_current = self.random.percent(50);
+        let truncate_generation = if is_current { u64::MAX } else { truncate_generation };
         let offset = self.random.below(most);
         let length = self.random.within(1, most - offset + 1).min(most - offset);
         if mode != OpenMode::Write || self.random.percent(30) {
@@ -46,6 +49,8 @@ impl World {
             checksum: crc32c(&bytes),
             bytes: bytes.into(),
             extends: self.random.percent(80),
+            truncate_generation,
+            appends: false,
         }))
     }
 
@@ -54,10 +59,10 @@ impl World {
         let unsynced = &self.clients[client].inline_writes;
         let which = self.random.index(unsynced.len().max(1));
         let (inode, written) = unsynced.iter().nth(which)?;
-        // Only the newest write of each epoch is sent.
+        // Only the newest write of each start is sent.
         let newest: BTreeMap<_, _> =
-            written.iter().map(|(mark, _)| (mark.epoch, mark.record)).collect();
-        let mark = |(epoch, record)| InlineMark { epoch, record };
+            written.iter().map(|(mark, _)| (mark.start, mark.record)).collect();
+        let mark = |(start, record)| InlineMark { start, record };
         let written = newest.into_iter().map(mark).collect();
         Some(Op::SyncInline(SyncInline { inode: *inode, written }))
     }
@@ -77,14 +82,14 @@ impl World {
                 let Some(instance) = instance else { return };
                 let of_file = unsynced.entry(it.inode).or_default();
                 of_file.push((written.mark, instance));
-                of_file.sort_by_key(|(mark, _)| (mark.epoch, mark.record));
+                of_file.sort_by_key(|(mark, _)| (mark.start, mark.record));
             }
             Op::SyncInline(it) => {
                 let Ok(synced) = SyncInlineReply::from_bytes(reply) else { return };
                 let Some(of_file) = unsynced.get_mut(&it.inode) else { return };
                 let is_covered = |mark: &InlineMark| {
                     let is_covering =
-                        |it: &InlineMark| it.epoch == mark.epoch && it.record >= mark.record;
+                        |it: &InlineMark| it.start == mark.start && it.record >= mark.record;
                     it.written.iter().any(is_covering)
                 };
                 // Another task may have synced the same writes in the meantime and received the
@@ -97,11 +102,11 @@ impl World {
                 if of_file.is_empty() {
                     unsynced.remove(&it.inode);
                 }
-                // The number of a target's epoch is at most the number of the target's life.
-                let oldest = it.written.iter().map(|mark| mark.epoch).min().unwrap_or_default();
+                // The number of a target's start is at most the number of the target's life.
+                let oldest = it.written.iter().map(|mark| mark.start).min().unwrap_or_default();
                 let lives = self.targets.iter().map(|target| target.life).max();
                 let may_be_forgotten =
-                    lives.is_some_and(|lives| lives >= oldest + MAX_EPOCHS as u64);
+                    lives.is_some_and(|lives| lives >= oldest + MAX_STARTS as u64);
                 let is_explained = synced.is_lost && (may_be_forgotten || other_task_synced);
                 if !covered.is_empty() && !is_explained {
                     let checked = self.witness.check_inline_sync(&covered, synced.is_lost);

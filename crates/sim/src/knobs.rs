@@ -50,9 +50,9 @@ pub enum PlantedBug {
     RepeatBlindly,
     /// A starting target forgets which numbers it has given out.
     ReuseNumbers,
-    /// A starting target forgets its epochs, so that it gives out versions again which a power loss
+    /// A starting target forgets its starts, so that it gives out versions again which a power loss
     /// has reverted.
-    ForgetEpochs,
+    ForgetStarts,
 }
 
 impl PlantedBug {
@@ -67,7 +67,7 @@ impl PlantedBug {
         Self::KeepIncarnation,
         Self::RepeatBlindly,
         Self::ReuseNumbers,
-        Self::ForgetEpochs,
+        Self::ForgetStarts,
     ];
 
     /// Returns the bug with this name.

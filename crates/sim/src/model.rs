@@ -302,7 +302,15 @@ impl Model {
             },
             Op::WriteInline(it) => {
                 let end = it.offset + it.bytes.len() as u64;
-                self.inline_file(it.inode, it.generation, end).err()
+                let file = self.inline_file(it.inode, it.generation, end);
+                let has_moved = |file: &Inode| {
+                    it.truncate_generation < file.truncate_generation
+                        || (it.appends && it.offset < file.size)
+                };
+                match file {
+                    Ok(file) => has_moved(file).then_some(ErrorCode::EndMoved),
+                    Err(code) => Some(code),
+                }
             }
             Op::ReportWritten(_) => {
                 (inode.kind != FileKind::Regular).then_some(ErrorCode::InvalidArgument)
@@ -509,7 +517,7 @@ impl Model {
                 let _ = self.close(it.inode, session, (!is_writer).into(), is_writer.into());
                 return Ok(());
             }
-            Op::ReportWritten(it) => write(inode, &it.written),
+            Op::ReportWritten(it) => it.written.iter().for_each(|written| write(inode, written)),
             Op::WriteInline(it) => {
                 inode.write_inline(it);
                 let written = decode::<WriteInlineReply>(reply)?;

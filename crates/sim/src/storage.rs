@@ -101,9 +101,11 @@ impl StorageProcess {
                 Ok(st::TruncateChunkReply { incarnation }.to_bytes())
             }
             st::SyncChunk::ID => {
-                self.unsynced.remove(&decode::<st::SyncChunk>(body)?.key);
+                let key = decode::<st::SyncChunk>(body)?.key;
+                self.unsynced.remove(&key);
                 let incarnation = HostIncarnation::new(self.incarnation);
-                Ok(st::SyncChunkReply { incarnation }.to_bytes())
+                let exists = self.chunks.contains_key(&key);
+                Ok(st::SyncChunkReply { incarnation, exists }.to_bytes())
             }
             st::StatChunk::ID => {
                 let key = decode::<st::StatChunk>(body)?.key;

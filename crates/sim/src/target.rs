@@ -5,13 +5,14 @@ use crate::disk::{LogDisk, SyncPoint};
 use crate::knobs::{Knobs, PlantedBug, SLOW_SYNC_MICROS, USUAL_SYNC_MICROS};
 use crate::network::{Node, Purpose};
 use crate::world::{Phase, SimEvent, World};
+use skep_format::log::LogOwner;
 use skep_format::metadata::{Batch, Key, Mutation};
 use skep_metadata::engine::Engine;
 use skep_metadata::engine::memory::MemoryEngine;
 use skep_metadata::limits::SYNC_INTERVAL;
 use skep_metadata::target::{Action, Event, MetadataTarget, Start};
 use skep_types::codec::Codec;
-use skep_types::{ClusterMap, GroupId, Lsn, Result, SessionId, TargetId};
+use skep_types::{ClusterId, ClusterMap, Epoch, GroupId, Lsn, Result, SessionId, TargetId};
 use skep_wire::Request;
 use skep_wire::frame::Header;
 use skep_wire::management::EmptyReply;
@@ -42,12 +43,13 @@ pub(crate) struct TargetProcess {
 }
 
 impl TargetProcess {
-    pub(crate) fn new(index: usize, knobs: &Knobs) -> Self {
+    pub(crate) fn new(index: usize, knobs: &Knobs, cluster: ClusterId) -> Self {
+        let owner = LogOwner { cluster, target: TargetId::new(index as u32 + 1) };
         Self {
             life: 0,
             running: None,
             stopped: Some((MemoryEngine::default(), Vec::new())),
-            disk: LogDisk::new(TargetId::new(index as u32 + 1), knobs.segment_bytes),
+            disk: LogDisk::new(owner, knobs.segment_bytes),
             inbox: Vec::new(),
             is_scheduled: false,
             is_full: false,
@@ -70,6 +72,8 @@ impl World {
     pub(crate) fn start_target(&mut self, index: usize) {
         let start = Start {
             group: GroupId::new(index as u32 + 1),
+            target: TargetId::new(index as u32 + 1),
+            epoch: Epoch::default(),
             policy: self.knobs.policy,
             limits: self.knobs.limits.clone(),
             map: Arc::clone(&self.map),
@@ -83,7 +87,7 @@ impl World {
             Some(PlantedBug::ForgetSlots) => Key::slots_of(SessionId::default())[..2].to_vec(),
             Some(PlantedBug::ForgetTruncations) => Key::truncations(),
             Some(PlantedBug::ReuseNumbers) => Key::NumbersReserved.to_bytes(),
-            Some(PlantedBug::ForgetEpochs) => Key::epochs(),
+            Some(PlantedBug::ForgetStarts) => Key::starts(),
             _ => Vec::new(),
         };
         if !forgotten.is_empty() {
@@ -224,10 +228,10 @@ impl World {
 
     fn act(&mut self, index: usize, action: Action) {
         match action {
-            Action::Append { lsn, synced, payload } => {
+            Action::Append { epoch, lsn, synced, payload } => {
                 self.trace.note(self.now, || describe(index, lsn, &payload));
                 let process = &mut self.targets[index];
-                if let Err(error) = process.disk.append(lsn, synced, &payload) {
+                if let Err(error) = process.disk.append(epoch, lsn, synced, &payload) {
                     return self.fail(format!("target {index}, record {lsn}: {error}"));
                 }
                 process.unsynced.push((lsn, self.now));

@@ -330,7 +330,11 @@ impl World {
         } else if is_writer && self.random.percent(50) && handle.pattern.is_some() {
             self.write(client, task, index);
         } else if is_writer && handle.end > 0 && self.random.percent(30) {
-            let op = Op::ReportWritten(md::ReportWritten { inode: handle.inode, written });
+            let op = Op::ReportWritten(md::ReportWritten {
+                inode: handle.inode,
+                written: Some(written),
+                synced: None,
+            });
             self.begin(client, task, op, is_durable);
         } else {
             self.clients[client].handles.remove(index);
@@ -391,6 +395,7 @@ impl World {
                 key,
                 stripe,
                 offset: piece.offset_in_chunk_file,
+                truncate_generation: handle.generation,
                 checksums: Vec::new(),
             });
             let header = Header { session, data_bytes: piece.length as u32, ..header };

@@ -14,8 +14,8 @@ use skep_types::map::{
     Capacity, CapacityPool, Consistency, Policy, Reachability, ShardRange, UserPatterns,
 };
 use skep_types::{
-    ClusterId, ClusterMap, Epoch, Group, GroupId, GroupMember, InodeId, Lsn, MapVersion,
-    MemberState, NodeId, NodeKind, Result, ShardId, Target, TargetId, TargetKind, Timestamp,
+    ClusterId, ClusterMap, Epoch, Group, GroupId, InodeId, Lsn, MapVersion, NodeId, NodeKind,
+    Result, ShardId, Target, TargetId, TargetKind, Timestamp,
 };
 use skep_wire::frame::Header;
 use std::collections::{BTreeMap, BTreeSet};
@@ -152,7 +152,9 @@ impl World {
             queue: BTreeMap::new(),
             next_event: 0,
             network,
-            targets: (0..knobs.targets).map(|it| TargetProcess::new(it, &knobs)).collect(),
+            targets: (0..knobs.targets)
+                .map(|it| TargetProcess::new(it, &knobs, map.cluster))
+                .collect(),
             storages: (0..knobs.storages).map(|_| StorageProcess::new(&map)).collect(),
             clients: (0..knobs.clients).map(|_| ClientProcess::new(knobs.tasks)).collect(),
             witness: Witness::new(Arc::clone(&map)),
@@ -345,6 +347,15 @@ impl World {
         purpose: Purpose,
     ) -> u64 {
         let life = self.life(caller);
+        // Each target is alone in its group. The groups have the numbers of the targets.
+        let sender = match caller {
+            Node::Target(index) => index + 1,
+            Node::Storage(index) => self.targets.len() + index + 1,
+            Node::Client(_) => 0,
+        };
+        let sender_epoch = Epoch::new(u64::from(sender > 0));
+        let sender_group = GroupId::new(sender as u32);
+        let header = Header { sender_group, sender_epoch, ..header };
         let tag = self.network.new_call((caller, life), group, header, body, purpose);
         self.send(tag);
         tag
@@ -583,9 +594,7 @@ fn map(knobs: &Knobs) -> ClusterMap {
             capacity: Capacity { total_bytes: 1 << 40, free_bytes: 1 << 40, ..Capacity::default() },
             capacity_pool: CapacityPool::Normal,
         });
-        let member = GroupMember { target: TargetId::new(raw), state: MemberState::Serving };
-        let epoch = Epoch::new(1);
-        map.groups.push(Group { id: GroupId::new(raw), kind, epoch, members: vec![member] });
+        map.groups.push(Group::of_one(GroupId::new(raw), kind, TargetId::new(raw)));
     }
     let each = skep_types::SHARD_COUNT / knobs.targets as u32;
     for index in 0..knobs.targets as u32 {

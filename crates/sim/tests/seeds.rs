@@ -71,7 +71,7 @@ fn planted_bugs_are_found() {
         (PlantedBug::KeepIncarnation, &["the old tail", "has truncated bytes again"]),
         (PlantedBug::RepeatBlindly, &["was executed twice"]),
         (PlantedBug::ReuseNumbers, &["which existed before"]),
-        (PlantedBug::ForgetEpochs, &["follows version", "of a file", "is CachedState"]),
+        (PlantedBug::ForgetStarts, &["follows version", "of a file", "is CachedState"]),
     ];
     for (plant, fragments) in planted {
         let is_expected = |report: &Report| {

@@ -62,6 +62,7 @@ pub use self::copy::CopySource;
 pub use self::read::ReadData;
 use self::space::SpaceGauge;
 pub(crate) use self::space::reserve;
+pub use self::write::Destination;
 
 /// Name of the file in a target's directory that contains the state record.
 const STATE_FILE: &str = "state";

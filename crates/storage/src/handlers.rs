@@ -52,6 +52,13 @@ pub(crate) struct Requester<'a> {
     pub(crate) arrival: Arrival,
 }
 
+/// Whether a request may be about the target itself and not about the data of its group: benchmarks
+/// of its device and of the network.
+pub(crate) fn is_about_target(message: u16) -> bool {
+    link_requests::is_link_request(message)
+        || [bm::StartBenchmark::ID, bm::AskBenchmark::ID, bm::StopBenchmark::ID].contains(&message)
+}
+
 /// Decodes a request, calls `handle`, and sends its result as the reply.
 async fn answer<R: Request>(
     store: &Rc<ChunkStore>,

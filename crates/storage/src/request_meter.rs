@@ -1,9 +1,10 @@
-//! Counts the requests of a storage target: kinds, bytes, errors, and where their time went.
+//! Counts the requests of a storage target: kinds, bytes, errors, and where their time went. Logs
+//! slow ones.
 //!
 //! Does not own the counters (`skep-metrics`) or the requests.
 
 use skep_env::TimeSpent;
-use skep_metrics::{Completed, OperationTable, Origin, Registry, Stage, catalog};
+use skep_metrics::{Completed, OperationTable, Origin, Registry, SlowOperations, Stage, catalog};
 use skep_rpc::Incoming;
 use skep_rpc::origin::cause_of;
 use skep_types::{NodeId, TargetId};
@@ -13,6 +14,8 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct RequestMeter {
     table: OperationTable,
+    target: TargetId,
+    slow: SlowOperations,
 }
 
 /// A request that has arrived.
@@ -52,7 +55,8 @@ impl RequestMeter {
     pub(crate) fn new(registry: &Registry, target: TargetId) -> Self {
         let labels = vec![("target", target.raw().to_string())];
         let name = |number: u32| skep_wire::catalog::metric_name(u16::try_from(number).ok()?);
-        Self { table: OperationTable::new(registry, &catalog::STORAGE, labels, name) }
+        let table = OperationTable::new(registry, &catalog::STORAGE, labels, name);
+        Self { table, target, slow: SlowOperations::default() }
     }
 
     /// Records that a request of `client` has arrived.
@@ -101,6 +105,10 @@ impl RequestMeter {
             .with(Stage::Processing, running)
             .with(Stage::Disk, total.saturating_sub(running));
         debug_assert!(blocked <= total, "a future is not blocked for longer than it runs");
+        let name = || skep_wire::catalog::metric_name(arrival.message).unwrap_or_default();
+        if let Some(line) = self.slow.line(&completed, begun_at + total, name) {
+            tracing::warn!("target {}: {line}", self.target);
+        }
         self.table.record(&completed, &arrival.origin);
     }
 

@@ -18,7 +18,8 @@ use skep_service::link_requests::Links;
 use skep_service::{TargetEvent, TargetStart, quarantine};
 use skep_types::{ClusterMap, Epoch, Error, ErrorCode, GroupId, MapVersion, Result, TargetId};
 use skep_wire::frame::Header;
-use std::cell::Cell;
+use skep_wire::senders::SenderEpochs;
+use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,6 +31,8 @@ struct ServedTarget {
     target: TargetId,
     /// The target's cached position in the cluster map, valid for one map version.
     position: Cell<Option<MapPosition>>,
+    /// The newest epochs of the groups whose primaries have sent requests.
+    senders: RefCell<SenderEpochs>,
     /// One permit per request in progress, over all connections of the target.
     permits: Rc<Semaphore>,
     /// The emulated device; `None` if the target emulates none.
@@ -63,12 +66,13 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
     let device = device.map(Rc::new);
     let benchmark = Benchmark::open(directory.path(), device.clone())?;
     let links = Links::new(identity.clone(), Arc::clone(&map));
-    let router = Router::new(identity, Channel::of_target(target), map);
+    let router = Router::of_target(identity, map, target);
     let served = Rc::new(ServedTarget {
         store: Rc::clone(&store),
         router: Rc::clone(&router),
         target,
         position: Cell::new(None),
+        senders: RefCell::default(),
         permits: Semaphore::new(MAX_REQUESTS_PER_TARGET),
         device,
         benchmark,
@@ -190,7 +194,8 @@ impl Drop for CloseAtEnd {
 #[derive(Debug, Clone, Copy)]
 struct MapPosition {
     version: MapVersion,
-    /// The target's group and the group's epoch. `None` means that the target is not in the map.
+    /// The group that the target leads as primary, and the group's epoch. `None` means that the
+    /// target is not a primary.
     group: Option<(GroupId, Epoch)>,
 }
 
@@ -202,15 +207,16 @@ impl ServedTarget {
         {
             return position;
         }
-        let group = map.group_of(self.target).map(|group| (group.id, group.epoch));
+        let group = map.group_led_by(self.target).map(|group| (group.id, group.epoch));
         let position = MapPosition { version: map.version, group };
         self.position.set(Some(position));
         position
     }
 
     /// Checks that the target's map is new enough for a request, and that the sender has not been
-    /// removed from the cluster. The request must address this target's group, with an epoch that
-    /// is not older than the group's epoch in the map.
+    /// removed from the cluster. A sender that is a target must still be the primary of its group.
+    /// Unless the request is about the target itself, it must address the group that this target
+    /// leads as primary, in the group's epoch in the map.
     fn check(&self, header: &Header, peer: &Peer) -> Result<()> {
         let map = self.router.map();
         if map.has_removed(peer.node) {
@@ -225,15 +231,20 @@ impl ServedTarget {
                 self.target, header.lowest_map
             ));
         }
-        // Group 0 addresses the target itself, whatever its group is.
-        let Some((group, epoch)) = group.filter(|_| header.group.raw() != 0) else { return Ok(()) };
+        self.senders.borrow_mut().check(header, &map)?;
+        if header.group.raw() == 0 && handlers::is_about_target(header.message) {
+            return Ok(());
+        }
+        let Some((group, epoch)) = group else {
+            return stale(format!("target {} is not the primary of a group", self.target));
+        };
         if header.group != group {
             return stale(format!(
                 "target {} is in group {group}, not in {}",
                 self.target, header.group
             ));
         }
-        if header.epoch < epoch {
+        if header.epoch != epoch {
             return stale(format!(
                 "group {group} has epoch {epoch}, the request has epoch {}",
                 header.epoch

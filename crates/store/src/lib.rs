@@ -5,5 +5,6 @@
 //! Does not own the layout of records (`skep-format`). Depends on no service and no network.
 
 pub mod atomic;
+pub mod failed_sync;
 pub mod identity;
 pub mod log;

@@ -10,14 +10,20 @@
 //! otherwise the current segment grows. If an append still finds no space, it leaves the log
 //! unchanged.
 //!
+//! # A failed sync
+//! After a failed sync, the page cache still has records that the device lacks, and the kernel
+//! considers them written: a second sync succeeds and writes nothing. A starting target therefore
+//! writes the records again that no record marks as synced, and syncs them, before it uses them.
+//!
 //! # Invariants
 //! The first record numbers of the segments ascend, and the next allocation is never due before the
 //! end of the log: see [`Log::check_invariants`].
 
 use crate::atomic::sync_directory;
+use crate::failed_sync;
 use skep_env::File;
-use skep_format::log::{encode_record, scan};
-use skep_types::{Error, ErrorCode, Lsn, Result, TargetId};
+use skep_format::log::{LogOwner, RECORD_HEADER_BYTES, Record, encode_record, scan};
+use skep_types::{Epoch, Error, ErrorCode, Lsn, Result};
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -36,7 +42,7 @@ const NEXT_SEGMENT: &str = "next";
 #[derive(Debug)]
 pub struct Log {
     directory: PathBuf,
-    target: TargetId,
+    owner: LogOwner,
     /// Numbers of the segments' first records, in ascending order. Appends go to the last segment.
     segments: Vec<Lsn>,
     file: File,
@@ -56,6 +62,8 @@ pub struct Recovered {
     pub log: Log,
     /// All records with their numbers, in ascending order.
     pub records: Vec<(Lsn, Vec<u8>)>,
+    /// Group epoch of the last record, or zero if there is no record.
+    pub epoch: Epoch,
     /// Number of bytes after the last complete record, which were truncated.
     pub truncated_bytes: u64,
 }
@@ -97,12 +105,16 @@ impl Log {
     ///
     /// # Errors
     /// - `Corrupt` with file and offset if a synced record is damaged or a segment is missing.
+    /// - `Unsupported` if the log has records of another version.
     /// - Errors of the file system.
-    pub fn open(directory: &Path, target: TargetId, next: Lsn) -> Result<Recovered> {
+    pub fn open(directory: &Path, owner: LogOwner, next: Lsn) -> Result<Recovered> {
         std::fs::create_dir_all(directory).map_err(at(directory))?;
         let mut segments = list_segments(directory)?;
         let mut records: Vec<(Lsn, Vec<u8>)> = Vec::new();
+        let mut epoch = Epoch::default();
         let mut end = (0, 0);
+        let mut tail = Vec::new();
+        let mut synced = Lsn::default();
         for (index, first) in segments.iter().enumerate() {
             let path = segment_path(directory, *first);
             let bytes = std::fs::read(&path).map_err(at(&path))?;
@@ -114,13 +126,24 @@ impl Log {
                     format!("does not continue record {last}: a segment is missing before it");
                 return Err(within(Error::new(ErrorCode::Corrupt, context)));
             }
-            let found = scan(target, *first, &bytes).map_err(within)?;
+            let found = scan(owner, *first, &bytes).map_err(within)?;
             if found.end < bytes.len() && index + 1 < segments.len() {
                 let problem =
                     format!("damaged at byte {}, though a later segment exists", found.end);
                 return Err(within(Error::new(ErrorCode::Corrupt, problem)));
             }
             end = (found.end as u64, bytes.len() as u64);
+            synced = found.records.iter().map(|it| it.synced).fold(synced, Lsn::max);
+            tail = bytes[offset_after(&found.records, synced)..found.end].to_vec();
+            match found.records.first().map(|it| it.epoch) {
+                Some(first_epoch) if first_epoch < epoch => {
+                    let problem = format!(
+                        "begins in group epoch {first_epoch}, after records of epoch {epoch}"
+                    );
+                    return Err(within(Error::new(ErrorCode::Corrupt, problem)));
+                }
+                _ => epoch = found.records.last().map_or(epoch, |it| it.epoch),
+            }
             records.extend(found.records.into_iter().map(|it| (it.lsn, it.payload)));
         }
         if segments.is_empty() {
@@ -130,16 +153,23 @@ impl Log {
         let file = open_segment(&path)?;
         let (offset, length) = end;
         {
-            let std_file = file.borrow_std();
-            std_file.set_len(offset).map_err(at(&path))?;
+            file.borrow_std().set_len(offset).map_err(at(&path))?;
             // The caller applies these records to its store, so the records must survive a power
             // loss.
-            std_file.sync_all().map_err(at(&path))?;
+            let start = offset - tail.len() as u64;
+            failed_sync::write_again(&file, start, &tail).map_err(|error| {
+                let what = format!(
+                    "cannot write the unsynced end of log {} (from byte {start}) again: {error}",
+                    path.display()
+                );
+                let is_full = is_out_of_space(&error);
+                Error::new(if is_full { ErrorCode::NoSpace } else { ErrorCode::DeviceFailed }, what)
+            })?;
         }
         sync_directory(directory)?;
         let mut log = Self {
             directory: directory.to_owned(),
-            target,
+            owner,
             segments,
             file,
             offset,
@@ -148,7 +178,7 @@ impl Log {
             segment_ends_at: SEGMENT_BYTES,
         };
         log.allocate_ahead(0);
-        Ok(Recovered { log, records, truncated_bytes: length - offset })
+        Ok(Recovered { log, records, epoch, truncated_bytes: length - offset })
     }
 
     /// Appends a record. The record survives the end of the process at once, and a power loss after
@@ -159,8 +189,8 @@ impl Log {
     /// - `NoSpace` if the disk is full. The log is unchanged.
     /// - `DeviceFailed` or another error of the file system, with the path. The caller must not
     ///   append any more.
-    pub fn append(&mut self, lsn: Lsn, synced: Lsn, payload: &[u8]) -> Result<()> {
-        let bytes = encode_record(self.target, lsn, synced, payload)?;
+    pub fn append(&mut self, epoch: Epoch, lsn: Lsn, synced: Lsn, payload: &[u8]) -> Result<()> {
+        let bytes = encode_record(self.owner, epoch, lsn, synced, payload)?;
         if self.offset >= self.segment_ends_at {
             self.begin_segment(lsn)?;
         }
@@ -286,6 +316,12 @@ impl Log {
     }
 }
 
+/// Returns the offset in a segment after the record `lsn`. `records` are all records of the segment.
+fn offset_after(records: &[Record], lsn: Lsn) -> usize {
+    let older = records.iter().take_while(|it| it.lsn <= lsn);
+    older.map(|it| RECORD_HEADER_BYTES + it.payload.len()).sum()
+}
+
 fn list_segments(directory: &Path) -> Result<Vec<Lsn>> {
     let mut segments = Vec::new();
     for entry in std::fs::read_dir(directory).map_err(at(directory))? {
@@ -302,17 +338,20 @@ fn list_segments(directory: &Path) -> Result<Vec<Lsn>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use skep_testkit::thin::ThinDisk;
+    use skep_types::{ClusterId, TargetId};
 
-    const TARGET: TargetId = TargetId::new(1);
+    const OWNER: LogOwner = LogOwner { cluster: ClusterId::new([7; 16]), target: TargetId::new(1) };
+    const EPOCH: Epoch = Epoch::new(1);
 
     fn open(path: &Path) -> Result<Recovered> {
-        Log::open(path, TARGET, Lsn::new(1))
+        Log::open(path, OWNER, Lsn::new(1))
     }
 
     fn fill(path: &Path, count: u64, bytes: usize) {
         let mut log = open(path).unwrap().log;
         for lsn in 1..=count {
-            log.append(Lsn::new(lsn), Lsn::new(lsn - 1), &vec![lsn as u8; bytes]).unwrap();
+            log.append(EPOCH, Lsn::new(lsn), Lsn::new(lsn - 1), &vec![lsn as u8; bytes]).unwrap();
         }
     }
 
@@ -325,10 +364,24 @@ mod tests {
         std::fs::File::options().write(true).open(&path).unwrap().set_len(len - 1).unwrap();
         let mut recovered = open(directory.path()).unwrap();
         assert_eq!(recovered.records.len(), 2);
-        assert_eq!(recovered.truncated_bytes, 131);
-        recovered.log.append(Lsn::new(3), Lsn::new(2), b"again").unwrap();
+        assert_eq!(recovered.truncated_bytes, 139);
+        assert_eq!(recovered.epoch, EPOCH);
+        recovered.log.append(EPOCH, Lsn::new(3), Lsn::new(2), b"again").unwrap();
         let records = open(directory.path()).unwrap().records;
         assert_eq!(records[2], (Lsn::new(3), b"again".to_vec()));
+    }
+
+    #[test]
+    fn segment_of_an_older_epoch_is_damage() {
+        let directory = tempfile::tempdir().unwrap();
+        fill(directory.path(), 5, SEGMENT_BYTES as usize / 4);
+        let path = segment_path(directory.path(), Lsn::new(5));
+        let (epoch, lsn) = (Epoch::default(), Lsn::new(5));
+        let older = encode_record(OWNER, epoch, lsn, Lsn::new(4), b"older").unwrap();
+        std::fs::write(&path, older).unwrap();
+        let error = open(directory.path()).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Corrupt);
+        assert!(error.context().contains("epoch"), "{error}");
     }
 
     #[test]
@@ -336,9 +389,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut log = open(directory.path()).unwrap().log;
         let payload = vec![1; skep_format::log::MAX_PAYLOAD_BYTES + 1];
-        let error = log.append(Lsn::new(1), Lsn::new(0), &payload).unwrap_err();
+        let error = log.append(EPOCH, Lsn::new(1), Lsn::new(0), &payload).unwrap_err();
         assert_eq!(error.code(), ErrorCode::TooLarge);
-        log.append(Lsn::new(1), Lsn::new(0), b"small").unwrap();
+        log.append(EPOCH, Lsn::new(1), Lsn::new(0), b"small").unwrap();
         let records = open(directory.path()).unwrap().records;
         assert_eq!(records, [(Lsn::new(1), b"small".to_vec())]);
     }
@@ -346,19 +399,20 @@ mod tests {
     #[test]
     fn segments_follow_one_another_and_are_trimmed() {
         let directory = tempfile::tempdir().unwrap();
-        fill(directory.path(), 5, SEGMENT_BYTES as usize - 10);
+        // Four records fill a segment.
+        fill(directory.path(), 20, SEGMENT_BYTES as usize / 4);
         let mut recovered = open(directory.path()).unwrap();
         recovered.log.check_invariants();
-        assert_eq!((recovered.records.len(), recovered.log.segments.len()), (5, 5));
-        recovered.log.trim(Lsn::new(2)).unwrap();
+        assert_eq!((recovered.records.len(), recovered.log.segments.len()), (20, 5));
+        recovered.log.trim(Lsn::new(11)).unwrap();
         let recovered = open(directory.path()).unwrap();
-        assert_eq!(recovered.records.first().map(|it| it.0), Some(Lsn::new(3)));
+        assert_eq!(recovered.records.first().map(|it| it.0), Some(Lsn::new(9)));
     }
 
     #[test]
     fn damage_in_an_earlier_segment_names_file_and_place() {
         let directory = tempfile::tempdir().unwrap();
-        fill(directory.path(), 2, SEGMENT_BYTES as usize);
+        fill(directory.path(), 5, SEGMENT_BYTES as usize / 4);
         let path = segment_path(directory.path(), Lsn::new(1));
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[1000] ^= 1;
@@ -394,7 +448,7 @@ mod tests {
         let mut log = open(&directory).unwrap().log;
         let mut written = 0;
         let mut append = |log: &mut Log| {
-            log.append(Lsn::new(written + 1), Lsn::new(written), &payload)?;
+            log.append(EPOCH, Lsn::new(written + 1), Lsn::new(written), &payload)?;
             written += 1;
             Ok::<u64, Error>(written)
         };
@@ -418,5 +472,33 @@ mod tests {
         append(&mut log).unwrap();
         assert_eq!(log.segments.len(), 2, "the next segment is begun when it has space");
         assert_eq!(open(&directory).unwrap().records.len() as u64, count + 2);
+    }
+
+    /// Semantics 3.1.
+    #[test]
+    fn records_of_a_failed_sync_reach_the_device_at_the_next_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let Some(thin) = ThinDisk::new(directory.path(), 200) else { return };
+        let path = thin.path().join("log");
+        let mut log = open(&path).unwrap().log;
+        log.append(EPOCH, Lsn::new(1), Lsn::default(), b"synced").unwrap();
+        log.sync().unwrap();
+        thin.resize(24);
+        for lsn in 2..=30 {
+            log.append(EPOCH, Lsn::new(lsn), Lsn::new(1), &vec![lsn as u8; 1 << 20]).unwrap();
+        }
+        assert!(log.sync().is_err(), "the device has no space for the records");
+        drop(log);
+        // Records that the device cannot take are not used.
+        let refused = open(&path).unwrap_err();
+        assert!(refused.context().contains("unsynced end of log"), "{refused}");
+        thin.resize(200);
+        assert_eq!(open(&path).unwrap().records.len(), 30);
+        ThinDisk::drop_page_cache();
+        let records = open(&path).unwrap().records;
+        let is_whole = |(lsn, bytes): &(Lsn, Vec<u8>)| {
+            lsn.raw() == 1 || *bytes == vec![lsn.raw() as u8; 1 << 20]
+        };
+        assert_eq!((records.len(), records.iter().all(is_whole)), (30, true));
     }
 }

@@ -39,6 +39,7 @@ pub mod random;
 pub mod schema;
 pub mod scratch;
 pub mod suite;
+pub mod thin;
 pub mod tree;
 pub mod view;
 pub mod wait;

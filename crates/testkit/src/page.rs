@@ -39,7 +39,9 @@ pub fn blocks(page: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut lines = page.lines();
     while let Some(line) = lines.next() {
-        let Some(words) = line.strip_prefix("```sh host=") else { continue };
+        // A block in a list is indented.
+        let indent = line.len() - line.trim_start().len();
+        let Some(words) = line.trim_start().strip_prefix("```sh host=") else { continue };
         let mut words = words.split(' ');
         let hosts = words.next().unwrap_or_default().split(',').map(str::to_owned).collect();
         let mut block =
@@ -53,10 +55,10 @@ pub fn blocks(page: &str) -> Vec<Block> {
         }
         loop {
             let line = lines.next().expect("a block has an end");
-            if line == "```" {
+            if line.trim_start() == "```" {
                 break;
             }
-            block.commands += line;
+            block.commands += line.get(indent..).unwrap_or_default();
             block.commands.push('\n');
         }
         blocks.push(block);
@@ -113,8 +115,7 @@ impl PageNetwork {
               mkdir -p \"$2/$place\" $place; mount --bind \"$2/$place\" $place\n\
             done\n\
             rm -rf etc/skep; rm -f usr/bin/skep; cp \"$3\" usr/bin/skep\n\
-            echo ready >\"$2/ready\"\n\
-            exec chroot . sleep infinity";
+            exec chroot . sh -c 'echo ready >/srv/ready; exec sleep infinity'";
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &network, "unshare", "--mount", "--propagation", "private"]);
         command.args(["sh", "-ec", script, "sh"]).arg(&overlay).arg(&root).arg(program());
@@ -127,9 +128,11 @@ impl PageNetwork {
             starts: 0,
             root,
         };
-        wait_for("the host has its root directory", PATIENCE, || {
-            host.root.join("ready").exists().then_some(())
-        });
+        // A command before the `chroot` would run in the root directory of this machine, and change
+        // it. So the process reports from inside of the new one.
+        let ready = host.root.join("srv/ready");
+        wait_for("the host has its root directory", PATIENCE, || ready.exists().then_some(()));
+        files::remove_file(&ready);
         host
     }
 }

@@ -174,8 +174,8 @@ fn clients_open_files_and_locks_are_listed() {
     wait_for("the mount is gone", PATIENCE, || {
         (list(&["client", "list"]).len() == 1).then_some(())
     });
-    assert!(refusal(&cluster, &["session", "list", "--client", &id]).contains("skep node list"));
-    assert!(refusal(&cluster, &["client", "files", &id]).contains("skep node list"));
+    assert!(refusal(&cluster, &["session", "list", "--client", &id]).contains("skep client list"));
+    assert!(refusal(&cluster, &["client", "files", &id]).contains("skep client list"));
     assert!(refusal(&cluster, &["entry", "who", "/"]).contains("not in a mount"));
     assert!(refusal(&cluster, &["entry", "who", "/nowhere"]).contains("/nowhere"));
     cluster.stop();
@@ -224,7 +224,7 @@ fn evicted_client_loses_its_opens_and_locks() {
     }
     files::write_all_at(&held, b"still", 0);
     assert!(other.try_lock().is_err(), "it is locked");
-    for (name, words) in [("storage-1", "is a server"), ("4711", "skep node list")] {
+    for (name, words) in [("storage-1", "is a server"), ("4711", "skep client list")] {
         let printed = refusal(&cluster, &["client", "evict", name, "--force"]);
         assert!(printed.contains(words), "{name}: {printed}");
     }
@@ -249,7 +249,7 @@ fn evicted_client_loses_its_opens_and_locks() {
     assert_eq!(files::read(cluster.path().join("new")), b"new");
     assert_eq!(files::read(second.path().join("held")), b"oursle");
     let printed = refusal(&cluster, &["client", "evict", &first_id]);
-    assert!(printed.contains("skep node list"), "it is no client any more: {printed}");
+    assert!(printed.contains("skep client list"), "it is no client any more: {printed}");
 
     // The eviction of a client that does not respond needs no --force.
     second.signal(Signal::STOP);

@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Shorter than in other tests: Skep refuses bad input at once.
+/// Time limit of each command. It is shorter than in other tests, because Skep refuses bad input
+/// at once.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Maximum time until a log has used up its preallocated space and finds the disk full.
 const FULL_PATIENCE: Duration = Duration::from_secs(300);
@@ -201,7 +202,7 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn directories_of_others_are_refused_by_name() {
+fn error_for_a_foreign_target_directory_names_its_path() {
     let (cluster, other) = (Cluster::start(Shape::small()), Cluster::start(Shape::small()));
     let storage = stopped(&cluster, "storage").remove(0);
     stopped(&other, "storage");

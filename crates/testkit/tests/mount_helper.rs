@@ -240,7 +240,7 @@ fn each_option_has_its_effect() {
 }
 
 #[test]
-fn fstab_and_mount_know_the_type() {
+fn fstab_and_mount_accept_type_skep() {
     let place = Place::new();
     let table = format!(
         "{} {} skep noauto,_netdev,nodev,transport=device 0 0\n",

@@ -99,6 +99,9 @@ fn json_output_matches_its_schemas() {
         (&["node", "list"][..], "node-list"),
         (&["node", "log-level", "all"], "node-log-level"),
         (&["target", "list"], "target-list"),
+        (&["target", "set-state", "4", "open"], "target-set-state"),
+        (&["target", "files", "4", "--paths"], "target-files"),
+        (&["node", "rename", "storage-1", "storage-1"], "node-rename"),
         (&["stats", "--by", "node", "--total"], "stats"),
         (&["group", "list"], "group-list"),
         (&["client", "list"], "client-list"),
@@ -106,10 +109,12 @@ fn json_output_matches_its_schemas() {
         (&["client", "evict", &client, "--dry-run"], "client-evict"),
         (&["session", "list"], "session-list"),
         (&["lock", "list"], "lock-list"),
+        (&["lock", "list", "--paths"], "lock-list"),
         (&["health", "df"], "health-df"),
         (&["health", "check"], "health-check"),
         (&["entry", "info", &file_path], "entry-info"),
         (&["entry", "info", &root], "entry-info"),
+        (&["entry", "path", "0-1"], "entry-path"),
         (&["entry", "who", &file_path], "entry-who"),
         (&["entry", "set", "--num-targets", "2", &root], "entry-set"),
         (&["entry", "set", "--inherit", &root], "entry-set"),
@@ -246,37 +251,46 @@ fn tables_have_a_header_and_lines() {
     };
     check(
         &["node", "list"],
-        "ID Name Kind Reachability Address Domain Targets Version",
+        "ID NAME KIND REACHABILITY ADDRESS DOMAIN TARGETS VERSION",
         &["storage-1", "storage", "Online", "127.0.0.1:"],
     );
     check(
         &["target", "list"],
-        "ID Kind Reachability Consistency Condition Pool Group Node Path",
+        "ID KIND REACHABILITY CONSISTENCY CONDITION POOL GROUP NODE PATH",
         &["storage", "Online", "Good", "storage-1 [ID: "],
     );
     check(
         &["group", "list"],
-        "GROUP KIND STATE TARGET PART REACHABILITY CONSISTENCY NODE",
+        "GROUP KIND EPOCH STATE TARGET PART REACHABILITY CONSISTENCY NODE",
         &["metadata", "Good", "Serving (primary)", "Online", "metadata-2 [ID: "],
     );
     let session = ["@ metadata-", " ago", root];
     check(
         &["session", "list"],
-        "SESSION CLIENT HOST MOUNT POINT TARGET HEARD LEASE OPEN",
+        "SESSION CLIENT HOST MOUNT POINT TARGET LAST SEEN LEASE OPEN",
         &session,
     );
-    check(&["client", "list"], "ID HOST PID MOUNT POINT STATE SINCE HEARD SESSIONS OPEN", &[root]);
+    check(
+        &["client", "list"],
+        "ID HOST PID MOUNT POINT STATE SINCE LAST SEEN SESSIONS OPEN",
+        &[root],
+    );
     check(&["client", "files"], "CLIENT HOST MOUNT POINT ENTRY READERS WRITERS LOCKS", &[root]);
     check(
         &["lock", "list"],
         "ENTRY HOST MOUNT POINT PID KIND MODE BYTES STATE",
         &[root, &std::process::id().to_string(), "flock", "exclusive", "all", "held"],
     );
-    check(
-        &["config", "list"],
-        "NAME VALUE DEFAULT RANGE MEANING",
-        &["lease", "5 s", "200 ms to 10 min"],
-    );
+    check(&["config", "list"], "NAME VALUE DEFAULT RANGE MEANING", &["lease", "5 s", "200 ms"]);
+    let settings = cluster.skep(&["config", "list"]);
+    assert!(settings.lines().all(|line| line.len() <= 100), "{settings}");
+    let sorted = ["--columns", "path,id", "--sort", "-id", "--no-header"];
+    let targets = cluster.skep(&[&["target", "list"][..], &sorted].concat());
+    let ids = |line: &str| line.split_whitespace().last().and_then(|id| id.parse::<u32>().ok());
+    let ids: Vec<u32> = targets.lines().filter_map(ids).collect();
+    assert!(ids.len() > 2 && ids.is_sorted_by(|one, next| one > next), "{targets}");
+    let refused = cluster.try_skep(&["node", "list", "--columns", "size"]).expect_failure();
+    assert!(refused.contains("the table has the columns ID, NAME"), "{refused}");
     check_table(&["entry", "create", "--num-targets", "2", &new], "", &[&new, "2"]);
     check_table(&["entry", "map", &new], "FROM TO CHUNK STRIPE TARGET NODE ADDRESS", &["512.0KiB"]);
     check_table(&["entry", "set", "--num-targets", "1", root], "", &[root]);

@@ -428,3 +428,36 @@ fn fsync_makes_truncations_durable_at_storage() {
     drop((kept, lost));
     cluster.stop();
 }
+
+/// Semantics 4.9: a metadata host loses its power and with it an open that it had acknowledged. The
+/// mount opens the file again before another mount removes its name.
+#[test]
+fn open_that_a_metadata_power_loss_reverted_is_restored() {
+    let scratch = Scratch::new();
+    let mut disk = Disk::new(&scratch, DISK_BYTES);
+    let mut cluster = with_service_on(disk.path(), "metadata-1");
+    let other = cluster.mount(Transport::Device);
+    let content = Random::new(5).bytes(300_000);
+    // The mount that reads has no page of the file in its cache.
+    let there = other.path().join("a");
+    let file = files::create(&there);
+    files::write_all_at(&file, &content, 0);
+    files::sync_all(&file);
+    drop(file);
+    let here = cluster.path().join("a");
+    assert!(here.exists(), "the mount has a session before the copy of the disk");
+    let copy = disk.freeze_copy();
+    let reader = files::open(&here);
+    lose_power(&cluster, "metadata", &mut disk, copy);
+    let log = cluster.data().join("logs").join("mount.log");
+    wait_for("the mount opens the file again", PATIENCE, || {
+        files::read_to_string(&log).contains("opens of this mount").then_some(())
+    });
+    files::remove_file(&there);
+    let mut found = vec![0; content.len()];
+    files::read_exact_at(&reader, &mut found, 0);
+    assert!(found == content, "the bytes of the file");
+    drop(reader);
+    other.unmount();
+    cluster.stop();
+}

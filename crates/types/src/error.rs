@@ -133,6 +133,12 @@ codes! {
     /// The client did not renew its lease in time. Other clients may hold its locks and may have
     /// changed its files since.
     Evicted = 40, Never;
+    /// The file was truncated, or its end has moved, since the client read its size. The client
+    /// reads the attributes of the file again and repeats the write.
+    EndMoved = 41, Never;
+    /// The sender is no longer the primary of its group. It must stop its work as primary at once,
+    /// and must not pass this error on to a program.
+    Deposed = 42, Never;
 }
 
 impl fmt::Display for ErrorCode {

@@ -61,7 +61,7 @@ id!(/// Random number that changes whenever acknowledged but unsynced writes may
     /// storage target draws it at its start, for example after a power loss of its host.
     HostIncarnation(u64), "i");
 
-/// An inode: a virtual shard (upper 16 bits) and a number within that shard (lower 48 bits).
+/// The id of an inode: a virtual shard (upper 16 bits) and a number within that shard (lower 48 bits).
 /// Numbers are never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InodeId(u64);
@@ -84,6 +84,11 @@ impl InodeId {
     /// Wraps 64 bits from the kernel, the wire or the disk.
     pub const fn new(raw: u64) -> Self {
         Self(raw)
+    }
+
+    /// Returns the position before all inodes of a shard: number zero, which no inode has.
+    pub const fn first_of(shard: ShardId) -> Self {
+        Self((shard.raw() as u64) << 48)
     }
 
     /// Returns all 64 bits.

@@ -6,8 +6,10 @@
 
 mod acl;
 pub mod attributes;
+mod chunk_file_set;
 pub mod codec;
 mod error;
+pub mod group_change;
 mod id;
 pub mod map;
 pub mod pattern;
@@ -20,6 +22,7 @@ mod time;
 
 pub use acl::{ACCESS_ACL, Acl, AclEntry, AclTag, DEFAULT_ACL, MAX_ACL_BYTES};
 pub use attributes::{Attributes, FileKind};
+pub use chunk_file_set::ChunkFileSet;
 pub use error::{Error, ErrorCode, Result, RetryClass, is_out_of_descriptors};
 pub use id::{
     ClusterId, Epoch, GroupId, HostIncarnation, InodeId, Lsn, MapVersion, NodeId, SessionId,

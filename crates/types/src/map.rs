@@ -146,6 +146,9 @@ byte_enum! {
         Hung = 3,
         /// The node does not serve the target, for example since it cannot open the directory.
         Down = 4,
+        /// The target reads and writes, but gets no new files, since an administrator has closed
+        /// it. Management sets this condition.
+        Closed = 5,
     }
 }
 
@@ -238,17 +241,32 @@ record! {
 }
 
 record! {
-    /// An ordered list of targets that store the same data. The first member that is `Serving` is
-    /// the primary.
+    /// An ordered list of targets that store the same data. One of them is the primary, which
+    /// serves the requests.
     pub struct Group {
         /// Id of the group.
         pub id: GroupId,
         /// Kind of all targets in the group.
         pub kind: TargetKind,
-        /// Epoch of the group. Management raises it with each change of the members.
+        /// Epoch of the group. Management raises it with each change of the primary or of the
+        /// serving members.
         pub epoch: Epoch,
-        /// The members in order of preference as primary.
+        /// The primary, which is a serving member.
+        pub primary: TargetId,
+        /// Epoch since which the primary has been the primary without a break.
+        pub primary_since: Epoch,
+        /// The members in the order in which they were added.
         pub members: Vec<GroupMember>,
+    }
+}
+
+impl Group {
+    /// Returns a new group with one serving member.
+    pub fn of_one(id: GroupId, kind: TargetKind, target: TargetId) -> Self {
+        let member = GroupMember { target, state: MemberState::Serving };
+        let first = Epoch::new(1);
+        let members = vec![member];
+        Self { id, kind, epoch: first, primary: target, primary_since: first, members }
     }
 }
 
@@ -312,6 +330,9 @@ record! {
         pub user_min_chunk_bytes: u64,
         /// Maximum chunk size that users other than root may request, in bytes.
         pub user_max_chunk_bytes: u64,
+        /// Number of metadata targets in a group. With 1, each new metadata target gets a group of
+        /// its own at once. With more, it waits for a group.
+        pub metadata_copies: u16,
     }
 }
 
@@ -331,6 +352,7 @@ impl Default for Policy {
             user_max_width: MAX_STRIPE_WIDTH as u16,
             user_min_chunk_bytes: MIN_CHUNK_BYTES,
             user_max_chunk_bytes: MAX_CHUNK_BYTES,
+            metadata_copies: 1,
         }
     }
 }
@@ -420,14 +442,18 @@ impl ClusterMap {
         Capacity::sum(primaries.map(capacity))
     }
 
-    /// Returns the target that serves the requests for a group: the first member that is `Serving`.
+    /// Returns the target that serves the requests for a group.
     pub fn primary(&self, group: GroupId) -> Option<&Target> {
-        let members = &self.group(group)?.members;
-        let primary = members.iter().find(|member| member.state == MemberState::Serving)?;
-        self.target(primary.target)
+        self.target(self.group(group)?.primary)
     }
 
-    /// Returns the group that has a target as a member.
+    /// Returns the group that a target leads as primary.
+    pub fn group_led_by(&self, target: TargetId) -> Option<&Group> {
+        self.group_of(target).filter(|group| group.primary == target)
+    }
+
+    /// Returns the group that has a target as a member. `None` means that the target waits for a
+    /// group.
     pub fn group_of(&self, target: TargetId) -> Option<&Group> {
         self.groups.iter().find(|g| g.members.iter().any(|member| member.target == target))
     }

@@ -163,7 +163,7 @@ pub(crate) fn check_inline_end(next_start: Option<u64>) -> Result<()> {
             "inline bytes end where another component starts, at most 64 KiB on: inline/from=4KiB",
         )),
         Some(end) if !end.is_multiple_of(INLINE_UNIT) || end > MAX_INLINE_BYTES => Err(invalid(
-            format!("inline bytes end at {end}, which is no multiple of 4 KiB up to 64 KiB"),
+            format!("invalid end {end} of inline bytes: expected a multiple of 4 KiB up to 64 KiB"),
         )),
         Some(_) => Ok(()),
     }
@@ -172,7 +172,7 @@ pub(crate) fn check_inline_end(next_start: Option<u64>) -> Result<()> {
 pub(crate) fn check_start(index: usize, start: u64, unit: u64) -> Result<()> {
     if !start.is_multiple_of(unit) {
         return Err(invalid(format!(
-            "component {index} starts at {start}, which is no multiple of {unit}"
+            "invalid start {start} of component {index}: expected a multiple of {unit}"
         )));
     }
     Ok(())
@@ -199,6 +199,20 @@ impl Component {
 }
 
 impl StripePattern {
+    /// Returns the number of chunk files.
+    pub fn chunk_file_count(&self) -> usize {
+        self.components.iter().map(|component| component.groups.len()).sum()
+    }
+
+    /// Returns the number of a chunk file in a `ChunkFileSet`. `None` means that the pattern has no
+    /// such chunk file.
+    pub fn chunk_file_number(&self, component: u16, index: u16) -> Option<usize> {
+        let (component, index) = (usize::from(component), usize::from(index));
+        let its = self.components.get(component)?.groups.len();
+        let before = self.components[..component].iter().map(|it| it.groups.len()).sum::<usize>();
+        (index < its).then_some(before + index)
+    }
+
     /// Checks the rules for the pattern of a file. Receivers must call this function for each
     /// pattern from another process or from disk.
     ///
@@ -238,7 +252,8 @@ impl StripePattern {
         let component = &self.components[index];
         if *component != (Component { start: component.start, ..Component::inline() }) {
             return Err(invalid(
-                "inline bytes lie in metadata: they have no count, chunk size, chooser or targets",
+                "invalid inline component: metadata stores inline bytes, so the component takes no \
+                 count, chunk size, chooser or targets; remove these fields",
             ));
         }
         if index > 0 {

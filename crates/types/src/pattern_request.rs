@@ -169,7 +169,8 @@ impl PatternRequest {
         }
         if inline != ComponentRequest::default() {
             return Err(invalid(
-                "inline bytes lie in metadata: they have no count, chunk size, chooser or targets",
+                "invalid inline component: metadata stores inline bytes, so the component takes no \
+                 count, chunk size, chooser or targets; remove these fields",
             ));
         }
         check_inline_end(components.first().map(|next| next.start))?;

@@ -112,6 +112,8 @@ mod tests {
         check(&st::WhichExist { inodes: vec![inode; MAX_INODES_ASKED] });
         let closed = md::ClosedFile { inode, open: md::OpenMode::Write };
         check(&md::CloseMany { files: vec![closed; MAX_CLOSES] });
+        let opened = md::OpenedFile { inode, open: md::OpenMode::Write };
+        check(&md::CompareOpens { files: vec![opened; MAX_CLOSES] });
         let numbers = vec![0; MAX_NOTIFICATIONS];
         check(&crate::sharing::AcknowledgeNotifications { numbers });
         check(&il::WriteInline {
@@ -121,6 +123,8 @@ mod tests {
             bytes: Bytes(vec![0; MAX_INLINE_BYTES as usize]),
             checksum: 0,
             extends: true,
+            truncate_generation: 0,
+            appends: false,
         });
         check(&md::SetXattr {
             inode,
@@ -163,8 +167,8 @@ mod tests {
         };
         let transaction = md::TransactionId { coordinator: Default::default(), number: 1 };
         check(&md::Prepare { transaction, steps: vec![step; 8] });
-        let mark = il::InlineMark { epoch: 1, record: Lsn::new(1) };
-        check(&il::SyncInline { inode, written: vec![mark; crate::limits::MAX_EPOCHS] });
+        let mark = il::InlineMark { start: 1, record: Lsn::new(1) };
+        check(&il::SyncInline { inode, written: vec![mark; crate::limits::MAX_STARTS] });
     }
 
     #[test]

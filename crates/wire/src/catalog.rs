@@ -92,12 +92,14 @@ catalog! {
     24 "management" reads mg::ListClients => mg::ClientList;
     25 "management" reads mg::SetClientLogLevel => node::LogLevel;
     26 "management" reads mg::ConfirmLogLevel => mg::EmptyReply;
+    27 "management" reads mg::CreateGroup => mg::CreateGroupReply;
     30 "management" reads mg::Evict => mg::EmptyReply;
     // Metadata: sessions.
     32 "metadata" reads md::OpenSession => md::OpenSessionReply;
     33 "metadata" reads md::KeepAlive => md::KeepAliveReply;
     34 "metadata" reads md::CloseSession => mg::EmptyReply;
     35 "metadata" reads md::AskOutcome => md::OutcomeReply;
+    36 "metadata" reads md::CompareOpens => md::CompareOpensReply;
     // Metadata: the namespace.
     40 "metadata" reads md::Lookup => md::EntryReply;
     41 "metadata" reads md::GetAttributes => md::AttributesReply;
@@ -122,7 +124,7 @@ catalog! {
     60 "metadata" reads md::GetEntryInfo => md::EntryInfo;
     61 "metadata" reads md::SyncAll => mg::EmptyReply;
     62 "metadata" modifies md::CloseMany => mg::EmptyReply;
-    63 "metadata" reads md::AwaitTruncation => md::AttributesReply;
+    63 "metadata" reads md::AwaitTruncation => md::AwaitTruncationReply;
     // Metadata: locks of applications.
     64 "metadata" modifies fl::SetLock => fl::SetLockReply;
     65 "metadata" reads fl::TestLock => fl::TestLockReply;
@@ -151,6 +153,8 @@ catalog! {
     // Metadata: notifications to clients about shared files.
     84 "metadata" reads sh::WaitNotifications => sh::Notifications;
     85 "metadata" reads sh::AcknowledgeNotifications => mg::EmptyReply;
+    // Metadata: for administrators.
+    86 "metadata" reads md::ListGroupFiles => md::GroupFiles;
     // Storage.
     96 "storage" reads st::WriteChunk => st::WriteChunkReply;
     97 "storage" reads st::ReadChunk => st::ReadChunkReply;
@@ -167,6 +171,11 @@ catalog! {
     107 "storage" reads bm::StartBenchmark => mg::EmptyReply;
     108 "storage" reads bm::AskBenchmark => bm::BenchmarkProgress;
     109 "storage" reads bm::StopBenchmark => mg::EmptyReply;
+    // Management: targets and servers that leave.
+    112 "management" reads mg::SetTargetState => mg::MapUpdate;
+    113 "management" reads mg::RemoveTarget => mg::EmptyReply;
+    114 "management" reads mg::RemoveServer => mg::EmptyReply;
+    115 "management" reads mg::RenameServer => mg::EmptyReply;
 }
 
 /// Returns the message with the number `id`.

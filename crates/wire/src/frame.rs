@@ -70,10 +70,11 @@ skep_types::record! {
         pub lowest_map: MapVersion,
         /// Trace id. All requests of one operation have the same trace id.
         pub trace: u128,
-        /// Must be zero: kept for the group of the sender.
-        pub reserved_group: u32,
-        /// Must be zero: kept for the epoch of that group.
-        pub reserved_epoch: u64,
+        /// In requests of a metadata or storage target: the group that the sender leads as
+        /// primary. Zero in requests of clients, tools and nodes.
+        pub sender_group: GroupId,
+        /// Epoch of `sender_group` in the sender's cluster map.
+        pub sender_epoch: Epoch,
         /// User id of the program that caused the request, plus one. Zero means that no program
         /// did.
         pub user: u32,
@@ -105,8 +106,8 @@ impl Default for Header {
             epoch: Epoch::default(),
             lowest_map: MapVersion::default(),
             trace: 0,
-            reserved_group: 0,
-            reserved_epoch: 0,
+            sender_group: GroupId::default(),
+            sender_epoch: Epoch::default(),
             user: 0,
             user_group: 0,
             job: 0,
@@ -197,9 +198,7 @@ impl Header {
         if usize::from(length) != HEADER_BYTES {
             return Err(wrong(format!("length is {length}, not {HEADER_BYTES}")));
         }
-        let has_reserved =
-            header.reserved != 0 || header.reserved_group != 0 || header.reserved_epoch != 0;
-        if zero != 0 || has_reserved {
+        if zero != 0 || header.reserved != 0 {
             return Err(wrong("reserved bytes are not zero".into()));
         }
         if header.flags & !KNOWN_FLAGS != 0 {

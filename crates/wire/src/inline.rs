@@ -11,7 +11,7 @@ record! {
     #[derive(Copy)]
     pub struct InlineMark {
         /// Number of the target's start at which it logged the write.
-        pub epoch: u64,
+        pub start: u64,
         /// Log sequence number of the record with the write.
         pub record: Lsn,
     }
@@ -35,6 +35,12 @@ record! {
         /// the file. If not set, the client reports the size after it has written the other parts
         /// too.
         pub extends: bool,
+        /// Truncate generation of the file when the client began to write. The target returns
+        /// `EndMoved` if the file was truncated since: the client must write all bytes again.
+        pub truncate_generation: u64,
+        /// Whether the write is an append. If set, the target also returns `EndMoved` if the file
+        /// ends behind `offset`.
+        pub appends: bool,
     }
 }
 
@@ -65,6 +71,9 @@ record! {
 record! {
     /// Reply to [`ReadInline`].
     pub struct ReadInlineReply {
+        /// Truncate generation of the file. If the client has the size of another generation, it
+        /// asks for the size and reads again.
+        pub truncate_generation: u64,
         /// The bytes. May be shorter than requested: the missing bytes at the end are zeros.
         pub bytes: Bytes,
         /// CRC-32C of `bytes`.
@@ -78,7 +87,7 @@ record! {
     pub struct SyncInline {
         /// The file.
         pub inode: InodeId,
-        /// The client's newest write of each epoch (start of the target).
+        /// The client's newest write of each start of the target.
         pub written: Vec<InlineMark>,
     }
 }

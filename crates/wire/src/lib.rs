@@ -17,6 +17,7 @@ pub mod limits;
 pub mod management;
 pub mod metadata;
 pub mod node;
+pub mod senders;
 pub mod session;
 pub mod sharing;
 pub mod storage;

@@ -28,7 +28,7 @@ pub const MAX_CLOSES: usize = 256;
 pub const MAX_INODES_ASKED: usize = 4096;
 /// Maximum number of its own starts that a metadata target remembers, and of marks in one
 /// `SyncInline`. An unsynced write from an older start counts as lost.
-pub const MAX_EPOCHS: usize = 64;
+pub const MAX_STARTS: usize = 64;
 /// Maximum number of locked ranges of one owner in one file. Each change of a lock rewrites all
 /// ranges of the owner.
 pub const MAX_LOCK_RANGES: usize = 1024;

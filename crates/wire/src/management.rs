@@ -4,7 +4,7 @@ use crate::node::LogLevel;
 use skep_types::codec::record;
 use skep_types::map::{Capacity, ClusterMap, Policy, TargetHealth};
 use skep_types::registration::ServerRegistration;
-use skep_types::{MapVersion, NodeId, TargetId, Timestamp};
+use skep_types::{GroupId, MapVersion, NodeId, TargetId, Timestamp};
 
 record! {
     /// A reply without fields. It means success.
@@ -167,8 +167,68 @@ record! {
 }
 
 record! {
+    /// Closes a storage target to new files, or opens it again. A repetition changes nothing.
+    pub struct SetTargetState {
+        /// The target.
+        pub target: TargetId,
+        /// Whether the target gets no new files. It serves its files in both states.
+        pub is_closed: bool,
+    }
+}
+
+record! {
+    /// Removes a target from the cluster. Management refuses while the target is served, open to
+    /// new files, or responsible for shards. The sender has checked that no file lies on it.
+    pub struct RemoveTarget {
+        /// The target.
+        pub target: TargetId,
+        /// Only check whether the removal is possible.
+        pub is_dry_run: bool,
+    }
+}
+
+record! {
+    /// Removes a server from the cluster. Management refuses while the server sends heartbeats or
+    /// has targets.
+    pub struct RemoveServer {
+        /// The server.
+        pub node: NodeId,
+        /// Only check whether the removal is possible.
+        pub is_dry_run: bool,
+    }
+}
+
+record! {
+    /// Gives a server another name.
+    pub struct RenameServer {
+        /// The server.
+        pub node: NodeId,
+        /// The new name.
+        pub name: String,
+    }
+}
+
+record! {
     /// Divides the virtual shards evenly among all metadata groups. Possible only once per cluster.
     pub struct Format {}
+}
+
+record! {
+    /// Makes a group of targets that wait for one. A repetition changes nothing.
+    pub struct CreateGroup {
+        /// The targets. The first one becomes the primary.
+        pub targets: Vec<TargetId>,
+    }
+}
+
+record! {
+    /// Reply to [`CreateGroup`].
+    pub struct CreateGroupReply {
+        /// Id of the group.
+        pub group: GroupId,
+        /// Version of the cluster map with the group.
+        pub version: MapVersion,
+    }
 }
 
 record! {

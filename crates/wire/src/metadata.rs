@@ -17,16 +17,18 @@ pub use attributes::{
     XattrNames,
 };
 pub use files::{
-    AwaitTruncation, Close, CloseMany, ClosedFile, Create, CreateUnnamed, Open, OpenMode,
-    OpenReply, ReportWritten, TrimFile, WrittenExtent,
+    AwaitTruncation, AwaitTruncationReply, Close, CloseMany, ClosedFile, Create, CreateUnnamed,
+    GroupFiles, ListGroupFiles, Open, OpenMode, OpenReply, ReportWritten, SyncedChunkFiles,
+    TrimFile, WrittenExtent,
 };
 pub use names::{
     BytesReply, DirectoryEntries, DirectoryEntry, EntryReply, Exchange, Link, Lookup,
     MakeDirectory, MakeSymlink, NewInode, ReadDirectory, ReadLink, RemoveDirectory, Rename, Unlink,
 };
 pub use sessions::{
-    AskOutcome, CloseSession, KeepAlive, KeepAliveReply, ListSessions, OpenSession,
-    OpenSessionReply, Outcome, OutcomeReply, SessionEntry, SessionList, SyncAll,
+    AskOutcome, CloseSession, CompareOpens, CompareOpensReply, KeepAlive, KeepAliveReply,
+    ListSessions, OpenSession, OpenSessionReply, OpenedFile, Outcome, OutcomeReply, SessionEntry,
+    SessionList, SyncAll,
 };
 pub use transactions::{
     AskDecision, Decide, Decision, DecisionReply, ListTransactions, Prepare, PrepareReply,

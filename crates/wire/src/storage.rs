@@ -29,6 +29,10 @@ record! {
         pub stripe: StripeHint,
         /// Offset of the data in the chunk file.
         pub offset: u64,
+        /// Truncate generation of the file when the client began to write. The target returns
+        /// `EndMoved` if it has executed a newer truncation of the chunk file: the truncation must
+        /// also remove this write.
+        pub truncate_generation: u64,
         /// CRC-32C of each piece of the data. The pieces end at multiples of 4,096 in the chunk
         /// file.
         pub checksums: Vec<u32>,
@@ -62,6 +66,8 @@ record! {
 record! {
     /// Reply to [`ReadChunk`]. The bytes are the bulk data of the frame.
     pub struct ReadChunkReply {
+        /// Whether the chunk file exists.
+        pub exists: bool,
         /// CRC-32C of each piece of the data. The pieces end at multiples of 4,096 in the chunk
         /// file.
         pub checksums: Vec<u32>,
@@ -83,6 +89,8 @@ record! {
         /// Incarnation of the host. If an earlier write returned a different incarnation, that
         /// write may have been lost.
         pub incarnation: HostIncarnation,
+        /// Whether the chunk file exists.
+        pub exists: bool,
     }
 }
 
@@ -186,6 +194,8 @@ record! {
         pub stripe: StripeHint,
         /// Offset of the range in the destination.
         pub to_offset: u64,
+        /// Truncate generation of the destination's file, as in [`WriteChunk`].
+        pub truncate_generation: u64,
         /// Length of the range in bytes.
         pub length: u32,
     }
@@ -199,6 +209,8 @@ record! {
         pub incarnation: HostIncarnation,
         /// Whether a part of the range is a hole in both source and destination.
         pub has_holes: bool,
+        /// Whether the source exists.
+        pub source_exists: bool,
     }
 }
 

@@ -7,6 +7,7 @@ mod docs;
 mod external;
 mod fuzz;
 mod needs;
+mod package;
 mod repository;
 mod schema;
 mod suites;
@@ -57,6 +58,8 @@ enum Command {
     Suites,
     /// Runs applications and foreign test suites on real mounts.
     External(external::Options),
+    /// Builds the packages of a release: deb, rpm and a tarball.
+    Package(package::Options),
     /// Measures Skep, the local file system and installed peers in one run.
     Bench(bench::Options),
     /// Runs one worker process of a workload of `bench`.
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Suites => suites::run(),
         Command::External(options) => external::run(&options),
+        Command::Package(options) => package::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::BenchWorker(worker) => worker.run(),
         Command::BenchTouch { megabytes } => bench::touch_memory(megabytes << 20),

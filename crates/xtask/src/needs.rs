@@ -14,9 +14,13 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("make", "make"),
     ("mkfs.xfs", "xfsprogs"),
     ("python3", "python3"),
+    ("rpmbuild", "rpm"),
     ("rsync", "rsync"),
     ("setfacl", "acl"),
     ("setfattr", "attr"),
+    ("ssh", "openssh-client"),
+    ("sshd", "openssh-server"),
+    ("strip", "binutils"),
     ("systemd-analyze", "systemd"),
 ];
 

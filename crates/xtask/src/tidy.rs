@@ -1,15 +1,15 @@
 //! `cargo xtask tidy`: checks the rules of the project that compilers do not check.
 //!
 //! Each check returns sentences, each with a place and a hint how to fix the problem. [`layers`]
-//! checks dependencies between crates, and [`circles`] imports between the files of a crate.
+//! checks dependencies between crates, and [`import_cycles`] imports between the files of a crate.
 //! [`sources`] checks source files, [`documents`] checks documents, and [`glossary`] and
 //! [`language`] check words. [`pauses`] checks the places that may pause and retry, and [`history`]
 //! checks commit subjects.
 
-mod circles;
 mod documents;
 mod glossary;
 mod history;
+mod import_cycles;
 mod language;
 mod layers;
 mod pauses;
@@ -48,7 +48,7 @@ pub(crate) fn run() -> Outcome {
             sources.push((path.clone(), text));
         }
     }
-    problems.extend(circles::check(&sources));
+    problems.extend(import_cycles::check(&sources));
     problems.extend(glossary::check(&sources)?);
     problems.extend(pauses::check(&sources));
     problems.extend(documents::check_functions(&files, &sources)?);

@@ -78,6 +78,8 @@ impl Body {
             epoch: skep_types::Epoch::new(4),
             lowest_map: skep_types::MapVersion::new(21),
             trace: 0x1112_1314_1516_1718_191a_1b1c_1d1e_1f20,
+            sender_group: skep_types::GroupId::new(5),
+            sender_epoch: skep_types::Epoch::new(6),
             user: 1_001,
             user_group: 101,
             job: 4_242,

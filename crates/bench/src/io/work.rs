@@ -116,7 +116,7 @@ impl IoEngine {
             return Err(format!("{name} has {len} bytes; the plan reads {needed}"));
         }
         if phase == Phase::Check || !self.plan.keep_caches {
-            // File systems without a page cache refuse this. Then there is nothing to drop.
+            // A file system without a page cache ignores or refuses this.
             let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
         }
         Ok(())

@@ -149,7 +149,7 @@ impl ToolEngine {
                 return Err(format!("{name} has {len} bytes; the plan reads {needed}"));
             }
             if !plan.keep_caches {
-                // File systems without a page cache refuse this. Then there is nothing to drop.
+                // A file system without a page cache ignores or refuses this.
                 let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
             }
         }

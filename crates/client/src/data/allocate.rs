@@ -3,7 +3,7 @@
 //! file, all in parallel.
 
 use crate::client::{Client, Worker};
-use crate::data::inline;
+use crate::data::inline::{self, InlineWrite};
 use crate::data::write::begin_write;
 use crate::driven::drive_for;
 use crate::files::handles::HandleId;
@@ -14,7 +14,7 @@ use crate::session::request::ModifyOptions;
 use skep_cluster::striping::{ChunkFileRange, chunk_ranges, pieces, position_in_file};
 use skep_env::Buf;
 use skep_rpc::CallOptions;
-use skep_types::{ChunkFileKey, Error, HostIncarnation, MAX_FILE_BYTES, Result};
+use skep_types::{ChunkFileKey, Error, ErrorCode, HostIncarnation, MAX_FILE_BYTES, Result};
 use skep_wire::storage::{ClearChunk, ReserveChunk, SeekChunk};
 use std::ops::Range;
 use std::rc::Rc;
@@ -103,7 +103,13 @@ impl Allocates for Client {
             let client = Client(worker);
             loop {
                 let before = file.inode.end();
-                allocate_once(&client, &file, &writing, &range, what).await?;
+                match allocate_once(&client, &file, &writing, &range, what).await {
+                    Err(error) if error.code() == ErrorCode::EndMoved => {
+                        client.follow_end(&file.inode, before, error).await?;
+                        continue;
+                    }
+                    result => result?,
+                }
                 let is_longer = grows && range.end > before.size;
                 let may_move_the_end = is_longer || (grows && file.inode.is_shared());
                 if !may_move_the_end {
@@ -244,7 +250,9 @@ async fn clear_inline(
     }
     let zeros = Buf::new((end - range.start) as usize);
     zeros.zero(0..zeros.len());
-    let written = inline::write(worker, file, (range.start, &zeros), false).await?;
+    let truncate_generation = file.inode.end().truncate_generation;
+    let how = InlineWrite { truncate_generation, ..InlineWrite::default() };
+    let written = inline::write(worker, file, (range.start, &zeros), how).await?;
     writing.inline_written(written.mark);
     Ok(())
 }

@@ -10,17 +10,52 @@
 //! the write began, the truncation may have removed some of the bytes. The client then writes all
 //! of them again, at the new end of the file if the write is an append.
 //!
+//! # Writes that arrive late
+//! Each write names the truncate generation in which it began. Storage and metadata refuse it with
+//! `EndMoved` if they have executed a newer truncation of the file. The client then asks metadata
+//! for the end of the file, and writes all bytes again.
+//!
 //! Does not own the requests to storage (`write`, `copy`, `allocate`) or the reports of a file that
 //! is not shared (`files::report`).
 
 use crate::client::Client;
-use crate::inode_state::InodeState;
 use crate::inode_state::guards::WriteGuard;
+use crate::inode_state::{FileEnd, InodeState};
 use crate::session::request::ModifyOptions;
 use skep_types::{Attributes, Error, ErrorCode, InodeId, Result};
-use skep_wire::metadata::{AttributesReply, AwaitTruncation, TrimFile};
+use skep_wire::metadata::{AwaitTruncation, AwaitTruncationReply, TrimFile};
 use std::ops::Range;
 use std::sync::Arc;
+
+/// A write that storage has not acknowledged yet. If the client cancels the write, its requests may
+/// still arrive. So dropping this value records that chunk files may reach up to the end of the
+/// write: a later truncation then includes them.
+#[derive(Debug)]
+pub(crate) struct UnfinishedWrite<'a> {
+    writing: &'a WriteGuard,
+    /// `None` means that all requests were answered.
+    end: Option<u64>,
+}
+
+impl<'a> UnfinishedWrite<'a> {
+    /// Begins a write of bytes up to `end`.
+    pub(crate) fn new(writing: &'a WriteGuard, end: u64) -> Self {
+        Self { writing, end: Some(end) }
+    }
+
+    /// Ends the write: all its requests were answered.
+    pub(crate) fn end(mut self) {
+        self.end = None;
+    }
+}
+
+impl Drop for UnfinishedWrite<'_> {
+    fn drop(&mut self) {
+        if let Some(end) = self.end {
+            self.writing.note_reach(end);
+        }
+    }
+}
 
 impl Client {
     /// Completes a write of `range` after storage has acknowledged all its pieces.
@@ -61,11 +96,38 @@ impl Client {
             report.extent.end = report.extent.end.max(self.measure(state).await?);
             report.extent.may_leave_holes = true;
         }
-        let attributes = self.send_report(state, report.extent, ModifyOptions::default()).await?;
+        let attributes =
+            self.send_report(state, Some(report.extent), ModifyOptions::default()).await?;
         state.reported(&report, &attributes, false, skep_env::now());
         // A lower generation means that metadata has lost a truncation in a power loss. `fsync`
         // reports that loss.
         Ok(attributes.truncate_generation <= truncate_generation)
+    }
+
+    /// Reads the end of a file again, after a server has refused a write with `EndMoved`. `before`
+    /// is the end that this mount had recorded when the write began.
+    ///
+    /// # Errors
+    /// Returns `Io` if the end in metadata has not changed since.
+    pub(crate) async fn follow_end(
+        &self,
+        state: &Arc<InodeState>,
+        before: FileEnd,
+        refusal: Error,
+    ) -> Result<()> {
+        self.attributes_after_truncation(state).await?;
+        if state.end() != before {
+            return Ok(());
+        }
+        // Without this check, the client would repeat the write for ever.
+        let text = format!(
+            "file {}: cannot write: metadata does not have the truncation for which a server \
+             refuses the write; if an administrator has put back an older copy of metadata, \
+             restart the storage services: {refusal}",
+            state.id
+        );
+        tracing::error!("{text}");
+        Err(Error::new(ErrorCode::Io, text))
     }
 
     /// Waits for the end of a truncation in progress, and returns the attributes in metadata.
@@ -76,11 +138,20 @@ impl Client {
         &self,
         state: &Arc<InodeState>,
     ) -> Result<Attributes> {
+        self.await_truncation(state).await.map(|reply| reply.attributes)
+    }
+
+    /// Like [`Self::attributes_after_truncation`]. Also returns the chunk files that clients have
+    /// reported as synced.
+    pub(crate) async fn await_truncation(
+        &self,
+        state: &Arc<InodeState>,
+    ) -> Result<AwaitTruncationReply> {
         let inode = state.id;
         match self.ask(inode, &AwaitTruncation { inode }).await {
-            Ok(AttributesReply { attributes }) => {
-                self.note_attributes(&mut attributes.clone());
-                Ok(attributes)
+            Ok(reply) => {
+                self.note_attributes(&mut reply.attributes.clone());
+                Ok(reply)
             }
             Err(error) if error.code() == ErrorCode::NotFound => {
                 let text = format!(

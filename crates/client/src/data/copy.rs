@@ -4,6 +4,8 @@
 
 use crate::client::{Client, Worker};
 use crate::data::allocate::clear_behind;
+use crate::data::complete::UnfinishedWrite;
+use crate::data::holes::MissingBytes;
 use crate::data::read::{PieceRead, read_piece};
 use crate::data::write::{Acknowledged, PieceWrite, begin_write, write_piece};
 use crate::driven::drive_for;
@@ -130,6 +132,13 @@ fn behind(piece: Piece, length: u64) -> Option<Piece> {
     })
 }
 
+/// The truncate generations of both files when a copy began.
+#[derive(Debug, Clone, Copy)]
+struct Generations {
+    source: u64,
+    file: u64,
+}
+
 /// A copy in progress.
 struct Copy {
     source: Arc<OpenFile>,
@@ -142,21 +151,30 @@ impl Copy {
     /// meanwhile, so that the caller must copy them again.
     async fn try_once(&self, client: &Client, runs: &[Run], range: Range<u64>) -> Result<bool> {
         let state = &self.file.inode;
-        let generation = state.end().truncate_generation;
+        let before = state.end();
+        let generation = before.truncate_generation;
         let source_end = self.source.inode.end();
-        let mut result = self.run_all(&client.0, runs).await;
-        if let Ok(true) = result {
+        let generations = Generations { source: source_end.truncate_generation, file: generation };
+        let unfinished = UnfinishedWrite::new(&self.writing, range.end);
+        let mut result = self.run_all(&client.0, runs, generations).await;
+        unfinished.end();
+        if let Ok(MissingBytes { has_any: true, absent }) = &result {
             let source = &self.source;
             // If another client truncates the source meanwhile, the copy has zeros in its place.
-            let explained = client.explain_missing(&source.inode, source_end).await;
-            result = explained.and_then(|_| source.check_live()).map(|()| true);
+            let explained = client.explain_missing(source, source_end, absent).await;
+            if let Err(error) = explained.and_then(|_| source.check_live()) {
+                result = Err(error);
+            }
         }
         match result {
-            Ok(has_holes) => {
-                if has_holes {
+            Ok(MissingBytes { has_any, .. }) => {
+                if has_any {
                     self.writing.note_holes();
                 }
                 client.complete_write(state, &self.writing, range, generation).await
+            }
+            Err(error) if error.code() == ErrorCode::EndMoved => {
+                client.follow_end(state, before, error).await.map(|()| false)
             }
             Err(error) => {
                 self.writing.note_reach(range.end);
@@ -167,23 +185,32 @@ impl Copy {
         }
     }
 
-    /// Copies all runs, and waits for all of them even after one failed. Returns whether the source
-    /// had holes, or the first error.
-    async fn run_all(&self, worker: &Rc<Worker>, runs: &[Run]) -> Result<bool> {
+    /// Copies all runs, and waits for all of them even after one failed. Returns the missing
+    /// bytes of the source, or the first error.
+    async fn run_all(
+        &self,
+        worker: &Rc<Worker>,
+        runs: &[Run],
+        generations: Generations,
+    ) -> Result<MissingBytes> {
         let tasks: Vec<_> = runs
             .iter()
             .map(|run| {
                 let (worker, run) = (Rc::clone(worker), *run);
                 let (source, file) = (Arc::clone(&self.source), Arc::clone(&self.file));
-                skep_env::spawn(async move { copy_run(worker, &source, &file, run).await })
+                skep_env::spawn(
+                    async move { copy_run(worker, &source, &file, run, generations).await },
+                )
             })
             .collect();
-        let mut result = Ok(false);
+        let mut result = Ok(MissingBytes::default());
         for task in tasks {
             match task.await {
-                Ok((acknowledged, run_has_holes)) => {
+                Ok((acknowledged, missing)) => {
                     acknowledged.note(&self.writing);
-                    result = result.map(|has_holes| has_holes || run_has_holes);
+                    if let Ok(all) = &mut result {
+                        all.add(missing);
+                    }
                 }
                 Err(error) => result = result.and(Err(error)),
             }
@@ -192,14 +219,15 @@ impl Copy {
     }
 }
 
-/// Copies one run. Returns the acknowledgement of the written piece, and whether the source has
-/// holes in this run.
+/// Copies one run. Returns the acknowledgement of the written piece, and the missing bytes of the
+/// source.
 async fn copy_run(
     worker: Rc<Worker>,
     source: &OpenFile,
     file: &Arc<OpenFile>,
     run: Run,
-) -> Result<(Acknowledged, bool)> {
+    generations: Generations,
+) -> Result<(Acknowledged, MissingBytes)> {
     let Run { from, to } = run;
     if let Some(group) = to.group.filter(|_| from.group == to.group) {
         let _place = worker.pieces.acquire().await;
@@ -210,23 +238,34 @@ async fn copy_run(
             to: key,
             stripe: file.stripe_of(&to),
             to_offset: to.offset_in_chunk_file,
+            truncate_generation: generations.file,
             length: to.length as u32,
         };
         let options = CallOptions { trace: worker.next_trace(), ..CallOptions::default() };
         let copied = worker.change_storage(file, group, &request, options).await;
         let copied = copied.map_err(|error| error.within(format_args!("chunk file {key}")))?;
-        return Ok((Acknowledged::Chunk(key, group, copied.incarnation), copied.has_holes));
+        let absent = if copied.source_exists { Vec::new() } else { vec![source.key_of(&from)] };
+        let missing = MissingBytes { has_any: copied.has_holes, absent };
+        return Ok((Acknowledged::Chunk(key, group, copied.incarnation), missing));
     }
     let data = Buf::new(from.length as usize);
     let read = PieceRead {
         key: source.key_of(&from),
         group: from.group,
         offset: from.offset_in_chunk_file,
+        truncate_generation: generations.source,
         into: data.clone(),
     };
-    let has_holes = read_piece(Rc::clone(&worker), read).await?;
-    let write = PieceWrite { file: Arc::clone(file), piece: to, data, extends: false };
-    Ok((write_piece(worker, write).await?, has_holes))
+    let missing = read_piece(Rc::clone(&worker), read).await?;
+    let write = PieceWrite {
+        file: Arc::clone(file),
+        piece: to,
+        data,
+        truncate_generation: generations.file,
+        extends: false,
+        appends: false,
+    };
+    Ok((write_piece(worker, write).await?, missing))
 }
 
 #[cfg(test)]

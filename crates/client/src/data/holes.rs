@@ -1,34 +1,87 @@
-//! Bytes that storage does not have: a hole, or the bytes of a file that was removed or truncated
-//! meanwhile. Only metadata knows which.
+//! Bytes that storage does not have: a hole, the bytes of a file that was removed or truncated
+//! meanwhile, or a chunk file that is lost. Only metadata has this information.
 
 use crate::client::Client;
-use crate::inode_state::{FileEnd, InodeState};
-use skep_types::Result;
-use std::sync::Arc;
+use crate::files::open_file::OpenFile;
+use crate::inode_state::FileEnd;
+use skep_rpc::CallOptions;
+use skep_types::{ChunkFileKey, Error, ErrorCode, GroupId, Result};
+use skep_wire::storage::StatChunk;
+
+/// Bytes that storage did not return.
+#[derive(Debug, Default)]
+pub(crate) struct MissingBytes {
+    /// Some bytes are missing.
+    pub(crate) has_any: bool,
+    /// Chunk files that do not exist.
+    pub(crate) absent: Vec<ChunkFileKey>,
+}
+
+impl MissingBytes {
+    /// Adds the missing bytes of another piece.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.has_any |= other.has_any;
+        self.absent.extend(other.absent);
+    }
+}
 
 /// The reason why storage does not have bytes of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Missing {
     /// They are a hole, and read as zeros.
     Hole,
-    /// Another client has truncated the file, so the caller must look again.
-    Truncated,
+    /// The file has changed meanwhile, so the caller must look again.
+    Changed,
 }
 
 impl Client {
-    /// Finds out why storage does not have bytes that lie before `end`.
+    /// Finds out why storage does not have bytes that lie before `end`. `absent` has the chunk
+    /// files of the file that storage does not have.
     ///
     /// # Errors
-    /// Returns `Stale` if the file was removed.
+    /// - `Stale` if the file was removed.
+    /// - `Corrupt` if a chunk file is lost.
     pub(crate) async fn explain_missing(
         &self,
-        state: &Arc<InodeState>,
+        file: &OpenFile,
         end: FileEnd,
+        absent: &[ChunkFileKey],
     ) -> Result<Missing> {
-        self.attributes_after_truncation(state).await?;
-        match state.end().truncate_generation == end.truncate_generation {
-            true => Ok(Missing::Hole),
-            false => Ok(Missing::Truncated),
+        let synced = self.await_truncation(&file.inode).await?.synced;
+        if file.inode.end().truncate_generation != end.truncate_generation {
+            return Ok(Missing::Changed);
         }
+        let is_synced = |key: &&ChunkFileKey| {
+            let number = file.pattern.chunk_file_number(key.component, key.index);
+            number.is_some_and(|number| synced.contains(number))
+        };
+        let Some(key) = absent.iter().find(is_synced) else { return Ok(Missing::Hole) };
+        self.check_lost(file, *key).await.map(|()| Missing::Changed)
+    }
+
+    /// Checks that a chunk file, which did not exist a moment ago and was synced once, exists now:
+    /// another client may have created and synced it meanwhile.
+    ///
+    /// # Errors
+    /// Returns `Corrupt` if it does not exist.
+    async fn check_lost(&self, file: &OpenFile, key: ChunkFileKey) -> Result<()> {
+        let component = &file.pattern.components[usize::from(key.component)];
+        let group: GroupId = component.groups[usize::from(key.index)];
+        let options = CallOptions::default();
+        let (stat, _) = self.0.call_storage(group, &StatChunk { key }, options).await?;
+        if stat.exists {
+            return Ok(());
+        }
+        let map = self.router().map();
+        let target = map.primary(group).map(|target| target.id.to_string());
+        let target = target.unwrap_or_else(|| group.to_string());
+        let text = format!(
+            "file {}: chunk file {key} on target {target} is lost although its bytes were synced; \
+             look for it in lost+found on the disk of the target, or restore the file from a \
+             backup",
+            file.inode.id
+        );
+        tracing::error!("{text}");
+        Err(Error::new(ErrorCode::Corrupt, text))
     }
 }

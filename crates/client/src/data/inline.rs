@@ -15,12 +15,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// Fills `into` with the inline bytes from `offset`. Bytes that were never written are zeros.
+/// Returns the truncate generation of the file to which the bytes belong.
 pub(crate) async fn read(
     worker: Rc<Worker>,
     (inode, generation): (InodeId, u32),
     offset: u64,
     into: &Buf,
-) -> Result<()> {
+) -> Result<u64> {
     let length = into.len() as u32;
     let request = ReadInline { inode, generation, offset, length };
     let mut has_failed = false;
@@ -31,7 +32,7 @@ pub(crate) async fn read(
         if is_right {
             into.write(0, &read.bytes);
             into.zero(read.bytes.len()..into.len());
-            return Ok(());
+            return Ok(read.truncate_generation);
         }
         // The first mismatch may be damage in transit, so the client reads once more.
         if std::mem::replace(&mut has_failed, true) {
@@ -59,14 +60,26 @@ pub(crate) async fn data_end(worker: &Rc<Worker>, file: &OpenFile, offset: u64) 
     Ok(end.next_multiple_of(INLINE_UNIT).min(most))
 }
 
-/// Writes bytes at an offset of the file. `extends` means that these bytes are a complete write, so
-/// metadata also raises the size of the file to their end.
+/// How metadata executes an inline write.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct InlineWrite {
+    /// Truncate generation of the file when the write began. Metadata refuses the write with
+    /// `EndMoved` if the file was truncated since.
+    pub(crate) truncate_generation: u64,
+    /// The bytes are a complete write, so metadata also raises the size of the file to their end.
+    pub(crate) extends: bool,
+    /// Metadata refuses the write with `EndMoved` if the file ends behind the offset.
+    pub(crate) appends: bool,
+}
+
+/// Writes bytes at an offset of the file.
 pub(crate) async fn write(
     worker: &Rc<Worker>,
     file: &Arc<OpenFile>,
     (offset, data): (u64, &Buf),
-    extends: bool,
+    how: InlineWrite,
 ) -> Result<WriteInlineReply> {
+    let InlineWrite { truncate_generation, extends, appends } = how;
     let bytes = Bytes::from(data.bytes());
     let request = Rc::new(WriteInline {
         inode: file.inode.id,
@@ -75,6 +88,8 @@ pub(crate) async fn write(
         checksum: crc32c(&bytes),
         bytes,
         extends,
+        truncate_generation,
+        appends,
     });
     let client = Client(Rc::clone(worker));
     let mut has_failed = false;

@@ -3,11 +3,12 @@
 
 use crate::client::{Client, Worker};
 use crate::data::granules;
-use crate::data::holes::Missing;
+use crate::data::holes::{Missing, MissingBytes};
 use crate::data::inline;
 use crate::data::plan::plan;
 use crate::files::handles::HandleId;
 use crate::files::open_file::OpenFile;
+use crate::inode_state::FileEnd;
 use crate::limits::MAX_PIECE_BYTES;
 use skep_cluster::striping::Piece;
 use skep_env::Buf;
@@ -54,8 +55,9 @@ impl Reads for Client {
                 return Ok(0);
             }
             let length = (end.min(file_end.size) - offset) as usize;
-            if self.read_range(&file, offset, into.slice(0..length)).await?
-                && self.explain_missing(&file.inode, file_end).await? == Missing::Truncated
+            let missing = self.read_range(&file, offset, into.slice(0..length), file_end).await?;
+            if missing.has_any
+                && self.explain_missing(&file, file_end, &missing.absent).await? == Missing::Changed
             {
                 continue;
             }
@@ -85,8 +87,15 @@ impl Reads for Client {
 }
 
 impl Client {
-    /// Reads a range. Returns whether storage did not have some of the bytes; they are set to zero.
-    async fn read_range(&self, file: &OpenFile, offset: u64, into: Buf) -> Result<bool> {
+    /// Reads a range of a file that ended at `end`. Returns the bytes that are missing, which are
+    /// set to zero.
+    async fn read_range(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        into: Buf,
+        end: FileEnd,
+    ) -> Result<MissingBytes> {
         let range = offset..offset + into.len() as u64;
         let plan = plan(&file.pattern, range, MAX_PIECE_BYTES)?;
         let piece_read = |piece: &Piece| {
@@ -95,22 +104,23 @@ impl Client {
                 key: file.key_of(piece),
                 group: piece.group,
                 offset: piece.offset_in_chunk_file,
+                truncate_generation: end.truncate_generation,
                 into: into.slice(start..start + piece.length as usize),
             }
         };
-        let mut has_holes = false;
+        let mut missing = MissingBytes::default();
         if let [piece] = &plan[..] {
-            has_holes = read_piece(Rc::clone(&self.0), piece_read(piece)).await?;
+            missing = read_piece(Rc::clone(&self.0), piece_read(piece)).await?;
         } else {
             let tasks: Vec<_> = plan
                 .iter()
                 .map(|piece| skep_env::spawn(read_piece(Rc::clone(&self.0), piece_read(piece))))
                 .collect();
             for task in tasks {
-                has_holes |= task.await?;
+                missing.add(task.await?);
             }
         }
-        Ok(has_holes)
+        Ok(missing)
     }
 }
 
@@ -133,24 +143,30 @@ pub(crate) struct PieceRead {
     pub(crate) group: Option<GroupId>,
     /// Offset of the first byte in the chunk file, or in the file if metadata stores the piece.
     pub(crate) offset: u64,
+    /// Truncate generation to which the size belongs that the client has.
+    pub(crate) truncate_generation: u64,
     pub(crate) into: Buf,
 }
 
-/// Reads one piece. Returns whether storage had fewer bytes than requested; the missing bytes are
-/// set to zero. Either they are a hole, or the file was removed; only metadata knows which.
-pub(crate) async fn read_piece(worker: Rc<Worker>, what: PieceRead) -> Result<bool> {
+/// Reads one piece. Returns the bytes that may be missing: storage had fewer bytes than requested,
+/// or the inline bytes belong to another truncate generation. Missing bytes are set to zero.
+/// [`Client::explain_missing`] finds out the reason.
+pub(crate) async fn read_piece(worker: Rc<Worker>, what: PieceRead) -> Result<MissingBytes> {
     let _place = worker.pieces.acquire().await;
-    let PieceRead { key, group, offset, into } = what;
+    let PieceRead { key, group, offset, truncate_generation, into } = what;
     let Some(group) = group else {
         let of = (key.inode, key.generation);
-        return inline::read(Rc::clone(&worker), of, offset, &into).await.map(|()| false);
+        let found = inline::read(Rc::clone(&worker), of, offset, &into).await?;
+        let has_any = found != truncate_generation;
+        return Ok(MissingBytes { has_any, absent: Vec::new() });
     };
     let mut has_failed = false;
     loop {
         let error = match read_once(&worker, key, group, offset, &into).await {
-            Ok(read) => {
+            Ok((read, exists)) => {
                 into.zero(read..into.len());
-                return Ok(read < into.len());
+                let absent = if exists { Vec::new() } else { vec![key] };
+                return Ok(MissingBytes { has_any: read < into.len(), absent });
             }
             Err(error) => error,
         };
@@ -175,13 +191,14 @@ pub(crate) async fn read_piece(worker: Rc<Worker>, what: PieceRead) -> Result<bo
     }
 }
 
+/// Returns the number of bytes that storage had, and whether the chunk file exists.
 async fn read_once(
     worker: &Rc<Worker>,
     key: ChunkFileKey,
     group: GroupId,
     offset: u64,
     into: &Buf,
-) -> Result<usize> {
+) -> Result<(usize, bool)> {
     let request = ReadChunk { key, offset, length: into.len() as u32 };
     let options = CallOptions {
         into: Some(into.clone()),
@@ -190,7 +207,7 @@ async fn read_once(
     };
     let (reply, read) = worker.call_storage(group, &request, options).await?;
     if granules::matches(offset, &into.bytes()[..read], &reply.checksums) {
-        return Ok(read);
+        return Ok((read, reply.exists));
     }
     Err(Error::new(ErrorCode::Corrupt, "the data does not match its checksums"))
 }

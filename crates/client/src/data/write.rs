@@ -3,14 +3,15 @@
 //! write-behind.
 
 use crate::client::{Client, Worker};
+use crate::data::complete::UnfinishedWrite;
 use crate::data::granules;
-use crate::data::inline;
+use crate::data::inline::{self, InlineWrite};
 use crate::data::plan::plan;
 use crate::driven::{drive, drive_for};
 use crate::files::handles::HandleId;
 use crate::files::open_file::OpenFile;
 use crate::inode_state::guards::WriteGuard;
-use crate::inode_state::{AppendPart, InodeState};
+use crate::inode_state::{AppendPart, FileEnd, InodeState};
 use crate::limits::{CONTENTION_PAUSE, MAX_PIECE_BYTES, WRITE_GRACE};
 use crate::locks::file_locks::{FileLock, LockOutcome, Locks};
 use skep_cluster::striping::Piece;
@@ -130,22 +131,31 @@ impl Client {
         let end = file.check_writable(offset.checked_add(data.len() as u64))?;
         let plan = plan(&file.pattern, offset..end, MAX_PIECE_BYTES)?;
         let is_inline = matches!(&plan[..], [Piece { group: None, .. }]);
-        let write = Write { file, offset, data, writing, is_inline };
+        let generation = before.truncate_generation;
+        let appends = matches!(to, WritePosition::End);
+        let write = Write { file, offset, generation, data, writing, is_inline, appends };
+        let unfinished = UnfinishedWrite::new(writing, end);
         let (written, result) = write.pieces(&self.0, &plan).await;
+        unfinished.end();
+        let result = match result {
+            Err(error) if error.code() == ErrorCode::EndMoved => {
+                self.follow_end(&file.inode, before, error).await.map(|()| false)
+            }
+            result => result.map(|()| true),
+        };
         if is_inline {
             // Metadata executed the whole write, including the change of the size, or nothing of
             // it.
-            return result.map(|()| true);
+            return result;
         }
         if result.is_err() {
             writing.note_reach(end);
             write.clear_beyond_end(self, written).await;
-            return result.map(|()| true);
+            return result;
         }
-        let generation = before.truncate_generation;
         let is_complete =
-            self.complete_write(&file.inode, writing, offset..end, generation).await?;
-        if !is_complete && matches!(to, WritePosition::End) {
+            result? && self.complete_write(&file.inode, writing, offset..end, generation).await?;
+        if !is_complete && appends {
             // The repetition writes elsewhere.
             writing.note_reach(end);
             write.clear_beyond_end(self, written).await;
@@ -230,10 +240,14 @@ pub(crate) async fn begin_write(inode: &Arc<InodeState>) -> WriteGuard {
 struct Write<'a> {
     file: &'a Arc<OpenFile>,
     offset: u64,
+    /// Truncate generation of the file when the write began.
+    generation: u64,
     data: &'a Buf,
     writing: &'a WriteGuard,
     /// The whole write goes to metadata.
     is_inline: bool,
+    /// The write begins at the end of the file.
+    appends: bool,
 }
 
 impl Write<'_> {
@@ -246,7 +260,8 @@ impl Write<'_> {
         };
         let send = |piece: &Piece| {
             let what = self.piece(*piece, data_of(piece));
-            write_piece(Rc::clone(worker), PieceWrite { extends: self.is_inline, ..what })
+            let (extends, appends) = (self.is_inline, self.is_inline && self.appends);
+            write_piece(Rc::clone(worker), PieceWrite { extends, appends, ..what })
         };
         let mut written = Vec::new();
         let mut result = Ok(());
@@ -289,7 +304,7 @@ impl Write<'_> {
     /// the zeros, since the bytes are allocated already. Best effort: if storage does not reply,
     /// the bytes stay, and later operations of programs fail as well.
     async fn overwrite_beyond_end(&self, client: &Client, written: Vec<Piece>) {
-        let size = self.file.inode.size();
+        let FileEnd { size, truncate_generation } = self.file.inode.end();
         for piece in written {
             let start = self.offset + piece.offset_in_range;
             let skipped = size.saturating_sub(start);
@@ -303,7 +318,8 @@ impl Write<'_> {
             };
             let zeros = Buf::new(beyond.length as usize);
             zeros.zero(0..zeros.len());
-            match write_piece(Rc::clone(&client.0), self.piece(beyond, zeros)).await {
+            let zeros = PieceWrite { truncate_generation, ..self.piece(beyond, zeros) };
+            match write_piece(Rc::clone(&client.0), zeros).await {
                 Ok(acknowledged) => acknowledged.note(self.writing),
                 Err(error) => tracing::debug!(
                     "file {}: cannot clear the bytes of a failed write: {error}",
@@ -314,7 +330,8 @@ impl Write<'_> {
     }
 
     fn piece(&self, piece: Piece, data: Buf) -> PieceWrite {
-        PieceWrite { file: Arc::clone(self.file), piece, data, extends: false }
+        let (file, truncate_generation) = (Arc::clone(self.file), self.generation);
+        PieceWrite { file, piece, data, truncate_generation, extends: false, appends: false }
     }
 }
 
@@ -349,9 +366,15 @@ pub(crate) struct PieceWrite {
     pub(crate) file: Arc<OpenFile>,
     pub(crate) piece: Piece,
     pub(crate) data: Buf,
+    /// Truncate generation of the file when the write began. Storage and metadata refuse the piece
+    /// with `EndMoved` if the file was truncated since.
+    pub(crate) truncate_generation: u64,
     /// Only for a piece in metadata: the piece is a complete write, so metadata also moves the end
     /// of the file.
     pub(crate) extends: bool,
+    /// Only together with `extends`: metadata refuses the piece with `EndMoved` unless the piece
+    /// begins at the end of the file.
+    pub(crate) appends: bool,
 }
 
 /// The acknowledgement of one written piece.
@@ -382,10 +405,11 @@ impl Acknowledged {
 /// Writes one piece, and returns its acknowledgement.
 pub(crate) async fn write_piece(worker: Rc<Worker>, what: PieceWrite) -> Result<Acknowledged> {
     let _place = worker.pieces.acquire().await;
-    let PieceWrite { file, piece, data, extends } = what;
+    let PieceWrite { file, piece, data, truncate_generation, extends, appends } = what;
     let offset = piece.offset_in_chunk_file;
     let Some(group) = piece.group else {
-        let written = inline::write(&worker, &file, (offset, &data), extends).await?;
+        let how = InlineWrite { truncate_generation, extends, appends };
+        let written = inline::write(&worker, &file, (offset, &data), how).await?;
         return Ok(match extends {
             true => Acknowledged::Extended(offset + data.len() as u64, Box::new(written)),
             false => Acknowledged::Inline(written.mark),
@@ -393,7 +417,7 @@ pub(crate) async fn write_piece(worker: Rc<Worker>, what: PieceWrite) -> Result<
     };
     let (key, stripe) = (file.key_of(&piece), file.stripe_of(&piece));
     let checksums = granules::checksums(offset, data.bytes());
-    let request = WriteChunk { key, stripe, offset, checksums };
+    let request = WriteChunk { key, stripe, offset, truncate_generation, checksums };
     let mut has_failed = false;
     loop {
         let options = CallOptions {

@@ -5,8 +5,8 @@ use crate::client::Client;
 use crate::inode_state::InodeState;
 use crate::session::request::ModifyOptions;
 use skep_cluster::striping::size_from_chunks;
-use skep_types::{Attributes, Result};
-use skep_wire::metadata::{ReportWritten, WrittenExtent};
+use skep_types::{Attributes, ChunkFileKey, ChunkFileSet, InodeId, Result};
+use skep_wire::metadata::{ReportWritten, SyncedChunkFiles, WrittenExtent};
 use std::sync::Arc;
 
 impl Client {
@@ -23,7 +23,7 @@ impl Client {
                 report.extent.end = self.measure(state).await?;
                 report.extent.may_leave_holes = true;
             }
-            let attributes = self.send_report(state, report.extent, how).await?;
+            let attributes = self.send_report(state, Some(report.extent), how).await?;
             state.reported(&report, &attributes, how.is_durable, skep_env::now());
             let generation = attributes.truncate_generation;
             answer = Some(attributes);
@@ -40,18 +40,49 @@ impl Client {
         }))
     }
 
+    /// Sends a report of writes, and returns the attributes in the reply. The report of an `fsync`
+    /// also names the chunk files that were synced for the first time.
     pub(crate) async fn send_report(
         &self,
         state: &Arc<InodeState>,
-        written: WrittenExtent,
+        written: Option<WrittenExtent>,
         how: ModifyOptions,
     ) -> Result<Attributes> {
-        let request = ReportWritten { inode: state.id, written };
+        let unrecorded = if how.is_durable { state.unrecorded() } else { Vec::new() };
+        let synced = self.synced_chunk_files(state.id, &unrecorded);
+        let has_synced = synced.is_some();
+        let has_writes = written.is_some();
+        let request = ReportWritten { inode: state.id, written, synced };
         let result = self.modify(state.id, request, how, |_, _| ()).await;
         let reply = result.map_err(|error| error.within(format_args!("file {}", state.id)))?;
+        if has_synced {
+            state.recorded(&unrecorded);
+        }
         let attributes = reply.attributes;
-        self.mount().caches.changed_by_us(state.id, attributes.change_counter);
+        if has_writes {
+            self.mount().caches.changed_by_us(state.id, attributes.change_counter);
+        }
         Ok(attributes)
+    }
+
+    /// Returns the part of a report about synced chunk files. `None` means that there are none, or
+    /// that this mount does not have the file open.
+    pub(crate) fn synced_chunk_files(
+        &self,
+        inode: InodeId,
+        keys: &[ChunkFileKey],
+    ) -> Option<SyncedChunkFiles> {
+        if keys.is_empty() {
+            return None;
+        }
+        let pattern = self.known_pattern(inode)?;
+        let pattern_generation = pattern.generation;
+        let mut chunk_files = ChunkFileSet::default();
+        let its = keys.iter().filter(|key| key.generation == pattern_generation);
+        for number in its.filter_map(|key| pattern.chunk_file_number(key.component, key.index)) {
+            chunk_files.insert(number);
+        }
+        Some(SyncedChunkFiles { pattern_generation, chunk_files })
     }
 
     /// Returns the size of a file, computed from the sizes of its chunk files.

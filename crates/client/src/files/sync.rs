@@ -8,9 +8,9 @@ use crate::limits::INODES_AT_ONCE;
 use crate::session::request::ModifyOptions;
 use crate::session::table::is_lost;
 use skep_rpc::CallOptions;
-use skep_types::{Attributes, ChunkFileKey, Error, ErrorCode, GroupId, HostIncarnation, Result};
+use skep_types::{Attributes, ChunkFileKey, Error, ErrorCode, GroupId, Result};
 use skep_wire::metadata::{GetAttributes, SyncAll};
-use skep_wire::storage::SyncChunk;
+use skep_wire::storage::{SyncChunk, SyncChunkReply};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -120,6 +120,11 @@ impl Client {
     ) -> Result<()> {
         let reported = state.reported_extent();
         let durable = match synced {
+            // Metadata remembers these chunk files, so that clients detect the loss of one of them.
+            _ if self.synced_chunk_files(state.id, &state.unrecorded()).is_some() => {
+                let how = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
+                self.send_report(state, None, how).await?
+            }
             Some((before, durable)) if before == reported => durable,
             _ => {
                 let how = CallOptions { durable: true, ..CallOptions::default() };
@@ -161,7 +166,7 @@ impl Client {
         let mut result = self.sync_inline(state).await;
         if let [one] = &unsynced[..] {
             match sync_chunk(Rc::clone(&self.0), one.key, one.group).await {
-                Ok(incarnation) => state.synced(one, incarnation),
+                Ok(synced) => note_synced(state, one, &synced),
                 Err(error) => result = result.and(Err(error)),
             }
         } else {
@@ -171,7 +176,7 @@ impl Client {
             let tasks: Vec<_> = unsynced.iter().map(sync).collect();
             for (one, task) in unsynced.iter().zip(tasks) {
                 match task.await {
-                    Ok(incarnation) => state.synced(one, incarnation),
+                    Ok(synced) => note_synced(state, one, &synced),
                     Err(error) => result = result.and(Err(error)),
                 }
             }
@@ -222,16 +227,23 @@ impl Client {
     }
 }
 
+fn note_synced(state: &InodeState, synced: &UnsyncedChunkFile, reply: &SyncChunkReply) {
+    state.synced(synced, reply.incarnation);
+    if reply.exists {
+        state.chunk_exists(synced.key);
+    }
+}
+
 async fn sync_chunk(
     worker: Rc<Worker>,
     key: ChunkFileKey,
     group: GroupId,
-) -> Result<HostIncarnation> {
+) -> Result<SyncChunkReply> {
     let _place = worker.pieces.acquire().await;
     let options =
         CallOptions { durable: true, trace: worker.next_trace(), ..CallOptions::default() };
     match worker.call_storage(group, &SyncChunk { key }, options).await {
-        Ok((synced, _)) => Ok(synced.incarnation),
+        Ok((synced, _)) => Ok(synced),
         Err(error) => Err(error.within(format_args!("chunk file {key}"))),
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 use skep_types::{ChunkFileKey, GroupId};
 use skep_types::{FileKind, Timestamp};
-use skep_wire::limits::MAX_EPOCHS;
+use skep_wire::limits::MAX_STARTS;
 use skep_wire::metadata::WrittenExtent;
 
 const NOW: Duration = Duration::from_secs(100);
@@ -72,7 +72,7 @@ fn failed_piece_keeps_the_size_and_is_reported() {
 }
 
 #[test]
-fn truncation_waits_for_writes_and_resets_their_reach() {
+fn truncation_waits_for_writes_and_clears_unreported_sizes() {
     let state = opened(0);
     let writing = state.try_write().unwrap();
     writing.note_write_unless_shared(&(0..1000), state.end().truncate_generation);
@@ -280,8 +280,8 @@ fn a_truncation_that_metadata_has_lost_is_noticed() {
     assert_eq!(report.extent.truncate_generation, 0);
 }
 
-fn mark(epoch: u64, record: u64) -> InlineMark {
-    InlineMark { epoch, record: skep_types::Lsn::new(record) }
+fn mark(start: u64, record: u64) -> InlineMark {
+    InlineMark { start, record: skep_types::Lsn::new(record) }
 }
 
 #[test]
@@ -307,11 +307,11 @@ fn inline_write_needs_no_report() {
 }
 
 #[test]
-fn marks_of_each_epoch_are_kept_until_they_are_synced() {
+fn marks_of_each_start_are_kept_until_they_are_synced() {
     let state = opened(0);
     let writing = state.try_write().unwrap();
-    for (epoch, record) in [(2, 30), (1, 9), (2, 20), (1, 11)] {
-        writing.inline_written(mark(epoch, record));
+    for (start, record) in [(2, 30), (1, 9), (2, 20), (1, 11)] {
+        writing.inline_written(mark(start, record));
     }
     let written = state.unsynced_inline();
     assert_eq!(written, [mark(1, 11), mark(2, 30)]);
@@ -322,10 +322,10 @@ fn marks_of_each_epoch_are_kept_until_they_are_synced() {
     state.inline_synced(&[mark(2, 31)], true);
     assert_eq!((state.losses(), state.unsynced_inline().len()), (1, 0));
     assert!(state.is_idle());
-    // Metadata remembers only `MAX_EPOCHS` epochs, so the write of the oldest epoch counts as lost.
-    for epoch in 1..=MAX_EPOCHS as u64 + 1 {
-        writing.inline_written(mark(epoch, epoch));
+    // Metadata remembers only `MAX_STARTS` starts, so the write of the oldest start counts as lost.
+    for start in 1..=MAX_STARTS as u64 + 1 {
+        writing.inline_written(mark(start, start));
     }
-    assert_eq!((state.losses(), state.unsynced_inline().len()), (2, MAX_EPOCHS));
+    assert_eq!((state.losses(), state.unsynced_inline().len()), (2, MAX_STARTS));
     assert_eq!(state.unsynced_inline()[0], mark(2, 2));
 }

@@ -3,8 +3,8 @@
 
 use skep_types::{ChunkFileKey, GroupId, HostIncarnation};
 use skep_wire::inline::InlineMark;
-use skep_wire::limits::MAX_EPOCHS;
-use std::collections::HashMap;
+use skep_wire::limits::MAX_STARTS;
+use std::collections::{HashMap, HashSet};
 
 /// A chunk file with unsynced writes or truncations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,19 +27,23 @@ struct ChunkFileState {
 /// Unsynced writes of this mount to one file.
 ///
 /// # Invariants
-/// `inline` has at most [`MAX_EPOCHS`] marks, in strictly ascending order of their epochs.
+/// `inline` has at most [`MAX_STARTS`] marks, in strictly ascending order of their starts.
 #[derive(Debug, Default)]
 pub(super) struct UnsyncedWrites {
     chunk_files: HashMap<ChunkFileKey, ChunkFileState>,
-    /// The mark of the newest unsynced inline write in each epoch.
+    /// The mark of the newest unsynced inline write in each start.
     inline: Vec<InlineMark>,
     losses: u64,
+    /// Synced chunk files that metadata has not recorded as synced.
+    unrecorded: HashSet<ChunkFileKey>,
+    /// Synced chunk files that metadata has recorded as synced.
+    recorded: HashSet<ChunkFileKey>,
 }
 
 impl UnsyncedWrites {
     fn check_invariants(&self) {
-        let is_rising = self.inline.is_sorted_by(|a, b| a.epoch < b.epoch);
-        assert!(is_rising && self.inline.len() <= MAX_EPOCHS, "{:?}", self.inline);
+        let is_rising = self.inline.is_sorted_by(|a, b| a.start < b.start);
+        assert!(is_rising && self.inline.len() <= MAX_STARTS, "{:?}", self.inline);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -72,12 +76,12 @@ impl UnsyncedWrites {
     /// Records that metadata acknowledged an inline write.
     pub(super) fn inline_written(&mut self, mark: InlineMark) {
         let marks = &mut self.inline;
-        match marks.binary_search_by_key(&mark.epoch, |known| known.epoch) {
+        match marks.binary_search_by_key(&mark.start, |known| known.start) {
             Ok(at) => marks[at].record = marks[at].record.max(mark.record),
             Err(at) => marks.insert(at, mark),
         }
-        if marks.len() > MAX_EPOCHS {
-            // Metadata does not remember more epochs either.
+        if marks.len() > MAX_STARTS {
+            // Metadata does not remember more starts either.
             marks.remove(0);
             self.losses += 1;
         }
@@ -96,6 +100,26 @@ impl UnsyncedWrites {
                 upto: state.last_write,
             })
             .collect()
+    }
+
+    /// Records that a chunk file exists on the device of its target.
+    pub(super) fn chunk_exists(&mut self, key: ChunkFileKey) {
+        if !self.recorded.contains(&key) {
+            self.unrecorded.insert(key);
+        }
+    }
+
+    /// Returns the synced chunk files that metadata has not recorded as synced.
+    pub(super) fn unrecorded(&self) -> Vec<ChunkFileKey> {
+        self.unrecorded.iter().copied().collect()
+    }
+
+    /// Records that metadata has recorded these chunk files as synced.
+    pub(super) fn recorded(&mut self, keys: &[ChunkFileKey]) {
+        for key in keys {
+            self.unrecorded.remove(key);
+            self.recorded.insert(*key);
+        }
     }
 
     /// Returns the marks of the inline writes that must be synced now.
@@ -127,7 +151,7 @@ impl UnsyncedWrites {
     /// (`is_lost`).
     pub(super) fn inline_synced(&mut self, marks: &[InlineMark], is_lost: bool) {
         let is_newer = |known: &InlineMark| {
-            !marks.iter().any(|mark| mark.epoch == known.epoch && mark.record >= known.record)
+            !marks.iter().any(|mark| mark.start == known.start && mark.record >= known.record)
         };
         self.inline.retain(is_newer);
         self.losses += u64::from(is_lost);

@@ -45,8 +45,8 @@ impl Client {
              administrator evicted it; the mount joins the cluster again; {files}"
         );
         let member = Arc::clone(&mount.member);
-        // A separate task, since all threads wait for the new id, and a caller may drop its own
-        // future.
+        // A separate task registers the client again: all threads wait for the new id, and a caller
+        // may drop its own future.
         skep_env::spawn(async move { member.register_again().await }).detach();
     }
 }

@@ -43,7 +43,7 @@ impl Client {
         let options = CallOptions { session: id, ..CallOptions::default() };
         let (opened, _) = self.router().call(group, &request, options).await?;
         let lease = lease_of(opened.lease_ms);
-        let granted = Granted { slots: opened.slots.min(slots), lease };
+        let granted = Granted { slots: opened.slots.min(slots), lease, start: opened.start };
         mount.sessions.opened(group, id, granted, now);
         mount.notifications.follow(group, id);
         Ok(granted.slots)
@@ -132,7 +132,7 @@ impl Client {
         Ok(())
     }
 
-    async fn reopen(&self, file: &OpenFile, session: &Rc<ThreadSession>) -> Result<()> {
+    pub(super) async fn reopen(&self, file: &OpenFile, session: &Rc<ThreadSession>) -> Result<()> {
         let request =
             Open { inode: file.inode.id, open: file.mode, truncate: false, must_have_name: false };
         let slot = session.take_slot().await;
@@ -164,8 +164,9 @@ impl Client {
         }
     }
 
-    /// Renews the lease of a session once. `time_left` is how long the group has to reply; `None`
-    /// means without limit.
+    /// Renews the lease of a session once. If the target has started again, also opens the files
+    /// again that it has lost. `time_left` is how long the group has to reply; `None` means without
+    /// limit.
     pub(crate) async fn confirm_session(
         &self,
         group: GroupId,
@@ -177,7 +178,12 @@ impl Client {
         let request = KeepAlive { lease_ms: known.as_millis().try_into().unwrap_or(u32::MAX) };
         let options = CallOptions { session: id, time_left, ..CallOptions::default() };
         let (renewed, _) = self.router().call(group, &request, options).await?;
-        self.mount().sessions.confirmed(group, id, sent_at, lease_of(renewed.lease_ms));
+        let sessions = &self.mount().sessions;
+        sessions.confirmed(group, id, sent_at, lease_of(renewed.lease_ms));
+        if sessions.may_have_lost_opens(group, id, renewed.start) {
+            self.restore_opens(group, id).await?;
+            sessions.has_opens(group, id, renewed.start);
+        }
         Ok(())
     }
 

@@ -33,6 +33,9 @@ struct GroupSession {
     /// When the client sent the last request whose reply confirmed the session.
     confirmed_at: Duration,
     is_renewing: bool,
+    /// The last start of the group's target for which the client has compared its opens. Zero means
+    /// that the client has not compared them yet.
+    start: u64,
 }
 
 /// The state of the session at a group.
@@ -48,6 +51,8 @@ pub(crate) enum SessionState {
 pub(crate) struct Granted {
     pub(crate) slots: u32,
     pub(crate) lease: Duration,
+    /// The start of the target that opened the session.
+    pub(crate) start: u64,
 }
 
 /// The sessions of a mount. [`GroupSessions`] adds the mutex.
@@ -70,6 +75,7 @@ impl Sessions {
             lease: USUAL_LEASE,
             confirmed_at: Duration::ZERO,
             is_renewing: false,
+            start: 0,
         }
     }
 
@@ -139,6 +145,7 @@ impl GroupSessions {
         self.update(group, id, |session| {
             session.slots = granted.slots;
             session.lease = granted.lease;
+            session.start = granted.start;
             session.confirmed_at = sent_at;
         });
     }
@@ -163,6 +170,19 @@ impl GroupSessions {
             session.confirmed_at = session.confirmed_at.max(sent_at);
             session.lease = lease;
         });
+    }
+
+    /// Returns whether the target of a group may have lost opens of a session, because it has
+    /// started again. Zero stands for an unknown start.
+    pub(crate) fn may_have_lost_opens(&self, group: GroupId, id: SessionId, start: u64) -> bool {
+        let mut is_new = false;
+        self.update(group, id, |session| is_new = start != 0 && session.start != start);
+        is_new
+    }
+
+    /// Records that the target of a group has all opens of a session in this start.
+    pub(crate) fn has_opens(&self, group: GroupId, id: SessionId, start: u64) {
+        self.update(group, id, |session| session.start = start);
     }
 
     /// Returns the session at a group if its lease may have run out at `now`, or if the session is
@@ -247,7 +267,7 @@ mod tests {
 
     fn opened(table: &GroupSessions, at: Duration) -> SessionId {
         let id = unopened(table);
-        table.opened(GROUP, id, Granted { slots: 8, lease: LEASE }, at);
+        table.opened(GROUP, id, Granted { slots: 8, lease: LEASE, start: 1 }, at);
         id
     }
 
@@ -283,6 +303,16 @@ mod tests {
     }
 
     #[test]
+    fn a_new_start_of_the_target_may_have_lost_opens() {
+        let table = GroupSessions::default();
+        let id = opened(&table, LEASE);
+        assert!(![0, 1].iter().any(|start| table.may_have_lost_opens(GROUP, id, *start)));
+        assert!(table.may_have_lost_opens(GROUP, id, 2));
+        table.has_opens(GROUP, id, 2);
+        assert!(!table.may_have_lost_opens(GROUP, id, 2));
+    }
+
+    #[test]
     fn one_thread_of_two_replaces_a_lost_session() {
         let table = GroupSessions::default();
         let lost = opened(&table, LEASE);
@@ -292,7 +322,7 @@ mod tests {
         assert!(table.is_renewing(GROUP) && table.is_current(GROUP, next));
         assert_eq!(table.find_or_add(GROUP, NODE), SessionState::Renewing);
         assert_eq!((table.open_sessions(), table.doubtful(GROUP, LEASE)), (vec![], Some(next)));
-        table.opened(GROUP, next, Granted { slots: 4, lease: LEASE }, LEASE);
+        table.opened(GROUP, next, Granted { slots: 4, lease: LEASE, start: 1 }, LEASE);
         table.renewed(GROUP);
         assert_eq!(table.find_or_add(GROUP, NODE), SessionState::Open { id: next, slots: 4 });
     }
@@ -303,7 +333,7 @@ mod tests {
         let lost = opened(&table, LEASE);
         let next = table.replace(GROUP, lost, NodeId::new(13)).unwrap();
         assert_eq!(client_of(next), NodeId::new(13));
-        table.opened(GROUP, lost, Granted { slots: 64, lease: LEASE * 9 }, LEASE);
+        table.opened(GROUP, lost, Granted { slots: 64, lease: LEASE * 9, start: 1 }, LEASE);
         table.confirmed(GROUP, lost, LEASE * 9, LEASE * 9);
         table.renewed(GROUP);
         assert_eq!(table.find_or_add(GROUP, NODE), SessionState::Unopened { id: next });

@@ -5,11 +5,14 @@
 
 mod data;
 mod fakes;
+mod lost_chunks;
+mod lost_opens;
 mod management;
 mod names;
 mod sessions;
 mod shared;
 mod sizes;
+mod truncations;
 
 use fakes::FakeCluster;
 use skep_client::{

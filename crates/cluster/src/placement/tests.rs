@@ -169,6 +169,19 @@ fn targets_that_refuse_writes_get_no_new_files() {
 }
 
 #[test]
+fn closed_targets_get_no_new_files_even_alone() {
+    let mut map = map(&[2]);
+    let group = |map: &ClusterMap, index: usize| map.group_of(map.targets[index].id).unwrap().id;
+    map.targets[0].health.condition = Condition::Closed;
+    map.targets[1].reachability = Reachability::Offline;
+    let candidates = Candidates::new(&map);
+    assert_eq!(balanced(&candidates, 4, 1), [group(&map, 1)]);
+    assert!(candidates.is_closed(group(&map, 0)) && !candidates.is_closed(group(&map, 1)));
+    map.targets[1].health.condition = Condition::Closed;
+    assert_eq!(balanced(&Candidates::new(&map), 4, 1), []);
+}
+
+#[test]
 fn an_empty_cluster_has_no_candidates() {
     let candidates = Candidates::new(&map(&[]));
     assert!(candidates.is_empty());

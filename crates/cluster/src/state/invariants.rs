@@ -3,7 +3,8 @@
 //! Does not change the state.
 
 use super::Durable;
-use skep_types::{Node, NodeId, NodeKind, SHARD_COUNT, TargetKind};
+use crate::groups;
+use skep_types::{Node, NodeId, NodeKind, SHARD_COUNT, TargetId, TargetKind};
 
 /// Whether the keys are in strictly ascending order: sorted, without duplicates.
 fn rises<K: Ord>(keys: impl IntoIterator<Item = K>) -> bool {
@@ -49,8 +50,10 @@ impl Durable {
             }
         }
         members.sort_unstable();
-        let targets = map.targets.iter().map(|target| target.id);
-        assert!(targets.eq(members), "each target belongs to exactly one group");
+        assert!(rises(members.iter()), "each target belongs to at most one group");
+        let is_known = |member: &TargetId| map.target(*member).is_some();
+        assert!(members.iter().all(is_known), "each member is a target");
+        map.groups.iter().for_each(groups::check_invariants);
         for target in &map.targets {
             assert!(map.node(target.node).is_some(), "target {} has a node", target.id);
         }

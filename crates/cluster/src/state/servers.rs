@@ -8,8 +8,7 @@ use crate::limits::{MAX_ADDRESSES, MAX_SERVERS, MAX_TARGETS_PER_NODE};
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability, TargetHealth};
 use skep_types::registration::{ServerRegistration, TargetClaim, domain_problem};
 use skep_types::{
-    Epoch, Error, ErrorCode, Group, GroupId, GroupMember, MemberState, Node, NodeId, NodeKind,
-    Result, Target, TargetId, TargetKind,
+    Error, ErrorCode, Group, GroupId, Node, NodeId, NodeKind, Result, Target, TargetId, TargetKind,
 };
 
 impl Durable {
@@ -33,7 +32,7 @@ impl Durable {
         for claim in &registration.targets {
             targets.push(self.register_target(node, claim)?);
         }
-        Ok(Outcome { changed: true, node, targets })
+        Ok(Outcome { changed: true, node, targets, ..Outcome::default() })
     }
 
     /// Returns the id of a server. Assigns a new id to a new server.
@@ -64,8 +63,9 @@ impl Durable {
                     format!("'{}', which has another uuid", n.name)
                 });
             return Err(foreign(format!(
-                "a {} service says it is {claimed}, but {claimed} is {owner}; its directory is of \
-                 another cluster, or management's directory is an old copy",
+                "a {} service says it is {claimed}, but {claimed} is {owner}; it was removed \
+                 from the cluster, its directory is of another cluster, or management's directory \
+                 is an old copy",
                 kind_word(*kind)
             )));
         }
@@ -126,8 +126,9 @@ impl Durable {
                         format!("which is {} on {} and has another uuid", t.path, t.node)
                     });
                 return Err(foreign(format!(
-                    "the directory {} says it is target {}, {owner}; it is of another cluster, or \
-                     management's directory is an old copy",
+                    "the directory {} says it is target {}, {owner}; it was removed from \
+                     the cluster, it is of another cluster, or management's directory is an old \
+                     copy",
                     claim.path, claim.target
                 )));
             }
@@ -143,7 +144,8 @@ impl Durable {
         Ok(id)
     }
 
-    /// Adds a target, and a group with this target as its only member. Returns the target's id.
+    /// Adds a target. Unless metadata targets wait for a group, also adds a group with this target
+    /// as its only member. Returns the target's id.
     fn add_target(&mut self, node: NodeId, claim: &TargetClaim) -> TargetId {
         let id = TargetId::new(self.next_target);
         self.next_target += 1;
@@ -160,12 +162,10 @@ impl Durable {
             capacity_pool: CapacityPool::Normal,
         };
         insert_sorted(&mut self.map.targets, target, |target| target.id);
-        let group = Group {
-            id: GroupId::new(self.next_group),
-            kind: claim.kind,
-            epoch: Epoch::new(1),
-            members: vec![GroupMember { target: id, state: MemberState::Serving }],
-        };
+        if claim.kind == TargetKind::Metadata && self.map.policy.metadata_copies > 1 {
+            return id;
+        }
+        let group = Group::of_one(GroupId::new(self.next_group), claim.kind, id);
         self.next_group += 1;
         insert_sorted(&mut self.map.groups, group, |group| group.id);
         id

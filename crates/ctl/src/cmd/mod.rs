@@ -7,6 +7,7 @@ mod cluster;
 mod completion;
 mod config;
 mod debug;
+mod deploy;
 mod down;
 mod entry;
 mod group;
@@ -31,9 +32,9 @@ mod tune;
 mod umount;
 mod up;
 
+use crate::access::block_on;
 use clap::{Command, Subcommand};
-use skep_types::{Error, ErrorCode, Result};
-use std::future::Future;
+use skep_types::Result;
 use std::process::ExitCode;
 
 /// All commands of `skep`.
@@ -78,6 +79,8 @@ pub(crate) enum Verb {
     Plan(plan::PlanVerb),
     #[command(subcommand)]
     Tune(tune::TuneVerb),
+    #[command(subcommand)]
+    Deploy(deploy::DeployVerb),
     Management(management::ManagementArgs),
     Metadata(metadata::MetadataArgs),
     Storage(storage::StorageArgs),
@@ -126,6 +129,7 @@ impl Verb {
             Self::Study(verb) => verb.run(),
             Self::Plan(verb) => verb.run(),
             Self::Tune(verb) => verb.run(),
+            Self::Deploy(verb) => verb.run(),
             Self::Management(args) => done(management::run(&args)),
             Self::Metadata(args) => done(metadata::run(&args)),
             Self::Storage(args) => done(storage::run(&args)),
@@ -139,10 +143,4 @@ impl Verb {
 /// Returns the exit code of a command that either succeeds or fails.
 fn done(result: Result<()>) -> Result<ExitCode> {
     result.map(|()| ExitCode::SUCCESS)
-}
-
-/// Runs a command's future on an event loop.
-fn block_on<T: 'static>(future: impl Future<Output = Result<T>> + 'static) -> Result<T> {
-    skep_env::block_on(future)
-        .map_err(|error| Error::new(ErrorCode::Io, format!("event loop: {error}")))?
 }

@@ -4,7 +4,7 @@
 //! All records of a virtual shard are in one key range, so that a shard is moved by copying one
 //! range. Does not own the values (`records`) or the cursors of names (`cursors`).
 
-use skep_types::{ChunkFileKey, GroupId, InodeId, SessionId};
+use skep_types::{ChunkFileKey, GroupId, InodeId, SessionId, ShardId};
 use skep_wire::file_locks::LockKind;
 use skep_wire::metadata::TransactionId;
 
@@ -58,7 +58,7 @@ pub enum Key<'a> {
     Opens(InodeId),
     /// A start of the target, by its number. Value: the number of the first log record after that
     /// start, an `Lsn`.
-    Epoch(u64),
+    Start(u64),
     /// The inline bytes of a file. Value: `InlineRecord`. A missing record means that all inline
     /// bytes are zeros.
     Inline(InodeId),
@@ -94,7 +94,7 @@ mod kind {
     pub(super) const SESSION_END: u8 = 11;
     pub(super) const FILE_LOCKS: u8 = 12;
     pub(super) const FENCE: u8 = 13;
-    pub(super) const EPOCH: u8 = 14;
+    pub(super) const START: u8 = 14;
     pub(super) const TRUNCATION: u8 = 15;
 
     pub(super) const INODE: u8 = 1;
@@ -171,7 +171,7 @@ impl Key<'_> {
                 ],
             ),
             Self::Fence => of_target(kind::FENCE, &[]),
-            Self::Epoch(number) => of_target(kind::EPOCH, &[&number.to_be_bytes()]),
+            Self::Start(number) => of_target(kind::START, &[&number.to_be_bytes()]),
             Self::Inode(inode) => of_shard(*inode, kind::INODE),
             Self::Dentry(directory, cursor) => {
                 let mut key = of_shard(*directory, kind::DENTRY);
@@ -233,6 +233,13 @@ impl Key<'_> {
         of_target(kind::REMOVAL, &[&group.raw().to_be_bytes()])
     }
 
+    /// Returns the prefix of the keys of all inodes of a shard.
+    pub fn inodes_of(shard: ShardId) -> Vec<u8> {
+        let mut key = of_shard(InodeId::first_of(shard), kind::INODE);
+        key.truncate(4);
+        key
+    }
+
     /// Returns the prefix of the keys of all files whose size the target must recover.
     pub fn size_recoveries() -> Vec<u8> {
         of_target(kind::SIZE_RECOVERY, &[])
@@ -249,8 +256,8 @@ impl Key<'_> {
     }
 
     /// Returns the prefix of the keys of all starts of the target.
-    pub fn epochs() -> Vec<u8> {
-        of_target(kind::EPOCH, &[])
+    pub fn starts() -> Vec<u8> {
+        of_target(kind::START, &[])
     }
 
     /// Returns the prefix of the keys of all commit decisions.
@@ -432,8 +439,8 @@ mod tests {
     }
 
     #[test]
-    fn epoch_keys_sort_by_number() {
-        let numbers = [1, 255, 256].map(|number| Key::Epoch(number).to_bytes());
-        assert!(numbers.is_sorted() && numbers[2].starts_with(&Key::epochs()));
+    fn start_keys_sort_by_number() {
+        let numbers = [1, 255, 256].map(|number| Key::Start(number).to_bytes());
+        assert!(numbers.is_sorted() && numbers[2].starts_with(&Key::starts()));
     }
 }

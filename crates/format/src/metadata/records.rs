@@ -5,8 +5,8 @@
 
 use skep_types::codec::{Bytes, Codec, Reader, crc32c, record};
 use skep_types::{
-    Attributes, ChunkFileKey, FileKind, GroupId, HostIncarnation, InodeId, Lsn, NodeId, Result,
-    StripePattern, Timestamp,
+    Attributes, ChunkFileKey, ChunkFileSet, FileKind, GroupId, HostIncarnation, InodeId, Lsn,
+    NodeId, Result, StripePattern, Timestamp,
 };
 use skep_wire::file_locks::LockMode;
 use skep_wire::metadata::Step;
@@ -32,6 +32,9 @@ record! {
         /// Whether the inode was created without a name and has not been given one yet. If set, a
         /// client may still link it.
         pub may_be_named: bool,
+        /// Chunk files that clients have reported as synced. They exist on the devices of their
+        /// targets until the inode is removed.
+        pub synced_chunk_files: ChunkFileSet,
     }
 }
 

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_with_the_capability_keeps_the_bits() {
+    fn caller_with_cap_fsetid_keeps_setuid_and_setgid_bits() {
         assert!(shows_capability("Name:\tx\nCapEff:\t000001ffffffffff\n"));
         assert!(!shows_capability("CapPrm:\t000001ffffffffff\nCapEff:\t0000000000000000\n"));
         assert!(!shows_capability(""));

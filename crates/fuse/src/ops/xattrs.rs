@@ -1,4 +1,4 @@
-//! Operations on extended attributes. Inodes store all attributes but six, whose values the mount
+//! Operations on extended attributes. Inodes store all attributes but eight, whose values the mount
 //! computes:
 //! - `user.skep.transport` of the root directory: the transport in use.
 //! - `user.skep.attribute_timeout` of the root directory: the seconds for which the kernel caches
@@ -7,6 +7,8 @@
 //! - `user.skep.map`: the targets of a file's bytes.
 //! - `user.skep.info`: the record of metadata about an inode, for `skep entry info`.
 //! - `user.skep.cluster_map.PAGE`: a page of the cluster map, for programs that have no token.
+//! - `user.skep.users.SESSION-INODE`: a page of the clients that use a file, behind a position.
+//! - `user.skep.ancestors.INODE`: the ids of the directories above any inode.
 //!
 //! Lists of attributes leave these out, so that programs that copy all attributes of a file don't
 //! copy them.
@@ -16,7 +18,7 @@ use crate::file_system::FileSystem;
 use crate::reply::{Failure, Outcome, ReplyBody};
 use crate::request::xattrs::{XattrChange, XattrRequest};
 use skep_types::codec::Codec;
-use skep_types::{ACCESS_ACL, ClusterMap, DEFAULT_ACL, Error, ErrorCode, InodeId};
+use skep_types::{ACCESS_ACL, ClusterMap, DEFAULT_ACL, Error, ErrorCode, InodeId, SessionId};
 
 /// Attribute of the root directory whose value is the transport of the mount.
 pub const TRANSPORT_XATTR: &str = "user.skep.transport";
@@ -38,6 +40,14 @@ pub const INFO_XATTR: &str = "user.skep.info";
 /// Prefix of the attributes whose values are the pages of the encoded cluster map. The number of
 /// the page follows, from 0. Every inode has them.
 pub const CLUSTER_MAP_XATTR: &str = "user.skep.cluster_map.";
+
+/// Prefix of the attributes whose values are the pages of the clients that use a file. The numbers
+/// of a session and an inode follow, as the previous page contains them, or two zeros.
+pub const USERS_XATTR: &str = "user.skep.users.";
+
+/// Prefix of the attributes whose values are the encoded ids of the directories above an inode.
+/// The number of that inode follows. Every file and directory of the mount has them.
+pub const ANCESTORS_XATTR: &str = "user.skep.ancestors.";
 
 /// Number of bytes of the map in each page but the last. The kernel limits the value of an
 /// attribute to 64 KiB.
@@ -118,6 +128,11 @@ async fn get<F: FileSystem>(
         let page = cluster_map_page(&fs.cluster_map(), page);
         return sized(page.ok_or(Failure::Errno(libc::ENODATA))?, max_bytes);
     }
+    if let Ok(name) = name_text
+        && let Some(value) = answer(fs, inode, name).await
+    {
+        return sized(value?, max_bytes);
+    }
     let value = match name_text {
         Ok(PATTERN_XATTR) => fs.pattern(inode).await?,
         Ok(MAP_XATTR) => fs.pattern_map(inode).await?,
@@ -125,6 +140,22 @@ async fn get<F: FileSystem>(
         _ => fs.get_xattr(inode, name).await?,
     };
     sized(value, max_bytes)
+}
+
+/// Returns the answer to a question whose argument is a part of the attribute's name. `None` if the
+/// name is not a question.
+async fn answer(
+    fs: &impl FileSystem,
+    inode: InodeId,
+    name: &str,
+) -> Option<Result<Vec<u8>, Failure>> {
+    if let Some(position) = name.strip_prefix(USERS_XATTR) {
+        let (session, listed) = position.split_once('-')?;
+        let after = (SessionId::new(session.parse().ok()?), InodeId::new(listed.parse().ok()?));
+        return Some(fs.file_users(inode, after).await.map_err(Failure::from));
+    }
+    let above = name.strip_prefix(ANCESTORS_XATTR)?.parse().ok()?;
+    Some(fs.ancestors(InodeId::new(above)).await.map_err(Failure::from))
 }
 
 async fn set(fs: &impl FileSystem, change: XattrChange) -> Outcome {
@@ -138,7 +169,11 @@ async fn set(fs: &impl FileSystem, change: XattrChange) -> Outcome {
         Ok(MAP_XATTR | INFO_XATTR | TRANSPORT_XATTR | TIMEOUT_XATTR) => {
             return Err(Failure::Errno(libc::EPERM));
         }
-        Ok(name) if name.starts_with(CLUSTER_MAP_XATTR) => {
+        Ok(name)
+            if [CLUSTER_MAP_XATTR, USERS_XATTR, ANCESTORS_XATTR]
+                .iter()
+                .any(|prefix| name.starts_with(prefix)) =>
+        {
             return Err(Failure::Errno(libc::EPERM));
         }
         _ => {}

@@ -5,12 +5,14 @@
 use skep_client::{
     Allocates, Allocation, Closes, Copies, CreateRequest, Created, Directories, DirectoryEntries,
     DirectoryEntry, EntryReply, FileLock, HandleId, HeldLock, InodeAttributes, LockKind, LockMode,
-    LockOutcome, Locks, Names, NewInode, OpenMode, OpenedFile, Opens, Patterns, Reads, SeekTarget,
+    LockOutcome, Locks, Names, NewInode, OpenMode, OpenedFile, Opens, Patterns, Queries, Reads,
+    SeekTarget,
     SetAttributes, SetTime, Stat, StatFs, Syncs, Writes, XattrMode, Xattrs,
 };
 use skep_env::Buf;
 use skep_types::{
-    Attributes, Error, ErrorCode, FileKind, InodeId, PatternRequest, Result, Timestamp,
+    Attributes, Error, ErrorCode, FileKind, InodeId, PatternRequest, Result, SessionId,
+    Timestamp,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -511,6 +513,16 @@ impl Patterns for Memory {
 
     async fn set_pattern(&self, _inode: InodeId, _text: Option<&[u8]>, _uid: u32) -> Result<()> {
         Err(ErrorCode::Unsupported.into())
+    }
+}
+
+impl Queries for Memory {
+    async fn file_users(&self, _inode: InodeId, _after: (SessionId, InodeId)) -> Result<Vec<u8>> {
+        Err(ErrorCode::NoAttribute.into())
+    }
+
+    async fn ancestors(&self, _inode: InodeId) -> Result<Vec<u8>> {
+        Err(ErrorCode::NoAttribute.into())
     }
 }
 

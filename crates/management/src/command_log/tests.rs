@@ -2,6 +2,7 @@
 
 use super::*;
 use skep_cluster::command::ClientRegistration;
+use skep_testkit::thin::ThinDisk;
 
 const CLUSTER: ClusterId = ClusterId::new([9; 16]);
 
@@ -154,4 +155,64 @@ fn a_log_that_cannot_be_replaced_accepts_no_commands() {
     state.apply(&last).unwrap();
     command_log.fold(&state).unwrap_err();
     assert_eq!(command_log.append(&client(0)).unwrap_err().code(), ErrorCode::DeviceFailed);
+}
+
+/// Semantics 3.1.
+#[test]
+fn a_command_whose_sync_failed_reaches_the_device_at_the_next_start() {
+    let scratch = tempfile::tempdir().unwrap();
+    let Some(thin) = ThinDisk::new(scratch.path(), 24) else { return };
+    let directory = thin.path();
+    let mut state = ClusterState::new(CLUSTER);
+    CommandLog::create(&directory, &state).unwrap();
+    let (mut command_log, _) = CommandLog::open(&directory, CLUSTER).unwrap();
+    let near_end_of_block = 4096 - 200;
+    for number in 0.. {
+        if command_log.end > near_end_of_block {
+            break;
+        }
+        command_log.append(&client(number)).unwrap();
+        state.apply(&client(number)).unwrap();
+    }
+    assert!(command_log.end < 4096);
+    let stranger = std::fs::File::create(thin.path().join("stranger")).unwrap();
+    let fill = |number: u64| {
+        stranger.write_all_at(&[7; 4096], number << 12)?;
+        stranger.sync_all()
+    };
+    assert!((0..10_000).any(|number| fill(number).is_err()), "the device is full");
+    // The process ends between the failed sync of a command and its next step. The command needs a
+    // new block, for which the device has no space.
+    let long = Command::RegisterClient(ClientRegistration {
+        mount_point: "m".repeat(900),
+        ..Default::default()
+    });
+    let number = next(command_log.last);
+    let record =
+        encode_record(owner(CLUSTER), Epoch::default(), number, command_log.last, &long.to_bytes())
+            .unwrap();
+    command_log.log.write_all_at(&record, command_log.end).unwrap();
+    assert!(command_log.log.sync_data().is_err(), "the device is full");
+    drop(command_log);
+    thin.resize(200);
+    state.apply(&long).unwrap();
+    assert_eq!(CommandLog::open(&directory, CLUSTER).unwrap().1, state);
+    ThinDisk::drop_page_cache();
+    assert_eq!(CommandLog::open(&directory, CLUSTER).unwrap().1, state);
+}
+
+#[test]
+fn a_copy_of_a_running_log_has_all_commands() {
+    for commands in [0, 5, COMMANDS_PER_SNAPSHOT + 3] {
+        let (directory, mut state) = command_log(commands);
+        let (read, last) = read(directory.path(), CLUSTER).unwrap();
+        assert_eq!((&read, last.raw()), (&state, commands as u64));
+        let copy = tempfile::tempdir().unwrap();
+        CommandLog::create_at(copy.path(), &read, last).unwrap();
+        // The copy goes on after its last command, also across a restart.
+        let (mut command_log, _) = CommandLog::open(copy.path(), CLUSTER).unwrap();
+        command_log.append(&client(commands)).unwrap();
+        state.apply(&client(commands)).unwrap();
+        assert_eq!(reopen(&copy).unwrap(), state);
+    }
 }

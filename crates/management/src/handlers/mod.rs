@@ -3,6 +3,7 @@
 
 mod change_setting;
 mod confirm_log_level;
+mod create_group;
 mod evict;
 mod format;
 mod get_map;
@@ -11,8 +12,12 @@ mod leave;
 mod list_clients;
 mod register_client;
 mod register_server;
+mod remove_server;
+mod remove_target;
+mod rename_server;
 mod set_client_log_level;
 mod set_policy;
+mod set_target_state;
 
 use crate::authority::Authority;
 use crate::limits::{ANSWER_BEFORE_DEADLINE, LONGEST_WAIT};
@@ -21,6 +26,7 @@ use skep_service::{link_requests, quarantine};
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::Request;
 use skep_wire::frame::Header;
+use skep_wire::senders::SenderEpochs;
 use skep_wire::{management as messages, node};
 use std::rc::Rc;
 use std::time::Duration;
@@ -65,6 +71,11 @@ pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &R
     if let Err(error) = quarantine::check(incoming.header.message, &incoming.body) {
         return outbox.refuse(&incoming.header, &error);
     }
+    // A metadata target whose group has another primary now must not have clients removed.
+    let sender = SenderEpochs::default().check(&incoming.header, &authority.map());
+    if let Err(error) = sender {
+        return outbox.refuse(&incoming.header, &error);
+    }
     match incoming.header.message {
         messages::RegisterServer::ID => {
             answer(authority, &incoming, outbox, register_server::handle);
@@ -76,6 +87,7 @@ pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &R
         messages::GetMap::ID => get_map::handle(authority, incoming, outbox),
         messages::Leave::ID => answer(authority, &incoming, outbox, leave::handle),
         messages::Evict::ID => answer(authority, &incoming, outbox, evict::handle),
+        messages::CreateGroup::ID => answer(authority, &incoming, outbox, create_group::handle),
         messages::Format::ID => answer(authority, &incoming, outbox, format::handle),
         messages::SetPolicy::ID => answer(authority, &incoming, outbox, set_policy::handle),
         messages::ChangeSetting::ID => {
@@ -85,6 +97,12 @@ pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &R
         messages::SetClientLogLevel::ID => {
             set_client_log_level::handle(authority, incoming, outbox)
         }
+        messages::SetTargetState::ID => {
+            answer(authority, &incoming, outbox, set_target_state::handle);
+        }
+        messages::RemoveTarget::ID => answer(authority, &incoming, outbox, remove_target::handle),
+        messages::RemoveServer::ID => answer(authority, &incoming, outbox, remove_server::handle),
+        messages::RenameServer::ID => answer(authority, &incoming, outbox, rename_server::handle),
         messages::ConfirmLogLevel::ID => {
             answer(authority, &incoming, outbox, confirm_log_level::handle)
         }

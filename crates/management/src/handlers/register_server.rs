@@ -17,7 +17,7 @@ pub(super) fn handle(authority: &Authority, request: RegisterServer) -> Result<R
         }
     };
     let capacities: Vec<_> = outcome.targets.iter().copied().zip(capacities).collect();
-    authority.note_alive(outcome.node, &capacities);
+    authority.note_registration(outcome.node, &capacities);
     let map = authority.map();
     if let Some(node) = map.node(outcome.node) {
         tracing::info!(

@@ -23,7 +23,7 @@ pub(crate) struct ChunkRemovals {
     queues: BTreeMap<GroupId, RemovalQueue>,
     /// Groups in `queues` that have a request in flight.
     removing: BTreeSet<GroupId>,
-    /// Groups that have refused a removal, each with the time until which the job sends them no
+    /// Groups whose last removal failed, each with the time until which the job sends them no
     /// request.
     paused: BTreeMap<GroupId, Duration>,
     /// Number of chunk files in all queues.

@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //! - A work item in the store is in the queue, or in a request in flight, or completed with its
-//!   deletion not yet synced, unless `has_more` is set.
+//!   deletion not yet stored, unless `has_more` is set.
 //! - No chunk file is in the queue twice: while `has_more` is set, only rounds fill the queue.
 
 use crate::engine::Engine;
@@ -76,8 +76,8 @@ impl RemovalQueue {
         Ok(self.keys.drain(..count).collect())
     }
 
-    /// Reads the next work items of the round. The engine holds only synced changes, so all of them
-    /// are synced.
+    /// Reads the next work items of the round. The engine holds only safe changes, so all of them
+    /// are safe.
     fn refill<E: Engine>(&mut self, group: GroupId, limit: usize, table: &Table<E>) -> Result<()> {
         let found = table.engine().scan(&Key::removals_of(group), &self.cursor, limit)?;
         if found.len() < limit {
@@ -87,7 +87,7 @@ impl RemovalQueue {
             self.cursor.clone_from(last);
         }
         for (key, _) in found {
-            // Skips completed items whose deletion is not synced yet.
+            // Skips completed items whose deletion the engine does not have yet.
             if table.get(&key)?.is_some()
                 && let Some((_, chunk)) = removal(&key)
             {

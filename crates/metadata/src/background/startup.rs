@@ -1,4 +1,4 @@
-//! The first transactions of a target: they log its epoch, and create the root directory.
+//! The first transactions of a target: they log its start, and create the root directory.
 
 use crate::engine::Engine;
 use crate::namespace::directories;
@@ -19,12 +19,12 @@ pub(super) fn make_root<E: Engine>(context: &mut Context<'_, E>) -> Result<(), S
     Ok(())
 }
 
-/// Logs the epoch that has begun, and deletes the oldest surplus epochs.
-pub(super) fn record_epoch<E: Engine>(context: &mut Context<'_, E>) -> Result<(), Stop> {
-    let surplus = context.shared.epochs.surplus();
-    if let Some((number, first)) = context.shared.epochs.last() {
-        context.put(&Key::Epoch(number), &first);
+/// Logs the start that has begun, and deletes the oldest surplus starts.
+pub(super) fn record_start<E: Engine>(context: &mut Context<'_, E>) -> Result<(), Stop> {
+    let surplus = context.shared.starts.surplus();
+    if let Some((number, first)) = context.shared.starts.last() {
+        context.put(&Key::Start(number), &first);
     }
-    surplus.into_iter().for_each(|number| context.delete(&Key::Epoch(number)));
+    surplus.into_iter().for_each(|number| context.delete(&Key::Start(number)));
     Ok(())
 }

@@ -72,8 +72,8 @@ impl Truncations {
         self.paused.len() < before
     }
 
-    /// Sends the requests of the pending truncations. The engine holds only synced changes, so a
-    /// power loss cannot undo a truncation that the engine has.
+    /// Sends the requests of the pending truncations. The engine holds only safe changes, so
+    /// neither a power loss nor another primary can undo a truncation that the engine has.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
         let pending: Vec<_> = context.shared.truncations.all_pending().collect();
         for inode in pending {
@@ -81,7 +81,7 @@ impl Truncations {
                 continue;
             }
             let key = Key::Truncation(inode).to_bytes();
-            let Some(item) = context.table.get_synced::<TruncationRecord>(&key)? else { continue };
+            let Some(item) = context.table.get_safe::<TruncationRecord>(&key)? else { continue };
             let newest = context.shared.truncations.pending(inode);
             if item.is_applied || newest.is_none_or(|it| it.record.generation != item.generation) {
                 continue;

@@ -2,7 +2,8 @@
 //! jobs.
 
 use skep_format::metadata::{is_work_item, removal};
-use skep_types::{ChunkFileKey, GroupId};
+use skep_types::{ChunkFileKey, GroupId, Lsn};
+use std::collections::VecDeque;
 
 /// Work items that the engine does not have yet: whether there are any, and the removals among
 /// them.
@@ -19,8 +20,8 @@ pub(crate) struct WorkItems {
     look: bool,
     /// Items written since the last sync began.
     written: NewItems,
-    /// Items that the current sync covers.
-    syncing: NewItems,
+    /// Items that a sync covers, oldest first, each with the last record of that sync.
+    layers: VecDeque<(Lsn, NewItems)>,
 }
 
 impl WorkItems {
@@ -44,16 +45,23 @@ impl WorkItems {
         std::mem::take(&mut self.look)
     }
 
-    /// Moves the written items to the sync that begins. Items written during this sync belong to
-    /// the next sync, because the engine will not have them after this one.
-    pub(crate) fn before_sync(&mut self) {
-        self.syncing = std::mem::take(&mut self.written);
+    /// Moves the written items to the sync up to `last` that begins. Items written during this sync
+    /// belong to the next sync, because the engine will not have them after this one.
+    pub(crate) fn before_sync(&mut self, last: Lsn) {
+        let items = std::mem::take(&mut self.written);
+        if items.any {
+            self.layers.push_back((last, items));
+        }
     }
 
-    /// Marks the synced items as present in the engine. Returns the new removals.
-    pub(crate) fn after_sync(&mut self) -> Vec<(GroupId, ChunkFileKey)> {
-        let items = std::mem::take(&mut self.syncing);
-        self.look |= items.any;
-        items.removals
+    /// Marks the items of the records up to `stored` as present in the engine. Returns the new
+    /// removals.
+    pub(crate) fn stored(&mut self, stored: Lsn) -> Vec<(GroupId, ChunkFileKey)> {
+        let mut removals = Vec::new();
+        while let Some((_, items)) = self.layers.pop_front_if(|(last, _)| *last <= stored) {
+            self.look = true;
+            removals.extend(items.removals);
+        }
+        removals
     }
 }

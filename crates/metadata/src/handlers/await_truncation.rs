@@ -1,15 +1,17 @@
-//! `AwaitTruncation`: returns the attributes of a file after a pending truncation has ended. The
-//! target makes the request wait (`Context::check_truncation`).
+//! `AwaitTruncation`: returns the attributes of a file, and the chunk files that clients have
+//! reported as synced, after a pending truncation has ended. The target makes the request wait
+//! (`Context::check_truncation`).
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
-use skep_wire::metadata::{AttributesReply, AwaitTruncation};
+use skep_format::metadata::InodeRecord;
+use skep_wire::metadata::{AwaitTruncation, AwaitTruncationReply};
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: AwaitTruncation,
-) -> Result<AttributesReply, Stop> {
-    let attributes = context.inode(request.inode)?.attributes;
-    Ok(AttributesReply { attributes })
+) -> Result<AwaitTruncationReply, Stop> {
+    let InodeRecord { attributes, synced_chunk_files, .. } = context.inode(request.inode)?;
+    Ok(AwaitTruncationReply { attributes, synced: synced_chunk_files })
 }

@@ -7,7 +7,7 @@ use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use skep_format::metadata::InodeRecord;
 use skep_types::codec::Bytes;
-use skep_types::{Error, ErrorCode, FileKind};
+use skep_types::{ChunkFileSet, Error, ErrorCode, FileKind};
 use skep_wire::metadata::{Create, NewInode, Open, OpenMode, OpenReply};
 
 pub(crate) fn run<E: Engine>(
@@ -80,5 +80,6 @@ pub(super) fn new_file<E: Engine>(
         has_xattrs: inherited.has_acl(),
         high_water: 0,
         may_be_named: false,
+        synced_chunk_files: ChunkFileSet::default(),
     })
 }

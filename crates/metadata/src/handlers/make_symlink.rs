@@ -5,7 +5,7 @@ use crate::namespace::names::check_name;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use skep_format::metadata::InodeRecord;
-use skep_types::{Error, ErrorCode, FileKind};
+use skep_types::{ChunkFileSet, Error, ErrorCode, FileKind};
 use skep_wire::limits::MAX_SYMLINK_BYTES;
 use skep_wire::metadata::{EntryReply, MakeSymlink};
 
@@ -43,6 +43,7 @@ pub(crate) fn run<E: Engine>(
         has_xattrs: false,
         high_water: 0,
         may_be_named: false,
+        synced_chunk_files: ChunkFileSet::default(),
     };
     context.put_inode(&record);
     context.insert_dentry(request.directory, &request.name, inode, kind)?;

@@ -11,11 +11,12 @@ pub(crate) fn run<E: Engine>(
     request: ReadInline,
 ) -> Result<ReadInlineReply, Stop> {
     let end = request.offset.checked_add(u64::from(request.length));
-    context.inline_file(request.inode, request.generation, end)?;
+    let record = context.inline_file(request.inode, request.generation, end)?;
     let mut bytes = context.inline_bytes(request.inode)?;
     let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
     let (start, end) = (place(request.offset), place(end.unwrap_or(u64::MAX)));
     bytes.truncate(end);
     let bytes = bytes.split_off(start);
-    Ok(ReadInlineReply { checksum: crc32c(&bytes), bytes: Bytes(bytes) })
+    let truncate_generation = record.attributes.truncate_generation;
+    Ok(ReadInlineReply { truncate_generation, checksum: crc32c(&bytes), bytes: Bytes(bytes) })
 }

@@ -16,7 +16,7 @@ use crate::tx::operation::Stop;
 use crate::tx::steps;
 use skep_format::metadata::{DentryRecord, InodeRecord};
 use skep_types::codec::Bytes;
-use skep_types::{Error, ErrorCode, FileKind, InodeId};
+use skep_types::{ChunkFileSet, Error, ErrorCode, FileKind, InodeId};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{GetEntryInfo, Lookup, NewInode, Rename, Step};
 
@@ -117,6 +117,7 @@ fn make_whiteout<E: Engine>(
         has_xattrs: false,
         high_water: 0,
         may_be_named: false,
+        synced_chunk_files: ChunkFileSet::default(),
     });
     Ok(inode)
 }

@@ -1,4 +1,5 @@
-//! `ReportWritten`: a writer reports the extent that it has written.
+//! `ReportWritten`: a writer reports the extent that it has written, and the chunk files that it
+//! has synced.
 
 use crate::engine::Engine;
 use crate::namespace::inodes::check_written;
@@ -11,12 +12,21 @@ pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: ReportWritten,
 ) -> Result<AttributesReply, Stop> {
-    check_written(&request.written)?;
+    request.written.iter().try_for_each(check_written)?;
     let mut record = context.inode(request.inode)?;
     if record.attributes.kind != FileKind::Regular {
         return Err(ErrorCode::InvalidArgument.into());
     }
-    context.merge_written(&mut record, &request.written);
+    if let Some(written) = &request.written {
+        context.merge_written(&mut record, written);
+    }
+    // If the file has another pattern by now, a power loss has lost an open of this client.
+    if let (Some(synced), Some(pattern)) = (&request.synced, &record.pattern)
+        && synced.pattern_generation == pattern.generation
+    {
+        synced.chunk_files.check(pattern)?;
+        record.synced_chunk_files.merge(&synced.chunk_files);
+    }
     context.put_inode(&record);
     Ok(AttributesReply { attributes: record.attributes })
 }

@@ -9,8 +9,8 @@ use crate::engine::Engine;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use skep_cluster::patterns;
-use skep_format::metadata::InodeRecord;
-use skep_types::{Error, ErrorCode, FileKind, PatternOrigin, PatternRequest};
+use skep_format::metadata::{InodeRecord, Key};
+use skep_types::{ChunkFileSet, Error, ErrorCode, FileKind, PatternOrigin, PatternRequest};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::SetPattern;
 
@@ -61,6 +61,10 @@ fn set_of_file<E: Engine>(
                     is: write a new file with another one";
         return Err(Error::new(ErrorCode::InUse, what).into());
     }
+    // A truncation that storage has not synced yet is over: its chunk files have the old generation.
+    if context.shared.truncations.get(request.inode).is_some() {
+        context.delete(&Key::Truncation(request.inode));
+    }
     // The file may still have inline bytes: a power loss may have lost the open of a client that
     // has just written.
     context.remove_inline(record)?;
@@ -76,5 +80,6 @@ fn set_of_file<E: Engine>(
     let placement = &mut shared.placement;
     let placed = patterns::place(pattern, &placement.candidates, seed, &mut placement.cursor)?;
     record.pattern = Some(placed);
+    record.synced_chunk_files = ChunkFileSet::default();
     Ok(())
 }

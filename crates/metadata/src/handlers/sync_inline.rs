@@ -6,18 +6,18 @@ use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use skep_types::{Error, ErrorCode};
 use skep_wire::inline::{SyncInline, SyncInlineReply};
-use skep_wire::limits::MAX_EPOCHS;
+use skep_wire::limits::MAX_STARTS;
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: SyncInline,
 ) -> Result<SyncInlineReply, Stop> {
-    if request.written.len() > MAX_EPOCHS {
-        let what = format!("cannot check marks of more than {MAX_EPOCHS} epochs");
+    if request.written.len() > MAX_STARTS {
+        let what = format!("cannot check marks of more than {MAX_STARTS} starts");
         return Err(Error::new(ErrorCode::InvalidArgument, what).into());
     }
-    let epochs = &context.shared.epochs;
-    let is_lost = request.written.iter().any(|mark| epochs.is_lost(mark));
+    let starts = &context.shared.starts;
+    let is_lost = request.written.iter().any(|mark| starts.is_lost(mark));
     let found = context.find_inode(request.inode)?;
     Ok(SyncInlineReply { is_lost, attributes: found.map(|record| record.attributes) })
 }

@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use skep_types::codec::crc32c;
-use skep_types::{Error, ErrorCode, Lsn};
+use skep_types::{Attributes, Error, ErrorCode, Lsn};
 use skep_wire::inline::{InlineMark, WriteInline, WriteInlineReply};
 use skep_wire::metadata::WrittenExtent;
 
@@ -13,7 +13,7 @@ pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: WriteInline,
 ) -> Result<WriteInlineReply, Stop> {
-    let WriteInline { inode, generation, offset, bytes, checksum, extends } = request;
+    let WriteInline { inode, generation, offset, bytes, checksum, extends, .. } = request;
     if crc32c(&bytes) != checksum {
         let what =
             format!("cannot write inline bytes of file {inode}: they do not match their checksum");
@@ -28,7 +28,15 @@ pub(crate) fn run<E: Engine>(
     }
     let end = offset.checked_add(bytes.len() as u64);
     let mut record = context.inline_file(inode, generation, end)?;
-    let Some(epoch) = context.shared.epochs.current() else { return Err(Stop::Unsynced) };
+    let Attributes { size, truncate_generation, .. } = record.attributes;
+    if request.truncate_generation < truncate_generation || (request.appends && offset < size) {
+        let what = format!(
+            "cannot write inline bytes of file {inode}: its end has moved to {size} since the \
+             client read it"
+        );
+        return Err(Error::new(ErrorCode::EndMoved, what).into());
+    }
+    let Some(start_number) = context.shared.starts.current() else { return Err(Stop::Unsafe) };
     let before = context.inline_bytes(inode)?;
     // Both values fit into `usize`, because a pattern keeps only few bytes in metadata.
     let (start, end) = (offset as usize, offset as usize + bytes.len());
@@ -49,6 +57,6 @@ pub(crate) fn run<E: Engine>(
         context.put_inode(&record);
     }
     // The log record is not chosen yet; `inline::stamp` fills it in.
-    let mark = InlineMark { epoch, record: Lsn::default() };
+    let mark = InlineMark { start: start_number, record: Lsn::default() };
     Ok(WriteInlineReply { mark, attributes: record.attributes })
 }

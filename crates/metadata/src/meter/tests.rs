@@ -3,7 +3,7 @@
 use super::*;
 use skep_metrics::{HistogramValue, Value};
 use skep_types::codec::{Bytes, Codec};
-use skep_types::{Error, ErrorCode, Lsn};
+use skep_types::{Epoch, Error, ErrorCode, Lsn};
 use skep_wire::inline::ReadInlineReply;
 use skep_wire::metadata::Lookup;
 
@@ -59,7 +59,8 @@ fn time_is_divided_into_stages() {
     let events =
         [arrive(&mut meter, Lookup::ID, 1, MS * 10), arrive(&mut meter, Lookup::ID, 2, MS * 12)];
     meter.begin_batch(&events, MS * 14);
-    let append = Action::Append { lsn: Lsn::new(1), synced: Lsn::new(0), payload: vec![0; 100] };
+    let (epoch, lsn, synced) = (Epoch::new(1), Lsn::new(1), Lsn::new(0));
+    let append = Action::Append { epoch, lsn, synced, payload: vec![0; 100] };
     let sync = Action::Sync { lsn: Lsn::new(1) };
     meter.end_batch(&[append, reply(Lookup::ID, 1, Ok(Vec::new())), sync], MS * 15);
     let between = Figures::of(&registry);
@@ -113,8 +114,10 @@ fn lengths_of_inline_messages_are_those_of_their_layout() {
         bytes: bytes.clone(),
         checksum: 0,
         extends: true,
+        truncate_generation: 0,
+        appends: false,
     };
     assert_eq!(write.to_bytes().len(), WRITE_INLINE_BYTES + 100);
-    let reply = ReadInlineReply { bytes, checksum: 0 };
+    let reply = ReadInlineReply { truncate_generation: 0, bytes, checksum: 0 };
     assert_eq!(reply.to_bytes().len(), READ_INLINE_REPLY_BYTES + 100);
 }

@@ -5,7 +5,9 @@ use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use skep_format::metadata::InodeRecord;
 use skep_types::codec::Bytes;
-use skep_types::{Attributes, Error, ErrorCode, FileKind, InodeId, ShardId, StripePattern};
+use skep_types::{
+    Attributes, ChunkFileSet, Error, ErrorCode, FileKind, InodeId, ShardId, StripePattern,
+};
 use skep_wire::metadata::NewInode;
 
 /// Returns the attributes, with a new inode id, of a directory that this group serves.
@@ -39,5 +41,6 @@ pub(crate) fn put_inode<E: Engine>(
         has_xattrs: attributes.has_acl,
         high_water: 0,
         may_be_named: false,
+        synced_chunk_files: ChunkFileSet::default(),
     });
 }

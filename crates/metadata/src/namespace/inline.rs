@@ -1,6 +1,6 @@
 //! The first bytes of files whose stripe pattern keeps them in metadata: how writes, truncations
-//! and removals change the stored bytes (docs/design/0009-first-bytes-in-metadata.md). `tx::epochs`
-//! decides whether acknowledged writes have survived.
+//! and removals change the stored bytes (docs/design/0009-first-bytes-in-metadata.md).
+//! `tx::start_numbers` decides whether acknowledged writes have survived.
 //!
 //! # Invariants
 //! - Zeros at the end are not stored. So cleared bytes take no space, and no byte counts as written

@@ -97,7 +97,7 @@ impl<E: Engine> Context<'_, E> {
             modified: now,
             changed: now,
             created: now,
-            change_counter: self.shared.epochs.first_version() + 1,
+            change_counter: self.shared.starts.first_version() + 1,
             truncate_generation: 0,
             is_sparse: false,
             has_capability: false,

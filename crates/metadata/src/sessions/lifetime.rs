@@ -45,7 +45,7 @@ impl<E: Engine> MetadataTarget<E> {
     ) -> KeepAliveReply {
         let lease_ms = self.shared.map.policy.lease_ms;
         self.sessions.set_lease(session, lease_ms.max(client_lease_ms.min(MAX_LEASE_MS)));
-        KeepAliveReply { lease_ms }
+        KeepAliveReply { lease_ms, start: self.shared.starts.current().unwrap_or(0) }
     }
 
     /// Restarts all leases after the target itself was suspended (its process or its host was

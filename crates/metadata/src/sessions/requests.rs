@@ -17,6 +17,7 @@ use crate::handlers;
 use crate::limits::{MAX_REPETITIONS, PARKED_RESERVE};
 use crate::target::{MetadataTarget, PendingReply};
 use crate::tx::operation::{ConnectionId, Source};
+use crate::tx::shared::Shared;
 use skep_format::metadata::{Key, SlotRecord, decode_value};
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, Result, SessionId};
@@ -118,6 +119,8 @@ impl<E: Engine> MetadataTarget<E> {
             let what = format!("message {} is not for a metadata target", header.message);
             Error::new(ErrorCode::Unsupported, what)
         })?;
+        self.check_addressee(header)?;
+        self.senders.check(header, &self.shared.map)?;
         if header.session.raw() != 0 {
             self.sessions.renew(header.session, self.shared.now);
         }
@@ -127,22 +130,6 @@ impl<E: Engine> MetadataTarget<E> {
         if line.modifies && header.sequence == 0 {
             let what = format!("request {} has no sequence", line.name);
             return Err(Error::new(ErrorCode::Protocol, what));
-        }
-        if header.group != self.shared.group {
-            let what = format!(
-                "group {} is not served here but group {}",
-                header.group, self.shared.group
-            );
-            return Err(Error::new(ErrorCode::StaleMap, what));
-        }
-        let epoch = self.shared.map.group(header.group).map(|group| group.epoch);
-        if header.lowest_map > self.shared.map.version || epoch.is_some_and(|it| header.epoch < it)
-        {
-            let what = format!(
-                "cannot serve a request for cluster map {} and group epoch {}: this target has others",
-                header.lowest_map, header.epoch
-            );
-            return Err(Error::new(ErrorCode::StaleMap, what));
         }
         if let Some(inode) = handlers::home_inode(header.message, body)
             && self.shared.map.shard_group(inode.shard()) != Some(self.shared.group)
@@ -168,6 +155,30 @@ impl<E: Engine> MetadataTarget<E> {
             return Err(Error::new(
                 ErrorCode::LimitReached,
                 "cannot accept the request: too many requests wait on this target",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Checks that a request is addressed to this target as the primary of its group, in the epoch
+    /// of this target's cluster map, and that the map is new enough. This check comes before the
+    /// check of the session: only the primary has the sessions of the group, and a client that gets
+    /// `StaleSession` gives up its session and its locks.
+    fn check_addressee(&self, header: &Header) -> Result<()> {
+        let Shared { group: own, ref map, .. } = self.shared;
+        let stale = |what: String| Err(Error::new(ErrorCode::StaleMap, what));
+        if header.group != own {
+            return stale(format!("group {} is not served here but group {own}", header.group));
+        }
+        if !self.is_primary() {
+            return stale(format!("this target is no longer the primary of group {own}"));
+        }
+        let epoch = map.group(own).map(|group| group.epoch).unwrap_or_default();
+        if header.lowest_map > map.version || header.epoch != epoch {
+            return stale(format!(
+                "cannot serve a request for cluster map {} and epoch {} of group {own}: this \
+                 target has map {} and epoch {epoch}",
+                header.lowest_map, header.epoch, map.version
             ));
         }
         Ok(())

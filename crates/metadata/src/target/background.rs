@@ -5,6 +5,7 @@ use crate::background::{BackgroundCall, JobContext, JobTask};
 use crate::engine::Engine;
 use crate::target::MetadataTarget;
 use crate::tx::work::InternalWork;
+use skep_format::metadata::{DecisionRecord, Key};
 use skep_types::{Lsn, Result};
 use skep_wire::metadata::TransactionId;
 
@@ -26,7 +27,11 @@ impl<E: Engine> MetadataTarget<E> {
                     self.call(request, CallPurpose::Background(call));
                 }
                 JobTask::SendCommit { group, number } => {
-                    self.send_decision(group, number, true, None);
+                    // After a start, other members may not have confirmed the decision yet.
+                    let key = Key::Decision(number).to_bytes();
+                    let is_safe = self.table.get_safe::<DecisionRecord>(&key)?.is_some();
+                    let after = (!is_safe).then(|| self.last_logged());
+                    self.send_decision(group, number, true, after);
                 }
                 JobTask::Release(owner) => self.release(owner),
                 JobTask::FailTruncation { inode, generation, error } => {
@@ -59,7 +64,7 @@ impl<E: Engine> MetadataTarget<E> {
     /// Updates the target after internal work was committed in record `lsn`.
     pub(super) fn after_internal(&mut self, work: InternalWork, lsn: Lsn) -> Result<()> {
         match work {
-            InternalWork::RecordEpoch => self.shared.epochs.logged(lsn),
+            InternalWork::RecordStart => self.shared.starts.logged(lsn),
             work => {
                 return self
                     .with_jobs(|background, context| background.after_commit(work, lsn, context));

@@ -1,7 +1,7 @@
 //! The interface of the state machine: its events and its actions.
 
 use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
-use skep_types::{ClusterMap, Lsn, NodeId, Result};
+use skep_types::{ClusterMap, Epoch, Lsn, NodeId, Result, TargetId};
 use skep_wire::frame::Header;
 use std::sync::Arc;
 
@@ -29,6 +29,18 @@ pub enum Event {
         /// Last record that is synced.
         lsn: Lsn,
     },
+    /// Another member of the group has reported its progress with the log.
+    Progress {
+        /// The member.
+        member: TargetId,
+        /// Epoch of the group in which the member got the records. The target ignores progress in
+        /// another epoch than its own.
+        epoch: Epoch,
+        /// Last record that the member has appended.
+        appended: Lsn,
+        /// Last record that the member has synced.
+        synced: Lsn,
+    },
     /// A new cluster map has arrived.
     Map(Arc<ClusterMap>),
     /// A checkpoint is complete.
@@ -52,9 +64,11 @@ pub enum Event {
 pub enum Action {
     /// Append a record to the log. Later actions of the same batch rely on this record.
     Append {
+        /// Epoch of the group.
+        epoch: Epoch,
         /// Number of the record.
         lsn: Lsn,
-        /// Last record that is synced.
+        /// Last record that this target has synced.
         synced: Lsn,
         /// Contents of the record.
         payload: Vec<u8>,

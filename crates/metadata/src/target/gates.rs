@@ -1,14 +1,16 @@
-//! The output of a batch, and the replies and calls that wait for a sync of the log.
+//! The output of a batch, and the replies and calls that wait for the log: until every serving
+//! member of the group has appended a record (*held*), or has synced it (*safe*).
 //!
-//! Owns the numbers of log records, the state of syncs, and the replies and calls that a sync
-//! releases. Does not own the contents of records (`tx::table`).
+//! Owns the numbers of log records, the state of syncs, and the waiting replies and calls. Does not
+//! own the progress of the members (`watermarks`) and the contents of records (`tx::table`).
 
 use super::calls::CallPurpose;
 use super::events::Action;
 use super::start::SyncPolicy;
+use super::watermarks::{Progress, Watermarks};
 use crate::limits::SYNC_AFTER;
 use crate::tx::operation::{ConnectionId, OutgoingCall};
-use skep_types::{Lsn, Result};
+use skep_types::{Epoch, Lsn, Result, TargetId};
 use skep_wire::frame::Header;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,65 +23,113 @@ pub(crate) struct PendingReply {
     pub(crate) result: Result<Vec<u8>>,
 }
 
+/// The records for which a reply waits. Each reply gets its gate once, when it is made.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ReplyGate {
+    /// Last record whose changes the reply may show: every serving member must have appended it.
+    pub(crate) held: Lsn,
+    /// Last record that every serving member must have synced.
+    pub(crate) safe: Lsn,
+}
+
 /// A call that is not sent yet.
 type PendingCall = (OutgoingCall, CallPurpose);
 
 /// The output of the batch that is running.
 #[derive(Debug, Default)]
 pub(crate) struct BatchOutput {
-    pub(crate) replies: Vec<PendingReply>,
+    pub(crate) replies: Vec<(ReplyGate, PendingReply)>,
     pub(crate) actions: Vec<Action>,
     /// Complete log records, each as an [`Action::Append`].
     pub(crate) records: Vec<Action>,
 }
 
-/// The state of the log (appended, syncing, synced), with the replies and calls that wait for a
-/// sync.
+/// The state of the log, with the replies and calls that wait for it.
 ///
 /// # Invariants
-/// - `synced <= syncing < next_lsn`.
-/// - Each reply in `replies` and each call in `calls` waits for a record that is not synced.
+/// - The last synced record is at most `syncing`, which is at most the last appended one.
+/// - Each reply in `until_held` waits for a record that is not held, and each reply in `until_safe`
+///   and each call in `calls` for a record that is not safe.
 #[derive(Debug)]
 pub(crate) struct SyncGates {
     policy: SyncPolicy,
-    /// Number of the record that will hold the next transaction.
-    next_lsn: Lsn,
-    synced: Lsn,
+    /// Epoch of the group, for new records.
+    epoch: Epoch,
+    watermarks: Watermarks,
     syncing: Option<Lsn>,
     /// Append time of the oldest record that no sync covers.
     first_unsynced_at: Option<Duration>,
     /// Whether a reply, call or operation waits for a sync, so that the next sync begins at once.
     is_requested: bool,
-    replies: BTreeMap<Lsn, Vec<PendingReply>>,
+    until_held: BTreeMap<Lsn, Vec<(ReplyGate, PendingReply)>>,
+    until_safe: BTreeMap<Lsn, Vec<PendingReply>>,
     calls: BTreeMap<Lsn, Vec<PendingCall>>,
 }
 
 impl SyncGates {
-    /// Creates the gates of a target whose log ends with the synced record `last`.
-    pub(crate) fn new(policy: SyncPolicy, last: Lsn) -> Self {
+    /// Creates the gates of a target whose log ends with a record of this epoch.
+    pub(crate) fn new(policy: SyncPolicy, epoch: Epoch, watermarks: Watermarks) -> Self {
         Self {
             policy,
-            next_lsn: Lsn::new(last.raw() + 1),
-            synced: last,
+            epoch,
+            watermarks,
             syncing: None,
             first_unsynced_at: None,
             is_requested: false,
-            replies: BTreeMap::new(),
+            until_held: BTreeMap::new(),
+            until_safe: BTreeMap::new(),
             calls: BTreeMap::new(),
         }
     }
 
+    /// Returns the epoch of the group, which new records carry.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Begins a higher epoch. All later records carry it.
+    pub(crate) fn begin_epoch(&mut self, epoch: Epoch) {
+        debug_assert!(epoch > self.epoch, "epochs rise");
+        self.epoch = epoch;
+    }
+
     /// Returns the number of the record that will hold the next transaction.
     pub(crate) fn next_lsn(&self) -> Lsn {
-        self.next_lsn
+        Lsn::new(self.watermarks.appended().raw() + 1)
     }
 
     pub(crate) fn last_logged(&self) -> Lsn {
-        Lsn::new(self.next_lsn.raw() - 1)
+        self.watermarks.appended()
     }
 
+    /// Returns the last record that this target has synced.
     pub(crate) fn synced(&self) -> Lsn {
-        self.synced
+        self.watermarks.synced()
+    }
+
+    /// Returns the last record that every serving member has synced.
+    pub(crate) fn safe(&self) -> Lsn {
+        self.watermarks.safe()
+    }
+
+    /// Replaces the other serving members of the group.
+    pub(crate) fn set_others(&mut self, others: Vec<TargetId>) {
+        self.watermarks.set_others(others);
+    }
+
+    /// Records the progress of another member in `epoch`. Returns `false` if the progress belongs
+    /// to another epoch.
+    pub(crate) fn acknowledge(
+        &mut self,
+        member: TargetId,
+        epoch: Epoch,
+        progress: Progress,
+    ) -> bool {
+        let is_current = epoch == self.epoch;
+        if is_current {
+            self.watermarks.acknowledge(member, progress);
+        }
+        is_current
     }
 
     /// Whether every reply waits for a sync.
@@ -87,9 +137,15 @@ impl SyncGates {
         self.policy == SyncPolicy::Always
     }
 
-    /// Whether the log has a record that no sync covers.
+    /// Whether the log has a record that no sync covers, for tests.
+    #[cfg(test)]
     pub(crate) fn has_unsynced(&self) -> bool {
         self.first_unsynced_at.is_some()
+    }
+
+    /// Whether the log has a record that some serving member has not synced.
+    pub(crate) fn has_unsafe(&self) -> bool {
+        self.safe() < self.last_logged()
     }
 
     /// Returns the time at which the next sync is due. `None` means that a sync is running, or that
@@ -106,17 +162,25 @@ impl SyncGates {
 
     /// Ends the current log record.
     pub(crate) fn end_record(&mut self, now: Duration) {
-        self.next_lsn = Lsn::new(self.next_lsn.raw() + 1);
+        self.watermarks.append(self.next_lsn());
         self.first_unsynced_at.get_or_insert(now);
     }
 
-    /// Holds a reply back until record `after` is synced.
-    pub(crate) fn gate_reply(&mut self, after: Lsn, reply: PendingReply) {
-        self.replies.entry(after).or_default().push(reply);
-        self.is_requested = true;
+    /// Returns the reply if nothing holds it back any more, or else keeps it until then.
+    pub(crate) fn pass(&mut self, gate: ReplyGate, reply: PendingReply) -> Option<PendingReply> {
+        // A reply that waits for a sync must not wait for the next periodic one.
+        self.is_requested |= gate.safe > self.synced();
+        if gate.held > self.watermarks.held() {
+            self.until_held.entry(gate.held).or_default().push((gate, reply));
+        } else if gate.safe > self.safe() {
+            self.until_safe.entry(gate.safe).or_default().push(reply);
+        } else {
+            return Some(reply);
+        }
+        None
     }
 
-    /// Holds a call back until record `after` is synced.
+    /// Holds a call back until record `after` is safe.
     pub(crate) fn gate_call(&mut self, after: Lsn, call: PendingCall) {
         self.calls.entry(after).or_default().push(call);
         self.is_requested = true;
@@ -131,7 +195,7 @@ impl SyncGates {
     /// `None` means that no sync begins.
     pub(crate) fn begin_sync(&mut self, now: Duration) -> Option<Lsn> {
         let last = self.last_logged();
-        if self.syncing.is_some() || last == self.synced {
+        if self.syncing.is_some() || last == self.synced() {
             return None;
         }
         let is_due = self.first_unsynced_at.is_some_and(|at| now >= at + SYNC_AFTER);
@@ -150,34 +214,47 @@ impl SyncGates {
             return false;
         }
         self.syncing = None;
-        self.synced = lsn;
+        self.watermarks.sync(lsn);
         true
     }
 
-    /// Removes and returns the replies and calls whose records are synced.
+    /// Removes and returns the replies whose records are held and safe, and the calls whose records
+    /// are safe.
     pub(crate) fn take_released(&mut self) -> (Vec<PendingReply>, Vec<PendingCall>) {
-        let next = Lsn::new(self.synced.raw() + 1);
-        let still_gated = self.replies.split_off(&next);
-        let replies = std::mem::replace(&mut self.replies, still_gated);
-        let still_gated = self.calls.split_off(&next);
-        let calls = std::mem::replace(&mut self.calls, still_gated);
-        (replies.into_values().flatten().collect(), calls.into_values().flatten().collect())
+        let (held, safe) = (self.watermarks.held(), self.safe());
+        let mut replies: Vec<_> = take_up_to(&mut self.until_safe, safe).collect();
+        for (gate, reply) in take_up_to(&mut self.until_held, held) {
+            replies.extend(self.pass(gate, reply));
+        }
+        (replies, take_up_to(&mut self.calls, safe).collect())
     }
 
     /// Panics if an invariant of the type is violated.
     pub(crate) fn check_invariants(&self) {
-        let last_covered = self.syncing.unwrap_or(self.synced);
+        self.watermarks.check_invariants();
+        let (synced, last) = (self.synced(), self.last_logged());
+        let last_covered = self.syncing.unwrap_or(synced);
         assert!(
-            self.synced <= last_covered && last_covered < self.next_lsn,
-            "synced ({}) <= covered by a sync ({last_covered}) < next record ({})",
-            self.synced,
-            self.next_lsn
+            synced <= last_covered && last_covered <= last,
+            "synced ({synced}) <= covered by a sync ({last_covered}) <= last record ({last})",
         );
-        let first = self.replies.keys().next().into_iter().chain(self.calls.keys().next());
-        for lsn in first {
-            assert!(*lsn > self.synced, "what waits for record {lsn} waits for a future sync");
+        let held = self.watermarks.held();
+        let first_held = self.until_held.keys().next();
+        assert!(first_held.is_none_or(|lsn| *lsn > held), "a reply waits above {held}");
+        let safe = self.safe();
+        for lsn in self.until_safe.keys().next().into_iter().chain(self.calls.keys().next()) {
+            assert!(*lsn > safe, "what waits for record {lsn} waits above {safe}");
         }
     }
+}
+
+/// Removes and returns what waits for a record up to `last`, in the order of the records.
+fn take_up_to<T>(
+    waiting: &mut BTreeMap<Lsn, Vec<T>>,
+    last: Lsn,
+) -> impl Iterator<Item = T> + use<T> {
+    let still_waiting = waiting.split_off(&Lsn::new(last.raw() + 1));
+    std::mem::replace(waiting, still_waiting).into_values().flatten()
 }
 
 /// Counts logged bytes until a checkpoint is due.

@@ -1,32 +1,57 @@
-//! Group commit: the order in which log records, calls and replies leave the target, and the time
-//! at which a sync begins.
+//! Group commit: the order in which log records, calls and replies leave the target, the time at
+//! which a sync begins, and the release of all that waited for the log.
 
 use super::events::Action;
-use super::gates::PendingReply;
+use super::gates::{PendingReply, ReplyGate};
+use super::watermarks::Progress;
 use crate::engine::Engine;
 use crate::target::MetadataTarget;
 use crate::tx::operation::ConnectionId;
-use skep_types::{Error, Lsn, Result};
+use skep_types::{Epoch, Error, Lsn, Result, TargetId};
 use skep_wire::frame::Header;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Handles the end of the sync up to `lsn`: releases the replies and calls that waited for it.
+    /// Handles the end of this target's sync up to `lsn`.
     pub(super) fn on_synced(&mut self, lsn: Lsn) -> Result<()> {
         if !self.gates.end_sync(lsn) {
             return Ok(());
         }
-        self.table.end_sync(lsn)?;
-        self.shared.numbers.synced(lsn);
-        self.shared.epochs.synced(lsn);
+        self.release_gated()
+    }
+
+    /// Handles the progress of another member of the group.
+    pub(super) fn on_progress(
+        &mut self,
+        member: TargetId,
+        epoch: Epoch,
+        progress: Progress,
+    ) -> Result<()> {
+        if !self.gates.acknowledge(member, epoch, progress) {
+            return Ok(());
+        }
+        self.release_gated()
+    }
+
+    /// Releases all that waited until records are held or safe.
+    pub(super) fn release_gated(&mut self) -> Result<()> {
         let (replies, calls) = self.gates.take_released();
-        self.batch.replies.extend(replies);
+        self.batch.replies.extend(replies.into_iter().map(|it| (ReplyGate::default(), it)));
         for (request, purpose) in calls {
             self.call(request, purpose);
         }
-        self.operations.wake_unsynced();
-        self.background.after_sync(&self.shared.limits);
-        if self.checkpoints.begin(self.shared.limits.checkpoint_log_bytes) {
-            self.batch.actions.push(Action::Checkpoint { lsn });
+        let safe = self.gates.safe();
+        if safe <= self.released {
+            return Ok(());
+        }
+        self.released = safe;
+        self.shared.numbers.safe(safe);
+        self.shared.starts.safe(safe);
+        self.operations.wake_unsafe();
+        if let Some(stored) = self.table.store(safe)? {
+            self.background.after_store(stored, &self.shared.limits);
+            if self.checkpoints.begin(self.shared.limits.checkpoint_log_bytes) {
+                self.batch.actions.push(Action::Checkpoint { lsn: stored });
+            }
         }
         Ok(())
     }
@@ -36,8 +61,9 @@ impl<E: Engine> MetadataTarget<E> {
         if self.table.has_batch() {
             let payload = self.table.log_batch();
             self.checkpoints.logged(payload.len());
-            let (lsn, synced) = (self.gates.next_lsn(), self.gates.synced());
-            self.batch.records.push(Action::Append { lsn, synced, payload });
+            let (epoch, lsn) = (self.gates.epoch(), self.gates.next_lsn());
+            let synced = self.gates.synced();
+            self.batch.records.push(Action::Append { epoch, lsn, synced, payload });
             self.gates.end_record(self.shared.now);
         }
     }
@@ -49,13 +75,16 @@ impl<E: Engine> MetadataTarget<E> {
         let batch = std::mem::take(&mut self.batch);
         let mut actions = batch.records;
         actions.extend(batch.actions);
-        actions.extend(batch.replies.into_iter().map(|reply| {
+        // The records of this batch are complete, so in a group of one they are held now.
+        let gates = &mut self.gates;
+        let released = batch.replies.into_iter().filter_map(|(gate, it)| gates.pass(gate, it));
+        actions.extend(released.map(|reply| {
             let PendingReply { connection, request, result } = reply;
             Action::Reply { connection, request, result }
         }));
         if let Some(lsn) = self.gates.begin_sync(self.shared.now) {
-            self.table.begin_sync();
-            self.background.before_sync();
+            self.table.begin_sync(lsn);
+            self.background.before_sync(lsn);
             actions.push(Action::Sync { lsn });
         }
         actions
@@ -81,16 +110,15 @@ impl<E: Engine> MetadataTarget<E> {
         if self.table.has_batch() { self.gates.next_lsn() } else { self.last_logged() }
     }
 
-    /// Sends a reply at the end of the batch. With `after`, sends it only after that record is
-    /// synced. A target that syncs before each reply gates every reply here, once: a sync that ends
-    /// later must not make a released reply wait again.
+    /// Sends a reply at the end of the batch or later: after all records that the reply may show
+    /// are held and, with `after`, that record is safe. A target that syncs before each reply waits
+    /// until all of them are safe. Each reply gets its gate here, once: later records must not make
+    /// it wait longer.
     pub(crate) fn queue_reply(&mut self, reply: PendingReply, after: Option<Lsn>) {
-        // Refusals and replies to reads wait too, because they may show changes that a power loss
-        // must not remove.
-        let newest = self.gates.syncs_each_reply().then(|| self.newest_record());
-        match after.max(newest) {
-            Some(lsn) if lsn > self.gates.synced() => self.gates.gate_reply(lsn, reply),
-            _ => self.batch.replies.push(reply),
-        }
+        // Refusals and replies to reads wait too, because they may show changes that another
+        // primary, or this target after a power loss, would not have.
+        let held = self.newest_record();
+        let safe = if self.gates.syncs_each_reply() { held } else { after.unwrap_or_default() };
+        self.batch.replies.push((ReplyGate { held, safe }, reply));
     }
 }

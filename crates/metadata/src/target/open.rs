@@ -4,7 +4,8 @@ use super::calls::Calls;
 use super::gates::{BatchOutput, CheckpointTrigger, SyncGates};
 use super::operations::Operations;
 use super::start::Start;
-use super::truncations::HeldReplies;
+use super::truncations::TruncationReplies;
+use super::watermarks::{Watermarks, other_serving};
 use crate::background::Background;
 use crate::engine::Engine;
 use crate::sessions::table::Sessions;
@@ -13,6 +14,7 @@ use crate::tx::shared::Shared;
 use crate::tx::table::Table;
 use skep_format::metadata::Key;
 use skep_types::{Error, ErrorCode, Lsn, MapVersion, Result};
+use skep_wire::senders::SenderEpochs;
 
 impl<E: Engine> MetadataTarget<E> {
     /// Starts from an engine and the log records since its last checkpoint. Skips records that the
@@ -27,39 +29,58 @@ impl<E: Engine> MetadataTarget<E> {
         start: Start,
     ) -> Result<Self> {
         let mut table = Table::new(engine, start.limits.scan_page);
-        let last = replay(&mut table, records)?;
-        let reserved = table.get_synced::<u64>(&Key::NumbersReserved.to_bytes())?;
-        let fence = table.get_synced::<MapVersion>(&Key::Fence.to_bytes())?;
+        let others = other_serving(&start.map, start.group, start.target);
+        let stored = table.get_safe::<Lsn>(&Key::Applied.to_bytes())?.unwrap_or_default();
+        // Without other members, all that is synced here is safe.
+        let last = replay(&mut table, stored, records, others.is_empty())?;
+        let reserved = table.get_decoded::<u64>(&Key::NumbersReserved.to_bytes())?;
+        let fence = table.get_decoded::<MapVersion>(&Key::Fence.to_bytes())?;
+        let watermarks = Watermarks::new(last, stored, others);
         let mut target = Self {
             sessions: Sessions::default(),
             background: Background::default(),
             table,
-            gates: SyncGates::new(start.policy, last),
+            gates: SyncGates::new(start.policy, start.epoch, watermarks),
             shared: Shared::new(&start, reserved, last),
             operations: Operations::new(),
             calls: Calls::default(),
             batch: BatchOutput::default(),
             checkpoints: CheckpointTrigger::default(),
             fence: fence.unwrap_or_default(),
-            held_replies: HeldReplies::default(),
+            truncation_replies: TruncationReplies::default(),
+            target: start.target,
+            released: stored,
+            senders: SenderEpochs::default(),
         };
+        target.load_unsafe(last);
         target.load_sessions()?;
         target.load_truncations()?;
         target.load_background()?;
         target.load_file_locks()?;
         target.load_sharing()?;
-        target.load_epochs()?;
+        target.load_starts()?;
         target.set_map(start.map)?;
         Ok(target)
     }
+
+    /// Follows the changes of records that other members have not confirmed yet, as if they were
+    /// written and synced now.
+    fn load_unsafe(&mut self, last: Lsn) {
+        for (key, value) in self.table.unsafe_changes() {
+            self.background.on_write(key, value.is_some());
+        }
+        self.background.before_sync(last);
+    }
 }
 
-/// Applies the log records that the engine does not have. Returns the number of the last record.
+/// Applies the log records after `applied`, which the engine does not have, to the engine if they
+/// are safe, or else to a layer above it. Returns the number of the last record.
 fn replay<E: Engine>(
     table: &mut Table<E>,
+    applied: Lsn,
     records: impl IntoIterator<Item = (Lsn, Vec<u8>)>,
+    are_safe: bool,
 ) -> Result<Lsn> {
-    let applied = table.get_synced::<Lsn>(&Key::Applied.to_bytes())?.unwrap_or_default();
     let mut last = applied;
     let mut previous: Option<Lsn> = None;
     for (lsn, payload) in records {
@@ -74,10 +95,13 @@ fn replay<E: Engine>(
         }
         // A restart on a full disk must not write records again that the engine already has.
         if lsn > applied {
-            table.replay(lsn, &payload)?;
+            table.replay(lsn, &payload, are_safe)?;
         }
         previous = Some(lsn);
         last = last.max(lsn);
+    }
+    if !are_safe {
+        table.begin_sync(last);
     }
     Ok(last)
 }

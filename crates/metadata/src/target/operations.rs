@@ -1,4 +1,5 @@
-//! The operations of a target: those that can run now, and those that wait for a time or a sync.
+//! The operations of a target: those that can run now, and those that wait for a time or for the
+//! log.
 //!
 //! Owns the order in which operations run. Does not run them (`run`), and does not own the locks
 //! for which they wait (`tx::locks`).
@@ -20,8 +21,8 @@ pub(crate) struct Operations {
     ready: VecDeque<u64>,
     /// Operations that run again after a pause, by the time at which the pause ends.
     paused: BTreeSet<(Duration, u64)>,
-    /// Operations that wait for the next sync.
-    unsynced: Vec<u64>,
+    /// Operations that wait until more records are safe.
+    until_safe: Vec<u64>,
 }
 
 impl Operations {
@@ -31,7 +32,7 @@ impl Operations {
             next_id: 1,
             ready: VecDeque::new(),
             paused: BTreeSet::new(),
-            unsynced: Vec::new(),
+            until_safe: Vec::new(),
         }
     }
 
@@ -90,9 +91,9 @@ impl Operations {
         self.park(op);
     }
 
-    /// Puts an operation back that runs again after the next sync.
-    pub(crate) fn park_until_sync(&mut self, op: Operation) {
-        self.unsynced.push(op.id);
+    /// Puts an operation back that runs again after more records are safe.
+    pub(crate) fn park_until_safe(&mut self, op: Operation) {
+        self.until_safe.push(op.id);
         self.park(op);
     }
 
@@ -101,9 +102,9 @@ impl Operations {
         self.ready.extend(ids);
     }
 
-    /// Makes the operations ready that waited for a sync.
-    pub(crate) fn wake_unsynced(&mut self) {
-        self.ready.extend(std::mem::take(&mut self.unsynced));
+    /// Makes the operations ready that waited until records are safe.
+    pub(crate) fn wake_unsafe(&mut self) {
+        self.ready.extend(std::mem::take(&mut self.until_safe));
     }
 
     /// Makes the operations ready whose pause is over.

@@ -85,9 +85,9 @@ impl<E: Engine> MetadataTarget<E> {
                 }
                 self.operations.park(op);
             }
-            Err(Stop::Unsynced) => {
+            Err(Stop::Unsafe) => {
                 self.gates.request_sync();
-                self.operations.park_until_sync(op);
+                self.operations.park_until_safe(op);
             }
             Err(Stop::Held(resource)) => {
                 self.start_over(&mut op);
@@ -194,7 +194,7 @@ impl<E: Engine> MetadataTarget<E> {
             }
             self.gates.request_sync();
         }
-        // The rename lock is released only after this record is synced. The next holder of the lock
+        // The rename lock is released only after this record is safe. The next holder of the lock
         // walks the directory tree with this change, and other groups rely on the result.
         self.give_back_rename_lock(&mut op, Some(lsn));
         self.release(Owner::Operation(op.id));
@@ -281,7 +281,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Updates the sessions after a request was committed. Returns the record that must be synced
+    /// Updates the sessions after a request was committed. Returns the record that must be safe
     /// before the reply is sent; `None` means that the reply need not wait.
     fn after_request(&mut self, header: &Header, body: &[u8], reply: &[u8]) -> Option<Lsn> {
         let slot = (header.session, header.slot);

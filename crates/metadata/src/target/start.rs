@@ -1,7 +1,7 @@
 //! The parameters with which a target starts.
 
 use crate::limits::Limits;
-use skep_types::{ClusterMap, GroupId, Timestamp};
+use skep_types::{ClusterMap, Epoch, GroupId, TargetId, Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +20,11 @@ pub enum SyncPolicy {
 pub struct Start {
     /// Group that the target serves.
     pub group: GroupId,
+    /// The target. The other serving members of its group must confirm each record.
+    pub target: TargetId,
+    /// Group epoch of the last record of the log, or zero if the log has no record. No later record
+    /// gets a lower epoch, even if the cluster map is older.
+    pub epoch: Epoch,
     /// When the log is synced.
     pub policy: SyncPolicy,
     /// Limits of the target.

@@ -7,6 +7,7 @@ mod closes;
 mod file_locks;
 mod free_space;
 mod full;
+mod gates;
 mod group_commit;
 mod inline;
 mod many;
@@ -16,6 +17,7 @@ mod repetitions;
 mod sessions;
 mod sharing;
 mod sizes;
+mod terms;
 mod transactions;
 mod truncations;
 
@@ -23,13 +25,15 @@ use super::*;
 use crate::engine::memory::MemoryEngine;
 use crate::limits::Limits;
 use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
+use skep_format::log::LogOwner;
 use skep_types::codec::Codec;
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability, ShardRange};
 use skep_types::{
-    ClusterId, Epoch, Error, ErrorCode, FileKind, Group, GroupId, GroupMember, HostIncarnation,
-    Lsn, MemberState, ShardId, Target, TargetId, TargetKind,
+    ClusterId, Epoch, Error, ErrorCode, FileKind, Group, GroupId, HostIncarnation, Lsn, ShardId,
+    Target, TargetId, TargetKind,
 };
 use skep_wire::Request;
+use skep_wire::bounds::{Senders, bounds};
 use skep_wire::file_locks::SetLock;
 use skep_wire::frame::Header;
 use skep_wire::metadata as md;
@@ -63,9 +67,7 @@ fn map() -> ClusterMap {
             capacity: Capacity { free_bytes: 1 << 30, ..Capacity::default() },
             capacity_pool: CapacityPool::Normal,
         });
-        let member = GroupMember { target: TargetId::new(raw), state: MemberState::Serving };
-        let (id, epoch) = (GroupId::new(raw), Epoch::new(1));
-        map.groups.push(Group { id, kind, epoch, members: vec![member] });
+        map.groups.push(Group::of_one(GroupId::new(raw), kind, TargetId::new(raw)));
     }
     let (first, last) = (ShardId::new(0), ShardId::new(u16::MAX));
     map.shards.push(ShardRange { first, last, group: GroupId::new(1) });
@@ -73,7 +75,7 @@ fn map() -> ClusterMap {
     map
 }
 
-const LOG: TargetId = TargetId::new(1);
+const LOG: LogOwner = LogOwner { cluster: ClusterId::new([0; 16]), target: TargetId::new(1) };
 
 fn open(
     engine: MemoryEngine,
@@ -83,6 +85,8 @@ fn open(
 ) -> MetadataTarget<MemoryEngine> {
     let start = Start {
         group: GroupId::new(1),
+        target: TargetId::new(1),
+        epoch: Epoch::default(),
         policy: SyncPolicy::Interval,
         limits: limits.clone(),
         map: Arc::new(map()),
@@ -94,9 +98,12 @@ fn open(
 
 /// Returns the event that a request has arrived. `at` has the slot and the sequence number.
 fn arrival<R: Request>(on: ConnectionId, session: u64, at: (u32, u64), request: &R) -> Event {
+    let is_of_a_target = !matches!(bounds(R::ID).senders, Senders::Any);
     let header = Header {
         message: R::ID,
         session: SessionId::new(session),
+        sender_group: GroupId::new(if is_of_a_target { 2 } else { 0 }),
+        sender_epoch: Epoch::new(1),
         slot: at.0,
         sequence: at.1,
         group: GroupId::new(1),
@@ -173,8 +180,8 @@ impl Story {
                     self.replies.push((connection, result));
                 }
                 Action::Call { call, request } => self.calls.push((call, request)),
-                Action::Append { lsn, synced, payload } => {
-                    let record = skep_format::log::encode_record(LOG, lsn, synced, &payload);
+                Action::Append { epoch, lsn, synced, payload } => {
+                    let record = skep_format::log::encode_record(LOG, epoch, lsn, synced, &payload);
                     self.log.extend(record.expect("a record that can be read back"));
                 }
                 Action::Evict { client, unless_heard } => {
@@ -235,6 +242,10 @@ impl Story {
     fn size(&mut self, inode: InodeId) -> u64 {
         self.ask(1, 2, (0, 0), &md::GetAttributes { inode }).unwrap().attributes.size
     }
+}
+
+fn report(inode: InodeId, written: md::WrittenExtent) -> md::ReportWritten {
+    md::ReportWritten { inode, written: Some(written), synced: None }
 }
 
 fn truncate(inode: InodeId) -> md::SetAttributes {

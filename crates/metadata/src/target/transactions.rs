@@ -43,7 +43,7 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Sends a participant the decision on a transaction. With `after`, sends it only after that
-    /// record is synced.
+    /// record is safe.
     pub(super) fn send_decision(
         &mut self,
         group: GroupId,
@@ -56,7 +56,7 @@ impl<E: Engine> MetadataTarget<E> {
         let call = BackgroundCall::Decide(DecideCall { number, group, commit });
         let purpose = CallPurpose::Background(call);
         match after {
-            Some(lsn) if lsn > self.gates.synced() => self.gates.gate_call(lsn, (request, purpose)),
+            Some(lsn) if lsn > self.gates.safe() => self.gates.gate_call(lsn, (request, purpose)),
             _ => self.call(request, purpose),
         }
     }
@@ -67,10 +67,10 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Returns the decision on a transaction of this group. The decision is pending as long as a
-    /// power loss could still change it.
+    /// power loss or another primary could still change it.
     pub(crate) fn decision(&self, transaction: TransactionId) -> Result<DecisionReply> {
         let key = Key::Decision(transaction.number).to_bytes();
-        let decision = if self.table.get_synced::<DecisionRecord>(&key)?.is_some() {
+        let decision = if self.table.get_safe::<DecisionRecord>(&key)?.is_some() {
             Decision::Committed
         } else if self.table.get(&key)?.is_some() || self.is_coordinating(transaction.number) {
             Decision::Pending

@@ -12,8 +12,8 @@ use skep_format::metadata::{Key, TruncationRecord, decode_value, truncation_of};
 use skep_types::{Error, InodeId, Lsn, Result};
 use std::collections::BTreeMap;
 
-/// Replies to truncations, by file, each with the record that must be synced before it leaves.
-pub(super) type HeldReplies = BTreeMap<InodeId, Vec<(PendingReply, Option<Lsn>)>>;
+/// Replies to truncations, by file, each with the record that must be safe before it leaves.
+pub(super) type TruncationReplies = BTreeMap<InodeId, Vec<(PendingReply, Option<Lsn>)>>;
 
 impl<E: Engine> MetadataTarget<E> {
     /// Loads the truncations when the target starts.
@@ -66,7 +66,7 @@ impl<E: Engine> MetadataTarget<E> {
             }
             (None, Ok(body)) => {
                 let reply = PendingReply { result: Ok(body), ..reply };
-                self.held_replies.entry(inode).or_default().push((reply, after));
+                self.truncation_replies.entry(inode).or_default().push((reply, after));
                 return Ok(());
             }
             (_, Err(error)) => PendingReply { result: Err(error), ..reply },
@@ -80,7 +80,7 @@ impl<E: Engine> MetadataTarget<E> {
     pub(super) fn end_truncations(&mut self) -> Result<()> {
         for inode in self.shared.truncations.take_ended() {
             self.release(Owner::Truncation(inode));
-            for (reply, after) in self.held_replies.remove(&inode).unwrap_or_default() {
+            for (reply, after) in self.truncation_replies.remove(&inode).unwrap_or_default() {
                 let reply = match (reply.result, self.shared.truncations.get(inode)) {
                     (Ok(body), Some(truncation)) => {
                         let stamped = stamp(&reply.request, &truncation.record, &body)?;
@@ -100,7 +100,7 @@ impl<E: Engine> MetadataTarget<E> {
         if !self.shared.truncations.fail(inode, generation, error) {
             return;
         }
-        for (reply, after) in self.held_replies.remove(&inode).unwrap_or_default() {
+        for (reply, after) in self.truncation_replies.remove(&inode).unwrap_or_default() {
             self.queue_reply(PendingReply { result: Err(refusal.clone()), ..reply }, after);
         }
         // The waiting requests run again: some fail now, the others wait for the next attempt.

@@ -162,20 +162,20 @@ impl<'a, E: Engine> Context<'a, E> {
 
     /// Returns the inode; `None` means that it does not exist. Returns [`Stop::Held`] while an
     /// undecided transaction holds the inode, or while the operation must wait for a truncation,
-    /// and [`Stop::Unsynced`] until the current epoch is synced.
+    /// and [`Stop::Unsafe`] until the current start is safe.
     ///
-    /// Raises the change counter to the first version of the epoch. An earlier epoch may have given
+    /// Raises the change counter to the first version of the start. An earlier start may have given
     /// out higher versions than the stored one, for changes that a power loss has reverted.
     pub(crate) fn find_inode(&self, inode: InodeId) -> Result<Option<InodeRecord>, Stop> {
         self.check_free(Resource::Inode(inode))?;
         self.check_truncation(inode)?;
-        let epochs = &self.shared.epochs;
-        if epochs.current().is_none() {
-            return Err(Stop::Unsynced);
+        let starts = &self.shared.starts;
+        if starts.current().is_none() {
+            return Err(Stop::Unsafe);
         }
         let mut record = self.get::<InodeRecord>(&Key::Inode(inode))?;
         if let Some(InodeRecord { attributes, .. }) = &mut record {
-            attributes.change_counter = attributes.change_counter.max(epochs.first_version());
+            attributes.change_counter = attributes.change_counter.max(starts.first_version());
         }
         Ok(record)
     }
@@ -196,11 +196,11 @@ impl<'a, E: Engine> Context<'a, E> {
         Ok(self.get(&Key::Opens(inode))?.unwrap_or_default())
     }
 
-    /// Takes the next number. If all reserved numbers are used up, returns [`Stop::Unsynced`] until
-    /// the next reservation is synced.
+    /// Takes the next number. If all reserved numbers are used up, returns [`Stop::Unsafe`] until
+    /// the next reservation is safe.
     pub(crate) fn next_number(&mut self) -> Result<u64, Stop> {
         // A number is used up even if the transaction fails; there are plenty of numbers.
-        self.shared.numbers.take().ok_or(Stop::Unsynced)
+        self.shared.numbers.take().ok_or(Stop::Unsafe)
     }
 
     /// Returns an inode id in a shard that was never used before.

@@ -26,16 +26,16 @@ pub(crate) enum Source {
 pub(crate) enum Stop {
     /// The operation has failed, and the target drops all its writes.
     Fail(Error),
-    /// Another transaction holds this resource. The operation runs again after that transaction has
-    /// released it.
+    /// This resource is locked: by another transaction, by a pending truncation, or until clients
+    /// have acknowledged a notification. The operation runs again when the resource is free.
     Held(Resource),
     /// The operation has called other groups and waits for a reply.
     AwaitsReplies,
     /// A participant was busy. The operation runs again after a pause.
     Busy,
-    /// The operation waits until the log is synced, because numbers or an epoch must be synced
-    /// first.
-    Unsynced,
+    /// The operation waits until numbers that were reserved, or the start of the target, are safe
+    /// in the log.
+    Unsafe,
     /// The calls to other groups differ from those of an earlier run. The operation starts over
     /// without the earlier replies.
     Changed,

@@ -5,22 +5,22 @@ use crate::locks::file_locks::FileLocks;
 use crate::namespace::truncation_table::TruncationTable;
 use crate::sharing::table::Sharing;
 use crate::target::start::Start;
-use crate::tx::epochs::Epochs;
 use crate::tx::locks::Locks;
+use crate::tx::start_numbers::StartNumbers;
 use crate::tx::wall_clock::WallClock;
 use skep_cluster::placement::{Candidates, Cursor};
-use skep_types::{ClusterMap, GroupId, Lsn, ShardId, TargetKind};
+use skep_types::{ClusterMap, Epoch, GroupId, Lsn, ShardId, TargetKind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Numbers for inodes and transactions, taken from ranges whose reservation is synced.
+/// Numbers for inodes and transactions, taken from ranges whose reservation is safe.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     /// Next number to assign.
     next: u64,
-    /// End of the last synced reservation.
+    /// End of the last safe reservation.
     usable: u64,
-    /// End of the last reservation, which may not be synced yet, and the log record of that
+    /// End of the last reservation, which may not be safe yet, and the log record of that
     /// reservation.
     reserved: (u64, Lsn),
 }
@@ -35,7 +35,7 @@ impl Numbers {
         Self { next, usable: next, reserved: (next, last) }
     }
 
-    /// Takes the next number; `None` means that the next reservation must be synced first.
+    /// Takes the next number; `None` means that the next reservation must be safe first.
     pub(crate) fn take(&mut self) -> Option<u64> {
         if self.next >= self.usable {
             return None;
@@ -45,7 +45,7 @@ impl Numbers {
     }
 
     /// Returns the number of reserved numbers that are left, including those whose reservation is
-    /// not synced.
+    /// not safe.
     pub(crate) fn left(&self) -> u64 {
         self.reserved.0 - self.next
     }
@@ -60,8 +60,9 @@ impl Numbers {
         self.reserved = (end, lsn);
     }
 
-    /// Makes the last reservation usable, if the log is synced up to it.
-    pub(crate) fn synced(&mut self, lsn: Lsn) {
+    /// Makes the last reservation usable, if all records up to `lsn` are safe and it is one of
+    /// them.
+    pub(crate) fn safe(&mut self, lsn: Lsn) {
         if self.reserved.1 <= lsn {
             self.usable = self.reserved.0;
         }
@@ -96,6 +97,8 @@ pub(crate) struct Placement {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) group: GroupId,
+    /// Epoch since which this target is the primary of its group, by the map at its start.
+    pub(crate) primary_since: Epoch,
     pub(crate) map: Arc<ClusterMap>,
     pub(crate) placement: Placement,
     pub(crate) locks: Locks,
@@ -104,7 +107,7 @@ pub(crate) struct Shared {
     pub(crate) file_locks: FileLocks,
     pub(crate) sharing: Sharing,
     pub(crate) numbers: Numbers,
-    pub(crate) epochs: Epochs,
+    pub(crate) starts: StartNumbers,
     pub(crate) limits: Limits,
     /// Error message with which the target refuses requests that add something. `None` means that
     /// its disk has enough free space.
@@ -120,6 +123,11 @@ impl Shared {
     pub(crate) fn new(start: &Start, reserved: Option<u64>, last: Lsn) -> Self {
         Self {
             group: start.group,
+            primary_since: start
+                .map
+                .group(start.group)
+                .map(|group| group.primary_since)
+                .unwrap_or_default(),
             map: Arc::new(ClusterMap::empty(start.map.cluster)),
             placement: Placement {
                 own_shards: Vec::new(),
@@ -132,7 +140,7 @@ impl Shared {
             file_locks: FileLocks::default(),
             sharing: Sharing::default(),
             numbers: Numbers::new(reserved, last),
-            epochs: Epochs::default(),
+            starts: StartNumbers::default(),
             limits: start.limits.clone(),
             shortage: None,
             now: start.now,

@@ -1,16 +1,30 @@
-//! The stored state of a metadata target: the engine, and in memory the changes that are not synced
-//! yet.
+//! The stored state of a metadata target: the engine, and in memory the changes that are not *safe*
+//! yet: some serving member of the group has not synced them.
 //!
 //! # Invariants
-//! - A change reaches the engine only after its log record is synced. So the engine never holds a
-//!   change that a power loss could remove from the log.
-//! - The contents of the engine are always those after one specific log record. So changes that are
-//!   being synced (`syncing`) are kept separate from later ones (`current`), even for the same key.
+//! - A change reaches the engine only after its log record is safe. So the engine never holds a
+//!   change that a power loss or another primary could remove from the log.
+//! - The contents of the engine are always those after one specific log record. So changes that a
+//!   sync covers are kept in *layers*, separate from later ones (`current`), even for the same key.
+//!   The engine gets a layer as a whole.
 
 use crate::engine::{Engine, Mutations};
 use skep_format::metadata::{Batch, Mutation, decode_value};
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{Lsn, Result};
+use std::collections::VecDeque;
+
+/// Maximum number of layers. Further syncs extend the last layer. In a group of one member, each
+/// sync ends before the next one begins, so there is one layer at most.
+const MAX_LAYERS: usize = 3;
+
+/// The changes that a sync covers.
+#[derive(Debug)]
+struct Layer {
+    /// Last record of the changes.
+    last: Lsn,
+    changes: Mutations,
+}
 
 /// The engine, and the layers of changes above it.
 #[derive(Debug)]
@@ -22,8 +36,8 @@ pub(crate) struct Table<E> {
     batch_bytes: usize,
     /// Logged changes that no sync covers yet.
     current: Mutations,
-    /// Logged changes that the current sync covers.
-    syncing: Mutations,
+    /// Logged changes that a sync covers, oldest first.
+    layers: VecDeque<Layer>,
     scan_page: usize,
 }
 
@@ -34,7 +48,7 @@ impl<E: Engine> Table<E> {
             batch: Mutations::new(),
             batch_bytes: 0,
             current: Mutations::new(),
-            syncing: Mutations::new(),
+            layers: VecDeque::new(),
             scan_page,
         }
     }
@@ -48,7 +62,8 @@ impl<E: Engine> Table<E> {
     }
 
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        for layer in [&self.batch, &self.current, &self.syncing] {
+        let layers = self.layers.iter().rev().map(|layer| &layer.changes);
+        for layer in [&self.batch, &self.current].into_iter().chain(layers) {
             if let Some(value) = layer.get(key) {
                 return Ok(value.clone());
             }
@@ -56,8 +71,13 @@ impl<E: Engine> Table<E> {
         self.engine.get(key)
     }
 
-    /// Returns the synced value of a key, without the layers above the engine.
-    pub(crate) fn get_synced<T: Codec>(&self, key: &[u8]) -> Result<Option<T>> {
+    /// Returns the value of a key with all changes.
+    pub(crate) fn get_decoded<T: Codec>(&self, key: &[u8]) -> Result<Option<T>> {
+        self.get(key)?.map(|value| decode_value(key, &value)).transpose()
+    }
+
+    /// Returns the safe value of a key, without the layers above the engine.
+    pub(crate) fn get_safe<T: Codec>(&self, key: &[u8]) -> Result<Option<T>> {
         self.engine.get(key)?.map(|value| decode_value(key, &value)).transpose()
     }
 
@@ -79,7 +99,8 @@ impl<E: Engine> Table<E> {
             // After a full page, the engine may have more pairs. Then changes beyond the last key
             // of this page are merged with the next page.
             let end = if is_last { None } else { merged.keys().next_back().cloned() };
-            for layer in [&self.syncing, &self.current, &self.batch] {
+            let layers = self.layers.iter().map(|layer| &layer.changes);
+            for layer in layers.chain([&self.current, &self.batch]) {
                 overlay(&mut merged, layer, (prefix, &after, end.as_deref()));
             }
             found.extend(merged.into_iter().filter_map(|(key, value)| Some((key, value?))));
@@ -123,29 +144,51 @@ impl<E: Engine> Table<E> {
         payload
     }
 
-    /// Begins a sync of all logged changes.
-    pub(crate) fn begin_sync(&mut self) {
-        debug_assert!(self.syncing.is_empty(), "one sync at a time");
-        std::mem::swap(&mut self.syncing, &mut self.current);
+    /// Begins a sync of all logged changes. `last` is the last logged record.
+    pub(crate) fn begin_sync(&mut self, last: Lsn) {
+        let changes = std::mem::take(&mut self.current);
+        // The first layer stays as it is, so it reaches the engine however fast others follow.
+        let is_full = self.layers.len() >= MAX_LAYERS;
+        match self.layers.back_mut().filter(|_| is_full) {
+            Some(newest) => {
+                newest.changes.extend(changes);
+                newest.last = last;
+            }
+            None => self.layers.push_back(Layer { last, changes }),
+        }
     }
 
-    /// Ends the sync: applies the changes that it covers to the engine.
-    pub(crate) fn end_sync(&mut self, lsn: Lsn) -> Result<()> {
-        self.engine.apply(&self.syncing, lsn)?;
-        self.syncing.clear();
-        Ok(())
+    /// Applies the layers whose records are all safe to the engine. Returns the last record that
+    /// the engine got, or `None` if it got nothing.
+    pub(crate) fn store(&mut self, safe: Lsn) -> Result<Option<Lsn>> {
+        let mut stored = None;
+        while let Some(layer) = self.layers.pop_front_if(|layer| layer.last <= safe) {
+            self.engine.apply(&layer.changes, layer.last)?;
+            stored = Some(layer.last);
+        }
+        Ok(stored)
     }
 
-    /// Applies a record of the log at the start.
-    pub(crate) fn replay(&mut self, lsn: Lsn, payload: &[u8]) -> Result<()> {
+    /// Returns the changes above the engine that a sync covers, oldest first.
+    pub(crate) fn unsafe_changes(&self) -> impl Iterator<Item = (&Vec<u8>, &Option<Vec<u8>>)> {
+        self.layers.iter().flat_map(|layer| &layer.changes)
+    }
+
+    /// Applies a record of the log at the start: to the engine if it is safe, or else to the
+    /// changes that the next sync covers.
+    pub(crate) fn replay(&mut self, lsn: Lsn, payload: &[u8], is_safe: bool) -> Result<()> {
         let batch = Batch::from_bytes(payload)
             .map_err(|error| error.within(format_args!("log record {lsn}")))?;
         let mutations = batch
             .mutations
             .into_iter()
             .map(|it| (it.key.0, it.value.map(|value| value.0)))
-            .collect();
-        self.engine.apply(&mutations, lsn)
+            .collect::<Mutations>();
+        if is_safe {
+            return self.engine.apply(&mutations, lsn);
+        }
+        self.current.extend(mutations);
+        Ok(())
     }
 }
 
@@ -190,10 +233,17 @@ mod tests {
             for (key, value, what) in steps {
                 match what {
                     0 if table.has_batch() => drop(table.log_batch()),
-                    1 if table.syncing.is_empty() => table.begin_sync(),
-                    2 => {
+                    1 => {
                         lsn += 1;
-                        table.end_sync(Lsn::new(lsn)).unwrap();
+                        table.begin_sync(Lsn::new(lsn));
+                        proptest::prop_assert!(table.layers.len() <= MAX_LAYERS);
+                    }
+                    2 => {
+                        // Some of the layers are safe.
+                        let safe = Lsn::new(lsn.saturating_sub(u64::from(key) % 4));
+                        table.store(safe).unwrap();
+                        let is_left = |layer: &Layer| layer.last > safe;
+                        proptest::prop_assert!(table.layers.iter().all(is_left));
                     }
                     _ => {
                         table.write(vec![9, key], value.map(|value| vec![value]));

@@ -17,8 +17,8 @@ pub(crate) struct RecoveryQuestion {
 pub(crate) enum InternalWork {
     /// Creates the root directory.
     MakeRoot,
-    /// Logs the epoch that has begun.
-    RecordEpoch,
+    /// Logs the start that has begun.
+    RecordStart,
     /// Reserves more numbers.
     ReserveNumbers,
     /// Logs that a session has ended.

@@ -11,8 +11,8 @@ use super::map::{FollowedMap, MapChange};
 use super::{Management, heartbeat_timeout};
 use crate::access::{Identity, JoinToken};
 use crate::limits::{CLIENT_JOIN_PAUSE, LONGEST_MANAGEMENT_BACKOFF, MANAGEMENT_DEADLINE};
+use crate::map_cell::MapCell;
 use crate::outages::ManagementOutage;
-use crate::routing::MapCell;
 use skep_env::SharedNotify;
 use skep_types::map::Capacity;
 use skep_types::{ClusterMap, Error, ErrorCode, MapVersion, NodeId, NodeKind, Result};
@@ -136,9 +136,7 @@ impl ClientMembership {
 
     /// Returns a new handle to management, for use by the calling thread.
     pub fn management(&self) -> Rc<Management> {
-        let management = Management::new(&self.token, NodeKind::Client);
-        management.set_member(self.map_cell());
-        management
+        Management::of_member(&self.token, NodeKind::Client, self.map_cell())
     }
 
     /// Ends heartbeats, map updates and attempts to register again. Management still counts the
@@ -172,7 +170,7 @@ impl ClientMembership {
     /// Registers the client under a new id, after [`Self::begin_rejoin`] returned `true`. Retries
     /// until management accepts the registration or the client leaves.
     pub async fn register_again(&self) {
-        let management = Management::of_node(&self.token, NodeKind::Client, self.node());
+        let management = self.management();
         // Retry: registration after a removal. Every `CLIENT_JOIN_PAUSE`, until the client leaves.
         while !self.is_leaving() {
             match management.call_once(&self.request, MANAGEMENT_DEADLINE).await {

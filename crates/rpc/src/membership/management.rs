@@ -4,12 +4,17 @@
 
 use crate::access::{Channel, Identity, JoinToken};
 use crate::client::{CallOptions, Connection};
-use crate::limits::{FIRST_BACKOFF, LONGEST_MANAGEMENT_BACKOFF, MANAGEMENT_DEADLINE};
-use crate::routing::MapCell;
+use crate::dial::first_success;
+use crate::limits::{
+    FIRST_BACKOFF, LONGEST_MANAGEMENT_BACKOFF, MANAGEMENT_DEADLINE, MANAGEMENT_STAGGER,
+};
+use crate::map_cell::MapCell;
 use skep_env::local::Notify;
-use skep_types::{Error, ErrorCode, NodeId, NodeKind, Result, RetryClass, TargetId};
+use skep_types::{ClusterMap, Error, ErrorCode, NodeId, NodeKind, Result, RetryClass, TargetId};
 use skep_wire::Request;
+use skep_wire::senders::Sender;
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +25,8 @@ use std::time::Duration;
 pub struct Management {
     identity: Identity,
     addresses: Vec<String>,
+    /// The address at which management answered last.
+    answered: RefCell<Option<String>>,
     /// The cell with the cluster map and the node's id; `None` before the node has registered.
     cell: RefCell<Option<Arc<MapCell>>>,
     /// The open connection, and this node's id at the time when it was opened.
@@ -35,6 +42,14 @@ impl Management {
         Self::of_node(token, kind, NodeId::default())
     }
 
+    /// Creates a handle to management for a member of the cluster. The handle also uses the
+    /// addresses of management in the newest cluster map, and the node id in `cell`.
+    pub fn of_member(token: &JoinToken, kind: NodeKind, cell: Arc<MapCell>) -> Rc<Self> {
+        let management = Self::new(token, kind);
+        management.set_member(cell);
+        management
+    }
+
     /// Like [`Self::new`], for a node to which management has assigned the id `node` earlier. Such
     /// a node waits when a process at management's address refuses its handshake.
     pub(super) fn of_node(token: &JoinToken, kind: NodeKind, node: NodeId) -> Rc<Self> {
@@ -43,6 +58,7 @@ impl Management {
         Rc::new(Self {
             identity,
             addresses: token.addresses.clone(),
+            answered: RefCell::default(),
             cell: RefCell::default(),
             connection: RefCell::default(),
             is_connecting: Cell::new(false),
@@ -78,13 +94,35 @@ impl Management {
     /// # Errors
     /// - The error in management's reply.
     /// - `Disconnected` if management cannot be reached at any of its addresses.
+    /// - `TimedOut` if no reply arrives within `time_left`.
     pub async fn call_once<R: Request>(
         &self,
         request: &R,
         time_left: Duration,
     ) -> Result<R::Reply> {
-        let connection = self.connection().await?;
-        let options = CallOptions { time_left: Some(time_left), ..CallOptions::default() };
+        self.call_once_as(Sender::default(), request, time_left).await
+    }
+
+    /// Like [`Self::call_once`], for a request of a target that is the primary of a group.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`Self::call_once`], and `Deposed` if another member has become
+    /// the primary of the group.
+    pub async fn call_once_as<R: Request>(
+        &self,
+        sender: Sender,
+        request: &R,
+        time_left: Duration,
+    ) -> Result<R::Reply> {
+        let deadline = skep_env::now() + time_left;
+        let late = || {
+            let context = format!("no connection to management within {time_left:?}");
+            Err(Error::new(ErrorCode::TimedOut, context))
+        };
+        let connecting = skep_env::timeout(time_left, self.connection()).await;
+        let connection = connecting.unwrap_or_else(late)?;
+        let time_left = Some(deadline.saturating_sub(skep_env::now()));
+        let options = CallOptions { sender, time_left, ..CallOptions::default() };
         let result = connection.call(request, &options).await;
         if let Err(error) = &result
             && matches!(error.code(), ErrorCode::Disconnected | ErrorCode::TimedOut)
@@ -162,38 +200,49 @@ impl Management {
         Ok(connection)
     }
 
-    /// Connects to the first address at which management can be reached. Servers try the addresses
-    /// in the cluster map first, since management may have moved. Clients try the addresses of
-    /// their join token first, since the addresses in the map may belong to a network that only
-    /// servers can reach.
+    /// Connects to management at the first address that answers. The address that answered last
+    /// comes first. The next address is tried when an earlier one has failed or is silent.
     async fn connect(&self) -> Result<Rc<Connection>> {
+        let identity = &self.identity();
+        let attempt = async |address: String| {
+            let channel = Channel::NONE;
+            let opened = Connection::connect(&address, identity, TargetId::default(), channel);
+            opened.await.map(|connection| (connection, address))
+        };
+        let first = first_success(self.candidates(), MANAGEMENT_STAGGER, attempt).await;
+        let none = || Error::new(ErrorCode::Disconnected, "no address is given");
+        let opened = first.unwrap_or_else(|| Err(none()));
+        let (connection, address) = opened.map_err(|error| error.within("management"))?;
+        *self.answered.borrow_mut() = Some(address);
+        Ok(connection)
+    }
+
+    /// Returns all known addresses of management, without duplicates. The address that answered
+    /// last comes first. Then servers try the addresses in the cluster map first, since management
+    /// may have moved. Clients try the addresses of their command line or join token first, since
+    /// the addresses in the map may belong to a network that only servers can reach.
+    fn candidates(&self) -> Vec<String> {
         let mut in_map = Vec::new();
         if let Some(cell) = &*self.cell.borrow() {
-            let map = cell.load();
-            let management = map.nodes.iter().filter(|node| node.kind == NodeKind::Management);
-            in_map.extend(management.flat_map(|node| node.addresses.iter().cloned()));
+            in_map = management_addresses(&cell.load());
         }
-        let (mut addresses, second) = if self.identity.kind == NodeKind::Client {
-            (self.addresses.clone(), in_map)
+        let given = self.addresses.iter().cloned();
+        let mut all: Vec<String> = self.answered.borrow().iter().cloned().collect();
+        if self.identity.kind == NodeKind::Client {
+            all.extend(given.chain(in_map));
         } else {
-            (in_map, self.addresses.clone())
-        };
-        for address in second {
-            if !addresses.contains(&address) {
-                addresses.push(address);
-            }
+            all.extend(in_map.into_iter().chain(given));
         }
-        let identity = self.identity();
-        let mut last = Error::new(ErrorCode::Disconnected, "no address is given");
-        for address in &addresses {
-            match Connection::connect(address, &identity, TargetId::default(), Channel::NONE).await
-            {
-                Ok(connection) => return Ok(connection),
-                Err(error) => last = error,
-            }
-        }
-        Err(last.within("management"))
+        let mut seen = HashSet::new();
+        all.retain(|address| seen.insert(address.clone()));
+        all
     }
+}
+
+/// Returns the addresses of management in a cluster map.
+pub(super) fn management_addresses(map: &ClusterMap) -> Vec<String> {
+    let management = map.nodes.iter().filter(|node| node.kind == NodeKind::Management);
+    management.flat_map(|node| node.addresses.iter().cloned()).collect()
 }
 
 struct ConnectingGuard<'a>(&'a Management);

@@ -3,7 +3,7 @@
 
 use super::Management;
 use crate::limits::{FIRST_BACKOFF, LONG_POLL, LONGEST_MANAGEMENT_BACKOFF};
-use crate::routing::MapCell;
+use crate::map_cell::MapCell;
 use skep_env::local::Notify;
 use skep_types::ClusterMap;
 use skep_wire::management::GetMap;

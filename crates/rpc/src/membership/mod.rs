@@ -18,10 +18,10 @@ pub use client::{ClientEvents, ClientMembership, GAVE_UP, JoinLimits};
 pub use management::Management;
 
 use crate::access::{Identity, JoinToken};
-use crate::limits::{MANAGEMENT_DEADLINE, TIMEOUT_WITH_CACHED_MAP};
+use crate::limits::{HEARTBEAT_DEADLINE, MANAGEMENT_DEADLINE, TIMEOUT_WITH_CACHED_MAP};
+use crate::map_cell::MapCell;
 use crate::outages::ManagementOutage;
-use crate::routing::MapCell;
-use management::is_final;
+use management::{is_final, management_addresses};
 use map::{FollowedMap, MapChange};
 use skep_types::map::Capacity;
 use skep_types::registration::{ServerRegistration, TargetClaim};
@@ -93,6 +93,13 @@ impl Membership {
     ) -> Result<(Rc<Self>, Option<RegisterReply>)> {
         let ServerRegistration { node, kind, .. } = request.server;
         let patience = cached.is_some().then_some(TIMEOUT_WITH_CACHED_MAP);
+        let mut token = token.clone();
+        if let Some(cached) = &cached {
+            // Management may have moved since the token was written.
+            let known = management_addresses(cached).into_iter();
+            token.addresses = known.chain(token.addresses).collect();
+        }
+        let token = &token;
         let joining = Self::join(token, request.clone(), patience);
         let Some(cached) = cached else {
             return joining.await.map(|(member, registered)| (member, Some(registered)));
@@ -269,8 +276,9 @@ fn report(change: MapChange, on_change: &impl Fn(Change)) {
 }
 
 /// Returns the longest wait for a heartbeat's reply. Never longer than a lease, since the lease has
-/// expired after that time.
+/// expired after that time. After a longer silence the sender tries the other addresses of
+/// management.
 fn heartbeat_timeout(cell: &MapCell) -> Duration {
     let lease = Duration::from_millis(u64::from(cell.load().policy.lease_ms));
-    lease.min(MANAGEMENT_DEADLINE)
+    lease.min(HEARTBEAT_DEADLINE)
 }

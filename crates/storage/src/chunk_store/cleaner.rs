@@ -1,8 +1,8 @@
 //! The cleaner: syncs written data to the device, marks the regions of that data as synced, and
 //! removes these regions from the dirty log.
 //!
-//! Runs every [`CLEAN_INTERVAL`] and at a clean shutdown. The cleaner blocks no operation: a region
-//! that an operation writes while the cleaner runs stays dirty until the next round.
+//! Runs every [`CLEAN_INTERVAL`] and at a clean shutdown. No write waits for a sync of the cleaner:
+//! a region that an operation writes meanwhile stays dirty until the next round.
 
 use super::ChunkStore;
 use super::dirty_regions::UnchangedRegions;

@@ -4,10 +4,9 @@
 //! A copy never holds the locks of both files: it reads from the source first, and then writes like
 //! a client would.
 
-use super::{ChunkStore, ReadData};
+use super::{ChunkStore, Destination, ReadData};
 use skep_types::codec::crc32c;
 use skep_types::{ChunkFileKey, GRANULE_BYTES, Result};
-use skep_wire::storage::StripeHint;
 use std::ops::Range;
 
 /// The start of the range to copy.
@@ -20,14 +19,15 @@ pub struct CopySource<'a> {
 }
 
 impl ChunkStore {
-    /// Copies `length` bytes to `offset` of the chunk file `key`, which is created if necessary.
-    /// Bytes beyond the end of the source count as zeros. Returns whether the source range had
-    /// holes. Not cancel-safe, see [`super`].
+    /// Copies `length` bytes to another chunk file, which is created if necessary. Bytes beyond the
+    /// end of the source count as zeros. Returns whether the source range had holes. Not
+    /// cancel-safe, see [`super`].
     ///
     /// # Errors
     /// - `Corrupt` if the source is damaged, or if a granule of the destination is damaged that the
     ///   copy overwrites only in part.
-    /// - `NoSpace`, `FileTooLarge` and `DeviceFailed` under the same conditions as [`Self::write`].
+    /// - `EndMoved`, `NoSpace`, `FileTooLarge` and `DeviceFailed` under the same conditions as
+    /// [`Self::write`].
     ///
     /// After an error, a part of the range may have been copied.
     ///
@@ -36,29 +36,28 @@ impl ChunkStore {
     pub async fn copy(
         &self,
         from: CopySource<'_>,
-        key: &ChunkFileKey,
-        stripe: StripeHint,
-        offset: u64,
+        to: Destination<'_>,
         length: u32,
     ) -> Result<bool> {
         let end = from.offset.checked_add(u64::from(length));
         let end = end.expect("the handler refuses ranges beyond the largest offset");
-        let target_offset = |at: u64| offset + (at - from.offset);
+        let target_offset = |at: u64| to.offset + (at - from.offset);
         let (mut at, mut has_holes) = (from.offset, false);
         while at < end {
             let data = self.next_data(from.key, at).await?.unwrap_or(end).min(end);
             if data > at {
                 has_holes = true;
-                self.clear_all(key, target_offset(at)..target_offset(data)).await?;
+                self.clear_all(&to, target_offset(at)..target_offset(data)).await?;
                 at = data;
                 continue;
             }
             let hole = self.next_hole(from.key, at).await?.min(end).max(at + 1);
-            let ReadData { data, checksums } = self.read(from.key, at, (hole - at) as u32).await?;
+            let ReadData { data, checksums, .. } =
+                self.read(from.key, at, (hole - at) as u32).await?;
             let length = data.len() as u64;
             if length == 0 {
                 // The source was truncated after `next_data` had found data at this offset.
-                self.clear_all(key, target_offset(at)..target_offset(end)).await?;
+                self.clear_all(&to, target_offset(at)..target_offset(end)).await?;
                 return Ok(true);
             }
             let checksums = if (at % GRANULE_BYTES) == (target_offset(at) % GRANULE_BYTES) {
@@ -66,16 +65,18 @@ impl ChunkStore {
             } else {
                 piece_checksums(target_offset(at), data.bytes())
             };
-            self.write(key, stripe, target_offset(at), &data, &checksums).await?;
+            let to = Destination { offset: target_offset(at), ..to };
+            self.write(to, &data, &checksums).await?;
             at += length;
         }
         Ok(has_holes)
     }
 
-    async fn clear_all(&self, key: &ChunkFileKey, range: Range<u64>) -> Result<()> {
+    async fn clear_all(&self, to: &Destination<'_>, range: Range<u64>) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
-            at = self.clear(key, at..range.end).await?;
+            self.check_generation(to.key, to.truncate_generation)?;
+            at = self.clear(to.key, at..range.end).await?;
         }
         Ok(())
     }

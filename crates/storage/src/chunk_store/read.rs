@@ -16,29 +16,40 @@ pub struct ReadData {
     pub data: Buf,
     /// The CRC-32C of each granule piece of the data.
     pub checksums: Vec<u32>,
+    /// Whether the chunk file exists.
+    pub exists: bool,
 }
 
 impl ChunkStore {
+    /// Returns whether a chunk file exists. The write that creates it must have succeeded.
+    ///
+    /// # Errors
+    /// Errors of the file system.
+    pub fn exists(&self, key: &ChunkFileKey) -> Result<bool> {
+        let file = self.existing(key)?;
+        Ok(file.is_some_and(|file| !file.is_new.get()))
+    }
+
     /// Reads a range of a chunk file. A missing chunk file counts as empty. Cancel-safe.
     ///
     /// # Errors
     /// - `Corrupt`, with the path and the granule, if the data does not match its checksums.
     /// - Errors of the file system.
     pub async fn read(&self, key: &ChunkFileKey, offset: u64, length: u32) -> Result<ReadData> {
-        let empty = || ReadData { data: Buf::new(0), checksums: Vec::new() };
-        let Some(file) = self.existing(key)? else { return Ok(empty()) };
+        let empty = |exists| ReadData { data: Buf::new(0), checksums: Vec::new(), exists };
+        let Some(file) = self.existing(key)? else { return Ok(empty(false)) };
         let requested = offset..offset.saturating_add(u64::from(length));
         let _guard = file.lock.read(whole_granules(&requested)).await;
         let range = offset..requested.end.min(file.size.get());
         if range.is_empty() {
-            return Ok(empty());
+            return Ok(empty(true));
         }
         let whole = whole_granules(&range);
         let buf = Buf::new((whole.end - whole.start) as usize);
         let checksums = self.read_granules(&file, &range, &buf).await?;
         let skipped = (range.start - whole.start) as usize;
         let data = buf.slice(skipped..skipped + (range.end - range.start) as usize);
-        Ok(ReadData { data, checksums })
+        Ok(ReadData { data, checksums, exists: true })
     }
 
     /// Reads the granules of a range into `buf` and verifies their checksums. Returns the checksums

@@ -1,10 +1,11 @@
-//! Truncates chunk files, and ignores truncations that arrive late.
+//! Truncates chunk files. Ignores truncations that arrive late, and refuses writes that a client
+//! began before a truncation which the target has executed since.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, granule_in_region};
 use crate::limits::MAX_GENERATIONS;
 use skep_format::chunk::{DirtyRegion, REGION_BYTES, RegionHeader, granule_checksum, region_of};
-use skep_types::{ChunkFileKey, ErrorCode, GRANULE_BYTES, Result};
+use skep_types::{ChunkFileKey, Error, ErrorCode, GRANULE_BYTES, Result};
 use std::collections::{HashMap, VecDeque};
 
 /// The newest truncate generation of each of the chunk files that were truncated last.
@@ -24,6 +25,11 @@ impl Generations {
     /// Whether the chunk file was truncated in this generation or a newer one.
     fn has(&self, key: &ChunkFileKey, generation: u64) -> bool {
         self.newest.get(key).is_some_and(|newest| generation <= *newest)
+    }
+
+    /// Whether the chunk file was truncated in a newer generation.
+    fn has_newer(&self, key: &ChunkFileKey, generation: u64) -> bool {
+        self.newest.get(key).is_some_and(|newest| generation < *newest)
     }
 
     fn note(&mut self, key: &ChunkFileKey, generation: u64) {
@@ -66,6 +72,22 @@ impl ChunkStore {
         }
         self.generations.borrow_mut().note(key, generation);
         Ok(())
+    }
+
+    /// Checks that a write belongs to the newest truncate generation of a chunk file that this
+    /// process has executed.
+    ///
+    /// # Errors
+    /// `EndMoved` if the write belongs to an older one. The truncation may have removed bytes on
+    /// which the client relies, and must remove the bytes of the write too.
+    pub(super) fn check_generation(&self, key: &ChunkFileKey, generation: u64) -> Result<()> {
+        if !self.generations.borrow().has_newer(key, generation) {
+            return Ok(());
+        }
+        let text = format!(
+            "cannot write to chunk file {key}: it was truncated after the client began the write"
+        );
+        Err(Error::new(ErrorCode::EndMoved, text))
     }
 
     async fn truncate_locked(&self, file: &ChunkFile, size: u64) -> Result<()> {

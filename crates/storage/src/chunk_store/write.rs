@@ -17,6 +17,19 @@ use skep_wire::storage::StripeHint;
 use std::ops::Range;
 use std::rc::Rc;
 
+/// The place of a write.
+#[derive(Debug, Clone, Copy)]
+pub struct Destination<'a> {
+    /// The chunk file.
+    pub key: &'a ChunkFileKey,
+    /// The stripe, which a new chunk file gets.
+    pub stripe: StripeHint,
+    /// Offset of the first byte in the chunk file.
+    pub offset: u64,
+    /// Truncate generation of the file when the client began the write.
+    pub truncate_generation: u64,
+}
+
 /// The part of a write that lies in one region.
 pub(super) struct RegionWrite {
     pub(super) index: u64,
@@ -80,25 +93,19 @@ impl Incoming<'_> {
 }
 
 impl ChunkStore {
-    /// Writes `data` at `offset` of a chunk file, which is created if necessary. `checksums` must
-    /// contain one checksum per granule piece. When this returns, the data survives the end of the
-    /// process. After [`Self::sync`], the data also survives a power loss. Not cancel-safe, see
-    /// [`super`].
+    /// Writes `data` to a chunk file, which is created if necessary. `checksums` must contain one
+    /// checksum per granule piece. When this returns, the data survives the end of the process.
+    /// After [`Self::sync`], the data also survives a power loss. Not cancel-safe, see [`super`].
     ///
     /// # Errors
+    /// - `EndMoved` if the chunk file was truncated in a newer generation. Nothing has changed.
     /// - `Protocol` if the data does not match the checksums.
     /// - `NoSpace` if the target is full, `FileTooLarge` if the write ends beyond the longest chunk
     ///   file. No data has changed, but holes within the range may have been filled.
     /// - `Corrupt` if a granule is damaged that the write overwrites only in part.
     /// - `DeviceFailed` if a write to the device has failed.
-    pub async fn write(
-        &self,
-        key: &ChunkFileKey,
-        stripe: StripeHint,
-        offset: u64,
-        data: &Buf,
-        checksums: &[u32],
-    ) -> Result<()> {
+    pub async fn write(&self, to: Destination<'_>, data: &Buf, checksums: &[u32]) -> Result<()> {
+        let Destination { key, offset, truncate_generation, .. } = to;
         self.check_writable()?;
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > MAX_CHUNK_FILE_BYTES) {
             return Err(Error::new(
@@ -113,8 +120,10 @@ impl ChunkStore {
         }
         let free_space = self.space.admit(data.len() as u64);
         loop {
+            // A write that is refused must not create the file.
+            self.check_generation(key, truncate_generation)?;
             let file = self.file_to_write(key, free_space)?;
-            if self.write_if_there(&file, stripe, &incoming, free_space).await? {
+            if self.write_if_there(&file, &to, &incoming, free_space).await? {
                 return Ok(());
             }
         }
@@ -124,7 +133,7 @@ impl ChunkStore {
     pub(super) async fn write_if_there(
         &self,
         file: &Rc<ChunkFile>,
-        stripe: StripeHint,
+        to: &Destination<'_>,
         incoming: &Incoming<'_>,
         free_space: FreeSpace,
     ) -> Result<bool> {
@@ -132,7 +141,12 @@ impl ChunkStore {
         if file.is_removed.get() {
             return Ok(false);
         }
-        self.write_locked(file, stripe, incoming, free_space).await?;
+        // A truncation may have held the lock.
+        if let Err(error) = self.check_generation(to.key, to.truncate_generation) {
+            self.drop_if_new(file);
+            return Err(error);
+        }
+        self.write_locked(file, to.stripe, incoming, free_space).await?;
         Ok(true)
     }
 

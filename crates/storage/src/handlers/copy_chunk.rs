@@ -1,7 +1,7 @@
 //! `CopyChunk`: copies data between two chunk files of the target.
 
 use super::Call;
-use crate::chunk_store::{ChunkStore, CopySource};
+use crate::chunk_store::{ChunkStore, CopySource, Destination};
 use skep_env::Buf;
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::limits::MAX_DATA_BYTES;
@@ -12,7 +12,8 @@ pub(super) async fn handle(
     store: &Rc<ChunkStore>,
     call: Call<CopyChunk>,
 ) -> Result<(CopyChunkReply, Option<Buf>)> {
-    let CopyChunk { from, from_offset, to, stripe, to_offset, length } = call.request;
+    let CopyChunk { from, from_offset, to, stripe, to_offset, truncate_generation, length } =
+        call.request;
     if length as usize > MAX_DATA_BYTES {
         return Err(Error::new(
             ErrorCode::LimitReached,
@@ -26,9 +27,11 @@ pub(super) async fn handle(
         ));
     }
     let source = CopySource { key: &from, offset: from_offset };
-    let has_holes = store.copy(source, &to, stripe, to_offset, length).await?;
+    let destination = Destination { key: &to, stripe, offset: to_offset, truncate_generation };
+    let has_holes = store.copy(source, destination, length).await?;
     if call.is_durable {
         store.sync(&to).await?;
     }
-    Ok((CopyChunkReply { incarnation: store.incarnation(), has_holes }, None))
+    let (incarnation, source_exists) = (store.incarnation(), store.exists(&from)?);
+    Ok((CopyChunkReply { incarnation, has_holes, source_exists }, None))
 }

@@ -19,6 +19,6 @@ pub(super) async fn handle(
             format!("cannot read {length} bytes at once: a reply holds {MAX_DATA_BYTES}"),
         ));
     }
-    let ReadData { data, checksums } = store.read(&key, offset, length).await?;
-    Ok((ReadChunkReply { checksums }, Some(data)))
+    let ReadData { data, checksums, exists } = store.read(&key, offset, length).await?;
+    Ok((ReadChunkReply { exists, checksums }, Some(data)))
 }

@@ -11,6 +11,8 @@ pub(super) async fn handle(
     store: &Rc<ChunkStore>,
     call: Call<SyncChunk>,
 ) -> Result<(SyncChunkReply, Option<Buf>)> {
-    store.sync(&call.request.key).await?;
-    Ok((SyncChunkReply { incarnation: store.incarnation() }, None))
+    let key = &call.request.key;
+    store.sync(key).await?;
+    let exists = store.exists(key)?;
+    Ok((SyncChunkReply { incarnation: store.incarnation(), exists }, None))
 }

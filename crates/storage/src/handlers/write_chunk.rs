@@ -1,7 +1,7 @@
 //! `WriteChunk`: writes to a chunk file.
 
 use super::Call;
-use crate::chunk_store::ChunkStore;
+use crate::chunk_store::{ChunkStore, Destination};
 use skep_env::Buf;
 use skep_types::Result;
 use skep_wire::storage::{WriteChunk, WriteChunkReply};
@@ -11,9 +11,10 @@ pub(super) async fn handle(
     store: &Rc<ChunkStore>,
     call: Call<WriteChunk>,
 ) -> Result<(WriteChunkReply, Option<Buf>)> {
-    let WriteChunk { key, stripe, offset, checksums } = call.request;
+    let WriteChunk { key, stripe, offset, truncate_generation, checksums } = call.request;
     let data = call.data.unwrap_or_else(|| Buf::new(0));
-    store.write(&key, stripe, offset, &data, &checksums).await?;
+    let to = Destination { key: &key, stripe, offset, truncate_generation };
+    store.write(to, &data, &checksums).await?;
     if call.is_durable {
         store.sync(&key).await?;
     }

@@ -1,6 +1,7 @@
 //! Tests of the clean-up with a metadata target that replies over a socket.
 
 use super::*;
+use crate::chunk_store::Destination;
 use skep_env::{Buf, TcpListener};
 use skep_rpc::server::authenticate;
 use skep_rpc::{Channel, Identity, IncomingStream, MapCell, Secret};
@@ -9,8 +10,7 @@ use skep_types::map::{
     Capacity, CapacityPool, Consistency, Reachability, ShardRange, TargetHealth,
 };
 use skep_types::{
-    ClusterId, ClusterMap, Epoch, Group, GroupMember, MemberState, Node, NodeId, NodeKind, ShardId,
-    Target, TargetId, TargetKind,
+    ClusterId, ClusterMap, Group, Node, NodeId, NodeKind, ShardId, Target, TargetId, TargetKind,
 };
 use skep_wire::storage::{StripeHint, WhichExistReply};
 
@@ -41,12 +41,7 @@ fn map(address: &str) -> ClusterMap {
         capacity: Capacity::default(),
         capacity_pool: CapacityPool::Normal,
     });
-    map.groups.push(Group {
-        id: GroupId::new(1),
-        kind: TargetKind::Metadata,
-        epoch: Epoch::new(1),
-        members: vec![GroupMember { target: METADATA, state: MemberState::Serving }],
-    });
+    map.groups.push(Group::of_one(GroupId::new(1), TargetKind::Metadata, METADATA));
     let (first, last) = (ShardId::new(0), ShardId::new(99));
     map.shards.push(ShardRange { first, last, group: GroupId::new(1) });
     map
@@ -68,7 +63,8 @@ async fn write(store: &Rc<ChunkStore>, shard: u16, number: u64, index: u16) -> C
     let inode = InodeId::from_parts(ShardId::new(shard), number);
     let key = ChunkFileKey { inode, generation: 0, component: 0, index };
     let stripe = StripeHint { chunk_bytes: 1 << 20, width: 1, component_start: 0 };
-    store.write(&key, stripe, 0, &Buf::copy_of(b"x"), &[crc32c(b"x")]).await.unwrap();
+    let to = Destination { key: &key, stripe, offset: 0, truncate_generation: 0 };
+    store.write(to, &Buf::copy_of(b"x"), &[crc32c(b"x")]).await.unwrap();
     key
 }
 

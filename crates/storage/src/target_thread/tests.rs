@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::StorageSettings;
+use crate::chunk_store::Destination;
 use skep_env::{Buf, Mailbox, MailboxSender, TcpListener};
 use skep_format::identity::{DirectoryKind, Identity as DirectoryIdentity};
 use skep_rpc::server::authenticate;
@@ -10,9 +11,9 @@ use skep_service::host::Ready;
 use skep_store::identity::Directory;
 use skep_types::codec::crc32c;
 use skep_types::{
-    ChunkFileKey, ClusterId, ClusterMap, ErrorCode, Group, GroupMember, InodeId, MemberState,
-    NodeId, NodeKind, TargetKind,
+    ChunkFileKey, ClusterId, ClusterMap, ErrorCode, Group, InodeId, NodeId, NodeKind, TargetKind,
 };
+use skep_wire::senders::Sender;
 use skep_wire::storage as messages;
 use std::path::Path;
 use std::thread::JoinHandle;
@@ -20,6 +21,8 @@ use std::time::Duration;
 
 const CLUSTER: ClusterId = ClusterId::new([3; 16]);
 const TARGET: TargetId = TargetId::new(8);
+/// The group of the target.
+const GROUP: GroupId = GroupId::new(40);
 const STRIPE: messages::StripeHint =
     messages::StripeHint { chunk_bytes: 512 << 10, width: 4, component_start: 0 };
 
@@ -58,6 +61,25 @@ fn identity(kind: NodeKind) -> Identity {
     Identity { cluster: CLUSTER, secret: Secret::generate(), node: NodeId::new(2), kind }
 }
 
+/// Returns a map in which the target is alone in its group, and another target in group 41.
+fn map() -> ClusterMap {
+    let mut map = ClusterMap::empty(CLUSTER);
+    map.groups.push(Group::of_one(GROUP, TargetKind::Storage, TARGET));
+    map.groups.push(Group::of_one(GroupId::new(41), TargetKind::Metadata, TargetId::new(9)));
+    map
+}
+
+/// Returns the options of a request for the target's group.
+fn options() -> CallOptions {
+    CallOptions { group: GROUP, epoch: Epoch::new(1), ..CallOptions::default() }
+}
+
+/// Returns the options of a request for the target's group that the metadata target sends.
+fn options_of_metadata() -> CallOptions {
+    let sender = Sender { group: GroupId::new(41), epoch: Epoch::new(1) };
+    CallOptions { sender, ..options() }
+}
+
 /// Starts a target, and returns when it serves. The caller must end the target.
 async fn start(path: &Path, map: ClusterMap) -> Running {
     start_as(path, map, StorageSettings::default().emulation).await
@@ -85,7 +107,7 @@ async fn start_as(path: &Path, map: ClusterMap, emulation: EmulationSettings) ->
 
 /// Starts a target and connects to it. The caller must end the target.
 async fn started(path: &Path) -> (Running, Rc<Connection>) {
-    let running = start(path, ClusterMap::empty(CLUSTER)).await;
+    let running = start(path, map()).await;
     let connection = connect(&running, Channel::NONE).await;
     (running, connection)
 }
@@ -128,15 +150,16 @@ fn key(number: u64) -> ChunkFileKey {
 
 async fn write(connection: &Rc<Connection>, key: ChunkFileKey, bytes: &[u8]) -> Result<()> {
     let checksums = bytes.chunks(4096).map(crc32c).collect();
-    let request = messages::WriteChunk { key, stripe: STRIPE, offset: 0, checksums };
+    let request =
+        messages::WriteChunk { key, stripe: STRIPE, offset: 0, truncate_generation: 0, checksums };
     let data = vec![Buf::copy_of(bytes)];
-    let options = CallOptions { data, durable: true, ..CallOptions::default() };
+    let options = CallOptions { data, durable: true, ..options() };
     connection.call(&request, &options).await.map(|_| ())
 }
 
 async fn read(connection: &Rc<Connection>, key: ChunkFileKey, length: u32) -> Result<Vec<u8>> {
     let into = Buf::new(length as usize);
-    let options = CallOptions { into: Some(into.clone()), ..CallOptions::default() };
+    let options = CallOptions { into: Some(into.clone()), ..options() };
     let request = messages::ReadChunk { key, offset: 0, length };
     let (reply, count) = connection.call(&request, &options).await?;
     let bytes = into.bytes()[..count].to_vec();
@@ -149,7 +172,7 @@ async fn read(connection: &Rc<Connection>, key: ChunkFileKey, length: u32) -> Re
 fn every_request_is_answered_over_a_connection() {
     run(|dir| async move {
         let (thread, connection) = started(&dir).await;
-        let options = CallOptions::default();
+        let options = options();
         let bytes = vec![7; 100_000];
         for number in 1..=20 {
             write(&connection, key(number), &bytes).await.unwrap();
@@ -163,7 +186,7 @@ fn every_request_is_answered_over_a_connection() {
         assert!(stat.exists && stat.size == 10 && stat.modified.seconds > 0);
         let keys = (2..=20).map(key).collect();
         let metadata = connect_as(&thread, NodeKind::Metadata, Channel::NONE).await;
-        metadata.call(&messages::RemoveChunks { keys }, &options).await.unwrap();
+        metadata.call(&messages::RemoveChunks { keys }, &options_of_metadata()).await.unwrap();
         let list = messages::ListChunks { cursor: 0, limit: 100 };
         let (list, _) = connection.call(&list, &options).await.unwrap();
         assert_eq!(list.keys, [key(1)]);
@@ -208,7 +231,7 @@ fn bad_requests_are_refused_and_the_connection_lives() {
     run(|dir| async move {
         let (thread, connection) = started(&dir).await;
         let code = |result: Result<_>| result.map(|_| ()).unwrap_err().code();
-        let options = CallOptions::default();
+        let options = options();
         let long = messages::ReadChunk { key: key(1), offset: 0, length: u32::MAX };
         assert_eq!(
             code(connection.call(&long, &options).await.map(|_| ())),
@@ -216,7 +239,7 @@ fn bad_requests_are_refused_and_the_connection_lives() {
         );
         let keys = vec![key(1); 5000];
         let metadata = connect_as(&thread, NodeKind::Metadata, Channel::NONE).await;
-        let many = metadata.call(&messages::RemoveChunks { keys }, &options).await;
+        let many = metadata.call(&messages::RemoveChunks { keys }, &options_of_metadata()).await;
         assert_eq!(code(many.map(|_| ())), ErrorCode::TooLarge);
         let lookup = skep_wire::metadata::GetAttributes { inode: InodeId::ROOT };
         let other = connection.call(&lookup, &options).await;
@@ -227,35 +250,79 @@ fn bad_requests_are_refused_and_the_connection_lives() {
 }
 
 #[test]
-fn requests_for_another_group_or_an_older_epoch_are_refused() {
+fn requests_for_another_group_or_epoch_are_refused() {
     run(|dir| async move {
-        let mut map = ClusterMap::empty(CLUSTER);
-        map.version = skep_types::MapVersion::new(5);
-        map.groups.push(Group {
-            id: GroupId::new(40),
-            kind: TargetKind::Storage,
-            epoch: Epoch::new(7),
-            members: vec![GroupMember { target: TARGET, state: MemberState::Serving }],
-        });
+        let mut map = map();
+        map.version = MapVersion::new(5);
+        map.groups[0].epoch = Epoch::new(7);
         let thread = start(&dir, map).await;
         let connection = connect(&thread, Channel::NONE).await;
         let stat = messages::StatChunk { key: key(1) };
         let options = |group, epoch, lowest| CallOptions {
             group: GroupId::new(group),
             epoch: Epoch::new(epoch),
-            lowest_map: skep_types::MapVersion::new(lowest),
+            lowest_map: MapVersion::new(lowest),
             ..CallOptions::default()
         };
         connection.call(&stat, &options(40, 7, 5)).await.unwrap();
-        connection.call(&stat, &options(40, 8, 5)).await.unwrap();
-        for (wrong, words) in
-            [((41, 7, 5), "not in g41"), ((40, 6, 5), "epoch e7"), ((40, 7, 6), "needs v6")]
-        {
+        for (wrong, words) in [
+            ((41, 7, 5), "not in g41"),
+            ((0, 0, 0), "not in g0"),
+            ((40, 6, 5), "epoch e7"),
+            ((40, 8, 5), "epoch e7"),
+            ((40, 7, 6), "needs v6"),
+        ] {
             let error = connection.call(&stat, &options(wrong.0, wrong.1, wrong.2)).await;
             let error = error.unwrap_err();
             assert_eq!(error.code(), ErrorCode::StaleMap);
             assert!(error.context().contains(words), "{error}");
         }
+        end(thread);
+    });
+}
+
+#[test]
+fn target_that_is_not_the_primary_serves_no_data() {
+    run(|dir| async move {
+        let mut map = map();
+        map.groups[0].primary = TargetId::new(99);
+        let thread = start(&dir, map).await;
+        let connection = connect(&thread, Channel::NONE).await;
+        let error = write(&connection, key(1), b"x").await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::StaleMap);
+        // A request about the target itself is not about the data of its group.
+        let ask = skep_wire::benchmark::AskBenchmark { run: 1 };
+        let asked = connection.call(&ask, &CallOptions::default()).await.unwrap_err();
+        assert_ne!(asked.code(), ErrorCode::StaleMap);
+        end(thread);
+    });
+}
+
+/// A metadata target that was stopped while another took over its group must not truncate or remove
+/// chunk files any more.
+#[test]
+fn requests_of_a_deposed_metadata_target_are_refused() {
+    run(|dir| async move {
+        let mut map = map();
+        (map.groups[1].epoch, map.groups[1].primary_since) = (Epoch::new(2), Epoch::new(2));
+        let thread = start(&dir, map).await;
+        let client = connect(&thread, Channel::NONE).await;
+        write(&client, key(1), b"kept").await.unwrap();
+        let metadata = connect_as(&thread, NodeKind::Metadata, Channel::NONE).await;
+        let truncate = messages::TruncateChunk { key: key(1), size: 0, generation: 1 };
+        let remove = messages::RemoveChunks { keys: vec![key(1)] };
+        let as_of = |epoch| {
+            let sender = Sender { group: GroupId::new(41), epoch: Epoch::new(epoch) };
+            CallOptions { sender, ..options() }
+        };
+        let refused = metadata.call(&truncate, &as_of(1)).await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::Deposed);
+        let refused = metadata.call(&remove, &as_of(1)).await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::Deposed);
+        let without = metadata.call(&remove, &options()).await.unwrap_err();
+        assert_eq!(without.code(), ErrorCode::Protocol);
+        assert_eq!(read(&client, key(1), 10).await.unwrap(), b"kept");
+        metadata.call(&remove, &as_of(2)).await.unwrap();
         end(thread);
     });
 }
@@ -274,17 +341,18 @@ fn write_of_a_client_removed_while_it_waits_is_refused() {
             reachability: skep_types::map::Reachability::Online,
             version: String::new(),
         };
-        let mut map = ClusterMap::empty(CLUSTER);
-        map.version = skep_types::MapVersion::new(1);
+        let mut map = map();
+        map.version = MapVersion::new(1);
         map.newest_node = removed;
         map.nodes.push(node(removed));
         let cell = MapCell::new(map.clone(), NodeId::new(1));
         let server = identity(NodeKind::Storage);
         let served = Rc::new(ServedTarget {
             store: ChunkStore::open(&dir, CLUSTER, TARGET).unwrap(),
-            router: Router::new(server.clone(), Channel::of_target(TARGET), Arc::clone(&cell)),
+            router: Router::of_target(server.clone(), Arc::clone(&cell), TARGET),
             target: TARGET,
             position: Cell::new(None),
+            senders: RefCell::default(),
             permits: Semaphore::new(1),
             device: None,
             benchmark: Benchmark::open(&dir, None).unwrap(),
@@ -307,16 +375,18 @@ fn write_of_a_client_removed_while_it_waits_is_refused() {
         while served.permits.waiting() == 0 {
             skep_env::sleep(Duration::from_millis(1)).await;
         }
-        map.version = skep_types::MapVersion::new(2);
+        map.version = MapVersion::new(2);
         map.nodes.clear();
         cell.update(map);
         // The client's successor writes the same range, and its write is acknowledged.
         let checksums = [crc32c(b"new")];
         let store = &served.store;
-        store.write(&key(1), STRIPE, 0, &Buf::copy_of(b"new"), &checksums).await.unwrap();
+        let key = key(1);
+        let to = Destination { key: &key, stripe: STRIPE, offset: 0, truncate_generation: 0 };
+        store.write(to, &Buf::copy_of(b"new"), &checksums).await.unwrap();
         drop(permit);
         assert_eq!(late.await.unwrap_err().code(), ErrorCode::Evicted);
-        assert_eq!(store.read(&key(1), 0, 10).await.unwrap().data.bytes(), b"new");
+        assert_eq!(store.read(&key, 0, 10).await.unwrap().data.bytes(), b"new");
         drop(serving);
     });
 }
@@ -326,9 +396,9 @@ fn emulated_rate_delays_replies_only() {
     run(|dir| async move {
         let rate = skep_service::ByteSize(1_000_000);
         let emulation = EmulationSettings { rate, variability: 0, seed: 0 };
-        let thread = start_as(&dir, ClusterMap::empty(CLUSTER), emulation).await;
+        let thread = start_as(&dir, map(), emulation).await;
         let connection = connect(&thread, Channel::NONE).await;
-        let options = CallOptions::default();
+        let options = options();
         let begin = skep_env::now();
         let passed = || (skep_env::now() - begin).as_secs_f64();
         let send = |number, bytes: usize| {
@@ -361,6 +431,7 @@ fn emulated_rate_delays_replies_only() {
             to,
             stripe: STRIPE,
             to_offset: 0,
+            truncate_generation: 0,
             length: 100_000,
         };
         connection.call(&copy, &options).await.unwrap();

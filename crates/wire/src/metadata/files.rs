@@ -2,7 +2,10 @@
 
 use super::{NewInode, TruncatedChunk};
 use skep_types::codec::{Bytes, record};
-use skep_types::{Attributes, FileKind, InodeId, PatternRequest, StripePattern, byte_enum};
+use skep_types::{
+    Attributes, ChunkFileSet, FileKind, GroupId, InodeId, MapVersion, PatternRequest,
+    StripePattern, byte_enum,
+};
 
 byte_enum! {
     /// How a file is opened.
@@ -138,12 +141,25 @@ record! {
 }
 
 record! {
+    /// Chunk files whose bytes a client has synced.
+    pub struct SyncedChunkFiles {
+        /// Layout generation of the file's pattern.
+        pub pattern_generation: u32,
+        /// The chunk files.
+        pub chunk_files: ChunkFileSet,
+    }
+}
+
+record! {
     /// Reports a client's writes to a file that stays open (`fsync`, or `stat` by the writer).
     pub struct ReportWritten {
         /// The inode.
         pub inode: InodeId,
-        /// The writes since the last report.
-        pub written: WrittenExtent,
+        /// The writes since the last report. `None` means that there were no writes.
+        pub written: Option<WrittenExtent>,
+        /// Chunk files that exist, together with their names, on the devices of their targets. From
+        /// then on a missing one is a loss, and not a hole. `None` means none.
+        pub synced: Option<SyncedChunkFiles>,
     }
 }
 
@@ -160,6 +176,17 @@ record! {
 }
 
 record! {
+    /// Reply to [`AwaitTruncation`].
+    pub struct AwaitTruncationReply {
+        /// Attributes of the inode.
+        pub attributes: Attributes,
+        /// Chunk files that clients have reported as synced. If storage does not have one of them,
+        /// its bytes are lost.
+        pub synced: ChunkFileSet,
+    }
+}
+
+record! {
     /// Removes the bytes that a failed write left in chunk files beyond the end of a shared file.
     /// The target truncates the chunk files to the size that the file has when it executes the
     /// request. Like each truncation, this raises the truncate generation, so other clients repeat
@@ -167,5 +194,33 @@ record! {
     pub struct TrimFile {
         /// The inode.
         pub inode: InodeId,
+    }
+}
+
+record! {
+    /// Lists the files and directories whose stripe patterns name a storage group, in pages.
+    pub struct ListGroupFiles {
+        /// The storage group.
+        pub group: GroupId,
+        /// Return only inodes with higher ids. Zero starts at the beginning.
+        pub after: InodeId,
+    }
+}
+
+record! {
+    /// Reply to [`ListGroupFiles`].
+    pub struct GroupFiles {
+        /// The inodes, in ascending order, with their kinds. A directory names the group in its
+        /// default pattern. May be empty although more pages follow.
+        pub files: Vec<(InodeId, FileKind)>,
+        /// Number of chunk files that the metadata target still has to remove from the group. At
+        /// most 10,000.
+        pub removals: u32,
+        /// Number of transactions that are prepared on the metadata target. They may create files.
+        pub prepared: u32,
+        /// Version of the cluster map by which the metadata target places files.
+        pub map: MapVersion,
+        /// Value of `after` for the next page. `None` means that this is the last page.
+        pub next: Option<InodeId>,
     }
 }

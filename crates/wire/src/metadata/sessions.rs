@@ -1,7 +1,8 @@
 //! Messages about client sessions at a metadata target.
 
+use super::OpenMode;
 use skep_types::codec::{Bytes, choice, record};
-use skep_types::{NodeId, SessionId};
+use skep_types::{InodeId, NodeId, SessionId};
 
 record! {
     /// Opens the session whose id is in the frame header, or confirms it. The target returns
@@ -22,6 +23,10 @@ record! {
         /// Lease in milliseconds. The target ends the session if it receives no request of the
         /// session for this long.
         pub lease_ms: u32,
+        /// Number of the target's start. If it is not the one that the client knows, the target may
+        /// have lost opens of the session in a power loss, and the client sends `CompareOpens`.
+        /// Zero means that the number is not durable yet.
+        pub start: u64,
     }
 }
 
@@ -39,6 +44,8 @@ record! {
     pub struct KeepAliveReply {
         /// The lease that the client must assume from now on, in milliseconds.
         pub lease_ms: u32,
+        /// Number of the target's start, as in [`OpenSessionReply`].
+        pub start: u64,
     }
 }
 
@@ -46,6 +53,36 @@ record! {
     /// Ends the session whose id is in the frame header. The target closes the opens of the session
     /// and releases its locks.
     pub struct CloseSession {}
+}
+
+record! {
+    /// An open file in a [`CompareOpens`].
+    #[derive(Copy)]
+    pub struct OpenedFile {
+        /// The inode.
+        pub inode: InodeId,
+        /// How the file is open.
+        pub open: OpenMode,
+    }
+}
+
+record! {
+    /// Asks how often the session has files open. A client sends it after a new start of the
+    /// target, and opens again what is missing: a power loss may have reverted opens that the
+    /// target had acknowledged.
+    pub struct CompareOpens {
+        /// The files, at most `MAX_CLOSES`.
+        pub files: Vec<OpenedFile>,
+    }
+}
+
+record! {
+    /// Reply to [`CompareOpens`].
+    pub struct CompareOpensReply {
+        /// For each file of the request, in order: how often the session has the file open in this
+        /// way. Zero if the file does not exist.
+        pub counts: Vec<u32>,
+    }
 }
 
 record! {

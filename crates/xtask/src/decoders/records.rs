@@ -12,7 +12,8 @@ use skep_format::metadata::{FileLocksRecord, InlineRecord, LockedRange, Mutation
 use skep_format::metadata::{SessionRecord, SlotRecord};
 use skep_types::codec::{Bytes, Codec, crc32c};
 use skep_types::{
-    Attributes, ChunkFileKey, ClusterId, ClusterMap, Component, Epoch, FileKind, GroupId,
+    Attributes, ChunkFileKey, ChunkFileSet, ClusterId, ClusterMap, Component, Epoch, FileKind,
+    GroupId,
 };
 use skep_types::{Chooser, PatternOrigin, Result, Timestamp};
 use skep_types::{HostIncarnation, InodeId, Lsn, NodeId, Redundancy, StripePattern, TargetId};
@@ -30,6 +31,7 @@ pub(super) const RECORDS: &[Decoder] = &[
 
 const CLUSTER: ClusterId = ClusterId::new([7; 16]);
 const TARGET: TargetId = TargetId::new(3);
+const LOG_OWNER: log::LogOwner = log::LogOwner { cluster: CLUSTER, target: TARGET };
 
 fn check_round_trip<T>(decoded: Result<T>, bytes: &[u8], encode: impl Fn(&T) -> Vec<u8>) {
     if let Ok(value) = decoded {
@@ -80,9 +82,9 @@ fn sealed_seeds() -> Vec<Vec<u8>> {
 /// Checks the scan of a log: the returned records are encoded to the same bytes, up to the end that
 /// the scan found.
 fn check_log(bytes: &[u8]) {
-    if let Ok(scan) = log::scan(TARGET, Lsn::new(1), bytes) {
+    if let Ok(scan) = log::scan(LOG_OWNER, Lsn::new(1), bytes) {
         let encode = |record: &log::Record| {
-            log::encode_record(TARGET, record.lsn, record.synced, &record.payload)
+            log::encode_record(LOG_OWNER, record.epoch, record.lsn, record.synced, &record.payload)
                 .expect("what was read can be written")
         };
         let again: Vec<u8> = scan.records.iter().flat_map(encode).collect();
@@ -91,11 +93,15 @@ fn check_log(bytes: &[u8]) {
 }
 
 fn log_seeds() -> Vec<Vec<u8>> {
-    let record = |lsn, payload: &[u8]| {
-        log::encode_record(TARGET, Lsn::new(lsn), Lsn::new(lsn - 1), payload)
+    let record = |epoch, lsn, payload: &[u8]| {
+        let epoch = Epoch::new(epoch);
+        log::encode_record(LOG_OWNER, epoch, Lsn::new(lsn), Lsn::new(lsn - 1), payload)
             .expect("a few bytes can be written")
     };
-    vec![record(1, b"one"), [record(1, b"one"), record(2, b""), record(3, b"three")].concat()]
+    vec![
+        record(0, 1, b"one"),
+        [record(1, 1, b"one"), record(1, 2, b""), record(2, 3, b"three")].concat(),
+    ]
 }
 
 /// Checks the decoders of all values in the metadata store, and of the payload of log records.
@@ -159,6 +165,7 @@ fn metadata_seeds() -> Vec<Vec<u8>> {
         link_target: Bytes::default(),
         high_water: 1 << 30,
         may_be_named: true,
+        synced_chunk_files: ChunkFileSet { bits: Bytes(vec![0b11]) },
         has_xattrs: true,
     };
     let name = Bytes::from(&b"name"[..]);

@@ -1,21 +1,22 @@
 //! The namespace of the fake cluster: one metadata target.
 
 use super::{Answer, LEASE_MS, STORAGE_GROUPS};
-use skep_types::codec::{Bytes, Codec};
+use skep_types::codec::{Bytes, Codec, crc32c};
 use skep_types::{
-    Attributes, Chooser, Component, Error, ErrorCode, FileKind, GroupId, InodeId, PatternOrigin,
-    Redundancy, Result, SessionId, ShardId, StripePattern, Timestamp,
+    Attributes, Chooser, ChunkFileSet, Component, Error, ErrorCode, FileKind, GroupId, InodeId,
+    Lsn, PatternOrigin, Redundancy, Result, SessionId, ShardId, StripePattern, Timestamp,
 };
 use skep_wire::Request;
 use skep_wire::catalog::message;
 use skep_wire::frame::Header;
+use skep_wire::inline::{InlineMark, ReadInline, ReadInlineReply, WriteInline, WriteInlineReply};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
-    AskOutcome, AttributesReply, AwaitTruncation, Close, CloseMany, CloseSession, Create,
-    EntryReply, Exchange, GetAttributes, KeepAlive, KeepAliveReply, Lookup, MakeDirectory, Open,
-    OpenMode, OpenReply, OpenSession, OpenSessionReply, Outcome, OutcomeReply, ReportWritten,
-    SetAttributes, SetAttributesReply, SetPattern, SyncAll, TrimFile, TruncatedChunk, Unlink,
-    WrittenExtent,
+    AskOutcome, AttributesReply, AwaitTruncation, AwaitTruncationReply, Close, CloseMany,
+    CloseSession, CompareOpens, CompareOpensReply, Create, EntryReply, Exchange, GetAttributes,
+    KeepAlive, KeepAliveReply, Lookup, MakeDirectory, Open, OpenMode, OpenReply, OpenSession,
+    OpenSessionReply, OpenedFile, Outcome, OutcomeReply, ReportWritten, SetAttributes,
+    SetAttributesReply, SetPattern, SyncAll, TrimFile, TruncatedChunk, Unlink, WrittenExtent,
 };
 use std::collections::HashMap;
 
@@ -23,6 +24,10 @@ use std::collections::HashMap;
 pub(crate) struct FakeInode {
     pub(crate) attributes: Attributes,
     pub(crate) opens: HashMap<SessionId, usize>,
+    /// The first bytes, without those that were never written.
+    pub(crate) inline: Vec<u8>,
+    /// The chunk files that clients have reported as synced.
+    pub(crate) synced: ChunkFileSet,
 }
 
 #[derive(Debug, Default)]
@@ -45,12 +50,18 @@ pub(crate) struct FakeMetadata {
     pub(crate) executed: Vec<(u16, bool)>,
     /// Message ids of the read requests that were sent with the durable flag.
     pub(crate) asked_durably: Vec<u16>,
+    /// Number of the target's start.
+    pub(crate) start: u64,
     /// The generation of the stripe pattern of all files.
     pub(crate) generation: u32,
     /// An open of a file that another session has open makes the file shared.
     pub(crate) shares_files: bool,
     /// The inode of the next new directory, if it belongs to another shard.
     pub(crate) directory_elsewhere: Option<InodeId>,
+    /// Number of first bytes of each file that metadata stores, a multiple of 4 KiB.
+    pub(crate) inline_bytes: u64,
+    /// The furthest offset that clients have reported chunk files to reach.
+    pub(crate) reach: u64,
     /// The chunk files that truncations name as truncated.
     pub(crate) truncated: Vec<TruncatedChunk>,
 }
@@ -84,9 +95,12 @@ impl FakeMetadata {
             has_forgotten_ends: false,
             executed: Vec::new(),
             asked_durably: Vec::new(),
+            start: 1,
             generation: 1,
             shares_files: false,
             directory_elsewhere: None,
+            inline_bytes: 0,
+            reach: 0,
             truncated: Vec::new(),
         };
         new.add(FileKind::Directory);
@@ -98,7 +112,12 @@ impl FakeMetadata {
         self.next += 1;
         let new = Attributes::new(inode, kind, 0o644, Timestamp::default());
         let attributes = Attributes { change_counter: 1, ..new };
-        let new = FakeInode { attributes: attributes.clone(), opens: HashMap::new() };
+        let new = FakeInode {
+            attributes: attributes.clone(),
+            opens: HashMap::new(),
+            inline: Vec::new(),
+            synced: ChunkFileSet::default(),
+        };
         self.inodes.insert(inode, new);
         attributes
     }
@@ -114,6 +133,12 @@ impl FakeMetadata {
     pub(crate) fn forget_sessions(&mut self) {
         self.ended.extend(self.sessions.drain());
         self.inodes.values_mut().for_each(|inode| inode.opens.clear());
+    }
+
+    /// Loses all opens in a power loss, but not the sessions.
+    pub(crate) fn lose_opens(&mut self) {
+        self.inodes.values_mut().for_each(|inode| inode.opens.clear());
+        self.start += 1;
     }
 
     pub(crate) fn session_count(&self) -> usize {
@@ -133,7 +158,11 @@ impl FakeMetadata {
             }
             let granted = self.sessions.entry(header.session).or_default();
             granted.granted = wanted;
-            return Ok(Answer::of(&OpenSessionReply { slots: wanted, lease_ms: LEASE_MS }));
+            return Ok(Answer::of(&OpenSessionReply {
+                slots: wanted,
+                lease_ms: LEASE_MS,
+                start: self.start,
+            }));
         }
         if header.message == AskOutcome::ID {
             let outcome = self.outcome(&AskOutcome::from_bytes(body)?);
@@ -194,7 +223,16 @@ impl FakeMetadata {
     fn execute(&mut self, header: &Header, body: &[u8]) -> Result<Vec<u8>> {
         let session = header.session;
         Ok(match header.message {
-            KeepAlive::ID => KeepAliveReply { lease_ms: LEASE_MS }.to_bytes(),
+            KeepAlive::ID => KeepAliveReply { lease_ms: LEASE_MS, start: self.start }.to_bytes(),
+            CompareOpens::ID => {
+                let files = CompareOpens::from_bytes(body)?.files;
+                let count = |file: &OpenedFile| {
+                    let inode = self.inodes.get(&file.inode);
+                    let opens = inode.and_then(|inode| inode.opens.get(&session));
+                    opens.map_or(0, |count| *count as u32)
+                };
+                CompareOpensReply { counts: files.iter().map(count).collect() }.to_bytes()
+            }
             SyncAll::ID => EmptyReply {}.to_bytes(),
             CloseSession::ID => {
                 self.ended.extend(self.sessions.remove_entry(&session));
@@ -211,8 +249,8 @@ impl FakeMetadata {
             }
             AwaitTruncation::ID => {
                 let inode = AwaitTruncation::from_bytes(body)?.inode;
-                let attributes = self.inode(inode)?.attributes.clone();
-                AttributesReply { attributes }.to_bytes()
+                let FakeInode { attributes, synced, .. } = self.inode(inode)?.clone();
+                AwaitTruncationReply { attributes, synced }.to_bytes()
             }
             TrimFile::ID => {
                 let attributes = &mut self.inode(TrimFile::from_bytes(body)?.inode)?.attributes;
@@ -241,9 +279,19 @@ impl FakeMetadata {
                 }
                 EmptyReply {}.to_bytes()
             }
+            WriteInline::ID => self.write_inline(&WriteInline::from_bytes(body)?)?.to_bytes(),
+            ReadInline::ID => self.read_inline(&ReadInline::from_bytes(body)?)?.to_bytes(),
             ReportWritten::ID => {
                 let request = ReportWritten::from_bytes(body)?;
-                self.report(request.inode, request.written)?.to_bytes()
+                let inode = self.inode(request.inode)?;
+                if let Some(synced) = request.synced {
+                    inode.synced.merge(&synced.chunk_files);
+                }
+                let attributes = inode.attributes.clone();
+                match request.written {
+                    Some(written) => self.report(request.inode, written)?.to_bytes(),
+                    None => AttributesReply { attributes }.to_bytes(),
+                }
             }
             Unlink::ID => {
                 let Unlink { directory, name } = Unlink::from_bytes(body)?;
@@ -290,7 +338,7 @@ impl FakeMetadata {
         if !self.inodes.contains_key(&inode) {
             return code(ErrorCode::Exists);
         }
-        let pattern = StripePattern { generation: self.generation, ..pattern() };
+        let pattern = self.pattern();
         let inode = self.inode(inode)?;
         if request.open != OpenMode::No {
             *inode.opens.entry(session).or_default() += 1;
@@ -301,7 +349,7 @@ impl FakeMetadata {
     }
 
     fn open(&mut self, session: SessionId, request: &Open) -> Result<OpenReply> {
-        let shares_files = self.shares_files;
+        let (shares_files, pattern) = (self.shares_files, self.pattern());
         let inode = self.inode(request.inode)?;
         let is_shared = shares_files && inode.opens.keys().any(|other| *other != session);
         *inode.opens.entry(session).or_default() += 1;
@@ -311,7 +359,6 @@ impl FakeMetadata {
             inode.attributes.change_counter += 1;
         }
         let attributes = inode.attributes.clone();
-        let pattern = StripePattern { generation: self.generation, ..pattern() };
         let truncated = if request.truncate { self.truncated.clone() } else { Vec::new() };
         let created = false;
         Ok(OpenReply { created, attributes, pattern: Some(pattern), is_shared, truncated })
@@ -333,6 +380,41 @@ impl FakeMetadata {
         }
     }
 
+    fn pattern(&self) -> StripePattern {
+        let mut pattern = StripePattern { generation: self.generation, ..pattern() };
+        if self.inline_bytes > 0 {
+            pattern.components[0].start = self.inline_bytes;
+            pattern.components.insert(0, Component::inline());
+        }
+        pattern
+    }
+
+    fn write_inline(&mut self, request: &WriteInline) -> Result<WriteInlineReply> {
+        let FakeInode { attributes, inline, .. } = self.inode(request.inode)?;
+        let has_moved = request.appends && request.offset < attributes.size;
+        if request.truncate_generation < attributes.truncate_generation || has_moved {
+            return code(ErrorCode::EndMoved);
+        }
+        let (start, end) = (request.offset as usize, request.offset as usize + request.bytes.len());
+        inline.resize(inline.len().max(end), 0);
+        inline[start..end].copy_from_slice(&request.bytes);
+        if request.extends {
+            attributes.size = attributes.size.max(end as u64);
+        }
+        attributes.change_counter += 1;
+        let mark = InlineMark { start: 1, record: Lsn::new(1) };
+        Ok(WriteInlineReply { mark, attributes: attributes.clone() })
+    }
+
+    fn read_inline(&mut self, request: &ReadInline) -> Result<ReadInlineReply> {
+        let FakeInode { attributes, inline, .. } = self.inode(request.inode)?;
+        let start = (request.offset as usize).min(inline.len());
+        let end = (start + request.length as usize).min(inline.len());
+        let bytes = Bytes::from(&inline[start..end]);
+        let truncate_generation = attributes.truncate_generation;
+        Ok(ReadInlineReply { truncate_generation, checksum: crc32c(&bytes), bytes })
+    }
+
     fn report(&mut self, inode: InodeId, written: WrittenExtent) -> Result<AttributesReply> {
         let attributes = &mut self.inode(inode)?.attributes;
         if written.truncate_generation == attributes.truncate_generation {
@@ -340,15 +422,18 @@ impl FakeMetadata {
         }
         attributes.is_sparse |= written.may_leave_holes;
         attributes.change_counter += 1;
-        Ok(AttributesReply { attributes: attributes.clone() })
+        let attributes = attributes.clone();
+        self.reach = self.reach.max(written.reach);
+        Ok(AttributesReply { attributes })
     }
 
     /// Changes attributes, but does not truncate chunk files: tests that need this do so
     /// themselves.
     pub(crate) fn set_attributes(&mut self, request: &SetAttributes) -> Result<SetAttributesReply> {
         let truncated = request.size.map(|_| self.truncated.clone()).unwrap_or_default();
-        let attributes = &mut self.inode(request.inode)?.attributes;
+        let FakeInode { attributes, inline, .. } = self.inode(request.inode)?;
         if let Some(size) = request.size {
+            inline.truncate(size as usize);
             attributes.is_sparse |= size > attributes.size;
             attributes.size = size;
             attributes.truncate_generation += 1;

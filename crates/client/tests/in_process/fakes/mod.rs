@@ -11,8 +11,8 @@ use skep_rpc::{Identity, JoinToken, Outbox, Secret};
 use skep_types::codec::Codec;
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability, ShardRange};
 use skep_types::{
-    ClusterId, ClusterMap, Epoch, Error, ErrorCode, Group, GroupId, GroupMember, MapVersion,
-    MemberState, Node, NodeId, NodeKind, Result, ShardId, Target, TargetId, TargetKind,
+    ClusterId, ClusterMap, Error, ErrorCode, Group, GroupId, MapVersion, Node, NodeId, NodeKind,
+    Result, ShardId, Target, TargetId, TargetKind,
 };
 use skep_wire::Request;
 use skep_wire::management::{
@@ -263,12 +263,7 @@ fn map(cluster: ClusterId, address: &str) -> ClusterMap {
         capacity,
         capacity_pool: CapacityPool::Normal,
     };
-    let group = |(id, kind, _)| Group {
-        id: GroupId::new(id),
-        kind,
-        epoch: Epoch::new(1),
-        members: vec![GroupMember { target: TargetId::new(id), state: MemberState::Serving }],
-    };
+    let group = |(id, kind, _)| Group::of_one(GroupId::new(id), kind, TargetId::new(id));
     let range = |first, last, group| ShardRange {
         first: ShardId::new(first),
         last: ShardId::new(last),

@@ -10,8 +10,9 @@ use skep_types::{
 use skep_wire::Request;
 use skep_wire::management::EmptyReply;
 use skep_wire::storage::{
-    ChunkStat, ReadChunk, ReadChunkReply, RemoveChunks, StatChunk, SyncChunk, SyncChunkReply,
-    TruncateChunk, TruncateChunkReply, WriteChunk, WriteChunkReply,
+    ChunkRangeReply, ChunkStat, ClearChunk, CopyChunk, CopyChunkReply, ReadChunk, ReadChunkReply,
+    RemoveChunks, StatChunk, SyncChunk, SyncChunkReply, TruncateChunk, TruncateChunkReply,
+    WriteChunk, WriteChunkReply,
 };
 use std::collections::HashMap;
 
@@ -24,6 +25,8 @@ pub(crate) struct FakeStorage {
     pub(crate) flipped_reads: usize,
     /// The number of following writes that are refused as damaged in transit.
     pub(crate) refused_writes: usize,
+    /// The target refuses writes that began in an older truncate generation.
+    pub(crate) truncate_generation: u64,
 }
 
 fn checksums(offset: u64, mut bytes: &[u8]) -> Vec<u32> {
@@ -49,8 +52,8 @@ impl FakeStorage {
             }
             ReadChunk::ID => self.read(&ReadChunk::from_bytes(body)?),
             SyncChunk::ID => {
-                SyncChunk::from_bytes(body)?;
-                Answer::of(&SyncChunkReply { incarnation })
+                let exists = self.files.contains_key(&SyncChunk::from_bytes(body)?.key);
+                Answer::of(&SyncChunkReply { incarnation, exists })
             }
             TruncateChunk::ID => {
                 let request = TruncateChunk::from_bytes(body)?;
@@ -58,6 +61,16 @@ impl FakeStorage {
                     file.resize(request.size as usize, 0);
                 }
                 Answer::of(&TruncateChunkReply { incarnation })
+            }
+            CopyChunk::ID => Answer::of(&self.copy(&CopyChunk::from_bytes(body)?)),
+            ClearChunk::ID => {
+                let ClearChunk { key, offset, length } = ClearChunk::from_bytes(body)?;
+                let end = offset + length;
+                if let Some(file) = self.files.get_mut(&key) {
+                    let length = file.len();
+                    file[(offset as usize).min(length)..(end as usize).min(length)].fill(0);
+                }
+                Answer::of(&ChunkRangeReply { incarnation, end })
             }
             StatChunk::ID => {
                 let file = self.files.get(&StatChunk::from_bytes(body)?.key);
@@ -81,6 +94,9 @@ impl FakeStorage {
             self.refused_writes -= 1;
             return Err(Error::new(ErrorCode::Protocol, "damaged on its way"));
         }
+        if request.truncate_generation < self.truncate_generation {
+            return Err(ErrorCode::EndMoved.into());
+        }
         if self.is_full {
             return Err(Error::new(ErrorCode::NoSpace, "target is full"));
         }
@@ -93,7 +109,21 @@ impl FakeStorage {
         Ok(())
     }
 
+    fn copy(&mut self, request: &CopyChunk) -> CopyChunkReply {
+        let source = self.files.get(&request.from).cloned();
+        let (start, length) = (request.from_offset as usize, request.length as usize);
+        let mut bytes = source.clone().unwrap_or_default();
+        bytes.resize(bytes.len().max(start + length), 0);
+        let has_holes = source.as_ref().is_none_or(|source| source.len() < start + length);
+        let (to, at) = (self.files.entry(request.to).or_default(), request.to_offset as usize);
+        to.resize(to.len().max(at + length), 0);
+        to[at..at + length].copy_from_slice(&bytes[start..start + length]);
+        let incarnation = HostIncarnation::new(self.incarnation);
+        CopyChunkReply { incarnation, has_holes, source_exists: source.is_some() }
+    }
+
     fn read(&mut self, request: &ReadChunk) -> Answer {
+        let exists = self.files.contains_key(&request.key);
         let file = self.files.get(&request.key).map_or(&[][..], Vec::as_slice);
         let start = (request.offset as usize).min(file.len());
         let end = (start + request.length as usize).min(file.len());
@@ -103,6 +133,6 @@ impl FakeStorage {
             self.flipped_reads -= 1;
             data.write(0, &[data.bytes()[0] ^ 1]);
         }
-        Answer::Data(ReadChunkReply { checksums }.to_bytes(), data)
+        Answer::Data(ReadChunkReply { exists, checksums }.to_bytes(), data)
     }
 }

@@ -5,11 +5,12 @@ use crate::access::{ClusterArgs, PATIENCE};
 use crate::help::{Example, examples};
 use crate::output::print;
 use crate::uses::Users;
-use crate::view::{node_named, reachability};
+use crate::view::reachability;
 use serde::Serialize;
 use skep_types::map::Reachability;
-use skep_types::{Error, ErrorCode, NodeId, NodeKind, Result};
+use skep_types::{Error, ErrorCode, NodeId, Result};
 use skep_wire::management::Evict;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[
@@ -19,6 +20,7 @@ const EXAMPLES: &[Example] = &[
         "evict a client that is alive, although its programs get errors",
         "skep client evict 7 --force",
     ),
+    ("evict all mounts of a host that has crashed", "skep client evict node-07"),
 ];
 
 /// Evict clients from the cluster: release their open files and locks at once
@@ -37,7 +39,7 @@ pub(crate) struct EvictArgs {
     /// Show the clients and what they hold; change nothing
     #[arg(long = "dry-run")]
     is_dry_run: bool,
-    /// Id or name of a client
+    /// Id or name of a client, or a host, which may contain `*` and `?`, for all its mounts
     #[arg(required = true, value_name = "CLIENT")]
     clients: Vec<String>,
 }
@@ -69,8 +71,12 @@ pub(crate) fn run(args: EvictArgs) -> Result<()> {
     let lines = crate::cmd::block_on(async move {
         let users = Users::of(&access).await?;
         let mut lines = Vec::new();
+        let mut chosen = BTreeSet::new();
         for name in &clients {
-            let line = line(&users, name, is_dry_run).await?;
+            chosen.extend(users.clients.named(&users.map, name)?);
+        }
+        for client in chosen {
+            let line = line(&users, client, is_dry_run).await?;
             if !is_forced && !is_dry_run {
                 refuse_alive(&line)?;
             }
@@ -97,15 +103,11 @@ pub(crate) fn run(args: EvictArgs) -> Result<()> {
     print(&lines, |lines| lines.iter().map(describe).collect::<Vec<_>>().join("\n"))
 }
 
-async fn line(users: &Users, name: &str, is_dry_run: bool) -> Result<Eviction> {
-    let node = node_named(&users.map, name)?;
-    if node.kind != NodeKind::Client {
-        let what = format!(
-            "cannot evict {} [ID: {}]: it is a server; `skep client list` shows the clients",
-            node.name, node.id
-        );
-        return Err(Error::new(ErrorCode::InvalidArgument, what));
-    }
+async fn line(users: &Users, client: NodeId, is_dry_run: bool) -> Result<Eviction> {
+    let node = users.map.node(client).ok_or_else(|| {
+        let what = format!("cannot evict client {client}: it has left the cluster already");
+        Error::new(ErrorCode::NotFound, what)
+    })?;
     let (mut open_files, mut locks) = (0, 0);
     for group in users.groups() {
         let sessions = users.sessions(group).await?.into_iter();
@@ -121,7 +123,7 @@ async fn line(users: &Users, name: &str, is_dry_run: bool) -> Result<Eviction> {
         name: node.name.clone(),
         host,
         mount_point,
-        pid: users.clients.get(&node.id).map(|client| client.pid).unwrap_or_default(),
+        pid: users.clients.get(node.id).map(|client| client.pid).unwrap_or_default(),
         reachability: reachability(node.reachability),
         open_files,
         locks,

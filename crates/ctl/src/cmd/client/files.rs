@@ -1,17 +1,18 @@
 //! `skep client files`: lists the files that clients have open.
 
 use crate::access::ClusterArgs;
+use crate::entry_paths::EntryPaths;
 use crate::help::{Example, examples};
 use crate::output::{count, print, render, table};
 use crate::uses::Users;
-use crate::view::node_named;
 use serde::Serialize;
 use skep_types::Result;
 use skep_wire::file_locks::FileUse;
 
 const EXAMPLES: &[Example] = &[
     ("all open files", "skep client files"),
-    ("the open files of client 7", "skep client files 7"),
+    ("the open files of client 7, with their paths", "skep client files --paths 7"),
+    ("the open files of all mounts of some hosts", "skep client files node-*"),
 ];
 
 /// List the files that clients have open
@@ -20,7 +21,10 @@ const EXAMPLES: &[Example] = &[
 pub(crate) struct FilesArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// Only the files of this client: an id or name
+    /// Show the path of each file too
+    #[arg(long = "paths")]
+    with_paths: bool,
+    /// Only the files of these clients: an id or name, or a host, which may contain `*` and `?`
     client: Option<String>,
 }
 
@@ -32,6 +36,8 @@ struct OpenFile {
     mount_point: String,
     session: String,
     entry_id: String,
+    /// The path of the file, if it was asked for.
+    path: Option<String>,
     readers: u32,
     writers: u32,
     /// Number of locks that the client's programs hold on the file.
@@ -39,21 +45,29 @@ struct OpenFile {
 }
 
 pub(crate) fn run(args: FilesArgs) -> Result<()> {
-    let FilesArgs { query, client } = args;
+    let FilesArgs { query, with_paths, client } = args;
     let access = query.access(None)?;
     let lines = crate::cmd::block_on(async move {
         let users = Users::of(&access).await?;
-        let client = client.map(|name| node_named(&users.map, &name)).transpose()?.map(|it| it.id);
+        let chosen = client.map(|name| users.clients.named(&users.map, &name)).transpose()?;
+        let mut paths = if with_paths { Some(EntryPaths::of(&access).await?) } else { None };
         let mut lines = Vec::new();
         for group in users.groups() {
             let uses = users.uses(group, None, false).await?.into_iter();
-            let wanted = uses.filter(|it| client.is_none_or(|client| it.client == client));
-            lines.extend(wanted.map(|used| line(&users, &used)));
+            let is_wanted =
+                |it: &FileUse| chosen.as_ref().is_none_or(|chosen| chosen.contains(&it.client));
+            for used in uses.filter(is_wanted) {
+                let path = match &mut paths {
+                    Some(paths) => Some(paths.text_of(used.inode).await),
+                    None => None,
+                };
+                lines.push(OpenFile { path, ..line(&users, &used) });
+            }
         }
         lines.sort_by_key(|line| line.client);
         Ok(lines)
     })?;
-    print(&lines, |lines| as_table(lines))
+    print(&lines, |lines| as_table(lines, with_paths))
 }
 
 fn line(users: &Users, used: &FileUse) -> OpenFile {
@@ -64,20 +78,23 @@ fn line(users: &Users, used: &FileUse) -> OpenFile {
         mount_point,
         session: used.session.to_string(),
         entry_id: used.inode.to_string(),
+        path: None,
         readers: used.readers,
         writers: used.writers,
         locks: used.held_count,
     }
 }
 
-fn as_table(lines: &[OpenFile]) -> String {
+fn as_table(lines: &[OpenFile], with_paths: bool) -> String {
     if lines.is_empty() {
         return "Nothing is open.\n".into();
     }
-    let titles = ["CLIENT", "HOST", "MOUNT POINT", "ENTRY", ">READERS", ">WRITERS", ">LOCKS"];
-    let mut shown = table(&titles);
+    let titles =
+        ["CLIENT", "HOST", "MOUNT POINT", "ENTRY", ">READERS", ">WRITERS", ">LOCKS", "PATH"];
+    let columns = if with_paths { titles.len() } else { titles.len() - 1 };
+    let mut shown = table(&titles[..columns]);
     for line in lines {
-        shown.add_row([
+        let cells = [
             line.client.to_string(),
             line.host.clone(),
             line.mount_point.clone(),
@@ -85,7 +102,9 @@ fn as_table(lines: &[OpenFile]) -> String {
             count(u64::from(line.readers)),
             count(u64::from(line.writers)),
             count(u64::from(line.locks)),
-        ]);
+            line.path.clone().unwrap_or_default(),
+        ];
+        shown.add_row(&cells[..columns]);
     }
     render(&shown)
 }

@@ -53,7 +53,7 @@ pub(crate) fn run(args: ListArgs) -> Result<()> {
                 *open_files += u64::from(session.open_files);
             }
         }
-        Ok(users.clients.values().map(|client| line(&users, client, &used)).collect::<Vec<_>>())
+        Ok(users.clients.all().map(|client| line(&users, client, &used)).collect::<Vec<_>>())
     })?;
     print(&lines, |lines| as_table(lines))
 }
@@ -82,7 +82,7 @@ fn line(
 
 fn as_table(lines: &[ClientReport]) -> String {
     let titles =
-        ["ID", "HOST", ">PID", "MOUNT POINT", "STATE", "SINCE", ">HEARD", ">SESSIONS", ">OPEN"];
+        ["ID", "HOST", ">PID", "MOUNT POINT", "STATE", "SINCE", ">LAST SEEN", ">SESSIONS", ">OPEN"];
     let mut shown = table(&titles);
     for line in lines {
         shown.add_row([

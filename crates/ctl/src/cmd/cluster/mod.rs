@@ -1,6 +1,8 @@
 //! Verbs of `skep cluster`.
 
+mod backup;
 mod format;
+mod restore;
 mod token;
 
 use crate::cmd::done;
@@ -8,11 +10,13 @@ use clap::Subcommand;
 use skep_types::Result;
 use std::process::ExitCode;
 
-/// Format the cluster, or print its token
+/// Format the cluster, print its token, or copy the state of management
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClusterVerb {
     Format(format::FormatArgs),
     Token(token::TokenArgs),
+    Backup(backup::BackupArgs),
+    Restore(restore::RestoreArgs),
 }
 
 impl ClusterVerb {
@@ -21,6 +25,8 @@ impl ClusterVerb {
         match self {
             Self::Format(args) => done(format::run(args)),
             Self::Token(args) => done(token::run(&args)),
+            Self::Backup(args) => done(backup::run(&args)),
+            Self::Restore(args) => done(restore::run(&args)),
         }
     }
 }

@@ -4,10 +4,14 @@ use super::{SettingLine, in_unit, line};
 use crate::access::ClusterArgs;
 use crate::help::{Example, examples};
 use crate::output::{print, render, table};
+use comfy_table::ContentArrangement;
 use skep_cluster::settings::{SETTINGS, Setting};
 use skep_types::Result;
 
 const EXAMPLES: &[Example] = &[("all settings", "skep config list")];
+
+/// Width of the table in characters.
+const TABLE_WIDTH: u16 = 100;
 
 /// List all settings with their value, default, range and meaning
 #[derive(Debug, clap::Args)]
@@ -53,5 +57,7 @@ fn as_table(lines: &[SettingLine]) -> String {
             line.meaning.to_owned(),
         ]);
     }
+    // The longest meanings take several lines.
+    shown.set_content_arrangement(ContentArrangement::Dynamic).set_width(TABLE_WIDTH);
     render(&shown)
 }

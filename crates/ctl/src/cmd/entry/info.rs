@@ -1,10 +1,10 @@
 //! `skep entry info`: shows details of a file or directory in a mount.
 
-use crate::access::{Access, ClusterArgs, entry_at};
+use crate::access::{Access, ClusterArgs, block_on, entry_at};
 use crate::help::{Example, examples};
-use crate::output::{print, size, utc};
-use crate::through_mount;
-use crate::view;
+use crate::output::{self, OutputFormat, print, size, utc};
+use crate::tree_walk::walk;
+use crate::{through_mount, view};
 use serde::Serialize;
 use skep_cluster::patterns;
 use skep_rpc::{CallOptions, Channel, MapCell, Router};
@@ -15,15 +15,23 @@ use skep_types::{
 use skep_wire::metadata::{EntryInfo, GetEntryInfo};
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[
     ("the targets of a file", "skep entry info /mnt/skep/file"),
     ("with its chunk files", "skep entry info --verbose /mnt/skep/file"),
+    (
+        "all files below a directory, one line of JSON for each",
+        "skep entry info --recursive --output ndjson /mnt/skep/results",
+    ),
 ];
 
-/// Show details of a file or directory: ids, size, stripe pattern, targets
+/// Show details of files and directories: ids, size, stripe pattern, targets
+///
+/// The mount answers, so no token is needed. With one path, JSON is one object; with several paths
+/// or --recursive, it is a list.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct InfoArgs {
@@ -32,8 +40,12 @@ pub(crate) struct InfoArgs {
     /// Also show chunk files, size, links and open sessions
     #[arg(long)]
     verbose: bool,
-    /// Path of a file or directory in a mount
-    path: PathBuf,
+    /// Show everything below the directories too
+    #[arg(long = "recursive", short = 'r')]
+    is_recursive: bool,
+    /// Paths of files or directories in a mount
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
 }
 
 /// Timeout of the request to the metadata target.
@@ -102,20 +114,58 @@ struct Stripe {
 }
 
 pub(crate) fn run(args: InfoArgs) -> Result<()> {
-    let InfoArgs { query, verbose, path } = args;
-    let (inode, place) = entry_at(&path)?;
-    // Options name a cluster explicitly. Without them the mount answers, and no token is needed.
-    let is_explicit = query.cluster.is_some() || query.token_file.is_some();
-    let by_mount = if is_explicit { None } else { through_mount::entry_info(&path)? };
-    let (map, info) = match by_mount {
-        Some(answer) => answer,
-        None => {
-            let access = query.access(Some(&place))?;
-            crate::cmd::block_on(async move { ask(&access, inode).await })?
+    let InfoArgs { query, verbose, is_recursive, paths } = args;
+    let mut source = Source { query, map: None };
+    if let ([path], false) = (&paths[..], is_recursive) {
+        return print(&source.info(path)?, |info| as_text(info, verbose));
+    }
+    let is_list = matches!(output::format(), OutputFormat::Json | OutputFormat::Csv);
+    let mut list = Vec::new();
+    let mut is_first = true;
+    walk(&paths, is_recursive, &mut |path| {
+        let info = source.info(path)?;
+        if is_list {
+            list.push(info);
+            return Ok(());
         }
-    };
-    let info = describe(&map, inode, path, &info)?;
-    print(&info, |info| as_text(info, verbose))
+        // The other formats need no memory for all files.
+        let blank_line = if is_first { "" } else { "\n" };
+        is_first = false;
+        print(&info, |info| blank_line.to_owned() + &as_text(info, verbose))
+    })?;
+    if is_list { print(&list, |_| String::new()) } else { Ok(()) }
+}
+
+/// The source of the records: the mount of each path, or the cluster that the options name.
+struct Source {
+    query: ClusterArgs,
+    /// The cluster map of the first path, and the device of its mount.
+    map: Option<(u64, ClusterMap)>,
+}
+
+impl Source {
+    fn info(&mut self, path: &Path) -> Result<Info> {
+        let (inode, place) = entry_at(path)?;
+        let device = std::fs::metadata(&place).map_or(0, |found| found.dev());
+        // Without options, the mount answers, and no token is needed.
+        if !self.query.is_explicit()
+            && let Some(info) = through_mount::entry_info(path)?
+            && let Some(map) = self.map_at(device, &place)?
+        {
+            return describe(map, inode, path.to_owned(), &info);
+        }
+        let access = self.query.access(Some(&place))?;
+        let (map, info) = block_on(async move { ask(&access, inode).await })?;
+        describe(&map, inode, path.to_owned(), &info)
+    }
+
+    /// Returns the cluster map of a mount. Reads it once for all paths of the mount.
+    fn map_at(&mut self, device: u64, place: &Path) -> Result<Option<&ClusterMap>> {
+        if self.map.as_ref().is_none_or(|(of, _)| *of != device) {
+            self.map = through_mount::cluster_map(place)?.map(|map| (device, map));
+        }
+        Ok(self.map.as_ref().map(|(_, map)| map))
+    }
 }
 
 async fn ask(access: &Access, inode: InodeId) -> Result<(ClusterMap, EntryInfo)> {

@@ -3,6 +3,7 @@
 mod create;
 mod info;
 mod map;
+mod path;
 mod pattern;
 mod set;
 mod who;
@@ -19,6 +20,7 @@ pub(crate) enum EntryVerb {
     Set(set::SetArgs),
     Create(create::CreateArgs),
     Map(map::MapArgs),
+    Path(path::PathArgs),
     Who(who::WhoArgs),
 }
 
@@ -30,6 +32,7 @@ impl EntryVerb {
             Self::Set(args) => done(set::run(&args)),
             Self::Create(args) => done(create::run(&args)),
             Self::Map(args) => done(map::run(&args)),
+            Self::Path(args) => path::run(args),
             Self::Who(args) => done(who::run(&args)),
         }
     }

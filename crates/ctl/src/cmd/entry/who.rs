@@ -3,28 +3,36 @@
 use crate::access::{ClusterArgs, entry_at};
 use crate::help::{Example, examples};
 use crate::output::{print, render, table};
-use crate::uses::{Lock, Users};
+use crate::uses::{Clients, Lock, users_of_file};
 use serde::Serialize;
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::file_locks::FileUse;
 use std::path::PathBuf;
 
-const EXAMPLES: &[Example] =
-    &[("the clients that have a file open", "skep entry who /mnt/skep/file")];
+const EXAMPLES: &[Example] = &[
+    ("the clients that have a file open", "skep entry who /mnt/skep/file"),
+    ("of several files", "skep entry who /mnt/skep/a /mnt/skep/b"),
+];
 
-/// Show the clients that have a file open, and their locks in it
+/// Show the clients that have files open, and their locks in them
+///
+/// The mount of a file answers, so no token is needed. The user needs the permission to read the
+/// file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct WhoArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// Path of a file in a mount
-    path: PathBuf,
+    /// Paths of files in a mount
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
 }
 
-/// A client that uses the file.
+/// A client that uses a file.
 #[derive(Debug, Serialize)]
 struct FileUser {
+    #[serde(serialize_with = "crate::output::path")]
+    path: PathBuf,
     client: u32,
     host: String,
     mount_point: String,
@@ -35,40 +43,31 @@ struct FileUser {
 }
 
 pub(crate) fn run(args: &WhoArgs) -> Result<()> {
-    let WhoArgs { query, path } = args;
-    let (inode, place) = entry_at(path)?;
-    if !std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
-        return Err(Error::new(
-            ErrorCode::InvalidArgument,
-            format!(
-                "cannot list the clients that use {}: it is not a regular file, and metadata \
-                 tracks opens of regular files only; `fuser -v` lists the processes of one host",
-                path.display()
-            ),
-        ));
-    }
-    let access = query.access(Some(&place))?;
-    let lines = crate::cmd::block_on(async move {
-        let users = Users::of(&access).await?;
-        let group = users.map.shard_group(inode.shard()).ok_or_else(|| {
-            Error::new(
-                ErrorCode::StaleMap,
+    let WhoArgs { query, paths } = args;
+    let mut lines = Vec::new();
+    for path in paths {
+        let (inode, place) = entry_at(path)?;
+        if !std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
+            return Err(Error::new(
+                ErrorCode::InvalidArgument,
                 format!(
-                    "cannot list the clients that use entry \
-                                                     {inode}: no metadata group serves its shard; \
-                                                     `skep health check` lists problems"
+                    "cannot list the clients that use {}: it is not a regular file, and metadata \
+                     tracks opens of regular files only; `fuser -v` lists the processes of one \
+                     host",
+                    path.display()
                 ),
-            )
-        })?;
-        let uses = users.uses(group, Some(inode), false).await?;
-        Ok(uses.iter().map(|used| line(&users, used)).collect::<Vec<_>>())
-    })?;
-    print(&lines, |lines| as_table(lines))
+            ));
+        }
+        let (uses, clients) = users_of_file(query, inode, &place)?;
+        lines.extend(uses.iter().map(|used| line(path, &clients, used)));
+    }
+    print(&lines, |lines| as_table(lines, paths.len()))
 }
 
-fn line(users: &Users, used: &FileUse) -> FileUser {
-    let (host, mount_point) = users.place(used.client);
+fn line(path: &std::path::Path, clients: &Clients, used: &FileUse) -> FileUser {
+    let (host, mount_point) = clients.place(used.client);
     FileUser {
+        path: path.to_owned(),
         client: used.client.raw(),
         host,
         mount_point,
@@ -79,25 +78,31 @@ fn line(users: &Users, used: &FileUse) -> FileUser {
     }
 }
 
-fn as_table(lines: &[FileUser]) -> String {
+fn as_table(lines: &[FileUser], paths: usize) -> String {
     if lines.is_empty() {
-        return "No client has the file open.\n".into();
+        let what = if paths == 1 { "the file" } else { "these files" };
+        return format!("No client has {what} open.\n");
     }
-    let mut shown = table(&["CLIENT", "HOST", "MOUNT POINT", ">READERS", ">WRITERS", "LOCKS"]);
+    let titles = ["CLIENT", "HOST", "MOUNT POINT", ">READERS", ">WRITERS", "LOCKS", "PATH"];
+    // The path of a single file is in the command.
+    let columns = if paths == 1 { titles.len() - 1 } else { titles.len() };
+    let mut shown = table(&titles[..columns]);
     for line in lines {
         let lock = |lock: &Lock| {
             let range = lock.range();
             let waits = if lock.is_waiting { " (waits)" } else { "" };
             format!("{} {} {range} by process {}{waits}", lock.kind, lock.mode, lock.pid)
         };
-        shown.add_row([
+        let cells = [
             line.client.to_string(),
             line.host.clone(),
             line.mount_point.clone(),
             line.readers.to_string(),
             line.writers.to_string(),
             line.locks.iter().map(lock).collect::<Vec<_>>().join("; "),
-        ]);
+            line.path.display().to_string(),
+        ];
+        shown.add_row(&cells[..columns]);
     }
     render(&shown)
 }

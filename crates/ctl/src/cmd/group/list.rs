@@ -24,8 +24,10 @@ struct GroupEntry {
     id: u32,
     kind: &'static str,
     epoch: u64,
+    /// Id of the target that serves the requests.
+    primary: u32,
     state: &'static str,
-    /// The targets in the group, primary first.
+    /// The targets in the group, in the order in which they were added.
     members: Vec<Member>,
 }
 
@@ -79,6 +81,7 @@ fn line(map: &ClusterMap, group: &Group) -> GroupEntry {
         id: group.id.raw(),
         kind: target_kind(group.kind),
         epoch: group.epoch.raw(),
+        primary: group.primary.raw(),
         state,
         members,
     }
@@ -95,8 +98,17 @@ fn part(state: MemberState) -> &'static str {
 
 /// Returns a table with a line for each member.
 fn as_table(lines: &[GroupEntry]) -> String {
-    let titles =
-        ["GROUP", "KIND", "STATE", "TARGET", "PART", "REACHABILITY", "CONSISTENCY", "NODE"];
+    let titles = [
+        "GROUP",
+        "KIND",
+        "EPOCH",
+        "STATE",
+        "TARGET",
+        "PART",
+        "REACHABILITY",
+        "CONSISTENCY",
+        "NODE",
+    ];
     let mut shown = table(&titles);
     for line in lines {
         for member in &line.members {
@@ -104,6 +116,7 @@ fn as_table(lines: &[GroupEntry]) -> String {
             shown.add_row([
                 line.id.to_string(),
                 line.kind.to_owned(),
+                line.epoch.to_string(),
                 line.state.to_owned(),
                 member.target.to_string(),
                 format!("{}{role}", member.state),

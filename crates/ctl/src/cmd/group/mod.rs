@@ -1,5 +1,6 @@
 //! Verbs of `skep group`.
 
+mod create;
 mod list;
 
 use crate::cmd::done;
@@ -7,10 +8,11 @@ use clap::Subcommand;
 use skep_types::Result;
 use std::process::ExitCode;
 
-/// List groups, the sets of targets that hold the same data
+/// List and create groups, the sets of targets that hold the same data
 #[derive(Debug, Subcommand)]
 pub(crate) enum GroupVerb {
     List(list::ListArgs),
+    Create(create::CreateArgs),
 }
 
 impl GroupVerb {
@@ -18,6 +20,7 @@ impl GroupVerb {
     pub(super) fn run(self) -> Result<ExitCode> {
         match self {
             Self::List(args) => done(list::run(args)),
+            Self::Create(args) => done(create::run(args)),
         }
     }
 }

@@ -1,36 +1,43 @@
 //! `skep lock list`: lists the locks that applications hold or wait for.
 
-use crate::access::{ClusterArgs, entry_at};
+use crate::access::{ClusterArgs, block_on, entry_at};
+use crate::entry_paths::EntryPaths;
 use crate::help::{Example, examples};
 use crate::output::{print, render, table};
-use crate::uses::{Lock, Users};
+use crate::uses::{Clients, Lock, Users, users_of_file};
 use serde::Serialize;
-use skep_types::{GroupId, InodeId, Result};
+use skep_types::Result;
 use skep_wire::file_locks::FileUse;
 use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[
-    ("the locks in all files", "skep lock list"),
     ("the locks in one file", "skep lock list /mnt/skep/database"),
+    ("the locks in all files, with their paths", "skep lock list --paths"),
 ];
 
-/// List the locks that applications hold and wait for, in one file or in all
+/// List the locks that applications hold and wait for, in some files or in all
 ///
-/// If the holder of a lock cannot be ended, `skep client evict` releases all files and locks of its
-/// mount.
+/// With paths, the mount of each file answers, and no token is needed. If the holder of a lock
+/// cannot be ended, `skep client evict` releases all files and locks of its mount.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ListArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// Path of a file in a mount [default: all files]
-    path: Option<PathBuf>,
+    /// Show the path of each file too
+    #[arg(long = "paths")]
+    with_paths: bool,
+    /// Paths of files in a mount [default: all files]
+    #[arg(value_name = "PATH")]
+    paths: Vec<PathBuf>,
 }
 
 /// A lock that is held or waited for.
 #[derive(Debug, Serialize)]
 struct LockEntry {
     entry_id: String,
+    /// The path of the file, if it was asked for.
+    path: Option<String>,
     client: u32,
     host: String,
     mount_point: String,
@@ -39,35 +46,55 @@ struct LockEntry {
 }
 
 pub(crate) fn run(args: ListArgs) -> Result<()> {
-    let ListArgs { query, path } = args;
-    let entry = path.as_deref().map(entry_at).transpose()?;
-    let access = query.access(entry.as_ref().map(|(_, place)| place.as_path()))?;
-    let inode = entry.map(|(inode, _)| inode);
-    let lines = crate::cmd::block_on(async move {
+    let ListArgs { query, with_paths, paths } = args;
+    let with_paths = with_paths || paths.len() > 1;
+    let lines = match paths.is_empty() {
+        true => of_cluster(&query, with_paths)?,
+        false => of_files(&query, &paths, with_paths)?,
+    };
+    print(&lines, |lines| as_table(lines, with_paths))
+}
+
+fn of_files(query: &ClusterArgs, paths: &[PathBuf], with_paths: bool) -> Result<Vec<LockEntry>> {
+    let mut lines = Vec::new();
+    for path in paths {
+        let (inode, place) = entry_at(path)?;
+        let (uses, clients) = users_of_file(query, inode, &place)?;
+        let shown = with_paths.then(|| path.display().to_string());
+        for used in &uses {
+            lines.extend(Lock::all_of(used).map(|it| line(&clients, used, shown.as_deref(), it)));
+        }
+    }
+    Ok(lines)
+}
+
+fn of_cluster(query: &ClusterArgs, with_paths: bool) -> Result<Vec<LockEntry>> {
+    let access = query.access(None)?;
+    block_on(async move {
         let users = Users::of(&access).await?;
+        let mut paths = if with_paths { Some(EntryPaths::of(&access).await?) } else { None };
         let mut lines = Vec::new();
-        for group in groups(&users, inode) {
-            for used in users.uses(group, inode, true).await? {
-                lines.extend(Lock::all_of(&used).map(|lock| line(&users, &used, lock)));
+        for group in users.groups() {
+            for used in users.uses(group, None, true).await? {
+                let path = match &mut paths {
+                    Some(paths) => Some(paths.text_of(used.inode).await),
+                    None => None,
+                };
+                let clients = &users.clients;
+                lines.extend(
+                    Lock::all_of(&used).map(|it| line(clients, &used, path.as_deref(), it)),
+                );
             }
         }
         Ok(lines)
-    })?;
-    print(&lines, |lines| as_table(lines))
+    })
 }
 
-/// Returns the metadata group that serves a file, or all groups without a file.
-fn groups(users: &Users, inode: Option<InodeId>) -> Vec<GroupId> {
-    match inode.and_then(|inode| users.map.shard_group(inode.shard())) {
-        Some(group) => vec![group],
-        None => users.groups(),
-    }
-}
-
-fn line(users: &Users, used: &FileUse, lock: Lock) -> LockEntry {
-    let (host, mount_point) = users.place(used.client);
+fn line(clients: &Clients, used: &FileUse, path: Option<&str>, lock: Lock) -> LockEntry {
+    let (host, mount_point) = clients.place(used.client);
     LockEntry {
         entry_id: used.inode.to_string(),
+        path: path.map(str::to_owned),
         client: used.client.raw(),
         host,
         mount_point,
@@ -75,14 +102,15 @@ fn line(users: &Users, used: &FileUse, lock: Lock) -> LockEntry {
     }
 }
 
-fn as_table(lines: &[LockEntry]) -> String {
+fn as_table(lines: &[LockEntry], with_paths: bool) -> String {
     if lines.is_empty() {
         return "Nothing is locked.\n".into();
     }
-    let mut shown =
-        table(&["ENTRY", "HOST", "MOUNT POINT", ">PID", "KIND", "MODE", "BYTES", "STATE"]);
+    let titles = ["ENTRY", "HOST", "MOUNT POINT", ">PID", "KIND", "MODE", "BYTES", "STATE", "PATH"];
+    let columns = if with_paths { titles.len() } else { titles.len() - 1 };
+    let mut shown = table(&titles[..columns]);
     for line in lines {
-        shown.add_row([
+        let cells = [
             line.entry_id.clone(),
             line.host.clone(),
             line.mount_point.clone(),
@@ -91,7 +119,9 @@ fn as_table(lines: &[LockEntry]) -> String {
             line.lock.mode.to_owned(),
             line.lock.range(),
             if line.lock.is_waiting { "waits" } else { "held" }.to_owned(),
-        ]);
+            line.path.clone().unwrap_or_default(),
+        ];
+        shown.add_row(&cells[..columns]);
     }
     render(&shown)
 }

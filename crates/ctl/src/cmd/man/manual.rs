@@ -58,8 +58,8 @@ pub(crate) fn page_of_the_helper() -> (String, String) {
         .disable_help_flag(true)
         .disable_version_flag(true)
         .arg(Arg::new("CLUSTER").required(true).help(
-            "The cluster: its data directory, or the address of its management service (which \
-             requires token_file)",
+            "The cluster: its data directory, or the address of its management service (the \
+             token is read from token_file, client.toml or /etc/skep/token)",
         ))
         .arg(Arg::new("DIRECTORY").required(true).help("The directory to mount on"))
         .arg(

@@ -2,17 +2,21 @@
 
 mod list;
 mod log_level;
+mod remove;
+mod rename;
 
 use crate::cmd::done;
 use clap::Subcommand;
 use skep_types::Result;
 use std::process::ExitCode;
 
-/// List nodes, and control their logs
+/// List, rename and remove nodes, and control their logs
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeVerb {
     List(list::ListArgs),
     LogLevel(log_level::LogLevelArgs),
+    Rename(rename::RenameArgs),
+    Remove(remove::RemoveArgs),
 }
 
 impl NodeVerb {
@@ -21,6 +25,8 @@ impl NodeVerb {
         match self {
             Self::List(args) => done(list::run(args)),
             Self::LogLevel(args) => log_level::run(args),
+            Self::Rename(args) => done(rename::run(args)),
+            Self::Remove(args) => done(remove::run(args)),
         }
     }
 }

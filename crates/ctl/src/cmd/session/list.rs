@@ -4,7 +4,6 @@ use crate::access::ClusterArgs;
 use crate::help::{Example, examples};
 use crate::output::{count, print, render, span, table};
 use crate::uses::Users;
-use crate::view::node_named;
 use serde::Serialize;
 use skep_types::{GroupId, Result};
 use skep_wire::metadata::SessionEntry;
@@ -20,7 +19,7 @@ const EXAMPLES: &[Example] = &[
 pub(crate) struct ListArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// Only the sessions of this client: an id or name
+    /// Only the sessions of these clients: an id or name, or a host, which may contain `*` and `?`
     #[arg(long)]
     client: Option<String>,
 }
@@ -46,11 +45,12 @@ pub(crate) fn run(args: ListArgs) -> Result<()> {
     let access = query.access(None)?;
     let lines = crate::cmd::block_on(async move {
         let users = Users::of(&access).await?;
-        let client = client.map(|name| node_named(&users.map, &name)).transpose()?.map(|it| it.id);
+        let chosen = client.map(|name| users.clients.named(&users.map, &name)).transpose()?;
         let mut lines = Vec::new();
         for group in users.groups() {
             let sessions = users.sessions(group).await?.into_iter();
-            let wanted = sessions.filter(|it| client.is_none_or(|client| it.client == client));
+            let wanted = sessions
+                .filter(|it| chosen.as_ref().is_none_or(|chosen| chosen.contains(&it.client)));
             lines.extend(wanted.map(|session| line(&users, group, &session)));
         }
         Ok(lines)
@@ -79,7 +79,7 @@ fn line(users: &Users, group: GroupId, session: &SessionEntry) -> SessionReport 
 
 fn as_table(lines: &[SessionReport]) -> String {
     let titles =
-        ["SESSION", "CLIENT", "HOST", "MOUNT POINT", "TARGET", ">HEARD", ">LEASE", ">OPEN"];
+        ["SESSION", "CLIENT", "HOST", "MOUNT POINT", "TARGET", ">LAST SEEN", ">LEASE", ">OPEN"];
     let mut shown = table(&titles);
     for line in lines {
         shown.add_row([

@@ -1,6 +1,9 @@
 //! Verbs of `skep target`.
 
+mod files;
 mod list;
+mod remove;
+mod set_state;
 mod stats;
 
 use crate::cmd::done;
@@ -8,10 +11,13 @@ use clap::Subcommand;
 use skep_types::Result;
 use std::process::ExitCode;
 
-/// List targets, and show their load
+/// List targets, show their load, and take them out of the cluster
 #[derive(Debug, Subcommand)]
 pub(crate) enum TargetVerb {
     List(list::ListArgs),
+    Files(files::FilesArgs),
+    SetState(set_state::SetStateArgs),
+    Remove(remove::RemoveArgs),
     Stats(stats::StatsArgs),
 }
 
@@ -20,6 +26,9 @@ impl TargetVerb {
     pub(super) fn run(self) -> Result<ExitCode> {
         match self {
             Self::List(args) => done(list::run(args)),
+            Self::Files(args) => done(files::run(args)),
+            Self::SetState(args) => done(set_state::run(args)),
+            Self::Remove(args) => done(remove::run(args)),
             Self::Stats(args) => done(stats::run(args)),
         }
     }

@@ -51,7 +51,7 @@ fn nothing_is_written_beyond_the_largest_file() {
     let inode = story.create(1, (0, 1));
     let up_to =
         |end| md::WrittenExtent { end, truncate_generation: 0, may_leave_holes: true, reach: 0 };
-    let report = |end| md::ReportWritten { inode, written: up_to(end) };
+    let report = |end| super::report(inode, up_to(end));
     let error = story.ask(1, 1, (0, 2), &report(MAX_FILE_BYTES + 1)).unwrap_err();
     assert_eq!(error.code(), ErrorCode::FileTooLarge);
     let close = |end| md::Close { inode, open: md::OpenMode::Write, written: Some(up_to(end)) };

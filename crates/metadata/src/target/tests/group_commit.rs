@@ -18,6 +18,8 @@ fn answered(actions: &[Action]) -> Vec<ConnectionId> {
 fn a_reply_waits_for_one_sync_only() {
     let start = Start {
         group: GroupId::new(1),
+        target: TargetId::new(1),
+        epoch: Epoch::default(),
         policy: SyncPolicy::Always,
         limits: Limits::default(),
         map: Arc::new(map()),

@@ -19,12 +19,20 @@ fn pattern() -> PatternRequest {
 
 fn write(inode: InodeId, offset: u64, bytes: &[u8]) -> il::WriteInline {
     let checksum = crc32c(bytes);
-    il::WriteInline { inode, generation: 1, offset, bytes: bytes.into(), checksum, extends: true }
+    il::WriteInline {
+        inode,
+        generation: 1,
+        offset,
+        bytes: bytes.into(),
+        checksum,
+        extends: true,
+        truncate_generation: u64::MAX,
+        appends: false,
+    }
 }
 
 impl Story {
-    /// Creates a file with bytes in metadata, and opens it for writing in session 1. The client
-    /// uses slots 2 and 3 for writes.
+    /// Creates a file with bytes in metadata, and opens it for writing in session 1.
     fn inline_file(&mut self) -> InodeId {
         let new = md::NewInode { permissions: 0o600, umask: 0, uid: 0, gid: 0 };
         let create = md::Create {
@@ -40,6 +48,7 @@ impl Story {
         self.ask(1, 1, (0, 1), &create).unwrap().attributes.inode
     }
 
+    /// Writes in slot 2.
     fn written(&mut self, sequence: u64, request: &il::WriteInline) -> il::WriteInlineReply {
         self.ask(1, 1, (2, sequence), request).unwrap()
     }
@@ -60,6 +69,7 @@ impl Story {
         self.ask(1, 2, (0, 0), &request).unwrap().is_lost
     }
 
+    /// Sends a write that must fail, in slot 3.
     fn refused(&mut self, sequence: u64, request: &il::WriteInline) -> ErrorCode {
         self.ask(1, 1, (3, sequence), request).unwrap_err().code()
     }
@@ -95,7 +105,7 @@ fn writes_over_each_other_are_read_and_move_size_and_times() {
 
 /// A client gets the attributes for an `fsync` without another request.
 #[test]
-fn a_sync_reports_the_attributes_of_the_file() {
+fn reply_to_sync_has_the_attributes_of_the_file() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let mark = story.written(1, &write(inode, 0, b"abcdef")).mark;
@@ -183,7 +193,7 @@ fn impossible_requests_are_refused_by_error_code() {
     assert_eq!(code(story.read(inode, 1, 4096)), ErrorCode::InvalidArgument);
     assert_eq!(code(story.read(inode, u64::MAX, 1)), ErrorCode::InvalidArgument);
     assert_eq!(code(story.read(plain, 0, 1)), ErrorCode::InvalidArgument);
-    let written = vec![InlineMark { epoch: 1, record: Lsn::new(1) }; 65];
+    let written = vec![InlineMark { start: 1, record: Lsn::new(1) }; 65];
     let many = story.ask(1, 2, (0, 0), &il::SyncInline { inode, written }).unwrap_err();
     assert_eq!(many.code(), ErrorCode::InvalidArgument);
     assert_eq!((story.size(inode), story.stored(inode)), (0, None));
@@ -238,13 +248,13 @@ fn a_target_detects_losses_of_a_power_loss_but_not_of_a_kill() {
     assert!(!story.is_lost(inode, &[first]));
     let log_bytes = story.log.len();
     let second = story.written(2, &write(inode, 5, b"second")).mark;
-    assert_eq!(first.epoch, second.epoch);
+    assert_eq!(first.start, second.start);
     story.lose_power(log_bytes);
     assert_eq!(story.size(inode), 5);
     assert!(!story.is_lost(inode, &[first]));
     assert!(story.is_lost(inode, &[second]) && story.is_lost(inode, &[first, second]));
     let third = story.written(3, &write(inode, 5, b"third")).mark;
-    assert!(third.epoch > second.epoch && !story.is_lost(inode, &[first, third]));
+    assert!(third.start > second.start && !story.is_lost(inode, &[first, third]));
     story.restart();
     assert!(!story.is_lost(inode, &[first, third]), "a kill loses nothing");
     // The lost write stays lost, however many records follow.
@@ -257,14 +267,41 @@ fn a_target_detects_losses_of_a_power_loss_but_not_of_a_kill() {
         story.restart();
     }
     assert!(story.is_lost(inode, &[first]), "that is too long ago");
-    let epochs = story.target.table.scan(&Key::epochs(), &[], usize::MAX).unwrap();
-    assert_eq!(epochs.len(), skep_wire::limits::MAX_EPOCHS);
+    let starts = story.target.table.scan(&Key::starts(), &[], usize::MAX).unwrap();
+    assert_eq!(starts.len(), skep_wire::limits::MAX_STARTS);
 }
 
-/// If the target replied to a write before the epoch of that write was synced, a power loss could
-/// remove both the write and the epoch. The next start would then use the same epoch number.
+/// Semantics 2.7 and 2.9: another client has truncated the file, or moved its end, since the client
+/// read its size.
 #[test]
-fn inline_writes_wait_until_the_epoch_is_synced() {
+fn write_from_before_a_truncation_is_refused() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    let of = |truncate_generation, offset, appends| il::WriteInline {
+        truncate_generation,
+        appends,
+        ..write(inode, offset, b"abcd")
+    };
+    story.written(1, &of(0, 0, true));
+    assert_eq!(story.refused(1, &of(0, 2, true)), ErrorCode::EndMoved);
+    story.written(2, &of(0, 2, false));
+    story.written(3, &of(0, 6, true));
+    story.send(1, 1, (0, 2), &truncate(inode));
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    for (sequence, appends) in [(2, false), (3, true)] {
+        assert_eq!(story.refused(sequence, &of(0, 10, appends)), ErrorCode::EndMoved);
+    }
+    assert_eq!((story.size(inode), story.stored(inode)), (0, None));
+    let request = il::ReadInline { inode, generation: 1, offset: 0, length: 4 };
+    assert_eq!(story.ask(1, 2, (0, 0), &request).unwrap().truncate_generation, 1);
+    story.written(4, &of(1, 0, true));
+    assert_eq!(story.read(inode, 0, 4096).unwrap(), b"abcd");
+}
+
+/// If the target replied to a write before the start of that write was synced, a power loss could
+/// remove both the write and the start. The next start would then use the same start number.
+#[test]
+fn inline_writes_wait_until_the_start_is_synced() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     story.kill();

@@ -127,3 +127,40 @@ fn only_owners_set_patterns_and_only_directories_lack_one() {
     let listed = md::SetPattern { inode: InodeId::ROOT, pattern: Some(absent), uid: 0 };
     assert_eq!(story.ask(1, 2, (0, 6), &listed).unwrap_err().code(), ErrorCode::NotFound);
 }
+
+#[test]
+fn files_and_directories_of_a_group_are_listed() {
+    let mut story = Story::begin();
+    let list = |story: &mut Story, group: u32, after: InodeId| {
+        let request = md::ListGroupFiles { group: GroupId::new(group), after };
+        story.ask(1, 2, (0, 0), &request).unwrap()
+    };
+    let all = |story: &mut Story, group: u32| {
+        let (mut files, mut after) = (Vec::new(), InodeId::default());
+        loop {
+            let page = list(story, group, after);
+            files.extend(page.files);
+            match page.next {
+                Some(next) => after = next,
+                None => return files,
+            }
+        }
+    };
+    assert_eq!(all(&mut story, 2), []);
+    let file = story.create(1, (0, 1));
+    assert_eq!(all(&mut story, 2), [(file, FileKind::Regular)]);
+    assert_eq!(all(&mut story, 3), []);
+    // A directory counts if its default pattern lists the group.
+    let groups = vec![GroupId::new(2)];
+    let listed =
+        ComponentRequest { placement: Some(Placement::Groups(groups)), ..Default::default() };
+    let root = md::SetPattern { inode: InodeId::ROOT, pattern: Some(asked(listed)), uid: 0 };
+    story.ask(1, 1, (0, 2), &root).unwrap();
+    let mut found = all(&mut story, 2);
+    found.sort_unstable_by_key(|(inode, _)| *inode);
+    assert!(found.contains(&(InodeId::ROOT, FileKind::Directory)), "{found:?}");
+    assert_eq!(found.len(), 2);
+    // Inodes behind a position only.
+    let page = list(&mut story, 2, found[1].0);
+    assert!(page.files.is_empty() && page.prepared == 0, "{page:?}");
+}

@@ -1,6 +1,7 @@
 //! How the changes of a batch become log records.
 
 use super::*;
+use crate::limits::BATCH_HEAD_BYTES;
 use skep_format::log::MAX_PAYLOAD_BYTES;
 use skep_wire::limits::MAX_XATTR_VALUE_BYTES;
 
@@ -15,14 +16,14 @@ fn set_xattr(inode: InodeId, name: &str, bytes: usize) -> md::SetXattr {
 }
 
 /// Before the fix, a batch was one log record, however large. The reader took a record of more than
-/// 64 MiB for the torn end of the log. So the next start dropped all changes of that batch and all
-/// later ones, although they were acknowledged.
+/// `MAX_PAYLOAD_BYTES` for the torn end of the log. So the next start dropped all changes of that
+/// batch and all later ones, although they were acknowledged.
 #[test]
 fn a_large_batch_becomes_several_records_that_can_be_read() {
     let mut story = Story::begin();
     let inodes: Vec<_> =
         (0..50).map(|number| story.create_as(&format!("{number}"), 1, (0, 1 + number))).collect();
-    let count = MAX_PAYLOAD_BYTES / MAX_XATTR_VALUE_BYTES + 10;
+    let count = 4 * MAX_PAYLOAD_BYTES / MAX_XATTR_VALUE_BYTES + 10;
     let requests = (0..count).map(|number| {
         let (inode, name) = (inodes[number % inodes.len()], format!("user.{number}"));
         let set = set_xattr(inode, &name, MAX_XATTR_VALUE_BYTES);
@@ -82,4 +83,47 @@ fn an_operation_that_no_record_could_hold_is_refused() {
     story.restart();
     let names = story.ask(1, 1, (0, 0), &md::ListXattrs { inode }).unwrap().names;
     assert_eq!(names, [b"user.b"[..].into()]);
+}
+
+/// An operation at the limit, and a batch of many operations, become records that a member of the
+/// group can send to another one in one frame.
+#[test]
+fn no_record_is_longer_than_its_limits() {
+    let limits = Limits { record_bytes: 1000, operation_bytes: 3000, ..Limits::default() };
+    let longest = limits.operation_bytes + BATCH_HEAD_BYTES;
+    let mut story = Story::begin_with(limits);
+    let inode = story.create(1, (0, 1));
+    let sets = (1..).zip((0..60).map(|step| 50 * step)).map(|(sequence, bytes)| {
+        arrival(1, 1, (1, sequence), &set_xattr(inode, &format!("user.{sequence}"), bytes))
+    });
+    story.happen_together(sets.collect());
+    let refused = story.replies.drain(..).filter(|(_, result)| result.is_err()).count();
+    assert!((1..20).contains(&refused), "{refused} operations exceed the limit");
+    let records = skep_format::log::scan(LOG, Lsn::new(1), &story.log).unwrap().records;
+    let found = records.iter().map(|record| record.payload.len()).max();
+    assert!(found.is_some_and(|found| found <= longest && found > longest - 100), "{found:?}");
+}
+
+/// Records carry the epoch of the group, which rises with the cluster map and never falls.
+#[test]
+fn records_carry_the_epoch_of_the_group() {
+    let mut story = Story::begin();
+    let with_epoch = |epoch| {
+        let mut map = map();
+        map.version = MapVersion::new(2);
+        map.groups[0].epoch = Epoch::new(epoch);
+        Event::Map(Arc::new(map))
+    };
+    let set = |slot, in_epoch| {
+        let set = arrival(1, 1, (slot, 1), &set_xattr(InodeId::ROOT, "user.a", 10));
+        let Event::Request { connection, header, body } = set else { unreachable!() };
+        let header = Header { epoch: Epoch::new(in_epoch), ..header };
+        Event::Request { connection, header, body }
+    };
+    let first = story.target.last_logged();
+    story.happen_together(vec![set(1, 1), with_epoch(5), set(2, 5)]);
+    story.happen_together(vec![with_epoch(3), set(3, 5)]);
+    let records = skep_format::log::scan(LOG, Lsn::new(1), &story.log).unwrap().records;
+    let epochs = records.iter().filter(|it| it.lsn > first).map(|it| it.epoch.raw());
+    assert_eq!(epochs.collect::<Vec<_>>(), [1, 5, 5]);
 }

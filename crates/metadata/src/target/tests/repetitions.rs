@@ -43,7 +43,7 @@ fn a_waiting_request_is_dropped_when_a_newer_one_takes_its_slot() {
     let inode = story.create(1, (0, 1));
     let written =
         md::WrittenExtent { end: 10, truncate_generation: 0, may_leave_holes: false, reach: 0 };
-    story.ask(1, 1, (0, 2), &md::ReportWritten { inode, written }).unwrap();
+    story.ask(1, 1, (0, 2), &super::report(inode, written)).unwrap();
     story.send(9, 1, (1, 1), &truncate(inode));
     story.send(1, 1, (0, 3), &truncate(inode));
     assert!(story.replies.is_empty(), "the second truncation waits for the first");
@@ -70,14 +70,14 @@ fn a_version_is_not_given_out_again_after_a_power_loss() {
     };
     let written =
         |end| md::WrittenExtent { end, truncate_generation: 0, may_leave_holes: false, reach: 0 };
-    let report = md::ReportWritten { inode, written: written(100) };
+    let report = super::report(inode, written(100));
     story.ask(1, 1, (0, 2), &report).unwrap();
     let lost = version(&mut story);
     story.log.truncate(kept);
     story.restart();
     let after = version(&mut story);
     assert!(after > lost, "clients take the reply for the newest state: {after} after {lost}");
-    let report = md::ReportWritten { inode, written: written(50) };
+    let report = super::report(inode, written(50));
     let next = story.ask(1, 1, (0, 2), &report).unwrap().attributes;
     assert!(next.change_counter > after && next.size == 50);
 }

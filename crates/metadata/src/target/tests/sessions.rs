@@ -395,3 +395,30 @@ fn clients_that_died_together_lose_their_sessions() {
     story.happens(Event::Map(map_without_clients(7).into()));
     assert!(!is_open(&story, 1));
 }
+
+/// Semantics 4.9: after a power loss, a client finds the opens that the target has lost.
+#[test]
+fn a_client_finds_the_opens_that_a_power_loss_reverted() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let open = md::Open { inode, open: md::OpenMode::Read, truncate: false, must_have_name: true };
+    story.ask(1, 1, (0, 2), &open).unwrap();
+    let start = |story: &mut Story| {
+        story.happens(Event::Tick);
+        story.ask(1, 1, (0, 0), &md::KeepAlive { lease_ms: 0 }).unwrap().start
+    };
+    assert_eq!(start(&mut story), 1);
+    let files = [md::OpenMode::Read, md::OpenMode::Write]
+        .map(|open| md::OpenedFile { inode, open })
+        .to_vec();
+    let compare = md::CompareOpens { files };
+    let counts = |story: &mut Story| story.ask(1, 1, (0, 0), &compare).unwrap().counts;
+    assert_eq!(counts(&mut story), [1, 1]);
+    let before = story.log.len();
+    story.ask(1, 1, (0, 3), &open).unwrap();
+    assert_eq!(counts(&mut story), [2, 1]);
+    story.log.truncate(before);
+    story.restart();
+    assert_eq!(start(&mut story), 2);
+    assert_eq!(counts(&mut story), [1, 1], "the second open is lost");
+}

@@ -1,6 +1,7 @@
 //! Sizes of files whose writer died.
 
 use super::*;
+use skep_types::ChunkFileSet;
 
 /// Before the fix, the target logged a recovered size although the file had been truncated
 /// meanwhile. So the file grew again, filled with zeros.
@@ -18,7 +19,7 @@ fn a_size_recovery_restarts_after_a_truncation() {
     story.happens(Event::Answer { call: asked.0, result });
     assert_eq!(story.size(inode), 0);
     let incarnation = HostIncarnation::new(1);
-    story.answer::<st::SyncChunk>(&st::SyncChunkReply { incarnation });
+    story.answer::<st::SyncChunk>(&st::SyncChunkReply { incarnation, exists: true });
     story.answer::<st::StatChunk>(&stat(0));
     story.happens(Event::Tick);
     assert_eq!(story.size(inode), 0);
@@ -50,7 +51,7 @@ fn a_dead_writer_changes_version_and_mtime() {
     let inode = story.create(1, (0, 1));
     let written =
         md::WrittenExtent { end: 10, truncate_generation: 0, may_leave_holes: false, reach: 0 };
-    story.ask(1, 1, (0, 2), &md::ReportWritten { inode, written }).unwrap();
+    story.ask(1, 1, (0, 2), &report(inode, written)).unwrap();
     let attributes = |story: &mut Story| {
         story.ask(1, 2, (0, 0), &md::GetAttributes { inode }).unwrap().attributes
     };
@@ -106,4 +107,29 @@ fn a_failed_recovery_lets_the_next_one_begin() {
     story.happens(Event::Answer { call, result: Err(refusal) });
     assert!(story.now < now + Duration::from_millis(100), "nothing waits for the failed one");
     assert_eq!(story.calls.len(), SIZE_RECOVERIES_AT_ONCE);
+}
+
+/// Semantics 4.7: metadata remembers which chunk files clients have synced.
+#[test]
+fn synced_chunk_files_are_remembered() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let of = |pattern_generation, numbers: &[usize]| {
+        let mut chunk_files = ChunkFileSet::default();
+        numbers.iter().for_each(|number| chunk_files.insert(*number));
+        let synced = Some(md::SyncedChunkFiles { pattern_generation, chunk_files });
+        md::ReportWritten { inode, written: None, synced }
+    };
+    let before = story.ask(1, 2, (0, 0), &md::GetAttributes { inode }).unwrap().attributes;
+    let pattern = story.ask(1, 2, (0, 0), &md::GetEntryInfo { inode }).unwrap().pattern.unwrap();
+    let generation = pattern.generation;
+    let reported = story.ask(1, 1, (0, 2), &of(generation, &[0])).unwrap().attributes;
+    assert_eq!(reported, before, "neither times nor version change");
+    story.ask(1, 1, (0, 3), &of(generation + 1, &[0])).unwrap();
+    let beyond = of(generation, &[pattern.chunk_file_count()]);
+    let error = story.ask(1, 1, (0, 4), &beyond).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidArgument);
+    story.restart();
+    let synced = story.ask(1, 2, (0, 0), &md::AwaitTruncation { inode }).unwrap().synced;
+    assert!(synced.contains(0) && !synced.contains(1));
 }

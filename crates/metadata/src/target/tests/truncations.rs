@@ -9,12 +9,12 @@ fn written(story: &mut Story) -> InodeId {
     let inode = story.create(1, (0, 1));
     let written =
         md::WrittenExtent { end: 10, truncate_generation: 0, may_leave_holes: false, reach: 0 };
-    story.ask(1, 1, (0, 2), &md::ReportWritten { inode, written }).unwrap();
+    story.ask(1, 1, (0, 2), &report(inode, written)).unwrap();
     inode
 }
 
 fn synced(incarnation: u64) -> st::SyncChunkReply {
-    st::SyncChunkReply { incarnation: HostIncarnation::new(incarnation) }
+    st::SyncChunkReply { incarnation: HostIncarnation::new(incarnation), exists: true }
 }
 
 impl Story {
@@ -244,6 +244,31 @@ fn a_truncation_that_storage_has_lost_is_repeated() {
     assert_eq!(story.target.shared.truncations.len(), 0);
 }
 
+/// Before the fix, a new pattern kept the work item of the truncation. After a power loss of a
+/// storage host, the target truncated no chunk file, and waited for ever for the reply.
+#[test]
+fn a_new_pattern_ends_a_truncation() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    // The client may have written bytes that it has not reported, so storage truncates too.
+    story.send(1, 1, (0, 3), &truncate(inode));
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    story.set().unwrap();
+    let close = md::Close { inode, open: md::OpenMode::Write, written: None };
+    story.ask(1, 1, (0, 4), &close).unwrap();
+    let component = skep_types::ComponentRequest { width: Some(1), ..Default::default() };
+    let origin = skep_types::PatternOrigin::Asked;
+    let pattern =
+        skep_types::PatternRequest { origin, inline_bytes: None, components: vec![component] };
+    let pattern = Some(pattern);
+    story.ask(1, 1, (0, 5), &md::SetPattern { inode, pattern, uid: 0 }).unwrap();
+    assert_eq!(story.target.shared.truncations.len(), 0);
+    story.wait(SETTLE_AFTER);
+    assert!(story.calls.is_empty());
+    let open = md::Open { inode, open: md::OpenMode::Write, truncate: false, must_have_name: true };
+    story.ask(1, 1, (0, 6), &open).unwrap();
+}
+
 /// Before the fix, the size of a dead writer's file was computed from chunk files whose truncation
 /// a power loss had undone. The file had its old length and old bytes again.
 #[test]
@@ -294,16 +319,20 @@ fn reports_and_confirmations_wait_for_a_truncation() {
     story.send(5, 1, (0, 3), &truncate(inode));
     let written =
         md::WrittenExtent { end: 5, truncate_generation: 0, may_leave_holes: false, reach: 0 };
-    story.send(1, 2, (0, 1), &md::ReportWritten { inode, written });
-    story.send(1, 2, (0, 0), &md::AwaitTruncation { inode });
+    story.send(1, 2, (0, 1), &report(inode, written));
+    story.send(2, 2, (0, 0), &md::AwaitTruncation { inode });
     assert!(story.replies.is_empty());
     story.answer::<st::TruncateChunk>(&truncated(1));
     assert_eq!(story.replies.len(), 3);
-    let waited = story.replies.iter().filter(|(connection, _)| *connection != 5);
-    for (_, reply) in waited {
-        let reply = md::AttributesReply::from_bytes(reply.as_ref().unwrap()).unwrap();
-        let attributes = (reply.attributes.size, reply.attributes.truncate_generation);
-        assert_eq!(attributes, (0, 1), "the client sees that it must write again");
+    let reply = |on| {
+        let (_, reply) = story.replies.iter().find(|(connection, _)| *connection == on).unwrap();
+        reply.as_ref().unwrap()
+    };
+    let reported = md::AttributesReply::from_bytes(reply(1)).unwrap().attributes;
+    let awaited = md::AwaitTruncationReply::from_bytes(reply(2)).unwrap().attributes;
+    for it in [reported, awaited] {
+        let end = (it.size, it.truncate_generation);
+        assert_eq!(end, (0, 1), "the client sees that it must write again");
     }
 }
 

@@ -156,9 +156,9 @@ fn copies_between_chunk_files_keep_holes_and_find_damage() {
         let data = pattern(1, MIB as usize);
         write(&store, key(2), 0, &data).await.unwrap();
         write(&store, key(2), 3 * MIB, b"end").await.unwrap();
-        let copy = async |from: u64, to: u64, length: u32| {
+        let copy = async |from: u64, at: u64, length: u32| {
             let source = CopySource { key: &key(2), offset: from };
-            store.copy(source, &key(1), STRIPE, to, length).await
+            store.copy(source, to(&key(1), at), length).await
         };
         assert!(!copy(100, 5, 100_000).await.unwrap(), "no holes");
         assert!(read(&store, key(1), 5, 100_000).await.unwrap() == data[100..100_100]);
@@ -174,7 +174,7 @@ fn copies_between_chunk_files_keep_holes_and_find_damage() {
         tamper(&store.names.path(&key(2)), at..at + 1, |byte| byte ^ 1);
         let store = open(&dir);
         let source = CopySource { key: &key(2), offset: 0 };
-        let error = store.copy(source, &key(1), STRIPE, 0, 8192).await.unwrap_err();
+        let error = store.copy(source, to(&key(1), 0), 8192).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Corrupt, "damage isn't copied as if it were data");
     });
 }

@@ -1,6 +1,7 @@
 //! Faults of the host and of the device that must neither lose data silently nor stop the target.
 
 use super::*;
+use skep_testkit::thin::ThinDisk;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -55,66 +56,12 @@ fn lack_of_descriptors_is_no_device_failure() {
     });
 }
 
-/// A file system on a device that has less space than the file system assumes, as with thin
-/// provisioning.
-struct Thin(tempfile::TempDir);
-
-impl Thin {
-    fn new(mib: u64) -> Option<Self> {
-        let dir = tempfile::tempdir().unwrap();
-        let [pool, disk] = ["pool", "disk"].map(|name| dir.path().join(name));
-        std::fs::create_dir(&pool).unwrap();
-        std::fs::create_dir(&disk).unwrap();
-        let image = pool.join("image");
-        let succeeds = |program: &str, arguments: &[&std::ffi::OsStr]| {
-            Command::new(program).args(arguments).output().is_ok_and(|it| it.status.success())
-        };
-        let size = format!("size={mib}m");
-        let is_mounted = succeeds(
-            "mount",
-            &[
-                "-t".as_ref(),
-                "tmpfs".as_ref(),
-                "-o".as_ref(),
-                size.as_ref(),
-                "skep-test".as_ref(),
-                pool.as_ref(),
-            ],
-        );
-        let this = Self(dir);
-        if !is_mounted {
-            eprintln!("skipped: needs root");
-            return None;
-        }
-        std::fs::File::create(&image).unwrap().set_len(300 * MIB).unwrap();
-        // Without a journal, the file system survives a device without space.
-        let options = ["-q".as_ref(), "-O".as_ref(), "^has_journal".as_ref(), image.as_os_str()];
-        let is_mounted = succeeds("mkfs.ext4", &options)
-            && succeeds("mount", &["-o".as_ref(), "loop".as_ref(), image.as_ref(), disk.as_ref()]);
-        if !is_mounted {
-            eprintln!("skipped: needs root and mkfs.ext4");
-        }
-        is_mounted.then_some(this)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-}
-
-impl Drop for Thin {
-    fn drop(&mut self) {
-        for name in ["disk", "pool"] {
-            let _unmounted = Command::new("umount").arg("-l").arg(self.path(name)).output();
-        }
-    }
-}
-
 /// Semantics 4.8.
 #[test]
 fn read_only_disk_is_served_for_reading() {
-    let Some(thin) = Thin::new(200) else { return };
-    let (disk, target) = (thin.path("disk"), thin.path("disk/target"));
+    let dir = tempfile::tempdir().unwrap();
+    let Some(thin) = ThinDisk::new(dir.path(), 200) else { return };
+    let (disk, target) = (thin.path(), thin.path().join("target"));
     std::fs::create_dir(&target).unwrap();
     skep_env::block_on(async move {
         let data = pattern(1, 3 * MIB as usize);
@@ -158,22 +105,18 @@ fn read_only_disk_is_served_for_reading() {
 /// Semantics 3.5.
 #[test]
 fn failed_write_back_is_an_error_for_each_sync() {
-    let Some(thin) = Thin::new(200) else { return };
-    let (target, pool) = (thin.path("disk/target"), thin.path("pool"));
+    let dir = tempfile::tempdir().unwrap();
+    let Some(thin) = ThinDisk::new(dir.path(), 200) else { return };
+    let target = thin.path().join("target");
     std::fs::create_dir(&target).unwrap();
     skep_env::block_on(async move {
-        let resize = |size: &str| {
-            let options = format!("remount,size={size}");
-            let output = Command::new("mount").args(["-o", &options]).arg(&pool).output().unwrap();
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        };
         let store = open(&target);
         // The file system has space for the file, but the device gets none for its zeros.
         write(&store, key(1), 0, &vec![0; 40 * MIB as usize]).await.unwrap();
         store.sync(&key(1)).await.unwrap();
-        let dug = Command::new("fallocate").arg("-d").arg(pool.join("image")).output().unwrap();
+        let dug = Command::new("fallocate").arg("-d").arg(thin.image()).output().unwrap();
         assert!(dug.status.success(), "{}", String::from_utf8_lossy(&dug.stderr));
-        resize("24m");
+        thin.resize(24);
         let data = pattern(1, 40 * MIB as usize);
         write(&store, key(1), 0, &data).await.unwrap();
         let incarnation = store.incarnation();
@@ -184,11 +127,11 @@ fn failed_write_back_is_an_error_for_each_sync() {
             assert_eq!(error.code(), ErrorCode::NoSpace, "{error}");
         }
         // The pool gets more space: now a sync writes all data that the page cache still has.
-        resize("200m");
+        thin.resize(200);
         store.sync(&key(1)).await.unwrap();
         let is_lost = store.incarnation() != incarnation;
         drop(store);
-        std::fs::write("/proc/sys/vm/drop_caches", "1").unwrap();
+        ThinDisk::drop_page_cache();
         let store = open(&target);
         // Bytes that the kernel has dropped are an error, and each client learns of the loss.
         match read(&store, key(1), 0, 40 << 20).await {
@@ -203,8 +146,9 @@ fn failed_write_back_is_an_error_for_each_sync() {
 /// Semantics 3.5.
 #[test]
 fn lost_write_back_changes_the_incarnation() {
-    let Some(thin) = Thin::new(24) else { return };
-    let target = thin.path("disk/target");
+    let dir = tempfile::tempdir().unwrap();
+    let Some(thin) = ThinDisk::new(dir.path(), 24) else { return };
+    let target = thin.path().join("target");
     std::fs::create_dir(&target).unwrap();
     skep_env::block_on(async move {
         let store = open(&target);

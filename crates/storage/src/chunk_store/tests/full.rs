@@ -174,9 +174,11 @@ fn write_that_runs_out_of_space_is_undone() {
         for (offset, len) in [(650_000, MIB), (2 * MIB, MIB), (650_000, 2 * MIB), (0, 2 * MIB)] {
             let data = Buf::copy_of(&pattern(9, len as usize));
             let checksums = piece_checksums(offset, data.bytes());
+            let first = key(1);
+            let place = to(&first, offset);
             let incoming = write::Incoming { offset, data: &data, checksums: &checksums };
             let written =
-                store.write_if_there(&file, STRIPE, &incoming, space::FreeSpace::Plenty).await;
+                store.write_if_there(&file, &place, &incoming, space::FreeSpace::Plenty).await;
             let error = written.unwrap_err();
             assert_eq!(error.code(), ErrorCode::NoSpace, "{error}");
             assert_eq!(store.stat(&key(1)).unwrap().size, 700_000);

@@ -166,7 +166,7 @@ async fn apply(store: &mut Rc<ChunkStore>, dir: &Path, model: &mut Model, operat
         }
         Operation::Copy { from, from_offset, file, offset, length } => {
             let source = CopySource { key: &key(from), offset: from_offset };
-            store.copy(source, &key(file), STRIPE, offset, length).await.unwrap();
+            store.copy(source, to(&key(file), offset), length).await.unwrap();
             let stat = store.stat(&key(file)).unwrap();
             if stat.exists {
                 let start = from_offset as usize;

@@ -209,7 +209,9 @@ async fn write_some(store: &Rc<ChunkStore>, random: &Random, file: u64, expected
     let stripe = StripeHint { chunk_bytes: 1 << 20, width: 1, component_start: 0 };
     // A write that is in progress during the power loss may survive too.
     expected.written(offset as usize, &bytes);
-    store.write(&file_key(file), stripe, offset, &Buf::copy_of(&bytes), &checksums).await.unwrap();
+    let key = file_key(file);
+    let to = Destination { key: &key, stripe, offset, truncate_generation: u64::MAX };
+    store.write(to, &Buf::copy_of(&bytes), &checksums).await.unwrap();
 }
 
 async fn clear_some(store: &Rc<ChunkStore>, random: &Random, file: u64, expected: &mut Expected) {

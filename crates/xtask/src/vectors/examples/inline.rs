@@ -19,16 +19,19 @@ pub(super) fn examples() -> Vec<Example> {
         bytes: bytes.clone(),
         checksum,
         extends: true,
+        truncate_generation: 2,
+        appends: true,
     };
-    let part = WriteInline { offset: 4086, extends: false, ..whole.clone() };
-    let mark = InlineMark { epoch: 3, record: Lsn::new(0x0102_0304_0506_0708) };
+    let part = WriteInline { offset: 4086, extends: false, appends: false, ..whole.clone() };
+    let mark = InlineMark { start: 3, record: Lsn::new(0x0102_0304_0506_0708) };
     let attributes = attributes(a_file(), FileKind::Regular);
     let read = ReadInline { inode: a_file(), generation: 1, offset: 512, length: 4096 };
-    let nothing = ReadInlineReply { bytes: Bytes::default(), checksum: 0 };
-    let older = InlineMark { epoch: 2, record: Lsn::new(77) };
+    let nothing = ReadInlineReply { truncate_generation: 2, bytes: Bytes::default(), checksum: 0 };
+    let older = InlineMark { start: 2, record: Lsn::new(77) };
     vec![
         example(&whole, &WriteInlineReply { mark, attributes: attributes.clone() }).request(&part),
-        example(&read, &ReadInlineReply { bytes, checksum }).reply::<ReadInline>(&nothing),
+        example(&read, &ReadInlineReply { truncate_generation: 1, bytes, checksum })
+            .reply::<ReadInline>(&nothing),
         example(
             &SyncInline { inode: a_file(), written: vec![older, mark] },
             &SyncInlineReply { is_lost: false, attributes: Some(attributes) },

@@ -10,9 +10,11 @@ use skep_types::{
     MemberState, Node, NodeId, NodeKind, ShardId, Target, TargetId, TargetKind, Timestamp,
 };
 use skep_wire::management::{
-    ChangeSetting, ChangeSettingReply, ClientEntry, ClientList, ConfirmLogLevel, EmptyReply, Evict,
-    Format, GetMap, Heartbeat, HeartbeatReply, Leave, ListClients, LogLevelChange, MapUpdate,
-    RegisterClient, RegisterReply, RegisterServer, SetClientLogLevel, SetPolicy, TargetReport,
+    ChangeSetting, ChangeSettingReply, ClientEntry, ClientList, ConfirmLogLevel, CreateGroup,
+    CreateGroupReply, EmptyReply, Evict, Format, GetMap, Heartbeat, HeartbeatReply, Leave,
+    ListClients, LogLevelChange, MapUpdate, RegisterClient, RegisterReply, RegisterServer,
+    RemoveServer, RemoveTarget, RenameServer, SetClientLogLevel, SetPolicy, SetTargetState,
+    TargetReport,
 };
 use skep_wire::node::LogLevel;
 
@@ -57,6 +59,8 @@ fn map() -> ClusterMap {
         id: GroupId::new(id),
         kind,
         epoch: Epoch::new(4),
+        primary: TargetId::new(members[0].0),
+        primary_since: Epoch::new(3),
         members: members
             .iter()
             .map(|(target, state)| GroupMember { target: TargetId::new(*target), state: *state })
@@ -182,6 +186,14 @@ pub(super) fn examples() -> Vec<Example> {
         example(&GetMap { known: MapVersion::new(20) }, &update).reply::<GetMap>(&nothing_new),
         example(&Leave { node: NodeId::new(9) }, &EmptyReply {}),
         example(&Evict { client: NodeId::new(9), unless_heard: true }, &EmptyReply {}),
+        example(
+            &CreateGroup { targets: vec![TargetId::new(7)] },
+            &CreateGroupReply { group: GroupId::new(3), version: MapVersion::new(22) },
+        ),
+        example(&SetTargetState { target: TargetId::new(2), is_closed: true }, &update),
+        example(&RemoveTarget { target: TargetId::new(2), is_dry_run: true }, &EmptyReply {}),
+        example(&RemoveServer { node: NodeId::new(2), is_dry_run: false }, &EmptyReply {}),
+        example(&RenameServer { node: NodeId::new(2), name: "rack1-a".into() }, &EmptyReply {}),
         example(&Format {}, &update),
         example(&SetPolicy { policy }, &update),
         example(&change, &changed),

@@ -5,18 +5,20 @@ use super::{a_directory, a_file, a_name, attributes, time};
 use crate::vectors::{Example, example};
 use skep_types::codec::Bytes;
 use skep_types::{
-    Chooser, ChunkFileKey, Component, ComponentRequest, FileKind, GroupId, HostIncarnation, NodeId,
-    PatternOrigin, PatternRequest, Redundancy, SessionId, StripePattern, Timestamp,
+    Chooser, ChunkFileKey, ChunkFileSet, Component, ComponentRequest, FileKind, GroupId,
+    HostIncarnation, InodeId, MapVersion, NodeId, PatternOrigin, PatternRequest, Redundancy,
+    SessionId, StripePattern, Timestamp,
 };
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
-    AskDecision, AskOutcome, AttributesReply, AwaitTruncation, Close, CloseMany, CloseSession,
-    ClosedFile, Create, CreateUnnamed, Decide, Decision, DecisionReply, EntryInfo, GetEntryInfo,
-    KeepAlive, KeepAliveReply, ListSessions, ListTransactions, NewInode, Open, OpenMode, OpenReply,
-    OpenSession, OpenSessionReply, Outcome, OutcomeReply, Prepare, PrepareReply, ReportWritten,
-    ResolveTransaction, SessionEntry, SessionList, SetAttributes, SetAttributesReply, SetPattern,
-    SetTime, Step, SyncAll, TransactionEntry, TransactionId, TransactionList, TrimFile,
-    TruncatedChunk, WrittenExtent,
+    AskDecision, AskOutcome, AttributesReply, AwaitTruncation, AwaitTruncationReply, Close,
+    CloseMany, CloseSession, ClosedFile, CompareOpens, CompareOpensReply, Create, CreateUnnamed,
+    Decide, Decision, DecisionReply, EntryInfo, GetEntryInfo, GroupFiles, KeepAlive,
+    KeepAliveReply, ListGroupFiles, ListSessions, ListTransactions, NewInode, Open, OpenMode,
+    OpenReply, OpenSession, OpenSessionReply, OpenedFile, Outcome, OutcomeReply, Prepare,
+    PrepareReply, ReportWritten, ResolveTransaction, SessionEntry, SessionList, SetAttributes,
+    SetAttributesReply, SetPattern, SetTime, Step, SyncAll, SyncedChunkFiles, TransactionEntry,
+    TransactionId, TransactionList, TrimFile, TruncatedChunk, WrittenExtent,
 };
 
 /// Returns the pattern of a large file: first inline bytes, then a narrow stripe, and a wide stripe
@@ -75,9 +77,18 @@ fn sessions() -> Vec<Example> {
     let open = OpenSession { client: NodeId::new(9), slots: 64 };
     let asked = AskOutcome { session: SessionId::new(9 << 32 | 1), slot: 3, sequence: 77 };
     let outcome = |outcome| OutcomeReply { outcome };
+    let opened = OpenedFile { inode: a_file(), open: OpenMode::Write };
+    let of_group = GroupFiles {
+        files: vec![(a_file(), FileKind::Regular), (InodeId::ROOT, FileKind::Directory)],
+        removals: 7,
+        prepared: 1,
+        map: MapVersion::new(21),
+        next: Some(a_file()),
+    };
     vec![
-        example(&open, &OpenSessionReply { slots: 32, lease_ms: 5_000 }),
-        example(&KeepAlive { lease_ms: 8_000 }, &KeepAliveReply { lease_ms: 5_000 }),
+        example(&open, &OpenSessionReply { slots: 32, lease_ms: 5_000, start: 3 }),
+        example(&KeepAlive { lease_ms: 8_000 }, &KeepAliveReply { lease_ms: 5_000, start: 3 }),
+        example(&CompareOpens { files: vec![opened] }, &CompareOpensReply { counts: vec![2] }),
         example(&CloseSession {}, &EmptyReply {}),
         example(&asked, &outcome(Outcome::Executed { reply: b"reply"[..].into() }))
             .reply::<AskOutcome>(&outcome(Outcome::NotExecuted))
@@ -85,6 +96,7 @@ fn sessions() -> Vec<Example> {
         example(&ListSessions { after: SessionId::new(8 << 32) }, &list),
         example(&SyncAll {}, &EmptyReply {}),
         example(&ListTransactions { after: TransactionId::default() }, &prepared),
+        example(&ListGroupFiles { group: GroupId::new(5), after: InodeId::ROOT }, &of_group),
         example(&ResolveTransaction { transaction, commit: true }, &EmptyReply {}),
     ]
 }
@@ -170,13 +182,16 @@ fn files() -> Vec<Example> {
     let open =
         Open { inode: a_file(), open: OpenMode::Read, truncate: false, must_have_name: false };
     let info = EntryInfo {
-        attributes: file,
+        attributes: file.clone(),
         parent: a_directory(),
         pattern: Some(pattern()),
         open_sessions: 2,
     };
     let inherited =
         SetPattern { inode: a_directory(), pattern: Some(requested_pattern()), uid: 1000 };
+    let chunk_files = ChunkFileSet { bits: Bytes(vec![0b101]) };
+    let synced = Some(SyncedChunkFiles { pattern_generation: 1, chunk_files: chunk_files.clone() });
+    let awaited = AwaitTruncationReply { attributes: file, synced: chunk_files };
     vec![
         example(&everything, &changed).request(&nothing),
         example(&create, &opened).request(&device).reply::<Create>(&made_device),
@@ -184,8 +199,9 @@ fn files() -> Vec<Example> {
         example(&open, &OpenReply { created: false, ..opened }),
         example(&close, &reply).request(&close_unwritten),
         example(&close_many, &EmptyReply {}),
-        example(&ReportWritten { inode: a_file(), written }, &reply),
-        example(&AwaitTruncation { inode: a_file() }, &reply),
+        example(&ReportWritten { inode: a_file(), written: Some(written), synced }, &reply)
+            .request(&ReportWritten { inode: a_file(), written: None, synced: None }),
+        example(&AwaitTruncation { inode: a_file() }, &awaited),
         example(&TrimFile { inode: a_file() }, &reply),
         example(&inherited, &EmptyReply {}),
         example(&GetEntryInfo { inode: a_file() }, &info),

@@ -36,17 +36,18 @@ fn data_messages() -> Vec<Example> {
         key: key(),
         stripe: StripeHint { chunk_bytes: 1 << 20, width: 4, component_start: 8 << 20 },
         offset,
+        truncate_generation: 3,
         checksums: checksums(offset, &data),
     };
     let incarnation = HostIncarnation::new(0x1234_5678_9abc_def0);
     let written = WriteChunkReply { incarnation, free_bytes: 15 << 40 };
     let read = ReadChunk { key: key(), offset, length: 1 << 20 };
-    let done = ReadChunkReply { checksums: checksums(offset, &data) };
-    let hole = ReadChunkReply { checksums: Vec::new() };
+    let done = ReadChunkReply { exists: true, checksums: checksums(offset, &data) };
+    let hole = ReadChunkReply { exists: false, checksums: Vec::new() };
     vec![
         example(&write, &written).data(false, &data),
         example(&read, &done).data(true, &data).reply::<ReadChunk>(&hole),
-        example(&SyncChunk { key: key() }, &SyncChunkReply { incarnation }),
+        example(&SyncChunk { key: key() }, &SyncChunkReply { incarnation, exists: true }),
     ]
 }
 
@@ -61,6 +62,7 @@ fn allocation_messages() -> Vec<Example> {
         to: ChunkFileKey { component: 0, index: 3, ..key() },
         stripe: StripeHint { chunk_bytes: 1 << 20, width: 4, component_start: 0 },
         to_offset: 7,
+        truncate_generation: 3,
         length: 1 << 20,
     };
     vec![
@@ -68,7 +70,7 @@ fn allocation_messages() -> Vec<Example> {
         example(&clear, &ChunkRangeReply { incarnation, end: 4_095 }),
         example(&seek, &SeekChunkReply { at: Some(12_288) })
             .reply::<SeekChunk>(&SeekChunkReply { at: None }),
-        example(&copy, &CopyChunkReply { incarnation, has_holes: true }),
+        example(&copy, &CopyChunkReply { incarnation, has_holes: true, source_exists: true }),
     ]
 }
 

@@ -1,4 +1,4 @@
-//! Finds import circles between the files of one crate. Files that import each other in a circle
+//! Finds import cycles between the files of one crate. Files that import each other in a cycle
 //! can be understood only together.
 //!
 //! Imports between a module and its ancestors are ignored: a parent declares its submodules, and
@@ -8,7 +8,7 @@ use super::Problems;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-/// Accepted circles: the first file of each, and the reason.
+/// Accepted cycles: the first file of each, and the reason.
 const ACCEPTED: &[(&str, &str)] = &[];
 
 /// Crates that are not checked. In the simulator, each file implements a part of the same `World`.
@@ -41,15 +41,15 @@ pub(super) fn check(sources: &[(PathBuf, String)]) -> Problems {
             .iter()
             .map(|(module, _, text)| (module, used_modules(module, text, &modules)))
             .collect();
-        for circle in circles(&edges) {
+        for cycle in cycles(&edges) {
             let path = |module: &&Module| {
                 let file = files.iter().find(|(it, ..)| it == *module);
                 file.map_or_else(String::new, |(_, path, _)| path.display().to_string())
             };
-            let names: Vec<_> = circle.iter().map(path).collect();
+            let names: Vec<_> = cycle.iter().map(path).collect();
             if ACCEPTED.iter().all(|(first, _)| *first != names[0]) {
                 problems.push(format!(
-                    "{}: import each other in a circle; move what they share below both",
+                    "{}: import each other in a cycle; move what they share below both",
                     names.join(", ")
                 ));
             }
@@ -161,17 +161,17 @@ fn expand(prefix: &mut Vec<String>, text: &str, found: &mut Vec<Vec<String>>) ->
 }
 
 /// Returns all groups of more than one module in which each module can reach every other.
-fn circles<'a>(edges: &BTreeMap<&'a Module, BTreeSet<&'a Module>>) -> Vec<Vec<&'a Module>> {
+fn cycles<'a>(edges: &BTreeMap<&'a Module, BTreeSet<&'a Module>>) -> Vec<Vec<&'a Module>> {
     let reach: BTreeMap<&Module, BTreeSet<&Module>> =
         edges.keys().map(|module| (*module, reachable(module, edges))).collect();
-    let mut circles: Vec<Vec<&Module>> = Vec::new();
+    let mut cycles: Vec<Vec<&Module>> = Vec::new();
     for (module, reached) in &reach {
-        if !reached.contains(module) || circles.iter().any(|circle| circle.contains(module)) {
+        if !reached.contains(module) || cycles.iter().any(|cycle| cycle.contains(module)) {
             continue;
         }
-        circles.push(reached.iter().filter(|it| reach[**it].contains(module)).copied().collect());
+        cycles.push(reached.iter().filter(|it| reach[**it].contains(module)).copied().collect());
     }
-    circles
+    cycles
 }
 
 fn reachable<'a>(
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_use_each_other_are_a_circle() {
+    fn files_that_use_each_other_are_a_cycle() {
         let a = ("crates/x/src/a.rs", "use crate::{\n    b::{self, One},\n    c,\n};");
         let back = ("crates/x/src/b.rs", "fn f() { super::a::g() }");
         let forth = ("crates/x/src/b.rs", "use crate::c::Two;");
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn parents_and_children_are_no_circle() {
+    fn parents_and_children_are_no_cycle() {
         let parent = ("crates/x/src/a.rs", "mod b;\nuse crate::a::b::One;");
         let child = ("crates/x/src/a/b.rs", "use super::Two;");
         assert_eq!(problems(&[parent, child]), 0);

@@ -1,0 +1,169 @@
+//! Answers to the questions of administration tools that read them through a mount, so that their
+//! users need no token: the clients that use a file, and the directories above an inode.
+//!
+//! The kernel checks before each question that the user may read the file or directory. Does not
+//! own the names of the extended attributes that carry the answers (`skep_fuse`).
+
+use crate::client::Client;
+use skep_types::codec::{Codec, record};
+use skep_types::{Error, ErrorCode, InodeId, NodeId, Result, SessionId};
+use skep_wire::file_locks::{FileUse, ListLocks};
+use skep_wire::management::{ClientEntry, ListClients};
+use skep_wire::metadata::GetEntryInfo;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Maximum size of an answer in bytes. The kernel limits the value of an attribute to 64 KiB.
+const MAX_ANSWER_BYTES: usize = 60_000;
+/// Maximum number of directories above an inode.
+const MAX_DEPTH: usize = 4096;
+/// Time limit for the names of the clients' hosts. An answer without them is still useful while
+/// management is unreachable.
+const HOSTS_PATIENCE: Duration = Duration::from_secs(2);
+
+record! {
+    /// A page of the clients that have a file open or locked.
+    #[derive(Default)]
+    pub struct FileUsers {
+        /// The sessions with their opens, locks and waits.
+        pub uses: Vec<FileUse>,
+        /// The clients of these sessions. Empty while management is unreachable.
+        pub clients: Vec<ClientEntry>,
+        /// Position of the next page. `None` means that this is the last page.
+        pub next: Option<(SessionId, InodeId)>,
+    }
+}
+
+/// Answers to questions about files and directories.
+pub trait Queries {
+    /// Returns an encoded page of [`FileUsers`] of a regular file, behind a position that the
+    /// previous page contains. Zeros begin at the first page.
+    ///
+    /// # Errors
+    /// Returns the errors of a request to metadata.
+    fn file_users(
+        &self,
+        inode: InodeId,
+        after: (SessionId, InodeId),
+    ) -> impl Future<Output = Result<Vec<u8>>>;
+
+    /// Returns the encoded ids of the directories above an inode, up to the root. Only ids: a
+    /// program needs the permission to list a directory to find the name of an entry in it.
+    ///
+    /// # Errors
+    /// - `NotFound` if the inode does not exist or has no name.
+    /// - `TooLarge` if there are more than 4,096 directories above the inode.
+    fn ancestors(&self, inode: InodeId) -> impl Future<Output = Result<Vec<u8>>>;
+}
+
+impl Queries for Client {
+    async fn file_users(&self, inode: InodeId, after: (SessionId, InodeId)) -> Result<Vec<u8>> {
+        let (after_session, after_inode) = after;
+        let request = ListLocks { inode, after_session, after_inode, only_locked: false };
+        let page = self.ask(inode, &request).await?;
+        let known = self.clients_of(&page.uses).await;
+        Ok(page_of(page.uses, &known, page.next).to_bytes())
+    }
+
+    async fn ancestors(&self, inode: InodeId) -> Result<Vec<u8>> {
+        let mut above = Vec::new();
+        let mut at = inode;
+        while at != InodeId::ROOT {
+            let info = self.ask(at, &GetEntryInfo { inode: at }).await?;
+            if info.attributes.links == 0 {
+                return Err(ErrorCode::NotFound.into());
+            }
+            if above.len() == MAX_DEPTH {
+                let what = format!("inode {inode} lies below more than {MAX_DEPTH} directories");
+                return Err(Error::new(ErrorCode::TooLarge, what));
+            }
+            above.push(info.parent);
+            at = info.parent;
+        }
+        Ok(above.to_bytes())
+    }
+}
+
+impl Client {
+    /// Returns the hosts and mount points of the clients that use a file, as far as management
+    /// replies in time.
+    async fn clients_of(&self, uses: &[FileUse]) -> BTreeMap<NodeId, ClientEntry> {
+        let mut known = BTreeMap::new();
+        let management = self.mount().member.management();
+        for used in uses {
+            if known.contains_key(&used.client) || used.client.raw() == 0 {
+                continue;
+            }
+            // The reply begins with this client and has many of the following clients.
+            let request = ListClients { after: NodeId::new(used.client.raw() - 1) };
+            let Ok(page) = management.call(&request, Some(HOSTS_PATIENCE)).await else { break };
+            known.extend(page.clients.into_iter().map(|client| (client.node, client)));
+        }
+        known
+    }
+}
+
+/// Returns as many uses as fit into an answer, at least one, with their clients.
+fn page_of(
+    uses: Vec<FileUse>,
+    known: &BTreeMap<NodeId, ClientEntry>,
+    next: Option<(SessionId, InodeId)>,
+) -> FileUsers {
+    let mut answer = FileUsers { next, ..FileUsers::default() };
+    let mut len = answer.to_bytes().len();
+    for used in uses {
+        let is_new = !answer.clients.iter().any(|client| client.node == used.client);
+        let client = known.get(&used.client).filter(|_| is_new);
+        len += used.to_bytes().len() + client.map_or(0, |client| client.to_bytes().len());
+        if let Some(last) = answer.uses.last().filter(|_| len > MAX_ANSWER_BYTES) {
+            answer.next = Some((last.session, last.inode));
+            return answer;
+        }
+        answer.clients.extend(client.cloned());
+        answer.uses.push(used);
+    }
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::Timestamp;
+
+    #[test]
+    fn pages_of_users_fit_into_an_attribute() {
+        let client = |node| ClientEntry {
+            node: NodeId::new(node),
+            host: "h".repeat(200),
+            mount_point: "m".repeat(1000),
+            pid: 1,
+            registered: Timestamp { seconds: 1, nanoseconds: 0 },
+            silent_ms: None,
+        };
+        let used = |number: u32| FileUse {
+            session: SessionId::new(u64::from(number)),
+            client: NodeId::new(number),
+            inode: InodeId::new(9),
+            readers: 1,
+            writers: 0,
+            held: Vec::new(),
+            held_count: 0,
+            waiting: Vec::new(),
+            waiting_count: 0,
+        };
+        let known = (1..=200).map(|node| (NodeId::new(node), client(node))).collect();
+        let mut left: Vec<FileUse> = (1..=200).map(used).collect();
+        let (mut seen, mut pages) = (Vec::new(), 0);
+        loop {
+            let page = page_of(left.clone(), &known, None);
+            assert!(page.to_bytes().len() <= MAX_ANSWER_BYTES + 100, "the kernel would refuse it");
+            assert_eq!(page.uses.len(), page.clients.len());
+            seen.extend(page.uses.iter().map(|used| used.client.raw()));
+            pages += 1;
+            let Some((session, _)) = page.next else { break };
+            left.retain(|used| used.session > session);
+        }
+        assert_eq!(seen, (1..=200).collect::<Vec<u32>>());
+        assert!(pages > 2, "{pages} pages");
+    }
+}

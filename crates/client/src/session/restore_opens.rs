@@ -1,0 +1,91 @@
+//! Opens that a metadata target has lost in a power loss of its host.
+//!
+//! A target acknowledges an open before its log record is on the device. If its host loses power in
+//! the next milliseconds, the open is reverted, and the target would delete the file together with
+//! its last name although a program reads it. So after each new start of a target, the client asks
+//! how often its session has each file open, and opens again what is missing. A file that was
+//! deleted meanwhile makes its handles stale, so reads through them fail.
+//!
+//! Does not own the reopening of a single file (`renewal`), nor that of all files of a lost
+//! session.
+
+use crate::client::Client;
+use crate::files::open_file::OpenFile;
+use crate::limits::OPEN_COMPARISONS;
+use skep_rpc::CallOptions;
+use skep_types::{GroupId, InodeId, Result, SessionId};
+use skep_wire::limits::MAX_CLOSES;
+use skep_wire::metadata::{CompareOpens, OpenMode, OpenedFile};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Open files with the same inode and mode. For the target, they differ only in their number.
+type OpenFiles = HashMap<(InodeId, bool), Vec<Arc<OpenFile>>>;
+
+impl Client {
+    /// Opens the files again that a session should have open at a group but does not have.
+    ///
+    /// # Errors
+    /// Returns the error of the group, for example if it has ended the session.
+    pub(super) async fn restore_opens(&self, group: GroupId, id: SessionId) -> Result<()> {
+        for _ in 0..OPEN_COMPARISONS {
+            let opened = self.opens_at(group).into_iter().map(|((inode, writes), _)| {
+                let open = if writes { OpenMode::Write } else { OpenMode::Read };
+                OpenedFile { inode, open }
+            });
+            let opened: Vec<_> = opened.collect();
+            let mut restored = 0;
+            for files in opened.chunks(MAX_CLOSES) {
+                restored += self.restore_some(group, id, files.to_vec()).await?;
+            }
+            // A close at the same time may hide a lost open, so the client compares once more.
+            if restored == 0 {
+                return Ok(());
+            }
+            tracing::warn!(
+                "the metadata target of group {group} has lost {restored} opens of this mount in a \
+                 power loss; the mount has opened the files again"
+            );
+        }
+        Ok(())
+    }
+
+    async fn restore_some(
+        &self,
+        group: GroupId,
+        id: SessionId,
+        files: Vec<OpenedFile>,
+    ) -> Result<usize> {
+        let request = CompareOpens { files };
+        let options = CallOptions { session: id, ..CallOptions::default() };
+        let (reply, _) = self.router().call(group, &request, options).await?;
+        let session = self.session(group).await?;
+        // Files that were closed since the client sent the request need not be open.
+        let now = self.opens_at(group);
+        let mut restored = 0;
+        for (file, count) in request.files.iter().zip(reply.counts) {
+            let key = (file.inode, file.open == OpenMode::Write);
+            let handles = now.get(&key).map_or(&[][..], Vec::as_slice);
+            for handle in handles.iter().skip(count as usize) {
+                self.reopen(handle, &session).await?;
+                restored += 1;
+            }
+        }
+        Ok(restored)
+    }
+
+    /// Returns the files of a group that are open and not being closed.
+    fn opens_at(&self, group: GroupId) -> OpenFiles {
+        let map = self.map();
+        let files = self.mount().handles.select(|file| {
+            !file.is_stale()
+                && !file.is_closing()
+                && map.shard_group(file.inode.id.shard()) == Some(group)
+        });
+        let mut opens = OpenFiles::new();
+        for file in files {
+            opens.entry((file.inode.id, file.mode == OpenMode::Write)).or_default().push(file);
+        }
+        opens
+    }
+}

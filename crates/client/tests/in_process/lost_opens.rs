@@ -1,0 +1,65 @@
+//! Opens that a metadata target has lost in a power loss of its host.
+
+use crate::{create, mount, read, until, with_client, write};
+use skep_client::{Closes, Names, OpenMode, Opens, Reads};
+use skep_env::Buf;
+use skep_types::{ErrorCode, InodeId};
+use skep_wire::metadata::{CompareOpens, KeepAlive, Open};
+
+/// Semantics 4.9: another mount removes the file after the power loss.
+#[test]
+fn lost_open_is_restored_before_another_mount_removes_the_file() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        write(&client, handle, 0, b"bytes").await;
+        client.flush(handle).await.unwrap();
+        let second = client.open(inode, OpenMode::Write, false).await.unwrap().handle;
+        let opens = || fake.with_metadata(1, |metadata| metadata.open_count());
+        fake.with_metadata(1, |metadata| metadata.lose_opens());
+        until(|| opens() == 2).await;
+        let other = mount(&fake).await;
+        other.unlink(InodeId::ROOT, b"a").await.unwrap();
+        assert_eq!(read(&client, handle, 0, 10).await, b"bytes");
+        client.close(handle).await.unwrap();
+        client.close(second).await.unwrap();
+        until(|| opens() == 0).await;
+    });
+}
+
+/// Semantics 4.6: the file was deleted before the client could open it again. Storage may still
+/// have its bytes for a while.
+#[test]
+fn file_that_was_removed_after_a_lost_open_is_stale() {
+    with_client(|fake, client| async move {
+        let (_, handle) = create(&client, "a").await;
+        write(&client, handle, 0, b"bytes").await;
+        client.flush(handle).await.unwrap();
+        fake.with_metadata(1, |metadata| {
+            metadata.inodes.retain(|inode, _| *inode == InodeId::ROOT);
+            metadata.lose_opens();
+        });
+        let opens = fake.count::<Open>();
+        until(|| fake.count::<Open>() > opens).await;
+        let error = loop {
+            match client.read(handle, 0, Buf::new(10)).await {
+                Ok(_) => skep_env::yield_now().await,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.code(), ErrorCode::Stale);
+    });
+}
+
+/// Opens are compared once for each start of the target.
+#[test]
+fn renewals_compare_opens_only_after_a_new_start() {
+    with_client(|fake, client| async move {
+        create(&client, "a").await;
+        until(|| fake.count::<KeepAlive>() > 2).await;
+        assert_eq!(fake.count::<CompareOpens>(), 0);
+        fake.with_metadata(1, |metadata| metadata.start += 1);
+        let renewals = fake.count::<KeepAlive>();
+        until(|| fake.count::<KeepAlive>() > renewals + 4).await;
+        assert_eq!(fake.count::<CompareOpens>(), 1);
+    });
+}

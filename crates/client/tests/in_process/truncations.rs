@@ -1,0 +1,148 @@
+//! Truncations by another client while this client reads, writes or appends.
+
+use crate::fakes::FakeCluster;
+use crate::{create, mount, read, set_size, until, with_client, write};
+use skep_client::{Client, Closes, HandleId, InodeAttributes, Writes};
+use skep_env::Buf;
+use skep_types::InodeId;
+use skep_wire::Request;
+use skep_wire::inline::{ReadInline, WriteInline};
+use skep_wire::storage::{ReadChunk, WriteChunk};
+use std::time::Duration;
+
+/// Another mount truncates a file by its path. The fake metadata does not notify other clients.
+async fn truncate_elsewhere(fake: &FakeCluster, inode: InodeId, size: u64) {
+    let other = mount(fake).await;
+    let attributes = other.set_attributes(set_size(inode, size)).await.unwrap();
+    fake.each_storage(|storage| {
+        storage.files.values_mut().for_each(|file| file.truncate(size as usize));
+        storage.truncate_generation = attributes.truncate_generation;
+    });
+}
+
+/// Holds a message until a truncation to zero has ended.
+async fn truncate_during<R: Request>(
+    fake: &FakeCluster,
+    inode: InodeId,
+    operation: impl Future<Output = ()> + 'static,
+) {
+    fake.state.borrow_mut().hold = Some(R::ID);
+    let sent = fake.count::<R>();
+    let operation = skep_env::spawn(operation);
+    until(|| fake.count::<R>() > sent).await;
+    truncate_elsewhere(fake, inode, 0).await;
+    fake.state.borrow_mut().hold = None;
+    operation.await;
+}
+
+async fn append(client: &Client, handle: HandleId, data: &[u8]) {
+    client.append(handle, 1000, Buf::copy_of(data)).await.unwrap();
+}
+
+/// Semantics 2.7 and 2.9.
+#[test]
+fn append_that_storage_refuses_goes_to_the_new_end() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "log").await;
+        write(&client, handle, 0, &[1; 1000]).await;
+        let appender = client.clone();
+        let appending = async move { append(&appender, handle, b"first line\n").await };
+        truncate_during::<WriteChunk>(&fake, inode, appending).await;
+        assert_eq!(read(&client, handle, 0, 2000).await, b"first line\n");
+        client.attributes(inode).await.unwrap();
+        assert_eq!(fake.with_metadata(1, |it| it.inodes[&inode].attributes.size), 11);
+    });
+}
+
+/// Semantics 2.7: a write to an offset stays at its offset.
+#[test]
+fn write_that_storage_refuses_is_repeated_at_its_offset() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        write(&client, handle, 0, &[1; 200_000]).await;
+        let writer = client.clone();
+        let writing = async move { write(&writer, handle, 60_000, &[2; 10_000]).await };
+        truncate_during::<WriteChunk>(&fake, inode, writing).await;
+        let found = read(&client, handle, 0, 200_000).await;
+        assert_eq!(found.len(), 70_000);
+        assert!(found[..60_000].iter().all(|byte| *byte == 0));
+        assert!(found[60_000..].iter().all(|byte| *byte == 2));
+    });
+}
+
+/// Semantics 2.7: a reader gets the old bytes or the new end.
+#[test]
+fn read_during_a_truncation_elsewhere_has_no_zeros() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        write(&client, handle, 0, &[1; 200_000]).await;
+        client.flush(handle).await.unwrap();
+        let reader = client.clone();
+        let reading = async move { assert_eq!(read(&reader, handle, 0, 200_000).await, []) };
+        truncate_during::<ReadChunk>(&fake, inode, reading).await;
+    });
+}
+
+/// Semantics 2.7, for bytes in metadata.
+#[test]
+fn inline_read_during_a_truncation_elsewhere_has_no_zeros() {
+    with_client(|fake, client| async move {
+        fake.with_metadata(1, |metadata| metadata.inline_bytes = 4096);
+        let (inode, handle) = create(&client, "a").await;
+        write(&client, handle, 0, &[1; 1000]).await;
+        let reader = client.clone();
+        let reading = async move { assert_eq!(read(&reader, handle, 0, 1000).await, []) };
+        truncate_during::<ReadInline>(&fake, inode, reading).await;
+    });
+}
+
+/// Semantics 2.9, for bytes in metadata.
+#[test]
+fn inline_append_during_a_truncation_goes_to_the_new_end() {
+    with_client(|fake, client| async move {
+        fake.with_metadata(1, |metadata| metadata.inline_bytes = 4096);
+        let (inode, handle) = create(&client, "log").await;
+        write(&client, handle, 0, &[1; 1000]).await;
+        let appender = client.clone();
+        let appending = async move { append(&appender, handle, b"first line\n").await };
+        truncate_during::<WriteInline>(&fake, inode, appending).await;
+        assert_eq!(read(&client, handle, 0, 2000).await, b"first line\n");
+    });
+}
+
+/// Semantics 2.7 and 3.6: the requests of a write that the client has cancelled may still arrive,
+/// so a later truncation must include the chunk files that they may reach.
+#[test]
+fn cancelled_write_is_reported_before_a_truncation() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        write(&client, handle, 0, &[1; 100]).await;
+        fake.state.borrow_mut().hold = Some(WriteChunk::ID);
+        let writer = client.clone();
+        let sent = fake.count::<WriteChunk>();
+        let killed = skep_env::spawn(async move {
+            let writing = writer.write(handle, 300_000, Buf::copy_of(&[2; 1000]));
+            skep_env::timeout(Duration::from_millis(1), writing).await.is_none()
+        });
+        until(|| fake.count::<WriteChunk>() > sent).await;
+        assert!(killed.await, "the write was cancelled");
+        client.set_attributes(set_size(inode, 50)).await.unwrap();
+        assert_eq!(fake.with_metadata(1, |metadata| metadata.reach), 301_000);
+        fake.state.borrow_mut().hold = None;
+    });
+}
+
+/// Semantics 2.5: the client sends a write again after a lost reply, but never after the write has
+/// returned.
+#[test]
+fn write_with_a_lost_reply_is_sent_again_before_it_returns() {
+    with_client(|fake, client| async move {
+        let (_, handle) = create(&client, "a").await;
+        fake.state.borrow_mut().lose_reply_of = Some(WriteChunk::ID);
+        write(&client, handle, 0, b"first").await;
+        assert_eq!(fake.count::<WriteChunk>(), 2);
+        write(&client, handle, 0, b"other").await;
+        assert_eq!(read(&client, handle, 0, 10).await, b"other");
+        assert_eq!(fake.count::<WriteChunk>(), 3);
+    });
+}

@@ -1,0 +1,201 @@
+//! The rules for changes of a group's members: which change is possible, and which epoch follows.
+//!
+//! Pure functions over one [`Group`]. Does not own the targets ([`crate::state`]), and does not
+//! decide when a member should take over: members ask for it.
+//!
+//! # Compare and set
+//! A change names the epoch on which its sender has based its decision. If the group has another
+//! epoch, the change is refused, so that of two members that ask for one epoch only the first one
+//! succeeds. A change whose reply was lost may be repeated: the repetition changes nothing.
+//!
+//! # Invariants
+//! - A group has at least one serving member, and its primary is one of them. So no change removes
+//!   the last serving member.
+//! - The epoch rises by one with each change of the primary or of the serving members, and with no
+//!   other change. So a group has one primary in one epoch.
+//! - `primary_since` is the first epoch of the primary's present term.
+//! - A member that does not serve never becomes the primary: it must first be marked as in sync.
+//!
+//! [`check_invariants`] asserts them.
+
+use crate::limits::MAX_MEMBERS;
+use skep_types::group_change::{GroupChange, MemberChange};
+use skep_types::{
+    Epoch, Error, ErrorCode, Group, GroupId, GroupMember, MemberState, Result, TargetId, TargetKind,
+};
+
+/// Returns a new group: the first target is the primary, and the others wait.
+///
+/// # Errors
+/// `InvalidArgument` if there are no targets, too many, or one twice.
+pub fn create(id: GroupId, kind: TargetKind, targets: &[TargetId]) -> Result<Group> {
+    let wrong = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
+    let Some((first, others)) = targets.split_first() else {
+        return wrong("cannot create a group without targets".into());
+    };
+    if targets.len() > MAX_MEMBERS {
+        return wrong(format!(
+            "cannot create a group of {} targets: a group has at most {MAX_MEMBERS}",
+            targets.len()
+        ));
+    }
+    let mut group = Group::of_one(id, kind, *first);
+    for target in others {
+        if is_member(&group, *target) {
+            return wrong(format!("cannot create a group with target {target} twice"));
+        }
+        group.members.push(GroupMember { target: *target, state: MemberState::Waiting });
+    }
+    Ok(group)
+}
+
+/// Returns the group after a change. Returns it unchanged if the change is a repetition.
+///
+/// # Errors
+/// - `StaleMap` if the group has another epoch than the change.
+/// - `NotPermitted` if the state of the member does not allow the change.
+/// - `NotFound` if the target is not a member.
+/// - `LimitReached` if the group has the maximum number of members.
+pub fn apply(group: &Group, change: &GroupChange) -> Result<Group> {
+    if is_done(group, change) {
+        return Ok(group.clone());
+    }
+    if change.epoch != group.epoch {
+        let context = format!(
+            "cannot change group {} as of epoch {}: it has epoch {}",
+            group.id, change.epoch, group.epoch
+        );
+        return Err(Error::new(ErrorCode::StaleMap, context));
+    }
+    let mut next = group.clone();
+    let target = change.target;
+    match change.change {
+        MemberChange::Add => add(&mut next, target)?,
+        MemberChange::Remove => {
+            expect_state(group, target, false)?;
+            next.members.retain(|member| member.target != target);
+        }
+        MemberChange::MarkInSync => {
+            expect_state(group, target, false)?;
+            set_state(&mut next, target, MemberState::Serving);
+        }
+        MemberChange::Drop => {
+            expect_state(group, target, true)?;
+            expect_backup(group, target)?;
+            set_state(&mut next, target, MemberState::Waiting);
+        }
+        MemberChange::TakeOver => {
+            expect_state(group, target, true)?;
+            expect_backup(group, target)?;
+            set_state(&mut next, group.primary, MemberState::Waiting);
+            next.primary = target;
+        }
+        MemberChange::HandOver => {
+            expect_state(group, target, true)?;
+            expect_backup(group, target)?;
+            next.primary = target;
+        }
+    }
+    if next.primary != group.primary || !serving(&next).eq(serving(group)) {
+        next.epoch = Epoch::new(group.epoch.raw() + 1);
+    }
+    if next.primary != group.primary {
+        next.primary_since = next.epoch;
+    }
+    Ok(next)
+}
+
+/// Asserts the invariants of one group.
+///
+/// # Panics
+/// Panics if an invariant does not hold.
+pub fn check_invariants(group: &Group) {
+    let Group { id, epoch, primary, primary_since, ref members, .. } = *group;
+    assert!(serving(group).any(|it| it == primary), "the primary of group {id} serves");
+    assert!(primary_since.raw() >= 1 && primary_since <= epoch, "group {id} has a current term");
+    assert!(members.len() <= MAX_MEMBERS, "group {id} has few members");
+    for (index, member) in members.iter().enumerate() {
+        let others = &members[index + 1..];
+        assert!(others.iter().all(|it| it.target != member.target), "group {id} has no twins");
+    }
+}
+
+/// Whether a change is a repetition: the group is in the state that the change asks for, in the
+/// epoch that the change would have made.
+fn is_done(group: &Group, change: &GroupChange) -> bool {
+    let follows = group.epoch.raw() == change.epoch.raw().saturating_add(1);
+    let state = state_of(group, change.target);
+    match change.change {
+        MemberChange::Add => group.epoch == change.epoch && state.is_some(),
+        MemberChange::Remove => group.epoch == change.epoch && state.is_none(),
+        MemberChange::MarkInSync => follows && state == Some(MemberState::Serving),
+        MemberChange::Drop => follows && state == Some(MemberState::Waiting),
+        MemberChange::TakeOver | MemberChange::HandOver => {
+            follows && group.primary == change.target && group.primary_since == group.epoch
+        }
+    }
+}
+
+fn add(group: &mut Group, target: TargetId) -> Result<()> {
+    if group.members.len() >= MAX_MEMBERS {
+        let context = format!(
+            "cannot add target {target} to group {}: it has {MAX_MEMBERS} members",
+            group.id
+        );
+        return Err(Error::new(ErrorCode::LimitReached, context));
+    }
+    group.members.push(GroupMember { target, state: MemberState::Waiting });
+    Ok(())
+}
+
+/// Checks that a target is a member, and whether it serves.
+fn expect_state(group: &Group, target: TargetId, serves: bool) -> Result<()> {
+    let Some(state) = state_of(group, target) else {
+        let context = format!("target {target} is not a member of group {}", group.id);
+        return Err(Error::new(ErrorCode::NotFound, context));
+    };
+    if (state == MemberState::Serving) == serves {
+        return Ok(());
+    }
+    let found = if serves { "does not serve, since it lacks data" } else { "serves" };
+    let context = format!("cannot change target {target} of group {}: it {found}", group.id);
+    Err(Error::new(ErrorCode::NotPermitted, context))
+}
+
+/// Checks that a member is not the primary.
+fn expect_backup(group: &Group, target: TargetId) -> Result<()> {
+    if target != group.primary {
+        return Ok(());
+    }
+    let others = serving(group).count() - 1;
+    let context = match others {
+        0 => format!(
+            "cannot drop target {target}: it is the last member of group {} that serves",
+            group.id
+        ),
+        _ => format!("cannot change target {target}: it is the primary of group {}", group.id),
+    };
+    Err(Error::new(ErrorCode::NotPermitted, context))
+}
+
+fn set_state(group: &mut Group, target: TargetId, state: MemberState) {
+    for member in group.members.iter_mut().filter(|member| member.target == target) {
+        member.state = state;
+    }
+}
+
+fn state_of(group: &Group, target: TargetId) -> Option<MemberState> {
+    group.members.iter().find(|member| member.target == target).map(|member| member.state)
+}
+
+fn is_member(group: &Group, target: TargetId) -> bool {
+    state_of(group, target).is_some()
+}
+
+fn serving(group: &Group) -> impl Iterator<Item = TargetId> {
+    let serving = group.members.iter().filter(|member| member.state == MemberState::Serving);
+    serving.map(|member| member.target)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+//! Tests of the rules for changes of a group's members.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const A: TargetId = TargetId::new(1);
+const B: TargetId = TargetId::new(2);
+const C: TargetId = TargetId::new(3);
+
+/// Returns a group in which `A` is the primary, `B` serves, and `C` waits.
+fn group() -> Group {
+    let mut group = create(GroupId::new(9), TargetKind::Metadata, &[A, B, C]).unwrap();
+    group = done(&group, MemberChange::MarkInSync, B);
+    group = done(&group, MemberChange::HandOver, B);
+    done(&group, MemberChange::HandOver, A)
+}
+
+fn change(group: &Group, change: MemberChange, target: TargetId) -> GroupChange {
+    GroupChange { group: group.id, epoch: group.epoch, change, target }
+}
+
+/// Returns the group after a change that is based on its present epoch.
+fn done(group: &Group, kind: MemberChange, target: TargetId) -> Group {
+    let next = apply(group, &change(group, kind, target)).unwrap();
+    check_invariants(&next);
+    next
+}
+
+fn refused(group: &Group, kind: MemberChange, target: TargetId) -> ErrorCode {
+    apply(group, &change(group, kind, target)).unwrap_err().code()
+}
+
+#[test]
+fn new_group_has_one_primary_and_waiting_members() {
+    let group = create(GroupId::new(9), TargetKind::Metadata, &[A, B]).unwrap();
+    check_invariants(&group);
+    assert_eq!((group.primary, group.epoch), (A, Epoch::new(1)));
+    assert_eq!(state_of(&group, B), Some(MemberState::Waiting));
+    for wrong in [vec![], vec![A, A], (1..=9).map(TargetId::new).collect()] {
+        let error = create(GroupId::new(9), TargetKind::Metadata, &wrong).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidArgument, "{wrong:?}");
+    }
+}
+
+#[test]
+fn of_two_take_overs_in_one_epoch_only_the_first_succeeds() {
+    let group = done(&group(), MemberChange::MarkInSync, C);
+    let (by_b, by_c) =
+        (change(&group, MemberChange::TakeOver, B), change(&group, MemberChange::TakeOver, C));
+    let after = apply(&group, &by_b).unwrap();
+    assert_eq!((after.primary, after.primary_since), (B, after.epoch));
+    assert_eq!(after.epoch.raw(), group.epoch.raw() + 1);
+    assert_eq!(state_of(&after, A), Some(MemberState::Waiting));
+    assert_eq!(apply(&after, &by_c).unwrap_err().code(), ErrorCode::StaleMap);
+    assert_eq!(apply(&after, &by_b).unwrap(), after, "a repetition changes nothing");
+}
+
+#[test]
+fn deposed_primary_cannot_drop_the_new_one() {
+    let group = group();
+    let drop_b = change(&group, MemberChange::Drop, B);
+    let after = done(&group, MemberChange::TakeOver, B);
+    assert_eq!(apply(&after, &drop_b).unwrap_err().code(), ErrorCode::StaleMap);
+}
+
+#[test]
+fn last_serving_member_is_never_dropped() {
+    let alone = done(&group(), MemberChange::Drop, B);
+    for kind in [MemberChange::Drop, MemberChange::Remove] {
+        let error = apply(&alone, &change(&alone, kind, A)).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::NotPermitted, "{error}");
+    }
+    let error = apply(&alone, &change(&alone, MemberChange::Drop, A)).unwrap_err();
+    assert!(error.context().contains("the last member of group g9 that serves"), "{error}");
+}
+
+#[test]
+fn waiting_member_cannot_take_over() {
+    let group = group();
+    assert_eq!(refused(&group, MemberChange::TakeOver, C), ErrorCode::NotPermitted);
+    assert_eq!(refused(&group, MemberChange::HandOver, C), ErrorCode::NotPermitted);
+    // A member that was dropped must be marked as in sync first, too.
+    let dropped = done(&group, MemberChange::Drop, B);
+    assert_eq!(refused(&dropped, MemberChange::TakeOver, B), ErrorCode::NotPermitted);
+    let back = done(&dropped, MemberChange::MarkInSync, B);
+    assert_eq!(done(&back, MemberChange::TakeOver, B).primary, B);
+}
+
+#[test]
+fn returning_member_does_not_become_the_primary() {
+    let after = done(&group(), MemberChange::TakeOver, B);
+    let back = done(&after, MemberChange::MarkInSync, A);
+    assert_eq!((back.primary, back.primary_since), (B, after.epoch));
+    assert!(back.epoch > after.epoch);
+}
+
+#[test]
+fn waiting_members_come_and_go_within_an_epoch() {
+    let before = group();
+    let without = done(&before, MemberChange::Remove, C);
+    assert_eq!((without.epoch, without.members.len()), (before.epoch, 2));
+    let with = done(&without, MemberChange::Add, C);
+    assert_eq!(with, before);
+    assert_eq!(done(&with, MemberChange::Add, C), with, "a repetition changes nothing");
+    assert_eq!(refused(&with, MemberChange::TakeOver, TargetId::new(77)), ErrorCode::NotFound);
+    let full = done(&with, MemberChange::Add, TargetId::new(4));
+    assert_eq!(refused(&full, MemberChange::Add, TargetId::new(5)), ErrorCode::LimitReached);
+}
+
+fn any_change() -> impl Strategy<Value = (MemberChange, u32, u64)> {
+    let kind = prop_oneof![
+        Just(MemberChange::Add),
+        Just(MemberChange::MarkInSync),
+        Just(MemberChange::TakeOver),
+        Just(MemberChange::Drop),
+        Just(MemberChange::HandOver),
+        Just(MemberChange::Remove),
+    ];
+    // The last number: how many epochs the sender's map is behind.
+    (kind, 1..6_u32, prop_oneof![4 => Just(0_u64), 1 => 1..3_u64])
+}
+
+proptest! {
+    #[test]
+    fn an_epoch_has_one_primary_and_one_set_of_serving_members(
+        changes in prop::collection::vec(any_change(), 1..80)
+    ) {
+        let mut group = create(GroupId::new(9), TargetKind::Metadata, &[A, B, C]).unwrap();
+        let mut epochs = BTreeMap::new();
+        for (kind, target, behind) in changes {
+            let epoch = Epoch::new(group.epoch.raw().saturating_sub(behind));
+            let target = TargetId::new(target);
+            let asked = GroupChange { group: group.id, epoch, change: kind, target };
+            let before = group.clone();
+            if let Ok(next) = apply(&group, &asked) {
+                group = next;
+            }
+            check_invariants(&group);
+            let of_epoch: (TargetId, Vec<TargetId>) = (group.primary, serving(&group).collect());
+            let known = epochs.entry(group.epoch).or_insert_with(|| of_epoch.clone());
+            prop_assert_eq!(&*known, &of_epoch);
+            prop_assert!(group.epoch.raw() - before.epoch.raw() <= 1);
+            if group != before {
+                prop_assert_eq!(epoch, before.epoch);
+                // A repetition of a change that has just succeeded changes nothing.
+                prop_assert_eq!(&apply(&group, &asked).unwrap(), &group);
+            }
+            if group.primary != before.primary {
+                prop_assert_eq!(state_of(&before, group.primary), Some(MemberState::Serving));
+                prop_assert_eq!(group.primary_since, group.epoch);
+            }
+        }
+    }
+}

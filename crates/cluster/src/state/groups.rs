@@ -1,0 +1,103 @@
+//! Creation of groups, and changes of their members: checks the targets, and keeps their
+//! consistency in step with their state as members.
+//!
+//! Does not own the rules for members and epochs ([`crate::groups`]).
+
+use super::{Durable, insert_sorted};
+use crate::command::Outcome;
+use crate::groups;
+use skep_types::group_change::{GroupChange, MemberChange};
+use skep_types::map::Consistency;
+use skep_types::{
+    Error, ErrorCode, Group, GroupId, MemberState, Result, Target, TargetId, TargetKind,
+};
+
+impl Durable {
+    /// Makes a group of targets that have none. A repetition changes nothing.
+    pub(super) fn create_group(&mut self, targets: &[TargetId]) -> Result<Outcome> {
+        if let Some(group) = self.group_of_exactly(targets) {
+            return Ok(Outcome { group, ..Outcome::default() });
+        }
+        let mut kind = None;
+        for target in targets {
+            let target = self.target_without_group(*target)?;
+            if *kind.get_or_insert(target.kind) != target.kind {
+                let context = format!("target {} is of another kind than the first one", target.id);
+                return Err(Error::new(ErrorCode::InvalidArgument, context));
+            }
+        }
+        if let Some(first) = targets.first()
+            && self.map.target(*first).is_some_and(|it| it.consistency != Consistency::Good)
+        {
+            // Its data is an old copy of the data of its former group.
+            let context = format!(
+                "cannot make target {first} the primary of a new group: it was a member of another \
+                 group and lacks data"
+            );
+            return Err(Error::new(ErrorCode::NotPermitted, context));
+        }
+        let id = GroupId::new(self.next_group);
+        let group = groups::create(id, kind.unwrap_or(TargetKind::Metadata), targets)?;
+        self.next_group += 1;
+        self.put_group(group);
+        Ok(Outcome { group: id, ..Outcome::default() })
+    }
+
+    /// Changes the members of a group.
+    pub(super) fn change_group(&mut self, change: &GroupChange) -> Result<Outcome> {
+        let Some(group) = self.map.group(change.group) else {
+            let context = format!("there is no group {}", change.group);
+            return Err(Error::new(ErrorCode::NotFound, context));
+        };
+        let next = groups::apply(group, change)?;
+        if next != *group && change.change == MemberChange::Add {
+            let target = self.target_without_group(change.target)?;
+            if target.kind != group.kind {
+                let context =
+                    format!("target {} is of another kind than group {}", target.id, next.id);
+                return Err(Error::new(ErrorCode::InvalidArgument, context));
+            }
+        }
+        let id = next.id;
+        self.put_group(next);
+        Ok(Outcome { group: id, ..Outcome::default() })
+    }
+
+    /// Returns the target with this id, if it has no group.
+    fn target_without_group(&self, id: TargetId) -> Result<&Target> {
+        let Some(target) = self.map.target(id) else {
+            return Err(Error::new(ErrorCode::NotFound, format!("there is no target {id}")));
+        };
+        match self.map.group_of(id) {
+            None => Ok(target),
+            Some(group) => {
+                let context = format!("target {id} is a member of group {} already", group.id);
+                Err(Error::new(ErrorCode::Exists, context))
+            }
+        }
+    }
+
+    fn group_of_exactly(&self, targets: &[TargetId]) -> Option<GroupId> {
+        let group = self.map.group_of(*targets.first()?)?;
+        let members = group.members.iter().map(|member| member.target);
+        members.eq(targets.iter().copied()).then_some(group.id)
+    }
+
+    /// Stores a group. Members that do not serve lack data. A target that leaves a group keeps its
+    /// consistency.
+    fn put_group(&mut self, group: Group) {
+        for member in &group.members {
+            let consistency = match member.state {
+                MemberState::Serving => Consistency::Good,
+                _ => Consistency::NeedsResync,
+            };
+            if let Ok(at) = self.map.targets.binary_search_by_key(&member.target, |it| it.id) {
+                self.map.targets[at].consistency = consistency;
+            }
+        }
+        insert_sorted(&mut self.map.groups, group, |group| group.id);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! Tests of groups in the state of the cluster: waiting targets, and changes of members.
+
+use crate::command::{Command, Outcome};
+use crate::state::tests::{cluster, server};
+use crate::state::{ClusterState, kind_word};
+use skep_types::group_change::{GroupChange, MemberChange};
+use skep_types::map::{Consistency, Policy};
+use skep_types::{Epoch, ErrorCode, GroupId, NodeKind, Result, TargetId, TargetKind};
+
+const FIRST: TargetId = TargetId::new(1);
+const SECOND: TargetId = TargetId::new(2);
+
+/// Returns a cluster with two metadata targets that wait for a group.
+fn waiting() -> ClusterState {
+    let mut state = cluster();
+    let policy = Policy { metadata_copies: 2, ..Policy::default() };
+    state.apply(&Command::SetPolicy(policy)).unwrap();
+    state.apply(&server(TargetKind::Metadata, 1, &[11])).unwrap();
+    state.apply(&server(TargetKind::Metadata, 2, &[21])).unwrap();
+    state
+}
+
+fn create(state: &mut ClusterState, targets: &[TargetId]) -> Result<Outcome> {
+    state.apply(&Command::CreateGroup { targets: targets.to_vec() })
+}
+
+fn change(
+    state: &mut ClusterState,
+    epoch: u64,
+    change: MemberChange,
+    target: TargetId,
+) -> Result<Outcome> {
+    let (group, epoch) = (GroupId::new(1), Epoch::new(epoch));
+    state.apply(&Command::ChangeGroup(GroupChange { group, epoch, change, target }))
+}
+
+fn code(result: Result<Outcome>) -> ErrorCode {
+    result.unwrap_err().code()
+}
+
+fn consistency(state: &ClusterState, target: TargetId) -> Consistency {
+    state.map().target(target).unwrap().consistency
+}
+
+#[test]
+fn new_metadata_targets_wait_if_a_group_has_several() {
+    let mut state = waiting();
+    assert!(state.map().groups.is_empty());
+    assert!(state.map().group_of(FIRST).is_none());
+    let error = state.apply(&Command::Format).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NotReady);
+    assert!(error.context().contains("`skep group create 1`"), "{error}");
+    // The setting does not concern storage targets.
+    state.apply(&server(TargetKind::Storage, 3, &[31])).unwrap();
+    assert!(state.map().group_of(TargetId::new(3)).is_some(), "{}", kind_word(NodeKind::Storage));
+    // A target that waits registers again without getting a group.
+    assert!(!state.apply(&server(TargetKind::Metadata, 1, &[11])).unwrap().changed);
+    assert!(state.map().group_of(FIRST).is_none());
+    // A later change of the setting concerns new targets only.
+    state.apply(&Command::SetPolicy(Policy::default())).unwrap();
+    state.apply(&server(TargetKind::Metadata, 4, &[41])).unwrap();
+    assert!(state.map().group_of(TargetId::new(4)).is_some());
+    assert!(state.map().group_of(FIRST).is_none());
+}
+
+#[test]
+fn group_is_created_once_of_waiting_targets() {
+    let mut state = waiting();
+    let created = create(&mut state, &[FIRST]).unwrap();
+    assert!(created.changed);
+    assert_eq!(state.map().primary(created.group).unwrap().id, FIRST);
+    let again = create(&mut state, &[FIRST]).unwrap();
+    assert_eq!((again.changed, again.group), (false, created.group));
+    assert_eq!(code(create(&mut state, &[FIRST, SECOND])), ErrorCode::Exists);
+    assert_eq!(code(create(&mut state, &[TargetId::new(9)])), ErrorCode::NotFound);
+    assert_eq!(code(create(&mut state, &[])), ErrorCode::InvalidArgument);
+    state.apply(&server(TargetKind::Storage, 3, &[31])).unwrap();
+    assert!(state.apply(&Command::Format).unwrap().changed);
+}
+
+#[test]
+fn members_change_their_state_by_compare_and_set() {
+    let mut state = waiting();
+    create(&mut state, &[FIRST]).unwrap();
+    change(&mut state, 1, MemberChange::Add, SECOND).unwrap();
+    assert_eq!(consistency(&state, SECOND), Consistency::NeedsResync);
+    assert_eq!(
+        code(change(&mut state, 1, MemberChange::TakeOver, SECOND)),
+        ErrorCode::NotPermitted
+    );
+    change(&mut state, 1, MemberChange::MarkInSync, SECOND).unwrap();
+    assert_eq!(consistency(&state, SECOND), Consistency::Good);
+    assert_eq!(code(change(&mut state, 1, MemberChange::TakeOver, SECOND)), ErrorCode::StaleMap);
+    let version = state.map().version;
+    assert!(change(&mut state, 2, MemberChange::TakeOver, SECOND).unwrap().changed);
+    assert!(state.map().version > version);
+    assert_eq!(state.map().primary(GroupId::new(1)).unwrap().id, SECOND);
+    assert_eq!(consistency(&state, FIRST), Consistency::NeedsResync);
+    // The reply was lost, and the member asks again.
+    assert!(!change(&mut state, 2, MemberChange::TakeOver, SECOND).unwrap().changed);
+    let none = GroupChange {
+        group: GroupId::new(7),
+        epoch: Epoch::new(1),
+        change: MemberChange::Drop,
+        target: FIRST,
+    };
+    assert_eq!(code(state.apply(&Command::ChangeGroup(none))), ErrorCode::NotFound);
+}
+
+/// The data of such a target is an old copy. As the primary of a new group it would give inode
+/// numbers a second time.
+#[test]
+fn removed_member_cannot_begin_a_group() {
+    let mut state = waiting();
+    create(&mut state, &[FIRST]).unwrap();
+    change(&mut state, 1, MemberChange::Add, SECOND).unwrap();
+    change(&mut state, 1, MemberChange::Remove, SECOND).unwrap();
+    assert!(state.map().group_of(SECOND).is_none());
+    let error = create(&mut state, &[SECOND]).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NotPermitted);
+    change(&mut state, 1, MemberChange::Add, SECOND).unwrap();
+}
+
+#[test]
+fn group_takes_only_targets_of_its_kind_without_a_group() {
+    let mut state = waiting();
+    create(&mut state, &[FIRST]).unwrap();
+    state.apply(&server(TargetKind::Storage, 3, &[31])).unwrap();
+    let storage = TargetId::new(3);
+    assert_eq!(code(change(&mut state, 1, MemberChange::Add, storage)), ErrorCode::Exists);
+    assert_eq!(
+        code(change(&mut state, 1, MemberChange::Add, TargetId::new(8))),
+        ErrorCode::NotFound
+    );
+}

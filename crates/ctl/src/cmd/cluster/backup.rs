@@ -1,0 +1,51 @@
+//! `skep cluster backup`: copies the directory of management while management runs.
+
+use crate::help::{Example, examples};
+use crate::output::print;
+use serde::Serialize;
+use skep_management::copy_directory;
+use skep_types::Result;
+use std::path::PathBuf;
+
+const EXAMPLES: &[Example] = &[(
+    "on the management host",
+    "skep cluster backup --directory /srv/skep/management /srv/backup/management-monday",
+)];
+
+/// Copy the directory of management, also while it runs
+///
+/// The copy contains the cluster's secret. `skep cluster restore` makes a directory of management
+/// of it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct BackupArgs {
+    /// Directory of management
+    #[arg(long)]
+    directory: PathBuf,
+    /// New directory for the copy
+    copy: PathBuf,
+}
+
+/// A finished copy, as JSON.
+#[derive(Debug, Serialize)]
+struct Backup {
+    cluster: String,
+    #[serde(serialize_with = "crate::output::path")]
+    copy: PathBuf,
+    last_command: u64,
+}
+
+pub(crate) fn run(args: &BackupArgs) -> Result<()> {
+    let made = copy_directory(&args.directory, &args.copy)?;
+    let backup = Backup {
+        cluster: made.cluster.to_string(),
+        copy: args.copy.clone(),
+        last_command: made.last_command.raw(),
+    };
+    print(&backup, |Backup { cluster, copy, last_command }| {
+        format!(
+            "{} has the state of cluster {cluster} after command {last_command}. Keep it secret.\n",
+            copy.display()
+        )
+    })
+}

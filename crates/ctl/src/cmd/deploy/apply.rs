@@ -1,0 +1,23 @@
+//! `skep deploy apply`: makes the cluster of a hosts file.
+
+use super::args::DeployArgs;
+use crate::help::{Example, examples};
+use skep_types::Result;
+
+const EXAMPLES: &[Example] = &[
+    ("make the cluster, or continue after an interruption", "skep deploy apply --hosts hosts.toml"),
+    ("with a program that was built elsewhere", "skep deploy apply --program ./skep-el9"),
+];
+
+/// Make the cluster of the hosts file: install, format disks, start, join, mount and verify. Steps
+/// that are done already are left out
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct ApplyArgs {
+    #[command(flatten)]
+    deploy: DeployArgs,
+}
+
+pub(crate) fn run(args: &ApplyArgs) -> Result<()> {
+    args.deploy.change(|run| run.apply(), "Deployed and verified cluster")
+}

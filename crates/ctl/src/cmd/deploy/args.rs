@@ -1,0 +1,149 @@
+//! Options that the subcommands of `skep deploy` share, and their output.
+
+use crate::output::{is_for_people, print, render, table};
+use clap::Args;
+use skep_deploy::commands::{Ended, HostReport, Outcome, Run, program};
+use skep_deploy::execute::StepReport;
+use skep_deploy::hosts::Deployment;
+use skep_types::{Error, ErrorCode, Result};
+use std::fmt::Write as _;
+use std::fs::{File, TryLockError};
+use std::io::Write as _;
+use std::path::PathBuf;
+
+/// The hosts file, and the way to work on its hosts.
+#[derive(Debug, Args)]
+pub(super) struct DeployArgs {
+    /// Hosts file: hosts, roles, disks (docs/operations/deploying.md)
+    #[arg(long, value_name = "FILE", default_value = "hosts.toml")]
+    hosts: PathBuf,
+    /// Program that the hosts get [default: this program]
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// Number of hosts to work on at the same time
+    #[arg(long, value_name = "COUNT", default_value_t = 32)]
+    parallel: usize,
+}
+
+impl DeployArgs {
+    /// Runs a command on the hosts.
+    pub(super) fn run<T>(&self, command: impl FnOnce(&Run<'_>) -> T) -> Result<T> {
+        let deployment = Deployment::read(&self.hosts)?;
+        // Held until the command ends, so that two runs do not work on the same hosts.
+        let lock = File::open(&self.hosts)?;
+        lock.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => Error::new(
+                ErrorCode::Busy,
+                format!(
+                    "cannot use {}: another deployment works with it; wait until it ends",
+                    self.hosts.display()
+                ),
+            ),
+            TryLockError::Error(error) => Error::from(error).within(self.hosts.display()),
+        })?;
+        let path = match &self.program {
+            Some(path) => path.clone(),
+            None => std::env::current_exe()?,
+        };
+        let program = program(&path)?;
+        let run = Run {
+            deployment: &deployment,
+            program: &program,
+            parallel: self.parallel,
+            report: &progress,
+        };
+        Ok(command(&run))
+    }
+
+    /// Runs a command that changes hosts, and prints its result.
+    pub(super) fn change(&self, command: impl FnOnce(&Run<'_>) -> Ended, done: &str) -> Result<()> {
+        let (outcome, error) = self.run(command)?;
+        let error = error.or_else(|| refusal(&outcome));
+        let text = |outcome: &Outcome| {
+            let mut text = warnings(outcome);
+            if error.is_none() {
+                let _ = write!(
+                    text,
+                    "{done} {} ({} hosts, {} steps, {:.1} s)",
+                    outcome.cluster,
+                    outcome.hosts.len(),
+                    outcome.steps.len(),
+                    outcome.seconds
+                );
+            }
+            text
+        };
+        if error.is_none() || !is_for_people() || !outcome.warnings.is_empty() {
+            print(&outcome, text)?;
+        }
+        error.map_or(Ok(()), Err)
+    }
+}
+
+fn progress(number: usize, total: usize, step: &StepReport) {
+    if is_for_people() {
+        let seconds = step.seconds.unwrap_or_default();
+        let failed = if step.error.is_some() { ": failed" } else { "" };
+        // A closed standard error must not stop the deployment.
+        let _ = writeln!(
+            std::io::stderr(),
+            "[{number}/{total}] {}: {}{failed} ({seconds:.1} s)",
+            step.host,
+            step.step
+        );
+    }
+}
+
+/// Returns the error of a command that stopped before its first step. `None` means that no problem
+/// was found.
+fn refusal(outcome: &Outcome) -> Option<Error> {
+    if outcome.problems.is_empty() {
+        return None;
+    }
+    let mut text = "cannot begin; no host was changed:".to_owned();
+    for it in &outcome.problems {
+        let _ = write!(text, "\n  {}: {}", it.host, it.problem);
+    }
+    Some(Error::new(ErrorCode::Configuration, text))
+}
+
+fn warnings(outcome: &Outcome) -> String {
+    let mut text = String::new();
+    for it in &outcome.warnings {
+        let _ = writeln!(text, "warning: {}: {}", it.host, it.problem);
+    }
+    text
+}
+
+/// Formats the hosts, warnings and problems.
+pub(super) fn hosts_as_text(outcome: &Outcome) -> String {
+    let mut shown = table(&["Host", "Address", "Kernel", "Program", "Services", "Mount"]);
+    for host in &outcome.hosts {
+        shown.add_row([
+            host.host.clone(),
+            host.address.clone(),
+            or_dash(&host.kernel),
+            or_dash(host.version.trim_start_matches("skep ")),
+            or_dash(&services(host)),
+            match host.is_mounted {
+                None => "-".into(),
+                Some(true) => "mounted".into(),
+                Some(false) => "missing".into(),
+            },
+        ]);
+    }
+    let mut text = render(&shown) + &warnings(outcome);
+    for it in &outcome.problems {
+        let _ = writeln!(text, "problem: {}: {}", it.host, it.problem);
+    }
+    text
+}
+
+fn services(host: &HostReport) -> String {
+    let service = host.services.iter().map(|it| format!("{} {}", it.role, it.state));
+    service.collect::<Vec<_>>().join(", ")
+}
+
+fn or_dash(text: &str) -> String {
+    if text.is_empty() { "-".into() } else { text.into() }
+}

@@ -1,0 +1,129 @@
+//! `skep target remove`: removes a target on which no data lies from the cluster.
+
+use crate::access::{Access, ClusterArgs, PATIENCE, block_on};
+use crate::group_files::GroupUses;
+use crate::help::{Example, examples};
+use crate::output::print;
+use crate::view::target_named;
+use serde::Serialize;
+use skep_types::map::Condition;
+use skep_types::{ClusterMap, Error, ErrorCode, Result, Target, TargetKind};
+use skep_wire::management::RemoveTarget;
+use std::time::Duration;
+
+const EXAMPLES: &[Example] = &[
+    ("what is missing until target 6 can be removed", "skep target remove --dry-run 6"),
+    ("remove target 6", "skep target remove 6"),
+];
+
+/// Remove a target on which no data lies
+///
+/// The command refuses as long as a file lies on the target, a directory's pattern names it, the
+/// target is open to new files, or its service serves it. The id of a removed target is never used
+/// again.
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct RemoveArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+    /// Check whether the target can be removed; change nothing
+    #[arg(long = "dry-run")]
+    is_dry_run: bool,
+    /// Id of a target
+    target: String,
+}
+
+/// Interval between two questions to metadata targets.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The removed target, as JSON.
+#[derive(Debug, Serialize)]
+struct Removal {
+    id: u32,
+    path: String,
+    is_dry_run: bool,
+}
+
+pub(crate) fn run(args: RemoveArgs) -> Result<()> {
+    let RemoveArgs { query, is_dry_run, target } = args;
+    let access = query.access(None)?;
+    let removal = block_on(async move {
+        let map = access.map().await?;
+        let target = target_named(&map, &target)?;
+        if target.kind == TargetKind::Storage {
+            refuse_open(target)?;
+            await_unused(&access, &map, target).await?;
+        }
+        access.ask(&RemoveTarget { target: target.id, is_dry_run }).await?;
+        Ok(Removal { id: target.id.raw(), path: target.path.clone(), is_dry_run })
+    })?;
+    print(&removal, |removal| {
+        let Removal { id, path, is_dry_run } = removal;
+        match is_dry_run {
+            true => format!("Target {id} ({path}) can be removed.\n"),
+            false => format!(
+                "Target {id} ({path}) is removed. Its directory can be \
+                 deleted.\n"
+            ),
+        }
+    })
+}
+
+fn refuse_open(target: &Target) -> Result<()> {
+    // A fault hides the state in the map; management checks it again.
+    if target.health.condition != Condition::Serving {
+        return Ok(());
+    }
+    let id = target.id.raw();
+    let what = format!(
+        "cannot remove target {id}: it is open to new files; close it with `skep target set-state \
+         {id} closed`"
+    );
+    Err(Error::new(ErrorCode::InUse, what))
+}
+
+/// Checks twice that nothing uses the group of a target. All metadata targets must place files by a
+/// map in which the target is closed: a file that one of them placed before is in the second list,
+/// or in a prepared transaction.
+async fn await_unused(access: &Access, map: &ClusterMap, target: &Target) -> Result<()> {
+    let Some(group) = map.group_of(target.id).map(|group| group.id) else { return Ok(()) };
+    let deadline = skep_env::now() + PATIENCE;
+    let mut clean_lists = 0;
+    loop {
+        let uses = GroupUses::of(access, map, group).await?;
+        let is_current = uses.oldest_map.is_some_and(|oldest| oldest >= map.version);
+        clean_lists = if uses.is_unused() && is_current { clean_lists + 1 } else { 0 };
+        if clean_lists == 2 {
+            return Ok(());
+        }
+        // Chunk files of removed files and transactions disappear by themselves.
+        if !uses.files.is_empty() || skep_env::now() > deadline {
+            return Err(in_use(target, &uses));
+        }
+        skep_env::sleep(PAUSE).await;
+    }
+}
+
+fn in_use(target: &Target, uses: &GroupUses) -> Error {
+    let id = target.id.raw();
+    let directories = uses.directories();
+    let files = uses.files.len() - directories;
+    let what = match (files, directories) {
+        (0, 0) if uses.removals > 0 => format!(
+            "cannot remove target {id}: {} chunk files of removed files are still on it; the \
+             metadata targets remove them as soon as the target is reachable",
+            uses.removals
+        ),
+        (0, 0) => format!(
+            "cannot remove target {id}: metadata targets are still finishing earlier requests; try \
+             again in some seconds"
+        ),
+        _ => format!(
+            "cannot remove target {id}: {files} files lie on it, and the patterns of {directories} \
+             directories name it; `skep target files --paths {id}` lists them. Copy each file \
+             (`cp -a FILE FILE.new && mv FILE.new FILE` places it on other targets), and set other \
+             patterns for the directories with `skep entry set`"
+        ),
+    };
+    Error::new(ErrorCode::InUse, what)
+}

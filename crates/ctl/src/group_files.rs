@@ -1,0 +1,70 @@
+//! The files and directories whose stripe patterns name a storage group, as all metadata targets
+//! list them.
+
+use crate::access::{Access, PATIENCE};
+use skep_rpc::{CallOptions, Channel, MapCell, Router};
+use skep_types::{
+    ClusterMap, Error, FileKind, GroupId, InodeId, MapVersion, NodeId, Result, TargetKind,
+};
+use skep_wire::metadata::ListGroupFiles;
+
+/// The uses of a storage group.
+#[derive(Debug, Default)]
+pub(crate) struct GroupUses {
+    /// The files with their kinds. A directory has a default pattern that names the group.
+    pub(crate) files: Vec<(InodeId, FileKind)>,
+    /// Number of chunk files that metadata targets still have to remove.
+    pub(crate) removals: u64,
+    /// Number of transactions in progress, which may create files.
+    pub(crate) prepared: u64,
+    /// The oldest cluster map by which a metadata target places files.
+    pub(crate) oldest_map: Option<MapVersion>,
+}
+
+impl GroupUses {
+    /// Asks all metadata targets. Must be called inside an event loop.
+    ///
+    /// # Errors
+    /// The error of a metadata target, with its group.
+    pub(crate) async fn of(access: &Access, map: &ClusterMap, group: GroupId) -> Result<Self> {
+        let cell = MapCell::new(map.clone(), NodeId::default());
+        let router = Router::new(access.identity(), Channel::random(), cell);
+        let mut uses = Self::default();
+        let metadata = map.groups.iter().filter(|group| group.kind == TargetKind::Metadata);
+        for asked in metadata.map(|group| group.id) {
+            let mut after = Some(InodeId::default());
+            let (mut removals, mut prepared) = (0, 0);
+            while let Some(request) = after.map(|after| ListGroupFiles { group, after }) {
+                let options = CallOptions { time_left: Some(PATIENCE), ..CallOptions::default() };
+                let reply = router.call(asked, &request, options).await;
+                let (page, _) = reply.map_err(|error| unanswered(asked, &error))?;
+                uses.files.extend(page.files);
+                (removals, prepared) = (page.removals, page.prepared);
+                uses.oldest_map = Some(uses.oldest_map.map_or(page.map, |map| map.min(page.map)));
+                after = page.next;
+            }
+            uses.removals += u64::from(removals);
+            uses.prepared += u64::from(prepared);
+        }
+        Ok(uses)
+    }
+
+    /// Returns the number of directories.
+    pub(crate) fn directories(&self) -> usize {
+        self.files.iter().filter(|(_, kind)| *kind == FileKind::Directory).count()
+    }
+
+    /// Whether no file, directory or chunk file uses the group.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.files.is_empty() && self.removals == 0 && self.prepared == 0
+    }
+}
+
+fn unanswered(group: GroupId, error: &Error) -> Error {
+    let what = format!(
+        "cannot list the files of a target: metadata group {group} does not answer: {}; `skep \
+         health check` lists problems",
+        error.context()
+    );
+    Error::new(error.code(), what)
+}

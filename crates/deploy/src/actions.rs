@@ -1,0 +1,334 @@
+//! The script of each step.
+//!
+//! Pure: returns texts. Each script can run again after an interruption at any point. Secrets are
+//! only in scripts, and scripts travel on standard input ([`crate::ssh`]).
+//!
+//! # Hosts without systemd
+//! Where systemd does not run a host, the scripts start services directly, with a pid file in
+//! `/run/skep` and a log in `/var/log/skep`. Then nothing starts them again after a crash or a boot
+//! except `skep deploy apply`.
+
+use crate::facts::disk_uuid;
+use crate::hosts::{Deployment, Host, Role};
+use crate::plan::Action;
+use std::fmt::Write;
+
+const PRELUDE: &str = include_str!("scripts/prelude.sh");
+const REMOVE: &str = include_str!("scripts/remove.sh");
+/// The units that Skep ships.
+const UNITS: [(&str, &str); 4] = [
+    (
+        "skep-management@.service",
+        include_str!("../../../packaging/systemd/skep-management@.service"),
+    ),
+    ("skep-metadata@.service", include_str!("../../../packaging/systemd/skep-metadata@.service")),
+    ("skep-storage@.service", include_str!("../../../packaging/systemd/skep-storage@.service")),
+    ("skep.target", include_str!("../../../packaging/systemd/skep.target")),
+];
+/// Name of the file that verifies mounts.
+const CHECK_FILE: &str = ".skep-deploy-check";
+/// Length of that file. Several chunks, so that it lies on several targets.
+const CHECK_MIB: u32 = 4;
+
+/// The parts of a script that are not known before the run.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Secrets<'a> {
+    /// The join token. Empty for steps without it.
+    pub token: &'a str,
+    /// SHA-256 of the program.
+    pub program_hash: &'a str,
+}
+
+/// Returns the configuration file of a service.
+pub fn config(deployment: &Deployment, host: &Host, role: Role) -> String {
+    let list = |items: &[String]| {
+        let quoted: Vec<_> = items.iter().map(|item| format!("\"{item}\"")).collect();
+        format!("[{}]", quoted.join(", "))
+    };
+    let mut text = format!(
+        "# Written by `skep deploy` for the cluster '{}'. The next `skep deploy apply` replaces\n\
+         # changes of this file by those of the hosts file.\n",
+        deployment.cluster
+    );
+    if role != Role::Management {
+        let _ = writeln!(text, "targets = {}", list(&host.targets(role)));
+    }
+    let _ = writeln!(
+        text,
+        "[node]\ndirectory = \"/srv/skep/{role}\"\nname = \"{}\"\nadvertise = {}",
+        host.name,
+        list(&host.network)
+    );
+    if host.network.iter().any(|address| address.contains(':')) {
+        let _ = writeln!(text, "listen = \"[::]:{}\"", role.port().unwrap_or_default());
+    }
+    if !host.domain.is_empty() {
+        let _ = writeln!(text, "domain = \"{}\"", host.domain);
+    }
+    text
+}
+
+/// Returns the SHA-256 of the configuration file of a service.
+pub fn config_hash(deployment: &Deployment, host: &Host, role: Role) -> String {
+    use sha2::{Digest, Sha256};
+    let hash = Sha256::digest(config(deployment, host, role).as_bytes());
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns the line of the mount in `/etc/fstab`.
+fn mount_line(deployment: &Deployment) -> String {
+    let MountLine { source, point, options } = MountLine::of(deployment);
+    format!("{source} {point} skep {options},token_file=/etc/skep/token 0 0")
+}
+
+struct MountLine<'a> {
+    source: String,
+    point: &'a str,
+    options: &'a str,
+}
+
+impl<'a> MountLine<'a> {
+    fn of(deployment: &'a Deployment) -> Self {
+        let addresses = deployment.management().network.iter();
+        let addresses = addresses.map(|it| match it.contains(':') {
+            true => format!("[{it}]:7400"),
+            false => format!("{it}:7400"),
+        });
+        Self {
+            source: addresses.collect::<Vec<_>>().join(","),
+            point: &deployment.mount.point,
+            options: &deployment.mount.options,
+        }
+    }
+}
+
+/// Returns the script that prints the token of the cluster, for the host of management.
+pub fn token_script() -> String {
+    "/usr/bin/skep cluster token --cluster /srv/skep/management\n".into()
+}
+
+/// Returns the script that receives the program on standard input.
+pub fn install_script(deployment: &Deployment, hash: &str) -> String {
+    format!(
+        "CLUSTER={}\n{PRELUDE}\
+         temporary=/usr/bin/.skep.deploy\n\
+         record \"file $temporary\"\n\
+         [ -e /usr/bin/skep ] || record \"file /usr/bin/skep\"\n\
+         cat >$temporary\n\
+         [ \"$(sha256sum <$temporary | cut -c1-64)\" = {hash} ] ||\n\
+         die \"the copy of the program is incomplete\"\n\
+         chmod 755 $temporary\n\
+         $temporary --version >/dev/null || die \"the program does not run on this host; it may \
+         need a newer C library: name one with --program \
+         that was built on an older distribution\"\n\
+         mv $temporary /usr/bin/skep\n\
+         sync /usr/bin/skep\n\
+         for name in mount.skep mount.fuse.skep; do\n\
+         [ ! -e /sbin/$name ] || continue\n\
+         record \"file /sbin/$name\"\n\
+         ln -sf /usr/bin/skep /sbin/$name\n\
+         done\n",
+        deployment.cluster
+    )
+}
+
+/// Returns the script of a step, without the program that [`Action::Install`] sends.
+pub fn script(
+    deployment: &Deployment,
+    host: &Host,
+    action: &Action,
+    secrets: Secrets<'_>,
+) -> String {
+    let body = match action {
+        Action::Install => return install_script(deployment, secrets.program_hash),
+        Action::Configure => configure(deployment, host),
+        Action::Format(disk) => {
+            let (device, uuid) = (&disk.device, disk_uuid(deployment, host, &disk.device));
+            let point = disk.mount_point();
+            // The disk is checked again: time has passed since the facts.
+            format!(
+                "if [ \"$(blkid -p -s UUID -o value {device})\" != {uuid} ]; then\n\
+                 [ -z \"$(blkid -p -o export {device} 2>/dev/null)\" ] ||\n\
+                 die \"{device} holds data\"\n\
+                 record 'disk {device} {uuid} {point}'\n\
+                 mkfs.xfs -q -m uuid={uuid} {device} >/dev/null\n\
+                 fi\n"
+            )
+        }
+        Action::MountDisks => mount_disks(host),
+        Action::WriteToken => {
+            format!("write_file /etc/skep/token 600 <<'END'\n{}\nEND\n", secrets.token.trim())
+        }
+        Action::Initialise(role) => initialise(host, *role),
+        Action::Stop(role) => format!("stop_service {role}\n"),
+        Action::Start(role) => {
+            format!("start_service {role} {}\n", role.port().unwrap_or_default())
+        }
+        Action::FormatCluster => format_cluster(deployment),
+        Action::AwaitHealth => await_health(deployment),
+        Action::Mount => mount(deployment),
+        Action::Unmount => format!(
+            "if is_mounted {0}; then umount {0} || die \"{0} is in use; 'fuser -vm {0}' lists the \
+             programs\"; fi\n",
+            deployment.mount.point
+        ),
+        Action::WriteCheck => format!(
+            "cd {}\nrm -f {CHECK_FILE} {CHECK_FILE}.sum\n\
+             head -c {CHECK_MIB}M /dev/urandom >{CHECK_FILE}\nsync {CHECK_FILE}\n\
+             sha256sum {CHECK_FILE} >{CHECK_FILE}.sum\n",
+            deployment.mount.point
+        ),
+        Action::ReadCheck => {
+            format!("cd {}\nsha256sum --quiet --check {CHECK_FILE}.sum\n", deployment.mount.point)
+        }
+        Action::RemoveCheck => {
+            format!("cd {}\nrm -f {CHECK_FILE} {CHECK_FILE}.sum\n", deployment.mount.point)
+        }
+        Action::Remove => format!("MOUNT={}\n{REMOVE}", deployment.mount.point),
+    };
+    format!("CLUSTER={}\n{PRELUDE}{body}", deployment.cluster)
+}
+
+/// Returns the script that waits until every server of the hosts file answers. A server that was
+/// removed from the file stays in the list of management, and does not count.
+fn await_health(deployment: &Deployment) -> String {
+    let names: Vec<_> = deployment.hosts.iter().map(|host| host.name.as_str()).collect();
+    let servers = deployment.hosts.iter().flat_map(Host::services);
+    let servers = servers.filter(|role| *role != Role::Management).count();
+    format!(
+        "check() {{ /usr/bin/skep health check --cluster /srv/skep/management \"$@\"; }}\n\
+         healthy() {{\n\
+         check --output json 2>/dev/null | awk -v names=' {} ' '\n\
+         /\"name\":/ {{ gsub(/[\",]/, \"\"); name = $2 }}\n\
+         /\"kind\":/ {{ gsub(/[\",]/, \"\"); kind = $2 }}\n\
+         /\"reachable\": true/ && kind ~ /^(metadata|storage)$/ && \
+         index(names, \" \" name \" \") {{ n++ }}\n\
+         END {{ exit n < {servers} }}'\n\
+         }}\n\
+         tries=300\n\
+         until healthy; do\n\
+         tries=$((tries - 1))\n\
+         [ \"$tries\" -gt 0 ] ||\n\
+         {{ check >&2; die 'not all {servers} servers answer after 60 s'; }}\n\
+         sleep 0.2\n\
+         done\n",
+        names.join(" ")
+    )
+}
+
+fn configure(deployment: &Deployment, host: &Host) -> String {
+    let mut text = "record \"cluster $CLUSTER\"\nmake_dir /srv/skep 755\n".to_owned();
+    for role in host.services() {
+        let path = format!("/etc/skep/{role}-{}.toml", deployment.cluster);
+        let config = config(deployment, host, role);
+        let _ = write!(text, "write_file {path} 600 <<'END'\n{config}END\n");
+    }
+    text += "if has_systemd; then\n";
+    for (name, unit) in UNITS {
+        let _ = write!(text, "write_file /etc/systemd/system/{name} 644 <<'END'\n{unit}END\n");
+    }
+    for role in host.services() {
+        let disks = host.disks.iter().filter(|disk| disk.role == role);
+        let points: Vec<_> = disks.map(|disk| disk.mount_point()).collect();
+        if !points.is_empty() {
+            let _ = write!(
+                text,
+                "write_file /etc/systemd/system/skep-{role}@{}.service.d/disks.conf 644 <<'END'\n\
+                 [Unit]\nRequiresMountsFor={}\nEND\n",
+                deployment.cluster,
+                points.join(" ")
+            );
+        }
+    }
+    text += ":\nfi\nwrite_fstab <<'END'\n";
+    for disk in &host.disks {
+        let uuid = disk_uuid(deployment, host, &disk.device);
+        let _ = writeln!(text, "UUID={uuid} {} xfs noatime,nofail 0 0", disk.mount_point());
+    }
+    if host.has(Role::Client) {
+        let _ = writeln!(text, "{}", mount_line(deployment));
+    }
+    text + "END\n"
+}
+
+fn mount_disks(host: &Host) -> String {
+    let mut text = String::new();
+    for disk in &host.disks {
+        let (device, point) = (&disk.device, disk.mount_point());
+        // By the device: hosts without udev have no links for UUIDs.
+        let _ = writeln!(
+            text,
+            "make_dir {point} 755\nis_mounted {point} || mount -t xfs -o noatime {device} {point}"
+        );
+    }
+    text
+}
+
+fn initialise(host: &Host, role: Role) -> String {
+    let mut text = String::new();
+    for target in host.targets(role) {
+        let parent = target.rsplit_once('/').map_or("", |(parent, _)| parent);
+        if !parent.is_empty() {
+            let _ = writeln!(text, "make_dir {parent} 755");
+        }
+        // A directory that was there before stays after a removal, without the target's files.
+        let _ =
+            writeln!(text, "[ -e {target} ] || record 'dir {target}'\nrecord 'target {target}'");
+    }
+    let token = if role == Role::Management { "" } else { " --token-file /etc/skep/token" };
+    // Without an identity, the directory is the rest of an interrupted initialisation.
+    let _ = write!(
+        text,
+        "record 'dir /srv/skep/{role}'\n\
+         config=/etc/skep/{role}-$CLUSTER.toml\n\
+         text=$(/usr/bin/skep {role} --init --config $config{token} 2>&1) ||\n\
+         case \"$text\" in\n\
+         *already*'start without --init'*) ;;\n\
+         *) die \"$text\" ;;\n\
+         esac\n\
+         record 'initialised {role}'\n"
+    );
+    text
+}
+
+fn format_cluster(deployment: &Deployment) -> String {
+    let number = |role: Role| -> usize {
+        deployment.hosts.iter().map(|host| host.targets(role).len()).sum()
+    };
+    let (metadata, storage) = (number(Role::Metadata), number(Role::Storage));
+    format!(
+        "management=/srv/skep/management\n\
+         targets() {{ /usr/bin/skep target list --cluster $management --output ndjson; }}\n\
+         has_all() {{\n\
+         found=$(targets | grep '\"reachability\":\"Online\"') || return 1\n\
+         [ \"$(echo \"$found\" | grep -c '\"kind\":\"metadata\"')\" -ge {metadata} ] &&\n\
+         [ \"$(echo \"$found\" | grep -c '\"kind\":\"storage\"')\" -ge {storage} ]\n\
+         }}\n\
+         await 60 'not all of {metadata} metadata and {storage} storage targets are registered \
+         after 60 s; skep target list shows those that are' has_all\n\
+         text=$(/usr/bin/skep cluster format --cluster /srv/skep/management 2>&1) ||\n\
+         case \"$text\" in\n\
+         *'formatted already'*) ;;\n\
+         *) die \"$text\" ;;\n\
+         esac\n\
+         record formatted\n"
+    )
+}
+
+fn mount(deployment: &Deployment) -> String {
+    let MountLine { source, point, options } = MountLine::of(deployment);
+    let log = format!("/var/log/skep/mount{}.log", point.replace('/', "-"));
+    // `_netdev` and `nofail` are for /etc/fstab. Standard streams must not stay open in the mount.
+    format!(
+        "[ -e /dev/fuse ] || modprobe fuse\nmake_dir {point} 755\nmake_dir /var/log/skep 700\n\
+         [ -e {log} ] || record 'file {log}'\n\
+         if ! is_mounted {point}; then\n\
+         options={options},token_file=/etc/skep/token\n\
+         text=$(mount -t skep -o $options {source} {point} 2>&1 9>&-) ||\n\
+         die \"$text\"\nfi\n"
+    )
+}
+
+#[cfg(test)]
+#[path = "actions/tests.rs"]
+mod tests;

@@ -1,0 +1,83 @@
+//! Tests of the scripts. `sh -n` checks their syntax.
+
+use super::*;
+use crate::facts;
+use crate::hosts::tests::GOOD;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+fn all_scripts() -> Vec<(String, String)> {
+    let deployment = Deployment::parse(GOOD).unwrap();
+    let mut scripts = Vec::new();
+    for host in &deployment.hosts {
+        let mut actions = vec![
+            Action::Install,
+            Action::Configure,
+            Action::MountDisks,
+            Action::WriteToken,
+            Action::FormatCluster,
+            Action::AwaitHealth,
+            Action::Mount,
+            Action::Unmount,
+            Action::WriteCheck,
+            Action::ReadCheck,
+            Action::RemoveCheck,
+            Action::Remove,
+        ];
+        actions.extend(host.disks.iter().cloned().map(Action::Format));
+        for role in Role::SERVICES {
+            actions.extend([Action::Initialise(role), Action::Start(role), Action::Stop(role)]);
+        }
+        let secrets = Secrets { token: "skep:secret", program_hash: "abc" };
+        for action in actions {
+            let text = script(&deployment, host, &action, secrets);
+            scripts.push((format!("{}: {action}", host.name), text));
+        }
+        scripts.push((format!("{}: facts", host.name), facts::script(&deployment, host)));
+        let peers = crate::checks::peers(&deployment, host);
+        scripts.push((format!("{}: reach", host.name), crate::checks::reach_script(&peers)));
+    }
+    scripts
+}
+
+#[test]
+fn shell_accepts_the_syntax_of_all_scripts() {
+    for (name, text) in all_scripts() {
+        let mut shell = Command::new("sh");
+        let shell = shell.args(["-n", "-s"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = shell.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && errors.is_empty(), "{name}: {errors}\n{text}");
+    }
+}
+
+#[test]
+fn token_is_only_in_the_script_that_writes_it() {
+    let with: Vec<_> =
+        all_scripts().into_iter().filter(|(_, text)| text.contains("skep:secret")).collect();
+    assert_eq!(with.len(), 2, "one for each host");
+    for (name, text) in with {
+        assert!(name.ends_with("write the token"), "{name}");
+        assert!(text.contains("write_file /etc/skep/token 600"), "{text}");
+    }
+}
+
+#[test]
+fn configuration_has_targets_and_addresses_of_the_host() {
+    let deployment = Deployment::parse(GOOD).unwrap();
+    let host = deployment.host("s1").unwrap();
+    let text = config(&deployment, host, Role::Storage);
+    let table: toml::Table = text.parse().unwrap();
+    assert_eq!(table["targets"].as_array().unwrap().len(), 3);
+    let node = table["node"].as_table().unwrap();
+    assert_eq!(node["name"].as_str(), Some("s1"));
+    assert_eq!(node["domain"].as_str(), Some("rack-1"));
+    assert_eq!(node["advertise"].as_array().unwrap().len(), 2);
+    assert!(!node.contains_key("listen"));
+    let v6 = GOOD.replace("network = [\"10.1.0.2\"", "network = [\"2001:db8::2\"");
+    let v6 = Deployment::parse(&v6).unwrap();
+    let text = config(&v6, v6.host("s1").unwrap(), Role::Storage);
+    assert!(text.contains("listen = \"[::]:7420\""), "{text}");
+}

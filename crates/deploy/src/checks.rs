@@ -1,0 +1,332 @@
+//! Reasons against a deployment on the observed hosts, and warnings.
+//!
+//! Pure: judges facts. A problem stops `skep deploy apply` before it changes a host; a warning does
+//! not. Each text names the fact and the way out.
+
+use crate::facts::{Contents, Facts};
+use crate::hosts::{Deployment, Host, Role};
+use crate::ssh::HostProblem;
+use std::collections::BTreeMap;
+
+/// Oldest kernel with the operations of io_uring that the services use.
+const OLDEST_KERNEL: (u32, u32) = (5, 19);
+/// Memory below which a service cannot work, in KiB.
+const LEAST_MEMORY_KIB: u64 = 512 * 1024;
+/// Memory below which a server is slow, in KiB.
+const GOOD_MEMORY_KIB: u64 = 2 * 1024 * 1024;
+/// Differences of clocks, in seconds, for a warning and for a problem. File times come from the
+/// clocks of metadata servers.
+const CLOCK_WARNING: f64 = 1.0;
+const CLOCK_PROBLEM: f64 = 60.0;
+
+/// The result of all checks.
+#[derive(Debug, Default)]
+pub struct Verdict {
+    /// Reasons to stop.
+    pub problems: Vec<HostProblem>,
+    /// Reasons to look.
+    pub warnings: Vec<HostProblem>,
+}
+
+impl Verdict {
+    fn problem(&mut self, host: &Host, problem: String) {
+        self.problems.push(HostProblem { host: host.name.clone(), problem });
+    }
+
+    fn warning(&mut self, host: &Host, problem: String) {
+        self.warnings.push(HostProblem { host: host.name.clone(), problem });
+    }
+}
+
+/// The program that a deployment installs.
+#[derive(Debug, Clone)]
+pub struct Program {
+    /// Path on this host.
+    pub path: std::path::PathBuf,
+    /// Its SHA-256.
+    pub hash: String,
+    /// Machine architecture that it is built for.
+    pub machine: &'static str,
+}
+
+/// Judges all hosts.
+pub fn judge(
+    deployment: &Deployment,
+    program: &Program,
+    facts: &BTreeMap<String, Facts>,
+) -> Verdict {
+    let mut verdict = Verdict::default();
+    for host in &deployment.hosts {
+        let Some(facts) = facts.get(&host.name) else { continue };
+        judge_platform(host, program, facts, &mut verdict);
+        judge_installation(deployment, program, host, facts, &mut verdict);
+        judge_places(host, facts, &mut verdict);
+        judge_clock(host, facts, &mut verdict);
+    }
+    verdict
+}
+
+fn judge_platform(host: &Host, program: &Program, facts: &Facts, verdict: &mut Verdict) {
+    let platform = &facts.platform;
+    let (major, minor) = OLDEST_KERNEL;
+    let is_old = kernel(&platform.kernel).is_some_and(|found| found < OLDEST_KERNEL);
+    if is_old && platform.kernel.contains(".el9") {
+        verdict.warning(
+            host,
+            format!(
+                "its kernel is {}: RHEL 9 has parts of newer kernels; services end at their start \
+                 if it lacks a part of io_uring (docs/operations/installing.md)",
+                platform.kernel
+            ),
+        );
+    } else if is_old {
+        verdict.problem(
+            host,
+            format!(
+                "its kernel is {}, and Skep needs Linux {major}.{minor} or later; install a newer \
+                 kernel (docs/operations/installing.md lists distributions)",
+                platform.kernel
+            ),
+        );
+    }
+    if platform.uring_disabled == 2 {
+        verdict.problem(
+            host,
+            "io_uring is disabled; set `sysctl -w kernel.io_uring_disabled=0` there".into(),
+        );
+    }
+    if platform.machine != program.machine {
+        verdict.problem(
+            host,
+            format!(
+                "its processor is {}, and the program is for {}; name a program for {} with \
+                 --program",
+                platform.machine, program.machine, platform.machine
+            ),
+        );
+    }
+    if platform.memory_kib < LEAST_MEMORY_KIB {
+        verdict.problem(
+            host,
+            format!("it has {} MiB of memory; 512 MiB are needed", platform.memory_kib / 1024),
+        );
+    } else if platform.memory_kib < GOOD_MEMORY_KIB && host.services().next().is_some() {
+        verdict.warning(
+            host,
+            format!("it has {} MiB of memory; servers need 2 GiB", platform.memory_kib / 1024),
+        );
+    }
+    if host.has(Role::Client) && !platform.has_fuse {
+        verdict.problem(
+            host,
+            "it has no /dev/fuse, which a mount needs; load the kernel module fuse there".into(),
+        );
+    }
+    if !platform.missing.is_empty() {
+        let package = |tool: &String| match tool.as_str() {
+            "mkfs.xfs" => "mkfs.xfs (package xfsprogs)".to_owned(),
+            "awk" => "awk (package gawk)".to_owned(),
+            "sha256sum" => "sha256sum (package coreutils)".to_owned(),
+            other => format!("{other} (package util-linux)"),
+        };
+        let missing: Vec<_> = platform.missing.iter().map(package).collect();
+        verdict.problem(host, format!("programs are missing; install {}", missing.join(", ")));
+    }
+}
+
+fn judge_installation(
+    deployment: &Deployment,
+    program: &Program,
+    host: &Host,
+    facts: &Facts,
+    verdict: &mut Verdict,
+) {
+    if let Some(other) = facts.deployed.as_ref().filter(|it| **it != deployment.cluster) {
+        verdict.problem(
+            host,
+            format!(
+                "it belongs to the cluster '{other}' of another hosts file; destroy that one \
+                 first (`skep deploy destroy`), or remove the host from this file"
+            ),
+        );
+    }
+    let is_other = facts.program.as_ref().is_some_and(|hash| *hash != program.hash);
+    if is_other && !facts.program_is_ours {
+        verdict.problem(
+            host,
+            format!(
+                "another /usr/bin/skep is installed there ({}), not by `skep deploy`; remove it, \
+                 or install the same version on the deploying host",
+                if facts.version.is_empty() { "it does not run" } else { &facts.version }
+            ),
+        );
+    }
+    if facts.token == Some(false) {
+        verdict.problem(
+            host,
+            "its /etc/skep/token was not written by `skep deploy`: the host belongs to another \
+             cluster; remove the file, or remove the host from the hosts file"
+                .into(),
+        );
+    }
+    for role in &facts.foreign {
+        verdict.problem(
+            host,
+            format!(
+                "/srv/skep/{role} has the data of a {role} service that `skep deploy` did not \
+                 initialise; move the directory away, or remove the host from the hosts file"
+            ),
+        );
+    }
+    for role in host.services() {
+        let port = role.port().unwrap_or_default();
+        if facts.listening.contains(&port) && !facts.runs(role) {
+            verdict.problem(
+                host,
+                format!("another program listens on port {port}, which {role} needs; stop it"),
+            );
+        }
+    }
+    if host.has(Role::Client) && facts.mount == Some(false) {
+        verdict.problem(
+            host,
+            format!(
+                "another file system is mounted on {}; unmount it, or change mount.point in the \
+                 hosts file",
+                deployment.mount.point
+            ),
+        );
+    }
+}
+
+fn judge_places(host: &Host, facts: &Facts, verdict: &mut Verdict) {
+    for disk in &host.disks {
+        let device = &disk.device;
+        match facts.places.get(device) {
+            Some(Contents::Missing) | None => verdict.problem(
+                host,
+                format!(
+                    "it has no block device {device}; correct the hosts file (`lsblk` lists them)"
+                ),
+            ),
+            Some(Contents::Data(what)) => verdict.problem(
+                host,
+                format!(
+                    "disk {device} holds data: {what}; a deployment formats empty disks only. If \
+                     the data is not needed, erase it there: `wipefs --all {device}` and \
+                     `blkdiscard --zeroout {device}`"
+                ),
+            ),
+            Some(Contents::Empty | Contents::Ours | Contents::Mounted) => {}
+        }
+    }
+    for (_, directory) in &host.directories {
+        if let Some(Contents::Data(what)) = facts.places.get(directory) {
+            verdict.problem(
+                host,
+                format!(
+                    "directory {directory} cannot be a target: {what}; name a new or empty \
+                     directory"
+                ),
+            );
+        }
+    }
+}
+
+fn judge_clock(host: &Host, facts: &Facts, verdict: &mut Verdict) {
+    let seconds = facts.clock_offset;
+    let direction = if seconds > 0.0 { "ahead of" } else { "behind" };
+    let text = || {
+        format!(
+            "its clock is {:.1} s {direction} that of the deploying host; start a time service \
+             (chrony) on both",
+            seconds.abs()
+        )
+    };
+    if seconds.abs() > CLOCK_PROBLEM {
+        verdict.problem(host, text());
+    } else if seconds.abs() > CLOCK_WARNING {
+        verdict.warning(host, text());
+    }
+}
+
+/// Returns the first two numbers of a kernel's release. `None` means that it has another form.
+fn kernel(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|it: char| !it.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// An address and port that a host must reach.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// Name of the host there.
+    pub name: String,
+    /// Role there.
+    pub role: Role,
+    /// Its first address.
+    pub address: String,
+    /// Its port.
+    pub port: u16,
+}
+
+/// Returns all services on other hosts that a host must reach.
+pub fn peers(deployment: &Deployment, host: &Host) -> Vec<Peer> {
+    let others = deployment.hosts.iter().filter(|other| other.name != host.name);
+    let of = |other: &Host| {
+        let address = other.network.first().cloned().unwrap_or_default();
+        let peer = |role: Role| Peer {
+            name: other.name.clone(),
+            role,
+            address: address.clone(),
+            port: role.port().unwrap_or_default(),
+        };
+        other.services().map(peer).collect::<Vec<_>>()
+    };
+    others.flat_map(of).collect()
+}
+
+/// Returns the script that connects to all peers. A refused connection shows that the network and
+/// the firewalls let packets through.
+pub fn reach_script(peers: &[Peer]) -> String {
+    let words: Vec<_> =
+        peers.iter().map(|peer| format!("{} {}", peer.address, peer.port)).collect();
+    format!(
+        "command -v bash >/dev/null || exit 0\n\
+         while read -r address port; do\n\
+         (text=$(timeout 5 bash -c \"exec 3<>/dev/tcp/$address/$port\" 2>&1); code=$?\n\
+         case \"$code $text\" in\n\
+         0*|*refused*) ;;\n\
+         124*) echo \"$address $port no answer within 5 s\" ;;\n\
+         *) echo \"$address $port ${{text##*: }}\" ;;\n\
+         esac) &\n\
+         done <<END\n{}\nEND\nwait\n",
+        words.join("\n")
+    )
+}
+
+/// Judges the output of the script that connects to all peers.
+pub fn judge_reach(host: &Host, peers: &[Peer], output: &str) -> Vec<HostProblem> {
+    let mut problems = Vec::new();
+    for line in output.lines() {
+        let mut words = line.splitn(3, ' ');
+        let (Some(address), Some(port), Some(text)) = (words.next(), words.next(), words.next())
+        else {
+            continue;
+        };
+        let is_this = |peer: &&Peer| peer.address == address && peer.port.to_string() == port;
+        let Some(peer) = peers.iter().find(is_this) else { continue };
+        problems.push(HostProblem {
+            host: host.name.clone(),
+            problem: format!(
+                "it cannot reach {} on {} ({address}:{port}): {text}; check routes, and open the \
+                 port in the firewalls",
+                peer.role, peer.name
+            ),
+        });
+    }
+    problems
+}
+
+#[cfg(test)]
+#[path = "checks/tests.rs"]
+pub(crate) mod tests;

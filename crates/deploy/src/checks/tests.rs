@@ -1,0 +1,107 @@
+//! Tests of the checks.
+
+use super::*;
+use crate::facts::tests::fresh;
+use crate::hosts::tests::GOOD;
+
+pub(crate) fn program() -> Program {
+    Program { path: "/usr/bin/skep".into(), hash: "new".into(), machine: "x86_64" }
+}
+
+/// Judges fresh hosts after a change of the facts of `s1`.
+fn judged(change: impl FnOnce(&mut Facts)) -> Verdict {
+    let deployment = Deployment::parse(GOOD).unwrap();
+    let mut facts: BTreeMap<String, Facts> = BTreeMap::new();
+    for host in &deployment.hosts {
+        facts.insert(host.name.clone(), fresh(&deployment, host));
+    }
+    change(facts.get_mut("s1").unwrap());
+    judge(&deployment, &program(), &facts)
+}
+
+#[test]
+fn fresh_hosts_have_no_problem() {
+    let verdict = judged(|_| {});
+    assert!(verdict.problems.is_empty() && verdict.warnings.is_empty(), "{verdict:?}");
+}
+
+#[test]
+fn each_problem_names_its_host_and_the_way_out() {
+    let check = |change: &dyn Fn(&mut Facts), words: &[&str]| {
+        let verdict = judged(change);
+        let [problem] = verdict.problems.as_slice() else { panic!("{verdict:?}") };
+        assert_eq!(problem.host, "s1");
+        for word in words {
+            assert!(problem.problem.contains(word), "{word}: {}", problem.problem);
+        }
+    };
+    let set_data = |facts: &mut Facts, place: &str, what: &str| {
+        facts.places.insert(place.into(), Contents::Data(what.into()));
+    };
+    check(&|it| it.platform.kernel = "5.15.0-1-generic".into(), &["5.15.0", "Linux 5.19"]);
+    check(&|it| it.platform.uring_disabled = 2, &["kernel.io_uring_disabled=0"]);
+    check(&|it| it.platform.machine = "aarch64".into(), &["aarch64", "--program"]);
+    check(&|it| it.platform.memory_kib = 1000, &["512 MiB"]);
+    check(&|it| it.platform.has_fuse = false, &["/dev/fuse"]);
+    check(&|it| it.platform.missing = vec!["mkfs.xfs".into()], &["xfsprogs"]);
+    check(&|it| it.deployed = Some("other".into()), &["'other'", "destroy"]);
+    check(&|it| it.program = Some("old".into()), &["/usr/bin/skep", "remove it"]);
+    check(&|it| it.token = Some(false), &["/etc/skep/token"]);
+    check(&|it| it.foreign.extend([Role::Storage]), &["/srv/skep/storage"]);
+    check(&|it| it.listening.extend([7420]), &["port 7420", "stop it"]);
+    check(&|it| it.mount = Some(false), &["/scratch", "mount.point"]);
+    check(&|it| set_data(it, "/dev/nvme1n1", "it holds ext4"), &["/dev/nvme1n1", "ext4", "wipefs"]);
+    check(&|it| set_data(it, "/data/skep", "it is not empty"), &["/data/skep", "empty directory"]);
+    check(
+        &|it| drop(it.places.insert("/dev/nvme1n1".into(), Contents::Missing)),
+        &["no block device /dev/nvme1n1"],
+    );
+    check(&|it| it.clock_offset = -90.0, &["90.0 s behind", "chrony"]);
+}
+
+#[test]
+fn own_installation_is_no_obstacle() {
+    let verdict = judged(|it| {
+        it.deployed = Some("scratch".into());
+        it.program = Some("old".into());
+        it.program_is_ours = true;
+        it.token = Some(true);
+        it.running.insert(Role::Storage, crate::facts::Running::Current);
+        it.listening.extend([7420]);
+        it.mount = Some(true);
+        it.places.insert("/dev/nvme1n1".into(), Contents::Ours);
+        it.clock_offset = 2.0;
+    });
+    assert!(verdict.problems.is_empty(), "{verdict:?}");
+    assert_eq!(verdict.warnings.len(), 1, "{verdict:?}");
+}
+
+#[test]
+fn hosts_must_reach_the_services_of_all_others() {
+    let deployment = Deployment::parse(GOOD).unwrap();
+    let host = deployment.host("s1").unwrap();
+    let peers = peers(&deployment, host);
+    assert_eq!(peers.iter().map(|peer| peer.port).collect::<Vec<_>>(), [7400, 7410]);
+    assert!(reach_script(&peers).contains("\n10.0.0.1 7400\n10.0.0.1 7410\nEND"));
+    let output = "10.0.0.1 7410 No route to host\nnoise\n";
+    let problems = judge_reach(host, &peers, output);
+    let [problem] = problems.as_slice() else { panic!("{problems:?}") };
+    for word in ["metadata on m1", "10.0.0.1:7410", "No route to host", "firewalls"] {
+        assert!(problem.problem.contains(word), "{}", problem.problem);
+    }
+}
+
+#[test]
+fn kernel_of_rhel_9_is_only_a_warning() {
+    let verdict = judged(|it| it.platform.kernel = "5.14.0-427.13.1.el9_4.x86_64".into());
+    assert!(verdict.problems.is_empty(), "{verdict:?}");
+    assert!(verdict.warnings[0].problem.contains("RHEL 9"), "{verdict:?}");
+}
+
+#[test]
+fn kernel_releases_are_compared_by_number() {
+    assert_eq!(kernel("5.14.0-427.13.1.el9_4.x86_64"), Some((5, 14)));
+    assert_eq!(kernel("6.18.44-fc-v669"), Some((6, 18)));
+    assert_eq!(kernel("x"), None);
+    assert!((6, 1) > OLDEST_KERNEL && (5, 4) < OLDEST_KERNEL);
+}

@@ -1,0 +1,176 @@
+//! Runs the steps of a plan on many hosts at a time, and reports each step.
+//!
+//! If a step of a host fails, this host does no further step, the other hosts end the phase, and
+//! the run ends with the errors of all hosts. Nothing is rolled back: the same command continues.
+
+use crate::actions::{Secrets, script, token_script};
+use crate::checks::Program;
+use crate::hosts::Deployment;
+use crate::plan::{Action, Phase, count};
+use crate::ssh::Ssh;
+use serde::Serialize;
+use skep_types::{Error, Result};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// A step that has ended, or that a plan lists.
+#[derive(Debug, Clone, Serialize)]
+pub struct StepReport {
+    /// The phase.
+    pub phase: &'static str,
+    /// The host.
+    pub host: String,
+    /// The step.
+    pub step: String,
+    /// Its duration. `None` means that the step did not run.
+    pub seconds: Option<f64>,
+    /// Why it failed. `None` means that it succeeded or did not run.
+    pub error: Option<String>,
+}
+
+/// Receives each step that has ended, with its number and the number of all steps.
+pub type Report<'a> = &'a (dyn Fn(usize, usize, &StepReport) + Sync);
+
+/// Calls `work` for all items, at most `limit` at a time, and returns the results in the order of
+/// the items.
+pub fn in_parallel<T: Sync, R: Send>(
+    items: &[T],
+    limit: usize,
+    work: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let results: Vec<Mutex<Option<R>>> = items.iter().map(|_| Mutex::new(None)).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..limit.clamp(1, items.len().max(1)) {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(item) = items.get(index) else { break };
+                    let result = work(item);
+                    *results[index].lock().expect("no thread panics with this lock") = Some(result);
+                }
+            });
+        }
+    });
+    let taken = results.into_iter().map(|it| it.into_inner().ok().flatten());
+    taken.map(|it| it.expect("each item has its result")).collect()
+}
+
+/// Runs plans.
+pub struct Executor<'a> {
+    deployment: &'a Deployment,
+    program: &'a Program,
+    ssh: Ssh<'a>,
+    parallel: usize,
+    report: Report<'a>,
+    /// The join token, read when the first step needs it. The lock is held while it is read.
+    token: Mutex<Option<String>>,
+}
+
+impl<'a> Executor<'a> {
+    /// Returns an executor that works on at most `parallel` hosts at a time.
+    pub fn new(
+        deployment: &'a Deployment,
+        program: &'a Program,
+        parallel: usize,
+        report: Report<'a>,
+    ) -> Self {
+        let ssh = Ssh::new(deployment);
+        Self { deployment, program, ssh, parallel, report, token: Mutex::new(None) }
+    }
+
+    /// Runs all phases. Returns the steps that ran, and the error of the first phase that failed.
+    pub fn run(&self, phases: &[Phase]) -> (Vec<StepReport>, Option<Error>) {
+        let total = count(phases);
+        let done = AtomicUsize::new(0);
+        let mut reports = Vec::new();
+        for phase in phases {
+            let results = in_parallel(&phase.hosts, self.parallel, |steps| {
+                let mut reports = Vec::new();
+                for action in &steps.actions {
+                    let begin = Instant::now();
+                    let result = self.step(&steps.host, action);
+                    let report = StepReport {
+                        phase: phase.name,
+                        host: steps.host.clone(),
+                        step: action.to_string(),
+                        seconds: Some(begin.elapsed().as_secs_f64()),
+                        error: result.as_ref().err().map(|error| error.context().to_owned()),
+                    };
+                    (self.report)(done.fetch_add(1, Ordering::Relaxed) + 1, total, &report);
+                    reports.push(report);
+                    if let Err(error) = result {
+                        return (reports, Some(error));
+                    }
+                }
+                (reports, None)
+            });
+            let mut errors = Vec::new();
+            for (part, error) in results {
+                reports.extend(part);
+                errors.extend(error);
+            }
+            if let Some(first) = errors.first() {
+                let lines: Vec<_> = errors.iter().map(Error::context).collect();
+                let what = format!(
+                    "{}\nEverything before this phase is done; the same command continues",
+                    lines.join("\n")
+                );
+                return (reports, Some(Error::new(first.code(), what)));
+            }
+        }
+        (reports, None)
+    }
+
+    fn step(&self, host: &str, action: &Action) -> Result<()> {
+        let named = |error: Error| {
+            let (code, context) = (error.code(), error.context());
+            Error::new(code, format!("cannot {action} on host {host}: {context}"))
+        };
+        let host = self.deployment.host(host)?;
+        let token = match action {
+            Action::WriteToken => self.token().map_err(named)?,
+            _ => String::new(),
+        };
+        let secrets = Secrets { token: &token, program_hash: &self.program.hash };
+        let script = script(self.deployment, host, action, secrets);
+        let done = match action {
+            Action::Install => self.ssh.send(host, &script, &self.program.path),
+            _ => self.ssh.run(host, &script),
+        };
+        done.map(drop).map_err(named)
+    }
+
+    /// Reads the token on the host of management, once.
+    fn token(&self) -> Result<String> {
+        let mut kept = self.token.lock().expect("no thread panics with this lock");
+        if let Some(token) = &*kept {
+            return Ok(token.clone());
+        }
+        let text = self.ssh.run(self.deployment.management(), &token_script())?.text;
+        Ok(kept.insert(text.trim().to_owned()).clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn results_keep_the_order_of_the_items() {
+        let items: Vec<u32> = (0..50).collect();
+        let running = AtomicUsize::new(0);
+        let most = AtomicUsize::new(0);
+        let results = in_parallel(&items, 4, |item| {
+            most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            std::thread::yield_now();
+            running.fetch_sub(1, Ordering::SeqCst);
+            item * 2
+        });
+        assert_eq!(results, items.iter().map(|item| item * 2).collect::<Vec<_>>());
+        assert!(most.into_inner() <= 4);
+        assert!(in_parallel(&[] as &[u32], 4, |_| Duration::ZERO).is_empty());
+    }
+}

@@ -1,0 +1,293 @@
+//! The state of a host, as the script `scripts/facts.sh` prints it.
+//!
+//! Owns the script's parameters and the parser of its output. The script changes nothing on the
+//! host.
+
+use crate::hosts::{Deployment, Host, Role};
+use crate::ssh::Output;
+use skep_types::{Error, ErrorCode, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+const SCRIPT: &str = include_str!("scripts/facts.sh");
+
+/// The contents of a disk or directory for a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Contents {
+    /// The path does not exist.
+    Missing,
+    /// It holds no data.
+    Empty,
+    /// It belongs to this deployment.
+    Ours,
+    /// It belongs to this deployment and is mounted.
+    Mounted,
+    /// It holds data or is in use. The text describes the data.
+    Data(String),
+}
+
+/// The program that a running service executes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Running {
+    /// The program that is installed now.
+    Current,
+    /// A program that was replaced after the service started.
+    Old,
+}
+
+/// The platform of a host.
+#[derive(Debug, Clone, Default)]
+pub struct Platform {
+    /// Release of the kernel.
+    pub kernel: String,
+    /// Machine architecture.
+    pub machine: String,
+    /// Memory, in KiB.
+    pub memory_kib: u64,
+    /// The value of `kernel.io_uring_disabled`.
+    pub uring_disabled: u32,
+    /// Whether systemd runs the host.
+    pub has_systemd: bool,
+    /// Whether FUSE is available.
+    pub has_fuse: bool,
+    /// Required programs that are missing.
+    pub missing: Vec<String>,
+}
+
+/// The state of one host.
+#[derive(Debug, Clone, Default)]
+pub struct Facts {
+    /// The platform.
+    pub platform: Platform,
+    /// SHA-256 of the installed program. `None` means that there is no program.
+    pub program: Option<String>,
+    /// Whether a deployment installed the program.
+    pub program_is_ours: bool,
+    /// Version line of the installed program. Empty if the program does not run.
+    pub version: String,
+    /// Contents of each disk and directory that the hosts file names.
+    pub places: BTreeMap<String, Contents>,
+    /// SHA-256 of each service's configuration file.
+    pub configs: BTreeMap<Role, String>,
+    /// Services that this deployment has initialised.
+    pub initialised: BTreeSet<Role>,
+    /// Services whose directory belongs to another cluster or another installation.
+    pub foreign: BTreeSet<Role>,
+    /// Running services of the deployment.
+    pub running: BTreeMap<Role, Running>,
+    /// The token on the host: `Some(true)` if this deployment wrote it.
+    pub token: Option<bool>,
+    /// Whether the cluster is formatted. Recorded on the host of management.
+    pub is_formatted: bool,
+    /// Name of the cluster that was deployed here. `None` means that none was.
+    pub deployed: Option<String>,
+    /// The file system at the mount point: `Some(true)` if it is Skep's.
+    pub mount: Option<bool>,
+    /// TCP ports on which programs listen.
+    pub listening: BTreeSet<u16>,
+    /// Difference of the host's clock to this host's clock, in seconds, as far as the session's
+    /// duration permits to see it. Positive: the host's clock is ahead.
+    pub clock_offset: f64,
+}
+
+/// Returns the script that prints the facts of a host.
+pub fn script(deployment: &Deployment, host: &Host) -> String {
+    let disks: Vec<&str> = host.disks.iter().map(|disk| disk.device.as_str()).collect();
+    let directories: Vec<&str> = host.directories.iter().map(|(_, path)| path.as_str()).collect();
+    format!(
+        "CLUSTER='{}' DISKS='{}' DIRECTORIES='{}' MOUNT='{}'\n{SCRIPT}",
+        deployment.cluster,
+        disks.join(" "),
+        directories.join(" "),
+        deployment.mount.point
+    )
+}
+
+impl Facts {
+    /// Parses the output of the script. `deployment` and `host` are those of the script.
+    ///
+    /// # Errors
+    /// Returns `Protocol` if the output is not complete, for example because the login shell of the
+    /// host prints something else.
+    pub fn parse(deployment: &Deployment, host: &Host, output: &Output) -> Result<Self> {
+        let mut facts = Self::default();
+        let mut uuids = BTreeMap::new();
+        let mut clock = None;
+        for (name, value) in output.text.lines().filter_map(|line| line.split_once('\t')) {
+            let (first, rest) = value.split_once(' ').unwrap_or((value, ""));
+            let role = Role::SERVICES.into_iter().find(|role| role.word() == first);
+            match name {
+                "program" => facts.program = Some(value.to_owned()),
+                "program_is_ours" => facts.program_is_ours = true,
+                "version" => value.clone_into(&mut facts.version),
+                "disk_uuid" => drop(uuids.insert(first.to_owned(), rest.to_owned())),
+                "disk" => {
+                    let own = disk_uuid(deployment, host, first);
+                    let contents = disk(rest, uuids.get(first) == Some(&own));
+                    facts.places.insert(first.to_owned(), contents);
+                }
+                "directory" => drop(facts.places.insert(first.to_owned(), directory(rest))),
+                "config" => facts.configs.extend(role.map(|role| (role, rest.to_owned()))),
+                "initialised" => facts.initialised.extend(role),
+                "foreign" => facts.foreign.extend(role),
+                "running" => {
+                    let state = if rest == "old" { Running::Old } else { Running::Current };
+                    facts.running.extend(role.map(|role| (role, state)));
+                }
+                "token" => facts.token = Some(value == "ours"),
+                "formatted" => facts.is_formatted = true,
+                "deployed" => facts.deployed = Some(value.to_owned()),
+                "mount" => facts.mount = Some(value == "skep"),
+                "listening" => facts.listening.extend(value.parse::<u16>()),
+                "clock" => clock = value.parse().ok(),
+                _ => facts.platform.take(name, value),
+            }
+        }
+        let clock = clock.ok_or_else(|| {
+            let what = format!(
+                "cannot read the state of host {}: the script's output is incomplete; the login \
+                 shell must be a POSIX shell",
+                host.name
+            );
+            Error::new(ErrorCode::Protocol, what)
+        })?;
+        facts.clock_offset = offset(clock, output.began, output.ended);
+        Ok(facts)
+    }
+
+    /// Whether a service of the deployment runs.
+    pub fn runs(&self, role: Role) -> bool {
+        self.running.contains_key(&role)
+    }
+}
+
+impl Platform {
+    fn take(&mut self, name: &str, value: &str) {
+        match name {
+            "kernel" => value.clone_into(&mut self.kernel),
+            "machine" => value.clone_into(&mut self.machine),
+            "memory_kib" => self.memory_kib = value.parse().unwrap_or_default(),
+            "uring_disabled" => self.uring_disabled = value.parse().unwrap_or_default(),
+            "systemd" => self.has_systemd = true,
+            "fuse" => self.has_fuse = true,
+            "missing" => self.missing.push(value.to_owned()),
+            _ => {}
+        }
+    }
+}
+
+/// Returns the UUID that the deployment gives to the file system of a disk. It depends only on
+/// cluster, host and disk, so an interrupted run recognises the disks that it has formatted.
+pub fn disk_uuid(deployment: &Deployment, host: &Host, device: &str) -> String {
+    use sha2::{Digest, Sha256};
+    let text = format!("skep deploy\n{}\n{}\n{device}", deployment.cluster, host.name);
+    let hash = Sha256::digest(text.as_bytes());
+    let hex: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+    // Version 8 of RFC 9562: the contents are the program's own.
+    format!("{}-{}-8{}-8{}-{}", &hex[..8], &hex[8..12], &hex[13..16], &hex[17..20], &hex[20..32])
+}
+
+fn disk(state: &str, is_own: bool) -> Contents {
+    match state {
+        "missing" => Contents::Missing,
+        "mounted" if is_own => Contents::Mounted,
+        _ if is_own => Contents::Ours,
+        "empty" => Contents::Empty,
+        "mounted" => Contents::Data("it is mounted".into()),
+        "in-use" => Contents::Data("another device uses it, such as RAID or LVM".into()),
+        other => Contents::Data(format!("it {}", other.replace("unknown-data", "unknown data"))),
+    }
+}
+
+fn directory(state: &str) -> Contents {
+    match state {
+        "missing" => Contents::Missing,
+        "empty" => Contents::Empty,
+        "ours" => Contents::Ours,
+        "target" => Contents::Data("it is a target of another cluster or installation".into()),
+        "no-directory" => Contents::Data("it is not a directory".into()),
+        _ => Contents::Data("it is not empty".into()),
+    }
+}
+
+/// Returns the difference of a clock that was read between two moments. Zero if its time was
+/// between them.
+fn offset(clock: f64, began: Duration, ended: Duration) -> f64 {
+    let (began, ended) = (began.as_secs_f64(), ended.as_secs_f64());
+    (clock - ended).max(0.0) + (clock - began).min(0.0)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::hosts::tests::GOOD;
+
+    /// Returns the facts of a host without anything of Skep.
+    pub(crate) fn fresh(deployment: &Deployment, host: &Host) -> Facts {
+        let mut text =
+            "kernel\t6.1.0\nmachine\tx86_64\nmemory_kib\t8000000\nfuse\tyes\n".to_owned();
+        for disk in &host.disks {
+            text += &format!("disk\t{} empty\n", disk.device);
+        }
+        for (_, directory) in &host.directories {
+            text += &format!("directory\t{directory} missing\n");
+        }
+        parse(deployment, host, &(text + "clock\t1005.5\n"))
+    }
+
+    fn parse(deployment: &Deployment, host: &Host, text: &str) -> Facts {
+        let (began, ended) = (Duration::from_secs(1000), Duration::from_secs(1010));
+        Facts::parse(deployment, host, &Output { text: text.to_owned(), began, ended }).unwrap()
+    }
+
+    #[test]
+    fn facts_are_read_line_by_line() {
+        let deployment = Deployment::parse(GOOD).unwrap();
+        let host = deployment.host("s1").unwrap();
+        let own = disk_uuid(&deployment, host, "/dev/nvme1n1");
+        let text = format!(
+            "noise of a login shell\nkernel\t5.14.0-427.el9\nmemory_kib\t1024\nmissing\tflock\n\
+             disk_uuid\t/dev/nvme1n1 {own}\ndisk\t/dev/nvme1n1 mounted\n\
+             disk\t/dev/mapper/data holds xfs\ndirectory\t/data/skep data\n\
+             config\tstorage abc\ninitialised\tstorage\nrunning\tstorage old\ntoken\tforeign\n\
+             mount\tskep\nlistening\t7420\nlistening\t22\nclock\t1020.0\n"
+        );
+        let facts = parse(&deployment, host, &text);
+        assert_eq!(facts.platform.kernel, "5.14.0-427.el9");
+        assert_eq!(facts.platform.missing, ["flock"]);
+        assert_eq!(facts.places["/dev/nvme1n1"], Contents::Mounted);
+        assert_eq!(facts.places["/dev/mapper/data"], Contents::Data("it holds xfs".into()));
+        assert_eq!(facts.places["/data/skep"], Contents::Data("it is not empty".into()));
+        assert_eq!(facts.running[&Role::Storage], Running::Old);
+        assert_eq!((facts.token, facts.mount), (Some(false), Some(true)));
+        assert!(facts.listening.contains(&7420));
+        assert_eq!(facts.clock_offset, 10.0);
+    }
+
+    #[test]
+    fn incomplete_output_is_refused() {
+        let deployment = Deployment::parse(GOOD).unwrap();
+        let host = deployment.host("s1").unwrap();
+        let output =
+            Output { text: "kernel\t6.1\n".into(), began: Duration::ZERO, ended: Duration::ZERO };
+        let error = Facts::parse(&deployment, host, &output).unwrap_err();
+        assert!(error.context().contains("host s1"), "{error}");
+    }
+
+    #[test]
+    fn own_disks_have_uuids_that_differ_by_host_and_device() {
+        let deployment = Deployment::parse(GOOD).unwrap();
+        let uuid =
+            |host: &str, device| disk_uuid(&deployment, deployment.host(host).unwrap(), device);
+        assert_eq!(uuid("s1", "/dev/sdb").len(), 36);
+        assert_eq!(uuid("s1", "/dev/sdb"), uuid("s1", "/dev/sdb"));
+        assert_ne!(uuid("s1", "/dev/sdb"), uuid("m1", "/dev/sdb"));
+        assert_ne!(uuid("s1", "/dev/sdb"), uuid("s1", "/dev/sdc"));
+    }
+
+    #[test]
+    fn clock_between_start_and_end_of_the_session_has_no_offset() {
+        let at = |clock| offset(clock, Duration::from_secs(10), Duration::from_secs(12));
+        assert_eq!((at(11.0), at(15.0), at(4.0)), (0.0, 3.0, -6.0));
+    }
+}

@@ -1,0 +1,430 @@
+//! The file of hosts: which host has which roles, which disks and directories store data, and the
+//! mount point of clients.
+//!
+//! Owns the form of the file and all checks that need no host. All problems of a file are reported
+//! together.
+
+use serde::{Deserialize, Serialize};
+use skep_types::{Error, ErrorCode, Result};
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+use std::path::{Path, PathBuf};
+
+/// A role of a host: one service, or the mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Runs management.
+    Management,
+    /// Serves a part of the namespace.
+    Metadata,
+    /// Stores the data of files.
+    Storage,
+    /// Mounts the cluster.
+    Client,
+}
+
+impl Role {
+    /// All roles that are services, in the order of their start.
+    pub const SERVICES: [Self; 3] = [Self::Management, Self::Metadata, Self::Storage];
+
+    /// Returns the word for the role, which is also the command of its service.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Management => "management",
+            Self::Metadata => "metadata",
+            Self::Storage => "storage",
+            Self::Client => "client",
+        }
+    }
+
+    /// Returns the port of the service. `None` means that the role listens on no port.
+    pub fn port(self) -> Option<u16> {
+        match self {
+            Self::Management => Some(7400),
+            Self::Metadata => Some(7410),
+            Self::Storage => Some(7420),
+            Self::Client => None,
+        }
+    }
+
+    fn parse(word: &str) -> Option<Self> {
+        [Self::Management, Self::Metadata, Self::Storage, Self::Client]
+            .into_iter()
+            .find(|role| role.word() == word)
+    }
+}
+
+impl Display for Role {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.word())
+    }
+}
+
+/// Options of the ssh client.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SshSettings {
+    /// User on the hosts. Empty: the ssh client's own choice.
+    pub user: String,
+    /// Port of sshd. Zero: the ssh client's own choice.
+    pub port: u16,
+    /// Private key. Empty: the ssh client's own choice.
+    pub identity: String,
+    /// Further options of the ssh client, as `Name=value`.
+    pub options: Vec<String>,
+}
+
+/// The mount of clients.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MountSettings {
+    /// Mount point.
+    pub point: String,
+    /// Mount options, with commas.
+    pub options: String,
+}
+
+impl Default for MountSettings {
+    fn default() -> Self {
+        Self { point: "/mnt/skep".into(), options: "_netdev,retry=80,nosuid,nodev".into() }
+    }
+}
+
+/// A disk that a deployment formats for a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Disk {
+    /// The block device.
+    pub device: String,
+    /// The service that uses it.
+    pub role: Role,
+}
+
+impl Disk {
+    /// Returns the directory on which the disk is mounted.
+    pub fn mount_point(&self) -> String {
+        let name = self.device.trim_start_matches("/dev/").replace('/', "-");
+        format!("{DISKS}/{name}")
+    }
+}
+
+/// Directory below which disks are mounted.
+pub const DISKS: &str = "/srv/skep/disks";
+
+/// One host.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// Name of the host and of its services.
+    pub name: String,
+    /// Address for ssh.
+    pub address: String,
+    /// Addresses under which other hosts reach its services, best first.
+    pub network: Vec<String>,
+    /// Its roles, in the order of [`Role`].
+    pub roles: Vec<Role>,
+    /// Its failure domain. Empty: a domain by itself.
+    pub domain: String,
+    /// Disks that are formatted for targets.
+    pub disks: Vec<Disk>,
+    /// Existing or new directories for targets.
+    pub directories: Vec<(Role, String)>,
+}
+
+impl Host {
+    /// Whether the host has a role.
+    pub fn has(&self, role: Role) -> bool {
+        self.roles.contains(&role)
+    }
+
+    /// Returns the host's services, in the order of their start.
+    pub fn services(&self) -> impl Iterator<Item = Role> {
+        Role::SERVICES.into_iter().filter(|role| self.has(*role))
+    }
+
+    /// Returns the directories of the targets of a service: on its disks, then the named ones.
+    pub fn targets(&self, role: Role) -> Vec<String> {
+        let disks = self.disks.iter().filter(|disk| disk.role == role);
+        let named = self.directories.iter().filter(|(of, _)| *of == role);
+        let disks = disks.map(|disk| format!("{}/target", disk.mount_point()));
+        disks.chain(named.map(|(_, directory)| directory.clone())).collect()
+    }
+}
+
+/// A checked file of hosts.
+#[derive(Debug, Clone)]
+pub struct Deployment {
+    /// Name of the cluster.
+    pub cluster: String,
+    /// Options of the ssh client.
+    pub ssh: SshSettings,
+    /// The mount of clients.
+    pub mount: MountSettings,
+    /// The hosts, in the order of the file.
+    pub hosts: Vec<Host>,
+    /// Directory of the file, for relative paths in it.
+    pub directory: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default = "default_cluster")]
+    cluster: String,
+    #[serde(default)]
+    ssh: SshSettings,
+    #[serde(default)]
+    mount: MountSettings,
+    #[serde(default)]
+    host: Vec<HostEntry>,
+}
+
+fn default_cluster() -> String {
+    "skep".into()
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HostEntry {
+    name: String,
+    #[serde(default)]
+    address: String,
+    #[serde(default)]
+    network: Vec<String>,
+    roles: Vec<String>,
+    #[serde(default)]
+    domain: String,
+    #[serde(default)]
+    metadata_disks: Vec<String>,
+    #[serde(default)]
+    metadata_directories: Vec<String>,
+    #[serde(default)]
+    storage_disks: Vec<String>,
+    #[serde(default)]
+    storage_directories: Vec<String>,
+}
+
+impl Deployment {
+    /// Reads and checks a file of hosts.
+    ///
+    /// # Errors
+    /// - `NotFound` if the file cannot be read.
+    /// - `Configuration` with all problems of the file.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            let what = format!(
+                "cannot read the hosts file {}: {error}; name one with --hosts",
+                path.display()
+            );
+            Error::new(ErrorCode::NotFound, what)
+        })?;
+        let mut read = Self::parse(&text).map_err(|error| error.within(path.display()))?;
+        read.directory = path.parent().map(Path::to_path_buf).unwrap_or_default();
+        Ok(read)
+    }
+
+    /// Parses and checks the text of a file of hosts.
+    ///
+    /// # Errors
+    /// Returns `Configuration` with all problems.
+    pub fn parse(text: &str) -> Result<Self> {
+        let file: File = toml::from_str(text)
+            .map_err(|error| Error::new(ErrorCode::Configuration, error.to_string()))?;
+        let mut problems = Vec::new();
+        let hosts = file.host.into_iter().map(|entry| host(entry, &mut problems)).collect();
+        let read = Self {
+            cluster: file.cluster,
+            ssh: file.ssh,
+            mount: file.mount,
+            hosts,
+            directory: PathBuf::new(),
+        };
+        read.check(&mut problems);
+        match problems.is_empty() {
+            true => Ok(read),
+            false => Err(Error::new(ErrorCode::Configuration, problems.join("\n"))),
+        }
+    }
+
+    fn check(&self, problems: &mut Vec<String>) {
+        if !is_name(&self.cluster) {
+            problems.push(format!(
+                "invalid cluster '{}': expected letters a to z, digits and '-'",
+                self.cluster
+            ));
+        }
+        if !is_path(&self.mount.point) {
+            problems.push(format!(
+                "invalid mount.point '{}': expected an absolute path below the root directory",
+                self.mount.point
+            ));
+        }
+        if !self.mount.options.chars().all(|it| it.is_ascii_graphic() && !"'\"\\".contains(it)) {
+            problems.push("invalid mount.options: expected options with commas".into());
+        }
+        let mut names: BTreeMap<&str, u32> = BTreeMap::new();
+        let mut addresses: BTreeMap<&str, &str> = BTreeMap::new();
+        for host in &self.hosts {
+            *names.entry(&host.name).or_default() += 1;
+            if let Some(other) = addresses.insert(&host.address, &host.name) {
+                problems.push(format!(
+                    "hosts {other} and {} have the same address {}; give both roles to one host",
+                    host.name, host.address
+                ));
+            }
+        }
+        for (name, _) in names.iter().filter(|(_, count)| **count > 1) {
+            problems.push(format!("host {name} appears twice; name all its roles in one [[host]]"));
+        }
+        let having = |role: Role| self.hosts.iter().filter(move |host| host.has(role));
+        let management: Vec<_> = having(Role::Management).map(|it| it.name.as_str()).collect();
+        match management.as_slice() {
+            [_] => {}
+            [] => problems.push("the role management is missing; give it to one host".into()),
+            several => problems.push(format!(
+                "hosts {} have the role management; give it to one host only",
+                several.join(" and ")
+            )),
+        }
+        for role in [Role::Metadata, Role::Storage] {
+            if having(role).next().is_none() {
+                problems.push(format!("the role {role} is missing; give it to at least one host"));
+            }
+        }
+    }
+
+    /// Returns the host of management.
+    ///
+    /// # Panics
+    /// Does not panic: a checked file has one such host.
+    pub fn management(&self) -> &Host {
+        let host = self.hosts.iter().find(|host| host.has(Role::Management));
+        host.expect("a checked file has one host of management")
+    }
+
+    /// Returns the host of a name.
+    ///
+    /// # Errors
+    /// Returns `NotFound` with the names of all hosts.
+    pub fn host(&self, name: &str) -> Result<&Host> {
+        let found = self.hosts.iter().find(|host| host.name == name);
+        found.ok_or_else(|| {
+            let names: Vec<_> = self.hosts.iter().map(|host| host.name.as_str()).collect();
+            let what = format!("cannot find host {name}: the file has {}", names.join(", "));
+            Error::new(ErrorCode::NotFound, what)
+        })
+    }
+
+    /// Returns the addresses of management for mounts, with commas.
+    pub fn management_addresses(&self) -> String {
+        self.management().network.join(",")
+    }
+}
+
+fn host(entry: HostEntry, problems: &mut Vec<String>) -> Host {
+    let name = entry.name;
+    if !is_name(&name) {
+        problems
+            .push(format!("invalid host name '{name}': expected letters a to z, digits and '-'"));
+    }
+    let address = if entry.address.is_empty() { name.clone() } else { entry.address };
+    let network = match entry.network.is_empty() {
+        true => vec![address.clone()],
+        false => entry.network,
+    };
+    for it in network.iter().chain([&address]) {
+        if it.is_empty()
+            || !it.chars().all(|it| it.is_ascii_alphanumeric() || ".:-_".contains(it))
+            || it.starts_with('-')
+        {
+            problems.push(format!(
+                "host {name}: invalid address '{it}': expected a name or an IP address"
+            ));
+        }
+    }
+    let mut roles = Vec::new();
+    for word in &entry.roles {
+        match Role::parse(word) {
+            Some(role) if roles.contains(&role) => {
+                problems.push(format!("host {name}: the role {role} appears twice; remove one"));
+            }
+            Some(role) => roles.push(role),
+            None => problems.push(format!(
+                "host {name}: unknown role '{word}': expected management, metadata, storage or \
+                 client"
+            )),
+        }
+    }
+    if entry.roles.is_empty() {
+        problems.push(format!("host {name} has no role; name at least one in `roles`"));
+    }
+    roles.sort();
+    let mut disks = Vec::new();
+    let mut directories = Vec::new();
+    for (role, devices, named) in [
+        (Role::Metadata, entry.metadata_disks, entry.metadata_directories),
+        (Role::Storage, entry.storage_disks, entry.storage_directories),
+    ] {
+        let is_empty = devices.is_empty() && named.is_empty();
+        match (roles.contains(&role), is_empty) {
+            (true, true) => problems.push(format!(
+                "host {name}: the role {role} has no target; set {role}_disks or {role}_directories"
+            )),
+            (false, false) => problems.push(format!(
+                "host {name}: {role}_disks or {role}_directories is set, but the role {role} is \
+                 missing; add the role or remove the setting"
+            )),
+            _ => {}
+        }
+        disks.extend(devices.into_iter().map(|device| Disk { device, role }));
+        directories.extend(named.into_iter().map(|directory| (role, directory)));
+    }
+    check_places(&name, &disks, &directories, problems);
+    Host { name, address, network, roles, domain: entry.domain, disks, directories }
+}
+
+fn check_places(
+    name: &str,
+    disks: &[Disk],
+    directories: &[(Role, String)],
+    problems: &mut Vec<String>,
+) {
+    let places = disks.iter().map(|disk| &disk.device);
+    let places: Vec<&String> = places.chain(directories.iter().map(|(_, path)| path)).collect();
+    for (index, place) in places.iter().enumerate() {
+        if places[..index].contains(place) {
+            problems.push(format!("host {name}: {place} is used by two targets; name it once"));
+        }
+        if !is_path(place) {
+            problems.push(format!(
+                "host {name}: invalid path '{place}': expected an absolute path of letters, digits \
+                 and ._+@:-"
+            ));
+        }
+    }
+    for disk in disks.iter().filter(|disk| !disk.device.starts_with("/dev/")) {
+        problems.push(format!(
+            "host {name}: '{}' is not a block device; name one below /dev, or use {}_directories",
+            disk.device, disk.role
+        ));
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let letters = |it: char| it.is_ascii_lowercase() || it.is_ascii_digit() || it == '-';
+    !name.is_empty() && name.len() <= 40 && !name.starts_with('-') && name.chars().all(letters)
+}
+
+/// Whether a path may stand in a script without quotes.
+fn is_path(path: &str) -> bool {
+    let parts = path.strip_prefix('/').map(|rest| rest.split('/').collect::<Vec<_>>());
+    let letters = |it: char| it.is_ascii_alphanumeric() || "._+@:-".contains(it);
+    parts.is_some_and(|parts| {
+        let good = |part: &&str| {
+            !part.is_empty() && *part != "." && *part != ".." && part.chars().all(letters)
+        };
+        parts.iter().all(good)
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,75 @@
+//! Tests of the file of hosts.
+
+use super::*;
+
+pub(crate) const GOOD: &str = r#"
+cluster = "scratch"
+[ssh]
+user = "root"
+[mount]
+point = "/scratch"
+[[host]]
+name = "m1"
+address = "10.0.0.1"
+roles = ["management", "metadata"]
+metadata_directories = ["/nvme0/skep"]
+[[host]]
+name = "s1"
+address = "10.0.0.2"
+network = ["10.1.0.2", "10.0.0.2"]
+roles = ["client", "storage"]
+storage_disks = ["/dev/nvme1n1", "/dev/mapper/data"]
+storage_directories = ["/data/skep"]
+domain = "rack-1"
+"#;
+
+/// Returns the problems of a file.
+fn problems(text: &str) -> String {
+    Deployment::parse(text).unwrap_err().context().to_owned()
+}
+
+#[test]
+fn good_file_gives_hosts_with_their_targets() {
+    let read = Deployment::parse(GOOD).unwrap();
+    assert_eq!(read.management().name, "m1");
+    assert_eq!(read.management_addresses(), "10.0.0.1");
+    let host = read.host("s1").unwrap();
+    assert_eq!(host.roles, [Role::Storage, Role::Client]);
+    assert_eq!(
+        host.targets(Role::Storage),
+        ["/srv/skep/disks/nvme1n1/target", "/srv/skep/disks/mapper-data/target", "/data/skep"]
+    );
+    assert!(read.host("s9").unwrap_err().context().contains("m1, s1"));
+}
+
+#[test]
+fn each_mistake_is_named_with_its_host_and_a_way_out() {
+    let check = |from: &str, to: &str, words: &[&str]| {
+        let text = problems(&GOOD.replacen(from, to, 1));
+        for word in words {
+            assert!(text.contains(word), "{to}: {text}");
+        }
+    };
+    check("\"storage\"]", "\"storag\"]", &["s1", "'storag'", "expected management"]);
+    check("\"client\",", "\"management\",", &["m1 and s1", "one host only"]);
+    check("\"client\",", "\"storage\",", &["s1", "storage appears twice"]);
+    check("\"metadata\"]", "\"client\"]", &["metadata is missing", "m1: metadata_disks"]);
+    check("[\"/nvme0/skep\"]", "[]", &["m1: the role metadata has no target"]);
+    check("/dev/nvme1n1", "/dev/mapper/data", &["/dev/mapper/data is used by two targets"]);
+    check("/dev/nvme1n1", "/data/../etc", &["invalid path", "not a block device"]);
+    check("10.0.0.2\"\nnetwork", "10.0.0.1\"\nnetwork", &["m1 and s1 have the same address"]);
+    check("name = \"s1\"", "name = \"m1\"", &["m1 appears twice"]);
+    check("point = \"/scratch\"", "point = \"/\"", &["mount.point '/'"]);
+    check("cluster = \"scratch\"", "cluster = \"$(x)\"", &["invalid cluster"]);
+    check("domain", "domian", &["unknown field `domian`"]);
+    check("address = \"10.0.0.2\"", "address = \"-oProxyCommand=x\"", &["invalid address"]);
+    check("\"10.1.0.2\"", "\"a b\"", &["s1: invalid address 'a b'"]);
+}
+
+#[test]
+fn all_mistakes_are_reported_together() {
+    let text = problems("[[host]]\nname = \"a\"\nroles = [\"x\", \"storage\"]\n");
+    for word in ["'x'", "storage has no target", "management is missing", "metadata is missing"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+}

@@ -1,0 +1,290 @@
+//! The steps from the observed to the desired state.
+//!
+//! Pure: compares the hosts file with facts. A plan has phases. A phase begins when all hosts have
+//! ended the one before; within a phase, hosts work in parallel, each with its steps in their
+//! order. A step that the facts show as done is left out, so a plan for a complete cluster has only
+//! the verification.
+
+use crate::actions::config_hash;
+use crate::checks::Program;
+use crate::facts::{Contents, Facts, Running};
+use crate::hosts::{Deployment, Disk, Host, Role};
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+
+/// One change of one host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Copy the program to the host.
+    Install,
+    /// Write configuration files, units, and the lines of `/etc/fstab`.
+    Configure,
+    /// Create a file system on an empty disk.
+    Format(Disk),
+    /// Mount all disks of the host.
+    MountDisks,
+    /// Write the join token.
+    WriteToken,
+    /// Initialise the directories of a service.
+    Initialise(Role),
+    /// Stop a service.
+    Stop(Role),
+    /// Start a service, and wait until it serves.
+    Start(Role),
+    /// Wait until all servers are registered, then divide the namespace.
+    FormatCluster,
+    /// Wait until the cluster has no problem.
+    AwaitHealth,
+    /// Mount the cluster.
+    Mount,
+    /// Unmount the cluster.
+    Unmount,
+    /// Write a file through the mount.
+    WriteCheck,
+    /// Read this file through the mount, and compare its checksum.
+    ReadCheck,
+    /// Remove this file.
+    RemoveCheck,
+    /// Remove everything that a deployment has created on the host.
+    Remove,
+}
+
+impl Display for Action {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Self::Install => "install the program",
+            Self::Configure => "write configuration and units",
+            Self::Format(disk) => {
+                return write!(formatter, "format {} for {}", disk.device, disk.role);
+            }
+            Self::MountDisks => "mount the disks",
+            Self::WriteToken => "write the token",
+            Self::Initialise(role) => return write!(formatter, "initialise {role}"),
+            Self::Stop(role) => return write!(formatter, "stop {role}"),
+            Self::Start(role) => return write!(formatter, "start {role}"),
+            Self::FormatCluster => "format the cluster",
+            Self::AwaitHealth => "wait until the cluster is healthy",
+            Self::Mount => "mount the cluster",
+            Self::Unmount => "unmount the cluster",
+            Self::WriteCheck => "write a file through the mount",
+            Self::ReadCheck => "read the file through the mount",
+            Self::RemoveCheck => "remove the file",
+            Self::Remove => "remove everything of Skep",
+        };
+        formatter.write_str(text)
+    }
+}
+
+/// The steps of one host in a phase.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostSteps {
+    /// Name of the host.
+    pub host: String,
+    /// The steps, in their order.
+    pub actions: Vec<Action>,
+}
+
+/// Steps of several hosts that may run at the same time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Phase {
+    /// The purpose, for people.
+    pub name: &'static str,
+    /// The hosts with steps.
+    pub hosts: Vec<HostSteps>,
+}
+
+/// All facts, by the name of the host.
+pub type AllFacts = BTreeMap<String, Facts>;
+
+/// Collects phases, and leaves out empty ones.
+#[derive(Debug, Default)]
+struct Phases(Vec<Phase>);
+
+impl Phases {
+    fn add<'a>(
+        &mut self,
+        name: &'static str,
+        hosts: impl IntoIterator<Item = &'a Host>,
+        actions: impl Fn(&Host) -> Vec<Action>,
+    ) {
+        let steps = hosts
+            .into_iter()
+            .map(|host| HostSteps { host: host.name.clone(), actions: actions(host) })
+            .filter(|steps| !steps.actions.is_empty())
+            .collect::<Vec<_>>();
+        if !steps.is_empty() {
+            self.0.push(Phase { name, hosts: steps });
+        }
+    }
+}
+
+/// Returns the steps that make the cluster of the hosts file, or that continue or extend it.
+pub fn apply(deployment: &Deployment, program: &Program, all: &AllFacts) -> Vec<Phase> {
+    let mut phases = Phases::default();
+    let hosts = &deployment.hosts;
+    let facts = |host: &Host| all.get(&host.name);
+    phases.add("install", hosts, |host| {
+        facts(host).map(|it| install(deployment, program, host, it)).unwrap_or_default()
+    });
+    let management = [deployment.management()];
+    phases.add("management", management, |host| {
+        facts(host).map(|it| service(deployment, host, it, Role::Management)).unwrap_or_default()
+    });
+    phases.add("join", hosts, |host| {
+        facts(host).map(|it| join(deployment, host, it)).unwrap_or_default()
+    });
+    let is_formatted = facts(management[0]).is_some_and(|it| it.is_formatted);
+    phases.add("format", management, |_| match is_formatted {
+        true => Vec::new(),
+        false => vec![Action::FormatCluster],
+    });
+    phases.add("health", management, |_| vec![Action::AwaitHealth]);
+    phases.add("mount", hosts, |host| match facts(host) {
+        Some(it) if host.has(Role::Client) && it.mount.is_none() => vec![Action::Mount],
+        _ => Vec::new(),
+    });
+    verify(deployment, &mut phases);
+    phases.0
+}
+
+/// Whether the host's program must be replaced before services can run.
+fn install(deployment: &Deployment, program: &Program, host: &Host, facts: &Facts) -> Vec<Action> {
+    let mut actions = Vec::new();
+    let is_current = facts.program.as_ref() == Some(&program.hash);
+    // A running service keeps its program: only an upgrade replaces that.
+    if !is_current && facts.running.is_empty() {
+        actions.push(Action::Install);
+    }
+    let is_configured = facts.deployed.is_some()
+        && host.services().all(|role| has_config(deployment, host, facts, role));
+    if !is_configured || host.disks.iter().any(|disk| is_new(facts, disk)) {
+        actions.push(Action::Configure);
+    }
+    let new = host.disks.iter().filter(|disk| is_new(facts, disk));
+    actions.extend(new.cloned().map(Action::Format));
+    let is_mounted = |disk: &Disk| facts.places.get(&disk.device) == Some(&Contents::Mounted);
+    if !host.disks.iter().all(is_mounted) {
+        actions.push(Action::MountDisks);
+    }
+    actions
+}
+
+fn is_new(facts: &Facts, disk: &Disk) -> bool {
+    !matches!(facts.places.get(&disk.device), Some(Contents::Ours | Contents::Mounted))
+}
+
+fn has_config(deployment: &Deployment, host: &Host, facts: &Facts, role: Role) -> bool {
+    facts.configs.get(&role) == Some(&config_hash(deployment, host, role))
+}
+
+/// Returns the steps that make a service run with its present configuration.
+fn service(deployment: &Deployment, host: &Host, facts: &Facts, role: Role) -> Vec<Action> {
+    let is_changed = !has_config(deployment, host, facts, role);
+    let has_all = facts.initialised.contains(&role) && !is_changed;
+    let mut actions = Vec::new();
+    if facts.runs(role) && !has_all {
+        actions.push(Action::Stop(role));
+    }
+    if !has_all {
+        actions.push(Action::Initialise(role));
+    }
+    if !facts.runs(role) || !has_all {
+        actions.push(Action::Start(role));
+    }
+    actions
+}
+
+fn join(deployment: &Deployment, host: &Host, facts: &Facts) -> Vec<Action> {
+    let mut actions = Vec::new();
+    if facts.token.is_none() {
+        actions.push(Action::WriteToken);
+    }
+    let others = host.services().filter(|role| *role != Role::Management);
+    actions.extend(others.flat_map(|role| service(deployment, host, facts, role)));
+    actions
+}
+
+fn verify(deployment: &Deployment, phases: &mut Phases) {
+    let clients: Vec<&Host> =
+        deployment.hosts.iter().filter(|host| host.has(Role::Client)).collect();
+    let Some((first, others)) = clients.split_first() else { return };
+    phases.add("verify: write", [*first], |_| vec![Action::WriteCheck]);
+    // A single client reads the file itself.
+    let readers = if others.is_empty() { &clients[..] } else { others };
+    phases.add("verify: read", readers.iter().copied(), |_| vec![Action::ReadCheck]);
+    phases.add("verify: remove", [*first], |_| vec![Action::RemoveCheck]);
+}
+
+/// Returns the steps of an upgrade: the new program everywhere, then one service after the other.
+/// With `remount`, clients mount anew at the end.
+pub fn upgrade(
+    deployment: &Deployment,
+    program: &Program,
+    all: &AllFacts,
+    remount: bool,
+) -> Vec<Phase> {
+    let mut phases = Phases::default();
+    let management = deployment.management();
+    let facts = |host: &Host| all.get(&host.name).cloned().unwrap_or_default();
+    let is_new = |host: &Host| facts(host).program.as_ref() != Some(&program.hash);
+    let hosts = &deployment.hosts;
+    phases.add("health", [management], |_| vec![Action::AwaitHealth]);
+    phases.add("install", hosts, |host| match is_new(host) {
+        true => vec![Action::Install],
+        false => Vec::new(),
+    });
+    for role in [Role::Storage, Role::Metadata, Role::Management] {
+        for host in hosts.iter().filter(|host| host.has(role)) {
+            let runs_old = facts(host).running.get(&role) == Some(&Running::Old);
+            if !is_new(host) && !runs_old {
+                continue;
+            }
+            phases.add("restart", [host], |_| vec![Action::Stop(role), Action::Start(role)]);
+            phases.add("health", [management], |_| vec![Action::AwaitHealth]);
+        }
+    }
+    if remount {
+        phases.add("remount", hosts.iter().filter(|host| host.has(Role::Client)), |_| {
+            vec![Action::Unmount, Action::Mount]
+        });
+    }
+    verify(deployment, &mut phases);
+    phases.0
+}
+
+/// Returns the steps that remove hosts. Clients unmount first, then services stop, management last.
+pub fn remove(deployment: &Deployment, names: &[String]) -> Vec<Phase> {
+    let mut phases = Phases::default();
+    let hosts: Vec<&Host> =
+        deployment.hosts.iter().filter(|host| names.contains(&host.name)).collect();
+    let clients = hosts.iter().copied().filter(|host| host.has(Role::Client));
+    phases.add("unmount", clients, |_| vec![Action::Unmount]);
+    for role in [Role::Storage, Role::Metadata, Role::Management] {
+        let having = hosts.iter().copied().filter(|host| host.has(role));
+        phases.add("stop", having, |_| vec![Action::Stop(role)]);
+    }
+    phases.add("remove", hosts.iter().copied(), |_| vec![Action::Remove]);
+    phases.0
+}
+
+/// Leaves out the steps of all hosts but one, except those of the whole cluster.
+pub fn only(phases: Vec<Phase>, name: &str) -> Vec<Phase> {
+    let is_common = |action: &Action| {
+        use Action::{AwaitHealth, FormatCluster, ReadCheck, RemoveCheck, WriteCheck};
+        matches!(action, FormatCluster | AwaitHealth | WriteCheck | ReadCheck | RemoveCheck)
+    };
+    let keep = |mut phase: Phase| {
+        phase.hosts.retain(|host| host.host == name || host.actions.iter().all(is_common));
+        (!phase.hosts.is_empty()).then_some(phase)
+    };
+    phases.into_iter().filter_map(keep).collect()
+}
+
+/// Returns the number of all steps.
+pub fn count(phases: &[Phase]) -> usize {
+    phases.iter().flat_map(|phase| &phase.hosts).map(|host| host.actions.len()).sum()
+}
+
+#[cfg(test)]
+#[path = "plan/tests.rs"]
+mod tests;

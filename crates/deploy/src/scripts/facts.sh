@@ -1,0 +1,79 @@
+# Prints the state of a host, one fact per line: name, tab, value. Changes nothing.
+# Variables: CLUSTER, DISKS, DIRECTORIES, MOUNT.
+PATH=/usr/sbin:/usr/bin:/sbin:/bin
+export PATH LC_ALL=C
+fact() { printf '%s\t%s\n' "$1" "$2"; }
+list=/etc/skep/deploy.list
+recorded() { [ -e "$list" ] && grep -qxF "$1" "$list"; }
+fact kernel "$(uname -r)"
+fact machine "$(uname -m)"
+fact memory_kib "$(awk '/^MemTotal:/ { print $2 }' /proc/meminfo)"
+fact uring_disabled "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null || echo 0)"
+[ -d /run/systemd/system ] && fact systemd yes
+if [ -e /dev/fuse ] || modprobe --dry-run --quiet fuse 2>/dev/null; then fact fuse yes; fi
+for tool in flock setsid sha256sum awk mount umount; do
+  command -v "$tool" >/dev/null || fact missing "$tool"
+done
+if [ -n "$DISKS" ]; then
+  for tool in blkid wipefs mkfs.xfs; do command -v "$tool" >/dev/null || fact missing "$tool"; done
+fi
+if [ -e /usr/bin/skep ]; then
+  fact program "$(sha256sum </usr/bin/skep | cut -c1-64)"
+  recorded "file /usr/bin/skep" && fact program_is_ours yes
+  fact version "$(/usr/bin/skep --version 2>/dev/null | head -n 1)"
+fi
+for device in $DISKS; do
+  if [ ! -b "$device" ]; then fact disk "$device missing"; continue; fi
+  uuid=$(blkid -p -s UUID -o value "$device" 2>/dev/null)
+  [ -n "$uuid" ] && fact disk_uuid "$device $uuid"
+  if grep -q "^$device " /proc/mounts; then fact disk "$device mounted"
+  elif [ -n "$(ls "/sys/class/block/$(basename "$(readlink -f "$device")")/holders" 2>/dev/null)" ]
+  then fact disk "$device in-use"
+  elif contents=$(blkid -p -o export "$device" 2>/dev/null | sed -n 's/^\(PT\)\{0,1\}TYPE=//p' | head -n 1) \
+    && [ -n "$contents" ]; then fact disk "$device holds $contents"
+  elif [ "$(head -c 1048576 "$device" | tr -d '\000' | head -c 1 | wc -c)" != 0 ]
+  then fact disk "$device holds unknown-data"
+  else fact disk "$device empty"
+  fi
+done
+for directory in $DIRECTORIES; do
+  if [ ! -e "$directory" ]; then fact directory "$directory missing"
+  elif [ ! -d "$directory" ]; then fact directory "$directory no-directory"
+  elif recorded "target $directory"; then fact directory "$directory ours"
+  elif [ -e "$directory/skep-identity" ]; then fact directory "$directory target"
+  elif [ -n "$(ls -A "$directory" | grep -vx lost+found)" ]; then fact directory "$directory data"
+  else fact directory "$directory empty"
+  fi
+done
+for kind in management metadata storage; do
+  config=/etc/skep/$kind-$CLUSTER.toml
+  [ -e "$config" ] && fact config "$kind $(sha256sum <"$config" | cut -c1-64)"
+  if [ -e "/srv/skep/$kind/skep-identity" ]; then
+    # Between the directory and the end of its initialisation, a run may have been interrupted.
+    if recorded "initialised $kind"; then fact initialised "$kind"
+    elif ! recorded "dir /srv/skep/$kind"; then fact foreign "$kind"
+    fi
+  fi
+  if [ -d /run/systemd/system ]; then
+    pid=$(systemctl show --property=MainPID --value "skep-$kind@$CLUSTER" 2>/dev/null)
+  else
+    pid=$(cat "/run/skep/$kind.pid" 2>/dev/null)
+  fi
+  case "$(tr '\000' ' ' 2>/dev/null <"/proc/${pid:-0}/cmdline")" in
+    *" $kind --config $config "*)
+      case "$(readlink "/proc/$pid/exe")" in
+        *"(deleted)") fact running "$kind old" ;;
+        *) fact running "$kind new" ;;
+      esac ;;
+  esac
+done
+[ -e /etc/skep/token ] && { recorded "file /etc/skep/token" && fact token ours || fact token foreign; }
+recorded formatted && fact formatted yes
+[ -e "$list" ] && fact deployed "$(sed -n 's/^cluster //p' "$list" | head -n 1)"
+awk '{ print $5, $0 }' /proc/self/mountinfo | while read -r point rest; do
+  [ "$point" = "$MOUNT" ] || continue
+  case "$rest" in *" - fuse.skep "*) fact mount skep ;; *) fact mount other ;; esac
+done
+awk '$4 == "0A" { split($2, part, ":"); print part[2] }' /proc/net/tcp /proc/net/tcp6 2>/dev/null |
+  sort -u | while read -r port; do fact listening "$((0x$port))"; done
+fact clock "$(date +%s.%N)"

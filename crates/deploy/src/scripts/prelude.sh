@@ -1,0 +1,106 @@
+# Functions of all steps. Variable: CLUSTER. Everything that a step creates is recorded first, so
+# that `remove` finds it even after an interruption.
+set -eu
+umask 077
+PATH=/usr/sbin:/usr/bin:/sbin:/bin
+export PATH LC_ALL=C
+die() { printf '%s\n' "$*" >&2; exit 1; }
+mkdir -p /run/skep
+exec 9>/run/skep/deploy.lock
+flock -w 120 9 || die "another deployment has been working on this host for 120 s"
+list=/etc/skep/deploy.list
+is_recorded() { [ -e "$list" ] && grep -qxF "$1" "$list"; }
+record() {
+  if [ ! -e "$list" ]; then
+    created=
+    [ -d /etc/skep ] || { mkdir -m 700 /etc/skep; created='dir /etc/skep'; }
+    printf 'cluster %s\n%s\n' "$CLUSTER" "$created" >"$list.new"
+    mv "$list.new" "$list"
+  fi
+  is_recorded "$1" || { printf '%s\n' "$1" >>"$list"; sync "$list"; }
+}
+make_dir() { # path, mode
+  [ -d "$1" ] && return
+  make_dir "$(dirname "$1")" 755
+  record "dir $1"
+  mkdir -p -m "$2" "$1"
+}
+# Replaces a file by standard input. A file that was there before stays after a removal.
+write_file() { # path, mode
+  make_dir "$(dirname "$1")" 755
+  [ -e "$1" ] || record "file $1"
+  cat >"$1.skep-new"
+  chmod "$2" "$1.skep-new"
+  mv "$1.skep-new" "$1"
+}
+has_systemd() { [ -d /run/systemd/system ]; }
+# Prints the pid of a service that runs without systemd. Fails if it does not run.
+service_pid() { # kind
+  pid=$(cat "/run/skep/$1.pid" 2>/dev/null) || return 1
+  case "$(tr '\000' ' ' 2>/dev/null <"/proc/$pid/cmdline")" in
+    *" $1 --config /etc/skep/$1-$CLUSTER.toml "*) echo "$pid" ;;
+    *) return 1 ;;
+  esac
+}
+# Runs a command until it succeeds.
+await() { # seconds, description, command...
+  tries=$(($1 * 5)); what=$2; shift 2
+  until "$@"; do
+    tries=$((tries - 1))
+    [ "$tries" -gt 0 ] || die "$what"
+    sleep 0.2
+  done
+}
+stop_service() { # kind
+  if has_systemd; then
+    systemctl disable --now "skep-$1@$CLUSTER.service" 2>/dev/null || true
+    return
+  fi
+  pid=$(service_pid "$1") || { rm -f "/run/skep/$1.pid"; return 0; }
+  kill "$pid"
+  is_gone() { ! service_pid "$1" >/dev/null; }
+  await 90 "$1 (process $pid) did not stop within 90 s" is_gone "$1"
+  rm -f "/run/skep/$1.pid"
+}
+start_service() { # kind
+  if has_systemd; then
+    systemctl daemon-reload
+    systemctl enable --now --quiet skep.target
+    systemctl enable --now --quiet "skep-$1@$CLUSTER.service" || {
+      journalctl --no-pager -n 5 -u "skep-$1@$CLUSTER.service" >&2
+      die "the unit skep-$1@$CLUSTER did not start"
+    }
+    return
+  fi
+  service_pid "$1" >/dev/null && return
+  make_dir /var/log/skep 700
+  log=/var/log/skep/$1-$CLUSTER.log
+  [ -e "$log" ] || record "file $log"
+  setsid /usr/bin/skep "$1" --config "/etc/skep/$1-$CLUSTER.toml" \
+    </dev/null >>"$log" 2>&1 9>&- &
+  echo "$!" >"/run/skep/$1.pid"
+  port=$2
+  serves() {
+    case "$(cut -d ' ' -f 3 "/proc/$!/stat" 2>/dev/null)" in
+      '' | Z) tail -n 3 "$log" >&2; die "$1 ended at its start; log: $log" ;;
+    esac
+    awk -v port=":$(printf %04X "$port")" '$4 == "0A" && index($2, port) { found = 1 }
+      END { exit !found }' /proc/net/tcp /proc/net/tcp6 2>/dev/null
+  }
+  await 60 "$1 did not listen on port $port within 60 s; log: $log" serves "$1"
+}
+is_mounted() { awk -v at="$1" '$2 == at { found = 1 } END { exit !found }' /proc/mounts; }
+# Replaces the block of this deployment in /etc/fstab by standard input.
+write_fstab() {
+  [ -e /etc/fstab ] || { record "file /etc/fstab"; : >/etc/fstab; chmod 644 /etc/fstab; }
+  awk '/^# skep deploy: begin$/ { skip = 1 } !skip { print } /^# skep deploy: end$/ { skip = 0 }' \
+    /etc/fstab >/etc/fstab.skep-new
+  body=$(cat)
+  if [ -n "$body" ]; then
+    printf '# skep deploy: begin\n%s\n# skep deploy: end\n' "$body" >>/etc/fstab.skep-new
+  fi
+  chmod --reference=/etc/fstab /etc/fstab.skep-new
+  chown --reference=/etc/fstab /etc/fstab.skep-new
+  mv /etc/fstab.skep-new /etc/fstab
+  if has_systemd; then systemctl daemon-reload; fi
+}

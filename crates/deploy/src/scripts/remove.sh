@@ -1,0 +1,42 @@
+# Removes everything that is recorded. Each line of the list is removed when its object is gone, so
+# an interrupted removal continues.
+if [ ! -e "$list" ]; then rm -rf /run/skep; exit 0; fi
+[ "$(sed -n 's/^cluster //p' "$list" | head -n 1)" = "$CLUSTER" ] ||
+  die "the host belongs to another cluster: $(head -n 1 "$list")"
+for kind in storage metadata management; do stop_service "$kind"; done
+if is_mounted "$MOUNT"; then
+  umount "$MOUNT" || die "$MOUNT is in use; 'fuser -vm $MOUNT' lists the programs"
+fi
+# Data of targets, while their disks are still mounted.
+sed -n 's/^target //p' "$list" | while read -r directory; do
+  case "$directory" in /?*) ;; *) continue ;; esac
+  [ ! -d "$directory" ] || find "$directory" -xdev -mindepth 1 -delete
+done
+if [ -e /etc/fstab ] && grep -q '^# skep deploy: begin$' /etc/fstab; then
+  write_fstab </dev/null
+fi
+sed -n 's/^disk //p' "$list" | while read -r device uuid point; do
+  if is_mounted "$point"; then umount "$point"; fi
+  # Only the file system of this deployment is erased.
+  if [ "$(blkid -p -s UUID -o value "$device" 2>/dev/null)" = "$uuid" ]; then
+    wipefs --quiet --all "$device"
+    dd if=/dev/zero of="$device" bs=1M count=2 conv=fsync status=none
+  fi
+done
+if has_systemd; then systemctl disable --now --quiet skep.target 2>/dev/null || true; fi
+# Directories of services contain only files of these services.
+for kind in storage metadata management; do
+  is_recorded "dir /srv/skep/$kind" && rm -rf "/srv/skep/$kind"
+done
+sed '1!G;h;$!d' "$list" | while read -r kind path; do
+  case "$kind" in
+    file) rm -f "$path" "$path.skep-new" "$path.old" ;;
+    dir) rmdir "$path" 2>/dev/null || true ;;
+  esac
+done
+if has_systemd; then systemctl daemon-reload; fi
+created=no
+if is_recorded 'dir /etc/skep'; then created=yes; fi
+rm -f "$list" "$list.new"
+if [ "$created" = yes ]; then rmdir /etc/skep 2>/dev/null || true; fi
+rm -rf /run/skep

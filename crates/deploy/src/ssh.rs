@@ -1,0 +1,249 @@
+//! Sessions of the host's own `ssh` client. Each session runs one script as root.
+//!
+//! A script arrives on standard input, so secrets in it appear in no list of processes and in no
+//! file. Only a script that precedes a payload (the program) is on the command line. `ssh` itself
+//! decides about keys and known hosts: this module never asks, and never accepts an unknown host
+//! key.
+
+use crate::hosts::{Deployment, Host};
+use serde::Serialize;
+use skep_types::{Error, ErrorCode, Result};
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Time limit of a connection attempt, in seconds.
+const CONNECT_SECONDS: u32 = 10;
+/// Exit code of `ssh` if the session itself failed.
+const SESSION_FAILED: i32 = 255;
+
+/// A reason of one host, as people and programs read it.
+#[derive(Debug, Clone, Serialize)]
+pub struct HostProblem {
+    /// The host.
+    pub host: String,
+    /// The problem and the way out.
+    pub problem: String,
+}
+
+/// The output of a script that succeeded.
+#[derive(Debug)]
+pub struct Output {
+    /// Standard output.
+    pub text: String,
+    /// Wall clock of this host before the session, since 1970.
+    pub began: Duration,
+    /// Wall clock of this host after the session.
+    pub ended: Duration,
+}
+
+/// Runs scripts on the hosts of a deployment.
+#[derive(Debug)]
+pub struct Ssh<'a> {
+    deployment: &'a Deployment,
+}
+
+impl<'a> Ssh<'a> {
+    /// Returns sessions with the options of the deployment.
+    pub fn new(deployment: &'a Deployment) -> Self {
+        Self { deployment }
+    }
+
+    /// Runs a script on a host as root, until it ends. Returns its standard output.
+    ///
+    /// # Errors
+    /// - `Disconnected` if the host does not answer.
+    /// - `PermissionDenied` if the host refuses the user, or the user cannot become root.
+    /// - `Io` with the script's standard error if the script fails. The caller adds the step.
+    pub fn run(&self, host: &Host, script: &str) -> Result<Output> {
+        let command = "if [ \"$(id -u)\" = 0 ]; then exec sh -s; else exec sudo -n sh -s; fi";
+        let mut child = self.start(host, &format!("exec sh -c {}", quoted(command)))?;
+        let mut input = child.stdin.take().expect("standard input is a pipe");
+        let script = script.to_owned();
+        let writer = std::thread::spawn(move || {
+            // A session that ends early closes the pipe. Its exit code has the reason.
+            let _ = input.write_all(script.as_bytes());
+        });
+        let finished = self.finish(host, child);
+        let _ = writer.join();
+        finished
+    }
+
+    /// Runs a script on a host as root, with a file as its standard input.
+    ///
+    /// # Errors
+    /// The same as of [`Self::run`].
+    pub fn send(&self, host: &Host, script: &str, file: &std::path::Path) -> Result<Output> {
+        let named = |error: std::io::Error| Error::from(error).within(file.display());
+        let mut payload = File::open(file).map_err(named)?;
+        let script = quoted(script);
+        let command = format!(
+            "if [ \"$(id -u)\" = 0 ]; then exec sh -c {script}; \
+             else exec sudo -n sh -c {script}; fi"
+        );
+        let mut child = self.start(host, &format!("exec sh -c {}", quoted(&command)))?;
+        let mut input = child.stdin.take().expect("standard input is a pipe");
+        let writer = std::thread::spawn(move || {
+            let _ = std::io::copy(&mut payload, &mut input);
+        });
+        let finished = self.finish(host, child);
+        let _ = writer.join();
+        finished
+    }
+
+    fn start(&self, host: &Host, command: &str) -> Result<Child> {
+        let settings = &self.deployment.ssh;
+        let mut ssh = Command::new("ssh");
+        ssh.args(["-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=10"]);
+        ssh.args(["-o", "ServerAliveCountMax=3", "-o"]);
+        ssh.arg(format!("ConnectTimeout={CONNECT_SECONDS}"));
+        for option in &settings.options {
+            ssh.args(["-o", option]);
+        }
+        if !settings.identity.is_empty() {
+            ssh.arg("-i").arg(self.deployment.directory.join(&settings.identity));
+            ssh.args(["-o", "IdentitiesOnly=yes"]);
+        }
+        if settings.port != 0 {
+            ssh.args(["-p", &settings.port.to_string()]);
+        }
+        if !settings.user.is_empty() {
+            ssh.args(["-l", &settings.user]);
+        }
+        ssh.args(["--", &host.address, command]);
+        ssh.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        ssh.spawn().map_err(|error| match error.kind() {
+            ErrorKind::NotFound => Error::new(
+                ErrorCode::NotFound,
+                "cannot run ssh: the program is not installed; install the package \
+                 openssh-client (Debian) or openssh-clients (RHEL)",
+            ),
+            _ => Error::from(error).within("cannot run ssh"),
+        })
+    }
+
+    fn finish(&self, host: &Host, mut child: Child) -> Result<Output> {
+        let began = now();
+        let mut errors = child.stderr.take().expect("standard error is a pipe");
+        let reader = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = errors.read_to_end(&mut bytes);
+            String::from_utf8_lossy(&bytes).into_owned()
+        });
+        let mut bytes = Vec::new();
+        if let Some(output) = &mut child.stdout {
+            output.read_to_end(&mut bytes)?;
+        }
+        let status = child.wait()?;
+        let errors = reader.join().unwrap_or_default();
+        if status.success() {
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            return Ok(Output { text, began, ended: now() });
+        }
+        Err(match status.code() {
+            Some(SESSION_FAILED) => self.session_error(host, &errors),
+            _ if errors.contains("sudo: ") => no_root(host, &errors),
+            _ => Error::new(ErrorCode::Io, last_lines(&errors, &String::from_utf8_lossy(&bytes))),
+        })
+    }
+
+    /// Returns the error of a session that did not begin, or that was lost.
+    fn session_error(&self, host: &Host, errors: &str) -> Error {
+        let reason = last_lines(errors, "");
+        let place = match self.deployment.ssh.user.as_str() {
+            "" => host.address.clone(),
+            user => format!("{user}@{}", host.address),
+        };
+        let (code, way_out) =
+            if reason.contains("Host key verification failed") || reason.contains("host key") {
+                let way_out = format!(
+                    "compare the host key, then connect once with `ssh {place}`; if the host was \
+                 installed anew, first run `ssh-keygen -R {}`",
+                    host.address
+                );
+                (ErrorCode::AuthenticationFailed, way_out)
+            } else if reason.contains("Permission denied") {
+                let way_out = format!(
+                    "add the public key to its authorized_keys (`ssh-copy-id {place}`), or set \
+                 ssh.user and ssh.identity in the hosts file"
+                );
+                (ErrorCode::PermissionDenied, way_out)
+            } else {
+                let way_out = "check the address, the network, and that sshd runs there".to_owned();
+                (ErrorCode::Disconnected, way_out)
+            };
+        let what = format!("cannot reach host {} by ssh ({place}): {reason}; {way_out}", host.name);
+        Error::new(code, what)
+    }
+}
+
+fn no_root(host: &Host, errors: &str) -> Error {
+    let what = format!(
+        "cannot become root on host {}: {}; set ssh.user = \"root\" in the hosts file, or permit \
+         the user sudo without a password",
+        host.name,
+        last_lines(errors, "")
+    );
+    Error::new(ErrorCode::PermissionDenied, what)
+}
+
+/// Returns the last lines of standard error, or of standard output if the former is empty.
+fn last_lines(errors: &str, output: &str) -> String {
+    let is_noise =
+        |line: &&str| !line.trim().is_empty() && !line.starts_with("Warning: Permanently added");
+    let text = if errors.trim().is_empty() { output } else { errors };
+    let lines: Vec<&str> = text.lines().filter(is_noise).map(str::trim).collect();
+    let from = lines.len().saturating_sub(6);
+    lines[from..].join(" | ")
+}
+
+/// Quotes a text for a POSIX shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_sessions_name_host_and_way_out() {
+        let deployment = Deployment::parse(crate::hosts::tests::GOOD).unwrap();
+        let (ssh, host) = (Ssh::new(&deployment), &deployment.hosts[1]);
+        let check = |errors: &str, code: ErrorCode, words: &[&str]| {
+            let error = ssh.session_error(host, errors);
+            assert_eq!(error.code(), code, "{errors}");
+            for word in words.iter().chain(&["host s1", "root@10.0.0.2"]) {
+                assert!(error.context().contains(word), "{word}: {}", error.context());
+            }
+        };
+        check(
+            "ssh: connect to host 10.0.0.2 port 22: Connection timed out\n",
+            ErrorCode::Disconnected,
+            &["Connection timed out", "sshd runs"],
+        );
+        check(
+            "root@10.0.0.2: Permission denied (publickey).\r\n",
+            ErrorCode::PermissionDenied,
+            &["ssh-copy-id root@10.0.0.2", "ssh.identity"],
+        );
+        check(
+            "No ED25519 host key is known for 10.0.0.2 and you have requested strict checking.\n\
+             Host key verification failed.\n",
+            ErrorCode::AuthenticationFailed,
+            &["ssh-keygen -R 10.0.0.2"],
+        );
+        let no_root = no_root(host, "sudo: a password is required\n");
+        assert!(no_root.context().contains("sudo without a password"), "{no_root}");
+    }
+
+    #[test]
+    fn texts_in_scripts_keep_their_quotes() {
+        assert_eq!(quoted("echo 'a b'"), r"'echo '\''a b'\'''");
+    }
+}

@@ -1,0 +1,26 @@
+//! `RemoveServer`: removes a server without targets. Refuses while it sends heartbeats.
+
+use crate::authority::Authority;
+use skep_cluster::Command;
+use skep_types::map::Reachability;
+use skep_types::{Error, ErrorCode, Result};
+use skep_wire::management::{EmptyReply, RemoveServer};
+
+pub(super) fn handle(authority: &Authority, request: RemoveServer) -> Result<EmptyReply> {
+    let id = request.node;
+    authority.check(&Command::RemoveServer { node: id })?;
+    let map = authority.map();
+    let Some(node) = map.node(id) else { return Ok(EmptyReply {}) };
+    if node.reachability == Reachability::Online {
+        let what = format!(
+            "cannot remove {} ({id}): it sends heartbeats; stop its service first",
+            node.name
+        );
+        return Err(Error::new(ErrorCode::InUse, what));
+    }
+    if !request.is_dry_run {
+        authority.remove_server(id)?;
+        tracing::info!("server {} ({id}) is removed from the cluster", node.name);
+    }
+    Ok(EmptyReply {})
+}

@@ -1,0 +1,31 @@
+//! `RemoveTarget`: removes a target on which no data lies. Refuses while its service serves it.
+
+use crate::authority::Authority;
+use skep_cluster::Command;
+use skep_types::map::{Condition, Reachability};
+use skep_types::{Error, ErrorCode, Result};
+use skep_wire::management::{EmptyReply, RemoveTarget};
+
+pub(super) fn handle(authority: &Authority, request: RemoveTarget) -> Result<EmptyReply> {
+    let id = request.target;
+    let command = Command::RemoveTarget { target: id };
+    authority.check(&command)?;
+    let map = authority.map();
+    let Some(target) = map.target(id) else { return Ok(EmptyReply {}) };
+    let is_served =
+        target.reachability == Reachability::Online && target.health.condition != Condition::Down;
+    if is_served {
+        let node = map.node(target.node).map_or("its service", |node| node.name.as_str());
+        let what = format!(
+            "cannot remove target {id}: {node} serves it; take {} out of the `targets` in the \
+             settings of {node} and restart {node}, or stop {node}",
+            target.path
+        );
+        return Err(Error::new(ErrorCode::InUse, what));
+    }
+    if !request.is_dry_run {
+        authority.command(&command)?;
+        tracing::info!("target {id} ({}) is removed from the cluster", target.path);
+    }
+    Ok(EmptyReply {})
+}

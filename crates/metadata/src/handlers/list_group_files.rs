@@ -1,0 +1,63 @@
+//! `ListGroupFiles`: lists the files and directories whose stripe patterns name a storage group, to
+//! find out whether the group's target can be removed.
+
+use crate::engine::Engine;
+use crate::limits::{INODES_EXAMINED, REMOVALS_EXAMINED};
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
+use skep_format::metadata::{InodeRecord, Key, decode_value, inode_of};
+use skep_types::{GroupId, InodeId, ShardId};
+use skep_wire::metadata::{GroupFiles, ListGroupFiles};
+
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: ListGroupFiles,
+) -> Result<GroupFiles, Stop> {
+    let ListGroupFiles { group, after } = request;
+    let removals = context.scan(&Key::removals_of(group), &[], REMOVALS_EXAMINED)?.len();
+    let prepared = context.scan(&Key::prepared(), &[], REMOVALS_EXAMINED)?.len();
+    let mut page = GroupFiles {
+        files: Vec::new(),
+        removals: removals as u32,
+        prepared: prepared as u32,
+        map: context.shared.map.version,
+        next: None,
+    };
+    let mut examined = 0;
+    for shard in after.shard().raw()..=u16::MAX {
+        let shard = ShardId::new(shard);
+        if examined >= INODES_EXAMINED {
+            page.next = Some(InodeId::first_of(shard));
+            return Ok(page);
+        }
+        let limit = INODES_EXAMINED - examined;
+        let behind = match shard == after.shard() {
+            true => Key::Inode(after).to_bytes(),
+            false => Vec::new(),
+        };
+        let found = context.scan(&Key::inodes_of(shard), &behind, limit)?;
+        let is_cut = found.len() == limit;
+        // A shard without inodes costs a search too.
+        examined += found.len() + 1;
+        let mut last = None;
+        for (key, value) in found {
+            let Some(inode) = inode_of(&key) else { continue };
+            last = Some(inode);
+            let record: InodeRecord = decode_value(&key, &value)?;
+            if names(&record, group) {
+                page.files.push((inode, record.attributes.kind));
+            }
+        }
+        if is_cut {
+            page.next = last;
+            return Ok(page);
+        }
+    }
+    Ok(page)
+}
+
+/// Whether the pattern of a file, or the default pattern of a directory, names a group.
+fn names(record: &InodeRecord, group: GroupId) -> bool {
+    let components = record.pattern.iter().flat_map(|pattern| &pattern.components);
+    components.into_iter().any(|component| component.groups.contains(&group))
+}

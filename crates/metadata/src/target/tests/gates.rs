@@ -1,0 +1,344 @@
+//! The two gates of a target in a group of two: which replies, calls and changes of the store wait
+//! until the second member has appended a record (*held*) or synced it (*safe*).
+
+use super::*;
+use skep_types::map::{GroupMember, MemberState};
+
+const BACKUP: TargetId = TargetId::new(9);
+
+fn map_of_two() -> ClusterMap {
+    let mut map = map();
+    let member = GroupMember { target: BACKUP, state: MemberState::Serving };
+    map.groups[0].members.push(member);
+    map
+}
+
+fn open_pair(engine: MemoryEngine, records: &[(Lsn, Vec<u8>)]) -> MetadataTarget<MemoryEngine> {
+    let start = Start {
+        group: GroupId::new(1),
+        target: TargetId::new(1),
+        epoch: Epoch::default(),
+        policy: SyncPolicy::Interval,
+        limits: Limits::default(),
+        map: Arc::new(map_of_two()),
+        now: Duration::ZERO,
+        wall: Timestamp::default(),
+    };
+    MetadataTarget::open(engine, records.to_vec(), start).unwrap()
+}
+
+fn progress(epoch: u64, appended: Lsn, synced: Lsn) -> Event {
+    Event::Progress { member: BACKUP, epoch: Epoch::new(epoch), appended, synced }
+}
+
+/// A target with two sessions, whose second member has synced everything.
+fn begin_pair() -> Story {
+    let target = open_pair(MemoryEngine::default(), &[]);
+    let mut pair = Story { target, log: Vec::new(), ..Story::begin() };
+    pair.settle(vec![Event::Tick]);
+    for session in [1, 2] {
+        let open = md::OpenSession { client: NodeId::new(9), slots: 4 };
+        pair.settle(vec![arrival(1, session, (0, 0), &open)]);
+    }
+    assert_eq!(pair.answered(), [1, 1]);
+    pair
+}
+
+/// Sets an attribute in a slot of session 1, on the connection 100 + slot.
+fn set(slot: u32) -> Event {
+    let name = format!("user.{slot}");
+    let set = md::SetXattr {
+        inode: InodeId::ROOT,
+        name: name.as_bytes().into(),
+        value: vec![7; 10].into(),
+        mode: md::XattrMode::Any,
+        clear_set_group_id: false,
+    };
+    arrival(100 + u64::from(slot), 1, (slot, 1), &set)
+}
+
+/// Reads on connection 200.
+fn read() -> Event {
+    arrival(200, 1, (0, 0), &md::ListXattrs { inode: InodeId::ROOT })
+}
+
+impl Story {
+    /// Runs events until nothing follows from them. The second member confirms all at once.
+    fn settle(&mut self, events: Vec<Event>) {
+        let mut next = events;
+        for _ in 0..20 {
+            self.now += Duration::from_millis(11);
+            next = self.run(next);
+            let last = self.target.last_logged();
+            next.push(progress(1, last, last));
+        }
+        self.run(next);
+    }
+
+    /// Creates a file, and opens it for writing.
+    fn create_settled(&mut self, name: &str, at: (u32, u64)) -> InodeId {
+        let create = md::Create {
+            directory: InodeId::ROOT,
+            name: name.as_bytes().into(),
+            kind: FileKind::Regular,
+            new: md::NewInode { permissions: 0o600, umask: 0, uid: 0, gid: 0 },
+            device: 0,
+            exclusive: true,
+            open: md::OpenMode::Write,
+            pattern: None,
+        };
+        self.settle(vec![arrival(1, 1, at, &create)]);
+        let (_, reply) = self.replies.pop().expect("a reply");
+        md::OpenReply::from_bytes(&reply.unwrap()).unwrap().attributes.inode
+    }
+
+    /// The second member reports its progress.
+    fn confirm(&mut self, appended: Lsn, synced: Lsn) {
+        self.run(vec![progress(1, appended, synced)]);
+    }
+
+    /// This target syncs its log.
+    fn sync(&mut self) {
+        self.now += Duration::from_millis(11);
+        self.run(vec![Event::Tick]);
+        let lsn = self.target.last_logged();
+        self.run(vec![Event::Synced { lsn }]);
+        assert_eq!(self.target.gates.synced(), lsn);
+    }
+
+    /// Takes the replies, and returns their connections.
+    fn answered(&mut self) -> Vec<ConnectionId> {
+        self.replies.drain(..).map(|(connection, _)| connection).collect()
+    }
+
+    /// Returns the last record in the store.
+    fn last_stored(&self) -> Lsn {
+        let value = self.target.engine().get(&Key::Applied.to_bytes()).unwrap();
+        value.map_or(Lsn::default(), |value| Lsn::from_bytes(&value).unwrap())
+    }
+
+    /// Kills the process and starts it again, with the store as it is.
+    fn restart_pair(&mut self) {
+        let records = skep_format::log::scan(LOG, Lsn::new(1), &self.log).unwrap().records;
+        let records: Vec<_> = records.into_iter().map(|it| (it.lsn, it.payload)).collect();
+        self.target = open_pair(self.target.engine().clone(), &records);
+        self.calls.clear();
+        self.replies.clear();
+        let next = self.run(vec![Event::Tick]);
+        self.run(next);
+    }
+}
+
+#[test]
+fn group_of_one_replies_in_the_batch_of_the_request() {
+    let mut story = Story::begin();
+    let (now, wall) = (story.now, story.wall);
+    let actions = story.target.handle(vec![set(1), read()], now, wall).unwrap();
+    let order = actions.iter().map(|action| match action {
+        Action::Append { .. } => "append",
+        Action::Reply { .. } => "reply",
+        _ => "other",
+    });
+    assert_eq!(order.collect::<Vec<_>>(), ["append", "reply", "reply"]);
+}
+
+#[test]
+fn reply_waits_until_the_second_member_has_the_record() {
+    let mut pair = begin_pair();
+    let before = pair.target.last_logged();
+    pair.run(vec![set(1)]);
+    let record = pair.target.last_logged();
+    assert!(record > before);
+    pair.confirm(before, before);
+    pair.sync();
+    assert_eq!(pair.answered(), [0; 0], "the sync of this target releases nothing");
+    pair.confirm(record, before);
+    assert_eq!(pair.answered(), [101]);
+}
+
+#[test]
+fn read_waits_for_the_records_that_it_shows_and_no_others() {
+    let mut pair = begin_pair();
+    let before = pair.target.last_logged();
+    pair.run(vec![read()]);
+    assert_eq!(pair.answered(), [200], "the second member has all that this read shows");
+    pair.run(vec![set(1), read()]);
+    let first = pair.target.last_logged();
+    pair.run(vec![read()]);
+    pair.run(vec![set(2)]);
+    let second = pair.target.last_logged();
+    pair.confirm(before, before);
+    assert_eq!(pair.answered(), [0; 0]);
+    pair.confirm(first, before);
+    assert_eq!(pair.answered(), [101, 200, 200], "later records do not delay them");
+    pair.confirm(second, before);
+    assert_eq!(pair.answered(), [102]);
+}
+
+#[test]
+fn refusal_waits_for_the_records_that_it_shows() {
+    let mut pair = begin_pair();
+    let before = pair.target.last_logged();
+    pair.run(vec![set(1)]);
+    // The request repeats the one in slot 1 with an older sequence number.
+    let stale = arrival(
+        300,
+        1,
+        (1, 0),
+        &md::RemoveXattr { inode: InodeId::ROOT, name: b"user.unknown"[..].into() },
+    );
+    pair.run(vec![stale]);
+    pair.confirm(before, before);
+    assert_eq!(pair.answered(), [0; 0]);
+    let last = pair.target.last_logged();
+    pair.confirm(last, before);
+    assert_eq!(pair.answered(), [101, 300]);
+}
+
+#[test]
+fn durable_reply_waits_until_both_have_synced() {
+    for own_sync_first in [true, false] {
+        let mut pair = begin_pair();
+        let before = pair.target.last_logged();
+        let open = md::OpenSession { client: NodeId::new(9), slots: 4 };
+        pair.run(vec![arrival(7, 3, (0, 0), &open)]);
+        let lsn = pair.target.last_logged();
+        pair.confirm(lsn, before);
+        assert_eq!(pair.answered(), [0; 0], "no member has synced it");
+        let mut events = [Event::Synced { lsn }, progress(1, lsn, lsn)];
+        if !own_sync_first {
+            events.reverse();
+        }
+        let [first, second] = events;
+        pair.run(vec![first]);
+        assert_eq!(pair.answered(), [0; 0], "one member has synced it");
+        pair.run(vec![second]);
+        assert_eq!(pair.answered(), [7]);
+    }
+}
+
+#[test]
+fn progress_in_another_epoch_releases_nothing() {
+    let mut pair = begin_pair();
+    pair.run(vec![set(1)]);
+    let last = pair.target.last_logged();
+    pair.run(vec![progress(0, last, last), progress(2, last, last)]);
+    assert_eq!(pair.answered(), [0; 0]);
+    pair.run(vec![progress(1, last, last)]);
+    assert_eq!(pair.answered(), [101]);
+}
+
+#[test]
+fn dropped_member_releases_what_waited_for_it() {
+    let mut pair = begin_pair();
+    pair.run(vec![set(1)]);
+    pair.sync();
+    assert!(pair.last_stored() < pair.target.last_logged() && pair.replies.is_empty());
+    let mut alone = map();
+    alone.version = MapVersion::new(2);
+    pair.run(vec![Event::Map(Arc::new(alone))]);
+    assert_eq!(pair.answered(), [101]);
+    assert_eq!(pair.last_stored(), pair.target.last_logged());
+}
+
+#[test]
+fn store_never_passes_the_safe_record() {
+    let mut pair = begin_pair();
+    let mut records = vec![pair.target.last_logged()];
+    let mut safe = records[0];
+    for round in 1..=12 {
+        let set = arrival(
+            1,
+            1,
+            (0, round),
+            &md::SetXattr {
+                inode: InodeId::ROOT,
+                name: b"user.a"[..].into(),
+                value: vec![7; round as usize].into(),
+                mode: md::XattrMode::Any,
+                clear_set_group_id: false,
+            },
+        );
+        pair.run(vec![set]);
+        pair.sync();
+        records.push(pair.target.last_logged());
+        // The second member is always some records behind, and catches up now and then.
+        let lag = [4, 4, 4, 1, 4][round as usize % 5];
+        let synced = records[records.len().saturating_sub(1 + lag)];
+        pair.confirm(pair.target.last_logged(), synced);
+        safe = safe.max(synced);
+        assert!(pair.last_stored() <= safe, "{} is stored, {safe} is safe", pair.last_stored());
+    }
+    let last = pair.target.last_logged();
+    pair.confirm(last, last);
+    assert_eq!(pair.last_stored(), last);
+    assert!(pair.target.is_idle());
+}
+
+/// Creates a file with 10 bytes in chunk files, in slot 0.
+fn written(pair: &mut Story) -> InodeId {
+    let inode = pair.create_settled("a", (0, 1));
+    let written =
+        md::WrittenExtent { end: 10, truncate_generation: 0, may_leave_holes: false, reach: 0 };
+    let report = md::ReportWritten { inode, written: Some(written), synced: None };
+    pair.settle(vec![arrival(1, 1, (0, 2), &report)]);
+    assert_eq!(pair.answered(), [1]);
+    inode
+}
+
+#[test]
+fn truncation_of_chunk_files_waits_until_both_have_synced() {
+    let mut pair = begin_pair();
+    let inode = written(&mut pair);
+    let before = pair.target.last_logged();
+    pair.run(vec![arrival(1, 1, (0, 3), &truncate(inode))]);
+    let record = pair.target.last_logged();
+    pair.run(vec![Event::Synced { lsn: record }]);
+    assert!(pair.calls.is_empty(), "only this target has synced it");
+    pair.confirm(record, before);
+    assert!(pair.calls.is_empty(), "the second member has only appended it");
+    pair.confirm(record, record);
+    assert_eq!(pair.calls.len(), 1);
+    assert_eq!(pair.calls[0].1.message, st::TruncateChunk::ID);
+}
+
+/// After a start, the target's own sync of its log doesn't make the records safe.
+#[test]
+fn restart_keeps_unconfirmed_records_out_of_the_store() {
+    let mut pair = begin_pair();
+    let inode = written(&mut pair);
+    let before = pair.target.last_logged();
+    pair.run(vec![arrival(1, 1, (0, 3), &truncate(inode))]);
+    let record = pair.target.last_logged();
+    pair.run(vec![Event::Synced { lsn: record }]);
+    pair.restart_pair();
+    assert!(pair.last_stored() <= before);
+    pair.run(vec![arrival(200, 1, (0, 0), &md::GetEntryInfo { inode: InodeId::ROOT })]);
+    pair.sync();
+    assert!(pair.calls.is_empty() && pair.replies.is_empty());
+    // The second member confirms the old records first, then those of the new start.
+    pair.confirm(record, record);
+    assert_eq!(pair.last_stored(), record);
+    assert_eq!(pair.calls.len(), 1, "the truncation goes on");
+    let last = pair.target.last_logged();
+    pair.confirm(last, last);
+    pair.settle(vec![Event::Tick]);
+    assert_eq!(pair.answered(), [200]);
+}
+
+/// Numbers of a reservation that the store does not have may have been used: it may have been safe.
+#[test]
+fn restart_uses_no_numbers_of_an_older_reservation() {
+    let target = open_pair(MemoryEngine::default(), &[]);
+    let mut pair = Story { target, log: Vec::new(), ..Story::begin() };
+    pair.run(vec![Event::Tick]);
+    pair.sync();
+    assert_eq!(pair.last_stored(), Lsn::default());
+    pair.restart_pair();
+    pair.settle(vec![Event::Tick]);
+    let open = md::OpenSession { client: NodeId::new(9), slots: 4 };
+    pair.settle(vec![arrival(1, 1, (0, 0), &open)]);
+    let inode = pair.create_settled("b", (2, 1));
+    let number = inode.raw() & ((1 << 48) - 1);
+    assert!(number > crate::limits::NUMBER_RANGE, "{inode}");
+}

@@ -1,0 +1,221 @@
+//! The progress of the group's members with the log, and the two records up to which the group has
+//! come: *held* (appended by every serving member) and *safe* (synced by every serving member).
+//!
+//! Owns no reply, call or change that waits for them (`gates`, `tx::table`). In a group of one
+//! member, *held* is the last appended record and *safe* is the last synced one.
+//!
+//! # Invariants
+//! - `safe <= held <= appended`, and none of the three falls.
+//! - *held* and *safe* are at most the progress of each serving member, except a member that became
+//!   a serving one since they were reached: before that, it had every record up to *held*.
+
+use skep_types::{ClusterMap, GroupId, Lsn, MemberState, TargetId};
+use std::collections::BTreeMap;
+
+/// Returns the serving members of a group besides `target`.
+pub(super) fn other_serving(map: &ClusterMap, group: GroupId, target: TargetId) -> Vec<TargetId> {
+    let members = map.group(group).into_iter().flat_map(|group| &group.members);
+    let serving = members.filter(|it| it.state == MemberState::Serving && it.target != target);
+    serving.map(|it| it.target).collect()
+}
+
+/// The progress of one member.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// Last record that the member has appended.
+    pub(crate) appended: Lsn,
+    /// Last record that the member has synced.
+    pub(crate) synced: Lsn,
+}
+
+impl Progress {
+    /// Returns the larger value of each field: messages about progress may overtake each other.
+    fn max(self, other: Self) -> Self {
+        Self { appended: self.appended.max(other.appended), synced: self.synced.max(other.synced) }
+    }
+}
+
+/// The progress of the group.
+#[derive(Debug)]
+pub(crate) struct Watermarks {
+    own: Progress,
+    /// The other serving members.
+    others: BTreeMap<TargetId, Progress>,
+    held: Lsn,
+    safe: Lsn,
+}
+
+impl Watermarks {
+    /// Creates the watermarks of a target whose log ends with the synced record `last`. `stored` is
+    /// the last record in its store, which is safe.
+    pub(crate) fn new(last: Lsn, stored: Lsn, others: impl IntoIterator<Item = TargetId>) -> Self {
+        let own = Progress { appended: last, synced: last };
+        let others = others.into_iter().map(|member| (member, Progress::default())).collect();
+        let mut watermarks = Self { own, others, held: stored, safe: stored };
+        watermarks.rise();
+        watermarks
+    }
+
+    /// Returns the last record that this target has appended.
+    pub(crate) fn appended(&self) -> Lsn {
+        self.own.appended
+    }
+
+    /// Returns the last record that this target has synced.
+    pub(crate) fn synced(&self) -> Lsn {
+        self.own.synced
+    }
+
+    /// Returns the last record that every serving member has appended.
+    pub(crate) fn held(&self) -> Lsn {
+        self.held
+    }
+
+    /// Returns the last record that every serving member has synced.
+    pub(crate) fn safe(&self) -> Lsn {
+        self.safe
+    }
+
+    /// Records that this target has appended the record `lsn`.
+    pub(crate) fn append(&mut self, lsn: Lsn) {
+        self.own.appended = self.own.appended.max(lsn);
+        self.rise();
+    }
+
+    /// Records that this target has synced its log up to the record `lsn`.
+    pub(crate) fn sync(&mut self, lsn: Lsn) {
+        self.own.synced = self.own.synced.max(lsn).min(self.own.appended);
+        self.rise();
+    }
+
+    /// Records the progress of another member. Ignores a member that isn't a serving one.
+    pub(crate) fn acknowledge(&mut self, member: TargetId, progress: Progress) {
+        if let Some(known) = self.others.get_mut(&member) {
+            let synced = progress.synced.min(progress.appended);
+            *known = known.max(Progress { synced, ..progress });
+            self.rise();
+        }
+    }
+
+    /// Replaces the other serving members. The progress of a new one is unknown until it reports.
+    pub(crate) fn set_others(&mut self, others: impl IntoIterator<Item = TargetId>) {
+        let known = std::mem::take(&mut self.others);
+        let progress = |member| known.get(&member).copied().unwrap_or_default();
+        self.others = others.into_iter().map(|member| (member, progress(member))).collect();
+        self.rise();
+    }
+
+    fn rise(&mut self) {
+        let all = || std::iter::once(&self.own).chain(self.others.values());
+        let held = all().map(|it| it.appended).min().unwrap_or_default();
+        let safe = all().map(|it| it.synced).min().unwrap_or_default();
+        self.held = self.held.max(held);
+        self.safe = self.safe.max(safe);
+    }
+
+    /// Panics if an invariant of the type is violated.
+    pub(crate) fn check_invariants(&self) {
+        let Progress { appended, synced } = self.own;
+        assert!(
+            self.safe <= self.held && self.held <= appended && self.safe <= synced,
+            "safe ({}) <= held ({}) <= appended ({appended}), safe <= synced ({synced})",
+            self.safe,
+            self.held
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lsn(raw: u64) -> Lsn {
+        Lsn::new(raw)
+    }
+
+    fn progress(appended: u64, synced: u64) -> Progress {
+        Progress { appended: lsn(appended), synced: lsn(synced) }
+    }
+
+    const BACKUP: TargetId = TargetId::new(2);
+
+    #[test]
+    fn one_member_holds_what_it_appends() {
+        let mut group = Watermarks::new(lsn(5), lsn(3), []);
+        assert_eq!((group.held(), group.safe()), (lsn(5), lsn(5)));
+        group.append(lsn(7));
+        assert_eq!((group.held(), group.safe()), (lsn(7), lsn(5)));
+        group.sync(lsn(7));
+        assert_eq!((group.held(), group.safe()), (lsn(7), lsn(7)));
+    }
+
+    #[test]
+    fn second_member_holds_both_back() {
+        let mut group = Watermarks::new(lsn(5), lsn(3), [BACKUP]);
+        assert_eq!((group.held(), group.safe()), (lsn(3), lsn(3)));
+        group.acknowledge(BACKUP, progress(5, 4));
+        assert_eq!((group.held(), group.safe()), (lsn(5), lsn(4)));
+        group.append(lsn(8));
+        group.acknowledge(BACKUP, progress(7, 7));
+        assert_eq!((group.held(), group.safe()), (lsn(7), lsn(5)), "this target has synced 5");
+    }
+
+    #[test]
+    fn members_that_do_not_serve_hold_nothing_back() {
+        let mut group = Watermarks::new(lsn(0), lsn(0), [BACKUP]);
+        group.append(lsn(4));
+        group.sync(lsn(4));
+        group.acknowledge(TargetId::new(3), progress(4, 4));
+        assert_eq!(group.held(), lsn(0));
+        group.set_others([]);
+        assert_eq!((group.held(), group.safe()), (lsn(4), lsn(4)), "the backup was dropped");
+        group.set_others([BACKUP]);
+        group.append(lsn(6));
+        assert_eq!((group.held(), group.safe()), (lsn(4), lsn(4)), "nothing is taken back");
+        group.acknowledge(BACKUP, progress(6, 3));
+        assert_eq!((group.held(), group.safe()), (lsn(6), lsn(4)));
+    }
+
+    proptest::proptest! {
+        /// In any order of events, the watermarks never fall, and as long as the members stay the
+        /// same, they are exactly the least progress of all.
+        #[test]
+        fn watermarks_are_the_least_progress(
+            steps in proptest::collection::vec((0_u8..5, 0_u64..4, 0_u64..6, 0_u64..6), 1..200),
+            members in 0_u32..3,
+        ) {
+            let names: Vec<_> = (10..10 + members).map(TargetId::new).collect();
+            let mut group = Watermarks::new(lsn(0), lsn(0), names.clone());
+            let mut own = (0, 0);
+            let mut others = vec![(0, 0); names.len()];
+            for (step, member, more, synced) in steps {
+                let before = (group.held(), group.safe());
+                match step {
+                    0 | 1 => {
+                        own.0 += more;
+                        group.append(lsn(own.0));
+                    }
+                    2 => {
+                        own.1 = (own.1 + synced).min(own.0);
+                        group.sync(lsn(own.1));
+                    }
+                    _ if !names.is_empty() => {
+                        let index = member as usize % names.len();
+                        // A member appends only what the primary has sent. A message may be old.
+                        let appended = (others[index].0 + more).saturating_sub(2).min(own.0);
+                        let synced = (others[index].1 + synced).saturating_sub(2).min(appended);
+                        let known: &mut (u64, u64) = &mut others[index];
+                        *known = (known.0.max(appended), known.1.max(synced));
+                        group.acknowledge(names[index], progress(appended, synced));
+                    }
+                    _ => {}
+                }
+                group.check_invariants();
+                proptest::prop_assert!(group.held() >= before.0 && group.safe() >= before.1);
+                let held = others.iter().map(|it| it.0).fold(own.0, u64::min);
+                let safe = others.iter().map(|it| it.1).fold(own.1, u64::min);
+                proptest::prop_assert_eq!((group.held().raw(), group.safe().raw()), (held, safe));
+            }
+        }
+    }
+}

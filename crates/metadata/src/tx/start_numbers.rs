@@ -1,0 +1,148 @@
+//! The starts of a target, by their *start numbers*. The target detects with them whether a change
+//! that was acknowledged, but never synced, is still in the log.
+//!
+//! An acknowledgement names the start and the log record. If a later start began with the same
+//! record number or a lower one, the log had ended before the acknowledged record. So the host had
+//! lost power, and the record is lost. If only the process was killed, no record is lost, and the
+//! first record of the next start follows all acknowledged records.
+//!
+//! The start number is also the high part of the versions (change counters) of inodes. So no
+//! version is given to two states of an inode, and clients can rely on the order of versions.
+//!
+//! Invariant: a start is safe (every serving member has synced it) before the target acknowledges
+//! anything under it. Otherwise the next start could use the same number.
+
+use skep_types::Lsn;
+use skep_wire::inline::InlineMark;
+use skep_wire::limits::MAX_STARTS;
+use std::collections::BTreeMap;
+
+/// Number of low bits of a change counter that count the changes of an inode within a start: more
+/// than a target can log.
+const VERSION_BITS: u32 = 40;
+
+/// The starts that the target remembers.
+#[derive(Debug, Default)]
+pub(crate) struct StartNumbers {
+    /// First log record of each start, by start number. The last start is the current one.
+    first: BTreeMap<u64, Lsn>,
+    /// Log record that has the current start.
+    logged: Option<Lsn>,
+    is_safe: bool,
+}
+
+impl StartNumbers {
+    /// Adds a start that the store has.
+    pub(crate) fn load(&mut self, number: u64, first: Lsn) {
+        self.first.insert(number, first);
+    }
+
+    /// Begins the next start, whose first log record is `first`.
+    pub(crate) fn begin(&mut self, first: Lsn) {
+        let number = self.number() + 1;
+        self.first.insert(number, first);
+    }
+
+    fn number(&self) -> u64 {
+        self.first.last_key_value().map_or(0, |(number, _)| *number)
+    }
+
+    /// Returns the oldest starts, as far as there are more than [`MAX_STARTS`].
+    pub(crate) fn surplus(&self) -> Vec<u64> {
+        let count = self.first.len().saturating_sub(MAX_STARTS);
+        self.first.keys().take(count).copied().collect()
+    }
+
+    /// Returns the current start; `None` means that it is not safe yet.
+    pub(crate) fn current(&self) -> Option<u64> {
+        self.is_safe.then(|| self.number())
+    }
+
+    /// Returns the first version (change counter) of inodes in the current start. All versions of
+    /// earlier starts are lower, also if a power loss has reverted their changes.
+    pub(crate) fn first_version(&self) -> u64 {
+        self.number() << VERSION_BITS
+    }
+
+    /// Returns the last start, and its first log record.
+    pub(crate) fn last(&self) -> Option<(u64, Lsn)> {
+        self.first.last_key_value().map(|(number, first)| (*number, *first))
+    }
+
+    /// Updates the table after record `lsn` has logged the last start and deleted the surplus ones.
+    pub(crate) fn logged(&mut self, lsn: Lsn) {
+        self.logged = Some(lsn);
+        for number in self.surplus() {
+            self.first.remove(&number);
+        }
+    }
+
+    /// Updates the table when the records up to `lsn` are safe.
+    pub(crate) fn safe(&mut self, lsn: Lsn) {
+        self.is_safe |= self.logged.is_some_and(|logged| logged <= lsn);
+    }
+
+    /// Whether the acknowledged change may be lost. A change counts as lost if the target does not
+    /// remember its start.
+    pub(crate) fn is_lost(&self, mark: &InlineMark) -> bool {
+        let began_after = |number| self.first.get(&number).is_some_and(|it| *it > mark.record);
+        mark.start > self.number() || !(mark.start + 1..=self.number()).all(began_after)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(start: u64, record: u64) -> InlineMark {
+        InlineMark { start, record: Lsn::new(record) }
+    }
+
+    #[test]
+    fn changes_after_the_end_of_the_log_are_lost() {
+        let mut starts = StartNumbers::default();
+        starts.begin(Lsn::new(1));
+        assert!(!starts.is_lost(&mark(1, 100)), "nothing has happened since");
+        // The process is killed after record 100: the next start begins after it.
+        starts.begin(Lsn::new(101));
+        assert!(!starts.is_lost(&mark(1, 100)));
+        // A power loss removes the records after 150.
+        starts.begin(Lsn::new(151));
+        assert!(!starts.is_lost(&mark(2, 150)));
+        assert!(starts.is_lost(&mark(2, 151)));
+        assert!(!starts.is_lost(&mark(1, 100)) && !starts.is_lost(&mark(3, 151)));
+        // The change stays lost, however far the log grows afterwards.
+        starts.begin(Lsn::new(1000));
+        assert!(starts.is_lost(&mark(2, 200)) && !starts.is_lost(&mark(3, 200)));
+        // The mark comes from another target, or from a target that was restored to an older state.
+        assert!(starts.is_lost(&mark(5, 1)) && starts.is_lost(&mark(u64::MAX - 1, 1)));
+    }
+
+    #[test]
+    fn changes_of_forgotten_starts_count_as_lost() {
+        let mut starts = StartNumbers::default();
+        for number in 1..=100 {
+            starts.begin(Lsn::new(number * 10));
+        }
+        let surplus = starts.surplus();
+        assert_eq!(surplus, (1..=100 - MAX_STARTS as u64).collect::<Vec<_>>());
+        surplus.iter().for_each(|number| {
+            starts.first.remove(number);
+        });
+        assert!(starts.is_lost(&mark(35, 1)));
+        assert!(!starts.is_lost(&mark(36, 1)), "all later ones are known");
+    }
+
+    #[test]
+    fn nothing_is_acknowledged_before_the_start_is_safe() {
+        let mut starts = StartNumbers::default();
+        starts.begin(Lsn::new(1));
+        starts.safe(Lsn::new(9));
+        assert_eq!(starts.current(), None);
+        starts.logged = Some(Lsn::new(10));
+        starts.safe(Lsn::new(9));
+        assert_eq!(starts.current(), None);
+        starts.safe(Lsn::new(10));
+        assert_eq!(starts.current(), Some(1));
+    }
+}

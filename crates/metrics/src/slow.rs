@@ -1,0 +1,100 @@
+//! Texts about slow operations, for the log: which operation, how long, and in which stages.
+//!
+//! Does not own the log: this crate has no clock and no output.
+
+use crate::operations::{Completed, Stage};
+use std::cell::Cell;
+use std::time::Duration;
+
+/// Duration from which an operation has a line in the log. Disks that retry after a read error take
+/// some seconds, and programs notice a pause of a second.
+pub const SLOW: Duration = Duration::from_secs(2);
+/// Minimum time between two lines, so that a slow disk does not fill the log.
+const BETWEEN_LINES: Duration = Duration::from_secs(10);
+/// A stage is named if it took at least this part of the duration.
+const NOTABLE_PART: u32 = 10;
+
+/// Chooses the slow operations of one target that get a line.
+#[derive(Debug, Default)]
+pub struct SlowOperations {
+    last_line: Cell<Option<Duration>>,
+    /// Number of slow operations without a line since the last line.
+    left_out: Cell<u64>,
+}
+
+impl SlowOperations {
+    /// Returns the line of an operation that has ended at `now`. `None` if it was not slow, or if
+    /// the last line is too recent.
+    pub fn line(
+        &self,
+        completed: &Completed,
+        now: Duration,
+        name: impl FnOnce() -> String,
+    ) -> Option<String> {
+        if completed.duration < SLOW {
+            return None;
+        }
+        if self.last_line.get().is_some_and(|last| now.saturating_sub(last) < BETWEEN_LINES) {
+            self.left_out.set(self.left_out.get() + 1);
+            return None;
+        }
+        self.last_line.set(Some(now));
+        let seconds = |time: Duration| format!("{:.1} s", time.as_secs_f64());
+        let stages = Stage::ALL.into_iter().zip(completed.stages);
+        let notable = stages.filter(|(_, time)| *time * NOTABLE_PART >= completed.duration);
+        let stages: Vec<String> =
+            notable.map(|(stage, time)| format!("{} {}", seconds(time), place(stage))).collect();
+        let mut line = format!("{} took {}", name(), seconds(completed.duration));
+        if !stages.is_empty() {
+            line += &format!(": {}", stages.join(", "));
+        }
+        match self.left_out.replace(0) {
+            0 => {}
+            1 => line += "; 1 more operation was slow since the last such line",
+            count => {
+                line += &format!("; {count} more operations were slow since the last such line")
+            }
+        }
+        Some(line)
+    }
+}
+
+/// Returns the place where a stage spends its time, for people.
+fn place(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Waiting => "in the queue of the target",
+        Stage::Processing => "in the thread of the target",
+        Stage::Disk => "at the disk",
+        Stage::LogSync => "at the disk of the log",
+        Stage::Others => "waiting for others",
+        Stage::Network => "until its data had arrived over the network",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn completed(milliseconds: u64) -> Completed {
+        let duration = Duration::from_millis(milliseconds);
+        let completed = Completed { duration, ..Completed::default() };
+        completed.with(Stage::Disk, duration * 9 / 10).with(Stage::Network, duration / 100)
+    }
+
+    #[test]
+    fn slow_operations_name_the_place_that_was_slow() {
+        let slow = SlowOperations::default();
+        let line = |milliseconds, second| {
+            let now = Duration::from_secs(second);
+            slow.line(&completed(milliseconds), now, || "read_chunk".to_owned())
+        };
+        assert_eq!(line(1_999, 100), None);
+        let first = "read_chunk took 7.0 s: 6.3 s at the disk";
+        assert_eq!(line(7_000, 100).as_deref(), Some(first));
+        // The lines are bounded, and the next one has the number of those that were left out.
+        assert_eq!((line(7_000, 101), line(7_000, 109)), (None, None));
+        let later = line(7_000, 110).unwrap();
+        assert!(later.starts_with(first) && later.contains("; 2 more operations"), "{later}");
+        assert_eq!(line(7_000, 120).as_deref(), Some(first));
+    }
+}

@@ -1,0 +1,116 @@
+//! Attempts at several addresses: the next attempt begins before the previous one has failed, and
+//! the first success ends all others.
+//!
+//! Does not own the attempts themselves: callers connect to a host at one of its addresses
+//! ([`crate::client`]), or to one of several management processes ([`crate::membership`]).
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+/// Runs one attempt for each item, in order. The next attempt starts when an earlier one fails, or
+/// after `stagger`. Returns the result of the first attempt that succeeds. If all fail, returns the
+/// error of the last one that failed. `None` means that there are no items. Cancel-safe if the
+/// attempts are.
+pub(crate) async fn first_success<I, T, E, F>(
+    items: impl IntoIterator<Item = I>,
+    stagger: Duration,
+    attempt: impl Fn(I) -> F,
+) -> Option<Result<T, E>>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    let mut waiting: VecDeque<I> = items.into_iter().collect();
+    let mut running: Vec<Pin<Box<F>>> = Vec::new();
+    let mut failure = None;
+    loop {
+        match waiting.pop_front() {
+            Some(item) => running.push(Box::pin(attempt(item))),
+            None if running.is_empty() => return failure.map(Err),
+            None => {}
+        }
+        let next = next_result(&mut running);
+        let result = match waiting.is_empty() {
+            true => Some(next.await),
+            false => skep_env::timeout(stagger, next).await,
+        };
+        match result {
+            Some(Ok(success)) => return Some(Ok(success)),
+            Some(Err(error)) => failure = Some(error),
+            None => {}
+        }
+    }
+}
+
+/// Waits for the result of any of the futures, and removes that future. There must be a future.
+async fn next_result<T, F: Future<Output = T>>(running: &mut Vec<Pin<Box<F>>>) -> T {
+    std::future::poll_fn(|context| {
+        for index in 0..running.len() {
+            if let Poll::Ready(result) = running[index].as_mut().poll(context) {
+                drop(running.swap_remove(index));
+                return Poll::Ready(result);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    const STAGGER: Duration = Duration::from_millis(20);
+
+    /// Runs attempts. Each takes a time in milliseconds, and then succeeds or fails. Returns the
+    /// result and the attempts that began.
+    fn run(attempts: &'static [(u64, bool)]) -> (Option<Result<usize, usize>>, Vec<usize>) {
+        let begun = Rc::new(RefCell::new(Vec::new()));
+        let log = Rc::clone(&begun);
+        let attempt = move |index: usize| {
+            log.borrow_mut().push(index);
+            let (ms, succeeds) = attempts[index];
+            async move {
+                skep_env::sleep(Duration::from_millis(ms)).await;
+                if succeeds { Ok(index) } else { Err(index) }
+            }
+        };
+        let result = skep_env::block_on(async move {
+            let all = first_success(0..attempts.len(), STAGGER, attempt);
+            skep_env::timeout(Duration::from_secs(20), all).await.expect("the attempts end")
+        });
+        (result.unwrap(), begun.take())
+    }
+
+    const HANGS: (u64, bool) = (3_600_000, true);
+
+    #[test]
+    fn silent_address_does_not_delay_the_next_one() {
+        assert_eq!(run(&[HANGS, HANGS, (1, true)]), (Some(Ok(2)), vec![0, 1, 2]));
+    }
+
+    #[test]
+    fn first_address_is_enough_if_it_answers() {
+        assert_eq!(run(&[(0, true), HANGS]), (Some(Ok(0)), vec![0]));
+    }
+
+    #[test]
+    fn failed_address_is_replaced_at_once() {
+        assert_eq!(run(&[(0, false), (0, false), (0, true)]), (Some(Ok(2)), vec![0, 1, 2]));
+    }
+
+    #[test]
+    fn slow_first_address_may_still_win() {
+        assert_eq!(run(&[(60, true), HANGS]), (Some(Ok(0)), vec![0, 1]));
+    }
+
+    #[test]
+    fn all_failures_give_the_last_error() {
+        assert_eq!(run(&[(0, false), (50, false)]), (Some(Err(1)), vec![0, 1]));
+        assert_eq!(run(&[]), (None, vec![]));
+    }
+}

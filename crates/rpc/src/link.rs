@@ -1,0 +1,111 @@
+//! The connection of a router to one target, for one term of the target as the primary of its
+//! group.
+//!
+//! Owns the rule that a target has one connection, which all callers share, and the end of the
+//! connection when the term ends. Does not own the choice of the target ([`crate::routing`]).
+//!
+//! # Invariants
+//! A link never has both an open connection and an attempt to connect.
+
+use crate::client::Connection;
+use skep_env::local::Notify;
+use skep_types::{ClusterMap, Epoch, Error, ErrorCode, GroupId, Result, TargetId};
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+/// The connection to one target.
+#[derive(Default)]
+pub(crate) struct TargetLink {
+    connection: RefCell<Option<Rc<Connection>>>,
+    is_connecting: Cell<bool>,
+    connected: Notify,
+    /// The group that the target leads as primary, and the first epoch of its term. `None` means
+    /// that the target was not a primary when the link was used last.
+    term: Cell<Option<(GroupId, Epoch)>>,
+    is_retired: Cell<bool>,
+    retired: Notify,
+}
+
+impl TargetLink {
+    /// Records the term of the target, if the link has none.
+    pub(crate) fn begin_term(&self, map: &ClusterMap, target: TargetId) {
+        if self.term.get().is_none() {
+            let group = map.group_led_by(target);
+            self.term.set(group.map(|group| (group.id, group.primary_since)));
+        }
+    }
+
+    /// Whether the target is still in the term of this link.
+    pub(crate) fn is_current(&self, map: &ClusterMap, target: TargetId) -> bool {
+        self.term.get().is_none_or(|(group, since)| {
+            let group = map.group(group);
+            group.is_some_and(|it| (it.primary, it.primary_since) == (target, since))
+        })
+    }
+
+    /// Ends the connection and the attempt to connect. All calls on them fail with `Disconnected`.
+    pub(crate) fn retire(&self) {
+        self.is_retired.set(true);
+        self.retired.notify();
+        self.connected.notify();
+        if let Some(connection) = self.connection.take() {
+            connection.close();
+        }
+    }
+
+    /// Returns the open connection, or the connection that `connecting` opens. Concurrent callers
+    /// share one attempt to connect.
+    ///
+    /// # Errors
+    /// - The error of `connecting`.
+    /// - `Disconnected` if the link is retired.
+    pub(crate) async fn connection(
+        self: Rc<Self>,
+        connecting: impl Future<Output = Result<Rc<Connection>>>,
+    ) -> Result<Rc<Connection>> {
+        loop {
+            if self.is_retired.get() {
+                return Err(ended());
+            }
+            if let Some(open) = self.connection.borrow().as_ref().filter(|it| !it.is_closed()) {
+                return Ok(Rc::clone(open));
+            }
+            if !self.is_connecting.replace(true) {
+                break;
+            }
+            self.connected.wait().await;
+        }
+        // The guard resets the flag even if this future is dropped while it connects.
+        let _reset = ConnectingGuard(Rc::clone(&self));
+        let (mut connecting, mut retired) = (pin!(connecting), pin!(self.retired.wait()));
+        let connection = std::future::poll_fn(|context| match retired.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(Err(ended())),
+            Poll::Pending => connecting.as_mut().poll(context),
+        })
+        .await?;
+        *self.connection.borrow_mut() = Some(Rc::clone(&connection));
+        Ok(connection)
+    }
+
+    /// Whether the invariants of the module hold.
+    pub(crate) fn is_consistent(&self) -> bool {
+        let is_open = self.connection.borrow().as_ref().is_some_and(|it| !it.is_closed());
+        !(is_open && self.is_connecting.get())
+    }
+}
+
+fn ended() -> Error {
+    Error::new(ErrorCode::Disconnected, "a newer cluster map ended the connection")
+}
+
+struct ConnectingGuard(Rc<TargetLink>);
+
+impl Drop for ConnectingGuard {
+    fn drop(&mut self) {
+        self.0.is_connecting.set(false);
+        self.0.connected.notify();
+    }
+}

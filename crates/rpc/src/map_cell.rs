@@ -1,0 +1,124 @@
+//! The newest cluster map of a process, which all its threads share, and the numbers that belong to
+//! it: the process's node id, and the map version that receivers must have.
+//!
+//! Does not own the requests to management that get newer maps ([`crate::membership`]).
+
+use skep_env::{SharedNotify, SharedWait};
+use skep_types::{ClusterMap, MapVersion, NodeId};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The newest cluster map of a process, shared by its threads.
+#[derive(Debug)]
+pub struct MapCell {
+    version: AtomicU64,
+    /// The newest map version that peers have named in their replies.
+    needed: AtomicU64,
+    /// The node id of this process in the cluster; zero if it has none.
+    node: AtomicU32,
+    /// Protects only the pointer; threads lock it to clone or replace the `Arc`.
+    map: Mutex<Arc<ClusterMap>>,
+    /// Notified after each change of the map.
+    changed: SharedNotify,
+    traffic: Traffic,
+}
+
+/// Numbers of rare events on the way to targets, of all threads of a process.
+#[derive(Debug, Default)]
+struct Traffic {
+    /// Retries of requests.
+    retries: AtomicU64,
+    /// Connections that were opened.
+    connects: AtomicU64,
+}
+
+impl skep_metrics::Source for MapCell {
+    fn collect(&self, snapshot: &mut skep_metrics::Snapshot) {
+        use skep_metrics::catalog::{CONNECTS, NODE_MAP_VERSION, RETRIES};
+        snapshot.count(&RETRIES, Vec::new(), self.traffic.retries.load(Ordering::Relaxed));
+        snapshot.count(&CONNECTS, Vec::new(), self.traffic.connects.load(Ordering::Relaxed));
+        snapshot.count(&NODE_MAP_VERSION, Vec::new(), self.version().raw());
+    }
+}
+
+impl MapCell {
+    /// Creates a cell with an initial map and the process's node id.
+    pub fn new(map: ClusterMap, node: NodeId) -> Arc<Self> {
+        Arc::new(Self {
+            version: AtomicU64::new(map.version.raw()),
+            needed: AtomicU64::new(0),
+            node: AtomicU32::new(node.raw()),
+            map: Mutex::new(Arc::new(map)),
+            changed: SharedNotify::default(),
+            traffic: Traffic::default(),
+        })
+    }
+
+    /// Returns the newest map.
+    pub fn load(&self) -> Arc<ClusterMap> {
+        Arc::clone(&self.map.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns the version of the newest map.
+    pub fn version(&self) -> MapVersion {
+        MapVersion::new(self.version.load(Ordering::Acquire))
+    }
+
+    /// Returns the version of the oldest map under which targets may execute requests of this
+    /// process: see docs/design/0006-fencing.md.
+    pub fn needed(&self) -> MapVersion {
+        MapVersion::new(self.needed.load(Ordering::Acquire))
+    }
+
+    /// Raises the needed map version to `version`, because a peer relies on a map of that version.
+    pub fn need(&self, version: MapVersion) {
+        self.needed.fetch_max(version.raw(), Ordering::AcqRel);
+    }
+
+    /// Returns the node id of this process in the cluster; zero if it has none.
+    pub fn node(&self) -> NodeId {
+        NodeId::new(self.node.load(Ordering::Acquire))
+    }
+
+    /// Sets the node id of this process. Routers close connections that authenticated with the
+    /// former id.
+    pub fn set_node(&self, node: NodeId) {
+        self.node.store(node.raw(), Ordering::Release);
+    }
+
+    /// Counts a retry of a request.
+    pub(crate) fn count_retry(&self) {
+        self.traffic.retries.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a connection that was opened.
+    pub(crate) fn count_connect(&self) {
+        self.traffic.connects.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Stores `map` if it is newer than the present one.
+    pub fn update(&self, map: ClusterMap) {
+        let held = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        if map.version > held.version {
+            self.put(held, map);
+        }
+    }
+
+    /// Replaces a cached map by management's map, even if management's map is older. An
+    /// administrator may have restored management to an older state, and its map is the valid one.
+    pub(crate) fn replace(&self, map: ClusterMap) {
+        self.put(self.map.lock().unwrap_or_else(PoisonError::into_inner), map);
+    }
+
+    fn put(&self, mut held: MutexGuard<'_, Arc<ClusterMap>>, map: ClusterMap) {
+        self.version.store(map.version.raw(), Ordering::Release);
+        *held = Arc::new(map);
+        drop(held);
+        self.changed.notify();
+    }
+
+    /// Waits for the next change of the map after this call.
+    pub(crate) fn wait_for_change(&self) -> SharedWait<'_> {
+        self.changed.wait()
+    }
+}

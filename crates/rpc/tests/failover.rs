@@ -1,0 +1,279 @@
+//! Fail-over of calls under way, over real sockets: a newer cluster map names another primary,
+//! while the process of the former one is stopped, so that its connections stay open. Also the
+//! choice among several addresses of management.
+
+#![allow(clippy::unwrap_used, reason = "a test fails at an unexpected result")]
+
+use skep_env::{TcpListener, block_on, spawn};
+use skep_rpc::server::{IncomingStream, authenticate};
+use skep_rpc::{CallOptions, Channel, Identity, JoinToken, Management, MapCell, Router, Secret};
+use skep_types::map::{Capacity, CapacityPool, Consistency, MemberState, Reachability};
+use skep_types::{
+    ClusterId, ClusterMap, Epoch, Group, GroupId, GroupMember, MapVersion, Node, NodeId, NodeKind,
+    Target, TargetId, TargetKind,
+};
+use skep_wire::Request;
+use skep_wire::frame::Header;
+use skep_wire::management::{EmptyReply, GetMap, MapUpdate};
+use skep_wire::metadata::SyncAll;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+const GROUP: GroupId = GroupId::new(1);
+
+fn identity(secret: &Secret, node: u32) -> Identity {
+    Identity {
+        cluster: ClusterId::new([1; 16]),
+        secret: secret.clone(),
+        node: NodeId::new(node),
+        kind: NodeKind::Client,
+    }
+}
+
+/// Returns a map with two targets in one group. Target `primary` is the primary in this epoch, and
+/// has been the primary since epoch `since`.
+fn map(addresses: [&str; 2], primary: u32, epoch: u64, since: u64) -> ClusterMap {
+    let mut map = ClusterMap::empty(ClusterId::new([1; 16]));
+    map.version = MapVersion::new(epoch);
+    for (raw, address) in (1..).zip(addresses) {
+        map.nodes.push(Node {
+            id: NodeId::new(raw),
+            kind: NodeKind::Metadata,
+            name: format!("metadata-{raw}"),
+            addresses: vec![address.into()],
+            domain: String::new(),
+            reachability: Reachability::Online,
+            version: String::new(),
+        });
+        map.targets.push(Target {
+            id: TargetId::new(raw),
+            kind: TargetKind::Metadata,
+            node: NodeId::new(raw),
+            path: String::new(),
+            reachability: Reachability::Online,
+            consistency: Consistency::Good,
+            capacity: Capacity::default(),
+            health: Default::default(),
+            capacity_pool: CapacityPool::Normal,
+        });
+    }
+    let mut group = Group::of_one(GROUP, TargetKind::Metadata, TargetId::new(1));
+    group.members.push(GroupMember { target: TargetId::new(2), state: MemberState::Serving });
+    group.primary = TargetId::new(primary);
+    (group.epoch, group.primary_since) = (Epoch::new(epoch), Epoch::new(since));
+    map.groups.push(group);
+    map
+}
+
+/// A service that records the headers of its requests. If it serves nothing, it records a header
+/// for each connection.
+struct Service {
+    address: String,
+    received: Rc<RefCell<Vec<Header>>>,
+}
+
+/// How far a service serves a connection.
+#[derive(Clone, Copy, PartialEq)]
+enum Serves {
+    /// The kernel accepts the connection, and the process does nothing.
+    Nothing,
+    /// The process reads requests and never answers.
+    WithoutReply,
+    All,
+}
+
+fn service(secret: &Secret, serves: Serves) -> Service {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_address().unwrap().to_string();
+    let received = Rc::new(RefCell::new(Vec::new()));
+    let (server, headers) = (identity(secret, 0), Rc::clone(&received));
+    spawn(async move {
+        let mut silent = Vec::new();
+        while let Ok(stream) = listener.accept().await {
+            if serves == Serves::Nothing {
+                headers.borrow_mut().push(Header::default());
+                silent.push(stream);
+                continue;
+            }
+            let (server, headers) = (server.clone(), Rc::clone(&headers));
+            spawn(async move {
+                let Ok(peer) = authenticate(&stream, &server, 1, |_| Ok(())).await else { return };
+                let (mut requests, outbox) = IncomingStream::new(stream, peer.kind);
+                while let Ok(Some(incoming)) = requests.next().await {
+                    headers.borrow_mut().push(incoming.header.clone());
+                    match incoming.header.message {
+                        _ if serves == Serves::WithoutReply => {}
+                        GetMap::ID => outbox.reply(&incoming.header, &MapUpdate { map: None }),
+                        _ => outbox.reply(&incoming.header, &EmptyReply {}),
+                    }
+                }
+            })
+            .detach();
+        }
+    })
+    .detach();
+    Service { address, received }
+}
+
+/// Fails the test if the future takes longer than `most`.
+async fn within<T>(most: Duration, future: impl Future<Output = T>) -> T {
+    skep_env::timeout(most, future).await.expect("the future ends in time")
+}
+
+async fn until(holds: impl Fn() -> bool) {
+    let waiting = async {
+        while !holds() {
+            skep_env::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    within(Duration::from_secs(20), waiting).await;
+}
+
+/// Before the fix, the call waited for the stopped process without limit.
+#[test]
+fn call_under_way_goes_to_the_new_primary_in_the_same_slot() {
+    block_on(async {
+        let secret = Secret::generate();
+        let (stopped, new) =
+            (service(&secret, Serves::WithoutReply), service(&secret, Serves::All));
+        let addresses = [&*stopped.address, &*new.address];
+        let cell = MapCell::new(map(addresses, 1, 1, 1), NodeId::new(5));
+        let router = Router::new(identity(&secret, 5), Channel::random(), Arc::clone(&cell));
+        let call = spawn(async move {
+            let options = CallOptions { slot: 3, sequence: 17, ..CallOptions::default() };
+            router.call(GROUP, &SyncAll {}, options).await.unwrap();
+        });
+        until(|| stopped.received.borrow().len() == 1).await;
+        cell.update(map(addresses, 2, 2, 2));
+        within(Duration::from_secs(5), call).await;
+        let first = stopped.received.borrow()[0].clone();
+        let second = new.received.borrow()[0].clone();
+        let place = |header: &Header| (header.slot, header.sequence, header.epoch.raw());
+        assert_eq!((place(&first), place(&second)), ((3, 17, 1), (3, 17, 2)));
+    })
+    .unwrap();
+}
+
+/// Before the fix, the call waited 5 s for the handshake, again and again.
+#[test]
+fn attempt_to_connect_ends_with_a_newer_map() {
+    block_on(async {
+        let secret = Secret::generate();
+        let (stopped, new) = (service(&secret, Serves::Nothing), service(&secret, Serves::All));
+        let addresses = [&*stopped.address, &*new.address];
+        let cell = MapCell::new(map(addresses, 1, 1, 1), NodeId::new(5));
+        let router = Router::new(identity(&secret, 5), Channel::random(), Arc::clone(&cell));
+        let calls: Vec<_> = (0..3)
+            .map(|_| {
+                let router = Rc::clone(&router);
+                spawn(async move {
+                    router.call(GROUP, &SyncAll {}, CallOptions::default()).await.unwrap();
+                })
+            })
+            .collect();
+        skep_env::sleep(Duration::from_millis(50)).await;
+        until(|| stopped.received.borrow().len() == 1).await;
+        cell.update(map(addresses, 2, 2, 2));
+        for call in calls {
+            within(Duration::from_secs(2), call).await;
+        }
+        assert_eq!(new.received.borrow().len(), 3);
+        router.check_invariants();
+    })
+    .unwrap();
+}
+
+/// A primary that was deposed and chosen again has ended the work of its former term.
+#[test]
+fn call_is_sent_again_in_a_later_term_of_the_same_target() {
+    block_on(async {
+        let secret = Secret::generate();
+        let service = service(&secret, Serves::WithoutReply);
+        let addresses = [&*service.address, "127.0.0.1:1"];
+        let cell = MapCell::new(map(addresses, 1, 1, 1), NodeId::new(5));
+        let router = Router::new(identity(&secret, 5), Channel::random(), Arc::clone(&cell));
+        let _call = spawn(async move {
+            let _ = router.call(GROUP, &SyncAll {}, CallOptions::default()).await;
+        });
+        until(|| service.received.borrow().len() == 1).await;
+        // A dropped backup is no reason to send it again.
+        cell.update(map(addresses, 1, 2, 1));
+        cell.update(map(addresses, 1, 4, 4));
+        until(|| service.received.borrow().len() == 2).await;
+        assert_eq!(service.received.borrow()[1].epoch, Epoch::new(4));
+    })
+    .unwrap();
+}
+
+#[test]
+fn epoch_without_a_new_primary_leaves_calls_under_way() {
+    block_on(async {
+        let secret = Secret::generate();
+        let service = service(&secret, Serves::WithoutReply);
+        let addresses = [&*service.address, "127.0.0.1:1"];
+        let cell = MapCell::new(map(addresses, 1, 1, 1), NodeId::new(5));
+        let router = Router::new(identity(&secret, 5), Channel::random(), Arc::clone(&cell));
+        let send = || {
+            let router = Rc::clone(&router);
+            spawn(async move {
+                let _ = router.call(GROUP, &SyncAll {}, CallOptions::default()).await;
+            })
+        };
+        let _first = send();
+        until(|| service.received.borrow().len() == 1).await;
+        cell.update(map(addresses, 1, 2, 1));
+        let _second = send();
+        until(|| service.received.borrow().len() == 2).await;
+        let epochs: Vec<_> = service.received.borrow().iter().map(|it| it.epoch.raw()).collect();
+        assert_eq!(epochs, [1, 2], "the first call was not repeated");
+    })
+    .unwrap();
+}
+
+/// Another process may listen at one of the addresses of a host, such as one of a virtual network.
+#[test]
+fn target_is_reached_at_its_second_address() {
+    block_on(async {
+        let secret = Secret::generate();
+        let (stranger, right) =
+            (service(&Secret::generate(), Serves::All), service(&secret, Serves::All));
+        let mut map = map(["", "127.0.0.1:1"], 1, 1, 1);
+        map.nodes[0].addresses = vec![stranger.address.clone(), right.address.clone()];
+        let cell = MapCell::new(map, NodeId::new(5));
+        let router = Router::new(identity(&secret, 5), Channel::random(), cell);
+        let time_left = Some(Duration::from_secs(10));
+        let options = CallOptions { time_left, ..CallOptions::default() };
+        router.call(GROUP, &SyncAll {}, options).await.unwrap();
+        assert_eq!((stranger.received.borrow().len(), right.received.borrow().len()), (0, 1));
+    })
+    .unwrap();
+}
+
+/// Before the fix, a stopped process at the first address cost five seconds at each connection.
+#[test]
+fn management_is_found_beside_a_stopped_process() {
+    block_on(async {
+        let secret = Secret::generate();
+        let (stopped, serving) = (service(&secret, Serves::Nothing), service(&secret, Serves::All));
+        let token = JoinToken {
+            cluster: ClusterId::new([1; 16]),
+            secret: secret.clone(),
+            addresses: vec![stopped.address.clone(), serving.address.clone()],
+        };
+        let management = Management::new(&token, NodeKind::Client);
+        let ask = async |management: &Management| {
+            let request = GetMap { known: MapVersion::new(1) };
+            management.call_once(&request, Duration::from_secs(2)).await
+        };
+        ask(&management).await.unwrap();
+        assert_eq!(serving.received.borrow().len(), 1);
+        // A request without a reply costs its own time limit and no more.
+        let alone = JoinToken { addresses: vec![stopped.address.clone()], ..token };
+        let begin = skep_env::now();
+        ask(&Management::new(&alone, NodeKind::Client)).await.unwrap_err();
+        assert!(skep_env::now() - begin < Duration::from_secs(4));
+    })
+    .unwrap();
+}

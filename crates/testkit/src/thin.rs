@@ -1,0 +1,95 @@
+//! A file system on a device that has less space than the file system assumes, as with thin
+//! provisioning. Writes reach the page cache, and fail later, when the kernel writes them back.
+//!
+//! Does not depend on a cluster, so unit tests of other crates use it too.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Size that the file system assumes, in MiB.
+const ASSUMED_MIB: u64 = 300;
+
+/// An ext4 on a loop device. The image of the device is a sparse file in a tmpfs, the *pool*, whose
+/// size is the real space of the device. Both are unmounted when this is dropped.
+#[derive(Debug)]
+pub struct ThinDisk {
+    directory: PathBuf,
+}
+
+fn succeeds<'a>(program: &str, arguments: impl IntoIterator<Item = &'a OsStr>) -> bool {
+    Command::new(program).args(arguments).output().is_ok_and(|it| it.status.success())
+}
+
+impl ThinDisk {
+    /// Creates the disk in an empty directory. `pool_mib` is the real space of the device in MiB.
+    /// Returns `None`, and prints a line, without the permission to mount.
+    ///
+    /// # Panics
+    /// Panics if root cannot create the disk.
+    pub fn new(directory: &Path, pool_mib: u64) -> Option<Self> {
+        let this = Self { directory: directory.to_owned() };
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: needs root");
+            return None;
+        }
+        let (pool, disk, image) = (this.pool(), this.path(), this.image());
+        for directory in [&pool, &disk] {
+            std::fs::create_dir(directory).expect("an empty directory");
+        }
+        // With huge pages, the device would get its space in large pieces.
+        let size = format!("size={pool_mib}m,huge=never");
+        let tmpfs = ["-t", "tmpfs", "-o", &size, "skep-test"].map(OsStr::new);
+        assert!(succeeds("mount", tmpfs.into_iter().chain([pool.as_os_str()])), "mount a tmpfs");
+        let file = std::fs::File::create(&image).expect("a file in the pool");
+        file.set_len(ASSUMED_MIB << 20).expect("a sparse file");
+        // Without a journal, the file system survives a device without space.
+        let format = ["-q", "-b", "4096", "-O", "^has_journal"].map(OsStr::new);
+        assert!(succeeds("mkfs.ext4", format.into_iter().chain([image.as_os_str()])), "mkfs.ext4");
+        let on_loop = ["-o", "loop"].map(OsStr::new);
+        let both = [image.as_os_str(), disk.as_os_str()];
+        assert!(succeeds("mount", on_loop.into_iter().chain(both)), "mount {}", image.display());
+        Some(this)
+    }
+
+    fn pool(&self) -> PathBuf {
+        self.directory.join("pool")
+    }
+
+    /// Path of the image in the pool. A hole that is made in it releases space of the device.
+    pub fn image(&self) -> PathBuf {
+        self.pool().join("image")
+    }
+
+    /// Path at which the file system is mounted.
+    pub fn path(&self) -> PathBuf {
+        self.directory.join("disk")
+    }
+
+    /// Changes the real space of the device.
+    ///
+    /// # Panics
+    /// Panics if the pool cannot be changed.
+    pub fn resize(&self, pool_mib: u64) {
+        let options = format!("remount,size={pool_mib}m");
+        let arguments = ["-o", &options].map(OsStr::new);
+        let pool = self.pool();
+        assert!(succeeds("mount", arguments.into_iter().chain([pool.as_os_str()])), "{options}");
+    }
+
+    /// Drops all clean pages of the page cache, so that reads return what is on the device.
+    ///
+    /// # Panics
+    /// Panics if the kernel refuses.
+    pub fn drop_page_cache() {
+        std::fs::write("/proc/sys/vm/drop_caches", "1").expect("root may drop the page cache");
+    }
+}
+
+impl Drop for ThinDisk {
+    fn drop(&mut self) {
+        for path in [self.path(), self.pool()] {
+            let _unmounted = succeeds("umount", [OsStr::new("-l"), path.as_os_str()]);
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! `skep deploy` against real `sshd`s: hosts with a network and a root directory of their own, from
+//! a file of hosts to a mounted cluster, and back to hosts without anything of Skep.
+
+use skep_testkit::page::{PageHost, PageNetwork};
+use skep_testkit::program::{Finished, finish, run};
+use skep_testkit::{PATIENCE, Scratch, files, wait_for};
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// Limit of a whole deployment: the machine may be busy with other work.
+const LONG: Duration = Duration::from_secs(300);
+/// The directories in which a deployment creates files.
+const PLACES: &str = "/etc /usr/bin /usr/sbin /srv /var /run /mnt /nvme0 /disk1 /disk2 /root";
+
+/// A deploying host and the hosts that it deploys to, each with `sshd`.
+struct Site {
+    // Fields are dropped in this order: hosts before their switch.
+    hosts: Vec<PageHost>,
+    admin: PageHost,
+    _network: PageNetwork,
+}
+
+impl Site {
+    /// Starts hosts with these names and the addresses 10.0.0.1, 10.0.0.2, ...
+    fn new(names: &[&str]) -> Self {
+        let network = PageNetwork::new();
+        let admin = network.host("admin", "10.0.0.99/24");
+        // A smaller program: each host has its copy in memory.
+        admin
+            .run(
+                "strip /usr/bin/skep || true; rm -rf /root/.ssh\n\
+                 ssh-keygen -q -t ed25519 -N '' -f /root/key",
+            )
+            .expect_success();
+        let key = admin.run("cat /root/key.pub").expect_success();
+        let mut hosts = Vec::new();
+        for (index, name) in names.iter().enumerate() {
+            let mut host = network.host(name, &format!("10.0.0.{}/24", index + 1));
+            host.run(&format!(
+                "rm -rf /usr/bin/skep /root/.ssh /var/log/skep /run/skep\n\
+                 mkdir -p /run/sshd /root/.ssh\n\
+                 echo '{}' >/root/.ssh/authorized_keys\n\
+                 ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/test_host_key",
+                key.trim()
+            ))
+            .expect_success();
+            host.start(
+                "/usr/sbin/sshd -D -e -f /dev/null -h /etc/ssh/test_host_key -o UsePAM=no \
+                 -o StrictModes=no -o PasswordAuthentication=no -o PidFile=none",
+            );
+            wait_for("sshd listens", PATIENCE, || {
+                files::read_to_string(host.log()).contains("Server listening").then_some(())
+            });
+            hosts.push(host);
+        }
+        Self { hosts, admin, _network: network }
+    }
+
+    fn host(&mut self, name: &str) -> &mut PageHost {
+        let host = self.hosts.iter_mut().find(|host| host.name() == name);
+        host.unwrap_or_else(|| panic!("no host {name}"))
+    }
+
+    /// Writes the hosts file.
+    fn write(&self, body: &str) {
+        let head = "cluster = \"scratch\"\n[ssh]\nuser = \"root\"\nidentity = \"key\"\n\
+            options = [\"StrictHostKeyChecking=accept-new\", \"UserKnownHostsFile=/root/known\", \
+            \"HashKnownHosts=no\"]\n";
+        let text = format!("{head}{body}");
+        self.admin.run(&format!("cat >/root/hosts.toml <<'END'\n{text}END\n")).expect_success();
+    }
+
+    /// Runs `skep deploy` on the deploying host.
+    fn deploy(&self, arguments: &str) -> Finished {
+        let line = format!("skep deploy {arguments} --hosts /root/hosts.toml");
+        finish(&mut self.admin.shell(&line), LONG)
+    }
+
+    /// Runs `skep deploy`, and kills it after a number of steps. Returns whether it was killed.
+    fn kill_after(&self, arguments: &str, steps: usize) -> bool {
+        let line = format!("exec skep deploy {arguments} --hosts /root/hosts.toml");
+        let mut command = self.admin.shell(&line);
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("nsenter can be started");
+        let output = BufReader::new(child.stderr.take().expect("a pipe"));
+        let seen =
+            output.lines().map_while(Result::ok).filter(|it| it.starts_with('[')).take(steps);
+        let seen = seen.count();
+        let was_running = child.try_wait().expect("our own child").is_none();
+        child.kill().ok();
+        child.wait().expect("our own child");
+        seen == steps && was_running
+    }
+
+    /// Returns all files in the places where a deployment creates some, and the contents of fstab.
+    fn contents(&self) -> Vec<String> {
+        let list = |host: &PageHost| {
+            let line = format!("find {PLACES} -xdev | sort; cat /etc/fstab || true");
+            host.run(&line).expect_success()
+        };
+        self.hosts.iter().map(list).collect()
+    }
+
+    /// Checks that all hosts have the same files as before, and no process of Skep.
+    fn expect_unchanged(&self, before: &[String]) {
+        for ((host, before), after) in self.hosts.iter().zip(before).zip(self.contents()) {
+            let [before, after] = [before, &after].map(|it| it.lines().collect::<BTreeSet<_>>());
+            let differences: Vec<_> = before.symmetric_difference(&after).collect();
+            assert!(differences.is_empty(), "{}: {differences:?}", host.name());
+            let processes = host.run(
+                "own=$(readlink /proc/self/ns/net)\n\
+                 for process in /proc/[0-9]*; do\n\
+                 if [ \"$(readlink $process/ns/net)\" = \"$own\" ]; then cat $process/comm; fi\n\
+                 done 2>/dev/null | grep '^skep' || true",
+            );
+            assert_eq!(processes.expect_success(), "", "{}", host.name());
+        }
+    }
+}
+
+/// A disk in a file.
+struct Disk {
+    device: String,
+    _scratch: Scratch,
+}
+
+impl Disk {
+    fn new() -> Self {
+        let scratch = Scratch::new();
+        let file = scratch.directory("disk").join("image");
+        files::create(&file).set_len(400 << 20).expect("a sparse file");
+        let device = run("losetup", ["--find", "--show", &file.display().to_string()]);
+        Self { device: device.trim().to_owned(), _scratch: scratch }
+    }
+
+    /// Returns the types of the data on it.
+    fn signatures(&self) -> String {
+        run("wipefs", ["--no-act", &self.device])
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        finish(std::process::Command::new("losetup").args(["--detach", &self.device]), PATIENCE);
+    }
+}
+
+const MANAGEMENT: &str = "[[host]]\nname = \"m1\"\naddress = \"10.0.0.1\"\n\
+    roles = [\"management\", \"metadata\"]\nmetadata_directories = [\"/nvme0/skep\"]\n";
+
+fn storage(name: &str, address: u8, targets: &str) -> String {
+    format!(
+        "[[host]]\nname = \"{name}\"\naddress = \"10.0.0.{address}\"\n\
+         roles = [\"storage\"]\n{targets}\n"
+    )
+}
+
+fn client(name: &str, address: u8) -> String {
+    format!("[[host]]\nname = \"{name}\"\naddress = \"10.0.0.{address}\"\nroles = [\"client\"]\n")
+}
+
+/// Programs on a client that fail if any operation fails, until `/srv/stop` exists.
+const LOAD: &str = "sh -c 'mkdir -p /mnt/skep/load; n=0
+    while [ ! -e /srv/stop ]; do
+      n=$((n + 1)); file=/mnt/skep/load/$((n % 50))
+      { head -c 300000 /dev/urandom >/srv/data && cp /srv/data $file && cmp /srv/data $file &&
+        mv $file $file.x && cmp /srv/data $file.x; } || echo failed at $n >>/srv/failures
+      echo $n >/srv/count
+    done; touch /srv/ended; exec sleep infinity'";
+
+/// Command: skep deploy plan, skep deploy apply, skep deploy status, skep deploy add.
+/// Command: skep deploy upgrade, skep deploy remove, skep deploy destroy.
+#[test]
+fn cluster_is_deployed_extended_upgraded_and_destroyed() {
+    let mut site = Site::new(&["m1", "s1", "s2", "c1", "c2", "s3"]);
+    let disk = Disk::new();
+    let base = [
+        MANAGEMENT.to_owned(),
+        storage("s1", 2, &format!("storage_disks = [\"{}\"]", disk.device)),
+        storage("s2", 3, "storage_directories = [\"/disk1/skep\", \"/disk2/skep\"]"),
+        client("c1", 4),
+        client("c2", 5),
+    ]
+    .concat();
+    let s3 = storage("s3", 6, "storage_directories = [\"/disk1/skep\"]");
+    site.write(&base);
+    let before = site.contents();
+
+    let planned = site.deploy("plan").expect_success();
+    assert!(planned.contains("No problem found"), "{planned}");
+    assert!(planned.contains(&format!("format {} for storage", disk.device)), "{planned}");
+    site.expect_unchanged(&before);
+
+    let begin = Instant::now();
+    let applied = site.deploy("apply").expect_success();
+    println!("{planned}\n{applied}\napply took {:.1} s", begin.elapsed().as_secs_f64());
+    assert!(applied.contains("Deployed and verified cluster scratch"), "{applied}");
+    let status = site.deploy("status").expect_success();
+    println!("{status}");
+    assert!(status.contains("The cluster is complete"), "{status}");
+    assert_eq!(status.matches(" mounted").count(), 2, "{status}");
+    let mode = site.host("c1").run("stat -c %a /etc/skep/token").expect_success();
+    assert_eq!(mode.trim(), "600");
+    site.host("c1").run("echo kept >/mnt/skep/file; sync /mnt/skep/file").expect_success();
+    assert_eq!(site.host("c2").run("cat /mnt/skep/file").expect_success(), "kept\n");
+
+    site.host("c1").start(LOAD);
+    site.write(&format!("{base}{s3}"));
+    let added = site.deploy("add s3").expect_success();
+    println!("{added}");
+    let targets = site.host("m1").run("skep target list").expect_success();
+    assert!(targets.contains("s3 [") && targets.matches(" Online ").count() == 5, "{targets}");
+    site.admin.run("cp /usr/bin/skep /root/newer; echo >>/root/newer").expect_success();
+    let upgraded = site.deploy("upgrade --program /root/newer --output json").expect_success();
+    assert!(upgraded.contains("\"step\": \"stop storage\""), "{upgraded}");
+    for name in ["m1", "s1", "s2", "s3"] {
+        let old = "ls -l /proc/$(cat /run/skep/*.pid | head -n 1)/exe";
+        let shown = site.host(name).run(old).expect_success();
+        assert!(!shown.contains("deleted"), "{name}: {shown}");
+    }
+    let c1 = site.host("c1");
+    let count = || c1.run("cat /srv/count").stdout.trim().parse::<u32>().unwrap_or_default();
+    let at_end = count();
+    wait_for("the load goes on", PATIENCE, || (count() > at_end + 2).then_some(()));
+    c1.run("touch /srv/stop").expect_success();
+    wait_for("the load ends", PATIENCE, || {
+        c1.run("test -e /srv/ended").status.success().then_some(())
+    });
+    let failures = c1.run("cat /srv/failures || true").expect_success();
+    assert_eq!(failures, "", "no operation failed");
+    c1.run("rm /srv/stop /srv/ended /srv/data /srv/count").expect_success();
+
+    let refused = site.deploy("remove s3").expect_failure();
+    assert!(refused.contains("/disk1/skep") && refused.contains("--destroy-data"), "{refused}");
+    let refused = site.deploy("remove m1 --destroy-data").expect_failure();
+    assert!(refused.contains("runs management"), "{refused}");
+    site.deploy("remove c2 --program /root/newer").expect_success();
+    let c2 = site.host("c2").run("ls -d /mnt/skep /usr/bin/skep /etc/skep").expect_failure();
+    assert_eq!(c2.matches("No such file").count(), 3, "{c2}");
+    let refused = site.deploy("destroy").expect_failure();
+    assert!(refused.contains("metadata on host m1 (/nvme0/skep)"), "{refused}");
+    assert_eq!(site.host("c1").run("cat /mnt/skep/file").expect_success(), "kept\n");
+    let destroyed = site.deploy("destroy --destroy-data").expect_success();
+    println!("{destroyed}");
+    site.expect_unchanged(&before);
+    assert_eq!(disk.signatures(), "");
+    let again = site.deploy("destroy --destroy-data").expect_success();
+    assert!(again.contains(" 0 steps"), "{again}");
+}
+
+#[test]
+fn interrupted_deployment_and_removal_continue() {
+    let site = Site::new(&["m1", "s1", "c1"]);
+    let disk = Disk::new();
+    let storage = storage("s1", 2, &format!("storage_disks = [\"{}\"]", disk.device));
+    site.write(&[MANAGEMENT, &storage, &client("c1", 3)].concat());
+    let before = site.contents();
+    // Each run continues where the one before was killed, one step later at least.
+    let mut kills = 0;
+    for steps in [1, 3, 2, 1, 2, 3, 1, 1] {
+        kills += u32::from(site.kill_after("apply", steps));
+    }
+    assert!(kills >= 4, "{kills} runs were interrupted");
+    let applied = site.deploy("apply").expect_success();
+    assert!(applied.contains("verified"), "{applied}");
+    let again = site.deploy("apply").expect_success();
+    assert!(again.contains("verified"), "{again}");
+    site.kill_after("destroy --destroy-data", 2);
+    site.kill_after("destroy --destroy-data", 3);
+    site.deploy("destroy --destroy-data").expect_success();
+    site.expect_unchanged(&before);
+    assert_eq!(disk.signatures(), "");
+}
+
+#[test]
+fn bad_hosts_are_named_with_the_way_out() {
+    let mut site = Site::new(&["m1", "s1"]);
+    let disk = Disk::new();
+    let good = storage("s1", 2, "storage_directories = [\"/disk1/skep\"]");
+    let with_disk = storage("s1", 2, &format!("storage_disks = [\"{}\"]", disk.device));
+    site.write(&[MANAGEMENT, &good].concat());
+    site.deploy("plan").expect_success();
+    let before = site.contents();
+    let check = |site: &Site, body: &str, words: &[&str]| {
+        site.write(body);
+        let text = site.deploy("apply").expect_failure();
+        for word in words {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+        text
+    };
+    let hosts = |storage: &str| format!("{MANAGEMENT}{storage}");
+
+    check(&site, &hosts(&good.replace("10.0.0.2", "10.0.0.77")), &["host s1", "10.0.0.77", "sshd"]);
+    check(&site, &hosts(&good.replace("storage\"]", "storag\"]")), &["s1", "'storag'"]);
+    check(&site, &hosts(&good.replace("storage\"]", "management\"]")), &["m1 and s1", "one host"]);
+    check(&site, &hosts(&good.replace("/disk1/skep", "/disk1/../etc")), &["s1", "invalid path"]);
+
+    // The key is wrong, or the host has another key than before.
+    site.admin
+        .run("mv /root/key /root/right; ssh-keygen -q -t ed25519 -N '' -f /root/wrong")
+        .expect_success();
+    site.admin.run("cp /root/wrong /root/key").expect_success();
+    check(&site, &hosts(&good), &["host m1", "host s1", "Permission denied", "ssh-copy-id"]);
+    site.admin.run("mv /root/right /root/key; cp /root/known /root/kept").expect_success();
+    site.admin
+        .run("sed -i 's/10.0.0.2 /10.0.0.3 /; s/10.0.0.1 /10.0.0.2 /' /root/known")
+        .expect_success();
+    check(&site, &hosts(&good), &["host s1", "ssh-keygen -R 10.0.0.2"]);
+    site.admin.run("mv /root/kept /root/known").expect_success();
+
+    // A disk with a file system, and one with bytes that no program recognises.
+    run("mkfs.ext4", ["-q", &disk.device]);
+    let text = check(&site, &hosts(&with_disk), &["s1", "ext4", "wipefs --all"]);
+    assert!(text.contains("no host was changed"), "{text}");
+    run("wipefs", ["--quiet", "--all", &disk.device]);
+    run("dd", ["if=/dev/urandom", &format!("of={}", disk.device), "bs=4k", "count=1", "seek=9"]);
+    check(&site, &hosts(&with_disk), &["s1", "unknown data"]);
+    check(&site, &hosts(&with_disk.replace(&disk.device, "/dev/none")), &["no block device"]);
+    site.host("s1").run("mkdir -p /disk1/skep; echo x >/disk1/skep/thesis").expect_success();
+    check(&site, &hosts(&good), &["/disk1/skep", "not empty"]);
+    site.host("s1").run("rm -r /disk1/skep").expect_success();
+    site.expect_unchanged(&before);
+
+    // Another installation on the host: program, token, service, port.
+    site.host("s1")
+        .run("printf '#!/bin/sh\\necho skep 9\\n' >/usr/bin/skep; chmod 755 /usr/bin/skep")
+        .expect_success();
+    check(&site, &hosts(&good), &["s1", "another /usr/bin/skep", "skep 9"]);
+    site.host("s1")
+        .run("rm /usr/bin/skep; mkdir /etc/skep; touch /etc/skep/token")
+        .expect_success();
+    check(&site, &hosts(&good), &["s1", "/etc/skep/token"]);
+    site.host("s1")
+        .run("rm -r /etc/skep; mkdir -p /srv/skep/storage; touch /srv/skep/storage/skep-identity")
+        .expect_success();
+    check(&site, &hosts(&good), &["s1", "/srv/skep/storage", "move the directory away"]);
+    site.host("s1").run("rm -r /srv/skep").expect_success();
+    site.host("s1").start("python3 -m http.server 7420");
+    wait_for("the port is taken", PATIENCE, || {
+        site.admin.run("bash -c '</dev/tcp/10.0.0.2/7420'").status.success().then_some(())
+    });
+    check(&site, &hosts(&good), &["s1", "port 7420", "stop it"]);
+    site.expect_unchanged(&before);
+
+    // A user without root, and a network that loses packets between two hosts.
+    site.host("m1")
+        .run(
+            "useradd --create-home worker; usermod -p '*' worker\n\
+             cp -r /root/.ssh /home/worker; chown -R worker /home/worker/.ssh",
+        )
+        .expect_success();
+    let user = hosts(&good).replace("10.0.0.1\"", "worker@10.0.0.1\"");
+    check(&site, &user, &["m1", "invalid address"]);
+    site.write(&hosts(&good));
+    site.admin
+        .run("sed -i 's/user = \"root\"/user = \"worker\"/' /root/hosts.toml")
+        .expect_success();
+    let text = site.deploy("plan").expect_failure();
+    for word in ["become root on host m1", "sudo without a password"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    site.host("s1").run("ip route add blackhole 10.0.0.1/32").expect_success();
+    check(&site, &hosts(&good), &["s1", "cannot reach management on m1 (10.0.0.1:7400)"]);
+}

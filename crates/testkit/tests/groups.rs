@@ -1,0 +1,102 @@
+//! Groups of targets: a metadata target that waits for a group, and the group that an administrator
+//! creates for it.
+
+use serde_json::Value;
+use skep_testkit::program::Finished;
+use skep_testkit::schema::check;
+use skep_testkit::{PATIENCE, Scratch, cluster, wait_for};
+use std::process::{Child, Command, Stdio};
+
+/// Services that run outside of `skep up`. Ends them when dropped.
+#[derive(Default)]
+struct Services(Vec<Child>);
+
+impl Services {
+    fn start(&mut self, arguments: &[&str]) {
+        let mut command = Command::new(cluster::program());
+        command.args(arguments).stderr(Stdio::null());
+        self.0.push(command.spawn().expect("skep can be started"));
+    }
+}
+
+impl Drop for Services {
+    fn drop(&mut self) {
+        for service in &mut self.0 {
+            let _ = service.kill();
+            let _ = service.wait();
+        }
+    }
+}
+
+fn parse(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// With the setting `metadata-copies` above 1, a new metadata target gets no group by itself. It
+/// registers and its service becomes ready, but it serves only as the primary of a group.
+///
+/// Command: skep group create.
+#[test]
+fn metadata_target_waits_until_it_gets_a_group() {
+    let scratch = Scratch::new();
+    let place = |name: &str| scratch.join(name).display().to_string();
+    let management = place("m");
+    let listen = ["--listen", "127.0.0.1:0"];
+    let mut services = Services::default();
+    let of_management = ["management", "--directory", &management];
+    cluster::skep([&of_management[..], &["--init"], &listen].concat()).expect_success();
+    services.start(&of_management);
+    let ask = |arguments: &[&str]| -> Finished {
+        cluster::skep([arguments, &["--cluster", &management, "--output", "json"]].concat())
+    };
+    wait_for("management answers", PATIENCE, || {
+        ask(&["target", "list"]).status.success().then_some(())
+    });
+    ask(&["config", "set", "metadata-copies", "2"]).expect_success();
+    let token = format!("{management}/join-token");
+    for kind in ["metadata", "storage"] {
+        let (node, target) = (place(&format!("{kind}-node")), place(&format!("{kind}-target")));
+        let service = [kind, "--directory", &node, "--target", &target];
+        let service = [&service[..], &listen].concat();
+        cluster::skep([&service[..], &["--init", "--token-file", &token]].concat())
+            .expect_success();
+        services.start(&service);
+    }
+    let targets = wait_for("both targets are online", PATIENCE, || {
+        let targets = parse(&ask(&["target", "list"]).expect_success());
+        let is_online = |target: &&Value| target["reachability"] == "Online";
+        let online = targets.as_array()?.iter().filter(is_online).count();
+        (online == 2).then_some(targets)
+    });
+    // Metadata targets come first in the list.
+    let waiting = &targets[0];
+    assert_eq!((&waiting["kind"], &waiting["group"]), (&"metadata".into(), &Value::Null));
+    assert!(targets[1]["group"].is_number(), "the setting concerns metadata targets only");
+    let id = waiting["id"].to_string();
+
+    let health = ask(&["health", "check"]);
+    assert_eq!(health.status.code(), Some(1), "{}", health.stdout);
+    assert!(health.stdout.contains("waits for a group"), "{}", health.stdout);
+    let early = ask(&["cluster", "format"]);
+    assert!(!early.status.success());
+    assert!(early.stderr.contains(&format!("`skep group create {id}`")), "{}", early.stderr);
+
+    let created = parse(&ask(&["group", "create", &id]).expect_success());
+    check("group-create", &created);
+    // A repetition changes nothing.
+    let again = parse(&ask(&["group", "create", &id]).expect_success());
+    assert_eq!(again, created);
+    let unknown = ask(&["group", "create", "77"]);
+    assert!(unknown.stderr.contains("cannot find target '77'"), "{}", unknown.stderr);
+    let groups = parse(&ask(&["group", "list"]).expect_success());
+    check("group-list", &groups);
+    let group = groups.as_array().expect("a list").iter().find(|it| it["id"] == created["id"]);
+    let group = group.expect("the new group is in the list");
+    assert_eq!((&group["primary"], &group["epoch"]), (&waiting["id"], &1.into()), "{group}");
+
+    ask(&["cluster", "format"]).expect_success();
+    // The metadata target answers: each session has a line.
+    wait_for("the metadata target serves", PATIENCE, || {
+        ask(&["session", "list"]).status.success().then_some(())
+    });
+}

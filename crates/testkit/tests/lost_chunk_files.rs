@@ -1,0 +1,41 @@
+//! Chunk files that an administrator or a repair of the file system has removed from the disk of a
+//! storage target.
+
+use skep_testkit::files;
+use skep_testkit::{Cluster, Random, Shape};
+use std::fs;
+
+/// Semantics 4.7.
+#[test]
+fn removed_chunk_file_of_a_synced_file_is_an_error() {
+    let cluster = Cluster::start(Shape::small());
+    let paths = ["lost", "whole", "sparse"].map(|name| cluster.path().join(name));
+    let [lost, whole, sparse] = &paths;
+    let bytes = Random::new(3).bytes(300_000);
+    let before = cluster.chunk_files();
+    files::write(lost, &bytes);
+    // The close has reported the size. The sync then only names the chunk files.
+    files::sync_all(&files::open(lost));
+    let mut removed = cluster.chunk_files();
+    removed.retain(|path| !before.contains(path));
+    files::write(whole, &bytes);
+    let file = files::create(sparse);
+    files::write_all_at(&file, b"end", 10 << 20);
+    files::sync_all(&file);
+    drop(file);
+    cluster.stop();
+    assert!(!removed.is_empty(), "the bytes are in chunk files");
+    removed.iter().for_each(|path| fs::remove_file(path).expect("the chunk file exists"));
+    cluster.up().expect_success();
+    let error = fs::read(lost).expect_err("no zeros are returned in place of lost bytes");
+    assert_eq!(error.raw_os_error(), Some(5), "{error}");
+    let error = fs::copy(lost, cluster.path().join("copy")).expect_err("no zeros are copied");
+    assert_eq!(error.raw_os_error(), Some(5), "{error}");
+    assert!(files::read(whole) == bytes);
+    let hole = files::read(sparse);
+    assert!(hole[..10 << 20].iter().all(|byte| *byte == 0), "a hole is no loss");
+    let log = files::read_to_string(cluster.data().join("logs").join("mount.log"));
+    let line = log.lines().find(|line| line.contains("is lost")).expect("the mount logs the loss");
+    assert!(line.contains("target t") && line.contains("lost+found"), "{line}");
+    cluster.stop();
+}

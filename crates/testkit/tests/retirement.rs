@@ -1,0 +1,98 @@
+//! The way of a storage server out of a cluster: its targets are closed to new files, emptied, and
+//! removed, and then the server itself. Each step that would lose data is refused.
+
+use rustix::process::Signal;
+use skep_testkit::program::{finish, run};
+use skep_testkit::{Cluster, PATIENCE, Shape, files, wait_for};
+use std::process::Command;
+
+/// Runs a command that must be refused. Returns its message.
+fn refusal(cluster: &Cluster, arguments: &[&str]) -> String {
+    cluster.try_skep(arguments).expect_failure()
+}
+
+/// Command: skep target set-state, skep target files, skep target remove, skep node remove, skep
+/// node rename.
+#[test]
+fn a_storage_server_is_emptied_and_removed() {
+    let shape = Shape { storage_services: 2, targets_per_service: 2, ..Shape::small() };
+    let cluster = Cluster::start(shape);
+    cluster.skep(&["config", "set", "heartbeat", "500ms"]);
+    cluster.skep(&["config", "set", "lease", "3s"]);
+    let renamed = cluster.skep(&["node", "rename", "storage-2", "rack2-old"]);
+    assert!(renamed.contains("rack2-old"), "{renamed}");
+    let node = "rack2-old";
+    let targets = cluster.skep_list(&["target", "list"]);
+    let of_node = targets.iter().filter(|it| it["node_name"] == node);
+    let old: Vec<String> = of_node.map(|it| it["id"].to_string()).collect();
+    assert_eq!(old.len(), 2, "{targets:?}");
+    let paths: Vec<_> = (0..6).map(|number| cluster.path().join(format!("f{number}"))).collect();
+    for path in &paths {
+        let new = path.display().to_string();
+        cluster.skep(&["entry", "create", "--num-targets", "all", &new]);
+        files::write(path, new.repeat(100_000));
+    }
+
+    // A target that is open to new files stays, and so does its server.
+    let refused = refusal(&cluster, &["target", "remove", &old[0]]);
+    assert!(refused.contains("is open to new files"), "{refused}");
+    let refused = refusal(&cluster, &["node", "remove", node]);
+    assert!(refused.contains("belong to it"), "{refused}");
+    for id in &old {
+        cluster.skep(&["target", "set-state", id, "closed"]);
+    }
+    assert!(cluster.skep(&["target", "list"]).contains(" Closed "));
+    assert!(cluster.skep(&["health", "check"]).contains("The cluster is healthy."));
+
+    // New files avoid closed targets. Files on them are served, and keep them in the cluster.
+    let listed = |id: &str| cluster.skep_list(&["target", "files", id, "--paths"]);
+    let before = listed(&old[0]);
+    assert_eq!(before.len(), paths.len(), "{before:?}");
+    assert!(before.iter().any(|it| it["path"] == "/f0"), "{before:?}");
+    let late = cluster.path().join("late");
+    cluster.skep(&["entry", "create", "--num-targets", "all", &late.display().to_string()]);
+    files::write(&late, "late");
+    wait_for("metadata places by the new map", PATIENCE, || {
+        let new = cluster.path().join("again");
+        cluster.skep(&["entry", "create", "--num-targets", "all", &new.display().to_string()]);
+        let width = cluster.entry_info(&new).first_component().targets().len();
+        files::remove_file(&new);
+        (width == 2).then_some(())
+    });
+    let refused = refusal(&cluster, &["target", "remove", &old[0]]);
+    assert!(refused.contains("files lie on it"), "{refused}");
+
+    // The way that the message names empties the targets.
+    for path in paths.iter().chain([&late]) {
+        let new = path.with_extension("new");
+        run("cp", [path, &new].map(|it| it.display().to_string()));
+        finish(Command::new("mv").arg(&new).arg(path), PATIENCE).expect_success();
+    }
+    for id in &old {
+        let served = refusal(&cluster, &["target", "remove", "--dry-run", id]);
+        assert!(served.contains("rack2-old serves it"), "{served}");
+        assert_eq!(listed(id), Vec::<serde_json::Value>::new());
+    }
+
+    let stopped = cluster.processes("storage").into_iter();
+    let mut stopped = stopped.filter(|it| it.arguments.iter().any(|it| it.contains("storage-2")));
+    let stopped = stopped.next().expect("the second storage service runs");
+    stopped.signal(Signal::STOP);
+    wait_for("management misses the service", PATIENCE, || {
+        cluster.skep(&["node", "list"]).contains("Offline").then_some(())
+    });
+    for id in &old {
+        let can = cluster.skep(&["target", "remove", "--dry-run", id]);
+        assert!(can.contains("can be removed"), "{can}");
+        let removed = cluster.skep(&["target", "remove", id]);
+        assert!(removed.contains("is removed"), "{removed}");
+    }
+    cluster.skep(&["node", "remove", node]);
+    assert!(!cluster.skep(&["node", "list"]).contains(node));
+    assert!(cluster.skep(&["health", "check"]).contains("The cluster is healthy."));
+    for path in &paths {
+        assert_eq!(files::read_to_string(path), path.display().to_string().repeat(100_000));
+    }
+    stopped.signal(Signal::CONT);
+    cluster.kill_all();
+}

@@ -1,0 +1,139 @@
+//! Questions about files that a mount answers, so that ordinary users need no token: the clients
+//! that use a file, its locks, its path by its id, and the space on its targets. The kernel and the
+//! permissions of directories limit each answer to files that the user may read.
+
+use skep_testkit::program::{Finished, finish};
+use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, cluster, files};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+
+/// An ordinary user with a copy of the program, in a directory without a cluster.
+struct User {
+    place: Scratch,
+}
+
+impl User {
+    fn new() -> Self {
+        let place = Scratch::new();
+        files::set_permissions(place.path(), Permissions::from_mode(0o755));
+        files::copy(cluster::program(), place.join("skep"));
+        Self { place }
+    }
+
+    fn skep(&self, arguments: &[&str]) -> Finished {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        command.arg(self.place.join("skep")).args(arguments).current_dir(self.place.path());
+        command.env_remove("SKEP_CLUSTER").env_remove("SKEP_TOKEN_FILE");
+        finish(&mut command, PATIENCE)
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// Command: skep entry who, skep lock list, skep health df, skep entry info.
+#[test]
+fn mounts_answer_users_about_their_files() {
+    let cluster = Cluster::start(Shape::small());
+    let user = User::new();
+    let [file, other] = ["file", "other"].map(|name| cluster.path().join(name));
+    files::write(&other, "x");
+    let open = files::create(&file);
+    open.lock().expect("locked");
+    let (file, other) = (text(&file), text(&other));
+    let mount = text(cluster.path());
+
+    let who = user.skep(&["entry", "who", &file]).expect_success();
+    assert!(who.contains(&mount) && who.contains("flock exclusive all"), "{who}");
+    let locks = user.skep(&["lock", "list", &file, &other]).expect_success();
+    let lines: Vec<_> = locks.lines().collect();
+    assert!(lines.len() == 2 && lines[1].ends_with(&file), "{locks}");
+    let all = user.skep(&["health", "df", &mount]).expect_success();
+    let of_file = user.skep(&["health", "df", &other]).expect_success();
+    assert!(all.contains("STORAGE TARGETS") && of_file.contains("STORAGE TARGETS"), "{of_file}");
+    let info = user.skep(&["entry", "info", "--recursive", &mount]).expect_success();
+    for path in [&mount, &file, &other] {
+        assert!(info.contains(&format!("Path: {path}\n")), "{info}");
+    }
+
+    // A file that the user may not read has no answers.
+    files::set_permissions(Path::new(&file), Permissions::from_mode(0o600));
+    for question in [&["entry", "who"][..], &["lock", "list"], &["entry", "info"]] {
+        let refused = user.skep(&[question, &[&file]].concat()).expect_failure();
+        assert!(refused.contains("may not read"), "{refused}");
+    }
+    drop(open);
+    cluster.stop();
+}
+
+/// Command: skep entry path, skep client files.
+#[test]
+fn ids_resolve_to_paths_that_the_user_may_list() {
+    let shape = Shape { metadata_targets: 2, ..Shape::small() };
+    let cluster = Cluster::start(shape);
+    let user = User::new();
+    let directory = cluster.path().join("a/b");
+    files::create_dir_all(&directory);
+    let path = directory.join("file");
+    files::write(&path, "x");
+    let mount = text(cluster.path());
+    let number = fs::metadata(&path).expect("it exists").ino().to_string();
+    let id = cluster.skep_json(&["entry", "info", &text(&path)])["entry_id"].clone();
+    let id = id.as_str().expect("a text").to_owned();
+
+    for name in [&number, &id, &format!("{id}.1.0.0")] {
+        let found = user.skep(&["entry", "path", "--mount", &mount, name]).expect_success();
+        assert_eq!(found, text(&path) + "\n");
+    }
+    // With the token, paths begin at the root of the file system, and need no mount.
+    assert_eq!(cluster.skep(&["entry", "path", &id]), "/a/b/file\n");
+    let open = files::open(&path);
+    let listed = cluster.skep(&["client", "files", "--paths"]);
+    assert!(listed.contains("/a/b/file"), "{listed}");
+
+    // The recorded directory follows a rename.
+    files::rename(&path, cluster.path().join("a/moved"));
+    assert_eq!(cluster.skep(&["entry", "path", &id]), "/a/moved\n");
+    let find = |id: &str| user.skep(&["entry", "path", "--mount", &mount, id]);
+    assert_eq!(find(&id).expect_success(), text(&cluster.path().join("a/moved")) + "\n");
+
+    files::set_permissions(cluster.path().join("a"), Permissions::from_mode(0o711));
+    let refused = find(&id).expect_failure();
+    assert!(refused.contains("may not list") && !refused.contains("moved"), "{refused}");
+
+    // A file without a name has no path, and a wrong id is refused.
+    files::remove_file(cluster.path().join("a/moved"));
+    assert!(find(&id).expect_failure().contains("its last name was removed"));
+    assert!(find("nothing").expect_failure().contains("2A-1F"));
+    drop(open);
+    cluster.stop();
+}
+
+/// Command: skep client evict, skep client files, skep session list.
+#[test]
+fn clients_are_found_by_host_and_pattern() {
+    let cluster = Cluster::start(Shape::small());
+    files::write(cluster.path().join("file"), "x");
+    let clients = cluster.skep_json(&["client", "list"]);
+    let host = clients[0]["host"].as_str().expect("a text").to_owned();
+    for name in [host.clone(), format!("{}*", &host[..1])] {
+        let sessions = cluster.skep_list(&["session", "list", "--client", &name]);
+        assert_eq!(sessions.len(), 1, "{sessions:?}");
+        let would = cluster.skep_list(&["client", "evict", "--dry-run", &name]);
+        assert_eq!(would[0]["id"], clients[0]["id"], "{would:?}");
+    }
+    let data = text(cluster.data());
+    let refuse = |name: &str| {
+        let all = ["client", "evict", "--dry-run", name, "--cluster", &data];
+        cluster::skep(all).expect_failure()
+    };
+    let unknown = refuse("no-such-*");
+    assert!(unknown.contains("no client has this id, name or host"), "{unknown}");
+    let server = refuse("storage-1");
+    assert!(server.contains("it is a server"), "{server}");
+    cluster.stop();
+}

@@ -1,0 +1,100 @@
+//! A set of chunk files of one stripe pattern, as a bitmap.
+
+use crate::codec::{Bytes, record};
+use crate::{Error, ErrorCode, Result, StripePattern};
+
+record! {
+    /// A set of chunk files of one file and stripe pattern. The chunk files are numbered from zero
+    /// in the order of the components, and within a component in stripe order.
+    #[derive(Default)]
+    pub struct ChunkFileSet {
+        /// One bit for each chunk file, the lowest bit of each byte first. Missing bytes are zero.
+        pub bits: Bytes,
+    }
+}
+
+impl ChunkFileSet {
+    /// Returns whether the set is empty.
+    pub fn is_empty(&self) -> bool {
+        self.bits.iter().all(|byte| *byte == 0)
+    }
+
+    /// Returns whether the set contains the chunk file with this number.
+    pub fn contains(&self, number: usize) -> bool {
+        self.bits.get(number / 8).is_some_and(|byte| byte & (1 << (number % 8)) != 0)
+    }
+
+    /// Adds the chunk file with this number.
+    pub fn insert(&mut self, number: usize) {
+        let bits = &mut self.bits.0;
+        bits.resize(bits.len().max(number / 8 + 1), 0);
+        bits[number / 8] |= 1 << (number % 8);
+    }
+
+    /// Adds all chunk files of another set.
+    pub fn merge(&mut self, other: &Self) {
+        let bits = &mut self.bits.0;
+        bits.resize(bits.len().max(other.bits.len()), 0);
+        for (byte, more) in bits.iter_mut().zip(other.bits.iter()) {
+            *byte |= more;
+        }
+    }
+
+    /// Checks that all chunk files belong to a pattern.
+    ///
+    /// # Errors
+    /// Returns `InvalidArgument` if one of them does not.
+    pub fn check(&self, pattern: &StripePattern) -> Result<()> {
+        let count = pattern.chunk_file_count();
+        if self.bits.len() <= count.div_ceil(8)
+            && (count..8 * self.bits.len()).all(|it| !self.contains(it))
+        {
+            return Ok(());
+        }
+        let text = format!("a set of chunk files names one beyond the {count} of the pattern");
+        Err(Error::new(ErrorCode::InvalidArgument, text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Chooser, Component, GroupId, PatternOrigin, Redundancy};
+
+    #[test]
+    fn a_set_contains_what_was_inserted_or_merged() {
+        let mut set = ChunkFileSet::default();
+        assert!(set.is_empty() && !set.contains(0));
+        set.insert(9);
+        let mut other = ChunkFileSet::default();
+        other.insert(0);
+        other.merge(&set);
+        assert!([0, 9].iter().all(|number| other.contains(*number)));
+        assert!(!other.contains(1) && !other.contains(1000) && !other.is_empty());
+    }
+
+    #[test]
+    fn numbers_follow_the_components_of_the_pattern() {
+        let component = |start, width| Component {
+            start,
+            chunk_bytes: 1 << 20,
+            wanted: width,
+            redundancy: Redundancy::Stripe,
+            chooser: Chooser::Balanced,
+            groups: (1..=u32::from(width)).map(GroupId::new).collect(),
+        };
+        let components = vec![Component::inline(), component(4096, 1), component(1 << 20, 4)];
+        let pattern = StripePattern { generation: 1, origin: PatternOrigin::Cluster, components };
+        let numbers = [(1, 0), (2, 0), (2, 3)]
+            .map(|(component, index)| pattern.chunk_file_number(component, index).unwrap());
+        assert_eq!(numbers, [0, 1, 4]);
+        for (component, index) in [(0, 0), (1, 1), (2, 4), (3, 0)] {
+            assert_eq!(pattern.chunk_file_number(component, index), None);
+        }
+        let mut set = ChunkFileSet::default();
+        set.insert(4);
+        set.check(&pattern).unwrap();
+        set.insert(5);
+        assert!(set.check(&pattern).is_err());
+    }
+}

@@ -1,0 +1,42 @@
+//! Changes of the members of a group, as management stores them in its log.
+//!
+//! Data types only. The rules are in `skep-cluster`.
+
+use crate::byte_enum;
+use crate::codec::record;
+use crate::{Epoch, GroupId, TargetId};
+
+byte_enum! {
+    /// Kind of a change of a group's members.
+    pub enum MemberChange {
+        /// Adds a target without a group as a waiting member.
+        Add = 1,
+        /// A waiting or syncing member has all data now, and serves from the next epoch on.
+        MarkInSync = 2,
+        /// A serving member becomes the primary, since the primary does not answer it. The former
+        /// primary becomes a waiting member.
+        TakeOver = 3,
+        /// A serving member other than the primary becomes a waiting member.
+        Drop = 4,
+        /// A serving member becomes the primary. The former primary remains a serving member.
+        HandOver = 5,
+        /// Removes a member that does not serve from the group.
+        Remove = 6,
+    }
+}
+
+record! {
+    /// A change of the members of a group. Management carries it out only if the group still has
+    /// this epoch.
+    #[derive(Copy)]
+    pub struct GroupChange {
+        /// The group.
+        pub group: GroupId,
+        /// Epoch of the group on which the sender has based its decision.
+        pub epoch: Epoch,
+        /// Kind of the change.
+        pub change: MemberChange,
+        /// The target that is added, or the member that the change concerns.
+        pub target: TargetId,
+    }
+}

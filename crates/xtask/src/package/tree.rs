@@ -1,0 +1,215 @@
+//! The files of a package, as a directory tree: the program, links for `mount`, units, manual
+//! pages, completion and documents.
+
+use crate::repository::{Outcome, output, root, run as call};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Runs after the files were installed.
+pub(super) const AFTER_INSTALL: &str =
+    "if [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi\n";
+/// Runs before the files are removed by `dpkg`. An upgrade leaves the services running.
+pub(super) const BEFORE_REMOVE_DEB: &str = "\
+if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then
+  systemctl stop skep.target 'skep-*@*.service' || true
+fi
+";
+/// The same for `rpm`.
+pub(super) const BEFORE_REMOVE_RPM: &str = "\
+if [ \"$1\" = 0 ] && [ -d /run/systemd/system ]; then
+  systemctl stop skep.target 'skep-*@*.service' || true
+fi
+";
+/// Runs after the files were removed. Settings, tokens and data stay.
+pub(super) const AFTER_REMOVE: &str = AFTER_INSTALL;
+
+/// The shells with completion, and the file of each.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "usr/share/bash-completion/completions/skep"),
+    ("zsh", "usr/share/zsh/site-functions/_skep"),
+    ("fish", "usr/share/fish/vendor_completions.d/skep.fish"),
+];
+/// The names under which `mount` and systemd call the program.
+const MOUNT_HELPERS: [&str; 2] = ["mount.skep", "mount.fuse.skep"];
+
+/// Directories that belong to the distribution.
+const COMMON_DIRECTORIES: [&str; 11] = [
+    "/usr",
+    "/usr/bin",
+    "/usr/sbin",
+    "/usr/lib",
+    "/usr/lib/systemd",
+    "/usr/lib/systemd/system",
+    "/usr/share",
+    "/usr/share/doc",
+    "/usr/share/man",
+    "/usr/share/man/man1",
+    "/usr/share/man/man8",
+];
+
+/// The files of a package.
+pub(super) struct Tree {
+    path: PathBuf,
+}
+
+fn named<T>(path: &Path, result: std::io::Result<T>) -> Outcome<T> {
+    result.map_err(|error| format!("{}: {error}", path.display()))
+}
+
+impl Tree {
+    /// Creates the tree anew, with all times set to `epoch`.
+    pub(super) fn create(path: &Path, program: &Path, epoch: &str) -> Outcome<Self> {
+        if path.exists() {
+            named(path, fs::remove_dir_all(path))?;
+        }
+        let tree = Self { path: path.to_owned() };
+        tree.copy(program, "usr/bin/skep", 0o755)?;
+        for name in MOUNT_HELPERS {
+            let link = tree.place(&format!("usr/sbin/{name}"))?;
+            named(&link, symlink("../bin/skep", &link))?;
+        }
+        tree.add_generated(&path.join("usr/bin/skep"))?;
+        let units = root().join("packaging/systemd");
+        for entry in named(&units, fs::read_dir(&units))?.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let place = match name.ends_with(".mount") {
+                // An example, which an administrator copies.
+                true => "usr/share/doc/skep/examples",
+                false => "usr/lib/systemd/system",
+            };
+            tree.copy(&entry.path(), &format!("{place}/{name}"), 0o644)?;
+        }
+        for name in ["README.md", "CHANGELOG.md", "LICENSE"] {
+            tree.copy(&root().join(name), &format!("usr/share/doc/skep/{name}"), 0o644)?;
+        }
+        for part in ["operations", "config", "commands"] {
+            tree.add_documents(part)?;
+        }
+        tree.set_times(epoch)?;
+        Ok(tree)
+    }
+
+    /// Adds the manual pages and completions that the program itself writes.
+    fn add_generated(&self, program: &Path) -> Outcome {
+        let shown = program.display().to_string();
+        let pages = self.place("usr/share/man/man")?;
+        let pages = pages.parent().ok_or("the tree has directories")?;
+        output(&shown, &["man", "--dir", &pages.display().to_string()])?;
+        for section in ["man1", "man8"] {
+            let section = pages.join(section);
+            for entry in named(&section, fs::read_dir(&section))?.flatten() {
+                // `-n`: without a time.
+                call("gzip", &["-9n", &entry.path().display().to_string()], &[])?;
+            }
+        }
+        for (shell, place) in COMPLETIONS {
+            let text = output(&shown, &["completion", shell])?;
+            self.write(place, &text, 0o644)?;
+        }
+        Ok(())
+    }
+
+    fn add_documents(&self, part: &str) -> Outcome {
+        let from = root().join("docs").join(part);
+        for entry in named(&from, fs::read_dir(&from))?.flatten() {
+            let path = entry.path();
+            if path.extension().is_some_and(|it| it == "md" || it == "toml") {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                self.copy(&path, &format!("usr/share/doc/skep/{part}/{name}"), 0o644)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the directory of the tree.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes a file of the tree.
+    pub(super) fn write(&self, place: &str, text: &str, mode: u32) -> Outcome {
+        let path = self.place(place)?;
+        named(&path, fs::write(&path, text))?;
+        named(&path, fs::set_permissions(&path, fs::Permissions::from_mode(mode)))
+    }
+
+    fn copy(&self, from: &Path, place: &str, mode: u32) -> Outcome {
+        let path = self.place(place)?;
+        named(from, fs::copy(from, &path))?;
+        named(&path, fs::set_permissions(&path, fs::Permissions::from_mode(mode)))
+    }
+
+    /// Returns the path of a file, after its directory was created with the mode 0755.
+    fn place(&self, place: &str) -> Outcome<PathBuf> {
+        let path = self.path.join(place);
+        let mut directory = self.path.clone();
+        let parent = Path::new(place).parent().ok_or("files are in directories")?;
+        named(&directory, fs::create_dir_all(&directory))?;
+        for part in parent {
+            directory.push(part);
+            if !directory.exists() {
+                named(&directory, fs::create_dir(&directory))?;
+            }
+            let mode = fs::Permissions::from_mode(0o755);
+            named(&directory, fs::set_permissions(&directory, mode))?;
+        }
+        Ok(path)
+    }
+
+    /// Sets the times of all files and directories, and the modes that depend on the umask.
+    pub(super) fn set_times(&self, epoch: &str) -> Outcome {
+        let time = format!("@{epoch}");
+        let mut find = Command::new("find");
+        find.arg(&self.path).args([
+            "-exec",
+            "touch",
+            "--no-dereference",
+            "--date",
+            &time,
+            "{}",
+            "+",
+        ]);
+        let status = find.status().map_err(|error| format!("find: {error}"))?;
+        let shown = self.path.display().to_string();
+        let pages = self.path.join("usr/share/man");
+        let pages = pages.display().to_string();
+        call("chmod", &["-R", "a+rX,u+w,go-w", &pages], &[])?;
+        named(&self.path, fs::set_permissions(&self.path, fs::Permissions::from_mode(0o755)))?;
+        status.success().then_some(()).ok_or(format!("cannot set the times of {shown}"))
+    }
+
+    /// Returns the list of files for `rpm`, sorted. Directories that every host has are not in it.
+    pub(super) fn rpm_files(&self) -> Outcome<String> {
+        let shown = self.path.display().to_string();
+        let listed = output("find", &[&shown, "-mindepth", "1", "-printf", "%y /%P\n"])?;
+        let line = |line: &str| match line.split_once(' ') {
+            Some(("d", path)) if COMMON_DIRECTORIES.contains(&path) => None,
+            Some(("d", path)) => Some(format!("%dir {path}\n")),
+            Some((_, path)) => Some(format!("{path}\n")),
+            None => None,
+        };
+        let mut files: Vec<_> = listed.lines().filter_map(line).collect();
+        files.sort();
+        Ok(files.concat())
+    }
+
+    /// Returns the length of all files.
+    pub(super) fn bytes(&self) -> u64 {
+        let shown = self.path.display().to_string();
+        let listed = output("find", &[&shown, "-type", "f", "-printf", "%s\n"]).unwrap_or_default();
+        listed.lines().filter_map(|line| line.parse::<u64>().ok()).sum()
+    }
+
+    /// Removes a directory of the tree.
+    pub(super) fn remove_part(&self, name: &str) -> Outcome {
+        let path = self.path.join(name);
+        named(&path, fs::remove_dir_all(&path))
+    }
+
+    /// Removes the tree.
+    pub(super) fn remove(self) -> Outcome {
+        named(&self.path, fs::remove_dir_all(&self.path))
+    }
+}
