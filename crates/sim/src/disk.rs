@@ -7,7 +7,7 @@
 //! killed, all bytes survive.
 
 use crate::random::Random;
-use skep_format::log::{LogOwner, encode_record, scan};
+use skep_format::log::{LogOwner, RECORD_HEADER_BYTES, encode_record, scan};
 use skep_types::{Epoch, Error, ErrorCode, Lsn, Result};
 
 const SECTOR: usize = 512;
@@ -80,6 +80,17 @@ impl LogDisk {
         while self.segments.len() > 1 && self.segments[1].first.raw() <= lsn.raw() + 1 {
             self.segments.remove(0);
         }
+    }
+
+    /// Removes the records after `last`.
+    pub(crate) fn cut(&mut self, last: Lsn) {
+        self.segments.retain(|segment| segment.first <= last);
+        let Some(segment) = self.segments.last_mut() else { return };
+        let records = scan(self.owner, segment.first, &segment.bytes).map(|it| it.records);
+        let kept = records.unwrap_or_default().into_iter().filter(|record| record.lsn <= last);
+        let end = kept.map(|record| RECORD_HEADER_BYTES + record.payload.len()).sum();
+        segment.bytes.truncate(end);
+        segment.synced = segment.synced.min(end);
     }
 
     /// Drops a random part of the unsynced bytes.
@@ -191,6 +202,16 @@ mod tests {
         assert_eq!(disk.recover().expect("a log without synced records"), []);
         disk.append(EPOCH, first, Lsn::new(1), b"anew").expect("a small record");
         assert_eq!(disk.recover().expect("an undamaged log"), [(first, b"anew".to_vec())]);
+    }
+
+    #[test]
+    fn cut_removes_the_records_after_the_last_one() {
+        for last in 0..=21 {
+            let mut disk = filled(9);
+            disk.cut(Lsn::new(last));
+            let records = disk.recover().expect("an undamaged log");
+            assert_eq!(records.len() as u64, last.min(20));
+        }
     }
 
     #[test]

@@ -50,6 +50,12 @@ pub enum PlantedBug {
     RepeatBlindly,
     /// A starting target forgets which numbers it has given out.
     ReuseNumbers,
+    /// A target with a backup counts a record as held as soon as it has appended the record itself.
+    AnswerBeforeHeld,
+    /// A target with a backup counts a record as safe as soon as it has synced the record itself.
+    EffectBeforeSafe,
+    /// A target with a backup writes a record to its store as soon as it has synced the record.
+    StoreAheadOfSafe,
     /// A starting target forgets its starts, so that it gives out versions again which a power loss
     /// has reverted.
     ForgetStarts,
@@ -57,7 +63,7 @@ pub enum PlantedBug {
 
 impl PlantedBug {
     /// All bugs that can be planted.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::LoseCommitNotices,
         Self::SyncTooSoon,
         Self::ForgetSlots,
@@ -68,7 +74,15 @@ impl PlantedBug {
         Self::RepeatBlindly,
         Self::ReuseNumbers,
         Self::ForgetStarts,
+        Self::AnswerBeforeHeld,
+        Self::EffectBeforeSafe,
+        Self::StoreAheadOfSafe,
     ];
+
+    /// Whether the bug needs targets with backups.
+    pub(crate) fn needs_backups(self) -> bool {
+        matches!(self, Self::AnswerBeforeHeld | Self::EffectBeforeSafe | Self::StoreAheadOfSafe)
+    }
 
     /// Returns the bug with this name.
     pub fn named(name: &str) -> Option<Self> {
@@ -81,6 +95,9 @@ impl PlantedBug {
 pub struct Knobs {
     /// Number of metadata targets.
     pub targets: usize,
+    /// Whether each metadata target has a backup, whose acknowledgements arrive late and which
+    /// takes over when the target dies.
+    pub has_backups: bool,
     /// Number of storage targets.
     pub storages: usize,
     /// Number of clients.
@@ -132,6 +149,7 @@ impl Knobs {
         };
         Self {
             targets: random.within(1, 3) as usize,
+            has_backups: false,
             storages: random.within(1, 3) as usize,
             clients: random.within(1, 4) as usize,
             tasks: random.within(1, 3) as usize,

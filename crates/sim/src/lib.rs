@@ -3,10 +3,11 @@
 //! Runs the real state machine of metadata targets ([`skep_metadata::target::MetadataTarget`]) with
 //! simulated disks, network, storage targets and clients. One number, the seed, determines sizes,
 //! limits, the workload and every fault. [`run()`] returns the report. `witness` checks each answer
-//! during the run, and `checks` reads the stores at the end of the run. The simulation does not
-//! cover management, changes of groups and shards in the cluster map, or groups with more than one
-//! member.
+//! during the run, and `checks` reads the stores at the end of the run. In some
+//! runs each target has a backup that takes over (`backup`). The simulation does not cover
+//! management, and changes of groups and shards in the cluster map.
 
+mod backup;
 mod changes;
 mod checks;
 mod client;

@@ -44,6 +44,10 @@ pub struct Report {
     pub violation: Option<String>,
 }
 
+/// Distinguishes the draw of backups from the other draws of a seed.
+const BACKUPS_DRAW: u64 = 0x6261_636B_7570;
+/// Share of runs in which targets have backups, in percent.
+const BACKUPS_PERCENT: u64 = 35;
 /// Time limit for all work to finish after the last fault. Leases are at most 2 s.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum share of runs whose reference model may become incomplete, in percent.
@@ -57,6 +61,9 @@ pub fn run(options: &Options) -> Report {
     let mut knobs = Knobs::draw(&mut random);
     knobs.steps = options.steps.unwrap_or(knobs.steps);
     knobs.plant = options.plant;
+    // A draw of its own, so that the other draws of a seed stay the same.
+    let has_backups = Random::new(options.seed ^ BACKUPS_DRAW).percent(BACKUPS_PERCENT);
+    knobs.has_backups = options.plant.map_or(has_backups, PlantedBug::needs_backups);
     if options.trace {
         println!("{knobs:#?}");
     }

@@ -1,10 +1,11 @@
 //! The process of a metadata target: the real state machine, with a simulated log disk and an
 //! engine in memory.
 
+use crate::backup::Backup;
 use crate::disk::{LogDisk, SyncPoint};
 use crate::knobs::{Knobs, PlantedBug, SLOW_SYNC_MICROS, USUAL_SYNC_MICROS};
 use crate::network::{Node, Purpose};
-use crate::world::{Phase, SimEvent, World};
+use crate::world::{Phase, SimEvent, World, backup_of};
 use skep_format::log::LogOwner;
 use skep_format::metadata::{Batch, Key, Mutation};
 use skep_metadata::engine::Engine;
@@ -24,16 +25,21 @@ use std::time::Duration;
 const LONGEST_CPU_WAIT: Duration = Duration::from_millis(1);
 
 /// The state that a stopped target keeps: the engine, and the records of the log.
-type StoppedState = (MemoryEngine, Vec<(Lsn, Vec<u8>)>);
+pub(crate) type StoppedState = (MemoryEngine, Vec<(Lsn, Vec<u8>)>);
 
 /// The process of a metadata target, whether running or stopped.
 #[derive(Debug)]
 pub(crate) struct TargetProcess {
     pub(crate) life: u64,
     pub(crate) running: Option<MetadataTarget<MemoryEngine>>,
-    stopped: Option<StoppedState>,
-    disk: LogDisk,
-    inbox: Vec<Event>,
+    /// The target that is the primary of the group now.
+    pub(crate) target: TargetId,
+    /// Epoch of the group.
+    pub(crate) epoch: Epoch,
+    pub(crate) backup: Option<Backup>,
+    pub(crate) stopped: Option<StoppedState>,
+    pub(crate) disk: LogDisk,
+    pub(crate) inbox: Vec<Event>,
     is_scheduled: bool,
     /// Whether the target's disk is full.
     is_full: bool,
@@ -48,6 +54,9 @@ impl TargetProcess {
         Self {
             life: 0,
             running: None,
+            target: owner.target,
+            epoch: Epoch::new(1),
+            backup: knobs.has_backups.then(|| Backup::new(backup_of(knobs, index), knobs, cluster)),
             stopped: Some((MemoryEngine::default(), Vec::new())),
             disk: LogDisk::new(owner, knobs.segment_bytes),
             inbox: Vec::new(),
@@ -72,8 +81,8 @@ impl World {
     pub(crate) fn start_target(&mut self, index: usize) {
         let start = Start {
             group: GroupId::new(index as u32 + 1),
-            target: TargetId::new(index as u32 + 1),
-            epoch: Epoch::default(),
+            target: self.targets[index].target,
+            epoch: self.targets[index].epoch,
             policy: self.knobs.policy,
             limits: self.knobs.limits.clone(),
             map: Arc::clone(&self.map),
@@ -93,12 +102,14 @@ impl World {
         if !forgotten.is_empty() {
             forget(&mut engine, &mut records, &forgotten);
         }
+        let logged = if process.backup.is_some() { records.clone() } else { Vec::new() };
         match MetadataTarget::open(engine, records, start) {
             Ok(target) => {
                 process.running = Some(target);
                 process.life += 1;
                 process.inbox.clear();
                 process.is_scheduled = false;
+                self.connect_backup(index, &logged);
                 self.report_free_space(index);
             }
             Err(error) => self.fail(format!("target {index} does not start: {error}")),
@@ -145,7 +156,7 @@ impl World {
         }
     }
 
-    fn wake_target(&mut self, target: usize) {
+    pub(crate) fn wake_target(&mut self, target: usize) {
         let process = &mut self.targets[target];
         if process.running.is_some() && !process.is_scheduled {
             process.is_scheduled = true;
@@ -172,6 +183,7 @@ impl World {
         if self.knobs.plant != Some(PlantedBug::SyncTooSoon) {
             process.inbox.push(Event::Synced { lsn });
         }
+        self.plant_at_sync(target, lsn);
         self.wake_target(target);
     }
 
@@ -235,6 +247,7 @@ impl World {
                     return self.fail(format!("target {index}, record {lsn}: {error}"));
                 }
                 process.unsynced.push((lsn, self.now));
+                self.ship(index, lsn, &payload);
                 self.note_truncations(index, lsn, &payload);
                 let (storages, targets) = (&self.storages, self.targets.len());
                 let size = |record: &_| Self::chunk_size(storages, targets, record);
@@ -315,12 +328,16 @@ impl World {
         if let Some(lost_from) = oldest.filter(|_| is_power_loss) {
             self.check_age(index, lost_from);
         }
-        if is_power_loss {
+        if !is_power_loss && last_written.is_some_and(|written| last != Some(written)) {
+            return self.fail(format!("a kill of target {index} lost records: {last:?}"));
+        }
+        if self.targets[index].backup.is_some() {
+            let last = self.choose_primary(index, is_power_loss);
+            self.forget_truncations(index, last);
+        } else if is_power_loss {
             self.forget_truncations(index, last.unwrap_or_default());
             let result = self.witness.power_loss(index, last.unwrap_or_default());
             self.check(result);
-        } else if last_written.is_some_and(|written| last != Some(written)) {
-            self.fail(format!("a kill of target {index} lost records: {last:?}"));
         }
         let node = Node::Target(index);
         self.network.forget_calls(node);
@@ -355,7 +372,7 @@ fn describe(index: usize, lsn: Lsn, payload: &[u8]) -> String {
 }
 
 /// Returns the last record that an engine contains.
-fn applied(engine: &MemoryEngine) -> Option<Lsn> {
+pub(crate) fn applied(engine: &MemoryEngine) -> Option<Lsn> {
     let value = engine.get(&Key::Applied.to_bytes()).ok().flatten();
     value.and_then(|it| Lsn::from_bytes(&it).ok())
 }

@@ -72,6 +72,9 @@ fn describe(event: &SimEvent) -> String {
         SimEvent::Synced { target, life, lsn, .. } => {
             format!("target {target} life {life} synced up to {lsn}")
         }
+        SimEvent::BackupSynced { target, life, lsn, .. } => {
+            format!("backup {target} life {life} synced up to {lsn}")
+        }
         other => format!("{other:?}"),
     }
 }

@@ -702,6 +702,34 @@ impl Witness {
         self.windows.values_mut().for_each(|window| window.update(&self.model));
     }
 
+    /// Reverts the records of a target after `last`, which another member of its group did not have
+    /// when it took over.
+    ///
+    /// # Errors
+    /// Describes a change that a client has seen, or that another target has built on.
+    pub(crate) fn lose_unheld(&mut self, target: usize, last: Lsn) -> Result<(), Violation> {
+        for instance in self.instances.values_mut().filter(|_| !self.is_blind) {
+            let lost = instance.committed.as_ref();
+            if lost.is_some_and(|(at, lsn, _)| *at == target && *lsn > last) {
+                let op = &instance.op;
+                match (instance.answered && !instance.refused, instance.is_durable) {
+                    (false, _) => {}
+                    (true, true) => {
+                        return Err(format!(
+                            "{op:?} was acknowledged as durable and lost by a take-over"
+                        ));
+                    }
+                    (true, false) => {
+                        return Err(format!("{op:?} was answered and lost by a take-over"));
+                    }
+                }
+                // Not `lost`: no reply of this record may be in flight.
+                instance.committed = None;
+            }
+        }
+        self.power_loss(target, last)
+    }
+
     /// Reverts the records of a target after `last`, which are lost in a power loss.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! The world of a run: the simulated time, the queue of future events, and the processes. Only
 //! events of the queue advance the time or draw random numbers.
 
+use crate::backup::ShippedRecord;
 use crate::client::ClientProcess;
 use crate::knobs::Knobs;
 use crate::network::{Network, Node, Purpose, closes, is_final, timed_out};
@@ -14,8 +15,8 @@ use skep_types::map::{
     Capacity, CapacityPool, Consistency, Policy, Reachability, ShardRange, UserPatterns,
 };
 use skep_types::{
-    ClusterId, ClusterMap, Epoch, Group, GroupId, InodeId, Lsn, MapVersion, NodeId, NodeKind,
-    Result, ShardId, Target, TargetId, TargetKind, Timestamp,
+    ClusterId, ClusterMap, Epoch, Group, GroupId, GroupMember, InodeId, Lsn, MapVersion,
+    MemberState, NodeId, NodeKind, Result, ShardId, Target, TargetId, TargetKind, Timestamp,
 };
 use skep_wire::frame::Header;
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,6 +59,25 @@ pub(crate) enum SimEvent {
         life: u64,
         lsn: Lsn,
         point: crate::disk::SyncPoint,
+    },
+    /// A backup receives a record of its primary.
+    Ship {
+        target: usize,
+        life: u64,
+        record: ShippedRecord,
+    },
+    BackupSynced {
+        target: usize,
+        life: u64,
+        lsn: Lsn,
+        point: crate::disk::SyncPoint,
+    },
+    /// A primary receives a report of its backup.
+    Progress {
+        target: usize,
+        life: u64,
+        appended: Lsn,
+        synced: Lsn,
     },
     Checkpointed {
         target: usize,
@@ -240,6 +260,13 @@ impl World {
             SimEvent::Tick { target, ticks } => self.tick_target(target, ticks),
             SimEvent::Synced { target, life, lsn, point } => {
                 self.synced(target, life, lsn, &point);
+            }
+            SimEvent::Ship { target, life, record } => self.receive_record(target, life, &record),
+            SimEvent::BackupSynced { target, life, lsn, point } => {
+                self.backup_synced(target, life, lsn, &point);
+            }
+            SimEvent::Progress { target, life, appended, synced } => {
+                self.progress(target, life, appended, synced);
             }
             SimEvent::Checkpointed { target, life, lsn } => self.checkpointed(target, life, lsn),
             SimEvent::Restart { node: Node::Target(target) } => self.start_target(target),
@@ -559,6 +586,11 @@ pub(crate) fn message<R: skep_wire::Request>(request: &R) -> (Header, Vec<u8>) {
     (header, request.to_bytes())
 }
 
+/// Returns the second member of a metadata target's group.
+pub(crate) fn backup_of(knobs: &Knobs, index: usize) -> TargetId {
+    TargetId::new((knobs.targets + knobs.storages + index + 1) as u32)
+}
+
 fn node(raw: u32, kind: NodeKind) -> skep_types::Node {
     skep_types::Node {
         id: NodeId::new(raw),
@@ -571,7 +603,7 @@ fn node(raw: u32, kind: NodeKind) -> skep_types::Node {
     }
 }
 
-/// Returns a formatted cluster in which each group has one member.
+/// Returns a formatted cluster in which each group has one member, or each metadata group two.
 fn map(knobs: &Knobs) -> ClusterMap {
     let mut map = ClusterMap::empty(ClusterId::new(*b"simulated skep 1"));
     let all = knobs.targets + knobs.storages;
@@ -596,6 +628,14 @@ fn map(knobs: &Knobs) -> ClusterMap {
         });
         map.groups.push(Group::of_one(GroupId::new(raw), kind, TargetId::new(raw)));
     }
+    for index in (0..knobs.targets).filter(|_| knobs.has_backups) {
+        let raw = backup_of(knobs, index).raw();
+        let of_primary = map.targets[index].clone();
+        map.nodes.push(node(raw, NodeKind::Metadata));
+        map.targets.push(Target { id: TargetId::new(raw), node: NodeId::new(raw), ..of_primary });
+        let member = GroupMember { target: TargetId::new(raw), state: MemberState::Serving };
+        map.groups[index].members.push(member);
+    }
     let each = skep_types::SHARD_COUNT / knobs.targets as u32;
     for index in 0..knobs.targets as u32 {
         let is_last = index as usize == knobs.targets - 1;
@@ -615,7 +655,7 @@ fn map(knobs: &Knobs) -> ClusterMap {
         user_patterns: UserPatterns::Targets,
         ..Policy::default()
     };
-    map.newest_node = NodeId::new(all as u32);
+    map.newest_node = map.nodes.last().map_or(NodeId::default(), |node| node.id);
     map.version = MapVersion::new(1);
     map.formatted = true;
     map

@@ -71,6 +71,12 @@ fn planted_bugs_are_found() {
         (PlantedBug::KeepIncarnation, &["the old tail", "has truncated bytes again"]),
         (PlantedBug::RepeatBlindly, &["was executed twice"]),
         (PlantedBug::ReuseNumbers, &["which existed before"]),
+        (PlantedBug::AnswerBeforeHeld, &["answered and lost by a take-over"]),
+        (
+            PlantedBug::EffectBeforeSafe,
+            &["as durable and lost", "depends on records lost", "before both members synced"],
+        ),
+        (PlantedBug::StoreAheadOfSafe, &["is ahead of"]),
         (PlantedBug::ForgetStarts, &["follows version", "of a file", "is CachedState"]),
     ];
     for (plant, fragments) in planted {
