@@ -69,7 +69,7 @@ async function tick() {
       const late = live.now_ms - live.frame_ms;
       problem(late > 10000 ? `The newest figures are ${ago(late)} old.` : "");
       view.update(live);
-      setText(foot, `Cluster ${live.cluster.slice(0, 13)} | map ${live.map_version} | Skep ${live.version} | figures each ${(live.interval_ms / 1000).toFixed(1)} s | history ${bytes(live.history.bytes)} of ${bytes(live.history.max_bytes)}${live.history.oldest_ms ? `, from ${ago(live.now_ms - live.history.oldest_ms)} ago` : ""}`);
+      setText(foot, `Cluster ${live.cluster.slice(0, 13)} | map ${live.map_version} | Skep ${live.version} | figures each ${(live.interval_ms / 1000).toFixed(1)} s | history ${bytes(live.history.bytes)} of ${bytes(live.history.max_bytes)}`);
     }
     // A point of a long span covers minutes: asking for it each second shows nothing new.
     if (Date.now() >= dueCharts) {

@@ -45,8 +45,6 @@ pub struct HistoryState {
     pub bytes: u64,
     /// The bound of the files.
     pub max_bytes: u64,
-    /// Start of the oldest file in milliseconds since 1970.
-    pub oldest_ms: Option<u64>,
     /// The reason why frames are not written. `None` means that they are.
     pub problem: Option<String>,
 }
@@ -147,11 +145,11 @@ impl History {
         &self.recent
     }
 
-    /// Calls `visit` with the frames of a span that ends now, oldest first, from the tier that has
-    /// a suitable length.
-    pub fn read(&self, from_ms: u64, to_ms: u64, mut visit: impl FnMut(&Frame)) {
-        let span = to_ms.saturating_sub(from_ms);
-        let index = LONGEST_SPAN_MS.iter().take_while(|longest| span > **longest).count();
+    /// Calls `visit` with the frames from `from_ms` until before `to_ms`, oldest first. The frames
+    /// have the length that [`Self::step_ms`] returns for `span_ms`, which differs from the time
+    /// between the ends if a caller has moved an end to a whole point.
+    pub fn read(&self, span_ms: u64, from_ms: u64, to_ms: u64, mut visit: impl FnMut(&Frame)) {
+        let index = tier_of(span_ms);
         let in_memory = self.recent.front().map_or(u64::MAX, |frame| frame.start_ms);
         if index == 0 && in_memory <= from_ms {
             let wanted = |frame: &&Frame| (from_ms..to_ms).contains(&frame.start_ms);
@@ -175,7 +173,7 @@ impl History {
 
     /// Returns the length of the frames that [`Self::read`] gives for a span.
     pub fn step_ms(span_ms: u64) -> u64 {
-        step(LONGEST_SPAN_MS.iter().take_while(|longest| span_ms > **longest).count())
+        step(tier_of(span_ms))
     }
 
     /// Returns the state of the files.
@@ -183,10 +181,14 @@ impl History {
         HistoryState {
             bytes: self.tiers.iter().map(Tier::bytes).sum(),
             max_bytes: self.max_bytes,
-            oldest_ms: self.tiers.iter().filter_map(Tier::oldest_ms).min(),
             problem: self.problem.clone(),
         }
     }
+}
+
+/// Returns the index of the tier that a query over a span is read from.
+fn tier_of(span_ms: u64) -> usize {
+    LONGEST_SPAN_MS.iter().take_while(|longest| span_ms > **longest).count()
 }
 
 fn step(index: usize) -> u64 {
@@ -208,7 +210,7 @@ mod tests {
 
     fn operations(history: &History, from_s: u64, to_s: u64) -> Vec<(u64, u64)> {
         let mut found = Vec::new();
-        history.read(from_s * 1000, to_s * 1000, |frame| {
+        history.read((to_s - from_s) * 1000, from_s * 1000, to_s * 1000, |frame| {
             let load = frame.loads.values().next().unwrap();
             found.push((frame.start_ms / 1000, load.operations));
         });

@@ -110,7 +110,6 @@ impl MonitorState {
             "history": {
                 "bytes": state.bytes,
                 "max_bytes": state.max_bytes,
-                "oldest_ms": state.oldest_ms,
                 "problem": state.problem,
             },
             "totals": self.totals(frame),

@@ -83,7 +83,7 @@ pub(crate) fn series(history: &History, query: &SeriesQuery, now_ms: u64) -> Val
     let count = (now_ms / step - first) as usize + 1;
     let mut points: Vec<Point> = Vec::new();
     points.resize_with(count, Point::default);
-    history.read(first * step, now_ms + 1, |frame: &Frame| {
+    history.read(query.span_ms, first * step, now_ms + 1, |frame: &Frame| {
         let index = (frame.start_ms / step).saturating_sub(first) as usize;
         let Some(point) = points.get_mut(index) else { return };
         point.span_ms += frame.span_ms;
@@ -160,7 +160,7 @@ pub(crate) fn loads(
     (names, map): (&Names, Option<&ClusterMap>),
 ) -> Value {
     let mut sum = Frame::default();
-    history.read(now_ms.saturating_sub(span_ms), now_ms + 1, |frame| {
+    history.read(span_ms, now_ms.saturating_sub(span_ms), now_ms + 1, |frame| {
         let of_dimension = frame.loads.iter().filter(|(key, _)| key.dimension == dimension);
         let loads = of_dimension.map(|(key, load)| (key.clone(), load.clone())).collect();
         sum.add(&Frame { loads, readings: BTreeMap::new(), ..*frame });
@@ -332,5 +332,14 @@ mod tests {
         assert_eq!(found["rows"][0]["operations"], 500);
         assert_eq!(found["rows"][0]["operations_per_second"], 10.0);
         assert_eq!(found["rows"][0]["id"], "1000");
+    }
+
+    #[test]
+    fn an_hour_that_begins_within_a_minute_is_the_sum_of_its_seconds() {
+        let (_directory, history) = history(3700);
+        let names = Names::read();
+        let now_ms = (START + 3700) * 1000;
+        let found = loads(&history, Dimension::User, 3_600_000, now_ms, (&names, None));
+        assert_eq!(found["rows"][0]["operations"], 36_000);
     }
 }

@@ -81,11 +81,6 @@ impl Tier {
         self.files.values().sum()
     }
 
-    /// Returns the start of the oldest file in milliseconds.
-    pub fn oldest_ms(&self) -> Option<u64> {
-        self.files.keys().next().copied()
-    }
-
     /// Appends a frame. A frame that is older than the newest file goes to the newest file: after
     /// a jump of the clock, readers select frames by their own times.
     ///
