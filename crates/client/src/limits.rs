@@ -76,7 +76,7 @@ pub(crate) const KERNEL_CLOSE_WAIT: Duration = Duration::from_millis(50);
 /// Maximum number of notifications that are recorded for opens in flight. If more arrive during an
 /// open, the mount treats its file as shared. 16 bytes each.
 pub(crate) const MAX_NOTED_NOTIFICATIONS: usize = 4096;
-/// How often a client compares its opens with those of a target after a new start of the target,
+/// How often a client compares its opens with the target's after a new start of the target,
 /// until nothing is missing.
 pub(crate) const OPEN_COMPARISONS: usize = 4;
 /// How long a write continues after its caller was killed. Servers that reply have finished the

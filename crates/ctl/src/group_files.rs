@@ -17,7 +17,7 @@ pub(crate) struct GroupUses {
     pub(crate) removals: u64,
     /// Number of transactions in progress, which may create files.
     pub(crate) prepared: u64,
-    /// The oldest cluster map by which a metadata target places files.
+    /// The oldest cluster map that a metadata target uses to place files.
     pub(crate) oldest_map: Option<MapVersion>,
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct TableLayout {
     #[arg(long, global = true, value_name = "TITLES", value_delimiter = ',')]
     #[arg(help_heading = "Tables", hide_short_help = true)]
     columns: Vec<String>,
-    /// Column by which the rows are sorted; with `-` before it, in descending order
+    /// Column that sorts the rows; with `-` before it, in descending order
     #[arg(long, global = true, value_name = "TITLE", allow_hyphen_values = true)]
     #[arg(help_heading = "Tables", hide_short_help = true)]
     sort: Option<String>,

@@ -8,6 +8,7 @@
 //! `/run/skep` and a log in `/var/log/skep`. Then nothing starts them again after a crash or a boot
 //! except `skep deploy apply`.
 
+use crate::config::config;
 use crate::facts::disk_uuid;
 use crate::hosts::{Deployment, Host, Role};
 use crate::plan::Action;
@@ -37,42 +38,6 @@ pub struct Secrets<'a> {
     pub token: &'a str,
     /// SHA-256 of the program.
     pub program_hash: &'a str,
-}
-
-/// Returns the configuration file of a service.
-pub fn config(deployment: &Deployment, host: &Host, role: Role) -> String {
-    let list = |items: &[String]| {
-        let quoted: Vec<_> = items.iter().map(|item| format!("\"{item}\"")).collect();
-        format!("[{}]", quoted.join(", "))
-    };
-    let mut text = format!(
-        "# Written by `skep deploy` for the cluster '{}'. The next `skep deploy apply` replaces\n\
-         # changes of this file by those of the hosts file.\n",
-        deployment.cluster
-    );
-    if role != Role::Management {
-        let _ = writeln!(text, "targets = {}", list(&host.targets(role)));
-    }
-    let _ = writeln!(
-        text,
-        "[node]\ndirectory = \"/srv/skep/{role}\"\nname = \"{}\"\nadvertise = {}",
-        host.name,
-        list(&host.network)
-    );
-    if host.network.iter().any(|address| address.contains(':')) {
-        let _ = writeln!(text, "listen = \"[::]:{}\"", role.port().unwrap_or_default());
-    }
-    if !host.domain.is_empty() {
-        let _ = writeln!(text, "domain = \"{}\"", host.domain);
-    }
-    text
-}
-
-/// Returns the SHA-256 of the configuration file of a service.
-pub fn config_hash(deployment: &Deployment, host: &Host, role: Role) -> String {
-    use sha2::{Digest, Sha256};
-    let hash = Sha256::digest(config(deployment, host, role).as_bytes());
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Returns the line of the mount in `/etc/fstab`.

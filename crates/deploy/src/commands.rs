@@ -45,7 +45,7 @@ pub struct HostReport {
     pub roles: Vec<Role>,
     /// Release of its kernel. Empty if the host did not answer.
     pub kernel: String,
-    /// Version line of the installed program. Empty if there is none.
+    /// Version line of the installed program. Empty without a problem.
     pub version: String,
     /// Its services.
     pub services: Vec<ServiceReport>,
@@ -70,7 +70,7 @@ pub struct Outcome {
     pub seconds: f64,
 }
 
-/// An outcome, and the error with which the command ends.
+/// An outcome, and the error of the command.
 pub type Ended = (Outcome, Option<Error>);
 
 /// Reads a program for the installation.

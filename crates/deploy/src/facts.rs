@@ -104,7 +104,7 @@ pub fn script(deployment: &Deployment, host: &Host) -> String {
 }
 
 impl Facts {
-    /// Parses the output of the script. `deployment` and `host` are those of the script.
+    /// Parses the output of the script. `deployment` and `host` come from the script.
     ///
     /// # Errors
     /// Returns `Protocol` if the output is not complete, for example because the login shell of the

@@ -118,7 +118,7 @@ pub struct Host {
     pub name: String,
     /// Address for ssh.
     pub address: String,
-    /// Addresses under which other hosts reach its services, best first.
+    /// The addresses of its services for other hosts, best first.
     pub network: Vec<String>,
     /// Its roles, in the order of [`Role`].
     pub roles: Vec<Role>,

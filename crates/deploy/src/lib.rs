@@ -6,18 +6,20 @@
 //! - [`facts`]: the state of a host, as a script on this host prints it
 //! - [`checks`]: reasons against a deployment on these hosts
 //! - [`plan`]: the steps from the observed to the desired state
+//! - [`config`]: the configuration file of each service
 //! - [`actions`]: the script of each step
 //! - [`ssh`]: sessions of the host's own `ssh` client
 //! - [`execute`]: runs steps on many hosts at a time
 //! - [`commands`]: plan, apply, upgrade, remove, destroy, status
 //!
-//! `hosts`, `facts`, `checks`, `plan` and `actions` are pure. The crate starts the program `skep`
+//! `hosts`, `facts`, `checks`, `plan`, `config` and `actions` are pure. The crate starts the program `skep`
 //! on hosts and links none of its libraries. It stores no state on the deploying host: each run
 //! observes the hosts again, so an interrupted run is continued by the same command.
 
 pub mod actions;
 pub mod checks;
 pub mod commands;
+pub mod config;
 pub mod execute;
 pub mod facts;
 pub mod hosts;

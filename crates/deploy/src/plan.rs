@@ -5,8 +5,8 @@
 //! order. A step that the facts show as done is left out, so a plan for a complete cluster has only
 //! the verification.
 
-use crate::actions::config_hash;
 use crate::checks::Program;
+use crate::config::config_hash;
 use crate::facts::{Contents, Facts, Running};
 use crate::hosts::{Deployment, Disk, Host, Role};
 use std::collections::BTreeMap;
@@ -267,7 +267,7 @@ pub fn remove(deployment: &Deployment, names: &[String]) -> Vec<Phase> {
     phases.0
 }
 
-/// Leaves out the steps of all hosts but one, except those of the whole cluster.
+/// Keeps the steps of one host and the steps of the whole cluster.
 pub fn only(phases: Vec<Phase>, name: &str) -> Vec<Phase> {
     let is_common = |action: &Action| {
         use Action::{AwaitHealth, FormatCluster, ReadCheck, RemoveCheck, WriteCheck};

@@ -2,8 +2,8 @@
 //!
 //! In each turn the loop first runs all futures that are ready. Then it submits their operations
 //! and waits for the first completion, both with one system call. Last, it wakes the futures whose
-//! operations have completed. Other threads end the loop's sleep with the
-//! loop's event ([`wake_up_event`]) or with the event of a [`crate::Mailbox`], which the loop reads.
+//! operations have completed. Other threads end the loop's sleep with the loop's
+//! event ([`wake_up_event`]) or with the event of a [`crate::Mailbox`], which the loop reads.
 //!
 //! # Spinning
 //! Waking a thread that sleeps on another CPU costs more than most requests. So a loop with

@@ -248,8 +248,8 @@ fn replay(directory: &Path, cluster: ClusterId) -> Result<Replayed> {
     })
 }
 
-/// Returns the state in a directory of management, and the last command that has changed it. Changes
-/// nothing, and management may run meanwhile.
+/// Returns the state in a directory of management, and the last command that has changed it.
+/// Changes nothing, and management may run meanwhile.
 ///
 /// # Errors
 /// The errors of [`CommandLog::open`].

@@ -155,8 +155,8 @@ pub const LONGEST_BARRIER: Duration = Duration::from_secs(600);
 pub const WAITERS_EXAMINED: usize = 1000;
 /// Maximum number of lock holders that a search for a deadlock cycle examines.
 pub const MAX_DEADLOCK_STEPS: usize = 10_000;
-/// Maximum number of inodes and shards that one `ListGroupFiles` examines, so that it holds up other
-/// requests for some milliseconds only.
+/// Maximum number of inodes and shards that one `ListGroupFiles` examines, so that it holds up
+/// other requests for some milliseconds only.
 pub const INODES_EXAMINED: usize = 10_000;
 /// Maximum number of chunk files to remove, and of prepared transactions, that one `ListGroupFiles`
 /// counts.

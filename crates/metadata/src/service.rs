@@ -24,7 +24,7 @@ use skep_store::failed_sync;
 use skep_store::log::{Log, Recovered};
 use skep_types::codec::Codec;
 use skep_types::map::TargetHealth;
-use skep_types::{Error, ErrorCode, Lsn, NodeId, NodeKind, Result};
+use skep_types::{Error, ErrorCode, Lsn, NodeId, NodeKind, Result, TargetId};
 use skep_wire::management::Evict;
 use skep_wire::{Request, metadata as md, storage as st};
 use std::cell::{Cell, RefCell};
@@ -89,6 +89,18 @@ pub fn run(settings: &MetadataSettings) -> Result<()> {
     })
 }
 
+/// Opens the store of a target. Reads it from the device if the device has failed before.
+fn open_engine(directory: &Path, target: TargetId, cache_bytes: u64) -> Result<FjallEngine> {
+    let store = directory.join("store");
+    if failed_sync::read_from_device(directory, &store)? {
+        tracing::warn!(
+            "target {target}: its device failed before this start, so its store was read from the \
+             device again"
+        );
+    }
+    FjallEngine::open(&store, cache_bytes)
+}
+
 /// Marks the directory of a target whose store or log could not be written.
 fn mark_failed_sync(directory: &Path) {
     if let Err(error) = failed_sync::mark(directory) {
@@ -136,14 +148,7 @@ impl Shell {
             return Ok(());
         };
         router.hold_term(term.since);
-        let store = directory.path().join("store");
-        if failed_sync::read_from_device(directory.path(), &store)? {
-            tracing::warn!(
-                "target {id}: its device failed before this start, so its store was read from the \
-                 device again"
-            );
-        }
-        let engine = FjallEngine::open(&store, cache_bytes)?;
+        let engine = open_engine(directory.path(), id, cache_bytes)?;
         let applied = engine.get(&Key::Applied.to_bytes())?;
         let applied = applied.map_or(Ok(Lsn::default()), |value| Lsn::from_bytes(&value))?;
         let next = Lsn::new(applied.raw() + 1);

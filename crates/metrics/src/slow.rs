@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(line(1_999, 100), None);
         let first = "read_chunk took 7.0 s: 6.3 s at the disk";
         assert_eq!(line(7_000, 100).as_deref(), Some(first));
-        // The lines are bounded, and the next one has the number of those that were left out.
+        // The lines are bounded, and the next one has the number of omitted lines.
         assert_eq!((line(7_000, 101), line(7_000, 109)), (None, None));
         let later = line(7_000, 110).unwrap();
         assert!(later.starts_with(first) && later.contains("; 2 more operations"), "{later}");

@@ -127,9 +127,9 @@ impl Connection {
     ///   connection ends during the handshake. Also if the process at the address behaves unlike a
     ///   service of this cluster.
     /// - `StaleMap` or `NotReady` if the peer refuses the target.
-    /// - `AuthenticationFailed` or `VersionMismatch` if the peer refuses the handshake with this code
-    ///   and this node has not joined the cluster yet (`identity` has no node id). A member of the
-    ///   cluster gets `Disconnected` in place of these (see [`crate::refusal`]).
+    /// - `AuthenticationFailed` or `VersionMismatch` if the peer refuses the handshake with this
+    ///   code and this node has not joined the cluster yet (`identity` has no node id). A member of
+    ///   the cluster gets `Disconnected` in place of these (see [`crate::refusal`]).
     pub async fn connect(
         address: &str,
         identity: &Identity,

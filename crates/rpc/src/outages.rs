@@ -1,8 +1,8 @@
 //! Log lines about peers that do not answer: which one, since when, how many requests wait for it,
 //! and when it answers again.
 //!
-//! Owns the list of the groups to which requests fail. All threads of the process share the list, so
-//! that each outage has one line at its start and one at its end. Does not own the retries
+//! Owns the list of the groups to which requests fail. All threads of the process share the list,
+//! so that each outage has one line at its start and one at its end. Does not own the retries
 //! ([`crate::routing`]).
 
 use skep_types::{Error, GroupId};

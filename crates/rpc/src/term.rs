@@ -8,6 +8,9 @@ use skep_types::{ClusterMap, Epoch, Error, ErrorCode, MapVersion, Result, Target
 use skep_wire::senders::Sender;
 use std::cell::Cell;
 
+/// A version of the cluster map, with the sender and the epoch that it gives to this target.
+type CachedTerm = (MapVersion, Option<(Sender, Epoch)>);
+
 /// The term of one target.
 #[derive(Debug)]
 pub(crate) struct OwnTerm {
@@ -17,7 +20,7 @@ pub(crate) struct OwnTerm {
     held: Cell<Option<Epoch>>,
     /// The target's term in one version of the cluster map: the sender, and the first epoch of the
     /// term. `None` as a term means that the target is not a primary in this version.
-    cached: Cell<Option<(MapVersion, Option<(Sender, Epoch)>)>>,
+    cached: Cell<Option<CachedTerm>>,
 }
 
 impl OwnTerm {

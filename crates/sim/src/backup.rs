@@ -9,7 +9,7 @@
 //! # Checks
 //! - A take-over loses no change that a client has seen (`Witness::lose_unheld`).
 //! - The logs of both members are equal as far as both have them.
-//! - The store of no member is ahead of the log with which the group goes on.
+//! - The store of no member is ahead of the log that the group continues.
 
 use crate::disk::{LogDisk, SyncPoint};
 use crate::knobs::{Knobs, PlantedBug, SLOW_SYNC_MICROS, USUAL_SYNC_MICROS};

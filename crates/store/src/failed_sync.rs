@@ -1,4 +1,4 @@
-//! What a start does after a failed sync.
+//! Starts after a failed sync: they trust neither the end of a log nor a marked store.
 //!
 //! After a failed sync, the kernel considers the lost bytes written: they stay in the page cache
 //! until the kernel needs the memory, and a later sync succeeds without them. A starting process
@@ -6,8 +6,8 @@
 //! - The end of a log is written again ([`write_again`]), at each start.
 //! - A store that a library writes cannot be written again. If a sync fails, the service marks the
 //!   directory durably ([`mark`]), and the next start reads the store as it is on the device
-//!   ([`read_from_device`]). What is missing there comes from the log, since a log is trimmed only
-//!   after a sync of the store has succeeded.
+//!   ([`read_from_device`]). The log has the missing changes, since a target trims its log only after
+//!   a successful sync of the store.
 
 use crate::atomic::{replace_atomically, sync_directory};
 use skep_env::File;

@@ -316,7 +316,8 @@ impl Log {
     }
 }
 
-/// Returns the offset in a segment after the record `lsn`. `records` are all records of the segment.
+/// Returns the offset after the record `lsn` of a segment. `records` are all records of the
+/// segment.
 fn offset_after(records: &[Record], lsn: Lsn) -> usize {
     let older = records.iter().take_while(|it| it.lsn <= lsn);
     older.map(|it| RECORD_HEADER_BYTES + it.payload.len()).sum()
@@ -476,7 +477,7 @@ mod tests {
 
     /// Semantics 3.1.
     #[test]
-    fn records_of_a_failed_sync_reach_the_device_at_the_next_start() {
+    fn records_of_a_failed_sync_reach_the_device_at_a_start() {
         let directory = tempfile::tempdir().unwrap();
         let Some(thin) = ThinDisk::new(directory.path(), 200) else { return };
         let path = thin.path().join("log");

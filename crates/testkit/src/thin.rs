@@ -77,6 +77,14 @@ impl ThinDisk {
         assert!(succeeds("mount", arguments.into_iter().chain([pool.as_os_str()])), "{options}");
     }
 
+    /// Gives the space of deleted files back to the pool, so that new files get new space.
+    ///
+    /// # Panics
+    /// Panics if the file system cannot do this.
+    pub fn trim(&self) {
+        assert!(succeeds("fstrim", [self.path().as_os_str()]), "fstrim {}", self.path().display());
+    }
+
     /// Drops all clean pages of the page cache, so that reads return what is on the device.
     ///
     /// # Panics

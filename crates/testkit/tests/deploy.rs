@@ -30,18 +30,18 @@ impl Site {
         // A smaller program: each host has its copy in memory.
         admin
             .run(
-                "strip /usr/bin/skep || true; rm -rf /root/.ssh\n\
-                 ssh-keygen -q -t ed25519 -N '' -f /root/key",
+                "strip /usr/bin/skep || true; rm -rf ~root/.ssh\n\
+                 ssh-keygen -q -t ed25519 -N '' -f ~root/key",
             )
             .expect_success();
-        let key = admin.run("cat /root/key.pub").expect_success();
+        let key = admin.run("cat ~root/key.pub").expect_success();
         let mut hosts = Vec::new();
         for (index, name) in names.iter().enumerate() {
             let mut host = network.host(name, &format!("10.0.0.{}/24", index + 1));
             host.run(&format!(
-                "rm -rf /usr/bin/skep /root/.ssh /var/log/skep /run/skep\n\
-                 mkdir -p /run/sshd /root/.ssh\n\
-                 echo '{}' >/root/.ssh/authorized_keys\n\
+                "rm -rf /usr/bin/skep ~root/.ssh /var/log/skep /run/skep\n\
+                 mkdir -p /run/sshd ~root/.ssh\n\
+                 echo '{}' >~root/.ssh/authorized_keys\n\
                  ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/test_host_key",
                 key.trim()
             ))
@@ -66,21 +66,21 @@ impl Site {
     /// Writes the hosts file.
     fn write(&self, body: &str) {
         let head = "cluster = \"scratch\"\n[ssh]\nuser = \"root\"\nidentity = \"key\"\n\
-            options = [\"StrictHostKeyChecking=accept-new\", \"UserKnownHostsFile=/root/known\", \
+            options = [\"StrictHostKeyChecking=accept-new\", \"UserKnownHostsFile=~/known\", \
             \"HashKnownHosts=no\"]\n";
         let text = format!("{head}{body}");
-        self.admin.run(&format!("cat >/root/hosts.toml <<'END'\n{text}END\n")).expect_success();
+        self.admin.run(&format!("cat >~root/hosts.toml <<'END'\n{text}END\n")).expect_success();
     }
 
     /// Runs `skep deploy` on the deploying host.
     fn deploy(&self, arguments: &str) -> Finished {
-        let line = format!("skep deploy {arguments} --hosts /root/hosts.toml");
+        let line = format!("skep deploy {arguments} --hosts ~root/hosts.toml");
         finish(&mut self.admin.shell(&line), LONG)
     }
 
     /// Runs `skep deploy`, and kills it after a number of steps. Returns whether it was killed.
     fn kill_after(&self, arguments: &str, steps: usize) -> bool {
-        let line = format!("exec skep deploy {arguments} --hosts /root/hosts.toml");
+        let line = format!("exec skep deploy {arguments} --hosts ~root/hosts.toml");
         let mut command = self.admin.shell(&line);
         let mut child = command
             .stdin(Stdio::null())
@@ -216,8 +216,8 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
     println!("{added}");
     let targets = site.host("m1").run("skep target list").expect_success();
     assert!(targets.contains("s3 [") && targets.matches(" Online ").count() == 5, "{targets}");
-    site.admin.run("cp /usr/bin/skep /root/newer; echo >>/root/newer").expect_success();
-    let upgraded = site.deploy("upgrade --program /root/newer --output json").expect_success();
+    site.admin.run("cp /usr/bin/skep ~root/newer; echo >>~root/newer").expect_success();
+    let upgraded = site.deploy("upgrade --program ~root/newer --output json").expect_success();
     assert!(upgraded.contains("\"step\": \"stop storage\""), "{upgraded}");
     for name in ["m1", "s1", "s2", "s3"] {
         let old = "ls -l /proc/$(cat /run/skep/*.pid | head -n 1)/exe";
@@ -240,7 +240,7 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
     assert!(refused.contains("/disk1/skep") && refused.contains("--destroy-data"), "{refused}");
     let refused = site.deploy("remove m1 --destroy-data").expect_failure();
     assert!(refused.contains("runs management"), "{refused}");
-    site.deploy("remove c2 --program /root/newer").expect_success();
+    site.deploy("remove c2 --program ~root/newer").expect_success();
     let c2 = site.host("c2").run("ls -d /mnt/skep /usr/bin/skep /etc/skep").expect_failure();
     assert_eq!(c2.matches("No such file").count(), 3, "{c2}");
     let refused = site.deploy("destroy").expect_failure();
@@ -304,16 +304,16 @@ fn bad_hosts_are_named_with_the_way_out() {
 
     // The key is wrong, or the host has another key than before.
     site.admin
-        .run("mv /root/key /root/right; ssh-keygen -q -t ed25519 -N '' -f /root/wrong")
+        .run("mv ~root/key ~root/right; ssh-keygen -q -t ed25519 -N '' -f ~root/wrong")
         .expect_success();
-    site.admin.run("cp /root/wrong /root/key").expect_success();
+    site.admin.run("cp ~root/wrong ~root/key").expect_success();
     check(&site, &hosts(&good), &["host m1", "host s1", "Permission denied", "ssh-copy-id"]);
-    site.admin.run("mv /root/right /root/key; cp /root/known /root/kept").expect_success();
+    site.admin.run("mv ~root/right ~root/key; cp ~root/known ~root/kept").expect_success();
     site.admin
-        .run("sed -i 's/10.0.0.2 /10.0.0.3 /; s/10.0.0.1 /10.0.0.2 /' /root/known")
+        .run("sed -i 's/10.0.0.2 /10.0.0.3 /; s/10.0.0.1 /10.0.0.2 /' ~root/known")
         .expect_success();
     check(&site, &hosts(&good), &["host s1", "ssh-keygen -R 10.0.0.2"]);
-    site.admin.run("mv /root/kept /root/known").expect_success();
+    site.admin.run("mv ~root/kept ~root/known").expect_success();
 
     // A disk with a file system, and one with bytes that no program recognises.
     run("mkfs.ext4", ["-q", &disk.device]);
@@ -353,14 +353,14 @@ fn bad_hosts_are_named_with_the_way_out() {
     site.host("m1")
         .run(
             "useradd --create-home worker; usermod -p '*' worker\n\
-             cp -r /root/.ssh /home/worker; chown -R worker /home/worker/.ssh",
+             cp -r ~root/.ssh /home/worker; chown -R worker /home/worker/.ssh",
         )
         .expect_success();
     let user = hosts(&good).replace("10.0.0.1\"", "worker@10.0.0.1\"");
     check(&site, &user, &["m1", "invalid address"]);
     site.write(&hosts(&good));
     site.admin
-        .run("sed -i 's/user = \"root\"/user = \"worker\"/' /root/hosts.toml")
+        .run("sed -i 's/user = \"root\"/user = \"worker\"/' ~root/hosts.toml")
         .expect_success();
     let text = site.deploy("plan").expect_failure();
     for word in ["become root on host m1", "sudo without a password"] {

@@ -14,7 +14,7 @@ const BACKUPS: &str = include_str!("../../../docs/operations/backups.md");
 const UPGRADES: &str = include_str!("../../../docs/operations/upgrades.md");
 const TROUBLESHOOTING: &str = include_str!("../../../docs/operations/troubleshooting.md");
 
-/// `systemctl start|stop|restart UNIT`. A service is ready when its log says that it serves.
+/// `systemctl start|stop|restart UNIT`. A service is ready when its log has the line that it serves.
 const SYSTEMCTL: &str = r#"#!/bin/sh
 set -e
 unit=${2#skep-} kind=${2#skep-}

@@ -62,7 +62,7 @@ mod tests {
     use crate::{Chooser, Component, GroupId, PatternOrigin, Redundancy};
 
     #[test]
-    fn a_set_contains_what_was_inserted_or_merged() {
+    fn inserted_and_merged_numbers_are_in_the_set() {
         let mut set = ChunkFileSet::default();
         assert!(set.is_empty() && !set.contains(0));
         set.insert(9);

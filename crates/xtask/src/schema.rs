@@ -12,7 +12,8 @@ use skep_types::map::{
 };
 use skep_types::map::{Group, GroupMember, MemberState, Node, NodeKind, ShardRange, Target};
 use skep_types::registration::{ServerRegistration, TargetClaim};
-use skep_types::{Attributes, ChunkFileKey, ClusterId, Component, Epoch, FileKind, GroupId};
+use skep_types::{Attributes, ChunkFileKey, ChunkFileSet, ClusterId, Component, Epoch};
+use skep_types::{FileKind, GroupId};
 use skep_types::{
     Chooser, HostIncarnation, InodeId, Lsn, MapVersion, NodeId, PatternOrigin, PatternRequest,
     Redundancy, Result,
@@ -97,6 +98,9 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<md::NewInode>(),
     record::<md::WrittenExtent>(),
     record::<md::ClosedFile>(),
+    record::<md::OpenedFile>(),
+    record::<md::SyncedChunkFiles>(),
+    record::<ChunkFileSet>(),
     record::<md::DirectoryEntry>(),
     record::<md::EntryReply>(),
     record::<md::TransactionId>(),

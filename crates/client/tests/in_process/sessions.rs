@@ -241,7 +241,7 @@ fn operation_with_an_unknown_outcome_is_an_error() {
     with_client(|fake, client| async move {
         let root = InodeId::ROOT;
         create(&client, "a").await;
-        fake.with_metadata(1, |it| it.has_forgotten_ends = true);
+        fake.with_metadata(1, |it| it.behaviour.has_forgotten_ends = true);
         let unlinking = client.clone();
         let task = skep_env::spawn(async move { unlinking.unlink(root, b"a").await });
         lose_reply_and_session(&fake, Unlink::ID).await;

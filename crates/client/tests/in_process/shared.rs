@@ -11,7 +11,7 @@ use skep_wire::storage::WriteChunk;
 
 /// Creates a file, and opens it on a second mount too, which then treats it as shared.
 async fn shared(fake: &FakeCluster, client: &Client) -> (InodeId, HandleId, Client, HandleId) {
-    fake.with_metadata(1, |metadata| metadata.shares_files = true);
+    fake.with_metadata(1, |metadata| metadata.behaviour.shares_files = true);
     let (inode, handle) = create(client, "shared").await;
     let other = mount(fake).await;
     let opened = other.open(inode, OpenMode::Write, false).await.unwrap();

@@ -99,8 +99,8 @@ fn inside(path: &Path) -> (u64, u64) {
 /// Semantics 4.1.
 fn a_caller_that_waits_can_be_killed(transport: &str) {
     let it = mounted(transport);
-    // Two rounds of 40 callers. Each worker has 16 slots, so on a machine with up to two workers the
-    // second round needs the slots of killed callers.
+    // Two rounds of 40 callers. Each worker has 16 slots, so on a machine with up to two workers
+    // the second round needs the slots of killed callers.
     for _ in 0..2 {
         let mut callers: Vec<_> =
             (0..40).map(|i| start("stat", &it.join(&format!("never-{i}")))).collect();

@@ -58,9 +58,11 @@ impl WorkItems {
     /// removals.
     pub(crate) fn stored(&mut self, stored: Lsn) -> Vec<(GroupId, ChunkFileKey)> {
         let mut removals = Vec::new();
-        while let Some((_, items)) = self.layers.pop_front_if(|(last, _)| *last <= stored) {
+        while self.layers.front().is_some_and(|(last, _)| *last <= stored) {
             self.look = true;
-            removals.extend(items.removals);
+            removals.extend(
+                self.layers.pop_front().map(|(_, items)| items.removals).unwrap_or_default(),
+            );
         }
         removals
     }

@@ -61,7 +61,8 @@ fn set_of_file<E: Engine>(
                     is: write a new file with another one";
         return Err(Error::new(ErrorCode::InUse, what).into());
     }
-    // A truncation that storage has not synced yet is over: its chunk files have the old generation.
+    // A truncation that storage has not synced yet is over: its chunk files have the old
+    // generation.
     if context.shared.truncations.get(request.inode).is_some() {
         context.delete(&Key::Truncation(request.inode));
     }

@@ -140,7 +140,7 @@ mod tests {
     const BACKUP: TargetId = TargetId::new(2);
 
     #[test]
-    fn one_member_holds_what_it_appends() {
+    fn records_of_one_member_are_held_when_appended() {
         let mut group = Watermarks::new(lsn(5), lsn(3), []);
         assert_eq!((group.held(), group.safe()), (lsn(5), lsn(5)));
         group.append(lsn(7));

@@ -162,9 +162,10 @@ impl<E: Engine> Table<E> {
     /// the engine got, or `None` if it got nothing.
     pub(crate) fn store(&mut self, safe: Lsn) -> Result<Option<Lsn>> {
         let mut stored = None;
-        while let Some(layer) = self.layers.pop_front_if(|layer| layer.last <= safe) {
+        while let Some(layer) = self.layers.front().filter(|layer| layer.last <= safe) {
             self.engine.apply(&layer.changes, layer.last)?;
             stored = Some(layer.last);
+            self.layers.pop_front();
         }
         Ok(stored)
     }

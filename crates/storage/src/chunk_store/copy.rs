@@ -27,7 +27,7 @@ impl ChunkStore {
     /// - `Corrupt` if the source is damaged, or if a granule of the destination is damaged that the
     ///   copy overwrites only in part.
     /// - `EndMoved`, `NoSpace`, `FileTooLarge` and `DeviceFailed` under the same conditions as
-    /// [`Self::write`].
+    ///   [`Self::write`].
     ///
     /// After an error, a part of the range may have been copied.
     ///

@@ -218,7 +218,7 @@ record! {
         pub removals: u32,
         /// Number of transactions that are prepared on the metadata target. They may create files.
         pub prepared: u32,
-        /// Version of the cluster map by which the metadata target places files.
+        /// Version of the cluster map that the metadata target uses to place files.
         pub map: MapVersion,
         /// Value of `after` for the next page. `None` means that this is the last page.
         pub next: Option<InodeId>,

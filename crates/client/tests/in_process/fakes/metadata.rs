@@ -37,6 +37,17 @@ struct FakeSession {
     slots: HashMap<u32, (u64, Result<Vec<u8>>)>,
 }
 
+/// Deviations from the usual behaviour of a target that a test has chosen.
+#[derive(Default)]
+pub(crate) struct Behaviour {
+    /// The target has deleted the records of ended sessions.
+    pub(crate) has_forgotten_ends: bool,
+    /// An open of a file that another session has open makes the file shared.
+    pub(crate) shares_files: bool,
+    /// The inode of the next new directory, if it belongs to another shard.
+    pub(crate) directory_elsewhere: Option<InodeId>,
+}
+
 pub(crate) struct FakeMetadata {
     shard: ShardId,
     next: u64,
@@ -44,8 +55,6 @@ pub(crate) struct FakeMetadata {
     pub(crate) entries: HashMap<(InodeId, Bytes), InodeId>,
     sessions: HashMap<SessionId, FakeSession>,
     ended: HashMap<SessionId, FakeSession>,
-    /// The target has deleted the records of ended sessions.
-    pub(crate) has_forgotten_ends: bool,
     /// Message ids of the executed requests, each with its durable flag.
     pub(crate) executed: Vec<(u16, bool)>,
     /// Message ids of the read requests that were sent with the durable flag.
@@ -54,10 +63,7 @@ pub(crate) struct FakeMetadata {
     pub(crate) start: u64,
     /// The generation of the stripe pattern of all files.
     pub(crate) generation: u32,
-    /// An open of a file that another session has open makes the file shared.
-    pub(crate) shares_files: bool,
-    /// The inode of the next new directory, if it belongs to another shard.
-    pub(crate) directory_elsewhere: Option<InodeId>,
+    pub(crate) behaviour: Behaviour,
     /// Number of first bytes of each file that metadata stores, a multiple of 4 KiB.
     pub(crate) inline_bytes: u64,
     /// The furthest offset that clients have reported chunk files to reach.
@@ -92,13 +98,11 @@ impl FakeMetadata {
             entries: HashMap::new(),
             sessions: HashMap::new(),
             ended: HashMap::new(),
-            has_forgotten_ends: false,
             executed: Vec::new(),
             asked_durably: Vec::new(),
             start: 1,
             generation: 1,
-            shares_files: false,
-            directory_elsewhere: None,
+            behaviour: Behaviour::default(),
             inline_bytes: 0,
             reach: 0,
             truncated: Vec::new(),
@@ -191,7 +195,7 @@ impl FakeMetadata {
     }
 
     fn outcome(&self, asked: &AskOutcome) -> Outcome {
-        let ended = self.ended.get(&asked.session).filter(|_| !self.has_forgotten_ends);
+        let ended = self.ended.get(&asked.session).filter(|_| !self.behaviour.has_forgotten_ends);
         let Some(ended) = ended else { return Outcome::Unknown };
         match ended.slots.get(&asked.slot) {
             Some((sequence, Ok(reply))) if *sequence == asked.sequence => {
@@ -225,13 +229,7 @@ impl FakeMetadata {
         Ok(match header.message {
             KeepAlive::ID => KeepAliveReply { lease_ms: LEASE_MS, start: self.start }.to_bytes(),
             CompareOpens::ID => {
-                let files = CompareOpens::from_bytes(body)?.files;
-                let count = |file: &OpenedFile| {
-                    let inode = self.inodes.get(&file.inode);
-                    let opens = inode.and_then(|inode| inode.opens.get(&session));
-                    opens.map_or(0, |count| *count as u32)
-                };
-                CompareOpensReply { counts: files.iter().map(count).collect() }.to_bytes()
+                self.compare_opens(session, &CompareOpens::from_bytes(body)?).to_bytes()
             }
             SyncAll::ID => EmptyReply {}.to_bytes(),
             CloseSession::ID => {
@@ -265,7 +263,7 @@ impl FakeMetadata {
                 if self.entry(directory, &name).is_ok() {
                     return code(ErrorCode::Exists);
                 }
-                let elsewhere = self.directory_elsewhere.take();
+                let elsewhere = self.behaviour.directory_elsewhere.take();
                 let inode = elsewhere.unwrap_or_else(|| self.add(FileKind::Directory).inode);
                 self.entries.insert((directory, name), inode);
                 self.reply_to(inode).to_bytes()
@@ -281,18 +279,7 @@ impl FakeMetadata {
             }
             WriteInline::ID => self.write_inline(&WriteInline::from_bytes(body)?)?.to_bytes(),
             ReadInline::ID => self.read_inline(&ReadInline::from_bytes(body)?)?.to_bytes(),
-            ReportWritten::ID => {
-                let request = ReportWritten::from_bytes(body)?;
-                let inode = self.inode(request.inode)?;
-                if let Some(synced) = request.synced {
-                    inode.synced.merge(&synced.chunk_files);
-                }
-                let attributes = inode.attributes.clone();
-                match request.written {
-                    Some(written) => self.report(request.inode, written)?.to_bytes(),
-                    None => AttributesReply { attributes }.to_bytes(),
-                }
-            }
+            ReportWritten::ID => self.report_written(ReportWritten::from_bytes(body)?)?.to_bytes(),
             Unlink::ID => {
                 let Unlink { directory, name } = Unlink::from_bytes(body)?;
                 let inode = self.entry(directory, &name)?;
@@ -319,6 +306,27 @@ impl FakeMetadata {
             }
             other => panic!("metadata was sent message {other}"),
         })
+    }
+
+    fn report_written(&mut self, request: ReportWritten) -> Result<AttributesReply> {
+        let inode = self.inode(request.inode)?;
+        if let Some(synced) = request.synced {
+            inode.synced.merge(&synced.chunk_files);
+        }
+        let attributes = inode.attributes.clone();
+        match request.written {
+            Some(written) => self.report(request.inode, written),
+            None => Ok(AttributesReply { attributes }),
+        }
+    }
+
+    fn compare_opens(&self, session: SessionId, request: &CompareOpens) -> CompareOpensReply {
+        let count = |file: &OpenedFile| {
+            let inode = self.inodes.get(&file.inode);
+            let opens = inode.and_then(|inode| inode.opens.get(&session));
+            opens.map_or(0, |count| *count as u32)
+        };
+        CompareOpensReply { counts: request.files.iter().map(count).collect() }
     }
 
     fn create(&mut self, session: SessionId, request: Create) -> Result<OpenReply> {
@@ -349,7 +357,7 @@ impl FakeMetadata {
     }
 
     fn open(&mut self, session: SessionId, request: &Open) -> Result<OpenReply> {
-        let (shares_files, pattern) = (self.shares_files, self.pattern());
+        let (shares_files, pattern) = (self.behaviour.shares_files, self.pattern());
         let inode = self.inode(request.inode)?;
         let is_shared = shares_files && inode.opens.keys().any(|other| *other != session);
         *inode.opens.entry(session).or_default() += 1;

@@ -1,4 +1,4 @@
-//! `skep health df`: shows the space on all targets, or on those of some files.
+//! `skep health df`: shows the space on all targets, or on the targets of some files.
 
 use crate::access::{ClusterArgs, block_on, entry_at};
 use crate::help::{Example, examples};

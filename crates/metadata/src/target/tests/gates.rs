@@ -229,7 +229,7 @@ fn progress_in_another_epoch_releases_nothing() {
 }
 
 #[test]
-fn dropped_member_releases_what_waited_for_it() {
+fn replies_do_not_wait_for_a_dropped_member() {
     let mut pair = begin_pair();
     pair.run(vec![set(1)]);
     pair.sync();
@@ -316,7 +316,7 @@ fn restart_keeps_unconfirmed_records_out_of_the_store() {
     pair.run(vec![arrival(200, 1, (0, 0), &md::GetEntryInfo { inode: InodeId::ROOT })]);
     pair.sync();
     assert!(pair.calls.is_empty() && pair.replies.is_empty());
-    // The second member confirms the old records first, then those of the new start.
+    // The second member confirms the old records first, then the records of the new start.
     pair.confirm(record, record);
     assert_eq!(pair.last_stored(), record);
     assert_eq!(pair.calls.len(), 1, "the truncation goes on");
