@@ -22,7 +22,8 @@ function prepare(canvas) {
 /** Returns a round number that is not below `value`, in steps that fit units of 1024 or 1000. */
 function ceiling(value, base) {
   if (!(value > 0)) return 1;
-  const unit = base ** Math.floor(Math.log(value) / Math.log(base));
+  const root = base === 1024 ? 1024 : 10;
+  const unit = root ** Math.floor(Math.log(value) / Math.log(root));
   const steps = base === 1024 ? [1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024]
     : [1, 1.5, 2, 3, 4, 5, 6, 8, 10];
   return unit * steps.find((step) => value <= unit * step);
