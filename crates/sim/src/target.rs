@@ -274,6 +274,8 @@ impl World {
                 }
             }
             Action::Reply { connection, request, result } => {
+                let tag = request.tag;
+                self.trace.note(self.now, || format!("target {index} replies to tag {tag}"));
                 self.reply(connection, request.tag, result);
             }
             Action::Call { call, request } => {
@@ -331,6 +333,7 @@ impl World {
         if !is_power_loss && last_written.is_some_and(|written| last != Some(written)) {
             return self.fail(format!("a kill of target {index} lost records: {last:?}"));
         }
+        self.forget_truncations_of_removed();
         if self.targets[index].backup.is_some() {
             let last = self.choose_primary(index, is_power_loss);
             self.forget_truncations(index, last);

@@ -65,6 +65,14 @@ impl World {
         self.truncations.retain(|_, it| it.target != target || it.lsn <= last_kept);
     }
 
+    /// Forgets the truncations of removed files, before a target ends. The target has replied to
+    /// them without the truncation. If it loses the removal in a power loss, it finishes the
+    /// truncation after its start.
+    pub(crate) fn forget_truncations_of_removed(&mut self) {
+        let inodes = &self.witness.model.inodes;
+        self.truncations.retain(|(inode, _), _| inodes.contains_key(inode));
+    }
+
     /// Checks a request of a metadata target that arrives at a storage target.
     pub(crate) fn check_truncation(
         &mut self,
