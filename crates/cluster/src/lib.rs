@@ -9,6 +9,7 @@
 //! - [`striping`]: maps each byte of a file to a chunk file and an offset.
 //! - [`lock_ranges`]: the locked ranges of one owner in one file.
 //! - [`deadlock`]: finds deadlock cycles that span several metadata targets.
+//! - [`problems`]: the problems that a cluster map shows, with their remedies.
 //! - [`settings`]: the settings of the cluster by name.
 //!
 //! Architecture invariant: no function here reads a clock, draws a random number, or does I/O.
@@ -22,6 +23,7 @@ pub mod lock_ranges;
 pub mod pattern_text;
 pub mod patterns;
 pub mod placement;
+pub mod problems;
 pub mod reachability;
 pub mod settings;
 pub mod state;

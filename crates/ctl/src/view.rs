@@ -2,6 +2,9 @@
 
 use crate::output::{count, percent, render, size, table};
 use serde::Serialize;
+pub(crate) use skep_cluster::problems::{
+    reachability_word as reachability, target_kind_word as target_kind,
+};
 use skep_cluster::state::kind_word;
 use skep_types::map::{Capacity, CapacityPool, Condition, Consistency, Reachability};
 use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, Target, TargetKind};
@@ -53,23 +56,6 @@ impl TargetLine {
         } else {
             self.reachability
         }
-    }
-}
-
-/// Returns the name of a reachability state.
-pub(crate) fn reachability(state: Reachability) -> &'static str {
-    match state {
-        Reachability::Online => "Online",
-        Reachability::ProbablyOffline => "Probably-Offline",
-        Reachability::Offline => "Offline",
-    }
-}
-
-/// Returns the name of a kind of target.
-pub(crate) fn target_kind(kind: TargetKind) -> &'static str {
-    match kind {
-        TargetKind::Metadata => "metadata",
-        TargetKind::Storage => "storage",
     }
 }
 

@@ -11,6 +11,7 @@
 use skep_env::local::Semaphore;
 use skep_env::{Buf, MessagePart, TcpListener, TcpStream};
 use skep_metrics::{Registry, text};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,22 +31,32 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves `GET /metrics` until the future is dropped.
 pub async fn serve(listener: TcpListener, registry: Arc<Registry>) {
-    let permits = Semaphore::new(MAX_CONNECTIONS);
+    let handler = move |request: &Request| reply_to(request, &registry);
+    serve_pages(listener, MAX_CONNECTIONS, Rc::new(handler)).await;
+}
+
+/// Returns the reply to a request.
+pub type Handler = dyn Fn(&Request) -> Reply;
+
+/// Serves the replies of `handler` on at most `max_connections` connections at a time, until the
+/// future is dropped. `handler` runs on the event loop, so it must not wait.
+pub async fn serve_pages(listener: TcpListener, max_connections: usize, handler: Rc<Handler>) {
+    let permits = Semaphore::new(max_connections);
     // Retry: accept after an error, such as no free file descriptor. Every `ACCEPT_PAUSE`, without
     // limit.
     loop {
         let permit = permits.acquire().await;
         match listener.accept().await {
             Ok(stream) => {
-                let registry = Arc::clone(&registry);
+                let handler = Rc::clone(&handler);
                 let serving = async move {
-                    serve_connection(stream, &registry).await;
+                    serve_connection(stream, &*handler).await;
                     drop(permit);
                 };
                 skep_env::spawn(serving).detach();
             }
             Err(error) => {
-                tracing::warn!("cannot accept a connection to the metrics page: {error}");
+                tracing::warn!("cannot accept an HTTP connection: {error}");
                 skep_env::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -53,28 +64,42 @@ pub async fn serve(listener: TcpListener, registry: Arc<Registry>) {
 }
 
 /// A request, as far as the server looks at it.
-#[derive(Debug, PartialEq, Eq)]
-struct Request {
-    method: String,
-    path: String,
-    is_last: bool,
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// The method, such as `GET`.
+    pub method: String,
+    /// The path with its query.
+    pub path: String,
+    /// The header `Host`; empty if it is missing.
+    pub host: String,
+    /// The header `Authorization`; empty if it is missing.
+    pub authorization: String,
+    /// Whether the client wants the connection to end after the reply.
+    pub is_last: bool,
     /// Bytes of the head. The next request begins behind it.
-    head_bytes: usize,
+    pub head_bytes: usize,
 }
 
 /// A reply.
 #[derive(Debug)]
-struct Reply {
-    status: &'static str,
-    content_type: &'static str,
-    body: String,
+pub struct Reply {
+    /// Code and reason, such as `200 OK`.
+    pub status: &'static str,
+    /// The type of the body.
+    pub content_type: &'static str,
+    /// Further headers: names and values.
+    pub headers: &'static [(&'static str, &'static str)],
+    /// The body.
+    pub body: Vec<u8>,
 }
 
-fn plain(status: &'static str, body: &str) -> Reply {
-    Reply { status, content_type: "text/plain; charset=utf-8", body: body.to_owned() }
+/// Returns a reply of plain text.
+pub fn plain(status: &'static str, body: &str) -> Reply {
+    let content_type = "text/plain; charset=utf-8";
+    Reply { status, content_type, headers: &[], body: body.into() }
 }
 
-async fn serve_connection(stream: TcpStream, registry: &Registry) {
+async fn serve_connection(stream: TcpStream, handler: &Handler) {
     let mut received = Vec::new();
     for _ in 0..MAX_REQUESTS {
         let request = skep_env::timeout(PATIENCE, next_request(&stream, &mut received)).await;
@@ -83,7 +108,7 @@ async fn serve_connection(stream: TcpStream, registry: &Registry) {
             Some(Ok(Some(request))) => {
                 received.drain(..request.head_bytes);
                 let has_body = request.method != "HEAD";
-                (reply_to(&request, registry), request.is_last, has_body)
+                (handler(&request), request.is_last, has_body)
             }
             Some(Err(problem)) => (plain("400 Bad Request", &problem), true, true),
         };
@@ -127,17 +152,20 @@ fn parse(received: &[u8]) -> Result<Option<Request>, String> {
     };
     let header = |name: &str| {
         let found = head.headers.iter().find(|it| it.name.eq_ignore_ascii_case(name));
-        found.map(|it| String::from_utf8_lossy(it.value).to_ascii_lowercase())
+        found.map(|it| String::from_utf8_lossy(it.value).trim().to_owned())
     };
-    let has_body = header("content-length").is_some_and(|length| length.trim() != "0")
+    let has_body = header("content-length").is_some_and(|length| length != "0")
         || header("transfer-encoding").is_some();
     if has_body {
         return Err("requests to this page have no body\n".into());
     }
-    let closes = header("connection").is_some_and(|value| value.contains("close"));
+    let connection = header("connection").unwrap_or_default().to_ascii_lowercase();
+    let closes = connection.contains("close");
     Ok(Some(Request {
         method: head.method.unwrap_or_default().into(),
         path: head.path.unwrap_or_default().into(),
+        host: header("host").unwrap_or_default(),
+        authorization: header("authorization").unwrap_or_default(),
         is_last: closes || head.version == Some(0),
         head_bytes,
     }))
@@ -149,7 +177,8 @@ fn reply_to(request: &Request, registry: &Registry) -> Reply {
         ("GET" | "HEAD", "/metrics") => Reply {
             status: "200 OK",
             content_type: text::CONTENT_TYPE,
-            body: text::encode(&registry.snapshot()),
+            headers: &[],
+            body: text::encode(&registry.snapshot()).into(),
         },
         ("GET" | "HEAD", "/") => plain("200 OK", "The figures of this process: /metrics\n"),
         ("GET" | "HEAD", _) => plain("404 Not Found", "The only page here is /metrics.\n"),
@@ -158,17 +187,20 @@ fn reply_to(request: &Request, registry: &Registry) -> Reply {
 }
 
 fn to_bytes(reply: &Reply, is_last: bool, has_body: bool) -> Vec<u8> {
-    let Reply { status, content_type, body } = reply;
+    let Reply { status, content_type, headers, body } = reply;
     let connection = if is_last { "close" } else { "keep-alive" };
     let allow = if status.starts_with("405") { "Allow: GET, HEAD\r\n" } else { "" };
-    let mut bytes = format!(
+    let mut head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\
-         Connection: {connection}\r\nX-Content-Type-Options: nosniff\r\n{allow}\r\n",
+         Connection: {connection}\r\nX-Content-Type-Options: nosniff\r\n{allow}",
         body.len()
-    )
-    .into_bytes();
+    );
+    for (name, value) in *headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    let mut bytes = (head + "\r\n").into_bytes();
     if has_body {
-        bytes.extend_from_slice(body.as_bytes());
+        bytes.extend_from_slice(body);
     }
     bytes
 }

@@ -1,7 +1,7 @@
 //! Settings of `skep management`. The doc comments are the manual.
 
 use serde::{Deserialize, Serialize};
-use skep_service::{NodeSettings, Settings, node};
+use skep_service::{Manual, NodeSettings, Settings, node};
 
 /// The default port of management.
 pub const DEFAULT_PORT: u16 = 7400;
@@ -20,14 +20,16 @@ impl Default for ManagementSettings {
     }
 }
 
-impl Settings for ManagementSettings {
+impl Manual for ManagementSettings {
     const NAME: &'static str = "management";
     const SOURCES: &'static [&'static str] = &[include_str!("settings.rs"), node::SOURCE];
 
     fn problems(&self) -> Vec<String> {
         self.node.problems()
     }
+}
 
+impl Settings for ManagementSettings {
     fn node(&self) -> &NodeSettings {
         &self.node
     }

@@ -2,7 +2,7 @@
 
 use crate::target::SyncPolicy;
 use serde::{Deserialize, Serialize};
-use skep_service::{ByteSize, NodeSettings, Settings, node};
+use skep_service::{ByteSize, Manual, NodeSettings, Settings, node};
 use std::path::PathBuf;
 
 /// Default port of a metadata service.
@@ -55,7 +55,7 @@ impl Default for MetadataSettings {
     }
 }
 
-impl Settings for MetadataSettings {
+impl Manual for MetadataSettings {
     const NAME: &'static str = "metadata";
     const SOURCES: &'static [&'static str] = &[include_str!("settings.rs"), node::SOURCE];
 
@@ -67,7 +67,9 @@ impl Settings for MetadataSettings {
         }
         problems
     }
+}
 
+impl Settings for MetadataSettings {
     fn node(&self) -> &NodeSettings {
         &self.node
     }

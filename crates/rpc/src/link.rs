@@ -56,15 +56,16 @@ impl TargetLink {
         }
     }
 
-    /// Returns the open connection, or the connection that `connecting` opens. Concurrent callers
-    /// share one attempt to connect.
+    /// Returns the open connection, or the connection that `connect` opens. Concurrent callers
+    /// share one attempt to connect. The attempt is on the heap: it is rare and large, and would
+    /// be part of the future of each request otherwise.
     ///
     /// # Errors
-    /// - The error of `connecting`.
+    /// - The error of `connect`.
     /// - `Disconnected` if the link is retired.
     pub(crate) async fn connection(
         self: Rc<Self>,
-        connecting: impl Future<Output = Result<Rc<Connection>>>,
+        connect: impl AsyncFnOnce() -> Result<Rc<Connection>>,
     ) -> Result<Rc<Connection>> {
         loop {
             if self.is_retired.get() {
@@ -80,7 +81,7 @@ impl TargetLink {
         }
         // The guard resets the flag even if this future is dropped while it connects.
         let _reset = ConnectingGuard(Rc::clone(&self));
-        let (mut connecting, mut retired) = (pin!(connecting), pin!(self.retired.wait()));
+        let (mut connecting, mut retired) = (Box::pin(connect()), pin!(self.retired.wait()));
         let connection = std::future::poll_fn(|context| match retired.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(ended())),
             Poll::Pending => connecting.as_mut().poll(context),

@@ -271,7 +271,7 @@ impl Router {
         self.watch_map();
         let link = Rc::clone(self.links.borrow_mut().entry(target).or_default());
         link.begin_term(map, target);
-        link.connection(self.connect(map, target)).await
+        link.connection(|| self.connect(map, target)).await
     }
 
     /// Starts the task that follows the cluster map, at the first connection.

@@ -13,9 +13,9 @@ use std::fmt::Write;
 use std::path::Path;
 use toml::{Table, Value};
 
-/// The settings of one service.
-pub trait Settings: Serialize + DeserializeOwned + Default {
-    /// Name of the service's command, such as `storage` in `skep storage`.
+/// Settings that have a file, a manual and defaults.
+pub trait Manual: Serialize + DeserializeOwned + Default {
+    /// Name of the command, such as `storage` in `skep storage`.
     const NAME: &'static str;
     /// The source text of this struct and of its nested structs. The doc comments in it are the
     /// manual.
@@ -23,7 +23,10 @@ pub trait Settings: Serialize + DeserializeOwned + Default {
 
     /// Returns a description of each invalid value.
     fn problems(&self) -> Vec<String>;
+}
 
+/// The settings of one service.
+pub trait Settings: Manual {
     /// Returns the settings that all services have in common.
     fn node(&self) -> &NodeSettings;
 }
@@ -31,7 +34,7 @@ pub trait Settings: Serialize + DeserializeOwned + Default {
 /// Loaded settings, with the origin of each value.
 #[derive(Debug, Clone)]
 pub struct Loaded<T> {
-    /// The settings, checked by [`Settings::problems`].
+    /// The settings, checked by [`Manual::problems`].
     pub settings: T,
     values: Table,
     origins: BTreeMap<String, String>,
@@ -49,8 +52,8 @@ struct SettingValue {
 ///
 /// # Errors
 /// `Configuration` with all problems, one per line: an unreadable file, unknown settings, values of
-/// a wrong type, and the problems that [`Settings::problems`] returns.
-pub fn load<T: Settings>(file: Option<&Path>, overrides: &[(String, String)]) -> Result<Loaded<T>> {
+/// a wrong type, and the problems that [`Manual::problems`] returns.
+pub fn load<T: Manual>(file: Option<&Path>, overrides: &[(String, String)]) -> Result<Loaded<T>> {
     let mut values = defaults::<T>();
     let mut problems = Vec::new();
     let mut given = Vec::new();
@@ -114,7 +117,7 @@ pub fn load<T: Settings>(file: Option<&Path>, overrides: &[(String, String)]) ->
     ))
 }
 
-impl<T: Settings> Loaded<T> {
+impl<T: Manual> Loaded<T> {
     /// Returns all values and their origins as TOML, for `--print-config`.
     pub fn print(&self) -> String {
         let mut lines = Vec::new();
@@ -144,7 +147,7 @@ fn complete_listen(values: &mut Table, default: &Table) {
 }
 
 /// Returns the defaults of all settings.
-pub(crate) fn defaults<T: Settings>() -> Table {
+pub(crate) fn defaults<T: Manual>() -> Table {
     Table::try_from(T::default()).expect("settings are plain structs of plain values")
 }
 
@@ -270,14 +273,11 @@ mod tests {
         }
     }
 
-    impl Settings for Sample {
+    impl Manual for Sample {
         const NAME: &'static str = "sample";
         const SOURCES: &'static [&'static str] = &[];
         fn problems(&self) -> Vec<String> {
             if self.width == 0 { vec!["`width` is zero".into()] } else { Vec::new() }
-        }
-        fn node(&self) -> &NodeSettings {
-            unreachable!("only the program asks for it")
         }
     }
 

@@ -34,7 +34,7 @@ pub mod notify;
 pub mod quarantine;
 pub mod units;
 
-pub use config::{Loaded, Settings};
+pub use config::{Loaded, Manual, Settings};
 pub use directory::NodeDirectory;
 pub use host::{Host, Initialised, TargetEvent, TargetStart};
 pub use node::NodeSettings;

@@ -1,10 +1,10 @@
 //! The manual of a service's settings, made from the doc comments of the settings structs: a sample
 //! configuration file, and a page in `docs/config/`.
 //!
-//! The program contains its own source text (`Settings::SOURCES`), from which the comments are
+//! The program contains its own source text (`Manual::SOURCES`), from which the comments are
 //! read. So each setting is described in one place, and the structs need no macro.
 
-use crate::config::{Settings, defaults};
+use crate::config::{Manual, defaults};
 use std::collections::HashMap;
 use std::fmt::Write;
 use toml::{Table, Value};
@@ -13,7 +13,7 @@ use toml::{Table, Value};
 type Fields = Vec<(String, String, String)>;
 
 /// Returns a commented configuration file with every setting and its default.
-pub fn sample<T: Settings>() -> String {
+pub fn sample<T: Manual>() -> String {
     let structs = parse(T::SOURCES);
     let mut text =
         format!("# Settings of `skep {}`. All values shown are the defaults.\n", T::NAME);
@@ -33,7 +33,7 @@ pub fn sample<T: Settings>() -> String {
 }
 
 /// Returns the page of a service's settings for `docs/config/`.
-pub fn page<T: Settings>() -> String {
+pub fn page<T: Manual>() -> String {
     let structs = parse(T::SOURCES);
     let name = T::NAME;
     let mut text = format!(
@@ -59,7 +59,7 @@ enum Entry<'a> {
     Value { name: &'a str, doc: &'a str, value: &'a Value },
 }
 
-fn visit<T: Settings>(structs: &HashMap<String, Fields>, see: &mut impl FnMut(&str, Entry<'_>)) {
+fn visit<T: Manual>(structs: &HashMap<String, Fields>, see: &mut impl FnMut(&str, Entry<'_>)) {
     let root = std::any::type_name::<T>().rsplit("::").next().unwrap_or_default();
     visit_struct(structs, root, "", &defaults::<T>(), see);
 }

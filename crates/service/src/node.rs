@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use skep_types::registration::domain_problem;
 use std::path::PathBuf;
 
-/// The source text of [`NodeSettings`], for [`crate::Settings::SOURCES`].
+/// The source text of [`NodeSettings`], for [`crate::Manual::SOURCES`].
 pub const SOURCE: &str = include_str!("node.rs");
 
 /// Minimum size of a log file in bytes: a smaller file could hardly hold the lines of one request.

@@ -6,7 +6,7 @@ use skep_wire::node::{Statistics, StatisticsSeries};
 use std::collections::HashMap;
 
 /// Id of the account that holds the figures of all causes without an account of their own.
-pub(crate) const LEFT_OUT: &str = "other";
+pub const LEFT_OUT: &str = "other";
 
 /// The change of a series.
 #[derive(Debug)]

@@ -9,7 +9,8 @@
 mod change;
 mod row;
 
-pub use row::{By, Row, rows, sum};
+pub use change::LEFT_OUT;
+pub use row::{By, Row, rows, sum, tables};
 
 use skep_wire::node::Statistics;
 

@@ -5,6 +5,10 @@ use crate::{Round, ServiceFigures};
 use skep_metrics::HistogramValue;
 use std::collections::BTreeMap;
 
+/// Requests that wait for an event, as their purpose. Their time is no sign of load, so means and
+/// percentiles of nodes and targets leave it out.
+const LONG_POLLS: [&str; 2] = ["wait_notifications", "get_map"];
+
 /// The objects that the rows stand for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
@@ -87,9 +91,20 @@ impl Row {
         self.written_bytes_per_second += other.written_bytes_per_second;
     }
 
+    /// Returns a number by which rows are ranked: operations, where 64 KiB of file data count as one
+    /// more.
+    pub fn weight(&self) -> u64 {
+        self.operations + (self.read_bytes + self.written_bytes) / (64 << 10)
+    }
+
     /// Returns the mean duration of the operations in nanoseconds, or zero if there were none.
     pub fn mean_ns(&self) -> u64 {
-        self.busy_ns.checked_div(self.operations).unwrap_or(0)
+        let measured = match self.durations.count() {
+            // Causes of load have no histogram.
+            0 => self.operations,
+            count => count,
+        };
+        self.busy_ns.checked_div(measured).unwrap_or(0)
     }
 }
 
@@ -97,7 +112,13 @@ impl Row {
 /// since the start of each service, and no rates. A service that has no earlier reply, or has
 /// started since, has no rates either.
 pub fn rows(by: By, before: Option<&Round>, now: &Round) -> Vec<Row> {
-    let mut all: BTreeMap<(String, String), Row> = BTreeMap::new();
+    tables(&[by], before, now).pop().unwrap_or_default()
+}
+
+/// Returns the rows of several divisions of the same load, as [`rows`] does for one. Compares the
+/// rounds only once.
+pub fn tables(divisions: &[By], before: Option<&Round>, now: &Round) -> Vec<Vec<Row>> {
+    let mut tables: Vec<Table> = divisions.iter().map(|_| Table::new()).collect();
     for figures in now {
         let earlier = before.and_then(|round| round.iter().find(|it| it.node == figures.node));
         if before.is_some() && earlier.is_none() {
@@ -105,21 +126,28 @@ pub fn rows(by: By, before: Option<&Round>, now: &Round) -> Vec<Row> {
             continue;
         }
         let seconds = seconds(earlier, figures);
-        for (key, mut row) in rows_of_service(by, earlier, figures) {
-            if let Some(seconds) = seconds {
-                row.operations_per_second = row.operations as f64 / seconds;
-                row.read_bytes_per_second = row.read_bytes as f64 / seconds;
-                row.written_bytes_per_second = row.written_bytes as f64 / seconds;
+        let changes = changes(earlier, figures);
+        for (by, table) in divisions.iter().zip(&mut tables) {
+            for (key, mut row) in rows_of_service(*by, figures, &changes) {
+                if let Some(seconds) = seconds {
+                    row.operations_per_second = row.operations as f64 / seconds;
+                    row.read_bytes_per_second = row.read_bytes as f64 / seconds;
+                    row.written_bytes_per_second = row.written_bytes as f64 / seconds;
+                }
+                let (id, service) = key.clone();
+                table.entry(key).or_insert_with(|| Row { id, service, ..Row::default() }).add(&row);
             }
-            let (id, service) = key.clone();
-            all.entry(key).or_insert_with(|| Row { id, service, ..Row::default() }).add(&row);
         }
     }
-    let mut rows: Vec<Row> = all.into_values().collect();
-    rows.sort_by_key(|row| {
-        let bytes = row.read_bytes + row.written_bytes;
-        std::cmp::Reverse((row.operations + bytes / (64 << 10), row.busy_ns))
-    });
+    tables.into_iter().map(heaviest_first).collect()
+}
+
+/// Rows by id and service.
+type Table = BTreeMap<(String, String), Row>;
+
+fn heaviest_first(table: Table) -> Vec<Row> {
+    let mut rows: Vec<Row> = table.into_values().collect();
+    rows.sort_by_key(|row| std::cmp::Reverse((row.weight(), row.busy_ns)));
     rows
 }
 
@@ -130,22 +158,20 @@ pub fn sum(rows: &[Row]) -> Row {
     sum
 }
 
-fn rows_of_service(
-    by: By,
-    before: Option<&ServiceFigures>,
-    now: &ServiceFigures,
-) -> BTreeMap<(String, String), Row> {
-    let mut rows: BTreeMap<(String, String), Row> = BTreeMap::new();
-    for change in changes(before, now) {
+fn rows_of_service(by: By, now: &ServiceFigures, changes: &[Change<'_>]) -> Table {
+    let mut rows = Table::new();
+    for change in changes {
         let key = match by.account() {
             Some(account) if change.label("by") == account => {
                 Some((change.label("id").to_owned(), String::new()))
             }
             Some(_) => None,
-            None => key_of_operation(by, now, &change),
+            None => key_of_operation(by, now, change),
         };
         if let Some(key) = key {
-            count(rows.entry(key).or_default(), &change);
+            let is_measured =
+                by == By::Operation || !LONG_POLLS.contains(&change.label("operation"));
+            count(rows.entry(key).or_default(), change, is_measured);
         }
     }
     rows
@@ -167,8 +193,9 @@ fn key_of_operation(by: By, now: &ServiceFigures, change: &Change<'_>) -> Option
     (!id.is_empty()).then(|| (id, service.to_owned()))
 }
 
-/// Adds the change of one series to a row.
-fn count(row: &mut Row, change: &Change<'_>) {
+/// Adds the change of one series to a row. `is_measured` is whether the durations of the requests
+/// count.
+fn count(row: &mut Row, change: &Change<'_>, is_measured: bool) {
     let growth = u64::try_from(change.growth).unwrap_or(0);
     let metric = change.series.metric.as_str();
     let rest = operation_metric(metric).map_or(metric, |(_, rest)| rest);
@@ -180,7 +207,7 @@ fn count(row: &mut Row, change: &Change<'_>) {
         "skep_load_busy_seconds" => row.busy_ns += growth,
         "requests_queued" => row.queued += change.series.value,
         "requests_busy" => row.busy += change.series.value,
-        "operation_seconds" => {
+        "operation_seconds" if is_measured => {
             row.busy_ns += growth;
             if let Some(durations) = &change.durations {
                 row.durations.add(durations);

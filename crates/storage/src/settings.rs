@@ -1,7 +1,7 @@
 //! Settings of `skep storage`. The doc comments are the manual.
 
 use serde::{Deserialize, Serialize};
-use skep_service::{ByteSize, NodeSettings, Settings, node};
+use skep_service::{ByteSize, Manual, NodeSettings, Settings, node};
 use std::path::PathBuf;
 
 /// The default port of storage.
@@ -49,7 +49,7 @@ impl Default for StorageSettings {
     }
 }
 
-impl Settings for StorageSettings {
+impl Manual for StorageSettings {
     const NAME: &'static str = "storage";
     const SOURCES: &'static [&'static str] = &[include_str!("settings.rs"), node::SOURCE];
 
@@ -66,7 +66,9 @@ impl Settings for StorageSettings {
         }
         problems
     }
+}
 
+impl Settings for StorageSettings {
     fn node(&self) -> &NodeSettings {
         &self.node
     }

@@ -53,6 +53,8 @@ pub struct Shape {
     pub targets_per_service: usize,
     /// Transport of the mount that `skep up` creates.
     pub transport: Transport,
+    /// Whether a monitor runs. Most tests need none, and it costs them time.
+    pub monitor: bool,
     /// Further arguments for `skep up`.
     pub more: Vec<String>,
 }
@@ -64,6 +66,7 @@ impl Default for Shape {
             storage_services: 2,
             targets_per_service: 4,
             transport: Transport::Uring,
+            monitor: false,
             more: Vec::new(),
         }
     }
@@ -240,6 +243,9 @@ impl Cluster {
         command.args(["--storage-services", &shape.storage_services.to_string()]);
         command.args(["--targets-per-service", &shape.targets_per_service.to_string()]);
         command.args(["--transport", shape.transport.name()]);
+        if !shape.monitor {
+            command.arg("--no-monitor");
+        }
         finish(command.args(&shape.more), UP_PATIENCE)
     }
 

@@ -151,8 +151,8 @@ fn invalid_inline_patterns_are_refused_with_the_reason() {
     files::create_dir(&directory);
     for (text, words) in [
         ("inline", "inline/from=4KiB"),
-        ("inline/from=5000", "no multiple of 4 KiB up to 64 KiB"),
-        ("inline/from=1MiB", "no multiple of 4 KiB up to 64 KiB"),
+        ("inline/from=5000", "expected a multiple of 4 KiB up to 64 KiB"),
+        ("inline/from=1MiB", "expected a multiple of 4 KiB up to 64 KiB"),
         ("inline,count=2/from=4KiB", "no count"),
         ("count=1/from=1MiB,inline/from=2MiB", "only the first can be"),
     ] {

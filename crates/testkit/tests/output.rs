@@ -346,7 +346,7 @@ fn format_one(format: &str) {
 }
 
 /// Commands that print nothing, or only a message.
-const WITHOUT_SCHEMA: [&str; 2] = ["umount", "completion"];
+const WITHOUT_SCHEMA: [&str; 3] = ["umount", "completion", "monitor"];
 
 #[test]
 fn every_command_that_prints_data_has_a_schema() {

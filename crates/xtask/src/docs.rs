@@ -25,7 +25,7 @@ pub(crate) fn run(check: bool) -> Outcome {
         Generated { path: "docs/protocol/errors.md".into(), text: errors() },
         Generated { path: "docs/operations/metrics.md".into(), text: metrics() },
     ];
-    for service in ["management", "metadata", "storage"] {
+    for service in ["management", "metadata", "storage", "monitor"] {
         pages.push(settings(service, "--print-manual", "md")?);
         pages.push(settings(service, "--print-sample", "toml")?);
     }

@@ -6,6 +6,7 @@ mod client;
 mod cluster;
 mod completion;
 mod config;
+mod debug;
 mod deploy;
 mod down;
 mod entry;
@@ -16,6 +17,7 @@ mod lock;
 mod man;
 mod management;
 mod metadata;
+mod monitor;
 pub(crate) mod mount;
 mod node;
 mod plan;
@@ -60,6 +62,8 @@ pub(crate) enum Verb {
     Health(health::HealthVerb),
     Stats(stats::StatsArgs),
     #[command(subcommand)]
+    Debug(debug::DebugVerb),
+    #[command(subcommand)]
     Entry(entry::EntryVerb),
     #[command(subcommand)]
     Cluster(cluster::ClusterVerb),
@@ -80,6 +84,7 @@ pub(crate) enum Verb {
     Management(management::ManagementArgs),
     Metadata(metadata::MetadataArgs),
     Storage(storage::StorageArgs),
+    Monitor(monitor::MonitorArgs),
     Completion(completion::CompletionArgs),
     Man(man::ManArgs),
 }
@@ -91,6 +96,7 @@ impl Verb {
             Self::Management(_) => "skep-management",
             Self::Metadata(_) => "skep-metadata",
             Self::Storage(_) => "skep-storage",
+            Self::Monitor(_) => "skep-monitor",
             Self::Mount(_) => "skep-mount",
             Self::Up(_) => "skep-up",
             _ => "skep",
@@ -114,6 +120,7 @@ impl Verb {
             Self::Transaction(verb) => verb.run(),
             Self::Health(verb) => verb.run(),
             Self::Stats(args) => done(stats::run(args)),
+            Self::Debug(verb) => verb.run(),
             Self::Entry(verb) => verb.run(),
             Self::Cluster(verb) => verb.run(),
             Self::Config(verb) => verb.run(),
@@ -126,6 +133,7 @@ impl Verb {
             Self::Management(args) => done(management::run(&args)),
             Self::Metadata(args) => done(metadata::run(&args)),
             Self::Storage(args) => done(storage::run(&args)),
+            Self::Monitor(args) => done(monitor::run(&args)),
             Self::Completion(args) => done(completion::run(&args, command())),
             Self::Man(args) => done(man::run(&args, command())),
         }

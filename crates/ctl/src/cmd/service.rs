@@ -110,15 +110,20 @@ pub(super) fn prepare<T: Settings>(args: &ServiceArgs, targets: &str) -> Result<
     })
 }
 
-fn overrides(args: &ServiceArgs, targets: &str) -> Result<Vec<(String, String)>> {
-    let mut overrides = Vec::new();
-    for text in &args.set {
-        let Some((key, value)) = text.split_once('=') else {
+/// Splits the values of `--set` into keys and values.
+pub(super) fn parse_set(texts: &[String]) -> Result<Vec<(String, String)>> {
+    let parse = |text: &String| match text.split_once('=') {
+        Some((key, value)) => Ok((key.trim().to_owned(), value.to_owned())),
+        None => {
             let what = format!("invalid --set '{text}': expected KEY=VALUE");
-            return Err(Error::new(ErrorCode::Configuration, what));
-        };
-        overrides.push((key.trim().to_owned(), value.to_owned()));
-    }
+            Err(Error::new(ErrorCode::Configuration, what))
+        }
+    };
+    texts.iter().map(parse).collect()
+}
+
+fn overrides(args: &ServiceArgs, targets: &str) -> Result<Vec<(String, String)>> {
+    let mut overrides = parse_set(&args.set)?;
     let short = [
         ("node.directory", &args.directory),
         ("node.listen", &args.listen),

@@ -51,6 +51,9 @@ pub(crate) struct UpArgs {
     /// Start the services without mounting the cluster
     #[arg(long)]
     no_mount: bool,
+    /// Start no monitor: no history of the load, no alerts and no web page
+    #[arg(long)]
+    no_monitor: bool,
     /// Leave the cluster running in the background
     #[arg(long)]
     detach: bool,
@@ -58,7 +61,8 @@ pub(crate) struct UpArgs {
     #[arg(long, default_value = DEFAULT_TRANSPORT, value_parser = values::transports())]
     transport: String,
     /// Setting of all services of a kind, as in `metadata:metadata.sync=always`, of one service, as
-    /// in `storage-2:node.domain=rack-2`, or of `all` services; may be repeated
+    /// in `storage-2:node.domain=rack-2`, of the monitor, as in `monitor:history=1GiB`, or of `all`
+    /// services; may be repeated
     #[arg(long = "set", value_name = "SERVICE:KEY=VALUE")]
     set: Vec<String>,
     /// This is the process that stays in the background.
@@ -115,6 +119,7 @@ pub(super) fn run(args: UpArgs) -> Result<()> {
         mount_point,
         transport: args.transport,
         set,
+        has_monitor: !args.no_monitor,
         in_foreground: !args.in_background,
     };
     // The terminal sends SIGHUP when it is closed.
@@ -129,7 +134,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 /// Splits each setting into its scope (all services, one kind, or one service) and `key=value`.
 fn parse_settings(texts: &[String], shape: &Shape) -> Result<Vec<(String, String)>> {
     let is_known = |of: &str| {
-        ["management", "metadata", "storage", "all"].contains(&of)
+        ["management", "metadata", "storage", "monitor", "all"].contains(&of)
             || shape.services().any(|(_, name)| name == of)
     };
     let parse = |text: &String| match text.split_once(':') {
@@ -138,7 +143,7 @@ fn parse_settings(texts: &[String], shape: &Shape) -> Result<Vec<(String, String
             ErrorCode::Configuration,
             format!(
                 "invalid --set '{text}': expected SERVICE:KEY=VALUE, where SERVICE is management, \
-                 metadata, storage, all, or the name of one service such as storage-1"
+                 metadata, storage, monitor, all, or the name of one service such as storage-1"
             ),
         )),
     };
@@ -157,6 +162,9 @@ fn detach(args: &UpArgs, layout: &Layout, mount_point: Option<&Path>) -> Result<
         Some(mount_point) => command.arg("--mount-point").arg(mount_point),
         None => command.arg("--no-mount"),
     };
+    if args.no_monitor {
+        command.arg("--no-monitor");
+    }
     let numbers = [
         ("--metadata-targets", args.metadata_targets),
         ("--storage-services", args.storage_services),
@@ -175,6 +183,7 @@ fn detach(args: &UpArgs, layout: &Layout, mount_point: Option<&Path>) -> Result<
     readiness.set_variable(&mut command);
     let mut child = skep_env::spawn_detached(&mut command)?;
     let (layout, mount_point) = (layout.clone(), mount_point.map(Path::to_owned));
+    let has_monitor = !args.no_monitor;
     super::block_on(async move {
         let has_ended = || {
             child.try_wait().ok().flatten().map(|_| {
@@ -183,6 +192,6 @@ fn detach(args: &UpArgs, layout: &Layout, mount_point: Option<&Path>) -> Result<
             })
         };
         readiness.wait(Some(PATIENCE), has_ended).await?;
-        summary::print(&layout, mount_point.as_deref(), false).await
+        summary::print(&layout, mount_point.as_deref(), has_monitor, false).await
     })
 }

@@ -28,6 +28,7 @@ pub(crate) enum Role {
     Metadata,
     Storage,
     Mount,
+    Monitor,
 }
 
 /// One process of the cluster.

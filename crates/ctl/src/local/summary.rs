@@ -18,6 +18,8 @@ struct Summary {
     data_dir: String,
     mount_point: Option<String>,
     transport: Option<String>,
+    /// Address of the page of the monitor. `None` means that no monitor runs.
+    monitor: Option<String>,
     services: Vec<Service>,
 }
 
@@ -33,6 +35,7 @@ struct Service {
 pub(crate) async fn print(
     layout: &Layout,
     mount_point: Option<&Path>,
+    has_monitor: bool,
     in_foreground: bool,
 ) -> Result<()> {
     let cluster = Some(layout.data.display().to_string());
@@ -42,11 +45,19 @@ pub(crate) async fn print(
         data_dir: layout.data.display().to_string(),
         mount_point: mount_point.map(|path| path.display().to_string()),
         transport: mount_point.and_then(|_| transport(layout)),
+        monitor: monitor(layout).filter(|_| has_monitor),
         services: services(&map, &layout.processes()),
     };
     output::print(&summary, |summary| {
         as_text(summary, &map) + &hints(layout, mount_point, in_foreground)
     })
+}
+
+/// Returns the address of the monitor's page.
+fn monitor(layout: &Layout) -> Option<String> {
+    let file = layout.service("monitor").join(skep_service::listen::ADDRESS_FILE);
+    let address = skep_service::listen::read_address(&file)?;
+    Some(format!("http://{address}/"))
 }
 
 fn as_text(summary: &Summary, map: &ClusterMap) -> String {
@@ -56,6 +67,9 @@ fn as_text(summary: &Summary, map: &ClusterMap) -> String {
     if let Some(mount_point) = &summary.mount_point {
         let transport = summary.transport.as_ref().map(|it| format!(" (transport {it})"));
         let _ = writeln!(text, "Mounted on:  {mount_point}{}", transport.unwrap_or_default());
+    }
+    if let Some(page) = &summary.monitor {
+        let _ = writeln!(text, "Monitor:     {page}");
     }
     let mut shown = table(&["Service", ">Process", "Address", "Targets"]);
     for service in &summary.services {

@@ -43,6 +43,8 @@ pub(crate) struct Plan {
     /// Pairs of a scope and a setting as `key=value`. The scope is a kind of service, one service,
     /// or `all`.
     pub(crate) set: Vec<(String, String)>,
+    /// Whether a monitor runs too.
+    pub(crate) has_monitor: bool,
     /// Whether the supervisor runs in a terminal, where Ctrl-C stops it.
     pub(crate) in_foreground: bool,
 }
@@ -114,10 +116,16 @@ impl Supervisor {
             self.add(Role::Mount, "mount", arguments);
             self.await_ready(1).await?;
         }
+        if self.plan.has_monitor {
+            let arguments = self.monitor_arguments();
+            self.add(Role::Monitor, "monitor", arguments);
+            self.await_ready(1).await?;
+        }
         self.note_processes();
         let seconds = (skep_env::now() - started).as_secs_f64();
         if self.plan.in_foreground {
-            summary::print(&self.plan.layout, self.plan.mount_point.as_deref(), true).await?;
+            let Plan { layout, mount_point, has_monitor, .. } = &self.plan;
+            summary::print(layout, mount_point.as_deref(), *has_monitor, true).await?;
         }
         print_line(&format!("Up after {seconds:.1} s."));
         Ok(())
@@ -200,6 +208,19 @@ impl Supervisor {
         ]
         .map(String::from)
         .to_vec()
+    }
+
+    fn monitor_arguments(&self) -> Vec<String> {
+        let data = self.plan.layout.data.display().to_string();
+        let directory = self.plan.layout.service("monitor").display().to_string();
+        let mut arguments =
+            ["monitor", "--cluster", &data, "--directory", &directory].map(String::from).to_vec();
+        arguments.extend(["--listen".into(), "127.0.0.1:0".into()]);
+        arguments.extend(["--set".into(), format!("log_limit={LOG_LIMIT}")]);
+        for (_, setting) in self.plan.set.iter().filter(|(of, _)| of == "monitor") {
+            arguments.extend(["--set".into(), setting.clone()]);
+        }
+        arguments
     }
 
     /// Initialises the directories of a service if they do not exist yet.
@@ -366,7 +387,7 @@ impl Supervisor {
 
     /// Ends all services. Each service ends before the services that it depends on.
     async fn end(&mut self) {
-        for role in [Role::Mount, Role::Storage, Role::Metadata, Role::Management] {
+        for role in [Role::Monitor, Role::Mount, Role::Storage, Role::Metadata, Role::Management] {
             let of_role = |service: &&mut Service| service.role == role;
             for service in self.services.iter_mut().filter(of_role) {
                 service.signal(libc::SIGTERM);

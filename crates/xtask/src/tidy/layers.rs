@@ -41,12 +41,15 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("skep-plan", &[]),
     // Changes settings of the host. It replaces files durably, as services do.
     ("skep-tune", &["skep-store"]),
+    // Asks services as a client does, and reads settings as a service does.
+    ("skep-monitor", &["skep-wire", "skep-cluster", "skep-env", "skep-rpc", "skep-metrics",
+        "skep-exporter", "skep-stats", "skep-service"]),
     // Starts the program `skep` on hosts over ssh, and depends on none of its libraries.
     ("skep-deploy", &[]),
     ("skep-ctl", &["skep-wire", "skep-format", "skep-cluster", "skep-env", "skep-rpc",
         "skep-store", "skep-service", "skep-management", "skep-metadata", "skep-storage",
         "skep-client", "skep-fuse", "skep-bench", "skep-lab", "skep-study", "skep-metrics",
-        "skep-stats", "skep-plan", "skep-tune", "skep-deploy"]),
+        "skep-stats", "skep-monitor", "skep-plan", "skep-tune", "skep-deploy"]),
     // Crates that are not shipped to users.
     ("skep-sim", &["skep-wire", "skep-format", "skep-cluster", "skep-metadata"]),
     ("skep-testkit", &[]),

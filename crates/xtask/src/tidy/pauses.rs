@@ -33,6 +33,8 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/lab/src/services.rs", "poll: readiness of the lab's services"),
     ("crates/management/src/handlers/get_map.rs", "delay: spreads replies to many waiting nodes"),
     ("crates/management/src/lib.rs", "period: the clock tick of the authority; retry: accepting a connection; delay: the start after repeated panics"),
+    ("crates/monitor/src/lib.rs", "period: the interval between rounds, and between writes to InfluxDB"),
+    ("crates/monitor/src/notify.rs", "poll: the end of a program that is notified of an alert"),
     ("crates/rpc/src/admission.rs", "delay: collects refused connections for one line of the log"),
     ("crates/rpc/src/membership/client.rs", "retry: registration and heartbeats of a client"),
     ("crates/rpc/src/membership/management.rs", "retry: connecting to management"),

@@ -6,9 +6,10 @@ use crate::help::{Example, examples};
 use crate::output::print;
 use crate::view;
 use serde::Serialize;
+use skep_cluster::problems::problems_of_map;
 use skep_cluster::state::kind_word;
-use skep_types::map::{CapacityPool, Condition, Consistency, Reachability};
-use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, TargetId, TargetKind};
+use skep_types::map::Condition;
+use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, TargetId};
 use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -88,7 +89,11 @@ async fn report(access: &Access, map: &ClusterMap) -> Report {
             ),
         });
     }
-    problems.extend(problems_of_map(map));
+    problems.extend(
+        problems_of_map(map)
+            .into_iter()
+            .map(|problem| Problem { what: problem.what, remedy: problem.remedy.to_owned() }),
+    );
     Report { healthy: problems.is_empty(), nodes, problems }
 }
 
@@ -127,94 +132,6 @@ async fn visit(access: &Access, map: &ClusterMap, node: &Node) -> NodeReport {
         address,
         error,
     }
-}
-
-/// Returns the problems that the cluster map shows, such as targets that are not consistent.
-fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    let mut add = |what: String, remedy: &str| {
-        problems.push(Problem { what, remedy: remedy.to_owned() });
-    };
-    if !map.formatted {
-        add(
-            "the cluster is not formatted".into(),
-            "start all its metadata services, then run `skep cluster format`",
-        );
-    }
-    for kind in [NodeKind::Metadata, NodeKind::Storage] {
-        if !map.nodes.iter().any(|node| node.kind == kind) {
-            add(
-                format!("the cluster has no {} service", kind_word(kind)),
-                "initialise and start one; `skep cluster token` prints the token that it needs to \
-                 join",
-            );
-        }
-    }
-    for target in &map.targets {
-        let name =
-            format!("{} target {} ({})", view::target_kind(target.kind), target.id, target.path);
-        if target.reachability != Reachability::Online {
-            add(
-                format!("{name} is {}", view::reachability(target.reachability)),
-                "management receives no heartbeats from its service: check that the service is \
-                 running and can connect to management",
-            );
-        }
-        let problem = &target.health.problem;
-        match target.health.condition {
-            Condition::Serving | Condition::Closed if problem.is_empty() => {}
-            Condition::Serving | Condition::Closed => add(
-                format!("{name}: {problem}"),
-                "see \"A metadata target from a copy\" in docs/operations/several-hosts.md",
-            ),
-            Condition::ReadOnly => add(
-                format!("{name} refuses writes: {problem}"),
-                "new files are placed on other targets; check its disk, then restart the service",
-            ),
-            Condition::Hung => add(
-                format!("{name} hangs: {problem}"),
-                "operations on its files wait; check its disk and the kernel's log on its host",
-            ),
-            Condition::Down => add(
-                format!("{name} is not served: {problem}"),
-                "operations on its files wait; its service tries again by itself, at most a minute \
-                 after the problem is solved",
-            ),
-        }
-        match target.capacity_pool {
-            CapacityPool::Normal => {}
-            CapacityPool::Low => add(
-                format!("{name} is low on free space"),
-                "new files are placed on other targets while these have free space; delete files \
-                 or add targets",
-            ),
-            CapacityPool::Emergency => add(
-                format!("{name} is almost full"),
-                match target.kind {
-                    TargetKind::Metadata => {
-                        "it refuses new files and directories, now or soon; free space on its \
-                         disk, or delete files and directories"
-                    }
-                    TargetKind::Storage => {
-                        "writes to files on it will fail soon; delete files or add targets"
-                    }
-                },
-            ),
-        }
-        if map.group_of(target.id).is_none() {
-            add(
-                format!("{name} waits for a group, and serves nothing until then"),
-                "run `skep group create` with its id",
-            );
-        }
-        if target.consistency != Consistency::Good {
-            add(
-                format!("{name} lacks changes that other members of its group have"),
-                "it receives no new files until its resync is complete",
-            );
-        }
-    }
-    problems
 }
 
 fn as_text(report: &Report) -> String {

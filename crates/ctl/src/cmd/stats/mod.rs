@@ -2,9 +2,10 @@
 //!
 //! The command asks each service for its figures, directly and with the cluster's token, and
 //! compares two replies. So it works without a monitor, and shows what happened between the
-//! replies.
+//! replies. Only `--history` asks a monitor, which keeps the figures of the past.
 
 mod fetch;
+mod history;
 mod show;
 
 use crate::access::{Access, ClusterArgs};
@@ -12,9 +13,10 @@ use crate::help::{Example, examples};
 use crate::output::{OutputFormat, format, print, say};
 use clap::ValueEnum;
 use fetch::{Fetched, fetch};
+use history::MonitorQuery;
 use show::Names;
 use skep_stats::{By, Row, rows, sum};
-use skep_types::{Error, ErrorCode, Result};
+use skep_types::{ClusterMap, Error, ErrorCode, Result};
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -22,6 +24,7 @@ const EXAMPLES: &[Example] = &[
     ("the load of each target, each second until Ctrl-C", "skep stats"),
     ("the users with the most load", "skep stats --by user --interval 5s"),
     ("what one interval brought, for a script", "skep stats --by operation --once --output json"),
+    ("the users that caused the load of the last hour", "skep stats --by user --history 1h"),
     ("what each client has done since the services started", "skep stats --by client --total"),
 ];
 
@@ -89,6 +92,8 @@ pub(crate) struct SpanArgs {
     /// Show the counts since the services started, without waiting for an interval
     #[arg(long, conflicts_with_all = ["once", "interval"])]
     total: bool,
+    #[command(flatten)]
+    monitor: MonitorQuery,
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
@@ -110,6 +115,10 @@ pub(crate) fn show(query: &ClusterArgs, by: Division, span: SpanArgs) -> Result<
 }
 
 async fn follow(access: &Access, by: Division, span: &SpanArgs) -> Result<()> {
+    if let Some(past) = span.monitor.history {
+        let rows = history::load(access, by.into(), past, &span.monitor).await?;
+        return Report::of_rows(by, &rows, &access.map().await?).print();
+    }
     let mut before = fetch(access).await?;
     if span.total {
         let report = Report::of(by, None, &before);
@@ -141,13 +150,19 @@ struct Report {
 impl Report {
     fn of(by: Division, before: Option<&Fetched>, now: &Fetched) -> Self {
         let rows = rows(by.into(), before.map(|it| &it.round), &now.round);
-        let names = Names::of(&now.map);
+        let unreachable = now.unreachable.clone();
+        Self { is_total: before.is_none(), unreachable, ..Self::of_rows(by, &rows, &now.map) }
+    }
+
+    /// Returns the report of rows whose rates are means over a span.
+    fn of_rows(by: Division, rows: &[Row], map: &ClusterMap) -> Self {
+        let names = Names::of(map);
         Self {
-            sum: sum(&rows),
+            sum: sum(rows),
             lines: rows.iter().map(|row| show::line(row, by, &names)).collect(),
             by,
-            is_total: before.is_none(),
-            unreachable: now.unreachable.clone(),
+            is_total: false,
+            unreachable: Vec::new(),
         }
     }
 

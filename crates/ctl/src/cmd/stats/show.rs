@@ -3,6 +3,7 @@
 use super::Division;
 use crate::output::{count, render, size, table};
 use serde::Serialize;
+use skep_monitor::names::{names_in, printable};
 use skep_rpc::origin::job_text;
 use skep_stats::Row;
 use skep_types::{ClusterMap, TargetKind};
@@ -77,24 +78,6 @@ impl Names {
         };
         known.cloned().unwrap_or_default()
     }
-}
-
-/// Reads the names of ids from a file such as `/etc/passwd`. Ids of other directories, such as
-/// LDAP, keep their numbers.
-fn names_in(file: &str) -> HashMap<String, String> {
-    let text = std::fs::read_to_string(file).unwrap_or_default();
-    text.lines()
-        .filter_map(|line| {
-            let mut fields = line.split(':');
-            let (name, id) = (fields.next()?, fields.nth(1)?);
-            Some((id.to_owned(), printable(name)))
-        })
-        .collect()
-}
-
-/// Replaces control characters, so that a name cannot move the cursor of a terminal.
-fn printable(name: &str) -> String {
-    name.replace(char::is_control, "?")
 }
 
 /// Returns the line of a row.

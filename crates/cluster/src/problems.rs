@@ -1,0 +1,225 @@
+//! The problems that a cluster map shows, each with its remedy. `skep health check` and the monitor
+//! show the same ones.
+//!
+//! Does not own problems that only a connection or figures of load reveal.
+
+use crate::state::kind_word;
+use skep_types::map::{CapacityPool, Condition, Consistency, Reachability};
+use skep_types::{ClusterMap, NodeKind, Target, TargetId, TargetKind};
+
+/// How much a problem hurts users.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Operations work, but are slow or soon fail.
+    Warning,
+    /// Operations fail or wait.
+    Critical,
+}
+
+/// A problem of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Name of the rule that found the problem, such as `target-down`.
+    pub rule: &'static str,
+    /// How much the problem hurts users.
+    pub severity: Severity,
+    /// The target that has the problem.
+    pub target: Option<TargetId>,
+    /// The object and the fact.
+    pub what: String,
+    /// What happens meanwhile, and what an administrator can do.
+    pub remedy: &'static str,
+}
+
+/// Returns the name of a reachability state.
+pub fn reachability_word(state: Reachability) -> &'static str {
+    match state {
+        Reachability::Online => "Online",
+        Reachability::ProbablyOffline => "Probably-Offline",
+        Reachability::Offline => "Offline",
+    }
+}
+
+/// Returns the name of a kind of target.
+pub fn target_kind_word(kind: TargetKind) -> &'static str {
+    match kind {
+        TargetKind::Metadata => "metadata",
+        TargetKind::Storage => "storage",
+    }
+}
+
+/// Returns the problems that a cluster map shows, such as targets that are not consistent.
+pub fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut add = |rule, what: String, remedy| {
+        let (severity, target) = (Severity::Critical, None);
+        problems.push(Problem { rule, severity, target, what, remedy });
+    };
+    if !map.formatted {
+        add(
+            "not-formatted",
+            "the cluster is not formatted".into(),
+            "start all its metadata services, then run `skep cluster format`",
+        );
+    }
+    for kind in [NodeKind::Metadata, NodeKind::Storage] {
+        if !map.nodes.iter().any(|node| node.kind == kind) {
+            add(
+                "no-service",
+                format!("the cluster has no {} service", kind_word(kind)),
+                "initialise and start one; `skep cluster token` prints the token that it needs to \
+                 join",
+            );
+        }
+    }
+    for target in &map.targets {
+        let found =
+            [reachability(target), condition(target), capacity(target), consistency(target)];
+        problems.extend(found.into_iter().flatten());
+        if map.group_of(target.id).is_none() {
+            problems.push(problem(
+                target,
+                ("target-waits", Severity::Warning),
+                " waits for a group, and serves nothing until then",
+                "run `skep group create` with its id",
+            ));
+        }
+    }
+    problems
+}
+
+fn problem(
+    target: &Target,
+    (rule, severity): (&'static str, Severity),
+    fact: &str,
+    remedy: &'static str,
+) -> Problem {
+    let kind = target_kind_word(target.kind);
+    let what = format!("{kind} target {} ({}){fact}", target.id, target.path);
+    Problem { rule, severity, target: Some(target.id), what, remedy }
+}
+
+fn reachability(target: &Target) -> Option<Problem> {
+    let fact = format!(" is {}", reachability_word(target.reachability));
+    let remedy = "management receives no heartbeats from its service: check that the service is \
+                  running and can connect to management";
+    let rule = ("target-offline", Severity::Critical);
+    (target.reachability != Reachability::Online).then(|| problem(target, rule, &fact, remedy))
+}
+
+fn condition(target: &Target) -> Option<Problem> {
+    use Severity::{Critical, Warning};
+    let reason = &target.health.problem;
+    match target.health.condition {
+        Condition::Serving | Condition::Closed if reason.is_empty() => None,
+        Condition::Serving | Condition::Closed => Some(problem(
+            target,
+            ("target-note", Warning),
+            &format!(": {reason}"),
+            "see \"A metadata target from a copy\" in docs/operations/several-hosts.md",
+        )),
+        Condition::ReadOnly => Some(problem(
+            target,
+            ("target-failed", Critical),
+            &format!(" refuses writes: {reason}"),
+            "new files are placed on other targets; check its disk, then restart the service",
+        )),
+        Condition::Hung => Some(problem(
+            target,
+            ("target-hung", Critical),
+            &format!(" hangs: {reason}"),
+            "operations on its files wait; check its disk and the kernel's log on its host",
+        )),
+        Condition::Down => Some(problem(
+            target,
+            ("target-down", Critical),
+            &format!(" is not served: {reason}"),
+            "operations on its files wait; its service tries again by itself, at most a minute \
+             after the problem is solved",
+        )),
+    }
+}
+
+fn capacity(target: &Target) -> Option<Problem> {
+    match target.capacity_pool {
+        CapacityPool::Normal => None,
+        CapacityPool::Low => Some(problem(
+            target,
+            ("target-low", Severity::Warning),
+            " is low on free space",
+            "new files are placed on other targets while these have free space; delete files or \
+             add targets",
+        )),
+        CapacityPool::Emergency => Some(problem(
+            target,
+            ("target-full", Severity::Critical),
+            " is almost full",
+            match target.kind {
+                TargetKind::Metadata => {
+                    "it refuses new files and directories, now or soon; free space on its disk, or \
+                     delete files and directories"
+                }
+                TargetKind::Storage => {
+                    "writes to files on it will fail soon; delete files or add targets"
+                }
+            },
+        )),
+    }
+}
+
+fn consistency(target: &Target) -> Option<Problem> {
+    let fact = " lacks changes that other members of its group have";
+    let remedy = "it receives no new files until its resync is complete";
+    let rule = ("target-inconsistent", Severity::Warning);
+    (target.consistency != Consistency::Good).then(|| problem(target, rule, fact, remedy))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::map::TargetHealth;
+    use skep_types::{ClusterId, NodeId};
+
+    fn target() -> Target {
+        Target {
+            id: TargetId::new(7),
+            kind: TargetKind::Storage,
+            node: NodeId::new(2),
+            path: "/d".into(),
+            reachability: Reachability::Online,
+            consistency: Consistency::Good,
+            health: TargetHealth::default(),
+            capacity: skep_types::map::Capacity::default(),
+            capacity_pool: CapacityPool::Normal,
+        }
+    }
+
+    fn rules(target: Target) -> Vec<&'static str> {
+        let mut map = ClusterMap::empty(ClusterId::default());
+        map.formatted = true;
+        map.targets = vec![target];
+        // The target of this test has no group.
+        let of_target = problems_of_map(&map)
+            .into_iter()
+            .filter(|it| it.target.is_some() && it.rule != "target-waits");
+        of_target.map(|it| it.rule).collect()
+    }
+
+    #[test]
+    fn each_state_of_a_target_has_its_problem() {
+        assert_eq!(rules(target()), Vec::<&str>::new());
+        let offline = Target { reachability: Reachability::Offline, ..target() };
+        assert_eq!(rules(offline), ["target-offline"]);
+        let full = Target { capacity_pool: CapacityPool::Emergency, ..target() };
+        assert_eq!(rules(full), ["target-full"]);
+        for (condition, rule) in [
+            (Condition::ReadOnly, "target-failed"),
+            (Condition::Hung, "target-hung"),
+            (Condition::Down, "target-down"),
+        ] {
+            let health = TargetHealth { condition, problem: "EIO".into() };
+            let both = Target { health, consistency: Consistency::Bad, ..target() };
+            assert_eq!(rules(both), [rule, "target-inconsistent"]);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Removes secrets from texts before they leave the host.
+//!
+//! Owns the rules: the secret of the cluster wherever it stands, every join token, passwords in
+//! addresses, and the values of settings whose names speak of secrets.
+
+/// Text in place of a secret.
+const REMOVED: &str = "[removed]";
+/// Beginning of a join token.
+const TOKEN: &str = "skep1-";
+/// Parts of names of settings whose values are secrets. Values of settings that name files stay.
+const SECRET_WORDS: [&str; 4] = ["password", "secret", "token", "passwd"];
+
+/// Returns the text without secrets. `secret` is the secret of the cluster in hexadecimal digits.
+pub(super) fn redacted(text: &str, secret: &str) -> String {
+    let mut redacted = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        let line = if secret.is_empty() { line.into() } else { line.replace(secret, REMOVED) };
+        let line = without_tokens(&line);
+        let line = without_passwords(&line);
+        redacted.push_str(&without_values(&line));
+    }
+    redacted
+}
+
+fn without_tokens(line: &str) -> String {
+    let mut parts = line.split(TOKEN);
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '[' || c == ']';
+        let end = part.find(|c| !is_part(c)).unwrap_or(part.len());
+        text += &format!("{TOKEN}{REMOVED}{}", &part[end..]);
+    }
+    text
+}
+
+/// Removes `user:password` from `scheme://user:password@host`.
+fn without_passwords(line: &str) -> String {
+    let mut parts = line.split("://");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end =
+            part.find(|c: char| c.is_whitespace() || "/\"'".contains(c)).unwrap_or(part.len());
+        match part[..end].rfind('@') {
+            Some(at) => text += &format!("://{REMOVED}{}", &part[at..]),
+            None => text += &format!("://{part}"),
+        }
+    }
+    text
+}
+
+/// Removes the value of `name = value` if the name speaks of a secret and not of a file.
+fn without_values(line: &str) -> String {
+    let Some((name, value)) = line.split_once('=') else { return line.to_owned() };
+    let last = name.trim().rsplit(['.', ' ', '"']).next().unwrap_or_default().to_ascii_lowercase();
+    let is_secret = SECRET_WORDS.iter().any(|word| last.contains(word)) && !last.contains("file");
+    match is_secret && !value.trim().is_empty() {
+        true => format!("{name}= {REMOVED}\n"),
+        false => line.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_removed_and_the_rest_stays() {
+        for (text, expected) in [
+            ("joined with skep1-4f1e-00ff@a:1", "joined with skep1-[removed]@a:1"),
+            ("key 00ff11, 00ff11\nnext", "key [removed], [removed]\nnext"),
+            ("url = \"http://me:pw@host/x\"\n", "url = \"http://[removed]@host/x\"\n"),
+            ("influx.password = \"x\"\n", "influx.password = [removed]\n"),
+            ("token = 5\n", "token = [removed]\n"),
+            ("password_file = \"/etc/x\"\n", "password_file = \"/etc/x\"\n"),
+            ("see http://host/a@b and a=b", "see http://host/a@b and a=b"),
+            ("", ""),
+        ] {
+            assert_eq!(redacted(text, "00ff11"), expected);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+// The page: chooses the view from the address, asks the monitor each second, and draws.
+import { h, setText, ago, bytes } from "./format.js";
+import * as views from "./views.js";
+
+const VIEWS = [["overview", "Overview"], ["servers", "Servers"], ["load/user", "Load"], ["latency", "Latency"], ["alerts", "Alerts"]];
+const SPANS = [[300, "5 minutes"], [3600, "1 hour"], [86400, "1 day"], [2592000, "30 days"], [31536000, "1 year"]];
+const POINTS = 300;
+
+const byId = (id) => document.getElementById(id);
+const main = byId("main"), notice = byId("notice"), foot = byId("foot"), spans = byId("span");
+let view = null, live = null, span = Number(recall("span")) || 300, dueCharts = 0;
+
+function recall(name) { try { return localStorage.getItem(`skep-${name}`); } catch { return null; } }
+function keep(name, value) { try { localStorage.setItem(`skep-${name}`, value); } catch { /* a private window */ } }
+
+function open() {
+  const [name, first, second] = location.hash.replace(/^#\//, "").split("/").map((part) => {
+    try { return decodeURIComponent(part); } catch { return ""; }
+  });
+  const make = {
+    servers: () => views.servers(), server: () => views.server(first), target: () => views.target(first),
+    load: () => views.load(first, second), latency: () => views.latencies(), alerts: () => views.alerts(),
+  }[name];
+  view = make ? make() : views.overview();
+  document.title = `${view.title} - Skep monitor`;
+  main.replaceChildren(...view.elements);
+  const current = { server: "servers", target: "servers" }[name] ?? (name || "overview");
+  for (const link of byId("views").children) {
+    const own = link.getAttribute("href").slice(2).split("/")[0] === current;
+    if (own) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
+  }
+  dueCharts = 0;
+  if (live?.services) view.update(live);
+  refresh();
+}
+
+async function get(path) {
+  const reply = await fetch(path, { headers: { Accept: "application/json" } });
+  if (!reply.ok) throw new Error(`the monitor replied ${reply.status}`);
+  return reply.json();
+}
+
+/** Gets the series that the charts of the view need, each once, and draws the charts. */
+async function refresh() {
+  const shown = view;
+  const queries = [...new Set(shown.charts.flatMap((chart) => chart.queries))];
+  const found = new Map(await Promise.all(queries.map(async (query) =>
+    [query, await get(`/api/history?${query}&span=${span}&points=${POINTS}`)])));
+  if (shown.loads) shown.updateLoads((await get(`/api/load?by=${shown.loads}&span=${span}`)).rows);
+  if (shown.alerts) shown.updateAlerts(await get("/api/alerts"));
+  if (shown !== view) return;
+  for (const chart of shown.charts) chart.draw(chart.queries.map((query) => found.get(query)), span);
+}
+
+function redraw() {
+  for (const chart of view?.charts ?? []) if (chart.last) chart.draw(...chart.last);
+}
+
+function problem(text) {
+  notice.hidden = text === "";
+  setText(notice, text);
+}
+
+async function tick() {
+  try {
+    live = await get("/api/live");
+    if (!live.services) problem("The monitor has no cluster map yet: management does not reply.");
+    else {
+      const late = live.now_ms - live.frame_ms;
+      problem(late > 10000 ? `The newest figures are ${ago(late)} old.` : "");
+      view.update(live);
+      setText(foot, `Cluster ${live.cluster.slice(0, 13)} | map ${live.map_version} | Skep ${live.version} | figures each ${(live.interval_ms / 1000).toFixed(1)} s | history ${bytes(live.history.bytes)} of ${bytes(live.history.max_bytes)}`);
+    }
+    // A point of a long span covers minutes: asking for it each second shows nothing new.
+    if (Date.now() >= dueCharts) {
+      dueCharts = Date.now() + Math.min(60000, Math.max(900, (span / POINTS) * 500));
+      await refresh();
+    }
+  } catch (error) {
+    problem(`No figures: ${error.message}. The page tries again each second.`);
+  }
+  setTimeout(tick, document.hidden ? 5000 : 1000);
+}
+
+function theme(wanted) {
+  document.documentElement.dataset.theme = wanted;
+  setText(byId("theme"), wanted === "dark" ? "Light" : "Dark");
+  redraw();
+}
+
+const preferred = matchMedia("(prefers-color-scheme: dark)");
+theme(recall("theme") ?? (preferred.matches ? "dark" : "light"));
+preferred.addEventListener("change", () => { if (!recall("theme")) theme(preferred.matches ? "dark" : "light"); });
+byId("theme").addEventListener("click", () => {
+  const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+  keep("theme", next);
+  theme(next);
+});
+
+byId("views").append(...VIEWS.map(([path, title], index) =>
+  h("a", { href: `#/${path}`, title: `Key ${index + 1}` }, title)));
+spans.append(...SPANS.map(([seconds, title]) => h("option", { value: seconds, selected: seconds === span }, title)));
+spans.addEventListener("change", () => {
+  span = Number(spans.value);
+  keep("span", span);
+  dueCharts = 0;
+  refresh().catch(() => {});
+});
+document.addEventListener("keydown", (event) => {
+  const typing = ["INPUT", "SELECT", "TEXTAREA"].includes(document.activeElement?.tagName);
+  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  const chosen = VIEWS[Number(event.key) - 1];
+  if (chosen) location.hash = `#/${chosen[0]}`;
+});
+window.addEventListener("hashchange", () => { open(); main.focus({ preventScroll: true }); });
+window.addEventListener("resize", redraw);
+open();
+tick();

@@ -1,0 +1,143 @@
+// Elements and texts. Names come from users and hosts, so they only ever become text nodes.
+
+/** Creates an element. Children are elements or texts; properties are attributes or handlers. */
+export function h(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (typeof value === "function") element.addEventListener(name, value);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  for (const child of children.flat()) {
+    if (child !== null && child !== undefined) element.append(child);
+  }
+  return element;
+}
+
+/** Sets the text of an element if it differs. */
+export function setText(element, text) {
+  const wanted = String(text);
+  if (element.textContent !== wanted) element.textContent = wanted;
+}
+
+const BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+
+export function bytes(value) {
+  if (value === null || value === undefined) return "-";
+  let unit = 0;
+  while (Math.abs(value) >= 1024 && unit < BINARY.length - 1) { value /= 1024; unit += 1; }
+  const digits = unit === 0 || value >= 100 ? 0 : value >= 10 ? 1 : 2;
+  return `${value.toFixed(digits)} ${BINARY[unit]}`;
+}
+
+export const rate = (value) => (value === null || value === undefined ? "-" : `${bytes(value)}/s`);
+
+export function count(value) {
+  if (value === null || value === undefined) return "-";
+  if (value >= 1e6) return `${(value / 1e6).toFixed(value >= 1e7 ? 1 : 2)} M`;
+  if (value >= 1e4) return `${(value / 1e3).toFixed(1)} k`;
+  return value >= 10 || value === 0 ? String(Math.round(value)) : value.toFixed(1).replace(/\.0$/, "");
+}
+
+/** Formats a time in microseconds. */
+export function micros(value) {
+  if (value === null || value === undefined || value === 0) return "-";
+  if (value < 1e3) return `${Math.round(value)} \u00b5s`;
+  if (value < 1e6) return `${(value / 1e3).toFixed(value < 1e4 ? 2 : 1)} ms`;
+  return `${(value / 1e6).toFixed(1)} s`;
+}
+
+export const percent = (share) => (Number.isFinite(share) ? `${Math.round(share * 100)} %` : "-");
+
+export function ago(ms) {
+  const seconds = Math.max(0, Math.round(ms / 1000));
+  if (seconds < 90) return `${seconds} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 129600) return `${Math.round(seconds / 3600)} h`;
+  return `${Math.round(seconds / 86400)} days`;
+}
+
+/** Formats a moment for the axis of a chart of a span. */
+export function moment(ms, spanSeconds) {
+  const date = new Date(ms);
+  const two = (number) => String(number).padStart(2, "0");
+  const clock = `${two(date.getHours())}:${two(date.getMinutes())}`;
+  if (spanSeconds <= 600) return `${clock}:${two(date.getSeconds())}`;
+  if (spanSeconds <= 172800) return clock;
+  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+}
+
+/** A table whose rows and cells are reused, so that focus and selection survive an update. */
+export class Table {
+  /** `columns` have: title, text(row), and optionally number, wide, href(row), cell(row, td). */
+  constructor(label, columns, key) {
+    this.columns = columns;
+    this.key = key;
+    this.rows = new Map();
+    const titles = columns.map((column) => h("th", { scope: "col", class: this.classes(column) }, column.title));
+    this.body = h("tbody");
+    this.empty = h("p", { class: "empty", hidden: true }, "Nothing in this span.");
+    const table = h("table", { "aria-label": label }, h("thead", {}, h("tr", {}, titles)), this.body);
+    this.element = h("div", {}, h("div", { class: "scroll" }, table), this.empty);
+  }
+
+  classes(column) {
+    return [column.number ? "number" : "", column.wide ? "wide" : ""].join(" ").trim() || null;
+  }
+
+  update(rows) {
+    const kept = new Set();
+    rows.forEach((row, index) => {
+      const key = this.key(row);
+      kept.add(key);
+      let shown = this.rows.get(key);
+      if (!shown) {
+        shown = this.create(row);
+        this.rows.set(key, shown);
+      }
+      this.columns.forEach((column, at) => {
+        const cell = shown.cells[at];
+        if (column.cell) column.cell(row, cell);
+        else setText(cell.firstChild?.nodeName === "A" ? cell.firstChild : cell, column.text(row));
+      });
+      if (this.body.children[index] !== shown.row) this.body.insertBefore(shown.row, this.body.children[index] ?? null);
+    });
+    for (const [key, shown] of this.rows) {
+      if (!kept.has(key)) { shown.row.remove(); this.rows.delete(key); }
+    }
+    this.empty.hidden = rows.length > 0;
+  }
+
+  create(row) {
+    const cells = this.columns.map((column) => {
+      const link = column.href ? h("a", { href: column.href(row) }) : null;
+      return h("td", { class: this.classes(column) }, link);
+    });
+    return { row: h("tr", {}, cells), cells };
+  }
+}
+
+/** Shows a share as a bar with a text. */
+export function meter(cell, share, text, limits = [0.85, 0.95]) {
+  if (!cell.bar) {
+    cell.fill = h("i");
+    cell.bar = h("span", { class: "meter", "aria-hidden": "true" }, cell.fill);
+    cell.words = document.createTextNode("");
+    cell.append(cell.bar, cell.words);
+  }
+  const known = Number.isFinite(share);
+  cell.fill.style.width = `${known ? Math.round(Math.min(1, Math.max(0, share)) * 100) : 0}%`;
+  cell.bar.className = `meter ${share >= limits[1] ? "critical" : share >= limits[0] ? "warning" : ""}`;
+  setText(cell.words, known ? text : "-");
+}
+
+/** Shows a state as a coloured dot with a word. */
+export function state(cell, kind, word) {
+  if (!cell.dot) {
+    cell.dot = h("span", { class: "dot", "aria-hidden": "true" });
+    cell.word = h("span");
+    cell.append(h("span", { class: "state" }, cell.dot, cell.word));
+  }
+  cell.dot.className = `dot ${kind}`;
+  setText(cell.word, word);
+}

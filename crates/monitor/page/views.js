@@ -1,0 +1,319 @@
+// The views of the page. Each returns its elements, its charts, and a function that takes the newest
+// figures.
+import { h, setText, bytes, rate, count, micros, percent, ago, moment, Table, meter, state } from "./format.js";
+import { LineChart, HeatMap } from "./charts.js";
+
+const panel = (title, ...children) =>
+  h("section", { class: "panel" }, h("header", {}, h("h2", {}, title)), ...children);
+const query = (by, more = "") => `by=${by}${more}`;
+const idOf = (id) => `&id=${encodeURIComponent(id)}`;
+
+const figures = [
+  { title: "Ops/s", number: true, text: (row) => count(row.operations_per_second) },
+  { title: "Read", number: true, text: (row) => rate(row.read_bytes_per_second) },
+  { title: "Written", number: true, text: (row) => rate(row.written_bytes_per_second) },
+  { title: "Mean", number: true, wide: true, text: (row) => micros(row.mean_us) },
+];
+const queues = [
+  { title: "p99", number: true, wide: true, text: (row) => micros(row.p99_us) },
+  { title: "Queued", number: true, wide: true, text: (row) => count(row.queued) },
+  { title: "Busy", number: true, wide: true, text: (row) => count(row.busy) },
+];
+
+function throughput(by, more) {
+  return new LineChart("Throughput", [query(by, more)], [
+    { name: "read", column: "read_bytes" }, { name: "written", column: "written_bytes" },
+  ], rate, 1024);
+}
+
+function operations(by, more) {
+  return new LineChart("Operations per second", [query(by, more)], [
+    { name: "operations", column: "operations" }, { name: "errors", column: "errors" },
+  ], count);
+}
+
+function latency(by, more) {
+  return new LineChart("Latency", [query(by, more)], [
+    { name: "p50", column: "p50_us" }, { name: "p95", column: "p95_us" }, { name: "p99", column: "p99_us" },
+  ], micros);
+}
+
+function waiting(by, more) {
+  return new LineChart("Requests", [query(by, more)], [
+    { name: "queued", column: "queued" }, { name: "busy", column: "busy" },
+  ], count);
+}
+
+/** Shows the words between backticks as code. */
+const prose = (text) => text.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
+
+/** What the findings say about the objects of a node or target. */
+function worst(live, objects) {
+  const found = live.findings.filter((finding) => objects.includes(finding.object));
+  if (found.some((finding) => finding.severity === "critical")) return "critical";
+  return found.length ? "warning" : "good";
+}
+
+function serviceTable() {
+  return new Table("Services", [
+    { title: "Service", href: (row) => `#/server/${row.id}`, text: (row) => row.name },
+    { title: "State", cell: (row, cell) => state(cell, row.health, row.word) },
+    ...figures, ...queues,
+    { title: "Host CPU", wide: true, cell: (row, cell) => meter(cell, row.cpu_permille / 1000, percent(row.cpu_permille / 1000), [0.9, 2]) },
+    { title: "Host memory", wide: true, cell: (row, cell) => {
+      const used = 1 - row.memory_free_bytes / row.memory_bytes;
+      meter(cell, used, `${percent(used)} of ${bytes(row.memory_bytes)}`, [0.9, 0.97]);
+    } },
+  ], (row) => row.id);
+}
+
+function serviceRows(live) {
+  return live.services.map((service) => {
+    const own = live.targets.filter((target) => target.node === service.id).map((target) => `t${target.id}`);
+    const objects = [`n${service.id}`, ...own, ...(service.kind === "management" ? ["management"] : [])];
+    const health = service.problem ? "critical" : worst(live, objects);
+    const word = service.problem ? "no reply" : health === "good" ? "serving" : health === "critical" ? "problem" : "attention";
+    return { ...service, health, word };
+  });
+}
+
+function targetTable() {
+  return new Table("Targets", [
+    { title: "Target", href: (row) => `#/target/${row.id}`, text: (row) => `t${row.id}` },
+    { title: "Kind", wide: true, text: (row) => row.kind },
+    { title: "State", cell: (row, cell) => state(cell, row.health, row.state) },
+    ...figures, ...queues,
+    { title: "Used", cell: (row, cell) => {
+      const used = 1 - row.free_bytes / row.size_bytes;
+      meter(cell, used, `${percent(used)} of ${bytes(row.size_bytes)}`);
+    } },
+    { title: "Path", wide: true, text: (row) => row.path },
+  ], (row) => row.id);
+}
+
+function targetRows(live, node) {
+  const own = live.targets.filter((target) => node === null || target.node === node);
+  return own.map((target) => {
+    const health = target.state === "serving" ? worst(live, [`t${target.id}`])
+      : ["low", "read-only", "closed"].includes(target.state) ? "warning" : "critical";
+    return { ...target, health };
+  });
+}
+
+const nameOf = (by, row) => {
+  const id = row.id === "other" ? "all others" : row.id;
+  if (by === "operation") return id.replaceAll("_", " ");
+  return row.name && row.name !== row.id ? `${row.name} (${id})` : id;
+};
+
+function causeTable(by, figuresShown = figures) {
+  const titles = { client: "Client", user: "User", group: "Group", job: "Job", operation: "Operation" };
+  return new Table(titles[by], [
+    { title: titles[by], href: (row) => `#/load/${by}/${encodeURIComponent(row.id)}`, text: (row) => nameOf(by, row) },
+    { title: "Share of time", cell: (row, cell) => meter(cell, row.share, percent(row.share), [2, 2]) },
+    ...figuresShown,
+  ], (row) => `${row.id} ${row.service}`);
+}
+
+function shares(rows) {
+  const sum = rows.reduce((total, row) => total + row.busy_ns, 0);
+  return rows.map((row) => ({ ...row, share: sum > 0 ? row.busy_ns / sum : 0 }));
+}
+
+function tile(name) {
+  const value = h("div", { class: "value" }), note = h("div", { class: "note" });
+  const element = h("div", { class: "tile" }, h("div", { class: "name" }, name), value, note);
+  return { element, value, note, set(text, more = "") { setText(value, text); setText(note, more); } };
+}
+
+function findingList() {
+  const list = h("ul", { class: "findings" });
+  const none = h("p", { class: "empty" }, "No problems. The monitor checks services, targets, queues, latencies and clients each second.");
+  return { element: h("div", {}, list, none), update(live) {
+    const since = new Map(live.alerts.map((alert) => [`${alert.rule} ${alert.object}`, alert.since_ms]));
+    const shown = live.findings.map((finding) => {
+      const start = since.get(`${finding.rule} ${finding.object}`);
+      return h("li", { class: finding.severity },
+        h("span", { class: "dot " + finding.severity, "aria-label": finding.severity, role: "img" }),
+        h("span", { class: "what" }, finding.what),
+        h("span", { class: "time" }, start ? `for ${ago(live.now_ms - start)}` : "just now"),
+        h("span", { class: "remedy" }, prose(finding.remedy)));
+    });
+    list.replaceChildren(...shown);
+    none.hidden = shown.length > 0;
+  } };
+}
+
+export function overview() {
+  const tiles = { read: tile("Read"), written: tile("Written"), metadata: tile("Metadata operations"),
+    storage: tile("Storage operations"), slow: tile("Slowest 1 %"), space: tile("Space"), clients: tile("Clients") };
+  const space = h("div");
+  tiles.space.element.insertBefore(space, tiles.space.note);
+  const health = h("span", { class: "pill" }, h("span", { class: "dot" }), h("span"));
+  const findings = findingList(), services = serviceTable();
+  const [users, clients] = ["user", "client"].map((by) => causeTable(by, figures.slice(0, 3)));
+  const charts = [
+    new LineChart("Throughput", [query("node", "&service=storage"), query("node", "&service=metadata")], [
+      { name: "read", column: "read_bytes" }, { name: "written", column: "written_bytes" },
+    ], rate, 1024),
+    new LineChart("Operations per second", [query("node", "&service=metadata"), query("node", "&service=storage")], [
+      { name: "metadata", column: "operations" }, { name: "storage", column: "operations", source: 1 },
+    ], count),
+  ];
+  return {
+    title: "Overview",
+    elements: [
+      h("div", { class: "head" }, h("h1", {}, "Cluster"), health),
+      h("div", { class: "tiles" }, Object.values(tiles).map((it) => it.element)),
+      h("div", { class: "two" }, charts.map((chart) => chart.element)),
+      panel("Health", findings.element),
+      panel("Services", services.element),
+      h("div", { class: "two narrow" }, panel("Users by load", users.element), panel("Clients by load", clients.element)),
+    ],
+    charts,
+    update(live) {
+      const { metadata, storage } = live.totals;
+      tiles.read.set(rate(storage.read_bytes_per_second + metadata.read_bytes_per_second));
+      tiles.written.set(rate(storage.written_bytes_per_second + metadata.written_bytes_per_second));
+      tiles.metadata.set(`${count(metadata.operations_per_second)}/s`, `mean ${micros(metadata.mean_us)}`);
+      tiles.storage.set(`${count(storage.operations_per_second)}/s`, `mean ${micros(storage.mean_us)}`);
+      tiles.slow.set(micros(Math.max(metadata.p99_us ?? 0, storage.p99_us ?? 0)), `metadata ${micros(metadata.p99_us)}, storage ${micros(storage.p99_us)}`);
+      const used = live.capacity.size_bytes - live.capacity.free_bytes, share = used / live.capacity.size_bytes;
+      setText(tiles.space.value, percent(share));
+      meter(space, share, "");
+      setText(tiles.space.note, `${bytes(used)} of ${bytes(live.capacity.size_bytes)}`);
+      tiles.clients.set(String(live.clients), `${live.services.length} services, ${live.targets.length} targets`);
+      const critical = live.findings.filter((finding) => finding.severity === "critical").length;
+      health.className = `pill ${critical ? "critical" : live.findings.length ? "warning" : "good"}`;
+      setText(health.lastChild, live.findings.length ? `${live.findings.length} problem${live.findings.length > 1 ? "s" : ""}` : "Healthy");
+      findings.update(live);
+      services.update(serviceRows(live));
+      users.update(shares(live.top.user).slice(0, 6));
+      clients.update(shares(live.top.client).slice(0, 6));
+    },
+  };
+}
+
+export function servers() {
+  const services = serviceTable(), targets = targetTable();
+  return {
+    title: "Servers",
+    elements: [h("h1", {}, "Servers"), panel("Services", services.element), panel("Targets", targets.element)],
+    charts: [],
+    update(live) {
+      services.update(serviceRows(live));
+      targets.update(targetRows(live, null));
+    },
+  };
+}
+
+export function server(id) {
+  const title = h("h1"), note = h("span", { class: "quiet" }), targets = targetTable();
+  const charts = [throughput, operations, latency, waiting].map((make) => make("node", idOf(id)));
+  return {
+    title: "Server",
+    elements: [
+      h("div", { class: "crumbs" }, h("a", { href: "#/servers" }, "Servers"), " / "),
+      h("div", { class: "head" }, title, note),
+      h("div", { class: "two" }, charts.map((chart) => chart.element)),
+      panel("Targets", targets.element),
+    ],
+    charts,
+    update(live) {
+      const found = live.services.find((service) => String(service.id) === id);
+      setText(title, found?.name ?? "This service is not in the cluster.");
+      setText(note, found ? `${found.kind}, ${found.addresses.join(", ")}, version ${found.version}${found.problem ? `, no reply: ${found.problem}` : ""}` : "");
+      targets.update(targetRows(live, Number(id)));
+    },
+  };
+}
+
+export function target(id) {
+  const title = h("h1", {}, `Target t${id}`), note = h("span", { class: "quiet" });
+  const crumb = h("a", { href: "#/servers" }, "Servers");
+  const charts = [throughput, operations, latency, waiting].map((make) => make("target", idOf(id)));
+  const heat = new HeatMap("Latency of all requests", query("target", idOf(id)));
+  const syncs = new HeatMap("Syncs of the log", query("log-sync", idOf(id)));
+  const sync = h("div", { hidden: true }, syncs.element);
+  return {
+    title: `Target t${id}`,
+    elements: [
+      h("div", { class: "crumbs" }, h("a", { href: "#/servers" }, "Servers"), " / ", crumb),
+      h("div", { class: "head" }, title, note),
+      h("div", { class: "two" }, charts.map((chart) => chart.element)), heat.element, sync,
+    ],
+    charts: [...charts, heat, syncs],
+    update(live) {
+      const found = live.targets.find((it) => String(it.id) === id);
+      const owner = live.services.find((service) => service.id === found?.node);
+      if (owner) { setText(crumb, owner.name); crumb.setAttribute("href", `#/server/${owner.id}`); }
+      setText(note, found ? `${found.kind}, ${found.state}, ${bytes(found.free_bytes)} of ${bytes(found.size_bytes)} free, ${found.path}` : "This target is not in the cluster.");
+      sync.hidden = found?.kind !== "metadata";
+    },
+  };
+}
+
+const CAUSES = ["client", "user", "group", "job", "operation"];
+
+export function load(by, id) {
+  const known = CAUSES.includes(by) ? by : "user";
+  const choices = CAUSES.map((cause) => h("a", { href: `#/load/${cause}`, "aria-current": cause === known ? "true" : null }, `${cause}s`));
+  const head = h("div", { class: "choices", role: "navigation", "aria-label": "Causes of load" }, choices);
+  if (id !== undefined) {
+    const charts = [throughput, operations].map((make) => make(known, idOf(id)));
+    if (known === "operation") charts.push(new HeatMap("Latency", query(known, idOf(id))));
+    const title = h("h1", {}, `${known} ${id}`);
+    return { title: `${known} ${id}`, elements: [head, title, h("div", { class: "two" }, charts.map((chart) => chart.element))], charts,
+      update(live) {
+        const found = live.top[known].find((row) => row.id === id);
+        if (found) setText(title, nameOf(known, found));
+      } };
+  }
+  const table = causeTable(known);
+  const hint = h("p", { class: "quiet", hidden: known !== "job" }, "Jobs are counted on mounts with the option job_accounting.");
+  return {
+    title: "Load",
+    elements: [h("h1", {}, "Load by cause"), head, panel("Mean over the span", table.element, hint)],
+    charts: [],
+    loads: known,
+    update() {},
+    updateLoads(rows) { table.update(shares(rows)); },
+  };
+}
+
+export function latencies() {
+  const charts = ["metadata", "storage"].map((service) =>
+    new HeatMap(`${service === "metadata" ? "Metadata" : "Storage"} requests`, query("node", `&service=${service}`)));
+  charts.push(new HeatMap("Syncs of the logs of metadata targets", query("log-sync")));
+  const operations = new Table("Operations", [
+    { title: "Operation", href: (row) => `#/load/operation/${encodeURIComponent(row.id)}`, text: (row) => nameOf("operation", row) },
+    { title: "Service", text: (row) => row.service }, ...figures,
+    { title: "p50", number: true, text: (row) => micros(row.p50_us) },
+    { title: "p99", number: true, text: (row) => micros(row.p99_us) },
+  ], (row) => `${row.id} ${row.service}`);
+  return {
+    title: "Latency",
+    elements: [h("h1", {}, "Latency"), ...charts.map((chart) => chart.element), panel("Operations", operations.element)],
+    charts,
+    update(live) { operations.update(live.top.operation); },
+  };
+}
+
+export function alerts() {
+  const findings = findingList(), list = h("ul", { class: "findings" });
+  const none = h("p", { class: "empty" }, "No alert has ended since the monitor started.");
+  return {
+    title: "Alerts",
+    elements: [h("h1", {}, "Alerts"), panel("Now", findings.element), panel("Ended", list, none)],
+    charts: [],
+    alerts: true,
+    update(live) { findings.update(live); },
+    updateAlerts({ ended }) {
+      list.replaceChildren(...ended.map((alert) => h("li", { class: "over" },
+        h("span", { class: "dot" }), h("span", { class: "what" }, alert.what),
+        h("span", { class: "time" }, `${moment(alert.since_ms, 1e9)} ${moment(alert.since_ms, 600)}, for ${ago(alert.ended_ms - alert.since_ms)}`),
+        h("span", { class: "remedy" }, prose(alert.remedy)))));
+      none.hidden = ended.length > 0;
+    },
+  };
+}

@@ -1,0 +1,225 @@
+//! The bytes of a frame in the files of the history: numbers with 7 bits in each byte, so that the
+//! many small numbers are short.
+//!
+//! A record is: length of the payload (4 bytes, little-endian), CRC-32C of the payload (4 bytes),
+//! payload. A reader stops at the first record that is cut or damaged.
+
+use crate::frame::{Dimension, Frame, Key, Level, Load, Measure};
+use crate::limits::MAX_FRAME_BYTES;
+use skep_types::codec::crc32c;
+
+/// Version of the payload, its first byte.
+const VERSION: u8 = 1;
+/// Bytes before the payload.
+const HEAD_BYTES: usize = 8;
+
+/// Returns the record of a frame.
+pub fn record(frame: &Frame) -> Vec<u8> {
+    let mut payload = Writer(vec![VERSION]);
+    payload.number(frame.start_ms);
+    payload.number(frame.span_ms);
+    payload.number(frame.samples);
+    payload.number(frame.loads.len() as u64);
+    for (key, load) in &frame.loads {
+        payload.number(key.dimension as u64);
+        payload.text(&key.id);
+        payload.text(&key.service);
+        payload.load(load);
+    }
+    payload.number(frame.readings.len() as u64);
+    for ((measure, id), level) in &frame.readings {
+        payload.number(*measure as u64);
+        payload.number(u64::from(*id));
+        payload.level(*level);
+    }
+    let payload = payload.0;
+    let mut record = Vec::with_capacity(payload.len() + HEAD_BYTES);
+    record.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+    record.extend_from_slice(&crc32c(&payload).to_le_bytes());
+    record.extend_from_slice(&payload);
+    record
+}
+
+/// Returns the length of the whole records at the start of a file's bytes. Calls `visit` with the
+/// payload of each.
+pub fn records(bytes: &[u8], mut visit: impl FnMut(&[u8])) -> usize {
+    let mut start = 0;
+    while let Some(payload) = payload_at(&bytes[start..]) {
+        visit(payload);
+        start += HEAD_BYTES + payload.len();
+    }
+    start
+}
+
+fn payload_at(bytes: &[u8]) -> Option<&[u8]> {
+    let number = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let len = number(0)? as usize;
+    let checksum = number(4)?;
+    if len == 0 || len > MAX_FRAME_BYTES {
+        return None;
+    }
+    let payload = bytes.get(HEAD_BYTES..HEAD_BYTES + len)?;
+    (crc32c(payload) == checksum).then_some(payload)
+}
+
+/// Decodes the payload of a record. `None` means that it is damaged or of another version.
+pub fn decode(payload: &[u8]) -> Option<Frame> {
+    let (version, rest) = payload.split_first()?;
+    if *version != VERSION {
+        return None;
+    }
+    let mut reader = Reader(rest);
+    let mut frame = Frame {
+        start_ms: reader.number()?,
+        span_ms: reader.number()?,
+        samples: reader.number()?,
+        ..Frame::default()
+    };
+    for _ in 0..reader.number()? {
+        let dimension = Dimension::numbered(reader.number()?)?;
+        let key = Key { dimension, id: reader.text()?, service: reader.text()? };
+        frame.loads.insert(key, reader.load()?);
+    }
+    for _ in 0..reader.number()? {
+        let measure = Measure::numbered(reader.number()?)?;
+        let id = u32::try_from(reader.number()?).ok()?;
+        frame.readings.insert((measure, id), reader.level()?);
+    }
+    reader.0.is_empty().then_some(frame)
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn number(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.0.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.0.push(number as u8);
+    }
+
+    fn text(&mut self, text: &str) {
+        self.number(text.len() as u64);
+        self.0.extend_from_slice(text.as_bytes());
+    }
+
+    fn level(&mut self, level: Level) {
+        self.number(level.sum);
+        self.number(level.max);
+    }
+
+    fn load(&mut self, load: &Load) {
+        for number in
+            [load.operations, load.errors, load.read_bytes, load.written_bytes, load.busy_ns]
+        {
+            self.number(number);
+        }
+        self.level(load.queued);
+        self.level(load.busy);
+        self.number(load.buckets.len() as u64);
+        for (bucket, count) in &load.buckets {
+            self.number(u64::from(*bucket));
+            self.number(*count);
+        }
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn number(&mut self) -> Option<u64> {
+        let mut number = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let (byte, rest) = self.0.split_first()?;
+            self.0 = rest;
+            let part = u64::from(byte & 0x7f);
+            if shift == 63 && part > 1 {
+                return None;
+            }
+            number |= part << shift;
+            if byte & 0x80 == 0 {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    fn text(&mut self) -> Option<String> {
+        let len = usize::try_from(self.number()?).ok()?;
+        let (text, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        String::from_utf8(text.to_vec()).ok()
+    }
+
+    fn level(&mut self) -> Option<Level> {
+        Some(Level { sum: self.number()?, max: self.number()? })
+    }
+
+    fn load(&mut self) -> Option<Load> {
+        let mut load = Load {
+            operations: self.number()?,
+            errors: self.number()?,
+            read_bytes: self.number()?,
+            written_bytes: self.number()?,
+            busy_ns: self.number()?,
+            queued: self.level()?,
+            busy: self.level()?,
+            buckets: Vec::new(),
+        };
+        for _ in 0..self.number()? {
+            let bucket = u16::try_from(self.number()?).ok()?;
+            load.buckets.push((bucket, self.number()?));
+        }
+        Some(load)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::tests::frame;
+
+    fn all(bytes: &[u8]) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        records(bytes, |payload| frames.push(decode(payload).unwrap()));
+        frames
+    }
+
+    #[test]
+    fn frames_come_back_as_they_were_written() {
+        let mut first = frame(1_800_000_000, u64::MAX / 2_000_000);
+        first.loads.values_mut().for_each(|load| load.errors = u64::MAX);
+        let frames = [first, frame(1_800_000_001, 0), Frame::default()];
+        let bytes: Vec<u8> = frames.iter().flat_map(record).collect();
+        assert_eq!(all(&bytes), frames);
+    }
+
+    #[test]
+    fn reading_stops_at_a_cut_or_damaged_record() {
+        let (first, second) = (record(&frame(1, 10)), record(&frame(2, 20)));
+        let whole = [first.clone(), second.clone()].concat();
+        for cut in 0..second.len() {
+            assert_eq!(all(&whole[..first.len() + cut]), [frame(1, 10)], "cut at {cut}");
+        }
+        for at in first.len()..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 0x10;
+            assert_eq!(all(&damaged), [frame(1, 10)], "damage at {at}");
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_refused_without_a_panic() {
+        let payload = record(&frame(5, 9))[HEAD_BYTES..].to_vec();
+        for at in 0..payload.len() {
+            for value in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut changed = payload.clone();
+                changed[at] = value;
+                // Either another frame or none: both are safe.
+                let _ = decode(&changed);
+            }
+            assert_eq!(decode(&payload[..at]), None);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Rounds: asks management for the cluster map, and all services of the map for their figures.
+//!
+//! Keeps a connection to each service. A service that does not reply in time is missing in the
+//! round; its next reply covers the missing time.
+
+use crate::limits::{MAP_PATIENCE, SERVICE_PATIENCE};
+use skep_rpc::{CallOptions, Channel, Connection, Identity, JoinToken, Management};
+use skep_stats::{Round, ServiceFigures};
+use skep_types::{
+    ClusterMap, Error, ErrorCode, MapVersion, Node, NodeId, NodeKind, Result, TargetId,
+};
+use skep_wire::management::GetMap;
+use skep_wire::node::GetStatistics;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Beginning of the names of the metrics to request.
+const PREFIX: &str = "skep_";
+
+/// The connections to a cluster.
+#[derive(Debug)]
+pub(crate) struct Collector {
+    management: Rc<Management>,
+    identity: Identity,
+    connections: Rc<RefCell<BTreeMap<u32, Rc<Connection>>>>,
+    map: Option<ClusterMap>,
+}
+
+/// The replies of one round.
+#[derive(Debug, Default)]
+pub(crate) struct Collected {
+    /// The newest cluster map. While management does not reply, the map of an earlier round.
+    pub(crate) map: Option<ClusterMap>,
+    /// The reason why management did not reply.
+    pub(crate) map_problem: Option<String>,
+    /// The replies.
+    pub(crate) round: Round,
+    /// The reason for each service that did not reply, by node id.
+    pub(crate) unreachable: BTreeMap<u32, String>,
+}
+
+impl Collector {
+    pub(crate) fn new(token: &JoinToken) -> Self {
+        let identity = Identity {
+            cluster: token.cluster,
+            secret: token.secret.clone(),
+            node: NodeId::default(),
+            kind: NodeKind::Client,
+        };
+        let management = Management::new(token, NodeKind::Client);
+        Self { management, identity, connections: Rc::default(), map: None }
+    }
+
+    /// Asks management and all services. The services are asked concurrently.
+    pub(crate) async fn collect(&mut self) -> Collected {
+        let map_problem = match self.newest_map().await {
+            Ok(map) => {
+                self.map = Some(map);
+                None
+            }
+            Err(error) => Some(error.context().to_owned()),
+        };
+        let mut collected = Collected { map_problem, ..Collected::default() };
+        let Some(map) = &self.map else { return collected };
+        let services = map.nodes.iter().filter(|node| node.kind != NodeKind::Client);
+        let asked: Vec<_> = services
+            .map(|node| {
+                let (connections, identity) = (Rc::clone(&self.connections), self.identity.clone());
+                let node = node.clone();
+                skep_env::spawn(async move {
+                    let reply = ask(&connections, &identity, &node).await;
+                    reply.map_err(|error| (node.id.raw(), error))
+                })
+            })
+            .collect();
+        for answer in asked {
+            match answer.await {
+                Ok(figures) => collected.round.push(figures),
+                Err((node, error)) => {
+                    collected.unreachable.insert(node, error.context().to_owned());
+                }
+            }
+        }
+        let is_member = |id: &u32| map.nodes.iter().any(|node| node.id.raw() == *id);
+        self.connections.borrow_mut().retain(|id, _| is_member(id));
+        collected.map = Some(map.clone());
+        collected
+    }
+
+    async fn newest_map(&self) -> Result<ClusterMap> {
+        let request = GetMap { known: MapVersion::new(0) };
+        let asking = self.management.call_once(&request, MAP_PATIENCE);
+        let late = || Error::new(ErrorCode::TimedOut, format!("no map within {MAP_PATIENCE:?}"));
+        let update = skep_env::timeout(MAP_PATIENCE, asking).await.ok_or_else(late)??;
+        update
+            .map
+            .ok_or_else(|| Error::new(ErrorCode::Protocol, "management replied without a map"))
+    }
+}
+
+async fn ask(
+    connections: &RefCell<BTreeMap<u32, Rc<Connection>>>,
+    identity: &Identity,
+    node: &Node,
+) -> Result<ServiceFigures> {
+    let asking = async {
+        let open = connections.borrow().get(&node.id.raw()).cloned();
+        let connection = match open.filter(|open| !open.is_closed()) {
+            Some(open) => open,
+            None => connect(identity, node).await?,
+        };
+        let options = CallOptions { time_left: Some(SERVICE_PATIENCE), ..CallOptions::default() };
+        let request = GetStatistics { prefix: PREFIX.into() };
+        let reply = connection.call(&request, &options).await;
+        connections.borrow_mut().insert(node.id.raw(), connection);
+        reply
+    };
+    let late = || Error::new(ErrorCode::TimedOut, format!("no reply within {SERVICE_PATIENCE:?}"));
+    let reply = skep_env::timeout(SERVICE_PATIENCE, asking).await.ok_or_else(late).flatten();
+    match reply {
+        Ok((statistics, _)) => {
+            Ok(ServiceFigures { node: node.id.raw(), name: node.name.clone(), statistics })
+        }
+        Err(error) => {
+            // A service that has moved has another address; a new connection finds it.
+            if let Some(connection) = connections.borrow_mut().remove(&node.id.raw()) {
+                connection.close();
+            }
+            Err(error)
+        }
+    }
+}
+
+async fn connect(identity: &Identity, node: &Node) -> Result<Rc<Connection>> {
+    let mut last = Error::new(ErrorCode::Disconnected, "the node has no address");
+    for address in &node.addresses {
+        match Connection::connect(address, identity, TargetId::default(), Channel::NONE).await {
+            Ok(connection) => return Ok(connection),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}

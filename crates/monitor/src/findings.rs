@@ -1,0 +1,369 @@
+//! Findings: everything that is wrong with a cluster at this moment, by the rules that the monitor
+//! ships.
+//!
+//! Pure: no I/O and no clock. The problems that the cluster map shows come from
+//! `skep_cluster::problems`; here are the rules over figures. Does not own how long a finding must
+//! last before it is an alert ([`crate::alerts`]).
+
+use crate::collect::Collected;
+use crate::frame::{Dimension, Frame, Load};
+use crate::quantile::quantile_ns;
+use crate::settings::AlertSettings;
+use skep_cluster::problems::{Severity, problems_of_map};
+use skep_cluster::state::kind_word;
+use skep_types::{ClusterMap, Target, TargetKind};
+use std::collections::VecDeque;
+
+/// Number of newest frames that the rules over load read: a minute.
+const WINDOW: usize = 60;
+/// Fewest operations of a target in the window for a judgement of its latency.
+const FEWEST_OPERATIONS: u64 = 20;
+/// Fewest peers with enough operations for a comparison.
+const FEWEST_PEERS: usize = 2;
+/// Share of log syncs that are at most as long as the judged one.
+const SLOW_SHARE: f64 = 0.99;
+
+/// A problem that holds at this moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Finding {
+    /// Name of the rule.
+    pub(crate) rule: &'static str,
+    pub(crate) severity: Severity,
+    /// The object: `t7` for a target, `n2` for a node, or a word. With the rule, it identifies the
+    /// finding over time.
+    pub(crate) object: String,
+    /// The object and the fact.
+    pub(crate) what: String,
+    /// What happens meanwhile, and what an administrator can do.
+    pub(crate) remedy: String,
+}
+
+/// Everything that the rules judge.
+pub(crate) struct Situation<'a> {
+    pub(crate) collected: &'a Collected,
+    /// The newest frames, oldest first.
+    pub(crate) frames: &'a VecDeque<Frame>,
+    /// The reason why the history is not written.
+    pub(crate) history_problem: Option<&'a str>,
+    /// Clients that were evicted within the last minute.
+    pub(crate) evicted: &'a [String],
+    pub(crate) settings: &'a AlertSettings,
+}
+
+/// Returns all findings, the most severe first.
+pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let Situation { collected, frames, history_problem, evicted, settings } = situation;
+    if let Some(problem) = &collected.map_problem {
+        found.push(Finding {
+            rule: "management-unreachable",
+            severity: Severity::Critical,
+            object: "management".into(),
+            what: format!("management does not reply: {problem}"),
+            remedy: "open files go on; nodes cannot join, and changes of states are not \
+                     distributed; read the log of `skep management` on its host"
+                .into(),
+        });
+    }
+    if let Some(problem) = history_problem {
+        found.push(Finding {
+            rule: "history",
+            severity: Severity::Warning,
+            object: "monitor".into(),
+            what: (*problem).to_owned(),
+            remedy: "the page and the alerts work; older figures are missing".into(),
+        });
+    }
+    for client in *evicted {
+        found.push(Finding {
+            rule: "client-evicted",
+            severity: Severity::Warning,
+            object: client.clone(),
+            what: format!("client {client} was evicted"),
+            remedy: "its locks and opens were released; check its host and its network, then look \
+                     at the log of the mount"
+                .into(),
+        });
+    }
+    if let Some(map) = &collected.map {
+        found.extend(unreachable(map, collected));
+        found.extend(problems_of_map(map).into_iter().map(|problem| Finding {
+            rule: problem.rule,
+            severity: problem.severity,
+            object: problem.target.map_or_else(|| "cluster".into(), |id| id.to_string()),
+            what: problem.what,
+            remedy: problem.remedy.into(),
+        }));
+        for target in &map.targets {
+            found.extend(slow_target(map, target, frames, settings));
+            found.extend(growing_queue(map, target, frames, settings));
+            found.extend(slow_log_sync(map, target, frames, settings));
+        }
+    }
+    found.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    found
+}
+
+fn unreachable(map: &ClusterMap, collected: &Collected) -> Vec<Finding> {
+    let reasons = collected.unreachable.iter();
+    reasons
+        .filter_map(|(id, reason)| {
+            let node = map.nodes.iter().find(|node| node.id.raw() == *id)?;
+            Some(Finding {
+                rule: "service-unreachable",
+                severity: Severity::Critical,
+                object: node.id.to_string(),
+                what: format!("{} does not reply: {reason}", node.name),
+                remedy: format!(
+                    "read the log of `skep {}` on its host, and start the service there; \
+                     operations on its files wait until it is back, other files are not affected",
+                    kind_word(node.kind)
+                ),
+            })
+        })
+        .collect()
+}
+
+fn name_of(map: &ClusterMap, target: &Target) -> String {
+    let node = map.nodes.iter().find(|node| node.id == target.node);
+    let node = node.map_or_else(String::new, |node| format!(" on {}", node.name));
+    format!("target {}{node}", target.id)
+}
+
+/// Adds up the load of a target over frames.
+fn sum<'a>(
+    frames: impl Iterator<Item = &'a Frame>,
+    dimension: Dimension,
+    target: &Target,
+) -> (Load, u64) {
+    let id = target.id.raw().to_string();
+    let (mut sum, mut samples) = (Load::default(), 0);
+    for frame in frames {
+        samples += frame.samples;
+        let loads = frame.loads.iter();
+        for (_, load) in loads.filter(|(key, _)| key.dimension == dimension && key.id == id) {
+            sum.add(load);
+        }
+    }
+    (sum, samples)
+}
+
+fn newest(frames: &VecDeque<Frame>, count: usize) -> impl Iterator<Item = &Frame> {
+    frames.iter().skip(frames.len().saturating_sub(count))
+}
+
+/// A storage target whose mean latency is a multiple of the median of its peers.
+fn slow_target(
+    map: &ClusterMap,
+    target: &Target,
+    frames: &VecDeque<Frame>,
+    settings: &AlertSettings,
+) -> Option<Finding> {
+    let mean = |target: &Target| {
+        let (load, _) = sum(newest(frames, WINDOW), Dimension::Target, target);
+        let is_judged = load.operations >= FEWEST_OPERATIONS;
+        is_judged.then(|| load.busy_ns / load.operations)
+    };
+    if target.kind != TargetKind::Storage {
+        return None;
+    }
+    let own = mean(target)?;
+    let slow_from = u64::try_from(settings.slow_from.0.as_nanos()).unwrap_or(u64::MAX);
+    if own < slow_from {
+        return None;
+    }
+    let is_peer = |other: &&Target| other.kind == target.kind && other.id != target.id;
+    let mut peers: Vec<u64> = map.targets.iter().filter(is_peer).filter_map(mean).collect();
+    if peers.len() < FEWEST_PEERS {
+        return None;
+    }
+    peers.sort_unstable();
+    let median = peers[peers.len() / 2];
+    (own >= median.saturating_mul(u64::from(settings.slow_factor))).then(|| Finding {
+        rule: "target-slow",
+        severity: Severity::Warning,
+        object: target.id.to_string(),
+        what: format!(
+            "{} is slow: its requests take {} where those of its peers take {}",
+            name_of(map, target),
+            time(own),
+            time(median)
+        ),
+        remedy: "every file with a part on it is as slow; `skep bench slow-targets` measures its \
+                 disk; check the disk and the load of its host"
+            .into(),
+    })
+}
+
+/// A queue that is long and becomes longer.
+fn growing_queue(
+    map: &ClusterMap,
+    target: &Target,
+    frames: &VecDeque<Frame>,
+    settings: &AlertSettings,
+) -> Option<Finding> {
+    let half = WINDOW / 2;
+    let mean = |frames: &mut dyn Iterator<Item = &Frame>| {
+        let (load, samples) = sum(frames, Dimension::Target, target);
+        load.queued.sum.checked_div(samples)
+    };
+    if frames.len() < WINDOW {
+        return None;
+    }
+    let now = mean(&mut newest(frames, half))?;
+    let before = mean(&mut newest(frames, WINDOW).take(half))?;
+    (now > settings.queue && now > before + before / 4).then(|| Finding {
+        rule: "queue-growing",
+        severity: Severity::Warning,
+        object: target.id.to_string(),
+        what: format!(
+            "the queue of {} grows: {now} requests wait, {before} half a minute before",
+            name_of(map, target)
+        ),
+        remedy: "it gets more requests than it can complete; `skep stats --by user` and `--by \
+                 client` show the causes"
+            .into(),
+    })
+}
+
+/// A metadata target whose log syncs are slow.
+fn slow_log_sync(
+    map: &ClusterMap,
+    target: &Target,
+    frames: &VecDeque<Frame>,
+    settings: &AlertSettings,
+) -> Option<Finding> {
+    if target.kind != TargetKind::Metadata {
+        return None;
+    }
+    let (load, _) = sum(newest(frames, WINDOW), Dimension::LogSync, target);
+    let slow = quantile_ns(&load.buckets, SLOW_SHARE)?;
+    let limit = u64::try_from(settings.log_sync.0.as_nanos()).unwrap_or(u64::MAX);
+    (load.operations >= FEWEST_OPERATIONS && slow > limit).then(|| Finding {
+        rule: "log-sync-slow",
+        severity: Severity::Warning,
+        object: target.id.to_string(),
+        what: format!(
+            "syncs of the log of {} are slow: one of a hundred takes {} or more",
+            name_of(map, target),
+            time(slow)
+        ),
+        remedy: "each `fsync` waits for such a sync; check the disk of its host, and give the \
+                 metadata target a faster one"
+            .into(),
+    })
+}
+
+/// Formats nanoseconds: 850 us, 4.2 ms, 1.5 s.
+fn time(ns: u64) -> String {
+    let us = ns as f64 / 1e3;
+    match us {
+        _ if us < 1e3 => format!("{us:.0} us"),
+        _ if us < 1e6 => format!("{:.1} ms", us / 1e3),
+        _ => format!("{:.1} s", us / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{Key, Level};
+    use crate::settings::MonitorSettings;
+    use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability, TargetHealth};
+    use skep_types::{ClusterId, NodeId, TargetId};
+
+    fn map(kind: TargetKind) -> ClusterMap {
+        let mut map = ClusterMap::empty(ClusterId::default());
+        map.formatted = true;
+        map.targets = (1..=4)
+            .map(|id| Target {
+                id: TargetId::new(id),
+                kind,
+                node: NodeId::new(2),
+                path: "/d".into(),
+                reachability: Reachability::Online,
+                consistency: Consistency::Good,
+                health: TargetHealth::default(),
+                capacity: Capacity::default(),
+                capacity_pool: CapacityPool::Normal,
+            })
+            .collect();
+        map
+    }
+
+    /// Returns the rules that hold after a minute in which target `t` has the load `load(t, second)`.
+    fn rules(
+        kind: TargetKind,
+        dimension: Dimension,
+        load: impl Fn(u32, u64) -> Load,
+    ) -> Vec<(&'static str, String)> {
+        let frames = (0..60).map(|second| {
+            let loads = (1..=4).map(|id: u32| {
+                let key = Key { dimension, id: id.to_string(), service: "storage".into() };
+                (key, load(id, second))
+            });
+            Frame { samples: 1, span_ms: 1000, loads: loads.collect(), ..Frame::default() }
+        });
+        let frames = frames.collect();
+        let collected = Collected { map: Some(map(kind)), ..Collected::default() };
+        let settings = MonitorSettings::default().alerts;
+        let found = findings(&Situation {
+            collected: &collected,
+            frames: &frames,
+            history_problem: None,
+            evicted: &[],
+            settings: &settings,
+        });
+        // The targets of this test have no groups.
+        let of_targets =
+            found.into_iter().filter(|it| it.object.starts_with('t') && it.rule != "target-waits");
+        of_targets.map(|it| (it.rule, it.object)).collect()
+    }
+
+    fn latency(ms: u64) -> Load {
+        Load { operations: 10, busy_ns: 10 * ms * 1_000_000, ..Load::default() }
+    }
+
+    #[test]
+    fn only_a_target_that_is_slower_than_its_peers_is_slow() {
+        let of = |kind, slow| {
+            rules(kind, Dimension::Target, move |id, _| latency(if id == 3 { slow } else { 4 }))
+        };
+        assert_eq!(of(TargetKind::Storage, 40), [("target-slow", "t3".to_owned())]);
+        assert_eq!(of(TargetKind::Storage, 12), [], "three times the median is not enough");
+        // All are slow alike: the load, not a target, is the reason.
+        assert_eq!(rules(TargetKind::Storage, Dimension::Target, |_, _| latency(50)), []);
+        // Short times differ by chance.
+        let short = |id, _| Load {
+            operations: 10,
+            busy_ns: if id == 3 { 30_000_000 } else { 1_000_000 },
+            ..Load::default()
+        };
+        assert_eq!(rules(TargetKind::Storage, Dimension::Target, short), []);
+    }
+
+    #[test]
+    fn a_queue_is_reported_while_it_is_long_and_grows() {
+        let queue = |level: fn(u64) -> i64| {
+            rules(TargetKind::Storage, Dimension::Target, move |id, second| Load {
+                queued: Level::of(if id == 2 { level(second) } else { 0 }),
+                ..Load::default()
+            })
+        };
+        assert_eq!(queue(|second| second as i64 * 10), [("queue-growing", "t2".to_owned())]);
+        assert_eq!(queue(|_| 500), [], "a long queue that does not grow");
+        assert_eq!(queue(|second| second as i64), [], "a short queue that grows");
+    }
+
+    #[test]
+    fn slow_log_syncs_of_a_metadata_target_are_reported() {
+        let syncs = |bucket: u16| {
+            rules(TargetKind::Metadata, Dimension::LogSync, move |id, _| {
+                let bucket = if id == 1 { bucket } else { 40 };
+                Load { operations: 10, buckets: vec![(bucket, 10)], ..Load::default() }
+            })
+        };
+        assert_eq!(syncs(80), [("log-sync-slow", "t1".to_owned())]);
+        assert_eq!(syncs(50), []);
+    }
+}

@@ -1,0 +1,316 @@
+//! Frames: the load of a cluster in one interval, as the history stores it.
+//!
+//! Owns the types and the addition of frames, so that one minute is made from its seconds, and one
+//! hour from its minutes. Does not own the bytes on disk ([`crate::codec`]).
+
+use crate::limits::MAX_CAUSES;
+use std::collections::BTreeMap;
+
+/// The objects that an entry divides the load by. The numbers are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Dimension {
+    /// Services, by node id.
+    Node = 0,
+    /// Targets, by target id.
+    Target = 1,
+    /// Mounts, by node id.
+    Client = 2,
+    /// Users, by user id.
+    User = 3,
+    /// Groups of users, by group id.
+    Group = 4,
+    /// Jobs of batch systems, by the number of the job.
+    Job = 5,
+    /// Kinds of requests, by name.
+    Operation = 6,
+    /// Syncs of the logs of metadata targets, by target id.
+    LogSync = 7,
+}
+
+impl Dimension {
+    /// All dimensions with their names in the interface of the monitor.
+    pub const ALL: [(Self, &'static str); 8] = [
+        (Self::Node, "node"),
+        (Self::Target, "target"),
+        (Self::Client, "client"),
+        (Self::User, "user"),
+        (Self::Group, "group"),
+        (Self::Job, "job"),
+        (Self::Operation, "operation"),
+        (Self::LogSync, "log-sync"),
+    ];
+
+    /// Returns the dimension with a name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(_, known)| *known == name).map(|(dimension, _)| *dimension)
+    }
+
+    /// Returns the dimension with a stored number.
+    pub fn numbered(number: u64) -> Option<Self> {
+        let index = usize::try_from(number).ok()?;
+        Self::ALL.get(index).map(|(dimension, _)| *dimension)
+    }
+
+    /// Whether the entries are causes of load, of which only the heaviest are stored.
+    pub fn is_cause(self) -> bool {
+        matches!(self, Self::Client | Self::User | Self::Group | Self::Job)
+    }
+}
+
+/// Identifies an entry: its dimension, its id, and the service that was loaded (`metadata`,
+/// `storage` or `management`; empty for causes of load).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// The dimension.
+    pub dimension: Dimension,
+    /// The id of the object.
+    pub id: String,
+    /// The service.
+    pub service: String,
+}
+
+/// A figure that rises and falls, over the samples of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Level {
+    /// Sum over all samples.
+    pub sum: u64,
+    /// The highest sample.
+    pub max: u64,
+}
+
+impl Level {
+    /// Returns the level of one sample.
+    pub fn of(value: i64) -> Self {
+        let value = u64::try_from(value).unwrap_or(0);
+        Self { sum: value, max: value }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.sum = self.sum.saturating_add(other.sum);
+        self.max = self.max.max(other.max);
+    }
+}
+
+/// The load of one object.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Load {
+    /// Completed operations.
+    pub operations: u64,
+    /// Failed operations.
+    pub errors: u64,
+    /// Bytes of file data that were read.
+    pub read_bytes: u64,
+    /// Bytes of file data that were written.
+    pub written_bytes: u64,
+    /// Durations of the operations, added up, in nanoseconds.
+    pub busy_ns: u64,
+    /// Requests that waited for their turn.
+    pub queued: Level,
+    /// Requests that were being executed.
+    pub busy: Level,
+    /// Number of operations in each bucket of duration that is not empty, by ascending bucket.
+    pub buckets: Vec<(u16, u64)>,
+}
+
+impl Load {
+    /// Adds another load.
+    pub fn add(&mut self, other: &Self) {
+        self.operations = self.operations.saturating_add(other.operations);
+        self.errors = self.errors.saturating_add(other.errors);
+        self.read_bytes = self.read_bytes.saturating_add(other.read_bytes);
+        self.written_bytes = self.written_bytes.saturating_add(other.written_bytes);
+        self.busy_ns = self.busy_ns.saturating_add(other.busy_ns);
+        self.queued.add(other.queued);
+        self.busy.add(other.busy);
+        for (bucket, count) in &other.buckets {
+            match self.buckets.binary_search_by_key(bucket, |(bucket, _)| *bucket) {
+                Ok(index) => {
+                    let sum = &mut self.buckets[index].1;
+                    *sum = sum.saturating_add(*count);
+                }
+                Err(index) => self.buckets.insert(index, (*bucket, *count)),
+            }
+        }
+    }
+
+    /// Whether nothing happened.
+    pub fn is_idle(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Returns a number by which causes of load are ranked, as `skep stats` ranks them.
+    pub fn weight(&self) -> u64 {
+        self.operations.saturating_add((self.read_bytes / 2 + self.written_bytes / 2) / (32 << 10))
+    }
+}
+
+/// Figures of targets and hosts besides their load. The numbers are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Measure {
+    /// Bytes that can still be stored on a target.
+    FreeBytes = 0,
+    /// Size of the file system of a target.
+    SizeBytes = 1,
+    /// Share of the CPU time of the host of a node that was used, in thousandths.
+    CpuPermille = 2,
+    /// Memory of the host of a node that programs can get.
+    MemoryFree = 3,
+    /// Memory of the host of a node.
+    Memory = 4,
+}
+
+impl Measure {
+    /// All measures with their names in the interface of the monitor.
+    pub const ALL: [(Self, &'static str); 5] = [
+        (Self::FreeBytes, "free_bytes"),
+        (Self::SizeBytes, "size_bytes"),
+        (Self::CpuPermille, "cpu_permille"),
+        (Self::MemoryFree, "memory_free_bytes"),
+        (Self::Memory, "memory_bytes"),
+    ];
+
+    /// Returns the measure with a name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(_, known)| *known == name).map(|(measure, _)| *measure)
+    }
+
+    /// Returns the measure with a stored number.
+    pub fn numbered(number: u64) -> Option<Self> {
+        let index = usize::try_from(number).ok()?;
+        Self::ALL.get(index).map(|(measure, _)| *measure)
+    }
+}
+
+/// The load of a cluster in one interval.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Frame {
+    /// Start of the interval, in milliseconds since 1970.
+    pub start_ms: u64,
+    /// Length of the interval in milliseconds.
+    pub span_ms: u64,
+    /// Number of rounds of requests to the services that the frame is made from.
+    pub samples: u64,
+    /// The load of each object.
+    pub loads: BTreeMap<Key, Load>,
+    /// Other figures, by measure and by id of the target or node.
+    pub readings: BTreeMap<(Measure, u32), Level>,
+}
+
+impl Frame {
+    /// Adds a later frame.
+    pub fn add(&mut self, later: &Self) {
+        if self.samples == 0 {
+            self.start_ms = later.start_ms;
+        }
+        self.span_ms = self.span_ms.saturating_add(later.span_ms);
+        self.samples = self.samples.saturating_add(later.samples);
+        for (key, load) in &later.loads {
+            match self.loads.get_mut(key) {
+                Some(sum) => sum.add(load),
+                None => {
+                    self.loads.insert(key.clone(), load.clone());
+                }
+            }
+        }
+        for (key, level) in &later.readings {
+            self.readings.entry(*key).or_default().add(*level);
+        }
+    }
+
+    /// Keeps the [`MAX_CAUSES`] heaviest entries of each dimension of causes. Adds the others to
+    /// the entry `other`, so that sums stay exact.
+    pub fn bound(&mut self) {
+        for (dimension, _) in Dimension::ALL.iter().filter(|(dimension, _)| dimension.is_cause()) {
+            let of_dimension = self.loads.iter().filter(|(key, _)| key.dimension == *dimension);
+            let mut ranked: Vec<(u64, Key)> = of_dimension
+                .filter(|(key, _)| key.id != skep_stats::LEFT_OUT)
+                .map(|(key, load)| (load.weight(), key.clone()))
+                .collect();
+            if ranked.len() <= MAX_CAUSES {
+                continue;
+            }
+            ranked.sort_by(|a, b| b.cmp(a));
+            let id = skep_stats::LEFT_OUT.to_owned();
+            let rest = Key { dimension: *dimension, id, service: String::new() };
+            let mut sum = self.loads.remove(&rest).unwrap_or_default();
+            for (_, key) in ranked.drain(MAX_CAUSES..) {
+                sum.add(&self.loads.remove(&key).unwrap_or_default());
+            }
+            self.loads.insert(rest, sum);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Returns a frame of one second with one load of a user and one of a target.
+    pub(crate) fn frame(second: u64, operations: u64) -> Frame {
+        let load = Load {
+            operations,
+            written_bytes: operations * 4096,
+            busy_ns: operations * 1_000_000,
+            queued: Level::of(3),
+            buckets: vec![(40, operations)],
+            ..Load::default()
+        };
+        let key = |dimension, id: &str, service: &str| Key {
+            dimension,
+            id: id.into(),
+            service: service.into(),
+        };
+        let loads = [
+            (key(Dimension::Node, "2", "storage"), load.clone()),
+            (key(Dimension::Target, "7", "storage"), load.clone()),
+            (key(Dimension::User, "1000", ""), load),
+        ];
+        Frame {
+            start_ms: second * 1000,
+            span_ms: 1000,
+            samples: 1,
+            loads: loads.into(),
+            readings: [((Measure::FreeBytes, 7), Level::of(99))].into(),
+        }
+    }
+
+    #[test]
+    fn sums_of_frames_keep_counts_and_the_highest_level() {
+        let mut sum = Frame::default();
+        for second in 60..120 {
+            sum.add(&frame(second, second));
+        }
+        assert_eq!((sum.start_ms, sum.span_ms, sum.samples), (60_000, 60_000, 60));
+        let target = sum.loads.values().nth(1).unwrap();
+        let operations: u64 = (60..120).sum();
+        assert_eq!((target.operations, target.queued.sum, target.queued.max), (operations, 180, 3));
+        assert_eq!(target.buckets, [(40, operations)]);
+    }
+
+    #[test]
+    fn light_causes_are_added_up_and_the_sum_stays() {
+        let mut many = frame(1, 5);
+        for user in 0..5000_u64 {
+            let key = Key { dimension: Dimension::User, id: user.to_string(), ..key_of_user() };
+            many.loads.insert(key, Load { operations: user, ..Load::default() });
+        }
+        let sum = |frame: &Frame| -> u64 {
+            let users = frame.loads.iter().filter(|(key, _)| key.dimension == Dimension::User);
+            users.map(|(_, load)| load.operations).sum()
+        };
+        let before = sum(&many);
+        many.bound();
+        assert_eq!(sum(&many), before);
+        let users = many.loads.keys().filter(|key| key.dimension == Dimension::User);
+        assert_eq!(users.clone().count(), MAX_CAUSES + 1);
+        assert!(users.clone().any(|key| key.id == "4999"));
+        assert!(!users.clone().any(|key| key.id == "0"));
+        assert!(many.loads.keys().any(|key| key.dimension == Dimension::Target), "targets stay");
+    }
+
+    fn key_of_user() -> Key {
+        Key { dimension: Dimension::User, id: String::new(), service: String::new() }
+    }
+}

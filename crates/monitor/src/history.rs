@@ -1,0 +1,271 @@
+//! The history of a cluster: seconds of the last hour, minutes of a month, hours of two years.
+//!
+//! Owns the three tiers, the making of minutes from seconds and of hours from minutes, the bound of
+//! the whole, and the reaction to a full disk. The newest seconds are also in memory, so the page
+//! works while nothing can be written.
+
+use crate::frame::Frame;
+use crate::limits::RECENT_FRAMES;
+use crate::tier::{Tier, TierForm};
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
+
+const SECOND_MS: u64 = 1000;
+const MINUTE_MS: u64 = 60 * SECOND_MS;
+const HOUR_MS: u64 = 60 * MINUTE_MS;
+const DAY_MS: u64 = 24 * HOUR_MS;
+
+/// The tiers, from the shortest frames to the longest.
+const FORMS: [TierForm; 3] = [
+    TierForm { name: "seconds", step_ms: SECOND_MS, file_ms: 5 * MINUTE_MS, keep_ms: HOUR_MS },
+    TierForm { name: "minutes", step_ms: MINUTE_MS, file_ms: DAY_MS, keep_ms: 31 * DAY_MS },
+    TierForm { name: "hours", step_ms: HOUR_MS, file_ms: 30 * DAY_MS, keep_ms: 731 * DAY_MS },
+];
+/// Share of each tier in the bound of the whole, in quarters.
+const QUARTERS: [u64; 3] = [1, 2, 1];
+/// Longest span that is read from the tier of the same index. Longer ones are read from the next.
+const LONGEST_SPAN_MS: [u64; 2] = [HOUR_MS, 2 * DAY_MS];
+
+/// The history of a cluster.
+#[derive(Debug)]
+pub struct History {
+    tiers: Vec<Tier>,
+    /// The minute and the hour that are not complete: sums of the frames of the tier before.
+    open: [Frame; 2],
+    recent: VecDeque<Frame>,
+    max_bytes: u64,
+    problem: Option<String>,
+}
+
+/// The state of the files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HistoryState {
+    /// Bytes in all files.
+    pub bytes: u64,
+    /// The bound of the files.
+    pub max_bytes: u64,
+    /// The reason why frames are not written. `None` means that they are.
+    pub problem: Option<String>,
+}
+
+impl History {
+    /// Opens the history in a directory. Minutes and hours that were not complete continue with
+    /// the seconds and minutes on disk.
+    ///
+    /// # Errors
+    /// The errors of the file system.
+    pub fn open(directory: &Path, max_bytes: u64) -> io::Result<Self> {
+        let tiers: Vec<Tier> =
+            FORMS.iter().map(|form| Tier::open(directory, *form)).collect::<io::Result<_>>()?;
+        let mut open = [Frame::default(), Frame::default()];
+        for (index, sum) in open.iter_mut().enumerate() {
+            let complete = tiers[index + 1].last();
+            let after = complete.map_or(0, |it| it.start_ms / step(index + 1) * step(index + 1));
+            let from = if after == 0 { 0 } else { after + step(index + 1) };
+            let newest = tiers[index].last().map_or(0, |frame| frame.start_ms);
+            let from = from.max(newest / step(index + 1) * step(index + 1));
+            tiers[index].read(from, u64::MAX, |frame| sum.add(&frame));
+        }
+        let mut recent = VecDeque::new();
+        let newest = tiers[0].last().map_or(0, |frame| frame.start_ms);
+        tiers[0].read(newest.saturating_sub(RECENT_FRAMES as u64 * SECOND_MS), u64::MAX, |frame| {
+            recent.push_back(frame);
+        });
+        let excess = recent.len().saturating_sub(RECENT_FRAMES);
+        recent.drain(..excess);
+        Ok(Self { tiers, open, recent, max_bytes, problem: None })
+    }
+
+    /// Adds the frame of one interval of about a second. A failed write is logged and shown in
+    /// [`Self::state`]; the frame stays in memory.
+    pub fn add(&mut self, frame: Frame) {
+        let now_ms = frame.start_ms + frame.span_ms;
+        self.store(0, &frame);
+        self.add_to_open(0, &frame);
+        self.recent.push_back(frame);
+        if self.recent.len() > RECENT_FRAMES {
+            self.recent.pop_front();
+        }
+        let quarter = self.max_bytes / 4;
+        for (tier, quarters) in self.tiers.iter_mut().zip(QUARTERS) {
+            tier.trim(now_ms, quarter * quarters);
+        }
+    }
+
+    /// Adds a frame of tier `index` to the incomplete frame of the next tier. If the frame is the
+    /// first of another minute or hour, stores the complete one.
+    fn add_to_open(&mut self, index: usize, frame: &Frame) {
+        let Some(sum) = self.open.get_mut(index) else { return };
+        let length = step(index + 1);
+        let is_other = frame.start_ms / length != sum.start_ms / length;
+        if sum.samples > 0 && is_other {
+            let mut complete = std::mem::take(sum);
+            complete.bound();
+            self.store(index + 1, &complete);
+            self.add_to_open(index + 1, &complete);
+        }
+        self.open[index].add(frame);
+    }
+
+    /// Writes a frame. While the disk is full, removes the oldest file of the tier with the most
+    /// bytes, and tries again.
+    fn store(&mut self, index: usize, frame: &Frame) {
+        // Ends, since each turn removes a file.
+        let error = loop {
+            match self.tiers[index].append(frame) {
+                Ok(()) => {
+                    if self.problem.take().is_some() {
+                        tracing::warn!("the monitor writes its history again");
+                    }
+                    return;
+                }
+                Err(error) if is_full(&error) && self.make_space() => {}
+                Err(error) => break error,
+            }
+        };
+        let problem = format!(
+            "cannot write the history: {error}; the newest {RECENT_FRAMES} seconds are in memory \
+             only; free space on the disk of the monitor's directory"
+        );
+        if self.problem.as_ref() != Some(&problem) {
+            tracing::warn!("{problem}");
+            self.problem = Some(problem);
+        }
+    }
+
+    fn make_space(&mut self) -> bool {
+        let mut by_size: Vec<usize> = (0..self.tiers.len()).collect();
+        by_size.sort_by_key(|index| std::cmp::Reverse(self.tiers[*index].bytes()));
+        by_size.into_iter().any(|index| self.tiers[index].remove_oldest())
+    }
+
+    /// Returns the newest frames, oldest first: at most ten minutes of seconds.
+    pub fn recent(&self) -> &VecDeque<Frame> {
+        &self.recent
+    }
+
+    /// Calls `visit` with the frames from `from_ms` until before `to_ms`, oldest first. The frames
+    /// have the length that [`Self::step_ms`] returns for `span_ms`, which differs from the time
+    /// between the ends if a caller has moved an end to a whole point.
+    pub fn read(&self, span_ms: u64, from_ms: u64, to_ms: u64, mut visit: impl FnMut(&Frame)) {
+        let index = tier_of(span_ms);
+        let in_memory = self.recent.front().map_or(u64::MAX, |frame| frame.start_ms);
+        if index == 0 && in_memory <= from_ms {
+            let wanted = |frame: &&Frame| (from_ms..to_ms).contains(&frame.start_ms);
+            self.recent.iter().filter(wanted).for_each(visit);
+            return;
+        }
+        if index == 0 {
+            self.tiers[0].read(from_ms, to_ms.min(in_memory), |frame| visit(&frame));
+            let wanted = |frame: &&Frame| (from_ms..to_ms).contains(&frame.start_ms);
+            self.recent.iter().filter(wanted).for_each(visit);
+            return;
+        }
+        self.tiers[index].read(from_ms, to_ms, |frame| visit(&frame));
+        // The frames that are not complete, from the longest: the hour, then its last minute.
+        for sum in self.open[..index].iter().rev() {
+            if sum.samples > 0 && (from_ms..to_ms).contains(&sum.start_ms) {
+                visit(sum);
+            }
+        }
+    }
+
+    /// Returns the length of the frames that [`Self::read`] gives for a span.
+    pub fn step_ms(span_ms: u64) -> u64 {
+        step(tier_of(span_ms))
+    }
+
+    /// Returns the state of the files.
+    pub fn state(&self) -> HistoryState {
+        HistoryState {
+            bytes: self.tiers.iter().map(Tier::bytes).sum(),
+            max_bytes: self.max_bytes,
+            problem: self.problem.clone(),
+        }
+    }
+}
+
+/// Returns the index of the tier that a query over a span is read from.
+fn tier_of(span_ms: u64) -> usize {
+    LONGEST_SPAN_MS.iter().take_while(|longest| span_ms > **longest).count()
+}
+
+fn step(index: usize) -> u64 {
+    FORMS[index].step_ms
+}
+
+/// Whether removing files may help against an error.
+fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::tests::frame;
+
+    const START: u64 = 1_800_000_000 / 3600 * 3600;
+
+    fn operations(history: &History, from_s: u64, to_s: u64) -> Vec<(u64, u64)> {
+        let mut found = Vec::new();
+        history.read((to_s - from_s) * 1000, from_s * 1000, to_s * 1000, |frame| {
+            let load = frame.loads.values().next().unwrap();
+            found.push((frame.start_ms / 1000, load.operations));
+        });
+        found
+    }
+
+    #[test]
+    fn minutes_and_hours_are_the_sums_of_their_seconds() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut history = History::open(directory.path(), 1 << 30).unwrap();
+        for second in 0..3 * 3600 {
+            history.add(frame(START + second, 1));
+        }
+        let minutes = operations(&history, START, START + 3 * 3600);
+        assert_eq!(minutes.len(), 180);
+        assert!(minutes.iter().all(|(_, operations)| *operations == 60), "{minutes:?}");
+        let hours = operations(&history, START - 30 * 86_400, START + 3 * 3600);
+        let sum: u64 = hours.iter().map(|(_, operations)| operations).sum();
+        assert_eq!((hours[0], hours[1]), ((START, 3600), (START + 3600, 3600)));
+        assert_eq!(sum, 3 * 3600, "each second is in one frame: {hours:?}");
+        let last_hour = operations(&history, START + 2 * 3600, START + 3 * 3600);
+        assert_eq!(last_hour.len(), 3600);
+        assert_eq!(history.recent().len(), RECENT_FRAMES);
+    }
+
+    #[test]
+    fn a_killed_monitor_continues_its_minute_and_its_hour() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut history = History::open(directory.path(), 1 << 30).unwrap();
+        for second in 0..3600 + 90 {
+            history.add(frame(START + second, 1));
+        }
+        // Nothing is written at the end: this is what a killed process leaves.
+        drop(history);
+        let mut history = History::open(directory.path(), 1 << 30).unwrap();
+        assert_eq!(history.recent().len(), RECENT_FRAMES);
+        for second in 3600 + 90..2 * 3600 + 1 {
+            history.add(frame(START + second, 1));
+        }
+        let minutes = operations(&history, START, START + 2 * 3600);
+        assert_eq!(minutes.len(), 120);
+        assert!(minutes.iter().all(|(_, operations)| *operations == 60), "{minutes:?}");
+        let hours = operations(&history, START - 30 * 86_400, START + 2 * 3600);
+        assert_eq!(hours, [(START, 3600), (START + 3600, 3600)]);
+    }
+
+    #[test]
+    fn files_stay_below_the_bound() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut history = History::open(directory.path(), 64 << 10).unwrap();
+        for second in 0..3 * 3600 {
+            history.add(frame(START + second, 1));
+        }
+        // The newest file of each tier stays, however small the bound is.
+        assert!(history.state().bytes < 128 << 10, "{:?}", history.state());
+        assert_eq!(history.recent().back(), Some(&frame(START + 3 * 3600 - 1, 1)));
+    }
+}

@@ -1,0 +1,122 @@
+//! Copies of the figures in InfluxDB: line protocol over HTTP, for versions 1 and 2.
+//!
+//! The points of each write cover the time since the one before. A failed write is logged, and its
+//! time is lost there: the history of the monitor has it.
+
+use crate::frame::{Dimension, Frame, Measure};
+use crate::http_client::{HttpRequest, Url, send};
+use crate::names::Names;
+use skep_types::ClusterMap;
+use std::fmt::Write;
+
+/// Returns the points of a frame, one line each.
+pub(crate) fn lines(frame: &Frame, names: &Names, map: Option<&ClusterMap>) -> String {
+    let cluster = map.map_or_else(String::new, |map| map.cluster.to_string());
+    let at_ms = frame.start_ms + frame.span_ms;
+    let mut text = String::new();
+    for (key, load) in &frame.loads {
+        let by = Dimension::ALL.iter().find(|(it, _)| *it == key.dimension).map_or("", |it| it.1);
+        let mut tags = format!("cluster={},by={by}", escaped(&cluster));
+        let name = names.name(key.dimension, &key.id, map);
+        for (tag, value) in [("id", &key.id), ("service", &key.service), ("name", &name)] {
+            // A tag with an empty value is invalid.
+            if !value.is_empty() {
+                let _ = write!(tags, ",{tag}={}", escaped(value));
+            }
+        }
+        let samples = frame.samples.max(1);
+        let _ = writeln!(
+            text,
+            "skep_load,{tags} operations={}i,errors={}i,read_bytes={}i,written_bytes={}i,\
+             busy_ns={}i,queued={}i,busy={}i,span_ms={}i {at_ms}",
+            signed(load.operations),
+            signed(load.errors),
+            signed(load.read_bytes),
+            signed(load.written_bytes),
+            signed(load.busy_ns),
+            signed(load.queued.sum / samples),
+            signed(load.busy.sum / samples),
+            signed(frame.span_ms)
+        );
+    }
+    for ((measure, id), level) in &frame.readings {
+        let name = Measure::ALL.iter().find(|(it, _)| it == measure).map_or("", |it| it.1);
+        let value = signed(level.sum / frame.samples.max(1));
+        let cluster = escaped(&cluster);
+        let _ = writeln!(text, "skep_{name},cluster={cluster},id={id} value={value}i {at_ms}");
+    }
+    text
+}
+
+/// Integers of InfluxDB are signed.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// Escapes the value of a tag. Line breaks and other control characters become `?`: the line
+/// protocol cannot have them in tags. A backslash before the end of a value would escape the
+/// following comma, so it becomes a slash.
+fn escaped(value: &str) -> String {
+    let mut escaped = String::with_capacity(value.len());
+    for c in value.chars() {
+        match c {
+            ',' | '=' | ' ' => escaped.extend(['\\', c]),
+            '\\' => escaped.push('/'),
+            c if c.is_control() => escaped.push('?'),
+            c => escaped.push(c),
+        }
+    }
+    if escaped.is_empty() { "none".into() } else { escaped }
+}
+
+/// Writes points.
+///
+/// # Errors
+/// A description of the problem.
+pub(crate) async fn write(url: &Url, token: Option<&str>, lines: String) -> Result<(), String> {
+    let joint = if url.path.contains('?') { '&' } else { '?' };
+    let url = Url { path: format!("{}{joint}precision=ms", url.path), ..url.clone() };
+    let authorization = token.map_or_else(String::new, |token| format!("Token {token}"));
+    let request = HttpRequest {
+        method: "POST",
+        url: &url,
+        authorization: &authorization,
+        content_type: "text/plain; charset=utf-8",
+        body: lines.as_bytes(),
+    };
+    match send(&request).await? {
+        (200..=299, _) => Ok(()),
+        (code, body) => {
+            let reason: String = String::from_utf8_lossy(&body).chars().take(200).collect();
+            Err(format!("it replied {code}: {}", reason.escape_debug()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::Key;
+    use crate::frame::tests::frame;
+
+    #[test]
+    fn points_follow_the_grammar_even_with_hostile_names() {
+        let mut hostile = frame(1_800_000_000, 10);
+        let load = hostile.loads.values().next().unwrap().clone();
+        let id = "a b,c=d\ninjected,x=1 y=2\\".to_owned();
+        let key = Key { dimension: Dimension::Operation, id, service: String::new() };
+        hostile.loads.insert(key, load);
+        let names = Names::read();
+        let text = lines(&hostile, &names, None);
+        assert_eq!(text.lines().count(), 5, "{text}");
+        for line in text.lines() {
+            // An unescaped space separates tags, fields and time.
+            let parts: Vec<&str> = line.split(' ').collect();
+            let joined = parts.iter().filter(|part| !part.ends_with('\\')).count();
+            assert_eq!(joined, 3, "{line}");
+            assert!(line.ends_with(" 1800000001000"), "{line}");
+        }
+        assert!(text.contains(r"id=a\ b\,c\=d?injected\,x\=1\ y\=2/ "), "{text}");
+        assert!(text.contains("skep_free_bytes,cluster=none,id=7 value=99i "), "{text}");
+    }
+}

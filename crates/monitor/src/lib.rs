@@ -1,0 +1,235 @@
+//! The monitor: asks all services of a cluster for their figures each second, keeps the history,
+//! reports problems, and serves a web page and an interface for programs.
+//!
+//! - [`settings`]: the settings of `skep monitor`.
+//! - `collect`, `observe`: from requests to [`frame`]s, the load of one second.
+//! - [`history`], [`tier`], [`codec`]: frames on disk, by seconds, minutes and hours.
+//! - `findings`, `alerts`, `notify`, `evictions`: rules, their alerts, and the notifications.
+//! - `routes`, `live`, `series`, `page`: the HTTP server. `influx`: copies for InfluxDB.
+//! - [`http_client`]: single requests over HTTP, for `skep stats --history` too.
+//!
+//! Does not own the counting (`skep-metrics`) or the rates (`skep-stats`). No service needs the
+//! monitor. See `docs/design/0016-monitor.md`.
+
+mod alerts;
+pub mod codec;
+mod collect;
+mod evictions;
+mod findings;
+pub mod frame;
+pub mod history;
+pub mod http_client;
+mod influx;
+pub mod limits;
+mod live;
+pub mod names;
+mod notify;
+mod observe;
+mod page;
+mod quantile;
+mod routes;
+mod series;
+pub mod settings;
+pub mod tier;
+
+pub use settings::{DEFAULT_PORT, MonitorSettings};
+
+use collect::Collector;
+use history::History;
+use http_client::Url;
+use live::MonitorState;
+use notify::Notifications;
+use skep_env::UntilSignal;
+use skep_exporter::http::{Request, serve_pages};
+use skep_exporter::message::Figures;
+use skep_rpc::JoinToken;
+use skep_service::listen::{IfTaken, listen};
+use skep_types::{Error, ErrorCode, Result};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Runs the monitor of the cluster that a token names, until a signal ends it.
+///
+/// # Errors
+/// - `Configuration` if the password or the token for InfluxDB cannot be read.
+/// - `Io` if the monitor cannot listen, or cannot open its directory.
+pub fn run(settings: &MonitorSettings, token: &JoinToken) -> Result<()> {
+    let signals = skep_service::end_signals()?;
+    let (settings, token) = (settings.clone(), token.clone());
+    let result = skep_env::block_on(async move {
+        let ended = signals.until_signal(serve(&settings, &token)).await;
+        skep_service::notify::stopping();
+        match ended {
+            Ok(UntilSignal::Ready(Err(error))) => Err(error),
+            Ok(_) => {
+                tracing::info!("the monitor ends");
+                Ok(())
+            }
+            Err(error) => Err(Error::from(error)),
+        }
+    });
+    result
+        .map_err(|error| Error::new(ErrorCode::Io, format!("cannot run the event loop: {error}")))?
+}
+
+/// Returns the present time in milliseconds since 1970.
+fn now_ms() -> u64 {
+    let now = skep_env::wall_time();
+    u64::try_from(now.seconds).unwrap_or(0) * 1000 + u64::from(now.nanoseconds / 1_000_000)
+}
+
+async fn serve(settings: &MonitorSettings, token: &JoinToken) -> Result<()> {
+    let password = settings.password()?;
+    let directory = &settings.directory;
+    let named = |error: std::io::Error| Error::from(error).within(directory.display());
+    std::fs::create_dir_all(directory).map_err(named)?;
+    let _lock = lock(settings)?;
+    let history = History::open(&directory.join("history"), settings.history.0).map_err(named)?;
+    // The messages of services name their setting.
+    let renamed =
+        |error: Error| Error::new(error.code(), error.context().replace("node.listen", "listen"));
+    let listener = listen(&settings.listen, directory, IfTaken::Move).await.map_err(renamed)?;
+    let address = listener.local_address()?;
+    tracing::info!("the page of the monitor: http://{address}/");
+    let state = Rc::new(RefCell::new(MonitorState::new(history, settings.alerts.clone())));
+    let figures = Figures::new(skep_metrics::Registry::new());
+    let registry = Arc::clone(figures.registry());
+    let handler = {
+        let (state, access) = (Rc::clone(&state), routes::Access { password });
+        move |request: &Request| {
+            routes::reply(request, &access, &state.borrow(), &registry, now_ms())
+        }
+    };
+    let _page = skep_env::spawn(serve_pages(listener, limits::MAX_CONNECTIONS, Rc::new(handler)));
+    let notifications = Rc::new(Notifications::default());
+    let _sending = skep_env::spawn(Rc::clone(&notifications).run(settings.alerts.clone()));
+    let influx = Influx::of(settings)?;
+    let _copying = influx.map(|influx| skep_env::spawn(influx.run(Rc::clone(&state))));
+    skep_service::notify::ready();
+    collect_for_ever(settings, token, &state, &notifications).await;
+    Ok(())
+}
+
+/// Takes the lock that only one monitor of a directory can hold.
+fn lock(settings: &MonitorSettings) -> Result<std::fs::File> {
+    let path = settings.directory.join("lock");
+    let named = |error: std::io::Error| Error::from(error).within(path.display());
+    let file = std::fs::File::create(&path).map_err(named)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(Error::new(
+            ErrorCode::InUse,
+            format!(
+                "cannot start the monitor in {}: another monitor runs there; name another \
+                 directory with --directory",
+                settings.directory.display()
+            ),
+        )),
+        Err(std::fs::TryLockError::Error(error)) => Err(named(error)),
+    }
+}
+
+async fn collect_for_ever(
+    settings: &MonitorSettings,
+    token: &JoinToken,
+    state: &RefCell<MonitorState>,
+    notifications: &Notifications,
+) {
+    let mut collector = Collector::new(token);
+    let mut before = skep_env::now();
+    let mut due = before;
+    loop {
+        let collected = collector.collect().await;
+        let now = skep_env::now();
+        let span = now - before;
+        before = now;
+        let changes = {
+            let mut state = state.borrow_mut();
+            let span_ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+            let changes = state.take(collected, now_ms(), span_ms);
+            let cluster = state.cluster();
+            changes.iter().for_each(|alert| notifications.add(&cluster, alert));
+            changes.len()
+        };
+        if changes > 0 {
+            tracing::debug!("{changes} alerts have begun or ended");
+        }
+        due = next_round(due, settings.interval.0, skep_env::now(), skep_env::now() - now);
+        skep_env::sleep(due.saturating_sub(skep_env::now())).await;
+    }
+}
+
+/// Returns the time of the next round: an interval after the last one was due, but so late that
+/// the work of a round takes at most a part of one CPU.
+fn next_round(due: Duration, interval: Duration, now: Duration, work: Duration) -> Duration {
+    let pause = (work * limits::CPU_SHARE).saturating_sub(work);
+    // After a late round, rounds do not follow one another at once.
+    (due + interval).max(now + pause).max(now + interval / 10)
+}
+
+/// The copies for InfluxDB.
+struct Influx {
+    url: Url,
+    token: Option<String>,
+    interval: Duration,
+}
+
+impl Influx {
+    fn of(settings: &MonitorSettings) -> Result<Option<Self>> {
+        let influx = &settings.influx;
+        if influx.url.is_empty() {
+            return Ok(None);
+        }
+        let url = Url::parse(&influx.url)
+            .map_err(|problem| Error::new(ErrorCode::Configuration, problem))?;
+        let token = settings::secret_in(&influx.token_file, "influx.token_file")?;
+        Ok(Some(Self { url, token, interval: influx.interval.0 }))
+    }
+
+    async fn run(self, state: Rc<RefCell<MonitorState>>) {
+        let mut from_ms = now_ms();
+        let mut problem = String::new();
+        loop {
+            skep_env::sleep(self.interval).await;
+            let to_ms = now_ms();
+            let text = {
+                let state = state.borrow();
+                let mut sum = frame::Frame::default();
+                let frames = state.history.recent().iter();
+                let new =
+                    frames.filter(|it| (from_ms..to_ms).contains(&(it.start_ms + it.span_ms)));
+                new.for_each(|frame| sum.add(frame));
+                influx::lines(&sum, &state.names, state.collected.map.as_ref())
+            };
+            from_ms = to_ms;
+            if text.is_empty() {
+                continue;
+            }
+            let result = influx::write(&self.url, self.token.as_deref(), text).await;
+            let newest = result.err().unwrap_or_default();
+            if newest != problem {
+                match newest.as_str() {
+                    "" => tracing::info!("InfluxDB accepts points again"),
+                    why => tracing::warn!("cannot write points to InfluxDB: {why}"),
+                }
+                problem = newest;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_keep_their_pace_and_bound_their_cost() {
+        let ms = Duration::from_millis;
+        let next = |due, now, work| next_round(ms(due), ms(1000), ms(now), ms(work));
+        assert_eq!(next(5000, 5030, 3), ms(6000));
+        assert_eq!(next(5000, 5500, 400), ms(9100), "400 ms of 4 s are a tenth");
+        assert_eq!(next(5000, 8000, 3), ms(8100), "no rounds at once after a late one");
+    }
+}

@@ -1,0 +1,40 @@
+//! Limits of the monitor, each with its reason.
+
+use std::time::Duration;
+
+/// Maximum number of clients, users, groups and jobs that one frame names, each. The heaviest are
+/// the ones that an administrator looks for; a bound keeps the size of a frame independent of the
+/// number of users.
+pub const MAX_CAUSES: usize = 64;
+/// Number of newest frames that the monitor keeps in memory for the page and the rules: ten
+/// minutes of seconds.
+pub const RECENT_FRAMES: usize = 600;
+/// Maximum length of a stored frame. A longer length in a file is damage.
+pub const MAX_FRAME_BYTES: usize = 16 << 20;
+/// Time limit for the figures of one service. A slower service is missing in the round.
+pub const SERVICE_PATIENCE: Duration = Duration::from_millis(900);
+/// Time limit for the cluster map.
+pub const MAP_PATIENCE: Duration = Duration::from_secs(2);
+/// Collecting takes at most this part of one CPU: after a round that took longer, the monitor
+/// waits longer.
+pub const CPU_SHARE: u32 = 10;
+/// Maximum number of connections to the page at a time. A browser opens up to six.
+pub const MAX_CONNECTIONS: usize = 256;
+/// Maximum number of points in the reply to a query of the history.
+pub const MAX_POINTS: usize = 1000;
+/// Time for which a condition must hold before it is an alert, so that a short disturbance alerts
+/// nobody.
+pub const ALERT_AFTER: Duration = Duration::from_secs(5);
+/// Time for which a condition must be gone before its alert ends, so that an alert does not begin
+/// and end each second.
+pub const ALERT_ENDS_AFTER: Duration = Duration::from_secs(15);
+/// Number of ended alerts that are kept in memory for the page.
+pub const KEPT_ALERTS: usize = 200;
+/// Maximum number of notifications that wait to be sent. Older ones are dropped with a warning.
+pub const MAX_PENDING: usize = 256;
+/// Time limit for a webhook, a command and a write to InfluxDB.
+pub const SEND_PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum length of a reply that the monitor reads from another program over HTTP.
+pub const MAX_REPLY_BYTES: usize = 64 << 20;
+/// Shortest password for the page.
+pub const MIN_PASSWORD: usize = 8;

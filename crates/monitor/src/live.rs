@@ -1,0 +1,240 @@
+//! The state of the monitor, and the description of the cluster at this moment that the page shows.
+
+use crate::alerts::{Alert, AlertBook, severity_word};
+use crate::collect::Collected;
+use crate::evictions::EvictionWatch;
+use crate::findings::{Finding, Situation, findings};
+use crate::frame::{Dimension, Frame, Key, Load, Measure};
+use crate::history::History;
+use crate::names::{Names, clients, printable};
+use crate::observe::Observer;
+use crate::series::{reading, row, rows};
+use crate::settings::AlertSettings;
+use serde_json::{Value, json};
+use skep_cluster::problems::{reachability_word, target_kind_word};
+use skep_cluster::state::kind_word;
+use skep_types::map::{CapacityPool, Condition};
+use skep_types::{ClusterMap, Node, NodeKind, Target};
+use std::collections::BTreeSet;
+
+/// Maximum number of clients, users, jobs and operations in the description.
+const TOP: usize = 20;
+
+/// Everything that the monitor knows.
+#[derive(Debug)]
+pub(crate) struct MonitorState {
+    pub(crate) history: History,
+    pub(crate) names: Names,
+    pub(crate) collected: Collected,
+    pub(crate) alerts: AlertBook,
+    observer: Observer,
+    evictions: EvictionWatch,
+    findings: Vec<Finding>,
+    settings: AlertSettings,
+    /// Time between the last two rounds, in milliseconds.
+    pub(crate) interval_ms: u64,
+}
+
+impl MonitorState {
+    pub(crate) fn new(history: History, settings: AlertSettings) -> Self {
+        Self {
+            history,
+            names: Names::read(),
+            collected: Collected::default(),
+            alerts: AlertBook::default(),
+            observer: Observer::default(),
+            evictions: EvictionWatch::default(),
+            findings: Vec::new(),
+            settings,
+            interval_ms: 0,
+        }
+    }
+
+    /// Takes the replies of a round that ended at `now_ms` and covers `span_ms`. Returns the alerts
+    /// that begin or end.
+    pub(crate) fn take(
+        &mut self,
+        mut collected: Collected,
+        now_ms: u64,
+        span_ms: u64,
+    ) -> Vec<Alert> {
+        let round = std::mem::take(&mut collected.round);
+        let mut evicted = Vec::new();
+        if let Some(map) = &collected.map {
+            self.names.learn(map);
+            evicted = self.evictions.update(now_ms, clients(map), &round);
+            let start_ms = now_ms.saturating_sub(span_ms);
+            self.history.add(self.observer.observe(map, round, start_ms, span_ms));
+        }
+        self.collected = collected;
+        self.interval_ms = span_ms;
+        let state = self.history.state();
+        self.findings = findings(&Situation {
+            collected: &self.collected,
+            frames: self.history.recent(),
+            history_problem: state.problem.as_deref(),
+            evicted: &evicted,
+            settings: &self.settings,
+        });
+        self.alerts.update(now_ms, self.findings.clone())
+    }
+
+    /// Returns the id of the cluster as text; empty before the first map.
+    pub(crate) fn cluster(&self) -> String {
+        self.collected.map.as_ref().map_or_else(String::new, |map| map.cluster.to_string())
+    }
+
+    /// Returns the address of the page with metrics of a service. `None` means that it has none.
+    pub(crate) fn page_of(&self, node: u32) -> Option<&str> {
+        self.observer.page_of(node)
+    }
+
+    /// Returns the description of this moment.
+    pub(crate) fn live(&self, now_ms: u64) -> Value {
+        let empty = Frame::default();
+        let frame = self.history.recent().back().unwrap_or(&empty);
+        let state = self.history.state();
+        let map = self.collected.map.as_ref();
+        let top = |dimension| {
+            let mut rows = rows(frame, dimension, (&self.names, map));
+            rows.truncate(TOP);
+            rows
+        };
+        json!({
+            "now_ms": now_ms,
+            "frame_ms": frame.start_ms + frame.span_ms,
+            "cluster": self.cluster(),
+            "map_version": map.map(|map| map.version.raw()),
+            "version": skep_service::PROGRAM_VERSION,
+            "interval_ms": self.interval_ms,
+            "history": {
+                "bytes": state.bytes,
+                "max_bytes": state.max_bytes,
+                "problem": state.problem,
+            },
+            "totals": self.totals(frame),
+            "capacity": map.map(capacity),
+            "services": map.map(|map| self.services(map, frame)),
+            "targets": map.map(|map| self.targets(map, frame)),
+            "clients": map.map(|map| {
+                map.nodes.iter().filter(|node| node.kind == NodeKind::Client).count()
+            }),
+            "top": {
+                "client": top(Dimension::Client),
+                "user": top(Dimension::User),
+                "group": top(Dimension::Group),
+                "job": top(Dimension::Job),
+                "operation": top(Dimension::Operation),
+            },
+            "findings": self.findings.iter().map(finding_json).collect::<Vec<_>>(),
+            "alerts": self.alerts.holding(),
+        })
+    }
+
+    /// Returns the load of each kind of service.
+    fn totals(&self, frame: &Frame) -> Value {
+        let total = |service: &str| {
+            let mut sum = Load::default();
+            let is_meant = |key: &Key| key.dimension == Dimension::Node && key.service == service;
+            frame.loads.iter().filter(|(key, _)| is_meant(key)).for_each(|(_, load)| sum.add(load));
+            row(&sum, frame)
+        };
+        json!({ "metadata": total("metadata"), "storage": total("storage") })
+    }
+
+    fn services(&self, map: &ClusterMap, frame: &Frame) -> Vec<Value> {
+        let mut services: Vec<&Node> =
+            map.nodes.iter().filter(|node| node.kind != NodeKind::Client).collect();
+        services.sort_by_key(|node| (node.kind, node.id));
+        services.into_iter().map(|node| self.service(node, frame)).collect()
+    }
+
+    fn service(&self, node: &Node, frame: &Frame) -> Value {
+        let id = node.id.raw();
+        let mut value = row(&sum_of(frame, Dimension::Node, id), frame);
+        value["id"] = id.into();
+        value["name"] = printable(&node.name).into();
+        value["kind"] = kind_word(node.kind).into();
+        value["version"] = node.version.clone().into();
+        value["addresses"] = json!(node.addresses);
+        value["domain"] = node.domain.clone().into();
+        value["reachability"] = reachability_word(node.reachability).into();
+        value["problem"] = json!(self.collected.unreachable.get(&id));
+        for (measure, name) in Measure::ALL {
+            if let Some(figure) = reading(frame, measure, id).filter(|_| is_of_host(measure)) {
+                value[name] = figure.into();
+            }
+        }
+        value
+    }
+
+    fn targets(&self, map: &ClusterMap, frame: &Frame) -> Vec<Value> {
+        let mut targets: Vec<&Target> = map.targets.iter().collect();
+        targets.sort_by_key(|target| (target.kind, target.id));
+        targets.into_iter().map(|target| self.target(target, frame)).collect()
+    }
+
+    fn target(&self, target: &Target, frame: &Frame) -> Value {
+        let mut value = row(&sum_of(frame, Dimension::Target, target.id.raw()), frame);
+        value["id"] = target.id.raw().into();
+        value["node"] = target.node.raw().into();
+        value["kind"] = target_kind_word(target.kind).into();
+        value["path"] = printable(&target.path).into();
+        value["size_bytes"] = target.capacity.total_bytes.into();
+        value["free_bytes"] = target.capacity.free_bytes.into();
+        value["file_system"] = format!("{:x}", target.capacity.file_system).into();
+        value["state"] = state_word(target).into();
+        value
+    }
+}
+
+fn is_of_host(measure: Measure) -> bool {
+    matches!(measure, Measure::CpuPermille | Measure::MemoryFree | Measure::Memory)
+}
+
+fn sum_of(frame: &Frame, dimension: Dimension, id: u32) -> Load {
+    let (id, mut sum) = (id.to_string(), Load::default());
+    let is_meant = |key: &Key| key.dimension == dimension && key.id == id;
+    frame.loads.iter().filter(|(key, _)| is_meant(key)).for_each(|(_, load)| sum.add(load));
+    sum
+}
+
+/// Returns one word for the state of a target.
+fn state_word(target: &Target) -> &'static str {
+    match (target.health.condition, target.capacity_pool) {
+        _ if target.reachability != skep_types::map::Reachability::Online => "offline",
+        (Condition::Down, _) => "down",
+        (Condition::Hung, _) => "hung",
+        (Condition::ReadOnly, _) => "read-only",
+        (_, CapacityPool::Emergency) => "full",
+        (_, CapacityPool::Low) => "low",
+        (Condition::Closed, _) => "closed",
+        _ => "serving",
+    }
+}
+
+/// Returns size and free space of the storage targets. Targets on the same file system share its
+/// space, so each file system counts once.
+fn capacity(map: &ClusterMap) -> Value {
+    let (mut seen, mut size, mut free) = (BTreeSet::new(), 0_u64, 0_u64);
+    let storage = map.targets.iter().filter(|it| it.kind == skep_types::TargetKind::Storage);
+    for target in storage {
+        let capacity = &target.capacity;
+        let is_new = capacity.file_system == 0 || seen.insert(capacity.file_system);
+        if is_new {
+            size = size.saturating_add(capacity.total_bytes);
+            free = free.saturating_add(capacity.free_bytes);
+        }
+    }
+    json!({ "size_bytes": size, "free_bytes": free })
+}
+
+fn finding_json(finding: &Finding) -> Value {
+    json!({
+        "rule": finding.rule,
+        "severity": severity_word(finding.severity),
+        "object": finding.object,
+        "what": finding.what,
+        "remedy": finding.remedy,
+    })
+}

@@ -1,0 +1,154 @@
+//! Sends alerts to the program and the address that the settings name.
+//!
+//! Owns a bounded queue and one task that empties it, so that a slow receiver delays neither the
+//! rounds nor the page. A failed notification is logged and not sent again: the next change is.
+
+use crate::alerts::Alert;
+use crate::http_client::{HttpRequest, Url, send};
+use crate::limits::{MAX_PENDING, SEND_PATIENCE};
+use crate::settings::AlertSettings;
+use skep_env::local::Notify;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Interval between checks whether the program has ended.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The queue of notifications.
+#[derive(Debug, Default)]
+pub(crate) struct Notifications {
+    pending: RefCell<VecDeque<String>>,
+    added: Notify,
+}
+
+impl Notifications {
+    /// Adds an alert that begins or ends, in a cluster.
+    pub(crate) fn add(&self, cluster: &str, alert: &Alert) {
+        let state = if alert.ended_ms.is_some() { "ended" } else { "began" };
+        match alert.ended_ms {
+            None => tracing::warn!("alert {}: {}; {}", alert.rule, alert.what, alert.remedy),
+            Some(_) => tracing::info!("alert {} ended: {}", alert.rule, alert.what),
+        }
+        let text = serde_json::json!({ "state": state, "cluster": cluster, "alert": alert });
+        let mut pending = self.pending.borrow_mut();
+        if pending.len() >= MAX_PENDING {
+            pending.pop_front();
+            tracing::warn!("a notification of an alert was dropped: too many wait to be sent");
+        }
+        pending.push_back(text.to_string());
+        drop(pending);
+        self.added.notify();
+    }
+
+    /// Sends notifications until the future is dropped.
+    pub(crate) async fn run(self: Rc<Self>, settings: AlertSettings) {
+        loop {
+            let added = self.added.wait();
+            let next = self.pending.borrow_mut().pop_front();
+            let Some(text) = next else {
+                added.await;
+                continue;
+            };
+            deliver(&settings, &text).await;
+        }
+    }
+}
+
+async fn deliver(settings: &AlertSettings, text: &str) {
+    if let Ok(url) = Url::parse(&settings.webhook) {
+        let request = HttpRequest {
+            method: "POST",
+            url: &url,
+            authorization: "",
+            content_type: "application/json",
+            body: text.as_bytes(),
+        };
+        match send(&request).await {
+            Ok((200..=299, _)) => {}
+            Ok((code, _)) => {
+                tracing::warn!("cannot notify {}: it replied {code}", settings.webhook);
+            }
+            Err(problem) => tracing::warn!("cannot notify {}: {problem}", settings.webhook),
+        }
+    }
+    if let Some((program, arguments)) = settings.command.split_first()
+        && let Err(problem) = run_program(program, arguments, text).await
+    {
+        tracing::warn!("cannot notify by the program {program}: {problem}");
+    }
+}
+
+async fn run_program(program: &str, arguments: &[String], text: &str) -> Result<(), String> {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut child = skep_env::spawn_child(&mut command).map_err(|error| error.to_string())?;
+    if let Some(mut input) = child.stdin.take() {
+        // A notification is shorter than a pipe, so the write does not wait for the program. A
+        // program that does not read its input is not wrong.
+        let _ = input.write_all(text.as_bytes());
+    }
+    let deadline = skep_env::now() + SEND_PATIENCE;
+    loop {
+        match child.try_wait().map_err(|error| error.to_string())? {
+            Some(status) if status.success() => return Ok(()),
+            Some(status) => return Err(format!("it ended with {status}")),
+            None if skep_env::now() > deadline => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("it ran longer than {SEND_PATIENCE:?} and was killed"));
+            }
+            None => skep_env::sleep(PAUSE).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::MonitorSettings;
+
+    #[test]
+    fn a_program_gets_the_alert_and_a_failing_one_is_reported() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("alert");
+        let script = format!("cat > {}", file.display());
+        let result = skep_env::block_on(async move {
+            let shell = |script: &str| ["-c".to_owned(), script.to_owned()];
+            run_program("sh", &shell(&script), "{\"a\":1}").await.unwrap();
+            let failed = run_program("sh", &shell("exit 3"), "x").await;
+            let missing = run_program("/no/such/program", &[], "x").await;
+            (failed, missing)
+        });
+        let (failed, missing) = result.unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "{\"a\":1}");
+        assert!(failed.unwrap_err().contains("exit status: 3"));
+        assert!(missing.is_err());
+    }
+
+    #[test]
+    fn the_queue_is_bounded() {
+        let notifications = Notifications::default();
+        let alert = Alert {
+            rule: "target-slow",
+            severity: "warning",
+            object: "t7".into(),
+            what: "<script>".into(),
+            remedy: "wait".into(),
+            since_ms: 5,
+            ended_ms: None,
+        };
+        for _ in 0..2 * MAX_PENDING {
+            notifications.add("c", &alert);
+        }
+        let pending = notifications.pending.borrow();
+        assert_eq!(pending.len(), MAX_PENDING);
+        let value: serde_json::Value = serde_json::from_str(&pending[0]).unwrap();
+        assert_eq!((&value["state"], &value["alert"]["object"]), (&"began".into(), &"t7".into()));
+        let settings = MonitorSettings::default().alerts;
+        assert!(settings.command.is_empty() && settings.webhook.is_empty());
+    }
+}

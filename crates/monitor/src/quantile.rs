@@ -1,0 +1,50 @@
+//! Percentiles of the stored buckets of durations.
+
+use skep_metrics::{BUCKETS, HistogramValue};
+
+/// Number of groups of buckets in a heat map: the durations up to 1 us, one group for each
+/// doubling, and the durations without a bound.
+pub(crate) const HEAT_ROWS: usize = 28;
+
+fn histogram(buckets: &[(u16, u64)]) -> HistogramValue {
+    let mut value = HistogramValue::default();
+    for (bucket, count) in buckets {
+        // A newer program may have stored more buckets: their durations count as very long.
+        value.buckets[usize::from(*bucket).min(BUCKETS - 1)] += count;
+    }
+    value
+}
+
+/// Returns the duration in nanoseconds that the given share of operations does not exceed. `None`
+/// means that there is no operation, or that the duration has no bound.
+pub(crate) fn quantile_ns(buckets: &[(u16, u64)], share: f64) -> Option<u64> {
+    let found = histogram(buckets).quantile(share)?;
+    u64::try_from(found.as_nanos()).ok()
+}
+
+/// Returns the number of operations in each doubling of the duration.
+pub(crate) fn heat(buckets: &[(u16, u64)]) -> [u64; HEAT_ROWS] {
+    let mut rows = [0; HEAT_ROWS];
+    for (bucket, count) in buckets {
+        rows[usize::from(*bucket).div_ceil(4).min(HEAT_ROWS - 1)] += count;
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_metrics::upper_bound_ns;
+
+    #[test]
+    fn rows_of_the_heat_map_are_doublings() {
+        for bucket in 0..BUCKETS - 1 {
+            let row = heat(&[(bucket as u16, 1)]).iter().position(|count| *count == 1).unwrap();
+            let bound = upper_bound_ns(bucket).unwrap();
+            assert!(bound <= 1024 << row && (row == 0 || bound > 512 << row), "{bucket}: {row}");
+        }
+        assert_eq!(heat(&[(9999, 1)])[HEAT_ROWS - 1], 1);
+        assert_eq!(quantile_ns(&[], 0.5), None);
+        assert_eq!(quantile_ns(&[(0, 99), (40, 1)], 0.5), Some(1024));
+    }
+}

@@ -1,0 +1,241 @@
+//! The paths of the monitor's HTTP server, and the check of who may read them.
+//!
+//! Nothing here changes anything, so no request needs protection against other web pages except
+//! that these must not read the replies. Without a password only this host can connect, and the
+//! header `Host` must name this host: otherwise a web page elsewhere could give its own name this
+//! address and read the replies in the browser of a user of this host.
+
+use crate::live::MonitorState;
+use crate::page::FILES;
+use crate::series::{self, Parameters, SeriesQuery};
+use serde_json::{Value, json};
+use skep_exporter::http::{Reply, Request, plain};
+use skep_metrics::{Registry, text};
+use skep_types::NodeKind;
+use std::sync::Arc;
+
+/// Headers of all replies: the browser loads nothing from elsewhere, shows the page in no frame,
+/// and stores no reply.
+const HEADERS: &[(&str, &str)] = &[
+    (
+        "Content-Security-Policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src \
+         'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cache-Control", "no-store"),
+];
+const ASK_PASSWORD: &[(&str, &str)] =
+    &[("WWW-Authenticate", "Basic realm=\"Skep monitor\", charset=\"UTF-8\"")];
+const OK: &str = "200 OK";
+const JSON: &str = "application/json";
+
+/// The protection of the server.
+#[derive(Debug)]
+pub(crate) struct Access {
+    /// The password. `None` means that only this host can connect, and needs none.
+    pub(crate) password: Option<String>,
+}
+
+/// Returns the reply to a request.
+pub(crate) fn reply(
+    request: &Request,
+    access: &Access,
+    state: &MonitorState,
+    registry: &Arc<Registry>,
+    now_ms: u64,
+) -> Reply {
+    if let Some(refusal) = access.refusal(request) {
+        return refusal;
+    }
+    if !matches!(request.method.as_str(), "GET" | "HEAD") {
+        return plain("405 Method Not Allowed", "The monitor can only be read: use GET.\n");
+    }
+    let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
+    if let Some((_, content_type, text)) = FILES.iter().find(|(name, ..)| *name == path) {
+        return Reply { status: OK, content_type, headers: HEADERS, body: (*text).into() };
+    }
+    let parameters = match parameters(query) {
+        Ok(parameters) => parameters,
+        Err(problem) => return bad(&problem),
+    };
+    match path {
+        "/api/live" => as_json(&state.live(now_ms)),
+        "/api/history" => match SeriesQuery::of(&parameters) {
+            Ok(query) => {
+                let found = series::series(&state.history, &query, now_ms);
+                match parameters.get("format").map(String::as_str) {
+                    Some("csv") => Reply {
+                        status: OK,
+                        content_type: "text/csv; charset=utf-8",
+                        headers: HEADERS,
+                        body: series::as_csv(&found).into(),
+                    },
+                    _ => as_json(&found),
+                }
+            }
+            Err(problem) => bad(&problem),
+        },
+        "/api/load" => match load(&parameters, state, now_ms) {
+            Ok(found) => as_json(&found),
+            Err(problem) => bad(&problem),
+        },
+        "/api/alerts" => as_json(&json!({
+            "holding": state.alerts.holding(),
+            "ended": state.alerts.ended(),
+        })),
+        "/api/prometheus" => as_json(&prometheus_targets(state)),
+        "/metrics" => Reply {
+            status: OK,
+            content_type: text::CONTENT_TYPE,
+            headers: HEADERS,
+            body: text::encode(&registry.snapshot()).into(),
+        },
+        _ => plain("404 Not Found", "There is no such page.\n"),
+    }
+}
+
+fn load(parameters: &Parameters, state: &MonitorState, now_ms: u64) -> Result<Value, String> {
+    let dimension = series::dimension_of(parameters)?;
+    let span_ms = series::span_of(parameters, 60)?;
+    let names = (&state.names, state.collected.map.as_ref());
+    Ok(series::loads(&state.history, dimension, span_ms, now_ms, names))
+}
+
+/// Returns the pages with metrics of all services, in the form that the HTTP service discovery of
+/// Prometheus reads.
+fn prometheus_targets(state: &MonitorState) -> Value {
+    let Some(map) = &state.collected.map else { return json!([]) };
+    let services = map.nodes.iter().filter(|node| node.kind != NodeKind::Client);
+    let found = services.filter_map(|node| {
+        let page = state.page_of(node.id.raw())?;
+        // A page on loopback can be read by a Prometheus on the same host only.
+        Some(json!({
+            "targets": [page],
+            "labels": {
+                "skep_service": skep_cluster::state::kind_word(node.kind),
+                "skep_name": node.name,
+                "skep_cluster": map.cluster.to_string(),
+            },
+        }))
+    });
+    found.collect()
+}
+
+fn as_json(value: &Value) -> Reply {
+    Reply { status: OK, content_type: JSON, headers: HEADERS, body: value.to_string().into() }
+}
+
+fn bad(problem: &str) -> Reply {
+    let body = json!({ "error": problem }).to_string().into();
+    Reply { status: "400 Bad Request", content_type: JSON, headers: HEADERS, body }
+}
+
+/// Decodes a query: `a=b&c=d`, with `%` escapes and `+` for spaces.
+fn parameters(query: &str) -> Result<Parameters, String> {
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    pairs
+        .map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            Ok((unescaped(name)?, unescaped(value)?))
+        })
+        .collect()
+}
+
+fn unescaped(text: &str) -> Result<String, String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let digits = [rest.next(), rest.next()];
+                let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
+                match digits.map(digit) {
+                    [Some(high), Some(low)] => (high * 16 + low) as u8,
+                    _ => return Err("invalid escape in the query".into()),
+                }
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).map_err(|_| "the query is not UTF-8".into())
+}
+
+impl Access {
+    /// Returns the reply to a request that is not allowed.
+    fn refusal(&self, request: &Request) -> Option<Reply> {
+        let Some(password) = &self.password else {
+            return (!is_this_host(&request.host)).then(|| {
+                plain(
+                    "403 Forbidden",
+                    "Open this page as http://localhost with its port. Set `password_file` to \
+                     read it under other names.\n",
+                )
+            });
+        };
+        let given = given_password(&request.authorization);
+        let is_right = given.is_some_and(|given| is_equal(given.as_bytes(), password.as_bytes()));
+        (!is_right).then(|| Reply {
+            headers: ASK_PASSWORD,
+            ..plain("401 Unauthorized", "This page needs its password.\n")
+        })
+    }
+}
+
+/// Whether the header `Host` names this host by its loopback address.
+fn is_this_host(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    let is_loopback = |ip: std::net::IpAddr| ip.is_loopback();
+    // Programs of HTTP/1.0 send no header; browsers always do.
+    host.is_empty() || name == "localhost" || name.parse().is_ok_and(is_loopback)
+}
+
+/// Returns the password in the header `Authorization`.
+fn given_password(authorization: &str) -> Option<String> {
+    let (scheme, value) = authorization.split_once(' ')?;
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Some(value.trim().to_owned());
+    }
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let text = String::from_utf8(from_base64(value.trim())?).ok()?;
+    text.split_once(':').map(|(_, password)| password.to_owned())
+}
+
+fn from_base64(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| {
+        Some(u32::from(match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        }))
+    };
+    let mut bytes = Vec::new();
+    for part in text.trim_end_matches('=').as_bytes().chunks(4) {
+        let mut number = 0;
+        for byte in part {
+            number = number << 6 | digit(*byte)?;
+        }
+        // The bits of the part, moved to the top of 24 bits.
+        let all = (number << (6 * (4 - part.len()))).to_be_bytes();
+        bytes.extend_from_slice(&all[1..part.len()]);
+    }
+    Some(bytes)
+}
+
+/// Compares two texts in a time that depends on their lengths only.
+fn is_equal(one: &[u8], other: &[u8]) -> bool {
+    let difference = one.iter().zip(other).fold(0, |sum, (a, b)| sum | (a ^ b));
+    one.len() == other.len() && difference == 0
+}
+
+#[cfg(test)]
+mod tests;

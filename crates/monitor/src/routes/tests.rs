@@ -1,0 +1,160 @@
+//! Tests of the paths, the protection and the JSON of the monitor, without sockets.
+
+use super::*;
+use crate::frame::tests::frame;
+use crate::history::History;
+use crate::settings::MonitorSettings;
+use skep_types::{ClusterId, ClusterMap, MapVersion, Node, NodeId};
+
+const NOW: u64 = 1_800_000_000_000;
+
+fn request(path: &str) -> Request {
+    Request {
+        method: "GET".into(),
+        path: path.into(),
+        host: "localhost:7480".into(),
+        ..Request::default()
+    }
+}
+
+fn state() -> (tempfile::TempDir, MonitorState) {
+    let directory = tempfile::tempdir().unwrap();
+    let mut history = History::open(directory.path(), 1 << 30).unwrap();
+    for second in 0..60 {
+        history.add(frame(NOW / 1000 - 60 + second, 10));
+    }
+    let mut state = MonitorState::new(history, MonitorSettings::default().alerts);
+    let mut map = ClusterMap::empty(ClusterId::default());
+    map.version = MapVersion::new(5);
+    map.nodes.push(Node {
+        id: NodeId::new(2),
+        kind: NodeKind::Storage,
+        name: HOSTILE.into(),
+        addresses: vec!["127.0.0.1:7420".into()],
+        domain: String::new(),
+        reachability: skep_types::map::Reachability::Online,
+        version: "1".into(),
+    });
+    state.names.learn(&map);
+    state.collected.map = Some(map);
+    (directory, state)
+}
+
+/// A name that would be a program if the page took it for HTML.
+const HOSTILE: &str = "<img src=x onerror=alert(1)>\"'&\u{1b}[2J";
+
+fn answer(request: &Request, password: Option<&str>) -> Reply {
+    let (_directory, state) = state();
+    let access = Access { password: password.map(str::to_owned) };
+    reply(request, &access, &state, &Registry::new(), NOW)
+}
+
+fn get(path: &str) -> Value {
+    let reply = answer(&request(path), None);
+    assert_eq!((reply.status, reply.content_type), (OK, JSON), "{path}");
+    serde_json::from_slice(&reply.body).unwrap()
+}
+
+#[test]
+fn the_page_and_its_files_are_served_with_a_strict_policy() {
+    for (path, content_type, text) in FILES {
+        let reply = answer(&request(path), None);
+        assert_eq!((reply.status, reply.content_type), (OK, content_type));
+        assert_eq!(reply.body, text.as_bytes());
+        let policy = reply.headers.iter().find(|(name, _)| *name == "Content-Security-Policy");
+        assert!(policy.unwrap().1.starts_with("default-src 'none';"));
+    }
+}
+
+#[test]
+fn the_interface_has_the_load_and_the_services() {
+    let live = get("/api/live");
+    assert_eq!(live["totals"]["storage"]["operations_per_second"], 10.0);
+    assert_eq!(live["services"][0]["written_bytes"], 40_960);
+    assert_eq!(live["top"]["user"][0]["id"], "1000");
+    let history = get("/api/history?by=node&span=60&service=storage");
+    assert_eq!(history["operations"][30], 10.0);
+    let load = get("/api/load?by=target&span=60");
+    assert_eq!(
+        (&load["rows"][0]["id"], &load["rows"][0]["operations"]),
+        (&"7".into(), &600.into())
+    );
+    assert_eq!(get("/api/alerts")["holding"], json!([]));
+}
+
+#[test]
+fn hostile_names_stay_texts_without_control_characters() {
+    let name = get("/api/live")["services"][0]["name"].as_str().unwrap().to_owned();
+    assert_eq!(name, HOSTILE.replace('\u{1b}', "?"));
+    let reply = answer(&request("/api/live"), None);
+    // Not HTML: the browser never interprets the reply as a page.
+    assert_eq!(reply.content_type, JSON);
+}
+
+#[test]
+fn other_methods_paths_and_parameters_are_refused() {
+    for (path, status) in [
+        ("/no", "404 Not Found"),
+        ("/../etc/passwd", "404 Not Found"),
+        ("/api/history?by=moon", "400 Bad Request"),
+        ("/api/history?span=%zz", "400 Bad Request"),
+        ("/api/load?span=x", "400 Bad Request"),
+    ] {
+        assert_eq!(answer(&request(path), None).status, status, "{path}");
+    }
+    let post = Request { method: "POST".into(), ..request("/api/live") };
+    assert_eq!(answer(&post, None).status, "405 Method Not Allowed");
+}
+
+#[test]
+fn without_a_password_only_names_of_this_host_are_served() {
+    for (host, is_served) in [
+        ("localhost:7480", true),
+        ("127.0.0.1:7480", true),
+        ("[::1]:7480", true),
+        ("", true),
+        ("attacker.example:7480", false),
+        ("192.0.2.1", false),
+        ("127.0.0.1.attacker.example", false),
+    ] {
+        let request = Request { host: host.into(), ..request("/api/live") };
+        let status = answer(&request, None).status;
+        assert_eq!(status == OK, is_served, "{host}: {status}");
+    }
+}
+
+#[test]
+fn a_password_is_asked_for_every_path() {
+    let with = |path: &str, authorization: &str| {
+        let request = Request {
+            authorization: authorization.into(),
+            host: "monitor.example".into(),
+            ..request(path)
+        };
+        answer(&request, Some("correct horse")).status
+    };
+    // "any:correct horse" and "any:wrong".
+    for (authorization, is_served) in [
+        ("Basic YW55OmNvcnJlY3QgaG9yc2U=", true),
+        ("bearer correct horse", true),
+        ("Basic YW55Ondyb25n", false),
+        ("Basic !!!", false),
+        ("Bearer correct horse battery", false),
+        ("Bearer ", false),
+        ("", false),
+    ] {
+        for path in ["/", "/app.js", "/api/live", "/metrics", "/no"] {
+            let status = with(path, authorization);
+            assert_eq!(status != "401 Unauthorized", is_served, "{path} {authorization}");
+        }
+    }
+}
+
+#[test]
+fn queries_are_decoded() {
+    let decoded = parameters("a=b%20c+d&e&f=%C3%A4&&g=%3C").unwrap();
+    let pairs: Vec<_> =
+        decoded.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    assert_eq!(pairs, [("a", "b c d"), ("e", ""), ("f", "\u{e4}"), ("g", "<")]);
+    assert!(parameters("a=%f").is_err() && parameters("a=%ff").is_err());
+}

@@ -1,0 +1,345 @@
+//! Queries of the history: the load of one object or of all over time, and the load of all objects
+//! over a span.
+
+use crate::frame::{Dimension, Frame, Key, Load, Measure};
+use crate::history::History;
+use crate::limits::MAX_POINTS;
+use crate::names::Names;
+use crate::quantile::{heat, quantile_ns};
+use serde_json::{Value, json};
+use skep_types::ClusterMap;
+use std::collections::BTreeMap;
+
+/// Longest span of a query: the time for which the longest frames are kept.
+const LONGEST_SPAN_MS: u64 = 731 * 24 * 3600 * 1000;
+
+/// A query over time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SeriesQuery {
+    pub(crate) dimension: Dimension,
+    /// The id of the object. `None` means the sum of all.
+    pub(crate) id: Option<String>,
+    /// The service. `None` means all.
+    pub(crate) service: Option<String>,
+    pub(crate) span_ms: u64,
+    pub(crate) points: usize,
+    pub(crate) has_heat: bool,
+}
+
+/// The parameters of a request, decoded.
+pub(crate) type Parameters = BTreeMap<String, String>;
+
+/// Returns a parameter that is a number of seconds, as milliseconds.
+pub(crate) fn span_of(parameters: &Parameters, default_s: u64) -> Result<u64, String> {
+    let Some(text) = parameters.get("span") else { return Ok(default_s * 1000) };
+    let wrong = || format!("invalid span '{text}': expected a number of seconds up to two years");
+    let seconds: u64 = text.parse().map_err(|_| wrong())?;
+    let span = seconds.checked_mul(1000).filter(|span| (1..=LONGEST_SPAN_MS).contains(span));
+    span.ok_or_else(wrong)
+}
+
+/// Returns the parameter `by`.
+pub(crate) fn dimension_of(parameters: &Parameters) -> Result<Dimension, String> {
+    let name = parameters.get("by").map_or("node", String::as_str);
+    let names = Dimension::ALL.map(|(_, name)| name).join(", ");
+    Dimension::named(name).ok_or_else(|| format!("invalid by '{name}': expected one of {names}"))
+}
+
+impl SeriesQuery {
+    pub(crate) fn of(parameters: &Parameters) -> Result<Self, String> {
+        let text = parameters.get("points").map_or("300", String::as_str);
+        let points = text.parse().ok().filter(|points| (1..=MAX_POINTS).contains(points));
+        let wrong = || format!("invalid points '{text}': expected a number from 1 to {MAX_POINTS}");
+        Ok(Self {
+            dimension: dimension_of(parameters)?,
+            id: parameters.get("id").cloned(),
+            service: parameters.get("service").cloned(),
+            span_ms: span_of(parameters, 3600)?,
+            points: points.ok_or_else(wrong)?,
+            has_heat: parameters.get("heat").is_some_and(|value| value == "1"),
+        })
+    }
+
+    fn is_meant(&self, key: &Key) -> bool {
+        key.dimension == self.dimension
+            && self.id.as_ref().is_none_or(|id| *id == key.id)
+            && self.service.as_ref().is_none_or(|service| *service == key.service)
+    }
+}
+
+/// The sum of the frames that make one point.
+#[derive(Debug, Default)]
+struct Point {
+    load: Load,
+    span_ms: u64,
+    samples: u64,
+}
+
+/// Returns the points of a query that ends at `now_ms`, as columns. A point without a frame is
+/// `null` in each column.
+pub(crate) fn series(history: &History, query: &SeriesQuery, now_ms: u64) -> Value {
+    let step = step_of(query);
+    let first = now_ms.saturating_sub(query.span_ms) / step;
+    let count = (now_ms / step - first) as usize + 1;
+    let mut points: Vec<Point> = Vec::new();
+    points.resize_with(count, Point::default);
+    history.read(query.span_ms, first * step, now_ms + 1, |frame: &Frame| {
+        let index = (frame.start_ms / step).saturating_sub(first) as usize;
+        let Some(point) = points.get_mut(index) else { return };
+        point.span_ms += frame.span_ms;
+        point.samples += frame.samples;
+        let loads = frame.loads.iter().filter(|(key, _)| query.is_meant(key));
+        loads.for_each(|(_, load)| point.load.add(load));
+    });
+    let rate = |of: fn(&Load) -> u64| column(&points, |point| per_second(of(&point.load), point));
+    let quantile = |share| {
+        column(&points, |point| quantile_ns(&point.load.buckets, share).map(|ns| ns as f64 / 1e3))
+    };
+    let mean_of = |sum: u64, count: u64| (count > 0).then(|| sum as f64 / count as f64);
+    let measured = |load: &Load| match load.buckets.iter().map(|(_, count)| count).sum::<u64>() {
+        0 => load.operations,
+        count => count,
+    };
+    let mut result = json!({
+        "step_ms": step,
+        "at": (0..count as u64).map(|index| (first + index) * step).collect::<Vec<_>>(),
+        "operations": rate(|load| load.operations),
+        "errors": rate(|load| load.errors),
+        "read_bytes": rate(|load| load.read_bytes),
+        "written_bytes": rate(|load| load.written_bytes),
+        "mean_us": column(&points, |point| {
+            mean_of(point.load.busy_ns / 1000, measured(&point.load))
+        }),
+        "p50_us": quantile(0.5),
+        "p95_us": quantile(0.95),
+        "p99_us": quantile(0.99),
+        "queued": column(&points, |point| mean_of(point.load.queued.sum, point.samples)),
+        "busy": column(&points, |point| mean_of(point.load.busy.sum, point.samples)),
+    });
+    if query.has_heat {
+        let rows: Vec<Value> = points
+            .iter()
+            .map(|point| match point.samples {
+                0 => Value::Null,
+                _ => json!(heat(&point.load.buckets)),
+            })
+            .collect();
+        result["heat"] = Value::Array(rows);
+    }
+    result
+}
+
+/// Returns the length of a point: a multiple of the length of the frames.
+fn step_of(query: &SeriesQuery) -> u64 {
+    let frame = History::step_ms(query.span_ms);
+    let wanted = query.span_ms / query.points as u64;
+    wanted.div_ceil(frame).max(1) * frame
+}
+
+fn per_second(count: u64, point: &Point) -> Option<f64> {
+    (point.span_ms > 0).then(|| count as f64 * 1000.0 / point.span_ms as f64)
+}
+
+fn column(points: &[Point], of: impl Fn(&Point) -> Option<f64>) -> Value {
+    let values = points.iter().map(|point| of(point).filter(|_| point.samples > 0));
+    values.map(|value| value.map(rounded)).collect::<Vec<_>>().into()
+}
+
+/// Rounds to a thousandth, so that replies are short.
+fn rounded(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+/// Returns the load of all objects of a dimension over a span that ends at `now_ms`, the heaviest
+/// first.
+pub(crate) fn loads(
+    history: &History,
+    dimension: Dimension,
+    span_ms: u64,
+    now_ms: u64,
+    (names, map): (&Names, Option<&ClusterMap>),
+) -> Value {
+    let mut sum = Frame::default();
+    history.read(span_ms, now_ms.saturating_sub(span_ms), now_ms + 1, |frame| {
+        let of_dimension = frame.loads.iter().filter(|(key, _)| key.dimension == dimension);
+        let loads = of_dimension.map(|(key, load)| (key.clone(), load.clone())).collect();
+        sum.add(&Frame { loads, readings: BTreeMap::new(), ..*frame });
+    });
+    json!({
+        "span_ms": sum.span_ms,
+        "rows": rows(&sum, dimension, (names, map)),
+    })
+}
+
+/// Returns the loads of one dimension of a frame, the heaviest first.
+pub(crate) fn rows(
+    frame: &Frame,
+    dimension: Dimension,
+    (names, map): (&Names, Option<&ClusterMap>),
+) -> Vec<Value> {
+    let mut loads: Vec<(&Key, &Load)> =
+        frame.loads.iter().filter(|(key, _)| key.dimension == dimension).collect();
+    loads.sort_by_key(|(key, load)| (std::cmp::Reverse((load.weight(), load.busy_ns)), *key));
+    let rows = loads.into_iter().map(|(key, load)| {
+        let mut row = row(load, frame);
+        row["buckets"] = json!(load.buckets);
+        row["id"] = key.id.clone().into();
+        row["service"] = key.service.clone().into();
+        row["name"] = names.name(dimension, &key.id, map).into();
+        row
+    });
+    rows.collect()
+}
+
+/// Returns the figures of a load in a frame: counts, and rates for each second.
+pub(crate) fn row(load: &Load, frame: &Frame) -> Value {
+    let per_second = |count: u64| match frame.span_ms {
+        0 => 0.0,
+        span => rounded(count as f64 * 1000.0 / span as f64),
+    };
+    let mean = |sum: u64| match frame.samples {
+        0 => 0.0,
+        samples => rounded(sum as f64 / samples as f64),
+    };
+    let measured = load.buckets.iter().map(|(_, count)| count).sum::<u64>();
+    let measured = if measured == 0 { load.operations } else { measured };
+    let quantile = |share| quantile_ns(&load.buckets, share).map(|ns| ns as f64 / 1e3);
+    json!({
+        "operations": load.operations,
+        "errors": load.errors,
+        "read_bytes": load.read_bytes,
+        "written_bytes": load.written_bytes,
+        "busy_ns": load.busy_ns,
+        "operations_per_second": per_second(load.operations),
+        "read_bytes_per_second": per_second(load.read_bytes),
+        "written_bytes_per_second": per_second(load.written_bytes),
+        "mean_us": (load.busy_ns / 1000).checked_div(measured).unwrap_or(0),
+        "p50_us": quantile(0.5),
+        "p99_us": quantile(0.99),
+        "queued": mean(load.queued.sum),
+        "busy": mean(load.busy.sum),
+    })
+}
+
+/// Returns the reading of a measure in a frame: the mean over its samples.
+pub(crate) fn reading(frame: &Frame, measure: Measure, id: u32) -> Option<u64> {
+    let level = frame.readings.get(&(measure, id))?;
+    level.sum.checked_div(frame.samples)
+}
+
+/// Returns the columns of [`series`] as CSV.
+pub(crate) fn as_csv(series: &Value) -> String {
+    let columns: Vec<(&String, &Vec<Value>)> = series
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(name, _)| *name != "heat")
+        .filter_map(|(name, values)| Some((name, values.as_array()?)))
+        .collect();
+    let titles: Vec<&str> = columns.iter().map(|(name, _)| name.as_str()).collect();
+    let mut text = titles.join(",") + "\n";
+    let count = columns.first().map_or(0, |(_, values)| values.len());
+    for index in 0..count {
+        let cells = columns.iter().map(|(_, values)| match &values[index] {
+            Value::Null => String::new(),
+            value => value.to_string(),
+        });
+        text += &(cells.collect::<Vec<_>>().join(",") + "\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::tests::frame;
+
+    const START: u64 = 1_800_000_000;
+
+    fn parameters(text: &[(&str, &str)]) -> Parameters {
+        text.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
+    }
+
+    fn history(seconds: u64) -> (tempfile::TempDir, History) {
+        let directory = tempfile::tempdir().unwrap();
+        let mut history = History::open(directory.path(), 1 << 30).unwrap();
+        (0..seconds).for_each(|second| history.add(frame(START + second, 10)));
+        (directory, history)
+    }
+
+    #[test]
+    fn points_have_rates_latencies_and_gaps() {
+        let (_directory, mut history) = history(50);
+        history.add(frame(START + 59, 10));
+        let query = SeriesQuery::of(&parameters(&[
+            ("by", "target"),
+            ("id", "7"),
+            ("span", "60"),
+            ("points", "60"),
+            ("heat", "1"),
+        ]));
+        let found = series(&history, &query.unwrap(), (START + 60) * 1000);
+        assert_eq!(found["step_ms"], 1000);
+        let operations = found["operations"].as_array().unwrap();
+        assert_eq!(
+            (&operations[49], &operations[50], &operations[59]),
+            (&10.0.into(), &Value::Null, &10.0.into())
+        );
+        assert_eq!(found["written_bytes"][0], 40_960.0);
+        assert_eq!(found["mean_us"][0], 1000.0);
+        assert_eq!(found["queued"][0], 3.0);
+        assert_eq!(found["heat"][0].as_array().unwrap().iter().filter(|it| **it == 10).count(), 1);
+        let csv = as_csv(&found);
+        assert!(csv.starts_with("at,") && csv.lines().count() == operations.len() + 1, "{csv}");
+        let other = SeriesQuery::of(&parameters(&[("by", "target"), ("id", "8"), ("span", "60")]));
+        let other = series(&history, &other.unwrap(), (START + 60) * 1000);
+        assert_eq!(other["operations"][0], 0.0, "an idle object has no load, not no figures");
+    }
+
+    #[test]
+    fn long_spans_have_few_points() {
+        let (_directory, history) = history(3 * 3600);
+        for (span, step) in [("3600", 12_000), ("10800", 60_000), ("604800", 3_600_000)] {
+            let query = SeriesQuery::of(&parameters(&[("span", span)])).unwrap();
+            let found = series(&history, &query, (START + 3 * 3600) * 1000);
+            assert_eq!(found["step_ms"], step, "{span}");
+            assert!(found["at"].as_array().unwrap().len() <= 302);
+            let newest = found["operations"].as_array().unwrap();
+            assert!(newest.iter().rev().take(3).any(|it| *it == 10.0), "{span}: {newest:?}");
+        }
+    }
+
+    #[test]
+    fn wrong_parameters_are_refused() {
+        for wrong in [
+            ("by", "moon"),
+            ("span", "-1"),
+            ("span", "0"),
+            ("span", "99999999999999999999"),
+            ("points", "0"),
+            ("points", "100000"),
+        ] {
+            let error = SeriesQuery::of(&parameters(&[wrong])).unwrap_err();
+            assert!(error.starts_with(&format!("invalid {} ", wrong.0)), "{error}");
+        }
+    }
+
+    #[test]
+    fn loads_of_a_span_are_sums() {
+        let (_directory, history) = history(100);
+        let names = Names::read();
+        let found = loads(&history, Dimension::User, 50_000, (START + 100) * 1000, (&names, None));
+        assert_eq!(found["rows"][0]["operations"], 500);
+        assert_eq!(found["rows"][0]["operations_per_second"], 10.0);
+        assert_eq!(found["rows"][0]["id"], "1000");
+    }
+
+    #[test]
+    fn an_hour_that_begins_within_a_minute_is_the_sum_of_its_seconds() {
+        let (_directory, history) = history(3700);
+        let names = Names::read();
+        let now_ms = (START + 3700) * 1000;
+        let found = loads(&history, Dimension::User, 3_600_000, now_ms, (&names, None));
+        assert_eq!(found["rows"][0]["operations"], 36_000);
+    }
+}

@@ -1,0 +1,265 @@
+//! Settings of `skep monitor`. The doc comments are the manual.
+
+use crate::limits::MIN_PASSWORD;
+use serde::{Deserialize, Serialize};
+use skep_service::{ByteSize, Interval, Manual};
+use skep_types::{Error, ErrorCode, Result};
+use std::net::{IpAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The default port of the monitor.
+pub const DEFAULT_PORT: u16 = 7480;
+/// Smallest bound of the history: each tier needs a few files.
+const MIN_HISTORY: u64 = 16 << 20;
+/// Shortest and longest interval of rounds. The history counts in seconds.
+const INTERVALS: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(60);
+
+/// Settings of `skep monitor`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MonitorSettings {
+    /// Directory in which the monitor keeps the history; created if missing. There is no default.
+    pub directory: PathBuf,
+    /// Address of the page and of the interface for programs, as `host:port`. With port 0 a free
+    /// one is chosen at the first start, and the file `address` in the directory has it. An
+    /// address that other hosts can reach needs a `password_file`.
+    pub listen: String,
+    /// File with the password of the page, in its first line. Browsers ask for it, with any name
+    /// of a user. Programs send it as `Authorization: Bearer PASSWORD`. Empty: no password, and
+    /// the page can be opened on this host only.
+    pub password_file: PathBuf,
+    /// Maximum size of the history on disk. If it is reached, the oldest files are removed.
+    pub history: ByteSize,
+    /// Time between two rounds of requests to all services: 1 s to 60 s. The monitor makes it
+    /// longer by itself if the computation of a round takes more than a tenth of this time.
+    pub interval: Interval,
+    /// Log level: `error`, `warn`, `info`, `debug` or `trace`.
+    pub log: String,
+    /// If the log is a file and has grown to this size, the monitor renames it to `.old` and
+    /// starts a new file. Zero: no limit.
+    pub log_limit: ByteSize,
+    /// Alerts.
+    pub alerts: AlertSettings,
+    /// Copies of the figures in InfluxDB.
+    pub influx: InfluxSettings,
+}
+
+/// Settings of alerts: thresholds of the rules, and the programs that are notified.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AlertSettings {
+    /// Program that is started for each alert that begins or ends, with the alert as JSON on its
+    /// standard input. Arguments follow as further texts of the list. Empty: none.
+    pub command: Vec<String>,
+    /// Address that gets each alert as an HTTP POST with JSON, as `http://host:port/path`. Use
+    /// `command` with a program such as `curl` for https. Empty: none.
+    pub webhook: String,
+    /// A target with a mean latency of this many times the median of its peers is reported as
+    /// slow. Disks of one kind differ by less than 2 under the same load.
+    pub slow_factor: u32,
+    /// Only means above this time count as slow, since short times differ by chance.
+    pub slow_from: Interval,
+    /// A metadata target is reported if one of a hundred syncs of its log takes longer. Each
+    /// `fsync` of a file waits for such a sync.
+    pub log_sync: Interval,
+    /// A queue is reported if it grows and has more requests than this. A target works on one
+    /// request of each client at a time, so a long queue delays all clients.
+    pub queue: u64,
+}
+
+/// Settings of the copies of figures that go to InfluxDB.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InfluxSettings {
+    /// Address that gets the figures in line protocol, as `http://host:8086/write?db=skep` for
+    /// version 1 or `http://host:8086/api/v2/write?org=ORG&bucket=BUCKET` for version 2. The
+    /// monitor adds the precision. Empty: none.
+    pub url: String,
+    /// File with the token for version 2, in its first line. Empty: no token is sent.
+    pub token_file: PathBuf,
+    /// Time between two writes. Each has one point for each object.
+    pub interval: Interval,
+}
+
+impl Default for MonitorSettings {
+    fn default() -> Self {
+        Self {
+            directory: PathBuf::new(),
+            listen: format!("127.0.0.1:{DEFAULT_PORT}"),
+            password_file: PathBuf::new(),
+            history: ByteSize(2 << 30),
+            interval: Interval(Duration::from_secs(1)),
+            log: "info".into(),
+            log_limit: ByteSize(0),
+            alerts: AlertSettings {
+                command: Vec::new(),
+                webhook: String::new(),
+                slow_factor: 4,
+                slow_from: Interval(Duration::from_millis(5)),
+                log_sync: Interval(Duration::from_millis(100)),
+                queue: 64,
+            },
+            influx: InfluxSettings {
+                url: String::new(),
+                token_file: PathBuf::new(),
+                interval: Interval(Duration::from_secs(10)),
+            },
+        }
+    }
+}
+
+impl Manual for MonitorSettings {
+    const NAME: &'static str = "monitor";
+    const SOURCES: &'static [&'static str] = &[include_str!("settings.rs")];
+
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.directory.as_os_str().is_empty() {
+            problems.push(
+                "`directory` is not set: name the directory for the history (`--directory`)".into(),
+            );
+        }
+        let port = self.listen.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+        if !matches!(port, Some(Ok(_))) {
+            problems.push(format!("`listen`: '{}' is not of the form host:port", self.listen));
+        } else if self.password_file.as_os_str().is_empty() && !self.is_local() {
+            problems.push(format!(
+                "`listen`: other hosts can reach '{}', so the page needs a password; set \
+                 `password_file`",
+                self.listen
+            ));
+        }
+        if self.history.0 < MIN_HISTORY {
+            problems.push("`history` is less than 16 MiB, which is too small".into());
+        }
+        if !INTERVALS.contains(&self.interval.0) {
+            problems.push("`interval` is not between 1 s and 60 s".into());
+        }
+        if self.influx.interval.0 < *INTERVALS.start() {
+            problems.push("`influx.interval` is less than 1 s".into());
+        }
+        let urls = [("alerts.webhook", &self.alerts.webhook), ("influx.url", &self.influx.url)];
+        for (name, url) in urls {
+            if !url.is_empty()
+                && let Err(problem) = crate::http_client::Url::parse(url)
+            {
+                problems.push(format!("`{name}`: {problem}"));
+            }
+        }
+        if self.alerts.slow_factor < 2 {
+            problems.push("`alerts.slow_factor` is less than 2".into());
+        }
+        problems
+    }
+}
+
+impl MonitorSettings {
+    /// Whether only programs of this host can connect to the page.
+    fn is_local(&self) -> bool {
+        let addresses = self.listen.to_socket_addrs();
+        addresses.is_ok_and(|mut all| all.all(|address| IpAddr::is_loopback(&address.ip())))
+    }
+
+    /// Reads the password of the page. `None` means that there is none.
+    ///
+    /// # Errors
+    /// `Configuration` if the file cannot be read or the password is too short.
+    pub fn password(&self) -> Result<Option<String>> {
+        let password = secret_in(&self.password_file, "password_file")?;
+        match &password {
+            Some(text) if text.len() < MIN_PASSWORD => Err(Error::new(
+                ErrorCode::Configuration,
+                format!(
+                    "cannot use the password in {}: it has fewer than {MIN_PASSWORD} characters; \
+                     choose a longer one",
+                    self.password_file.display()
+                ),
+            )),
+            _ => Ok(password),
+        }
+    }
+}
+
+/// Reads the first line of the file that a setting names. `None` means that no file is named.
+///
+/// # Errors
+/// `Configuration` if the file cannot be read.
+pub(crate) fn secret_in(file: &std::path::Path, setting: &str) -> Result<Option<String>> {
+    if file.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        let what = format!("cannot read `{setting}` {}: {error}", file.display());
+        Error::new(ErrorCode::Configuration, what)
+    })?;
+    Ok(Some(text.lines().next().unwrap_or_default().trim().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_service::{config, manual};
+
+    fn problems(change: impl Fn(&mut MonitorSettings)) -> String {
+        let mut settings = MonitorSettings { directory: "/d".into(), ..Default::default() };
+        change(&mut settings);
+        settings.problems().join("\n")
+    }
+
+    #[test]
+    fn an_open_address_needs_a_password() {
+        assert_eq!(problems(|_| ()), "");
+        for listen in ["0.0.0.0:7480", "[::]:7480", "192.0.2.1:80"] {
+            let found = problems(|it| it.listen = listen.into());
+            assert!(found.contains("needs a password"), "{listen}: {found}");
+            let found = problems(|it| {
+                it.listen = listen.into();
+                it.password_file = "/etc/skep/password".into();
+            });
+            assert_eq!(found, "", "{listen}");
+        }
+        assert_eq!(problems(|it| it.listen = "[::1]:0".into()), "");
+    }
+
+    #[test]
+    fn wrong_values_are_named() {
+        for (found, word) in [
+            (problems(|it| it.history = ByteSize(1)), "`history`"),
+            (problems(|it| it.interval = Interval(Duration::ZERO)), "`interval`"),
+            (problems(|it| it.alerts.webhook = "ftp://x".into()), "`alerts.webhook`"),
+            (problems(|it| it.influx.url = "https://x/write".into()), "`influx.url`"),
+            (problems(|it| it.directory = PathBuf::new()), "`directory`"),
+            (problems(|it| it.listen = "7480".into()), "`listen`"),
+        ] {
+            assert!(found.starts_with(word) && found.lines().count() == 1, "{word}: {found}");
+        }
+    }
+
+    #[test]
+    fn sample_file_sets_every_default() {
+        let sample = manual::sample::<MonitorSettings>();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), &sample).unwrap();
+        let set = [("directory".to_owned(), "/d".to_owned())];
+        let loaded = config::load::<MonitorSettings>(Some(file.path()), &set).unwrap();
+        assert_eq!(
+            loaded.settings,
+            MonitorSettings { directory: "/d".into(), ..Default::default() }
+        );
+    }
+
+    #[test]
+    fn passwords_are_read_and_short_ones_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut settings = MonitorSettings::default();
+        assert_eq!(settings.password().unwrap(), None);
+        settings.password_file = file.path().into();
+        for (text, is_valid) in [("", false), ("short\n", false), ("long enough\nnote", true)] {
+            std::fs::write(file.path(), text).unwrap();
+            assert_eq!(settings.password().is_ok(), is_valid, "{text}");
+        }
+        assert_eq!(settings.password().unwrap().as_deref(), Some("long enough"));
+    }
+}

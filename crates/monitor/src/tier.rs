@@ -1,0 +1,252 @@
+//! One tier of the history: frames of one length, in files that each cover one period.
+//!
+//! A file is appended to and never changed otherwise. So old frames are removed by removing the
+//! oldest file, which needs no free space. After a crash, the end of the newest file may be cut:
+//! the tier truncates it to the last whole frame.
+
+use crate::codec;
+use crate::frame::Frame;
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// The form of a tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TierForm {
+    /// Name of the directory.
+    pub name: &'static str,
+    /// Length of the frames in milliseconds.
+    pub step_ms: u64,
+    /// Time that one file covers, in milliseconds.
+    pub file_ms: u64,
+    /// Time for which frames are kept, in milliseconds.
+    pub keep_ms: u64,
+}
+
+/// A tier that is open.
+#[derive(Debug)]
+pub struct Tier {
+    form: TierForm,
+    directory: PathBuf,
+    /// Length of each file, by the start of its period in milliseconds.
+    files: BTreeMap<u64, u64>,
+    /// The newest file, open for appending.
+    newest: Option<(u64, File)>,
+}
+
+impl Tier {
+    /// Opens a tier in `parent`. Creates its directory if missing, and truncates a cut file.
+    ///
+    /// # Errors
+    /// The errors of the file system.
+    pub fn open(parent: &Path, form: TierForm) -> io::Result<Self> {
+        let directory = parent.join(form.name);
+        fs::create_dir_all(&directory)?;
+        let mut files = BTreeMap::new();
+        for entry in fs::read_dir(&directory)? {
+            let entry = entry?;
+            if let Some(start) = start_of(&entry.file_name().to_string_lossy()) {
+                files.insert(start, entry.metadata()?.len());
+            }
+        }
+        let mut tier = Self { form, directory, files, newest: None };
+        if let Some((start, len)) = tier.files.last_key_value().map(|(start, len)| (*start, *len)) {
+            let path = tier.path(start);
+            let whole = codec::records(&fs::read(&path)?, |_| ()) as u64;
+            if whole < len {
+                tracing::warn!(
+                    "the end of {} was cut: the monitor drops its last {} bytes",
+                    path.display(),
+                    len - whole
+                );
+                OpenOptions::new().write(true).open(&path)?.set_len(whole)?;
+                tier.files.insert(start, whole);
+            }
+        }
+        Ok(tier)
+    }
+
+    fn path(&self, start: u64) -> PathBuf {
+        self.directory.join(format!("{start}.frames"))
+    }
+
+    /// Returns the form of the tier.
+    pub fn form(&self) -> TierForm {
+        self.form
+    }
+
+    /// Returns the number of bytes in all files.
+    pub fn bytes(&self) -> u64 {
+        self.files.values().sum()
+    }
+
+    /// Appends a frame. A frame that is older than the newest file goes to the newest file: after
+    /// a jump of the clock, readers select frames by their own times.
+    ///
+    /// # Errors
+    /// The errors of the file system. The tier has the same frames as before.
+    pub fn append(&mut self, frame: &Frame) -> io::Result<()> {
+        let wanted = frame.start_ms / self.form.file_ms * self.form.file_ms;
+        let start = self.files.keys().next_back().copied().unwrap_or(0).max(wanted);
+        if self.newest.as_ref().is_none_or(|(open, _)| *open != start) {
+            let file = OpenOptions::new().create(true).append(true).open(self.path(start))?;
+            self.newest = Some((start, file));
+        }
+        let Some((_, file)) = &mut self.newest else { return Ok(()) };
+        let before = self.files.get(&start).copied().unwrap_or(0);
+        let record = codec::record(frame);
+        match file.write_all(&record) {
+            Ok(()) => {
+                self.files.insert(start, before + record.len() as u64);
+                Ok(())
+            }
+            Err(error) => {
+                // A part of the record may be in the file; later records must not follow it.
+                let _ = file.set_len(before);
+                self.newest = None;
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes the oldest file, unless it is the only one. Returns whether a file was removed.
+    pub fn remove_oldest(&mut self) -> bool {
+        if self.files.len() < 2 {
+            return false;
+        }
+        let Some((start, _)) = self.files.pop_first() else { return false };
+        if let Err(error) = fs::remove_file(self.path(start)) {
+            tracing::warn!("cannot remove {}: {error}", self.path(start).display());
+        }
+        true
+    }
+
+    /// Removes files that are older than the tier keeps at `now_ms`, and the oldest files while
+    /// the tier has more than `max_bytes`.
+    pub fn trim(&mut self, now_ms: u64, max_bytes: u64) {
+        let is_old = |start: u64| start + self.form.file_ms + self.form.keep_ms < now_ms;
+        let old = self.files.keys().filter(|start| is_old(**start)).count();
+        for _ in 0..old {
+            self.remove_oldest();
+        }
+        while self.bytes() > max_bytes && self.remove_oldest() {}
+    }
+
+    /// Calls `visit` with each frame that starts in `from_ms..to_ms`, file by file. A file that
+    /// cannot be read is skipped with a warning.
+    pub fn read(&self, from_ms: u64, to_ms: u64, mut visit: impl FnMut(Frame)) {
+        let first = self.files.range(..=from_ms).next_back().map_or(from_ms, |(start, _)| *start);
+        for start in self.files.range(first..to_ms.max(first)).map(|(start, _)| *start) {
+            let bytes = match fs::read(self.path(start)) {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    tracing::warn!("cannot read {}: {error}", self.path(start).display());
+                    continue;
+                }
+            };
+            codec::records(&bytes, |payload| {
+                let Some(frame) = codec::decode(payload) else { return };
+                if (from_ms..to_ms).contains(&frame.start_ms) {
+                    visit(frame);
+                }
+            });
+        }
+    }
+
+    /// Returns the newest frame of the tier.
+    pub fn last(&self) -> Option<Frame> {
+        let (start, _) = self.files.last_key_value()?;
+        let bytes = fs::read(self.path(*start)).ok()?;
+        let mut last = None;
+        codec::records(&bytes, |payload| last = codec::decode(payload));
+        last
+    }
+}
+
+/// Returns the start of the period of a file from its name.
+fn start_of(name: &str) -> Option<u64> {
+    name.strip_suffix(".frames")?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::tests::frame;
+
+    const FORM: TierForm =
+        TierForm { name: "seconds", step_ms: 1000, file_ms: 10_000, keep_ms: 60_000 };
+
+    fn seconds(tier: &Tier, from: u64, to: u64) -> Vec<u64> {
+        let mut found = Vec::new();
+        tier.read(from * 1000, to * 1000, |frame| found.push(frame.start_ms / 1000));
+        found
+    }
+
+    #[test]
+    fn frames_are_read_by_their_time_after_a_restart() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut tier = Tier::open(directory.path(), FORM).unwrap();
+        for second in 100..150 {
+            tier.append(&frame(second, second)).unwrap();
+        }
+        drop(tier);
+        let tier = Tier::open(directory.path(), FORM).unwrap();
+        assert_eq!(seconds(&tier, 105, 125), (105..125).collect::<Vec<_>>());
+        assert_eq!(seconds(&tier, 0, 1000).len(), 50);
+        assert_eq!(tier.last(), Some(frame(149, 149)));
+    }
+
+    #[test]
+    fn a_cut_file_is_continued_after_its_last_whole_frame() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut tier = Tier::open(directory.path(), FORM).unwrap();
+        for second in 100..105 {
+            tier.append(&frame(second, second)).unwrap();
+        }
+        let path = tier.path(100_000);
+        drop(tier);
+        let len = fs::metadata(&path).unwrap().len();
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(len - 3).unwrap();
+        let mut tier = Tier::open(directory.path(), FORM).unwrap();
+        tier.append(&frame(105, 105)).unwrap();
+        assert_eq!(seconds(&tier, 0, 1000), [100, 101, 102, 103, 105]);
+        let only = codec::records(&fs::read(&path).unwrap(), |_| ()) as u64;
+        assert_eq!(only, fs::metadata(&path).unwrap().len(), "no bytes remain between frames");
+    }
+
+    #[test]
+    fn old_files_and_those_over_the_bound_are_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut tier = Tier::open(directory.path(), FORM).unwrap();
+        for second in 100..200 {
+            tier.append(&frame(second, second)).unwrap();
+        }
+        let whole = tier.bytes();
+        tier.trim(200_000, u64::MAX);
+        assert_eq!(seconds(&tier, 0, 1000).first(), Some(&130), "60 s and the file around them");
+        tier.trim(200_000, whole / 4);
+        assert!(tier.bytes() <= whole / 4);
+        assert_eq!(seconds(&tier, 0, 1000).last(), Some(&199), "the newest frames stay");
+        tier.trim(200_000, 0);
+        assert_eq!(
+            seconds(&tier, 0, 1000),
+            (190..200).collect::<Vec<_>>(),
+            "the newest file stays"
+        );
+        let on_disk = fs::read_dir(directory.path().join("seconds")).unwrap().count();
+        assert_eq!(on_disk, 1);
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_loses_no_frame() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut tier = Tier::open(directory.path(), FORM).unwrap();
+        for second in [200, 201, 150, 151] {
+            tier.append(&frame(second, second)).unwrap();
+        }
+        let mut found = Vec::new();
+        tier.read(0, u64::MAX, |frame| found.push(frame.start_ms / 1000));
+        assert_eq!(found, [200, 201, 150, 151]);
+    }
+}

@@ -1,0 +1,284 @@
+//! The monitor: its history, alerts, page and interface, on real clusters.
+
+use rustix::process::Signal;
+use serde_json::Value;
+use skep_testkit::program::{Finished, run};
+use skep_testkit::view::Typed;
+use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, cluster, eventually, wait_for};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+const MIB: usize = 1 << 20;
+
+fn monitored() -> Shape {
+    Shape { monitor: true, ..Shape::small() }
+}
+
+/// Sends a request, and returns the first line of the reply and its body. `None` means that the
+/// monitor does not listen.
+fn request(address: &str, path: &str, headers: &str) -> Option<(String, String)> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    let request = format!("GET {path} HTTP/1.0\r\n{headers}\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).ok()?;
+    let (head, body) = reply.split_once("\r\n\r\n")?;
+    Some((head.lines().next()?.to_owned(), body.to_owned()))
+}
+
+fn try_get(address: &str, path: &str) -> Option<Value> {
+    let (status, body) = request(address, path, "")?;
+    assert_eq!(status, "HTTP/1.1 200 OK", "{path}: {body}");
+    Some(serde_json::from_str(&body).unwrap_or_else(|error| panic!("{path}: {error}: {body}")))
+}
+
+fn get(address: &str, path: &str) -> Value {
+    try_get(address, path).unwrap_or_else(|| panic!("{path}: no reply"))
+}
+
+fn address_in(directory: &Path) -> Option<String> {
+    let text = fs::read_to_string(directory.join("address")).ok()?;
+    Some(text.trim().to_owned())
+}
+
+fn address_of(cluster: &Cluster) -> String {
+    address_in(&cluster.data().join("monitor")).expect("the monitor of skep up listens")
+}
+
+/// Returns the bytes that an object has written within the last five minutes, as the monitor has
+/// stored it.
+fn written(address: &str, by: &str, id: &str) -> u64 {
+    let load = get(address, &format!("/api/load?by={by}&span=300"));
+    let rows = load["rows"].list().iter().filter(|row| row["id"] == id || id.is_empty());
+    rows.map(|row| row["written_bytes"].number()).sum()
+}
+
+/// Command: skep monitor, skep stats.
+#[test]
+fn the_history_has_the_work_of_the_test_and_survives_a_kill() {
+    let cluster = Cluster::start(monitored());
+    let address = address_of(&cluster);
+    wait_for("the monitor has seen all services", PATIENCE, || {
+        let live = get(&address, "/api/live");
+        let services = live["services"].as_array()?;
+        let is_known = |service: &&Value| service["cpu_permille"].is_u64();
+        (services.iter().filter(is_known).count() == 3).then_some(())
+    });
+    let bytes = 20 * MIB as u64;
+    fs::write(cluster.path().join("file"), vec![7; 20 * MIB]).unwrap();
+    for by in ["node", "target", "user", "client", "operation"] {
+        let id = if by == "user" { "0" } else { "" };
+        wait_for(by, PATIENCE, || (written(&address, by, id) == bytes).then_some(()));
+    }
+    let history = get(&address, "/api/history?by=node&service=storage&span=300&points=300");
+    let rates = history["written_bytes"].list().iter().filter_map(Value::as_f64);
+    let peak = rates.fold(0.0, f64::max);
+    assert!(peak > 0.0 && peak <= bytes as f64, "{peak}");
+    let csv = request(&address, "/api/history?span=60&format=csv", "").unwrap().1;
+    assert!(csv.starts_with("at,") && csv.lines().count() > 30, "{csv}");
+
+    let table = cluster.skep(&["stats", "--by", "user", "--history", "5min"]);
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    let lines = cluster.skep_json(&["stats", "--by", "user", "--history", "5min"]);
+    skep_testkit::schema::check("stats", &lines);
+    let root = lines.list().iter().find(|line| line["id"] == "0").expect("a line of root");
+    assert_eq!((root["written_bytes"].number(), root["name"].text()), (bytes, "root"));
+
+    let (status, page) = request(&address, "/", "").unwrap();
+    assert!(status.ends_with("200 OK") && page.contains("<title>Skep monitor</title>"), "{page}");
+    let pages = get(&address, "/api/prometheus");
+    assert_eq!(pages.list().len(), 3, "{pages}");
+    for entry in pages.list() {
+        let target = entry["targets"][0].text();
+        let (_, metrics) = request(target, "/metrics", "").expect("the page of a service");
+        assert!(metrics.ends_with("# EOF\n"), "{target}");
+    }
+
+    let before = cluster.processes("monitor").remove(0);
+    before.kill();
+    wait_for("the supervisor has restarted the monitor", PATIENCE, || {
+        let live = try_get(&address, "/api/live")?;
+        (live["services"].is_array() && cluster.processes("monitor") != [before.clone()])
+            .then_some(())
+    });
+    assert_eq!(written(&address, "user", "0"), bytes, "the history is on disk");
+    cluster.stop();
+}
+
+#[test]
+fn a_service_that_stops_is_reported_and_notified() {
+    let scratch = Scratch::new();
+    let (notified, program) = (scratch.path().join("notified"), scratch.path().join("notify"));
+    let script = format!("#!/bin/sh\ncat >> {0}\necho >> {0}\n", notified.display());
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let setting = format!("monitor:alerts.command={}", program.display());
+    let cluster = Cluster::start(Shape { more: vec!["--set".into(), setting], ..monitored() });
+    let address = address_of(&cluster);
+    let rules = |list: &str| -> Vec<String> {
+        let alerts = get(&address, "/api/alerts");
+        let rules = alerts[list].list().iter().map(|alert| alert["rule"].text().to_owned());
+        // The disk of the test's host may have little space.
+        rules.filter(|rule| rule != "target-low").collect()
+    };
+    wait_for("the monitor has seen all services", PATIENCE, || {
+        let live = get(&address, "/api/live");
+        let mut findings = live["findings"].list().iter();
+        (live["services"].as_array()?.len() == 3 && findings.all(|it| it["rule"] == "target-low"))
+            .then_some(())
+    });
+    assert_eq!(rules("holding"), Vec::<String>::new(), "a healthy cluster has no alert");
+    let stopped = &cluster.processes("storage")[0];
+    stopped.signal(Signal::STOP);
+    let found = eventually(PATIENCE, || {
+        rules("holding").contains(&"service-unreachable".to_owned()).then_some(())
+    });
+    stopped.signal(Signal::CONT);
+    assert!(found.is_some(), "{:?}", get(&address, "/api/alerts"));
+    let states = || -> Vec<String> {
+        let text = fs::read_to_string(&notified).unwrap_or_default();
+        let alerts = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let of_rule = alerts.filter(|it| it["alert"]["rule"] == "service-unreachable");
+        of_rule.map(|it| it["state"].text().to_owned()).collect()
+    };
+    wait_for("both notifications", PATIENCE, || (states() == ["began", "ended"]).then_some(()));
+    assert!(rules("ended").contains(&"service-unreachable".to_owned()));
+}
+
+/// A monitor that a test starts by itself. Dropping it kills it.
+struct Monitor {
+    child: Child,
+    directory: PathBuf,
+}
+
+impl Monitor {
+    fn start(cluster: &Cluster, directory: &Path, more: &[&str]) -> Self {
+        let mut command = Command::new(cluster::program());
+        command.args(["monitor", "--listen", "127.0.0.1:0"]).args(more);
+        command.arg("--cluster").arg(cluster.data()).arg("--directory").arg(directory);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        Self { child, directory: directory.to_owned() }
+    }
+
+    fn address(&self) -> String {
+        wait_for("the monitor listens", PATIENCE, || {
+            address_in(&self.directory).filter(|address| TcpStream::connect(address).is_ok())
+        })
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// A file system of 1 MiB. Dropping it unmounts it.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(path: PathBuf) -> Self {
+        let text = path.to_str().expect("UTF-8");
+        run("mount", ["-t", "tmpfs", "-o", "size=1m", "tmpfs", text]);
+        Self(path)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg("--lazy").arg(&self.0).status();
+        assert!(unmounted.is_ok_and(|status| status.success()) || std::thread::panicking());
+    }
+}
+
+#[test]
+fn a_full_disk_is_reported_and_figures_go_on() {
+    let cluster = Cluster::start(Shape::small());
+    let scratch = Scratch::new();
+    let disk = SmallDisk::mount(scratch.directory("disk"));
+    let monitor = Monitor::start(&cluster, &disk.0.join("monitor"), &[]);
+    let address = monitor.address();
+    let live = || get(&address, "/api/live");
+    wait_for("the first figures", PATIENCE, || live()["services"].is_array().then_some(()));
+    let filler = disk.0.join("filler");
+    let full = fs::write(&filler, vec![0; 2 * MIB]);
+    assert!(full.is_err(), "the disk is full");
+    let problem = wait_for("the full disk is reported", PATIENCE, || {
+        live()["history"]["problem"].as_str().map(str::to_owned)
+    });
+    assert!(problem.contains("free space on the disk"), "{problem}");
+    let newest = live()["frame_ms"].number();
+    wait_for("figures go on", PATIENCE, || (live()["frame_ms"].number() > newest).then_some(()));
+    wait_for("the page shows the problem", PATIENCE, || {
+        let live = live();
+        live["findings"].list().iter().any(|it| it["rule"] == "history").then_some(())
+    });
+    fs::remove_file(&filler).unwrap();
+    wait_for("the history is written again", PATIENCE, || {
+        live()["history"]["problem"].is_null().then_some(())
+    });
+}
+
+fn refused(result: Finished, words: &str) {
+    let text = result.expect_failure();
+    assert!(text.contains(words), "{words}: {text}");
+}
+
+#[test]
+fn strangers_and_wrong_options_are_refused() {
+    let cluster = Cluster::start(Shape::small());
+    let scratch = Scratch::new();
+    let directory = scratch.path().join("monitor");
+    let directory_text = directory.to_str().expect("UTF-8");
+    let open = ["monitor", "--directory", directory_text, "--listen", "0.0.0.0:0"];
+    refused(cluster.try_skep(&open), "password_file");
+    let wrong = ["monitor", "--directory", directory_text, "--set", "histry=1GiB"];
+    refused(cluster.try_skep(&wrong), "histry");
+    let nobody = ["stats", "--history", "1h", "--monitor", "127.0.0.1:1"];
+    refused(cluster.try_skep(&nobody), "cannot ask the monitor at 127.0.0.1:1");
+    refused(cluster.try_skep(&["stats", "--history", "1h", "--total"]), "--total");
+
+    let password = scratch.path().join("password");
+    fs::write(&password, "correct horse\n").unwrap();
+    let password = password.to_str().expect("UTF-8");
+    let setting = format!("password_file={password}");
+    let monitor = Monitor::start(&cluster, &directory, &["--set", &setting]);
+    let address = monitor.address();
+    for path in ["/", "/api/live", "/metrics"] {
+        let (status, _) = request(&address, path, "").unwrap();
+        assert_eq!(status, "HTTP/1.1 401 Unauthorized", "{path}");
+        let right = "Authorization: Bearer correct horse\r\n";
+        let (status, _) = request(&address, path, right).unwrap();
+        assert_eq!(status, "HTTP/1.1 200 OK", "{path}");
+    }
+    let history = ["stats", "--history", "1min", "--monitor", &address];
+    refused(cluster.try_skep(&history), "--monitor-password-file");
+    let with_password = [&history[..], &["--monitor-password-file", password]].concat();
+    cluster.skep(&with_password);
+    // Another monitor in the same directory would mix its frames with those of the first.
+    let second = Command::new(cluster::program())
+        .args(["monitor", "--directory", directory_text, "--listen", "127.0.0.1:0", "--cluster"])
+        .arg(cluster.data())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(!second.status.success() && text.contains("another monitor runs there"), "{text}");
+}
+
+#[test]
+fn the_page_and_the_file_system_work_despite_connections_without_a_request() {
+    let cluster = Cluster::start(monitored());
+    let address = address_of(&cluster);
+    let flood: Vec<_> = (0..200).filter_map(|_| TcpStream::connect(&address).ok()).collect();
+    assert_eq!(flood.len(), 200);
+    assert!(try_get(&address, "/api/live").is_some());
+    fs::write(cluster.path().join("file"), "text").unwrap();
+    assert_eq!(fs::read_to_string(cluster.path().join("file")).unwrap(), "text");
+    drop(flood);
+}
