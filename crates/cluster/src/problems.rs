@@ -27,7 +27,7 @@ pub struct Problem {
     pub target: Option<TargetId>,
     /// The object and the fact.
     pub what: String,
-    /// What happens meanwhile, and what an administrator can do.
+    /// The effect until it is repaired, and the way out for an administrator.
     pub remedy: &'static str,
 }
 

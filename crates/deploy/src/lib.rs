@@ -12,9 +12,9 @@
 //! - [`execute`]: runs steps on many hosts at a time
 //! - [`commands`]: plan, apply, upgrade, remove, destroy, status
 //!
-//! `hosts`, `facts`, `checks`, `plan`, `config` and `actions` are pure. The crate starts the program `skep`
-//! on hosts and links none of its libraries. It stores no state on the deploying host: each run
-//! observes the hosts again, so an interrupted run is continued by the same command.
+//! `hosts`, `facts`, `checks`, `plan`, `config` and `actions` are pure. The crate starts the
+//! program `skep` on hosts and links none of its libraries. It stores no state on the deploying
+//! host: each run observes the hosts again, so an interrupted run is continued by the same command.
 
 pub mod actions;
 pub mod checks;

@@ -312,7 +312,8 @@ impl Supervisor {
                 }
             }
             Event::Refused => {
-                self.was_refused = true;
+                // After a signal, the kernel refuses ports because the mount has ended already.
+                self.was_refused |= !self.is_ending;
                 self.start_unmount(Unmount::Abort);
             }
             Event::Ended(result) => {

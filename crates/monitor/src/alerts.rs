@@ -30,7 +30,7 @@ struct Active {
     is_announced: bool,
 }
 
-/// All alerts that hold, and those that ended lately.
+/// All present alerts, and alerts that ended lately.
 #[derive(Debug, Default)]
 pub(crate) struct AlertBook {
     active: BTreeMap<(&'static str, String), Active>,

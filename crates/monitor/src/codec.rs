@@ -216,7 +216,7 @@ mod tests {
             for value in [0, 1, 0x7f, 0x80, 0xff] {
                 let mut changed = payload.clone();
                 changed[at] = value;
-                // Either another frame or none: both are safe.
+                // The result is another frame or an error: both are safe.
                 let _ = decode(&changed);
             }
             assert_eq!(decode(&payload[..at]), None);

@@ -67,7 +67,7 @@ impl EvictionWatch {
             if self.vanished.is_empty() {
                 self.leaves = Some((incarnation, count));
             } else if self.leaves.is_none_or(|(before, _)| before != incarnation) {
-                // Management has restarted: its count says nothing about these clients.
+                // Management has restarted: its count does not include these clients.
                 self.vanished.clear();
                 self.leaves = Some((incarnation, count));
             }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_of_management_evicts_nobody() {
+    fn a_restart_of_management_is_not_an_eviction() {
         assert!(evicted(&[(&[5, 6], 1, 3), (&[5], 2, 0), (&[5], 2, 0)]).is_empty());
     }
 

@@ -34,7 +34,7 @@ pub(crate) struct Finding {
     pub(crate) object: String,
     /// The object and the fact.
     pub(crate) what: String,
-    /// What happens meanwhile, and what an administrator can do.
+    /// The effect until it is repaired, and the way out for an administrator.
     pub(crate) remedy: String,
 }
 
@@ -291,7 +291,7 @@ mod tests {
         map
     }
 
-    /// Returns the rules that hold after a minute in which target `t` has the load `load(t, second)`.
+    /// Returns the rules that hold after a minute. Target `t` has the load `load(t, second)`.
     fn rules(
         kind: TargetKind,
         dimension: Dimension,

@@ -52,7 +52,7 @@ impl Dimension {
         Self::ALL.get(index).map(|(dimension, _)| *dimension)
     }
 
-    /// Whether the entries are causes of load, of which only the heaviest are stored.
+    /// Whether the entries are causes of load, and the history stores only the heaviest ones.
     pub fn is_cause(self) -> bool {
         matches!(self, Self::Client | Self::User | Self::Group | Self::Job)
     }
@@ -139,7 +139,7 @@ impl Load {
         *self == Self::default()
     }
 
-    /// Returns a number by which causes of load are ranked, as `skep stats` ranks them.
+    /// Returns the rank of a cause of load, as `skep stats` ranks them.
     pub fn weight(&self) -> u64 {
         self.operations.saturating_add((self.read_bytes / 2 + self.written_bytes / 2) / (32 << 10))
     }

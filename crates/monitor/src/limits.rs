@@ -22,8 +22,8 @@ pub const CPU_SHARE: u32 = 10;
 pub const MAX_CONNECTIONS: usize = 256;
 /// Maximum number of points in the reply to a query of the history.
 pub const MAX_POINTS: usize = 1000;
-/// Time for which a condition must hold before it is an alert, so that a short disturbance alerts
-/// nobody.
+/// Time for which a condition must hold before it is an alert, so that a short disturbance is
+/// no alert.
 pub const ALERT_AFTER: Duration = Duration::from_secs(5);
 /// Time for which a condition must be gone before its alert ends, so that an alert does not begin
 /// and end each second.

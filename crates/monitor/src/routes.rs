@@ -1,4 +1,4 @@
-//! The paths of the monitor's HTTP server, and the check of who may read them.
+//! The paths of the monitor's HTTP server, and the check of a reader's rights.
 //!
 //! Nothing here changes anything, so no request needs protection against other web pages except
 //! that these must not read the replies. Without a password only this host can connect, and the

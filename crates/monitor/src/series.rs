@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn an_hour_that_begins_within_a_minute_is_the_sum_of_its_seconds() {
+    fn an_hour_from_within_a_minute_is_the_sum_of_its_seconds() {
         let (_directory, history) = history(3700);
         let names = Names::read();
         let now_ms = (START + 3700) * 1000;

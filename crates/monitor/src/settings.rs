@@ -162,7 +162,7 @@ impl MonitorSettings {
         addresses.is_ok_and(|mut all| all.all(|address| IpAddr::is_loopback(&address.ip())))
     }
 
-    /// Reads the password of the page. `None` means that there is none.
+    /// Reads the password of the page. `None` means that the settings name no password file.
     ///
     /// # Errors
     /// `Configuration` if the file cannot be read or the password is too short.

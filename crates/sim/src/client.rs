@@ -530,8 +530,8 @@ impl World {
 
     fn chunk_written(&mut self, client: usize, task: usize, result: &Result<Vec<u8>>) {
         let process = &mut self.clients[client];
-        // A refused part of a write (a storage target has the map with an eviction before the client
-        // has it) leaves the other parts in their chunk files. No report covers them.
+        // A refused part of a write (a storage target gets the map with an eviction before the
+        // client) leaves the other parts in their chunk files. No report covers them.
         let op = process.tasks[task].current.as_ref().map(|it| &it.op);
         if let (Err(_), Some(Op::GetAttributes(it))) = (result, op) {
             self.unsure.insert(it.inode);

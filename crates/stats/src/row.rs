@@ -91,8 +91,8 @@ impl Row {
         self.written_bytes_per_second += other.written_bytes_per_second;
     }
 
-    /// Returns a number by which rows are ranked: operations, where 64 KiB of file data count as one
-    /// more.
+    /// Returns the rank of the row: the number of operations, and one more for each 64 KiB of file
+    /// data.
     pub fn weight(&self) -> u64 {
         self.operations + (self.read_bytes + self.written_bytes) / (64 << 10)
     }

@@ -6,8 +6,8 @@
 //! - The end of a log is written again ([`write_again`]), at each start.
 //! - A store that a library writes cannot be written again. If a sync fails, the service marks the
 //!   directory durably ([`mark`]), and the next start reads the store as it is on the device
-//!   ([`read_from_device`]). The log has the missing changes, since a target trims its log only after
-//!   a successful sync of the store.
+//!   ([`read_from_device`]). The log has the missing changes, since a target trims its log only
+//!   after a successful sync of the store.
 
 use crate::atomic::{replace_atomically, sync_directory};
 use skep_env::File;

@@ -235,7 +235,7 @@ fn evicted_client_loses_its_opens_and_locks() {
     assert_eq!(fields.map(|field| evicted[0][field].clone()), expected, "{evicted}");
     other.try_lock().expect("the lock is free");
     files::write_all_at(&other, b"ours", 0);
-    let refused = held.write_all_at(b"late", 0).expect_err("somebody else has the lock");
+    let refused = held.write_all_at(b"late", 0).expect_err("the mount has the lock");
     assert_eq!(refused.raw_os_error(), Some(EIO), "{refused}");
     assert_eq!(files::read(cluster.path().join("held")), b"oursle");
     drop(held);

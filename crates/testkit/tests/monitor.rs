@@ -160,7 +160,8 @@ impl Monitor {
         let mut command = Command::new(cluster::program());
         command.args(["monitor", "--listen", "127.0.0.1:0"]).args(more);
         command.arg("--cluster").arg(cluster.data()).arg("--directory").arg(directory);
-        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let child = child.expect("the program starts");
         Self { child, directory: directory.to_owned() }
     }
 
@@ -260,7 +261,7 @@ fn strangers_and_wrong_options_are_refused() {
     refused(cluster.try_skep(&history), "--monitor-password-file");
     let with_password = [&history[..], &["--monitor-password-file", password]].concat();
     cluster.skep(&with_password);
-    // Another monitor in the same directory would mix its frames with those of the first.
+    // Another monitor in the same directory would mix its frames with the frames of the first.
     let second = Command::new(cluster::program())
         .args(["monitor", "--directory", directory_text, "--listen", "127.0.0.1:0", "--cluster"])
         .arg(cluster.data())
@@ -272,7 +273,7 @@ fn strangers_and_wrong_options_are_refused() {
 }
 
 #[test]
-fn the_page_and_the_file_system_work_despite_connections_without_a_request() {
+fn silent_connections_stop_neither_page_nor_file_system() {
     let cluster = Cluster::start(monitored());
     let address = address_of(&cluster);
     let flood: Vec<_> = (0..200).filter_map(|_| TcpStream::connect(&address).ok()).collect();

@@ -14,7 +14,7 @@ const BACKUPS: &str = include_str!("../../../docs/operations/backups.md");
 const UPGRADES: &str = include_str!("../../../docs/operations/upgrades.md");
 const TROUBLESHOOTING: &str = include_str!("../../../docs/operations/troubleshooting.md");
 
-/// `systemctl start|stop|restart UNIT`. A service is ready when its log has the line that it serves.
+/// `systemctl start|stop|restart UNIT`. A service is ready when its log has the line `serves`.
 const SYSTEMCTL: &str = r#"#!/bin/sh
 set -e
 unit=${2#skep-} kind=${2#skep-}
@@ -90,6 +90,7 @@ fn run_page(host: &PageHost, page: &str, after: impl Fn(&str)) {
 }
 
 /// Command: skep target set-state, skep target files, skep target remove, skep node rename.
+/// Command: skep cluster backup, skep cluster restore.
 #[test]
 fn every_command_of_the_daily_pages_succeeds() {
     let network = PageNetwork::new();

@@ -19,8 +19,8 @@ fn create_wide(path: &Path) {
     skep(["entry", "create", "--num-targets", "all", &path]).expect_success();
 }
 
-/// Command: skep target set-state, skep target files, skep target remove, skep node remove, skep
-/// node rename.
+/// Command: skep target set-state, skep target files, skep target remove, skep node remove.
+/// Command: skep node rename.
 #[test]
 fn a_storage_server_is_emptied_and_removed() {
     let shape = Shape { storage_services: 2, targets_per_service: 2, ..Shape::small() };

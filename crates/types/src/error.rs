@@ -136,8 +136,8 @@ codes! {
     /// The file was truncated, or its end has moved, since the client read its size. The client
     /// reads the attributes of the file again and repeats the write.
     EndMoved = 41, Never;
-    /// Another member has become the primary of the sender's group. The sender must stop its work as
-    /// primary at once, and must not pass this error on to a program.
+    /// Another member has become the primary of the sender's group. The sender must stop its work
+    /// as primary at once, and must not pass this error on to a program.
     Deposed = 42, Never;
 }
 

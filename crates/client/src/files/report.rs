@@ -65,8 +65,8 @@ impl Client {
         Ok(attributes)
     }
 
-    /// Returns the part of a report about synced chunk files. `None` means that there are none, or
-    /// that this mount does not have the file open.
+    /// Returns the part of a report about synced chunk files. `None` means that
+    /// `keys` is empty, or that this mount does not have the file open.
     pub(crate) fn synced_chunk_files(
         &self,
         inode: InodeId,

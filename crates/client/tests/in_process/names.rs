@@ -28,7 +28,9 @@ fn attributes_of_another_shard_come_from_its_group() {
     with_client(|fake, client| async move {
         let elsewhere =
             fake.with_metadata(METADATA_GROUPS[1], |it| *it.inodes.keys().next().unwrap());
-        fake.with_metadata(METADATA_GROUPS[0], |it| it.behaviour.directory_elsewhere = Some(elsewhere));
+        fake.with_metadata(METADATA_GROUPS[0], |it| {
+            it.behaviour.directory_elsewhere = Some(elsewhere);
+        });
         let made = client.make_directory(InodeId::ROOT, b"d", NEW).await.unwrap();
         assert_eq!(made.inode, elsewhere);
         assert_eq!(client.lookup(InodeId::ROOT, b"d").await.unwrap(), made);

@@ -31,7 +31,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("zsh", "usr/share/zsh/site-functions/_skep"),
     ("fish", "usr/share/fish/vendor_completions.d/skep.fish"),
 ];
-/// The names under which `mount` and systemd call the program.
+/// The names that `mount` and systemd call the program.
 const MOUNT_HELPERS: [&str; 2] = ["mount.skep", "mount.fuse.skep"];
 
 /// Directories that belong to the distribution.

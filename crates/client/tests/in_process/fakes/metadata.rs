@@ -24,7 +24,7 @@ use std::collections::HashMap;
 pub(crate) struct FakeInode {
     pub(crate) attributes: Attributes,
     pub(crate) opens: HashMap<SessionId, usize>,
-    /// The first bytes, without those that were never written.
+    /// The first bytes, up to the last written one.
     pub(crate) inline: Vec<u8>,
     /// The chunk files that clients have reported as synced.
     pub(crate) synced: ChunkFileSet,

@@ -75,7 +75,7 @@ const FACTS: &[&str] = &[
 
 /// Write configuration without secrets, map, logs, figures and kernel facts to one archive
 ///
-/// Logs, settings and kernel facts are those of this host; run the command on each host that has a
+/// Logs, settings and kernel facts come from this host; run the command on each host that has a
 /// problem. The figures of all services that can be reached are in every bundle.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
