@@ -13,11 +13,11 @@ use skep_types::map::{
 use skep_types::map::{Group, GroupMember, MemberState, Node, NodeKind, ShardRange, Target};
 use skep_types::registration::{ServerRegistration, TargetClaim};
 use skep_types::{Attributes, ChunkFileKey, ChunkFileSet, ClusterId, Component, Epoch};
-use skep_types::{FileKind, GroupId};
 use skep_types::{
     Chooser, HostIncarnation, InodeId, Lsn, MapVersion, NodeId, PatternOrigin, PatternRequest,
     Redundancy, Result,
 };
+use skep_types::{FileKind, GroupId};
 use skep_types::{SessionId, ShardId, StripePattern, TargetId, TargetKind, Timestamp};
 use skep_wire::{
     file_locks as fl, inline as il, management as mg, metadata as md, node, sharing as sh,

@@ -6,13 +6,11 @@ use skep_client::{
     Allocates, Allocation, Closes, Copies, CreateRequest, Created, Directories, DirectoryEntries,
     DirectoryEntry, EntryReply, FileLock, HandleId, HeldLock, InodeAttributes, LockKind, LockMode,
     LockOutcome, Locks, Names, NewInode, OpenMode, OpenedFile, Opens, Patterns, Queries, Reads,
-    SeekTarget,
-    SetAttributes, SetTime, Stat, StatFs, Syncs, Writes, XattrMode, Xattrs,
+    SeekTarget, SetAttributes, SetTime, Stat, StatFs, Syncs, Writes, XattrMode, Xattrs,
 };
 use skep_env::Buf;
 use skep_types::{
-    Attributes, Error, ErrorCode, FileKind, InodeId, PatternRequest, Result, SessionId,
-    Timestamp,
+    Attributes, Error, ErrorCode, FileKind, InodeId, PatternRequest, Result, SessionId, Timestamp,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
