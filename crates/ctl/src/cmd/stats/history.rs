@@ -78,7 +78,8 @@ pub(super) async fn load(
     };
     let (code, body) = send(&request).await.map_err(unreachable)?;
     let malformed = || {
-        let what = format!("cannot read the reply of {address}: it is no reply of a monitor");
+        let what =
+            format!("cannot read the reply of {address}: the service there is not a monitor");
         Error::new(ErrorCode::Protocol, what)
     };
     match code {
