@@ -30,16 +30,20 @@
 //! late in transactions with other targets, and the checkers at the end verify them. Owners, all
 //! times, and the order in which waiters get a lock are never checked.
 
-use crate::changes::{Changes, fits, fits_prepared};
-use crate::client::is_lost;
+mod answers;
+mod order;
+mod own_effects;
+
+use crate::changes::{Changes, fits};
 use crate::model::Model;
-use crate::operation::{Op, Summary};
+use crate::operation::Op;
 use crate::versions::Versions;
 use crate::windows::Window;
-use skep_format::metadata::{Batch, DentryRecord, InodeRecord, LockOwner, SlotRecord};
+use own_effects::apply_own_effect;
+use skep_format::metadata::{Batch, InodeRecord, LockOwner};
 use skep_types::codec::Codec;
-use skep_types::{ClusterMap, Error, ErrorCode, InodeId, Lsn, SessionId};
-use skep_wire::metadata::{self as md, EntryReply, Outcome, Step};
+use skep_types::{ClusterMap, InodeId, Lsn, SessionId};
+use skep_wire::metadata::Step;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -208,137 +212,9 @@ impl Witness {
         self.windows.remove(&window);
     }
 
-    /// Checks the final answer to a request.
-    ///
-    /// # Errors
-    /// Describes a wrong answer.
-    pub(crate) fn check_answer(
-        &mut self,
-        window: u64,
-        instance: Option<InstanceId>,
-        result: &Result<Vec<u8>, Error>,
-    ) -> Result<(), Violation> {
-        let Some(window) = self.windows.remove(&window) else { return Ok(()) };
-        if self.is_blind {
-            return Ok(());
-        }
-        let op = &window.op;
-        if let Ok(reply) = result
-            && let Some(attributes) = op.attributes(reply)
-        {
-            self.versions.check(&attributes, window.oldest_version)?;
-        }
-        if let Some(id) = instance {
-            let Some(instance) = self.instances.get_mut(&id) else { return Ok(()) };
-            instance.answered = true;
-            let result = result.as_ref().map(|reply| as_logged(op, reply));
-            match (&result, &instance.committed) {
-                (Ok(reply), Some((_, _, committed))) if reply == committed => return Ok(()),
-                // The reply was in flight when a power loss reverted the record.
-                (Ok(reply), _) if !instance.is_durable && instance.lost.contains(reply) => {
-                    return Ok(());
-                }
-                (Ok(_), Some(_)) => {
-                    return Err(format!("{id:?} {op:?} got a reply that differs from its record"));
-                }
-                (Ok(_), None) => {
-                    return Err(format!("{id:?} {op:?} was acknowledged and is not in a log"));
-                }
-                (Err(error), committed) => {
-                    instance.refused = true;
-                    // The stored reply of an earlier attempt may have been removed with the
-                    // session.
-                    if is_lost(error) {
-                        return Ok(());
-                    }
-                    if committed.is_some() {
-                        return Err(format!("{id:?} {op:?} was done and refused: {error}"));
-                    }
-                }
-            }
-        }
-        let answer = match result {
-            Ok(body) => {
-                let summary = Summary::of_reply(op, body);
-                Ok(summary.ok_or_else(|| format!("{op:?} has a malformed reply"))?)
-            }
-            Err(error) => Err(error.code()),
-        };
-        if self.has_seen_full_disks && op.adds() && answer == Err(ErrorCode::NoSpace) {
-            return Ok(());
-        }
-        if window.is_right(&answer) {
-            return Ok(());
-        }
-        Err(format!(
-            "{op:?} was answered {answer:?} ({result:?}); expected at some moment: {:?}",
-            window.outcomes
-        ))
-    }
-
-    /// Checks the reply of a sync of inline bytes, which reports all writes as safe or some as
-    /// lost.
-    ///
-    /// # Errors
-    /// Describes a wrong report.
-    pub(crate) fn check_inline_sync(
-        &mut self,
-        writes: &[InstanceId],
-        is_lost: bool,
-    ) -> Result<(), Violation> {
-        if self.is_blind {
-            return Ok(());
-        }
-        let missing = writes.iter().find(|id| !self.is_done(**id));
-        match (missing, is_lost) {
-            (Some(id), false) => {
-                return Err(format!("the write {id:?} is lost and was reported as safe"));
-            }
-            (None, true) => {
-                return Err(format!("{writes:?} are safe and were reported as partly lost"));
-            }
-            _ => {}
-        }
-        for id in writes.iter().filter(|_| !is_lost) {
-            if let Some(instance) = self.instances.get_mut(id) {
-                // From now on, no power loss may revert the write.
-                instance.is_durable = true;
-            }
-        }
-        Ok(())
-    }
-
     /// Whether a request has committed and no power loss has reverted it.
     pub(crate) fn is_done(&self, id: InstanceId) -> bool {
         self.instances.get(&id).is_some_and(|it| it.committed.is_some())
-    }
-
-    /// Checks a complete listing of a directory. `seen` contains the entries that the client
-    /// received, in order.
-    ///
-    /// # Errors
-    /// Describes a missing, repeated or wrong entry.
-    pub(crate) fn check_listing(
-        &mut self,
-        window: u64,
-        seen: &[(Vec<u8>, InodeId)],
-    ) -> Result<(), Violation> {
-        let is_blind = self.is_blind;
-        let Some(window) = self.windows.remove(&window).filter(|it| !it.is_void && !is_blind)
-        else {
-            return Ok(());
-        };
-        for (name, inode) in &window.always {
-            let times = seen.iter().filter(|it| *it == &(name.clone(), *inode)).count();
-            if times != 1 {
-                let name = name.escape_ascii();
-                return Err(format!("{:?} returned \"{name}\" ({inode}) {times} times", window.op));
-            }
-        }
-        match seen.iter().find(|entry| !window.ever.contains(entry)) {
-            Some(entry) => Err(format!("{:?} returned {entry:?}, which never existed", window.op)),
-            None => Ok(()),
-        }
     }
 
     /// Checks a record that a target has appended, and applies it to the reference model.
@@ -470,219 +346,6 @@ impl Witness {
         }
     }
 
-    /// Checks the outcome that a target has reported for a request whose session has ended.
-    ///
-    /// # Errors
-    /// Describes a wrong outcome.
-    pub(crate) fn check_outcome(
-        &mut self,
-        id: InstanceId,
-        outcome: &Outcome,
-    ) -> Result<(), Violation> {
-        let Some(instance) = self.instances.get_mut(&id).filter(|_| !self.is_blind) else {
-            return Ok(());
-        };
-        let committed = instance.committed.as_ref().map(|it| &it.2);
-        match outcome {
-            Outcome::Executed { reply } => {
-                // The answer was in flight when a power loss reverted the record.
-                let was_lost = !instance.is_durable && instance.lost.contains(&reply.0);
-                if committed != Some(&reply.0) && !was_lost {
-                    return Err(format!("{id:?} {:?} was reported as done, wrongly", instance.op));
-                }
-                (instance.answered, instance.refused) = (true, false);
-            }
-            Outcome::NotExecuted if committed.is_some() => {
-                return Err(format!("{id:?} {:?} was reported as not done, wrongly", instance.op));
-            }
-            Outcome::NotExecuted | Outcome::Unknown => instance.refused = true,
-        }
-        Ok(())
-    }
-
-    /// Returns an order of a batch's operations that the reference model accepts.
-    fn order(&self, pending: &[Effect], changes: &Changes) -> Result<Vec<Effect>, String> {
-        let mut problem = String::new();
-        let found =
-            self.search(self.model.clone(), pending.to_vec(), changes, &mut 5_000, &mut problem);
-        found
-            .map(|mut it| {
-                it.reverse();
-                it
-            })
-            .ok_or(problem)
-    }
-
-    /// Searches for an order depth first. Returns the operations in reverse order.
-    fn search(
-        &self,
-        model: Model,
-        left: Vec<Effect>,
-        changes: &Changes,
-        budget: &mut u32,
-        problem: &mut String,
-    ) -> Option<Vec<Effect>> {
-        if left.is_empty() {
-            let mut model = model;
-            for (session, inode) in &changes.closed {
-                close_all(&mut model, *session, *inode);
-            }
-            return match fits(&model, changes, &self.map, true) {
-                Ok(()) => Some(Vec::new()),
-                Err(what) => {
-                    *problem = what;
-                    None
-                }
-            };
-        }
-        for index in 0..left.len() {
-            *budget = budget.saturating_sub(1);
-            if *budget == 0 {
-                return None;
-            }
-            let mut rest = left.clone();
-            let mut step = rest.remove(index);
-            {
-                let mut next = model.clone();
-                if let Effect::Client(id, reply) = &step {
-                    let Some(instance) = self.instances.get(id) else { continue };
-                    let done = next.apply(&instance.op, id.0, reply);
-                    let done = done.and_then(|()| self.check_prepared(&next, &instance.op, reply));
-                    let is_nothing = match done {
-                        Ok(()) => self.had_no_effect(id.0, &instance.op, changes),
-                        Err(_) => self.may_have_no_effect(&instance.op),
-                    };
-                    if is_nothing {
-                        next = model.clone();
-                        step = Effect::Nothing;
-                    } else if let Err(what) = done {
-                        if problem.is_empty() || left.len() == 1 {
-                            *problem = format!("{id:?} {:?} {what}", instance.op);
-                        }
-                        continue;
-                    }
-                } else {
-                    apply_own_effect(&mut next, &step);
-                }
-                let found = self.search(next, rest.clone(), changes, budget, problem);
-                if let Some(mut order) = found {
-                    order.push(step);
-                    return Some(order);
-                }
-            }
-        }
-        None
-    }
-
-    /// Checks that a new directory on another target equals the step which that target has
-    /// prepared.
-    fn check_prepared(&self, model: &Model, op: &Op, reply: &[u8]) -> Result<(), String> {
-        let Op::MakeDirectory(_) = op else { return Ok(()) };
-        let made = EntryReply::from_bytes(reply).map_err(|error| error.to_string())?.inode;
-        match (self.prepared.get(&made), model.inodes.get(&made)) {
-            (Some(prepared), Some(new)) => fits_prepared(new, prepared),
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether an operation may correctly have had no effect although the reference model refuses
-    /// it now. This is a rename to another name of the same file: the coordinator looked up the old
-    /// name on another target, and the old name was removed since then.
-    fn may_have_no_effect(&self, op: &Op) -> bool {
-        let (from, to, name) = match op {
-            Op::Rename(it) => (it.from_directory, it.to_directory, &it.to_name),
-            Op::Exchange(it) => (it.from_directory, it.to_directory, &it.to_name),
-            _ => return false,
-        };
-        let there = self.model.inodes.get(&to);
-        let found = there.and_then(|directory| directory.entries.get(&name.0));
-        found.is_some() && self.model.group(from) != self.model.group(to)
-    }
-
-    /// Whether a rename to another name of the same file had no effect although the reference model
-    /// would apply it. The batch of such a rename leaves the new name unchanged. After the lookup
-    /// found that both names refer to the same file, another client reused the old name for a
-    /// different file.
-    fn had_no_effect(&self, session: SessionId, op: &Op, changes: &Changes) -> bool {
-        let (to, name) = match op {
-            Op::Rename(it) => (it.to_directory, &it.to_name),
-            Op::Exchange(it) => (it.to_directory, &it.to_name),
-            _ => return false,
-        };
-        let is_it = |(directory, _, dentry): &(InodeId, u64, Option<DentryRecord>)| {
-            *directory == to && dentry.as_ref().is_none_or(|it| it.name == *name)
-        };
-        let may_be = || self.windows.values().any(|it| it.may_have_no_effect(session, op));
-        self.may_have_no_effect(op) && !changes.dentries.iter().any(is_it) && may_be()
-    }
-
-    /// Returns the truncations that a batch repeats without a request of a client. For these files,
-    /// the truncation count is one higher than the requests in the batch explain.
-    fn repeated_truncations(&self, changes: &Changes) -> Vec<Effect> {
-        let mut repeated = Vec::new();
-        for (inode, record) in &changes.inodes {
-            let (Some(record), Some(known)) = (record, self.model.inodes.get(inode)) else {
-                continue;
-            };
-            let truncates_it = |(session, slot, it): &&(SessionId, u32, SlotRecord)| {
-                let instance = self.instances.get(&(*session, *slot, it.sequence));
-                instance
-                    .and_then(|it| it.op.truncations())
-                    .is_some_and(|(truncated, _)| truncated == *inode)
-            };
-            let by_requests = changes.slots.iter().filter(truncates_it).count() as u64;
-            let generation = record.attributes.truncate_generation;
-            if generation == known.truncate_generation + by_requests + 1 {
-                repeated.push(Effect::Repeated(*inode));
-            }
-        }
-        repeated
-    }
-
-    /// Returns the effects of a batch that no client has requested.
-    fn own_effects(
-        &self,
-        changes: &Changes,
-        chunk_size: &dyn Fn(&InodeRecord) -> u64,
-    ) -> Result<Vec<Effect>, String> {
-        let mut effects = Vec::new();
-        for (session, inode) in &changes.closed {
-            let found = self.model.inodes.get(inode);
-            if found.is_some_and(|it| it.opens.contains_key(session)) {
-                effects.push(Effect::Closed(*session, *inode));
-            }
-        }
-        effects.extend(changes.freed_by_end.iter().map(|owner| Effect::Unlocked(*owner)));
-        effects.extend(self.recovered_sizes(changes, chunk_size)?);
-        Ok(effects)
-    }
-
-    /// Returns the sizes that a target has recovered in a batch, for files whose writers have died.
-    fn recovered_sizes(
-        &self,
-        changes: &Changes,
-        chunk_size: &dyn Fn(&InodeRecord) -> u64,
-    ) -> Result<Vec<Effect>, String> {
-        let mut effects = Vec::new();
-        for inode in &changes.recovered_sizes {
-            let Some(Some(record)) = changes.inodes.get(inode) else { continue };
-            let size = record.attributes.size;
-            match self.model.inodes.get(inode) {
-                Some(known) if size > known.size => {
-                    let most = chunk_size(record).max(known.inline.len() as u64);
-                    if size > most {
-                        return Err(format!(
-                            "{inode} got the size {size}, but its chunk files end at {most}"
-                        ));
-                    }
-                    effects.push(Effect::Size(*inode, size));
-                }
-                _ => {}
-            }
-        }
-        Ok(effects)
-    }
-
     fn apply(&mut self, effect: &Effect) -> Result<(), String> {
         match effect {
             Effect::Client(id, reply) => {
@@ -771,53 +434,5 @@ impl Witness {
         self.windows.values_mut().for_each(|window| window.is_void = true);
         self.update_windows();
         Ok(())
-    }
-}
-
-/// Returns a reply as the record of its slot has it: without the truncated chunk files, which the
-/// target adds when storage has truncated them.
-fn as_logged(op: &Op, reply: &[u8]) -> Vec<u8> {
-    let truncated = Vec::new();
-    let logged = match op {
-        Op::Open(_) => md::OpenReply::from_bytes(reply)
-            .map(|reply| md::OpenReply { truncated, ..reply }.to_bytes()),
-        Op::SetAttributes(_) => md::SetAttributesReply::from_bytes(reply)
-            .map(|reply| md::SetAttributesReply { truncated, ..reply }.to_bytes()),
-        _ => return reply.to_vec(),
-    };
-    logged.unwrap_or_default()
-}
-
-/// Applies an effect that no client has requested.
-fn apply_own_effect(model: &mut Model, effect: &Effect) {
-    match effect {
-        Effect::Client(..) | Effect::Nothing => {}
-        Effect::Closed(session, inode) => close_all(model, *session, *inode),
-        Effect::Unlocked(owner) => {
-            if let Some(inode) = model.inodes.get_mut(&owner.inode) {
-                inode.locks.remove(&(owner.session, owner.kind, owner.owner));
-            }
-        }
-        Effect::Repeated(inode) => {
-            if let Some(inode) = model.inodes.get_mut(inode) {
-                inode.truncate_generation += 1;
-            }
-        }
-        Effect::Size(inode, size) => {
-            if let Some(inode) = model.inodes.get_mut(inode) {
-                inode.size = inode.size.max(*size);
-            }
-        }
-    }
-}
-
-fn close_all(model: &mut Model, session: SessionId, inode: InodeId) {
-    let opens = model.inodes.get(&inode).and_then(|it| it.opens.get(&session).copied());
-    if let Some((readers, writers)) = opens {
-        if let Some(inode) = model.inodes.get_mut(&inode) {
-            inode.was_left_open |= writers > 0;
-        }
-        // This cannot fail, since the model has these opens.
-        let _ = model.close(inode, session, readers, writers);
     }
 }

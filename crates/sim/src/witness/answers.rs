@@ -1,0 +1,184 @@
+//! Checks the answers that clients receive against the records of the logs and the reference model.
+//! Does not read records (`witness`).
+
+use super::{InstanceId, Violation, Witness};
+use crate::client::is_lost;
+use crate::operation::{Op, Summary};
+use skep_types::codec::Codec;
+use skep_types::{Error, ErrorCode, InodeId};
+use skep_wire::metadata as md;
+use skep_wire::metadata::Outcome;
+
+impl Witness {
+    /// Checks the final answer to a request.
+    ///
+    /// # Errors
+    /// Describes a wrong answer.
+    pub(crate) fn check_answer(
+        &mut self,
+        window: u64,
+        instance: Option<InstanceId>,
+        result: &Result<Vec<u8>, Error>,
+    ) -> Result<(), Violation> {
+        let Some(window) = self.windows.remove(&window) else { return Ok(()) };
+        if self.is_blind {
+            return Ok(());
+        }
+        let op = &window.op;
+        if let Ok(reply) = result
+            && let Some(attributes) = op.attributes(reply)
+        {
+            self.versions.check(&attributes, window.oldest_version)?;
+        }
+        if let Some(id) = instance {
+            let Some(instance) = self.instances.get_mut(&id) else { return Ok(()) };
+            instance.answered = true;
+            let result = result.as_ref().map(|reply| as_logged(op, reply));
+            match (&result, &instance.committed) {
+                (Ok(reply), Some((_, _, committed))) if reply == committed => return Ok(()),
+                // The reply was in flight when a power loss reverted the record.
+                (Ok(reply), _) if !instance.is_durable && instance.lost.contains(reply) => {
+                    return Ok(());
+                }
+                (Ok(_), Some(_)) => {
+                    return Err(format!("{id:?} {op:?} got a reply that differs from its record"));
+                }
+                (Ok(_), None) => {
+                    return Err(format!("{id:?} {op:?} was acknowledged and is not in a log"));
+                }
+                (Err(error), committed) => {
+                    instance.refused = true;
+                    // The stored reply of an earlier attempt may have been removed with the
+                    // session.
+                    if is_lost(error) {
+                        return Ok(());
+                    }
+                    if committed.is_some() {
+                        return Err(format!("{id:?} {op:?} was done and refused: {error}"));
+                    }
+                }
+            }
+        }
+        let answer = match result {
+            Ok(body) => {
+                let summary = Summary::of_reply(op, body);
+                Ok(summary.ok_or_else(|| format!("{op:?} has a malformed reply"))?)
+            }
+            Err(error) => Err(error.code()),
+        };
+        if self.has_seen_full_disks && op.adds() && answer == Err(ErrorCode::NoSpace) {
+            return Ok(());
+        }
+        if window.is_right(&answer) {
+            return Ok(());
+        }
+        Err(format!(
+            "{op:?} was answered {answer:?} ({result:?}); expected at some moment: {:?}",
+            window.outcomes
+        ))
+    }
+
+    /// Checks the reply of a sync of inline bytes, which reports all writes as safe or some as
+    /// lost.
+    ///
+    /// # Errors
+    /// Describes a wrong report.
+    pub(crate) fn check_inline_sync(
+        &mut self,
+        writes: &[InstanceId],
+        is_lost: bool,
+    ) -> Result<(), Violation> {
+        if self.is_blind {
+            return Ok(());
+        }
+        let missing = writes.iter().find(|id| !self.is_done(**id));
+        match (missing, is_lost) {
+            (Some(id), false) => {
+                return Err(format!("the write {id:?} is lost and was reported as safe"));
+            }
+            (None, true) => {
+                return Err(format!("{writes:?} are safe and were reported as partly lost"));
+            }
+            _ => {}
+        }
+        for id in writes.iter().filter(|_| !is_lost) {
+            if let Some(instance) = self.instances.get_mut(id) {
+                // From now on, no power loss may revert the write.
+                instance.is_durable = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks a complete listing of a directory. `seen` contains the entries that the client
+    /// received, in order.
+    ///
+    /// # Errors
+    /// Describes a missing, repeated or wrong entry.
+    pub(crate) fn check_listing(
+        &mut self,
+        window: u64,
+        seen: &[(Vec<u8>, InodeId)],
+    ) -> Result<(), Violation> {
+        let is_blind = self.is_blind;
+        let Some(window) = self.windows.remove(&window).filter(|it| !it.is_void && !is_blind)
+        else {
+            return Ok(());
+        };
+        for (name, inode) in &window.always {
+            let times = seen.iter().filter(|it| *it == &(name.clone(), *inode)).count();
+            if times != 1 {
+                let name = name.escape_ascii();
+                return Err(format!("{:?} returned \"{name}\" ({inode}) {times} times", window.op));
+            }
+        }
+        match seen.iter().find(|entry| !window.ever.contains(entry)) {
+            Some(entry) => Err(format!("{:?} returned {entry:?}, which never existed", window.op)),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks the outcome that a target has reported for a request whose session has ended.
+    ///
+    /// # Errors
+    /// Describes a wrong outcome.
+    pub(crate) fn check_outcome(
+        &mut self,
+        id: InstanceId,
+        outcome: &Outcome,
+    ) -> Result<(), Violation> {
+        let Some(instance) = self.instances.get_mut(&id).filter(|_| !self.is_blind) else {
+            return Ok(());
+        };
+        let committed = instance.committed.as_ref().map(|it| &it.2);
+        match outcome {
+            Outcome::Executed { reply } => {
+                // The answer was in flight when a power loss reverted the record.
+                let was_lost = !instance.is_durable && instance.lost.contains(&reply.0);
+                if committed != Some(&reply.0) && !was_lost {
+                    return Err(format!("{id:?} {:?} was reported as done, wrongly", instance.op));
+                }
+                (instance.answered, instance.refused) = (true, false);
+            }
+            Outcome::NotExecuted if committed.is_some() => {
+                return Err(format!("{id:?} {:?} was reported as not done, wrongly", instance.op));
+            }
+            Outcome::NotExecuted | Outcome::Unknown => instance.refused = true,
+        }
+        Ok(())
+    }
+}
+
+/// Returns a reply as the record of its slot has it: without the truncated chunk files, which the
+/// target adds when storage has truncated them.
+fn as_logged(op: &Op, reply: &[u8]) -> Vec<u8> {
+    let truncated = Vec::new();
+    let logged = match op {
+        Op::Open(_) => md::OpenReply::from_bytes(reply)
+            .map(|reply| md::OpenReply { truncated, ..reply }.to_bytes()),
+        Op::SetAttributes(_) => md::SetAttributesReply::from_bytes(reply)
+            .map(|reply| md::SetAttributesReply { truncated, ..reply }.to_bytes()),
+        _ => return reply.to_vec(),
+    };
+    logged.unwrap_or_default()
+}

@@ -1,0 +1,134 @@
+//! Searches for an order of a batch's effects that the reference model accepts.
+//! Does not find the effects that no client has requested (`own_effects`).
+
+use super::own_effects::{apply_own_effect, close_all};
+use super::{Effect, Witness};
+use crate::changes::{Changes, fits, fits_prepared};
+use crate::model::Model;
+use crate::operation::Op;
+use skep_format::metadata::DentryRecord;
+use skep_types::codec::Codec;
+use skep_types::{InodeId, SessionId};
+use skep_wire::metadata::EntryReply;
+
+impl Witness {
+    /// Returns an order of a batch's operations that the reference model accepts.
+    pub(super) fn order(
+        &self,
+        pending: &[Effect],
+        changes: &Changes,
+    ) -> Result<Vec<Effect>, String> {
+        let mut problem = String::new();
+        let found =
+            self.search(self.model.clone(), pending.to_vec(), changes, &mut 5_000, &mut problem);
+        found
+            .map(|mut it| {
+                it.reverse();
+                it
+            })
+            .ok_or(problem)
+    }
+
+    /// Searches for an order depth first. Returns the operations in reverse order.
+    fn search(
+        &self,
+        model: Model,
+        left: Vec<Effect>,
+        changes: &Changes,
+        budget: &mut u32,
+        problem: &mut String,
+    ) -> Option<Vec<Effect>> {
+        if left.is_empty() {
+            let mut model = model;
+            for (session, inode) in &changes.closed {
+                close_all(&mut model, *session, *inode);
+            }
+            return match fits(&model, changes, &self.map, true) {
+                Ok(()) => Some(Vec::new()),
+                Err(what) => {
+                    *problem = what;
+                    None
+                }
+            };
+        }
+        for index in 0..left.len() {
+            *budget = budget.saturating_sub(1);
+            if *budget == 0 {
+                return None;
+            }
+            let mut rest = left.clone();
+            let mut step = rest.remove(index);
+            {
+                let mut next = model.clone();
+                if let Effect::Client(id, reply) = &step {
+                    let Some(instance) = self.instances.get(id) else { continue };
+                    let done = next.apply(&instance.op, id.0, reply);
+                    let done = done.and_then(|()| self.check_prepared(&next, &instance.op, reply));
+                    let is_nothing = match done {
+                        Ok(()) => self.had_no_effect(id.0, &instance.op, changes),
+                        Err(_) => self.may_have_no_effect(&instance.op),
+                    };
+                    if is_nothing {
+                        next = model.clone();
+                        step = Effect::Nothing;
+                    } else if let Err(what) = done {
+                        if problem.is_empty() || left.len() == 1 {
+                            *problem = format!("{id:?} {:?} {what}", instance.op);
+                        }
+                        continue;
+                    }
+                } else {
+                    apply_own_effect(&mut next, &step);
+                }
+                let found = self.search(next, rest.clone(), changes, budget, problem);
+                if let Some(mut order) = found {
+                    order.push(step);
+                    return Some(order);
+                }
+            }
+        }
+        None
+    }
+
+    /// Checks that a new directory on another target equals the step which that target has
+    /// prepared.
+    fn check_prepared(&self, model: &Model, op: &Op, reply: &[u8]) -> Result<(), String> {
+        let Op::MakeDirectory(_) = op else { return Ok(()) };
+        let made = EntryReply::from_bytes(reply).map_err(|error| error.to_string())?.inode;
+        match (self.prepared.get(&made), model.inodes.get(&made)) {
+            (Some(prepared), Some(new)) => fits_prepared(new, prepared),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether an operation may correctly have had no effect although the reference model refuses
+    /// it now. This is a rename to another name of the same file: the coordinator looked up the old
+    /// name on another target, and the old name was removed since then.
+    fn may_have_no_effect(&self, op: &Op) -> bool {
+        let (from, to, name) = match op {
+            Op::Rename(it) => (it.from_directory, it.to_directory, &it.to_name),
+            Op::Exchange(it) => (it.from_directory, it.to_directory, &it.to_name),
+            _ => return false,
+        };
+        let there = self.model.inodes.get(&to);
+        let found = there.and_then(|directory| directory.entries.get(&name.0));
+        found.is_some() && self.model.group(from) != self.model.group(to)
+    }
+
+    /// Whether a rename to another name of the same file had no effect although the reference model
+    /// would apply it. The batch of such a rename leaves the new name unchanged. After the lookup
+    /// found that both names refer to the same file, another client reused the old name for a
+    /// different file.
+    pub(super) fn had_no_effect(&self, session: SessionId, op: &Op, changes: &Changes) -> bool {
+        let (to, name) = match op {
+            Op::Rename(it) => (it.to_directory, &it.to_name),
+            Op::Exchange(it) => (it.to_directory, &it.to_name),
+            _ => return false,
+        };
+        let is_it = |(directory, _, dentry): &(InodeId, u64, Option<DentryRecord>)| {
+            *directory == to && dentry.as_ref().is_none_or(|it| it.name == *name)
+        };
+        let may_be = || self.windows.values().any(|it| it.may_have_no_effect(session, op));
+        self.may_have_no_effect(op) && !changes.dentries.iter().any(is_it) && may_be()
+    }
+}

@@ -1,0 +1,111 @@
+//! The effects of a batch that no client has requested: ended sessions, recovered sizes, repeated
+//! truncations.
+
+use super::{Effect, Witness};
+use crate::changes::Changes;
+use crate::model::Model;
+use skep_format::metadata::{InodeRecord, SlotRecord};
+use skep_types::{InodeId, SessionId};
+
+impl Witness {
+    /// Returns the truncations that a batch repeats without a request of a client. For these files,
+    /// the truncation count is one higher than the requests in the batch explain.
+    pub(super) fn repeated_truncations(&self, changes: &Changes) -> Vec<Effect> {
+        let mut repeated = Vec::new();
+        for (inode, record) in &changes.inodes {
+            let (Some(record), Some(known)) = (record, self.model.inodes.get(inode)) else {
+                continue;
+            };
+            let truncates_it = |(session, slot, it): &&(SessionId, u32, SlotRecord)| {
+                let instance = self.instances.get(&(*session, *slot, it.sequence));
+                instance
+                    .and_then(|it| it.op.truncations())
+                    .is_some_and(|(truncated, _)| truncated == *inode)
+            };
+            let by_requests = changes.slots.iter().filter(truncates_it).count() as u64;
+            let generation = record.attributes.truncate_generation;
+            if generation == known.truncate_generation + by_requests + 1 {
+                repeated.push(Effect::Repeated(*inode));
+            }
+        }
+        repeated
+    }
+
+    /// Returns the effects of a batch that no client has requested.
+    pub(super) fn own_effects(
+        &self,
+        changes: &Changes,
+        chunk_size: &dyn Fn(&InodeRecord) -> u64,
+    ) -> Result<Vec<Effect>, String> {
+        let mut effects = Vec::new();
+        for (session, inode) in &changes.closed {
+            let found = self.model.inodes.get(inode);
+            if found.is_some_and(|it| it.opens.contains_key(session)) {
+                effects.push(Effect::Closed(*session, *inode));
+            }
+        }
+        effects.extend(changes.freed_by_end.iter().map(|owner| Effect::Unlocked(*owner)));
+        effects.extend(self.recovered_sizes(changes, chunk_size)?);
+        Ok(effects)
+    }
+
+    /// Returns the sizes that a target has recovered in a batch, for files whose writers have died.
+    pub(super) fn recovered_sizes(
+        &self,
+        changes: &Changes,
+        chunk_size: &dyn Fn(&InodeRecord) -> u64,
+    ) -> Result<Vec<Effect>, String> {
+        let mut effects = Vec::new();
+        for inode in &changes.recovered_sizes {
+            let Some(Some(record)) = changes.inodes.get(inode) else { continue };
+            let size = record.attributes.size;
+            match self.model.inodes.get(inode) {
+                Some(known) if size > known.size => {
+                    let most = chunk_size(record).max(known.inline.len() as u64);
+                    if size > most {
+                        return Err(format!(
+                            "{inode} got the size {size}, but its chunk files end at {most}"
+                        ));
+                    }
+                    effects.push(Effect::Size(*inode, size));
+                }
+                _ => {}
+            }
+        }
+        Ok(effects)
+    }
+}
+
+/// Applies an effect that no client has requested.
+pub(super) fn apply_own_effect(model: &mut Model, effect: &Effect) {
+    match effect {
+        Effect::Client(..) | Effect::Nothing => {}
+        Effect::Closed(session, inode) => close_all(model, *session, *inode),
+        Effect::Unlocked(owner) => {
+            if let Some(inode) = model.inodes.get_mut(&owner.inode) {
+                inode.locks.remove(&(owner.session, owner.kind, owner.owner));
+            }
+        }
+        Effect::Repeated(inode) => {
+            if let Some(inode) = model.inodes.get_mut(inode) {
+                inode.truncate_generation += 1;
+            }
+        }
+        Effect::Size(inode, size) => {
+            if let Some(inode) = model.inodes.get_mut(inode) {
+                inode.size = inode.size.max(*size);
+            }
+        }
+    }
+}
+
+pub(super) fn close_all(model: &mut Model, session: SessionId, inode: InodeId) {
+    let opens = model.inodes.get(&inode).and_then(|it| it.opens.get(&session).copied());
+    if let Some((readers, writers)) = opens {
+        if let Some(inode) = model.inodes.get_mut(&inode) {
+            inode.was_left_open |= writers > 0;
+        }
+        // This cannot fail, since the model has these opens.
+        let _ = model.close(inode, session, readers, writers);
+    }
+}
