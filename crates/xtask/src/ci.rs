@@ -99,7 +99,8 @@ fn simulation() -> Outcome {
 /// cluster on two cores.
 fn black_box() -> Outcome {
     suites::run()?;
-    cargo(&["build", "--release", "--package", "skep-ctl"])?;
+    // The tests run both programs.
+    cargo(&["build", "--release", "--package", "skep-ctl", "--package", "xtask"])?;
     let tests = ["test", "--release", "--package", "skep-testkit", "--no-fail-fast"];
     cargo(&[&tests[..], &["--", "--test-threads", "1"]].concat())
 }
