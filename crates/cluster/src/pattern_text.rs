@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_survive_reading_and_writing() {
+    fn patterns_survive_formatting_and_parsing() {
         let map = map();
         let storage: Vec<_> = map
             .targets

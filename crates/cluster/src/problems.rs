@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn each_state_of_a_target_has_its_problem() {
+    fn each_bad_state_of_a_target_is_a_listed_problem() {
         assert_eq!(rules(target()), Vec::<&str>::new());
         let offline = Target { reachability: Reachability::Offline, ..target() };
         assert_eq!(rules(offline), ["target-offline"]);

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_in_the_file_are_refused() {
+    fn invalid_client_files_are_refused() {
         for (text, words) in [
             ("cluser = \"a\"", "cluser"),
             ("cluster = \"a\"", "names no entry [clusters.a]"),

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_other_tools_lead_to_the_command() {
+    fn words_of_other_tools_give_the_right_command() {
         let answer = |line| answer_to(line).unwrap();
         assert_eq!(answer("skep status"), "unknown command `skep status`: try `skep health check`");
         assert!(answer("skep df").ends_with("try `skep health df`"));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn every_answer_is_a_command() {
+    fn every_suggestion_is_an_existing_command() {
         for (word, line) in ANSWERS {
             let all = command();
             assert!(all.find_subcommand(word).is_none(), "`skep {word}` exists");

@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_short() {
+    fn large_numbers_are_printed_with_a_unit() {
         let check = |bytes, expected: &str| assert_eq!(size(bytes), expected);
         check(0, "0B");
         check(1023, "1023B");
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn times_match_the_calendar() {
+    fn unix_times_are_printed_as_calendar_dates() {
         let check = |seconds, expected: &str| {
             assert_eq!(utc(Timestamp { seconds, nanoseconds: 0 }), expected);
         };
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_have_a_line_for_each_thing_and_all_else_has_one() {
+    fn ndjson_has_one_line_per_list_element() {
         #[derive(Serialize)]
         struct Thing {
             name: &'static str,
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_others_stay_in_their_row() {
+    fn control_characters_in_names_are_escaped() {
         let mut shown = table(&["HOST", ">Free"]);
         shown.add_row(["a\nforged  9\u{1b}[2J", "5"]);
         assert_eq!(render(&shown), "HOST                   FREE\na\\nforged  9\\u{1b}[2J     5\n");

@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_match_hosts() {
+    fn wildcard_patterns_match_host_names() {
         for (pattern, text) in [
             ("c1", "c1"),
             ("c*", "c1"),

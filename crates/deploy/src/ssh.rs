@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_in_scripts_keep_their_quotes() {
+    fn quoted_text_reaches_the_shell_unchanged() {
         assert_eq!(quoted("echo 'a b'"), r"'echo '\''a b'\'''");
     }
 }

@@ -495,7 +495,7 @@ mod tests {
     /// Before the fix, the numbers began at zero again, and the old future removed an operation of
     /// the new loop.
     #[test]
-    fn a_future_of_an_earlier_loop_does_not_touch_a_later_one() {
+    fn waker_of_an_earlier_loop_does_not_affect_a_later_loop() {
         let event = Event::new_nonblocking().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_drops_a_late_future() {
+    fn timeout_drops_an_unfinished_future() {
         let result = block_on(async {
             timeout(Duration::from_millis(5), std::future::pending::<()>()).await
         });
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_spins_only_in_a_conversation() {
+    fn event_loop_spins_only_while_messages_are_expected() {
         let check = |traffic, age, expects, expected| {
             // On a busy machine the thread may be scheduled again only after the conversation is
             // over.

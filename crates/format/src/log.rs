@@ -210,14 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_segment_reads_back() {
+    fn complete_segment_is_read_back() {
         let (bytes, _) = segment(|lsn| lsn - 1);
         let scan = scan(OWNER, Lsn::new(1), &bytes).unwrap();
         assert_eq!((lsns(&scan), scan.end), (vec![1, 2, 3, 4, 5], bytes.len()));
     }
 
     #[test]
-    fn a_tail_cut_anywhere_ends_at_the_last_whole_record() {
+    fn torn_tail_ends_the_log_at_the_last_complete_record() {
         let (bytes, starts) = segment(|lsn| lsn - 1);
         for cut in 0..bytes.len() {
             let scan = scan(OWNER, Lsn::new(1), &bytes[..cut]).unwrap();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_another_owner_do_not_count() {
+    fn records_of_another_target_are_ignored() {
         let (bytes, _) = segment(|lsn| lsn - 1);
         let of_other_target = LogOwner { target: TargetId::new(4), ..OWNER };
         let of_other_cluster = LogOwner { cluster: ClusterId::new([8; 16]), ..OWNER };

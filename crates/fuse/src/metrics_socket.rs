@@ -78,7 +78,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn the_page_is_served_and_sockets_of_dead_mounts_are_removed() {
+    fn metrics_are_served_and_stale_sockets_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let dead = directory.path().join(name_of(child.id()));

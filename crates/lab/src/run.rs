@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_lines_are_passed_on_in_pieces() {
+    fn long_output_lines_are_forwarded_in_pieces() {
         let (lines, received): (LineSender, _) = mpsc::sync_channel(WAITING_LINES);
         let mut text = vec![b'x'; MAX_LINE as usize + 5];
         text.extend_from_slice(b"\nlast");

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_file_is_continued_after_its_last_whole_frame() {
+    fn torn_file_is_continued_after_its_last_complete_frame() {
         let directory = tempfile::tempdir().unwrap();
         let mut tier = Tier::open(directory.path(), FORM).unwrap();
         for second in 100..105 {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn old_files_and_those_over_the_bound_are_removed() {
+    fn old_files_and_files_over_the_limit_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         let mut tier = Tier::open(directory.path(), FORM).unwrap();
         for second in 100..200 {

@@ -158,7 +158,7 @@ fn call_under_way_goes_to_the_new_primary_in_the_same_slot() {
 
 /// Before the fix, the call waited 5 s for the handshake, again and again.
 #[test]
-fn attempt_to_connect_ends_with_a_newer_map() {
+fn newer_map_ends_an_attempt_to_connect() {
     block_on(async {
         let secret = Secret::generate();
         let (stopped, new) = (service(&secret, Serves::Nothing), service(&secret, Serves::All));
@@ -208,7 +208,7 @@ fn call_is_sent_again_in_a_later_term_of_the_same_target() {
 }
 
 #[test]
-fn epoch_without_a_new_primary_leaves_calls_under_way() {
+fn epoch_with_the_same_primary_does_not_interrupt_calls() {
     block_on(async {
         let secret = Secret::generate();
         let service = service(&secret, Serves::WithoutReply);

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn page_is_next_to_the_port_for_requests_unless_set() {
+    fn metrics_port_follows_the_request_port_unless_set() {
         let wanted = |listen: &str, metrics: &str| {
             let mut settings = NodeSettings::with_port(1);
             (settings.listen, settings.metrics) = (listen.into(), metrics.into());

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_arrive_at_a_path_and_at_an_abstract_name() {
+    fn systemd_is_notified_at_paths_and_abstract_sockets() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("notify");
         let at_path = UnixDatagram::bind(&path).unwrap();

@@ -66,7 +66,7 @@ mod tests {
     use crate::plan::{Level, System};
 
     #[test]
-    fn ready_plans_are_right_and_fit_their_labs() {
+    fn built_in_plans_are_valid_and_fit_their_labs() {
         for ((name, _), plan) in READY.iter().zip(all()) {
             assert_eq!(plan.name, *name);
             if let Some(lab) = &plan.lab {

@@ -110,7 +110,7 @@ impl Drop for Stranger {
 /// Before the fix, programs got each error that the stranger sent, and `Evicted` made the mount
 /// give up its handles for writing.
 #[test]
-fn running_mount_waits_while_a_stranger_has_the_port() {
+fn running_mount_waits_while_a_foreign_server_has_the_port() {
     let cluster = Cluster::start(Shape::small());
     let path = cluster.path().join("file");
     let mut file = files::create(&path);
@@ -149,7 +149,7 @@ fn resident_kib(process: &Process) -> u64 {
 
 /// Before the fix, 3,000 silent sockets cost 200 MiB and a log line each.
 #[test]
-fn silent_sockets_cost_little_and_keep_no_mount_out() {
+fn silent_connections_cost_little_and_block_no_mount() {
     const STRANGERS: usize = 3000;
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -198,7 +198,7 @@ fn open_to_others(directory: &Path) -> Vec<String> {
 /// Before the fix, every user of a server's host could read all files, unless the shipped units had
 /// started the services.
 #[test]
-fn data_of_services_are_closed_to_other_users() {
+fn other_users_cannot_read_data_of_services() {
     let cluster = Cluster::start(Shape::small());
     files::write(cluster.path().join("file"), "text");
     assert!(!cluster.chunk_files().is_empty());

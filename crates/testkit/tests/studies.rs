@@ -234,7 +234,7 @@ fn study_measures_each_condition_as_often_as_planned() {
 }
 
 #[test]
-fn a_plan_may_leave_data_size_and_hosts_to_the_first_step() {
+fn calibration_sets_omitted_data_size_and_hosts() {
     let plan = QUICK.replace("data-size = '256KiB'\nhosts = 1\n", "").replace(
         "[factors]",
         "calibration = { data-size = ['256KiB', '512KiB'], hosts = [1, 2], repetitions = 2 }\n\
@@ -340,7 +340,7 @@ fn full_disk_ends_a_study_that_keeps_its_results() {
 }
 
 #[test]
-fn impossible_studies_are_refused_before_the_first_run() {
+fn invalid_studies_are_refused_before_the_first_run() {
     let (scratch, study) = prepare(QUICK);
     let refused = |plan: &str, more: &[&str], code: i32, words: &[&str]| {
         files::write(scratch.join("plan.toml"), plan);

@@ -37,7 +37,7 @@ fn text(path: &Path) -> String {
 
 /// Command: skep entry who, skep lock list, skep health df, skep entry info.
 #[test]
-fn mounts_answer_users_about_their_files() {
+fn users_query_their_files_through_the_mount() {
     let cluster = Cluster::start(Shape::small());
     let user = User::new();
     let [file, other] = ["file", "other"].map(|name| cluster.path().join(name));
@@ -115,7 +115,7 @@ fn ids_resolve_to_paths_that_the_user_may_list() {
 
 /// Command: skep client evict, skep client files, skep session list.
 #[test]
-fn clients_are_found_by_host_and_pattern() {
+fn clients_are_selected_by_host_or_wildcard() {
     let cluster = Cluster::start(Shape::small());
     files::write(cluster.path().join("file"), "x");
     let clients = cluster.skep_json(&["client", "list"]);

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_read_and_written_in_each_form() {
+    fn kernel_values_are_parsed_and_formatted_in_each_form() {
         assert_eq!(Form::Choice.value("always [madvise] never\n"), "madvise");
         assert_eq!(Form::Triple.value("4096\t131072\t6291456\n"), "6291456");
         assert_eq!(Form::Triple.text("4096\t131072\t6291456\n", "9"), "4096 131072 9");

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_that_contradict_themselves_are_refused() {
+    fn contradictory_plans_are_refused() {
         assert_eq!(problem(|_| ()), "");
         assert!(problem(|plan| plan.path = "file".into()).contains("absolute"));
         assert!(problem(|plan| plan.transfer_bytes = 0).contains("must not be 0"));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn file_names_follow_ior() {
+    fn file_names_equal_those_of_ior() {
         let mut plan = Plan { path: "/mnt/{host}/f".into(), ..Plan::default() };
         assert_eq!(plan.file_of(3, "a"), PathBuf::from("/mnt/a/f"));
         plan.file_per_process = true;

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_that_contradict_themselves_are_refused() {
+    fn contradictory_plans_are_refused() {
         assert_eq!(problem(|_| ()), "");
         assert!(problem(|plan| plan.items = None).contains("-n"));
         assert!(problem(|plan| plan.items_per_directory = Some(1)).contains("either"));

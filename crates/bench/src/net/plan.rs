@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn each_pair_has_its_phases_under_names_of_their_own() {
+    fn each_phase_of_each_pair_has_a_unique_name() {
         let mut assignment = Assignment {
             plan: Plan::default(),
             hosts: vec!["a".into(), "b".into()],

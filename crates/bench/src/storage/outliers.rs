@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_targets_are_named_and_others_are_not() {
+    fn only_slow_targets_are_reported() {
         use Verdict::{Fine, Slow, Unclear};
         let fine: &[f64] = &[100.0, 98.0, 103.0, 101.0, 99.0];
         let other: &[f64] = &[97.0, 102.0, 100.5, 99.5, 104.0];

@@ -131,7 +131,7 @@ mod tests {
     use skep_types::Timestamp;
 
     #[test]
-    fn pages_of_users_fit_into_an_attribute() {
+    fn a_page_of_opens_and_locks_fits_into_one_xattr() {
         let client = |node| ClientEntry {
             node: NodeId::new(node),
             host: "h".repeat(200),

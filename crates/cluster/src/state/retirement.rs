@@ -174,7 +174,7 @@ mod tests {
     use crate::state::tests::{cluster, server};
 
     #[test]
-    fn closed_targets_are_marked_and_can_be_removed() {
+    fn closed_empty_targets_can_be_removed() {
         let mut state = cluster();
         state.apply(&server(TargetKind::Metadata, 1, &[10])).unwrap();
         let storage = state.apply(&server(TargetKind::Storage, 2, &[20, 21])).unwrap();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_renamed_to_free_names() {
+    fn servers_can_be_renamed_to_unused_names() {
         let mut state = cluster();
         let first = state.apply(&server(TargetKind::Storage, 1, &[10])).unwrap().node;
         state.apply(&server(TargetKind::Storage, 2, &[20])).unwrap();

@@ -92,7 +92,7 @@ fn new_address_or_target_keeps_the_ids() {
 }
 
 #[test]
-fn foreign_ids_are_refused_and_change_nothing() {
+fn unknown_ids_are_refused_and_change_nothing() {
     let mut state = cluster();
     state.apply(&server(TargetKind::Storage, 1, &[11])).unwrap();
     let before = state.clone();

@@ -105,7 +105,7 @@ fn requests_of_an_ended_connection_are_forgotten() {
 }
 
 #[test]
-fn lengths_of_inline_messages_are_those_of_their_layout() {
+fn metered_lengths_equal_encoded_lengths() {
     let bytes = Bytes(vec![7; 100]);
     let write = WriteInline {
         inode: skep_types::InodeId::ROOT,

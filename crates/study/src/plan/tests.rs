@@ -128,7 +128,7 @@ fn contradictions_between_keys_are_refused_with_the_way_out() {
 }
 
 #[test]
-fn a_plan_beyond_the_size_of_the_system_is_refused() {
+fn plan_larger_than_the_system_is_refused() {
     let system = System { hosts: 4, targets_per_server: Some(vec![4, 4]) };
     let other = System { hosts: 4, targets_per_server: None };
     let fixed = "data-size = '256MiB'\nhosts = ";

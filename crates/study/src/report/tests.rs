@@ -183,7 +183,7 @@ fn of_factors(factors: &str, rate: &dyn Fn(&Settings) -> f64) -> Report {
 }
 
 #[test]
-fn a_difference_too_small_to_matter_is_not_reported() {
+fn negligible_difference_is_not_reported() {
     for (more, said) in [(1.0, "as much as one alone"), (1.2, "% more than one alone")] {
         let of = |it: &Settings| if it.applications > 1 { 90.0 * more } else { 90.0 };
         let report = of_factors("applications = [1, 2, 4]", &of);
@@ -282,7 +282,7 @@ fn a_report_is_self_contained_and_reproducible() {
 }
 
 #[test]
-fn runs_that_do_not_count_appear_in_the_points_only() {
+fn excluded_runs_appear_only_as_points() {
     let scratch = tempfile::tempdir().expect("a directory");
     let mut contents = study(scratch.path(), Limit::Links);
     for record in &mut contents.records {
@@ -316,7 +316,7 @@ fn runs_that_do_not_count_appear_in_the_points_only() {
 }
 
 #[test]
-fn the_report_of_a_study_without_results_states_that() {
+fn report_without_results_states_their_absence() {
     let scratch = tempfile::tempdir().expect("a directory");
     let mut contents = study(scratch.path(), Limit::Links);
     contents.records.clear();

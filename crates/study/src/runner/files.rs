@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_without_a_target_count_too() {
+    fn allocation_includes_servers_without_a_target() {
         let all = two_by_four();
         let of = |ids: &[u32]| -> Vec<Target> {
             ids.iter().map(|id| all[*id as usize - 1].clone()).collect()

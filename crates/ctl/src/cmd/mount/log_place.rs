@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn links_and_directories_of_other_users_are_refused() {
+    fn log_directory_of_another_user_or_link_is_refused() {
         let place = tempfile::tempdir().unwrap();
         let (log, secret) = (place.path().join("new/a.log"), place.path().join("secret"));
         open_own(&log).unwrap();

@@ -114,7 +114,7 @@ fn a_wait_is_refused_when_its_own_session_ends() {
 /// A request on an abandoned connection may arrive after the request that the client has sent in
 /// its place.
 #[test]
-fn of_two_polls_for_one_wait_both_are_answered() {
+fn both_of_two_polls_for_one_wait_are_answered() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     assert!(story.locks(1, (0, 2), exclusive(inode, 5)));
@@ -128,7 +128,7 @@ fn of_two_polls_for_one_wait_both_are_answered() {
 }
 
 #[test]
-fn a_wait_is_answered_after_some_seconds_and_can_be_ended() {
+fn wait_is_answered_after_its_time_limit_and_can_be_ended() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     assert!(story.locks(1, (0, 2), exclusive(inode, 5)));

@@ -104,7 +104,7 @@ fn a_file_of_a_dead_writer_keeps_its_pattern() {
 }
 
 #[test]
-fn only_owners_set_patterns_and_only_directories_lack_one() {
+fn only_owners_set_patterns_and_only_directories_unset_them() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.close(inode, (0, 2), None);

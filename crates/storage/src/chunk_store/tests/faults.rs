@@ -25,8 +25,8 @@ fn is_limited_process(name: &str, limit: u64) -> bool {
 }
 
 #[test]
-fn lack_of_descriptors_is_no_device_failure() {
-    let name = "chunk_store::tests::faults::lack_of_descriptors_is_no_device_failure";
+fn lack_of_file_descriptors_is_not_a_device_failure() {
+    let name = "chunk_store::tests::faults::lack_of_file_descriptors_is_not_a_device_failure";
     if !is_limited_process(name, 300) {
         return;
     }
