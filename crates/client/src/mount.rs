@@ -156,7 +156,8 @@ impl Mount {
             return Ok(());
         }
         let text = format!(
-            "worker {index} of {} has a client already, or there is no such worker",
+            "cannot make the client of worker {index} of {}: it exists already, or the number is \
+            too large",
             self.options.workers
         );
         Err(Error::new(ErrorCode::InvalidArgument, text))

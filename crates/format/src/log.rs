@@ -74,7 +74,7 @@ pub fn encode_record(
 ) -> Result<Vec<u8>> {
     if payload.len() > MAX_PAYLOAD_BYTES {
         let what = format!(
-            "log record {lsn} would have {} bytes, at most {MAX_PAYLOAD_BYTES} can be read back",
+            "cannot write log record {lsn}: it has {} bytes, and the limit is {MAX_PAYLOAD_BYTES}",
             payload.len()
         );
         return Err(Error::new(ErrorCode::TooLarge, what));
@@ -154,8 +154,8 @@ pub fn scan(owner: LogOwner, first: Lsn, bytes: &[u8]) -> Result<Scan> {
         return Err(Error::new(
             ErrorCode::Corrupt,
             format!(
-                "record {next} at byte {end} is damaged, though record {} says that it was synced: \
-                 restore this target from a copy of its directory",
+                "record {next} at byte {end} is damaged, although record {} confirms that it was \
+                synced; restore this target from a copy of its directory",
                 witness.lsn
             ),
         ));

@@ -214,11 +214,11 @@ impl Waits {
         let mount_point = self.mount_point.clone();
         let body = move || {
             if let Err(error) = kernel::stat_fs(&mount_point) {
-                tracing::debug!("cannot kick the queue of CPU {cpu}: {error}");
+                tracing::debug!("cannot wake the queue of CPU {cpu}: {error}");
             }
         };
         if let Err(error) = skep_env::spawn_thread("skep-fuse-kick".into(), Some(cpu), body) {
-            tracing::warn!("cannot start a thread to kick the queue of CPU {cpu}: {error}");
+            tracing::warn!("cannot start a thread to wake the queue of CPU {cpu}: {error}");
         }
     }
 

@@ -57,8 +57,8 @@ impl FreeSpaceGauge {
 
     fn shortage(&self, found: &Space) -> String {
         format!(
-            "target {} has {} MiB and {} inodes left on the disk under {} and accepts nothing new: \
-             free space on that disk; removing files and directories works",
+            "target {} refuses new data: it has only {} MiB and {} inodes free on the disk under \
+            {}; delete files, or free space on that disk",
             self.target,
             found.free_bytes >> 20,
             found.free_inodes,
@@ -79,8 +79,8 @@ impl FreeSpaceGauge {
             return error;
         }
         let what = format!(
-            "the disk under {} is full: free space there and start the service again; it goes on \
-             from where it was ({})",
+            "cannot write the log: the disk under {} is full: free space there and start the \
+            service again; no acknowledged change is lost ({})",
             self.directory.display(),
             error.context()
         );

@@ -56,7 +56,7 @@ impl Tier {
             let whole = codec::records(&fs::read(&path)?, |_| ()) as u64;
             if whole < len {
                 tracing::warn!(
-                    "the end of {} was cut: the monitor drops its last {} bytes",
+                    "the last record of {} is incomplete: the monitor drops the last {} bytes",
                     path.display(),
                     len - whole
                 );

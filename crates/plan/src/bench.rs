@@ -88,7 +88,7 @@ pub fn read(file: &str, text: &str, system: &System, client_gbit_s: f64) -> Resu
         points.push(Point { system: system.clone(), workload, measured });
     }
     match points.is_empty() {
-        true => Err(cannot("it has no phase that writes or reads".to_owned())),
+        true => Err(cannot("the result has no phase that writes or reads".to_owned())),
         false => Ok(Table { name: file.to_owned(), study: file.to_owned(), points }),
     }
 }

@@ -105,8 +105,8 @@ async fn clean_up(
     counts.orphans = orphans.len();
     if orphans.len() > limit {
         let warning = format!(
-            "no inode owns {} of its chunk files, and the clean-up may remove {limit}; if metadata \
-             is not an old copy, raise the setting cleanup-limit",
+            "no inode owns {} of its chunk files, and the clean-up may remove {limit}; if \
+            metadata was not restored from an old copy, raise the setting cleanup-limit",
             orphans.len()
         );
         tracing::error!("the clean-up removes no chunk file: {warning}");

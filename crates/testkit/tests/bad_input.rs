@@ -488,7 +488,7 @@ fn torn_log_tail_is_truncated_and_logged() {
     assert!((299..=300).contains(&found), "{found} files are left");
     files::write(cluster.path().join("more"), "y");
     let log = files::read_to_string(cluster.data().join("logs/metadata-1.log"));
-    check_message(&log, &["tail cut off"]);
+    check_message(&log, &["tail truncated"]);
     cluster.stop();
 }
 

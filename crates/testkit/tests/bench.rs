@@ -180,7 +180,7 @@ fn metadata_bench_refuses_invalid_options_and_leaves_no_file() {
     };
     refused(&[], 2, "number of items");
     refused(&["-n", "1", "-I", "1"], 2, "cannot be used with");
-    refused(&["-n", "10", "-F", "-D"], 2, "leaves nothing");
+    refused(&["-n", "10", "-F", "-D"], 2, "exclude each other");
     refused(&["-n", "10", "-z", "30", "-b", "9"], 2, "directories");
     refused(&["-n", "10", "-z", "2", "-b", "9"], 2, "more directories in the tree");
     refused(&["-n", "10", "-d", "/nowhere"], 2, "cannot be used multiple times");
@@ -273,7 +273,7 @@ fn missing_or_unusable_tools_are_refused_by_name() {
     refused(&["io", "--tool", "fio", "-o", &file, "-W"], "fio cannot run this plan: comparing");
     refused(&["io", "--tool", "fio", "-o", &file, "-s", "2"], "segments (-s)");
     refused(&["io", "--tool", "ior", "-o", &file, "-R"], "ior cannot run this plan: comparing");
-    refused(&["io", "--tool", "iozone", "-o", &file], "ask for a file each (-F)");
+    refused(&["io", "--tool", "iozone", "-o", &file], "use one file per process (-F)");
     refused(&["io", "--tool", "mdtest", "-o", &file], "invalid value 'mdtest'");
     files::write(&file, "precious");
     let printed = run(&["io", "--tool", "fio", "-w", "-o", &file]).expect_failure();

@@ -139,7 +139,7 @@ fn directory_without_a_study_has_no_report() {
     let scratch = Scratch::new();
     let none = skep(scratch.path(), &["study", "report", "."]);
     assert_eq!(none.status.code(), Some(4), "{none:?}");
-    assert!(none.expect_failure().contains("holds no study"));
+    assert!(none.expect_failure().contains("has no study"));
     let damaged = journal().replacen("\"kind\":\"run\"", "\"kind\":\"rum\"", 1);
     files::write(scratch.join("journal.ndjson"), damaged);
     let refused = skep(scratch.path(), &["study", "report", "."]).expect_failure();
@@ -332,7 +332,7 @@ fn full_disk_ends_a_study_that_keeps_its_results() {
     run("umount", [&study]);
     assert_eq!(full.status.code(), Some(1), "{full:?}");
     let printed = full.expect_failure();
-    assert!(printed.contains("--resume") && printed.contains("is kept"), "{printed}");
+    assert!(printed.contains("--resume") && printed.contains("are kept"), "{printed}");
     assert!(!runs.is_empty() && runs.len() < 32, "{}", runs.len());
     resumed.expect_success();
     assert_eq!(all[..kept.len()], kept);
@@ -359,7 +359,7 @@ fn invalid_studies_are_refused_before_the_first_run() {
     let hosts = QUICK.replace("hosts = 1", "hosts = 2");
     refused(&hosts, &[], 2, &["`hosts` 2", "there are 1"]);
     refused(&QUICK.replace("transfer", "transfers"), &[], 2, &["line", "transfers"]);
-    refused(QUICK, &["--resume"], 4, &["holds no study"]);
+    refused(QUICK, &["--resume"], 4, &["has no study"]);
     refused(QUICK, &["--hosts", "localhost,localhost"], 2, &["localhost", "twice"]);
     let run = |line: &[&str]| skep(scratch.path(), line);
     let nowhere = run(&["study", "run", "site"]);

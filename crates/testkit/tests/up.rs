@@ -265,7 +265,7 @@ fn killed_processes_are_restarted_and_logged() {
         // The process that waited for `skep up` has exited, which must not affect the services.
         let log = cluster.data().join(format!("logs/{name}.log"));
         let log = files::read_to_string(log);
-        assert!(!log.contains("could not be notified"), "{name}: {log}");
+        assert!(!log.contains("cannot notify the service manager"), "{name}: {log}");
     }
     cluster.stop();
 }

@@ -76,14 +76,14 @@ impl Acl {
             first < second || (first == second && matches!(first, 1 | 3))
         });
         if !is_in_order {
-            return Err(invalid("entries are out of order, or there twice"));
+            return Err(invalid("entries are out of order or appear twice"));
         }
         let has = |wanted: u32| entries.iter().any(|it| place(it.tag) == wanted);
         if !(has(0) && has(2) && has(5)) {
             return Err(invalid("no entry for the owner, the group or others"));
         }
         if (has(1) || has(3)) && !has(4) {
-            return Err(invalid("users or groups, and no mask"));
+            return Err(invalid("it has users or groups, but no mask"));
         }
         if entries.iter().any(|it| it.permissions > 7) {
             return Err(invalid("invalid permission bits"));
@@ -104,7 +104,7 @@ impl Acl {
             return Err(Error::new(ErrorCode::TooLarge, "access control list"));
         }
         let mut reader = Reader::new(bytes);
-        let malformed = |_| invalid("it ends too early");
+        let malformed = |_| invalid("it is too short");
         if u32::decode(&mut reader).map_err(malformed)? != VERSION {
             return Err(invalid("its version is not 2"));
         }
@@ -120,7 +120,7 @@ impl Acl {
                 0x08 => AclTag::Group(id),
                 0x10 => AclTag::Mask,
                 0x20 => AclTag::Other,
-                _ => return Err(invalid("an entry of no kind")),
+                _ => return Err(invalid("an entry has an unknown kind")),
             };
             entries.push(AclEntry { tag, permissions });
         }

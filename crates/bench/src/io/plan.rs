@@ -162,18 +162,27 @@ impl Plan {
             (1..=MAX_REPETITIONS).contains(&self.repetitions),
             &format!("repetitions (-i) are 1 to {MAX_REPETITIONS}"),
         );
-        must(self.patience_s > 0, "patience must not be 0");
+        must(
+            self.patience_s > 0,
+            "the time without progress after which the run ends must not be 0",
+        );
         must(
             self.limit_bytes_per_s != Some(0) && self.limit_operations_per_s != Some(0),
-            "a limit must not be 0",
+            "a rate limit must not be 0",
         );
         let total = self.total_bytes(processes);
         must(total.is_some_and(|it| i64::try_from(it).is_ok()), "the data is larger than any file");
-        must(!self.verify_write || self.write, "-W compares what -w writes");
-        must(!self.verify_read || self.read, "-R compares what -r reads");
+        must(
+            !self.verify_write || self.write,
+            "-W compares the data that -w writes: enable writing (-w)",
+        );
+        must(
+            !self.verify_read || self.read,
+            "-R compares the data that -r reads: enable reading (-r)",
+        );
         must(
             !self.verify_read || self.write || self.signature.is_some(),
-            "to compare (-R) what an earlier run wrote, name that run's signature (-G)",
+            "to compare (-R) the data of an earlier run, name the signature (-G) of that run",
         );
         must(
             self.write || !self.keep,

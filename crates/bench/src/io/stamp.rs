@@ -82,7 +82,7 @@ fn describe(word: u64) -> String {
     let run = word >> (RANK_BITS + PLACE_BITS);
     let rank = (word >> PLACE_BITS) & ((1 << RANK_BITS) - 1);
     let place = (word & ((1 << PLACE_BITS) - 1)) * WORD_BYTES;
-    format!("{word:016x} (by its bits: run {run}, data of process {rank}, byte {place})")
+    format!("{word:016x} (its bits encode run {run}, process {rank}, byte {place})")
 }
 
 impl fmt::Display for Mismatch {

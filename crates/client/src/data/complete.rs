@@ -155,8 +155,8 @@ impl Client {
             }
             Err(error) if error.code() == ErrorCode::NotFound => {
                 let text = format!(
-                    "file {inode}: it was removed, and a metadata host has lost that this client \
-                     had it open"
+                    "file {inode}: another client removed it after a power loss of metadata lost \
+                    the record of this client's open"
                 );
                 Err(Error::new(ErrorCode::Stale, text))
             }

@@ -58,7 +58,7 @@ impl Client {
         self.0.forget_session(group, lost);
         let mount = self.mount();
         if let Some(id) = mount.sessions.replace(group, lost, mount.node()) {
-            tracing::warn!("session {lost} at group {group} was lost; {id} takes its place");
+            tracing::warn!("session {lost} at group {group} was lost; session {id} replaces it");
             self.lose_locks(group);
             let client = self.clone();
             // A separate task, since all threads wait for the renewal, and a caller may drop its

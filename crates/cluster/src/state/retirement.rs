@@ -17,8 +17,8 @@ impl Durable {
         let target = self.map.target(id).ok_or_else(|| unknown_target(id))?;
         if target.kind != TargetKind::Storage {
             let what = format!(
-                "cannot close metadata target {id}: each of its shards is served by its group \
-                 only, so new entries there have no other place"
+                "cannot close metadata target {id}: no other group serves its shards, so new \
+                entries could not be placed elsewhere"
             );
             return Err(Error::new(ErrorCode::InvalidArgument, what));
         }

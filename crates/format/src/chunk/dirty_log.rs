@@ -86,7 +86,7 @@ pub fn read_dirty_log(bytes: &[u8], expected: &DirtyLogHeader) -> Result<Vec<Dir
     let header: DirtyLogHeader = sealed::open(MAGIC, VERSION, &bytes[..sealed_bytes])?;
     if header != *expected {
         return Err(corrupt(format!(
-            "is that of target {} in cluster {}, not of {} in {}",
+            "belongs to target {} in cluster {}, not to {} in {}",
             header.target, header.cluster, expected.target, expected.cluster
         )));
     }

@@ -130,7 +130,7 @@ impl Sessions {
         if is_cut_off && !self.is_cut_off {
             tracing::warn!(
                 "{silent} of {} clients have not renewed their sessions for a lease: this target \
-                 may be cut off, so management keeps the clients whose heartbeats it receives",
+                may be disconnected, so management keeps the clients whose heartbeats it receives",
                 all.len()
             );
         }

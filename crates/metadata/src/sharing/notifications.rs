@@ -39,7 +39,10 @@ impl<E: Engine> MetadataTarget<E> {
                 return self.refuse(
                     connection,
                     header,
-                    protocol("cannot poll with so many notification numbers at once"),
+                    protocol(
+                        "cannot poll for notifications: the request has too many \
+                         notification numbers",
+                    ),
                 );
             }
             Err(error) => return self.refuse(connection, header, protocol(error.context())),

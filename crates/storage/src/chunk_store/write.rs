@@ -83,7 +83,7 @@ impl Incoming<'_> {
         for (piece, checksum) in self.pieces() {
             if crc32c(self.part(&piece).bytes()) != checksum {
                 return wrong(format!(
-                    "bytes {} to {} were changed on the way: their checksum does not match",
+                    "bytes {} to {} were damaged in transit: their checksum does not match",
                     piece.start, piece.end
                 ));
             }

@@ -12,7 +12,7 @@ use skep_wire::management::RemoveTarget;
 use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[
-    ("what is missing until target 6 can be removed", "skep target remove --dry-run 6"),
+    ("check whether target 6 can be removed", "skep target remove --dry-run 6"),
     ("remove target 6", "skep target remove 6"),
 ];
 
