@@ -126,8 +126,8 @@ impl Mount {
     }
 
     /// Returns the capacity and free space of the whole cluster from the reply to the last
-    /// heartbeat. Before the first reply, returns those of the cluster map, which is not updated
-    /// for small changes.
+    /// heartbeat. Before the first reply, returns the capacity in the cluster map, which does not
+    /// show small changes.
     ///
     /// Shortly after management has started, some targets may not have reported their capacity yet.
     /// In that case this function waits for their reports, at most until one lease has passed since

@@ -1,7 +1,7 @@
 //! The problems that a cluster map shows, each with its remedy. `skep health check` and the monitor
 //! show the same ones.
 //!
-//! Does not own problems that only a connection or figures of load reveal.
+//! Does not own problems that are visible only in connections or in load figures.
 
 use crate::state::kind_word;
 use skep_types::map::{CapacityPool, Condition, Consistency, Reachability};

@@ -1,5 +1,5 @@
-//! Starts child processes of a supervisor and signals processes. The children start with all
-//! signals unblocked, and most kinds are terminated when the supervisor ends.
+//! Starts child processes of a supervisor, and sends signals to processes. Children start with all
+//! signals unblocked. Most kinds of children are terminated when the supervisor ends.
 
 use crate::signals::Signals;
 use std::io;

@@ -278,8 +278,8 @@ fn silent_client_is_removed_and_rejoins_with_a_new_id() {
     });
 }
 
-/// Before the fix, a metadata target that had lost contact with its clients had them removed,
-/// although management received their heartbeats.
+/// Before the fix, management removed clients at the request of a metadata target that had lost
+/// contact with them, although management received their heartbeats.
 #[test]
 fn a_client_in_contact_stays_unless_evicted_by_hand() {
     let (_directory, settings, token) = cluster();
@@ -316,7 +316,7 @@ fn a_client_in_contact_stays_unless_evicted_by_hand() {
     });
 }
 
-/// A metadata target whose group has another primary must not have clients removed.
+/// A deposed metadata target must not cause the removal of clients.
 #[test]
 fn eviction_by_a_deposed_metadata_target_is_refused() {
     let (_directory, settings, token) = cluster();

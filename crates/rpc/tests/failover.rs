@@ -198,7 +198,7 @@ fn call_is_sent_again_in_a_later_term_of_the_same_target() {
             let _ = router.call(GROUP, &SyncAll {}, CallOptions::default()).await;
         });
         until(|| service.received.borrow().len() == 1).await;
-        // A dropped backup is no reason to send it again.
+        // The router does not send a call again when only a backup was dropped.
         cell.update(map(addresses, 1, 2, 1));
         cell.update(map(addresses, 1, 4, 4));
         until(|| service.received.borrow().len() == 2).await;

@@ -96,7 +96,7 @@ mod tests {
         caches.changed_by_us(inode, 6);
         assert!(caches.opened(inode, 6));
         caches.changed_by_us(inode, 8);
-        assert!(!caches.opened(inode, 8), "somebody else made 7");
+        assert!(!caches.opened(inode, 8), "another client made version 7");
         caches.changed_by_us(InodeId::new(10), 3);
         assert!(!caches.opened(InodeId::new(10), 3));
     }

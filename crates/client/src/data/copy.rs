@@ -160,7 +160,8 @@ impl Copy {
         unfinished.end();
         if let Ok(MissingBytes { has_any: true, absent }) = &result {
             let source = &self.source;
-            // If another client truncates the source meanwhile, the copy has zeros in its place.
+            // If another client truncates the source meanwhile, the copy has zeros in place of the
+            // removed bytes.
             let explained = client.explain_missing(source, source_end, absent).await;
             if let Err(error) = explained.and_then(|_| source.check_live()) {
                 result = Err(error);

@@ -1,5 +1,4 @@
-//! The state of one open file behind a handle, and the conditions under which the handle no longer
-//! works.
+//! The state of one open file behind a handle, and the reasons why a handle may no longer work.
 
 use crate::inode_state::InodeState;
 use skep_types::{Error, ErrorCode, Result, StripePattern};

@@ -99,7 +99,7 @@ impl Client {
     }
 
     /// Opens the session `id`, and reopens all files of the lost session. `lost` is the client id
-    /// under which these files are open.
+    /// of the lost session.
     async fn try_renewal(&self, group: GroupId, id: SessionId, lost: NodeId) -> Result<()> {
         let slots = self.open_session(group, id).await?;
         let mount = self.mount();

@@ -11,7 +11,7 @@ pub(crate) fn is_lost(error: &Error) -> bool {
     matches!(error.code(), ErrorCode::StaleSession | ErrorCode::Evicted)
 }
 
-/// Returns the client id under which a session was opened, see `Sessions::new_session`.
+/// Returns the client id that is part of a session's id, see `Sessions::new_session`.
 pub(crate) fn client_of(session: SessionId) -> NodeId {
     NodeId::new((session.raw() >> 32) as u32)
 }

@@ -1,5 +1,5 @@
-//! The way of targets and servers out of the cluster: closing a target to new files, removing it,
-//! and removing a server that has no targets. Also renames servers.
+//! Retirement of targets and servers: closes a target to new files, removes a target, and removes a
+//! server that has no targets. Also renames servers.
 //!
 //! Does not own the search for files on a target: `skep target remove` asks the metadata targets
 //! before it sends the command.
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(shown(&state), Condition::Serving);
         state.apply(&close(first, true)).unwrap();
 
-        // A snapshot keeps it.
+        // A snapshot contains the closed target.
         state = crate::ClusterState::from_snapshot(&state.snapshot()).unwrap();
         assert_eq!(shown(&state), Condition::Closed);
 

@@ -204,8 +204,8 @@ impl Sessions {
         self.all.contains_key(&session)
     }
 
-    /// Returns the error with which the target refuses requests of a session. `None` means that the
-    /// target accepts them.
+    /// Returns the error for the requests of a session if the target refuses them. `None` means
+    /// that the target accepts them.
     pub(crate) fn refusal(&self, session: SessionId) -> Option<Error> {
         match self.all.get(&session) {
             Some(Session { is_expired: false, .. }) => None,

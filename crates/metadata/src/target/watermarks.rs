@@ -1,5 +1,5 @@
-//! The progress of the group's members with the log, and the two records up to which the group has
-//! come: *held* (appended by every serving member) and *safe* (synced by every serving member).
+//! The progress of the group's members with the log, and the last records that the group has
+//! reached: *held* (appended by every serving member) and *safe* (synced by every serving member).
 //!
 //! Owns no reply, call or change that waits for them (`gates`, `tx::table`). In a group of one
 //! member, *held* is the last appended record and *safe* is the last synced one.

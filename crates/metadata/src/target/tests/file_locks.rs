@@ -111,8 +111,7 @@ fn a_wait_is_refused_when_its_own_session_ends() {
     assert_eq!(story.ask(1, 2, (0, 0), &again).unwrap_err().code(), ErrorCode::StaleSession);
 }
 
-/// A request on an abandoned connection may arrive after the request that the client has sent in
-/// its place.
+/// A request on an abandoned connection may arrive after its repetition on a new connection.
 #[test]
 fn both_of_two_polls_for_one_wait_are_answered() {
     let mut story = Story::begin();

@@ -1,5 +1,4 @@
-//! Changes of the stripe pattern of an existing file, and the conditions under which the target
-//! refuses them.
+//! Changes of the stripe pattern of an existing file, and the refusals of such changes.
 
 use super::*;
 use skep_types::{

@@ -206,7 +206,7 @@ fn a_shorter_lease_applies_once_the_client_acknowledges_it() {
         newer.policy.lease_ms = lease_ms;
         story.happens(Event::Map(newer.into()));
     };
-    // Another client stays in contact, so the target is not cut off.
+    // Another client stays in contact, so the target is not disconnected.
     let add_client = |story: &mut Story| {
         let open = md::OpenSession { client: NodeId::new(8), slots: 4 };
         story.ask(1, 5, (0, 0), &open).unwrap();
@@ -359,8 +359,8 @@ fn a_session_is_synced_before_its_client_may_use_it() {
     assert_eq!(story.replies.len(), 1);
 }
 
-/// Before the fix, a target whose network to the clients had failed had all of them removed from
-/// the cluster, although they were in contact with all other services.
+/// Before the fix, a target whose network to the clients had failed caused the removal of all of
+/// them from the cluster, although the other services received their requests.
 #[test]
 fn target_disconnected_from_all_clients_keeps_sessions() {
     let mut story = Story::begin();
@@ -377,7 +377,7 @@ fn target_disconnected_from_all_clients_keeps_sessions() {
     for session in 10..18 {
         assert!(is_alive(&mut story, session));
     }
-    // One client alone is not in contact, so the fault is on its side.
+    // Only one client is silent, so the fault is on its side.
     story.evicted.clear();
     pass_a_lease(&mut story, &[1, 10, 11, 12, 13, 14, 15, 16]);
     assert!(story.evicted.contains(&(NodeId::new(17), false)), "{:?}", story.evicted);

@@ -22,7 +22,7 @@ fn list(story: &mut Story) -> Vec<md::TransactionEntry> {
     story.ask(1, 0, (0, 0), &all).unwrap().transactions
 }
 
-/// Before the fix, the target added a question each second, for ever.
+/// Before the fix, the target sent the coordinator one more request each second, without limit.
 #[test]
 fn unreachable_coordinator_gets_only_one_request() {
     let mut story = Story::begin();
