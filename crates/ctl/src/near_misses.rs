@@ -1,12 +1,12 @@
-//! Answers to commands that do not exist: the command of Skep with the same purpose.
+//! Suggestions for commands that do not exist: the command of Skep with the same purpose.
 //!
 //! Users of other file systems and other tools type the words that they know. The parser's own
-//! suggestion compares letters, and would answer `status` with `study`.
+//! suggestion compares letters, and would suggest `study` for `status`.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Words for the first argument, and the command to use. A command that does not exist yet has an
-/// answer that begins with a capital letter.
+/// Words for the first argument, and the command to use. For a feature that Skep lacks, a sentence
+/// that begins with a capital letter.
 const ANSWERS: &[(&str, &str)] = &[
     ("status", "health check"),
     ("check", "health check"),
@@ -64,7 +64,8 @@ const ANSWERS: &[(&str, &str)] = &[
 const OF_NOUNS: &[(&str, &str)] =
     &[("ls", "list"), ("show", "list"), ("status", "list"), ("info", "list")];
 
-/// Returns the answer to a command that does not exist. `None` leaves the answer to the parser.
+/// Returns the suggestion for a command that does not exist. `None` means that there is none, and
+/// the parser reports the error.
 pub(crate) fn answer(error: &clap::Error) -> Option<String> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;

@@ -183,7 +183,7 @@ pub fn disk_uuid(deployment: &Deployment, host: &Host, device: &str) -> String {
     let text = format!("skep deploy\n{}\n{}\n{device}", deployment.cluster, host.name);
     let hash = Sha256::digest(text.as_bytes());
     let hex: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
-    // Version 8 of RFC 9562: the contents are the program's own.
+    // A UUID of version 8 (RFC 9562), whose contents the program defines.
     format!("{}-{}-8{}-8{}-{}", &hex[..8], &hex[8..12], &hex[13..16], &hex[17..20], &hex[20..32])
 }
 

@@ -2,7 +2,7 @@
 //! many small numbers are short.
 //!
 //! A record is: length of the payload (4 bytes, little-endian), CRC-32C of the payload (4 bytes),
-//! payload. A reader stops at the first record that is cut or damaged.
+//! payload. A reader stops at the first record that is incomplete or damaged.
 
 use crate::frame::{Dimension, Frame, Key, Level, Load, Measure};
 use crate::limits::MAX_FRAME_BYTES;

@@ -1,8 +1,8 @@
 //! One tier of the history: frames of one length, in files that each cover one period.
 //!
 //! A file is appended to and never changed otherwise. So old frames are removed by removing the
-//! oldest file, which needs no free space. After a crash, the end of the newest file may be cut:
-//! the tier truncates it to the last whole frame.
+//! oldest file, which needs no free space. After a crash, the last record of the newest file may be
+//! incomplete: the tier truncates the file to the last complete frame.
 
 use crate::codec;
 use crate::frame::Frame;
@@ -36,7 +36,8 @@ pub struct Tier {
 }
 
 impl Tier {
-    /// Opens a tier in `parent`. Creates its directory if missing, and truncates a cut file.
+    /// Opens a tier in `parent`. Creates its directory if missing, and truncates an incomplete
+    /// record at the end of the newest file.
     ///
     /// # Errors
     /// The errors of the file system.

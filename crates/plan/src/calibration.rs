@@ -69,7 +69,7 @@ pub struct Prediction {
     /// The limits.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// In which respects no measurement is similar.
+    /// The respects in which the prediction lies outside of the measurements.
     pub extrapolates: Vec<String>,
 }
 

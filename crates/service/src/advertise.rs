@@ -31,7 +31,7 @@ pub fn with_port(address: &str, port: u16) -> String {
     }
 }
 
-/// Returns the addresses at which the other nodes of management reach a listener of a *server*:
+/// Returns the addresses at which other nodes reach a listener of a *server*:
 ///
 /// - If `advertise` is not empty, its addresses, with the listener's port where a port is missing.
 /// - For a listener on all addresses, this host's address on the route to `management`. If the

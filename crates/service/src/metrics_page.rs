@@ -1,4 +1,4 @@
-//! The HTTP page of a service with its figures: where it listens.
+//! The HTTP page with the metrics of a service: chooses the address on which the page listens.
 //!
 //! The page never prevents the start of the service: without an address the service runs without a
 //! page, and logs the reason. Does not own the server (`skep_exporter::http`).
@@ -33,8 +33,8 @@ pub async fn start(
     Some(skep_env::spawn(http::serve(page, Arc::clone(figures.registry()))))
 }
 
-/// Returns the address on which the page shall listen. `port` is the port for requests. `None`
-/// means no page.
+/// Returns the address on which the page listens. `port` is the port for requests. `None` means no
+/// page.
 fn wanted_address(settings: &NodeSettings, port: u16) -> Option<String> {
     let is_fixed = !settings.listen.ends_with(":0");
     match settings.metrics.as_str() {

@@ -34,7 +34,7 @@ pub struct Rule {
     pub devices: Vec<DeviceKind>,
     /// The file; may contain `{device}`, `{interface}` and `*`.
     pub file: String,
-    /// How the value stands in the file.
+    /// The form of the value in the file.
     #[serde(default)]
     pub form: Form,
     /// How the value is compared.
@@ -154,7 +154,7 @@ pub enum DeviceKind {
     Virtual,
 }
 
-/// How a value stands in its file.
+/// The form of a value in its file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {

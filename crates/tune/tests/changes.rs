@@ -307,7 +307,7 @@ fn undo_after_a_crash_of_apply_restores_everything() {
 fn value_refused_by_the_kernel_changes_no_other_value() {
     let host = Host::new(false);
     let findings = host.failing();
-    // The file disappears between check and apply, as a device does that is removed.
+    // The file disappears between check and apply, like that of a device that is removed.
     let path = host.tree.real("/sys/block/sda/queue/nr_requests");
     fs::remove_file(&path).expect("removed");
     let outcome = apply(&host.tree, &planned(&findings, &[])).expect("applied");

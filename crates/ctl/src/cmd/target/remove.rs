@@ -33,7 +33,7 @@ pub(crate) struct RemoveArgs {
     target: String,
 }
 
-/// Interval between two questions to metadata targets.
+/// Interval between two rounds of requests to metadata targets.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// The removed target, as JSON.
@@ -70,7 +70,7 @@ pub(crate) fn run(args: RemoveArgs) -> Result<()> {
 }
 
 fn refuse_open(target: &Target) -> Result<()> {
-    // A fault hides the state in the map; management checks it again.
+    // The map shows a fault of the target instead of its state. Management checks the state again.
     if target.health.condition != Condition::Serving {
         return Ok(());
     }
