@@ -1,5 +1,5 @@
-//! The predefined plans: those of the study that this protocol follows, a short one for tests, and
-//! one for a first study on a new system.
+//! The predefined plans: the plans of the study that this protocol follows, a short plan for tests,
+//! and a plan for a first study on a new system.
 
 use crate::plan::Plan;
 use skep_types::{Error, ErrorCode, Result};

@@ -480,7 +480,7 @@ fn torn_log_tail_is_truncated_and_logged() {
     let cluster = with_a_log();
     let (last, bytes) = last_segment(&cluster);
     let file = files::open_with(OpenOptions::new().write(true), &last);
-    // Cut the log in the middle of the last record, like a power loss.
+    // Truncate the log in the middle of the last record, as a power loss may do.
     files::set_len(&file, bytes.len() as u64 - 20);
     drop(file);
     cluster.up().expect_success();

@@ -103,8 +103,8 @@ fn management_never_advertises_loopback_unless_asked() {
     assert!(v6.contains("management at [2001:db8::1]:7400"), "{v6}");
 }
 
-/// A client that speaks to a storage service, and a mount of a cluster that is not formatted, say
-/// so at once.
+/// A client that connects to a storage service instead of management, and a mount of an unformatted
+/// cluster, fail at once with the reason.
 #[test]
 fn errors_name_wrong_addresses_and_unformatted_clusters() {
     let network = PageNetwork::new();
@@ -201,7 +201,7 @@ fn management_recovers_from_a_full_disk() {
     file.expect_success();
     start_management(&mut host);
     host.run("dd if=/dev/zero of=/srv/m/filler bs=4k || true").expect_success();
-    // The last page of the log may still have room for some commands.
+    // The last page of the log may still have space for some commands.
     let refused = wait_for("the log is full", PATIENCE, || {
         let sets = "for n in 1 2 3 4 5 6 7 8; do skep config set lease ${n}0s; done";
         let finished = host.run(sets);

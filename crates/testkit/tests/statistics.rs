@@ -161,7 +161,7 @@ fn load_is_divided_by_user_group_and_job() {
     mounted.unmount();
 }
 
-/// The lines of all intervals together are what was done.
+/// The lines of all intervals add up to the operations of the test.
 #[test]
 fn live_statistics_add_up_to_the_operations_of_the_test() {
     let cluster = Cluster::start(Shape::small());

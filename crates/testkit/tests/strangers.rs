@@ -1,5 +1,5 @@
 //! Processes that do not belong to the cluster: one on the port of a dead service, some thousands
-//! that connect and say nothing, and users of a server's host who read its disks.
+//! that connect and send nothing, and users of a server's host that read its disks.
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use skep_testkit::process::Process;
@@ -61,7 +61,7 @@ fn read_hello(stream: &mut TcpStream) -> std::io::Result<()> {
     stream.read_exact(&mut vec![0; len as usize])
 }
 
-/// A process at the address of a dead service, which answers each `Hello` with the next error code.
+/// A process at the address of a dead service. It replies to each `Hello` with the next error code.
 struct Stranger {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,
@@ -118,8 +118,7 @@ fn running_mount_waits_while_a_foreign_server_has_the_port() {
     let address = address_of(&cluster, "storage");
     let services = cluster.processes("storage");
     let [service] = &services[..] else { panic!("one storage service: {services:?}") };
-    // The supervisor starts a killed service again. It waits for this one, which is not dead for
-    // it, but whose port is taken over.
+    // The supervisor would restart the killed service, so the test suspends the supervisor first.
     cluster.processes("up").iter().for_each(|it| it.signal(Signal::STOP));
     service.kill();
     let stranger = Stranger::at(&address);

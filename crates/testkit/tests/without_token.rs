@@ -1,6 +1,6 @@
-//! Questions about files that a mount answers, so that ordinary users need no token: the clients
-//! that use a file, its locks, its path by its id, and the space on its targets. The kernel and the
-//! permissions of directories limit each answer to files that the user may read.
+//! Queries about files through a mount, for ordinary users without the token: the clients that use
+//! a file, its locks, its path by its id, and the space on its targets. The kernel and the
+//! permissions of directories limit each query to files that the user may read.
 
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, cluster, files};
@@ -60,7 +60,7 @@ fn users_query_their_files_through_the_mount() {
         assert!(info.contains(&format!("Path: {path}\n")), "{info}");
     }
 
-    // A file that the user may not read has no answers.
+    // The mount refuses queries about a file that the user may not read.
     files::set_permissions(Path::new(&file), Permissions::from_mode(0o600));
     for question in [&["entry", "who"][..], &["lock", "list"], &["entry", "info"]] {
         let refused = user.skep(&[question, &[&file]].concat()).expect_failure();

@@ -50,7 +50,8 @@ pub struct Judged {
 /// The thresholds at which a target counts as slow. Both must be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Rules {
-    /// Minimum fraction by which a target must be slower than the others, from 0 to 1.
+    /// A target is slow only if it is slower than the others by at least this fraction, from 0 to
+    /// 1.
     pub slower_by: f64,
     /// Minimum confidence that the target is slower, from 0 to 1.
     pub confidence: f64,

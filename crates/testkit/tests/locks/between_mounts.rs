@@ -290,8 +290,8 @@ fn an_owner_has_at_most_1024_ranges(mounts: &Mounts) {
         let (mut holder, mut other) = (Program::on(here), Program::on(there));
         for kind in ["posix", "ofd"] {
             assert_eq!(holder.run(&format!("every_other f {kind} 1025")), "1024 ENOLCK");
-            // The limit of a different owner is separate. Unlocking one range makes room for
-            // exactly one other range.
+            // The limit of a different owner is separate. After one range is unlocked, the owner
+            // can lock exactly one other range.
             other.ok(&format!("lock f {kind} exclusive 1 1 try"));
             holder.ok(&format!("lock f {kind} unlock 0 1 try"));
             holder.ok(&format!("lock f {kind} exclusive 5000 1 try"));

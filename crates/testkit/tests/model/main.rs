@@ -2,11 +2,11 @@
 //! are killed. The reference is a tree on the local file system, on which the test makes the same
 //! calls. Each call must have the same result in both, and the trees must be equal.
 //!
-//! There are two tests. In `calls_on_any_mount_match_the_model` each call uses a random mount. The mounts cache no
-//! names and attributes (`attribute_timeout=0`), so each result must be exact. In
-//! `calls_on_alternating_mounts_match_the_model` the mounts use their caches, and between two turns the test waits until
-//! the cached entries have expired. The coherence tests cover the time within that second; the
-//! simulator covers concurrent operations.
+//! There are two tests. In `calls_on_any_mount_match_the_model`, each call uses a random mount. The
+//! mounts cache no names and attributes (`attribute_timeout=0`), so each result must be exact. In
+//! `calls_on_alternating_mounts_match_the_model` the mounts use their caches, and between two turns
+//! the test waits until the cached entries have expired. The coherence tests cover the time within
+//! that second; the simulator covers concurrent operations.
 //!
 //! If a seed fails, the test prints it with the command that repeats it. Then the test removes
 //! steps as long as the remaining steps still fail, and prints the shortest sequence.
