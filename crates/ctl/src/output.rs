@@ -24,8 +24,8 @@ pub(crate) enum OutputFormat {
     Csv,
 }
 
-/// Creates a table without ruled lines, with titles in capital letters except for units. Columns whose title begins
-/// with `>` are aligned to the right.
+/// Creates a table without ruled lines, with titles in capital letters except for units. Columns
+/// whose title begins with `>` are aligned to the right.
 pub(crate) fn table(titles: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
