@@ -24,12 +24,12 @@ pub(crate) enum OutputFormat {
     Csv,
 }
 
-/// Creates a table without ruled lines, with titles in capital letters. Columns whose title begins
-/// with `>` are aligned to the right.
+/// Creates a table without ruled lines, with titles in capital letters except for units. Columns
+/// whose title begins with `>` are aligned to the right.
 pub(crate) fn table(titles: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    table.set_header(titles.iter().map(|title| title.trim_start_matches('>').to_uppercase()));
+    table.set_header(titles.iter().map(|title| in_capitals(title.trim_start_matches('>'))));
     let columns = titles.iter().zip(table.column_iter_mut()).enumerate();
     for (index, (title, column)) in columns {
         column.set_padding((if index == 0 { 0 } else { 1 }, 1));
@@ -38,6 +38,15 @@ pub(crate) fn table(titles: &[&str]) -> Table {
         }
     }
     table
+}
+
+/// Returns a title in capital letters. Units, such as `GB/s` and `us`, keep their letters.
+fn in_capitals(title: &str) -> String {
+    let words = title.split(' ').map(|word| match word.contains('/') || word == "us" {
+        true => word.to_owned(),
+        false => word.to_uppercase(),
+    });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// The output format of this process, set once before the command runs. A static, since functions
@@ -236,6 +245,12 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn units_in_titles_keep_their_letters() {
+        assert_eq!(in_capitals("Read GB/s"), "READ GB/s");
+        assert_eq!(in_capitals("round trip us"), "ROUND TRIP us");
+    }
 
     #[test]
     fn large_numbers_are_printed_with_a_unit() {

@@ -211,7 +211,7 @@ fn clients_are_remounted_before_each_phase_on_request() {
     let failed = run(&[&common[..], &["echo broken; exit 3"]].concat()).expect_failure();
     sh(&unmount).expect_success();
     let shown = shown.expect_success();
-    assert!(shown.contains("OF LIMIT") && shown.contains("OF IO/S"), "{shown}");
+    assert!(shown.contains("OF LIMIT") && shown.contains("OF IO/s"), "{shown}");
     assert_eq!(files::read_to_string(&log), "localhost\n".repeat(4));
     assert!(failed.contains("localhost") && failed.contains("broken"), "{failed}");
     assert_eq!(names(cluster.path()), Vec::<String>::new());
@@ -538,7 +538,7 @@ fn net_bench_measures_each_pair_in_both_directions() {
     let some = ["--services", "storage-1,storage-2", "--only-between-services"];
     let shown = run(&[&once[..], &some].concat()).expect_success();
     assert!(shown.contains("storage-1") && !shown.contains("metadata"), "{shown}");
-    assert!(shown.contains("SEND MIB/S") && !shown.contains("\none "), "{shown}");
+    assert!(shown.contains("SEND MiB/s") && !shown.contains("\none "), "{shown}");
 }
 
 #[test]
