@@ -250,7 +250,7 @@ mod tests {
         for (text, words) in [
             ("colour=red", "unknown part 'colour=red': expected count=, chunk-size="),
             ("4", "unknown part '4'"),
-            ("count=many", "'many' is no such number"),
+            ("count=many", "invalid number 'many'"),
             ("count=-1", "invalid number"),
             ("count=0", "at least 1"),
             ("count=257", "1 to 256 groups"),

@@ -407,7 +407,9 @@ mod tests {
         }
 
         #[test]
-        fn chunk_files_of_a_whole_file_have_no_gaps(pattern in any_pattern(), size in 0_u64..8 << 20) {
+        fn chunk_files_of_a_whole_file_have_no_gaps(
+            pattern in any_pattern(), size in 0_u64..8 << 20,
+        ) {
             let mut files = BTreeMap::new();
             for piece in pieces(&pattern, 0..size).unwrap().filter(|it| it.group.is_some()) {
                 let component = &pattern.components[usize::from(piece.component)];

@@ -64,8 +64,8 @@ const ANSWERS: &[(&str, &str)] = &[
 const OF_NOUNS: &[(&str, &str)] =
     &[("ls", "list"), ("show", "list"), ("status", "list"), ("info", "list")];
 
-/// Returns the suggestion for a command that does not exist. `None` means that there is none, and
-/// the parser reports the error.
+/// Returns the suggestion for a command that does not exist. `None` means that the parser
+/// reports the error.
 pub(crate) fn answer(error: &clap::Error) -> Option<String> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;

@@ -27,8 +27,16 @@ impl Places {
 }
 
 const CASES: &[Case<Places>] = skep_testkit::cases![programs:
-    untarred_sources_build, git_clone_passes_fsck, rsync_copies_a_tree_in_both_directions, cp_copies_a_tree_unchanged, find_and_du_report_all_files,
-    editors_save_by_renaming, sqlite_transactions_are_kept, tar_archives_the_mount_unchanged, shell_scripts_run_from_the_mount, compressors_restore_the_same_bytes,
+    untarred_sources_build,
+    git_clone_passes_fsck,
+    rsync_copies_a_tree_in_both_directions,
+    cp_copies_a_tree_unchanged,
+    find_and_du_report_all_files,
+    editors_save_by_renaming,
+    sqlite_transactions_are_kept,
+    tar_archives_the_mount_unchanged,
+    shell_scripts_run_from_the_mount,
+    compressors_restore_the_same_bytes,
 ];
 
 /// Writes a C program of many files, with headers that all files include, and packs it.

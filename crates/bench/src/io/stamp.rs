@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(stamp.compare(&buffer, 8192), None);
         let wrong = |stamp: Stamp, offset| stamp.compare(&buffer, offset).unwrap();
         assert_eq!(wrong(stamp, 0).words, 512);
-        assert!(wrong(stamp, 0).to_string().contains("run 8, data of process 3, byte 8192"));
+        assert!(wrong(stamp, 0).to_string().contains("run 8, process 3, byte 8192"));
         assert_eq!(wrong(Stamp::new(8, 3), 8192).words, 512);
         assert_eq!(wrong(Stamp::new(7, 4), 8192).words, 512);
         buffer[4000..4008].fill(0);

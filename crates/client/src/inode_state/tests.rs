@@ -210,7 +210,7 @@ fn changed_incarnation_at_sync_or_write_is_a_loss() {
     write(&state, 30, 0, 3);
     assert_eq!(state.losses(), 2);
     state.synced(&state.unsynced()[0], HostIncarnation::new(3));
-    assert_eq!(state.losses(), 2, "told once");
+    assert_eq!(state.losses(), 2, "reported once");
 }
 
 #[test]

@@ -137,7 +137,7 @@ fn a_system_with_slow_links_is_recognised() {
     let count = about(&report, "count");
     assert!(count[0].text.contains("Files of 2 targets"), "{}", count[0].text);
     assert!(count[0].text.contains("chooser balanced"), "{}", count[0].text);
-    assert!(about(&report, "hosts").is_empty(), "it is said already");
+    assert!(about(&report, "hosts").is_empty(), "another conclusion covers it");
     let sharing = about(&report, "targets");
     assert!(sharing[0].text.contains("differ by less than 1 %"), "{}", sharing[0].text);
 
@@ -302,7 +302,7 @@ fn excluded_runs_appear_only_as_points() {
     assert_eq!((all.runs_invalid, all.includes_invalid), (81, true));
     let counted: usize =
         all.experiments.iter().flat_map(|it| &it.groups).map(|it| it.values.len()).sum();
-    assert_eq!(counted, 360, "unless it is said");
+    assert_eq!(counted, 360, "all runs if requested");
     let files = files(&contents, &report).expect("drawn");
     assert!(String::from_utf8_lossy(&files[0].1).contains("81 runs don't count"));
     assert!(

@@ -19,10 +19,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
-    other_mount_sees_xattrs_at_once, other_mount_sees_and_applies_acls,
-    acl_changes_are_seen_under_another_name, acl_changes_are_seen_under_recreated_names,
-    former_owner_cannot_change_a_file_with_an_acl, acls_have_at_most_511_entries,
-    new_entries_inherit_the_project, renames_and_links_into_another_project_are_refused, projects_restrict_renames_and_links,
+    other_mount_sees_xattrs_at_once,
+    other_mount_sees_and_applies_acls,
+    acl_changes_are_seen_under_another_name,
+    acl_changes_are_seen_under_recreated_names,
+    former_owner_cannot_change_a_file_with_an_acl,
+    acls_have_at_most_511_entries,
+    new_entries_inherit_the_project,
+    renames_and_links_into_another_project_are_refused,
+    projects_restrict_renames_and_links,
     writes_remove_capabilities_set_by_the_other_mount,
 ];
 

@@ -22,15 +22,23 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![statements:
-    a_directory_that_is_replaced_is_never_missing, listing_is_complete_while_the_other_mount_changes_it,
-    reading_changes_no_time, an_open_file_stays_usable_without_permission,
-    directory_size_is_its_number_of_entries, block_count_covers_files_without_holes,
-    directory_removed_by_the_other_mount_is_empty, device_removed_by_the_other_mount_can_be_stat,
+    a_directory_that_is_replaced_is_never_missing,
+    listing_is_complete_while_the_other_mount_changes_it,
+    reading_changes_no_time,
+    an_open_file_stays_usable_without_permission,
+    directory_size_is_its_number_of_entries,
+    block_count_covers_files_without_holes,
+    directory_removed_by_the_other_mount_is_empty,
+    device_removed_by_the_other_mount_can_be_stat,
     each_piece_of_a_large_write_is_of_one_writer,
-    times_are_seen_once_the_writer_reports_them, close_writes_mapped_pages,
-    collapse_and_insert_range_are_refused, allocated_space_is_a_hole, holes_stay_holes_in_copies,
+    times_are_seen_once_the_writer_reports_them,
+    close_writes_mapped_pages,
+    collapse_and_insert_range_are_refused,
+    allocated_space_is_a_hole,
+    holes_stay_holes_in_copies,
     copies_end_at_the_cached_end_of_the_source,
-    unsupported_flags_are_refused, removed_files_can_be_written,
+    unsupported_flags_are_refused,
+    removed_files_can_be_written,
 ];
 
 fn new(path: &Path, bytes: &[u8]) -> File {

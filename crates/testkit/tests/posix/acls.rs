@@ -12,10 +12,18 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![acls:
-    grant_and_deny_access, change_with_chmod, default_acl_is_inherited,
-    default_acl_replaces_the_umask, umask_applies_without_a_default_acl,
-    acl_that_equals_the_mode_is_not_stored, removed_acl_grants_nothing, malformed_acls_are_refused, setting_an_acl_clears_the_set_group_id_bit,
-    acl_of_a_directory_controls_search, acl_stays_after_rename, acl_may_have_400_entries,
+    grant_and_deny_access,
+    change_with_chmod,
+    default_acl_is_inherited,
+    default_acl_replaces_the_umask,
+    umask_applies_without_a_default_acl,
+    acl_that_equals_the_mode_is_not_stored,
+    removed_acl_grants_nothing,
+    malformed_acls_are_refused,
+    setting_an_acl_clears_the_set_group_id_bit,
+    acl_of_a_directory_controls_search,
+    acl_stays_after_rename,
+    acl_may_have_400_entries,
 ];
 
 const USER: &str = "23456";

@@ -12,9 +12,14 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![allocation:
-    fallocate_extends_or_keeps_the_size, allocation_beyond_free_space_is_refused,
-    punched_range_is_a_hole_and_reads_as_zeros, zeroed_range_reads_as_zeros, mapped_data_is_not_a_hole,
-    copy_file_range_copies_within_and_between_files, copy_file_range_keeps_bytes_around_the_range, fallocate_clears_setuid_and_setgid,
+    fallocate_extends_or_keeps_the_size,
+    allocation_beyond_free_space_is_refused,
+    punched_range_is_a_hole_and_reads_as_zeros,
+    zeroed_range_reads_as_zeros,
+    mapped_data_is_not_a_hole,
+    copy_file_range_copies_within_and_between_files,
+    copy_file_range_keeps_bytes_around_the_range,
+    fallocate_clears_setuid_and_setgid,
 ];
 
 const KEEP: FallocateFlags = FallocateFlags::KEEP_SIZE;

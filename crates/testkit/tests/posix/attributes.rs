@@ -12,10 +12,18 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![attributes:
-    chmod_changes_permissions, chown_changes_owner_and_group, times_are_kept_to_the_nanosecond,
-    utime_omit_leaves_a_time_unchanged, attributes_of_a_symbolic_link_change_without_its_target, writes_change_times,
-    write_replaces_a_modification_time_in_the_future, changed_entries_change_the_times_of_a_directory,
-    attribute_changes_update_the_change_time, block_count_covers_the_written_bytes, fstat_shows_attributes_of_an_open_file, chown_clears_setuid,
+    chmod_changes_permissions,
+    chown_changes_owner_and_group,
+    times_are_kept_to_the_nanosecond,
+    utime_omit_leaves_a_time_unchanged,
+    attributes_of_a_symbolic_link_change_without_its_target,
+    writes_change_times,
+    write_replaces_a_modification_time_in_the_future,
+    changed_entries_change_the_times_of_a_directory,
+    attribute_changes_update_the_change_time,
+    block_count_covers_the_written_bytes,
+    fstat_shows_attributes_of_an_open_file,
+    chown_clears_setuid,
     writes_of_users_clear_setuid,
 ];
 

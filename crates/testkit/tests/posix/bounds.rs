@@ -18,11 +18,19 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![bounds:
-    names_have_at_most_255_bytes, paths_have_at_most_4095_bytes, names_may_have_any_bytes,
-    directory_tree_may_be_deeper_than_the_longest_path, link_targets_and_xattrs_may_have_any_bytes, directory_holds_2000_subdirectories,
+    names_have_at_most_255_bytes,
+    paths_have_at_most_4095_bytes,
+    names_may_have_any_bytes,
+    directory_tree_may_be_deeper_than_the_longest_path,
+    link_targets_and_xattrs_may_have_any_bytes,
+    directory_holds_2000_subdirectories,
     loops_of_symbolic_links_are_refused,
-    times_before_1970_and_after_2106_are_stored, largest_user_and_group_ids_are_stored, large_device_numbers_are_stored, file_may_have_many_hard_links,
-    creation_time_never_changes, new_entries_inherit_the_group_of_a_setgid_directory,
+    times_before_1970_and_after_2106_are_stored,
+    largest_user_and_group_ids_are_stored,
+    large_device_numbers_are_stored,
+    file_may_have_many_hard_links,
+    creation_time_never_changes,
+    new_entries_inherit_the_group_of_a_setgid_directory,
 ];
 
 fn names_have_at_most_255_bytes(root: &Path) {

@@ -10,8 +10,13 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![create:
-    makes_an_empty_file_of_the_caller, is_exclusive_on_request, truncates_an_existing_file,
-    fails_without_its_parent, takes_any_bytes_as_names, limits_name_lengths, makes_1000_files_in_one_directory,
+    makes_an_empty_file_of_the_caller,
+    is_exclusive_on_request,
+    truncates_an_existing_file,
+    fails_without_its_parent,
+    takes_any_bytes_as_names,
+    limits_name_lengths,
+    makes_1000_files_in_one_directory,
     succeeds_for_only_one_of_two_threads,
 ];
 

@@ -6,7 +6,9 @@ use skep_testkit::program::run_in;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![direct:
-    direct_reads_return_written_bytes, direct_writes_are_seen_by_cached_reads, asynchronous_direct_writes_are_seen_by_cached_reads,
+    direct_reads_return_written_bytes,
+    direct_writes_are_seen_by_cached_reads,
+    asynchronous_direct_writes_are_seen_by_cached_reads,
 ];
 
 fn direct_reads_return_written_bytes(root: &Path) {

@@ -8,7 +8,10 @@ use std::fs::File;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![fsync:
-    succeeds_for_written_files, succeeds_for_directories, syncfs_succeeds, files_opened_with_o_sync_can_be_written,
+    succeeds_for_written_files,
+    succeeds_for_directories,
+    syncfs_succeeds,
+    files_opened_with_o_sync_can_be_written,
     succeeds_for_read_only_handles,
 ];
 

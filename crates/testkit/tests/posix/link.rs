@@ -8,8 +8,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![link:
-    hard_links_are_the_same_file, hard_links_to_directories_are_refused, hard_links_may_lie_in_other_directories, refuses_an_existing_name,
-    hard_link_to_a_symbolic_link_is_a_symbolic_link, file_may_have_300_hard_links,
+    hard_links_are_the_same_file,
+    hard_links_to_directories_are_refused,
+    hard_links_may_lie_in_other_directories,
+    refuses_an_existing_name,
+    hard_link_to_a_symbolic_link_is_a_symbolic_link,
+    file_may_have_300_hard_links,
 ];
 
 fn hard_links_are_the_same_file(root: &Path) {

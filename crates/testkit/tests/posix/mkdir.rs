@@ -8,7 +8,11 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![mkdir:
-    makes_an_empty_directory, raises_the_link_count_of_the_parent, refuses_an_existing_name, makes_sixty_nested_directories, inherits_the_group,
+    makes_an_empty_directory,
+    raises_the_link_count_of_the_parent,
+    refuses_an_existing_name,
+    makes_sixty_nested_directories,
+    inherits_the_group,
     new_directories_accept_files,
 ];
 

@@ -5,7 +5,12 @@ use skep_testkit::files;
 use skep_testkit::program::run_in;
 use std::path::Path;
 
-pub(crate) const CASES: &[Test] = skep_testkit::cases![mmap: mapping_shows_the_file, writes_to_a_shared_mapping_reach_the_file, writes_to_a_private_mapping_do_not_reach_the_file, processes_share_a_mapping];
+pub(crate) const CASES: &[Test] = skep_testkit::cases![mmap:
+    mapping_shows_the_file,
+    writes_to_a_shared_mapping_reach_the_file,
+    writes_to_a_private_mapping_do_not_reach_the_file,
+    processes_share_a_mapping,
+];
 
 fn python(root: &Path, program: &str) {
     run_in(root, "python3", ["-c", program]);

@@ -9,7 +9,10 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![open:
-    refuses_wrong_file_types, access_mode_of_a_handle_is_enforced, file_can_be_open_500_times, nonblocking_handles_read_and_write,
+    refuses_wrong_file_types,
+    access_mode_of_a_handle_is_enforced,
+    file_can_be_open_500_times,
+    nonblocking_handles_read_and_write,
     later_open_sees_bytes_written_before_a_close,
 ];
 

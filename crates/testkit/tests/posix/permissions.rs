@@ -9,7 +9,11 @@ use std::path::Path;
 use std::process::Command;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![permissions:
-    mode_of_a_file_controls_access, mode_of_a_directory_controls_search_and_changes, group_members_have_group_permissions, only_owners_remove_entries_of_sticky_directories, new_entries_belong_to_their_creator,
+    mode_of_a_file_controls_access,
+    mode_of_a_directory_controls_search_and_changes,
+    group_members_have_group_permissions,
+    only_owners_remove_entries_of_sticky_directories,
+    new_entries_belong_to_their_creator,
 ];
 
 const USER: &str = "23456";

@@ -9,9 +9,19 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![read_write:
-    written_bytes_of_any_length_are_read_back, holes_are_zeros, holes_allocate_no_space, reads_stop_at_the_end_of_the_file, appended_bytes_follow_the_end,
-    concurrent_appends_stay_whole, writes_to_random_ranges_match_a_model, threads_write_different_parts_of_a_file, write_on_one_handle_is_read_on_another,
-    vectored_writes_and_reads_keep_their_order, bytes_are_read_after_reopening, file_grows_byte_by_byte, cp_copies_all_bytes,
+    written_bytes_of_any_length_are_read_back,
+    holes_are_zeros,
+    holes_allocate_no_space,
+    reads_stop_at_the_end_of_the_file,
+    appended_bytes_follow_the_end,
+    concurrent_appends_stay_whole,
+    writes_to_random_ranges_match_a_model,
+    threads_write_different_parts_of_a_file,
+    write_on_one_handle_is_read_on_another,
+    vectored_writes_and_reads_keep_their_order,
+    bytes_are_read_after_reopening,
+    file_grows_byte_by_byte,
+    cp_copies_all_bytes,
 ];
 
 fn open(path: &Path) -> File {

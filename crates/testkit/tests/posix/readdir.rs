@@ -10,8 +10,13 @@ use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![readdir:
-    lists_dot_and_dot_dot, reports_types_and_inodes, lists_lasting_entries_once_while_others_change,
-    entries_can_be_removed_during_a_listing, rewind_begins_the_listing_again, of_a_file_is_refused, lists_400_names_of_255_bytes,
+    lists_dot_and_dot_dot,
+    reports_types_and_inodes,
+    lists_lasting_entries_once_while_others_change,
+    entries_can_be_removed_during_a_listing,
+    rewind_begins_the_listing_again,
+    of_a_file_is_refused,
+    lists_400_names_of_255_bytes,
 ];
 
 fn fill(root: &Path, count: usize) {

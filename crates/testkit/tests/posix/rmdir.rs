@@ -9,8 +9,12 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![rmdir:
-    removes_only_empty_directories, of_a_file_is_refused, creation_in_a_removed_directory_is_refused,
-    removed_open_directory_stays_usable_and_empty, directory_can_be_made_and_removed_repeatedly, never_removes_a_directory_with_a_new_file,
+    removes_only_empty_directories,
+    of_a_file_is_refused,
+    creation_in_a_removed_directory_is_refused,
+    removed_open_directory_stays_usable_and_empty,
+    directory_can_be_made_and_removed_repeatedly,
+    never_removes_a_directory_with_a_new_file,
 ];
 
 fn removes_only_empty_directories(root: &Path) {

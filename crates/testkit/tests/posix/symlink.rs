@@ -8,7 +8,11 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![symlink:
-    stores_its_target_unchanged, link_in_a_path_is_followed, target_need_not_exist, loop_of_links_is_refused, refuses_an_existing_name,
+    stores_its_target_unchanged,
+    link_in_a_path_is_followed,
+    target_need_not_exist,
+    loop_of_links_is_refused,
+    refuses_an_existing_name,
 ];
 
 fn stores_its_target_unchanged(root: &Path) {

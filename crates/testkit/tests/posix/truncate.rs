@@ -8,8 +8,13 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![truncate:
-    extends_with_zeros, shrinks_the_file, truncated_bytes_do_not_come_back, at_chunk_boundaries_matches_a_model,
-    needs_a_handle_for_writing, on_one_handle_is_seen_on_another, accepts_huge_lengths,
+    extends_with_zeros,
+    shrinks_the_file,
+    truncated_bytes_do_not_come_back,
+    at_chunk_boundaries_matches_a_model,
+    needs_a_handle_for_writing,
+    on_one_handle_is_seen_on_another,
+    accepts_huge_lengths,
 ];
 
 fn open(path: &Path) -> File {

@@ -11,8 +11,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![unnamed:
-    o_tmpfile_makes_a_file_without_a_name, unnamed_file_can_be_linked, file_without_names_cannot_be_linked_again, exclusive_unnamed_file_cannot_be_linked,
-    unnamed_file_must_be_opened_for_writing, unnamed_file_inherits_the_group_and_acl, unnamed_files_can_be_linked_from_any_directory,
+    o_tmpfile_makes_a_file_without_a_name,
+    unnamed_file_can_be_linked,
+    file_without_names_cannot_be_linked_again,
+    exclusive_unnamed_file_cannot_be_linked,
+    unnamed_file_must_be_opened_for_writing,
+    unnamed_file_inherits_the_group_and_acl,
+    unnamed_files_can_be_linked_from_any_directory,
 ];
 
 fn unnamed(directory: &Path, more: OFlags) -> rustix::io::Result<File> {

@@ -9,9 +9,18 @@ use std::fs;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![xattrs:
-    values_are_stored_unchanged, all_names_are_listed, create_and_replace_flags_are_enforced, removed_attribute_is_absent, buffer_of_length_zero_returns_the_size, directories_have_attributes,
-    user_attributes_of_symbolic_links_are_refused, names_and_values_have_a_maximum_length, attributes_stay_after_rename,
-    trusted_and_security_attributes_are_set_only_by_root, names_outside_known_namespaces_are_refused, lengths_over_the_limits_of_the_kernel_are_refused,
+    values_are_stored_unchanged,
+    all_names_are_listed,
+    create_and_replace_flags_are_enforced,
+    removed_attribute_is_absent,
+    buffer_of_length_zero_returns_the_size,
+    directories_have_attributes,
+    user_attributes_of_symbolic_links_are_refused,
+    names_and_values_have_a_maximum_length,
+    attributes_stay_after_rename,
+    trusted_and_security_attributes_are_set_only_by_root,
+    names_outside_known_namespaces_are_refused,
+    lengths_over_the_limits_of_the_kernel_are_refused,
     change_of_contents_or_owner_removes_capabilities,
 ];
 
