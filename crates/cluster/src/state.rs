@@ -119,7 +119,7 @@ impl ClusterState {
         &self.durable.clients
     }
 
-    /// Marks the targets that are closed to new files in a map with soft state.
+    /// In a map that already has the soft state, marks the targets that are closed to new files.
     pub fn mark_closed(&self, map: &mut ClusterMap) {
         self.durable.mark_closed(map);
     }

@@ -301,7 +301,7 @@ impl Deployment {
         host.expect("a checked file has one host of management")
     }
 
-    /// Returns the host of a name.
+    /// Returns the host with a name.
     ///
     /// # Errors
     /// Returns `NotFound` with the names of all hosts.

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn files_stay_below_the_bound() {
+    fn history_stays_within_its_size_limit() {
         let directory = tempfile::tempdir().unwrap();
         let mut history = History::open(directory.path(), 64 << 10).unwrap();
         for second in 0..3 * 3600 {

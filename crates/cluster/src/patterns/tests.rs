@@ -111,11 +111,11 @@ fn users_stay_within_limits_and_root_does_not() {
     refused(&map, &component(0, 0, 9), "more than 8 targets");
     refused(&map, &component(0, 64 * KIB, 1), "less than 131072");
     refused(&map, &component(0, 2 * MIB, 1), "skep config get user-chunk-size-max");
-    refused(&map, &of_two, "only root lists targets");
+    refused(&map, &of_two, "only root may list targets");
     map.policy.user_patterns = UserPatterns::Targets;
     check(&map, &of_two).unwrap();
     map.policy.user_patterns = UserPatterns::No;
-    refused(&map, &component(0, 0, 0), "only root sets stripe patterns");
+    refused(&map, &component(0, 0, 0), "only root may set stripe patterns");
 }
 
 fn all_online(map: &ClusterMap) -> Candidates {

@@ -134,7 +134,7 @@ impl<E: Engine> MetadataTarget<E> {
         if let Some(inode) = handlers::home_inode(header.message, body)
             && self.shared.map.shard_group(inode.shard()) != Some(self.shared.group)
         {
-            let what = format!("shard {} is not served here", inode.shard());
+            let what = format!("shard {} is not served by {}", inode.shard(), self.shared.group);
             return Err(Error::new(ErrorCode::StaleMap, what));
         }
         self.check_transaction(header, body)?;
