@@ -1,6 +1,7 @@
 //! Tests of the whole store: in use, after crashes, and with damage.
 
 mod allocation;
+mod concurrency;
 mod crash;
 mod damage;
 mod faults;
