@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::task::{Poll, Waker};
 
-/// What an operation does within its range.
+/// The kind of access that an operation needs to its range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Access {
     Read,
