@@ -2,7 +2,7 @@
 //! service, and can be taken out again without a restart.
 
 use skep_testkit::cluster::skep;
-use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, files, wait_for};
+use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, files, schema, wait_for};
 use std::path::Path;
 
 /// Creates an empty file on all targets. Returns the number of its targets.
@@ -40,6 +40,7 @@ fn an_added_target_serves_without_a_restart() {
     assert!(none.contains("only metadata and storage services"), "{none}");
 
     let added = cluster.skep_json(&["target", "add", "storage-1", &shown(&new)]);
+    schema::check("target-add", &added);
     let id = added["id"].to_string();
     let again = cluster.skep_json(&["target", "add", "storage-1", &shown(&new)]);
     assert_eq!(again["id"], added["id"], "a repetition changes nothing");
