@@ -67,8 +67,8 @@ impl Host {
             new_targets += 1;
         }
         if !is_new && !has_new_token && new_targets == 0 {
-            let problem = "is initialised already, so are all its targets, and its token is not \
-                           new; start without --init";
+            let problem = "is initialised already with all its targets and this token; start \
+            without --init";
             return Err(refused(path, problem));
         }
         Ok(Initialised { cluster: node.token.cluster, is_new, has_new_token, new_targets })

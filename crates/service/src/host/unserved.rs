@@ -75,7 +75,7 @@ mod tests {
     use skep_types::ErrorCode;
 
     #[test]
-    fn pauses_double_until_a_target_is_repaired() {
+    fn pauses_between_open_attempts_double() {
         let error = Error::new(ErrorCode::Io, "no disk");
         let pause = |last, served| {
             UnservedTarget::new(Path::new("/d"), &error, last, Duration::from_secs(served)).pause

@@ -14,7 +14,7 @@ use skep_wire::node::StopTarget;
 use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[
-    ("what is missing until target 6 can be removed", "skep target remove --dry-run 6"),
+    ("check whether target 6 can be removed", "skep target remove --dry-run 6"),
     ("remove target 6", "skep target remove 6"),
 ];
 
@@ -36,7 +36,7 @@ pub(crate) struct RemoveArgs {
     target: String,
 }
 
-/// Interval between two questions to metadata targets, and to management.
+/// Interval between two rounds of requests to metadata targets, or to management.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Time limit for a service to stop a target.
 const STOP_PATIENCE: Duration = Duration::from_secs(90);
@@ -129,7 +129,7 @@ async fn remove(
 }
 
 fn refuse_open(target: &Target) -> Result<()> {
-    // A fault hides the state in the map; management checks it again.
+    // The map shows a fault of the target instead of its state. Management checks the state again.
     if target.health.condition != Condition::Serving {
         return Ok(());
     }
