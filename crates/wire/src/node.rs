@@ -38,7 +38,6 @@ record! {
         /// The id of the target.
         pub target: TargetId,
         /// Facts that an administrator should check, such as a target on the root file system.
-        /// Empty if there are none.
         pub warnings: Vec<String>,
     }
 }

@@ -2,7 +2,7 @@
 //! target that the peer names. Handles requests to the node itself, but no requests to targets.
 
 use super::targets::ServingNode;
-use super::{TargetEvent, added_targets};
+use super::{TargetEvent, target_requests};
 use crate::link_requests;
 use crate::node_requests;
 use skep_env::{TcpListener, TcpStream};
@@ -99,7 +99,7 @@ impl ServingNode {
             link_requests::answer(Some(&self.links), incoming, outbox);
         } else if message::is_statistics_request(message) {
             message::answer(&self.figures, &incoming, outbox);
-        } else if added_targets::is_target_request(message) {
+        } else if target_requests::is_target_request(message) {
             self.answer_target_request(&incoming, outbox).await;
         } else {
             node_requests::answer(&incoming, outbox);

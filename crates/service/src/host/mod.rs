@@ -6,7 +6,7 @@
 //! ([`connections`]), and starts, watches and stops the target threads ([`targets`]). If management
 //! does not reply at the start, the main thread starts the targets that are in the cached cluster
 //! map ([`crate::cached_map`]). An administrator can add targets while the node runs
-//! ([`added_targets`]). A target that cannot be opened, or whose thread ends with an error,
+//! ([`target_requests`]). A target that cannot be opened, or whose thread ends with an error,
 //! does not stop the others: the node tries again to serve it ([`unserved`], [`retries`]). The main
 //! thread probes the target threads and reports their health to management ([`health`]).
 //!
@@ -19,6 +19,7 @@ mod connections;
 mod health;
 mod init;
 mod retries;
+mod target_requests;
 mod targets;
 mod unserved;
 
