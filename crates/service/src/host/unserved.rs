@@ -52,6 +52,11 @@ impl UnservedTarget {
         Self { path: path.to_owned(), problem: error.context().to_owned(), pause, retry_at }
     }
 
+    /// Returns the reason why the target is not served.
+    pub(super) fn problem(&self) -> &str {
+        &self.problem
+    }
+
     /// Returns the report about the target. `None` means that `map` does not contain it at `node`.
     pub(super) fn report(&self, map: &ClusterMap, node: NodeId) -> Option<TargetReport> {
         let path = absolute(&self.path);
