@@ -147,7 +147,8 @@ impl Large {
 
 type Opened = (File, File, BTreeSet<u64>);
 
-/// Opens the copy of an interrupted run. `None` means that there is none of this version.
+/// Opens the copy of an interrupted run. `None` means that no incomplete copy of
+/// this version exists.
 fn continued(
     parent: &File,
     partial: &OsString,

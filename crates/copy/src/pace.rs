@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Delays threads so that all of them together copy at most so many bytes per second.
+/// Delays threads so that all of them together stay below the limit.
 #[derive(Debug)]
 pub(crate) struct Pace {
     bytes_per_second: Option<u64>,

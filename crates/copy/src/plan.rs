@@ -1,7 +1,7 @@
 //! Names and pieces. Pure.
 //!
-//! Owns the rule by which a source gets its path at the destination, the pieces of large files, and
-//! the list of finished pieces, by which a second run continues an interrupted copy.
+//! Owns the rule that gives each copy its path, and the pieces of large files. Also owns the list
+//! of finished pieces. A second run continues an interrupted copy by this list.
 
 use siphasher::sip::SipHasher13;
 use skep_types::{Error, ErrorCode, Result};

@@ -195,7 +195,7 @@ impl Run<'_> {
         Ok((work, tops))
     }
 
-    /// Takes work until there is none, and no other thread can add any.
+    /// Takes work until the queue is empty and all other threads are idle.
     fn work(&self) {
         loop {
             let mut queue = self.queue.lock().expect("no thread panics with this lock");

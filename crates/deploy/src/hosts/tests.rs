@@ -68,7 +68,7 @@ fn each_mistake_is_named_with_its_host_and_a_way_out() {
 }
 
 #[test]
-fn monitor_runs_on_the_host_of_management_unless_the_file_says_otherwise() {
+fn monitor_runs_beside_management_by_default() {
     let monitors = |text: &str| {
         let read = Deployment::parse(text).unwrap();
         let having = read.hosts.iter().filter(|host| host.has(Role::Monitor));
