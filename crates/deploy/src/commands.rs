@@ -343,6 +343,7 @@ fn host_report(host: &Host, facts: Option<&Facts>) -> HostReport {
             Some(Running::Current) => "running",
             Some(Running::Old) => "running the program before the upgrade",
             None if facts.initialised.contains(&role) => "stopped",
+            None if !role.is_node() && facts.configs.contains_key(&role) => "stopped",
             None => "missing",
         }
     };
