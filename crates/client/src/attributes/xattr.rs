@@ -97,6 +97,7 @@ impl Xattrs for Client {
         self.mount().xattr_absence.forget(inode, name, skep_env::now());
         let done = self.modify(inode, request, how, |_, _| ()).await;
         self.mount().xattr_absence.forget(inode, name, skep_env::now());
+        self.mount().inodes.count_change(inode);
         done.map(|_| ())
     }
 
@@ -108,7 +109,9 @@ impl Xattrs for Client {
     async fn remove_xattr(&self, inode: InodeId, name: &[u8]) -> Result<()> {
         let request = RemoveXattr { inode, name: name.into() };
         let how = ModifyOptions::default();
-        self.modify(inode, request, how, |_, _| ()).await.map(|_| ())
+        let done = self.modify(inode, request, how, |_, _| ()).await;
+        self.mount().inodes.count_change(inode);
+        done.map(|_| ())
     }
 }
 

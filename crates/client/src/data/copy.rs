@@ -265,6 +265,7 @@ async fn copy_run(
         truncate_generation: generations.file,
         extends: false,
         appends: false,
+        is_durable: false,
     };
     Ok((write_piece(worker, write).await?, missing))
 }

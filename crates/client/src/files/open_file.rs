@@ -29,6 +29,9 @@ pub(crate) struct OpenFile {
 impl OpenFile {
     pub(crate) fn new(inode: Arc<InodeState>, mode: OpenMode, pattern: StripePattern) -> Self {
         let seen_losses = AtomicU64::new(inode.losses());
+        if mode == OpenMode::Write {
+            inode.opened_for_writing();
+        }
         Self {
             inode,
             mode,
@@ -43,11 +46,13 @@ impl OpenFile {
     }
 
     pub(crate) fn set_stale(&self) {
+        self.inode.must_compare();
         self.is_stale.store(true, Ordering::Release);
     }
 
     /// Marks the handle as fenced: another client may have changed the file since the eviction.
     pub(crate) fn set_fenced(&self) {
+        self.inode.must_compare();
         self.is_fenced.store(true, Ordering::Release);
     }
 
@@ -108,7 +113,7 @@ impl OpenFile {
     pub(crate) fn begin_close(&self) -> bool {
         let is_first = !self.is_closing.swap(true, Ordering::AcqRel);
         if is_first {
-            self.inode.closing();
+            self.inode.closing(self.mode == OpenMode::Write);
         }
         is_first
     }

@@ -219,8 +219,8 @@ fn open_or_unsynced_inode_is_not_idle() {
     state.opened();
     state.opened();
     write(&state, 10, 0, 1);
-    state.closing();
-    state.closing();
+    state.closing(false);
+    state.closing(false);
     assert!(!state.closed());
     assert!(state.closed());
     assert!(!state.is_idle());

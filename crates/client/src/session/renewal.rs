@@ -139,6 +139,8 @@ impl Client {
         let options = ModifyOptions::default();
         match send_attempt(Rc::clone(&self.0), slot, Rc::new(request), options, None).await {
             Ok(opened) => {
+                // Without the open, metadata did not notify this mount of other clients.
+                file.inode.must_compare();
                 file.inode.observe(&opened.attributes, skep_env::now());
                 // While the session was lost, another program set a different pattern for the empty
                 // file. Other clients now use the chunk files of that pattern.

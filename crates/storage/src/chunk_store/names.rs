@@ -154,6 +154,12 @@ impl Names {
         self.anchored.borrow_mut().extend(leaves);
         Ok(())
     }
+
+    /// Returns whether a sync of directories is in progress.
+    #[cfg(test)]
+    pub(crate) fn is_syncing(&self) -> bool {
+        self.syncs.is_running.get()
+    }
 }
 
 /// Returns the entries of a directory whose names are two hexadecimal digits.

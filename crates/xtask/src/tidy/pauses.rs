@@ -13,6 +13,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/client/src/attributes/stat.rs", "poll: another thread's truncation or writes of the file"),
     ("crates/client/src/data/write.rs", "poll: another thread's truncation of the file"),
     ("crates/client/src/files/deferred_close.rs", "delay: collects closes for one message"),
+    ("crates/client/src/files/later_report.rs", "delay: one report of times for many syncs"),
     ("crates/client/src/inode_state/append_parts.rs", "poll: an earlier part of the same append"),
     ("crates/client/src/locks/owners.rs", "poll: another thread's request for the same lock owner"),
     ("crates/client/src/mount.rs", "poll: the capacity of the cluster, for one lease at most"),
