@@ -196,6 +196,7 @@ fn wrong_arguments_are_refused_before_anything_is_copied() {
     let refused =
         |arguments: &[&str]| cluster::skep([&["copy"], arguments].concat()).expect_failure();
     let [from, inside] = [text(&source), text(&source.join("inside"))];
+    assert!(refused(&[&from]).contains("the destination is missing"));
     assert!(refused(&[&from, &inside]).contains("name a destination outside"));
     let missing = text(&scratch.join("missing"));
     assert!(refused(&[&missing, &inside]).contains(&missing));

@@ -34,9 +34,10 @@ const LISTED: usize = 20;
 /// holes are kept. Exit code 1 or higher means that an entry is missing at the destination.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
+#[command(override_usage = "skep copy [OPTIONS] <SOURCE>... <DESTINATION>")]
 pub(crate) struct CopyArgs {
-    /// Files and directories, then the destination
-    #[arg(value_name = "SOURCE... DESTINATION", num_args = 2.., required = true)]
+    /// Files and directories to copy, and the destination as the last path
+    #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
     /// Leave out files whose copy has the same length and time, and continue large files
     #[arg(long)]
@@ -60,7 +61,16 @@ pub(crate) struct CopyArgs {
 }
 
 pub(crate) fn run(args: &CopyArgs) -> Result<()> {
-    let (destination, sources) = args.paths.split_last().expect("clap requires two paths");
+    let (destination, sources) = match args.paths.as_slice() {
+        [sources @ .., destination] if !sources.is_empty() => (destination, sources),
+        paths => {
+            let source = paths.first().map(|path| path.display().to_string()).unwrap_or_default();
+            let what = format!(
+                "cannot copy {source}: the destination is missing; name it as the last path"
+            );
+            return Err(Error::new(ErrorCode::InvalidArgument, what));
+        }
+    };
     let pairs = pairs(sources, destination, |path| path.is_dir())?;
     let options = Options {
         threads: args.threads.into(),
