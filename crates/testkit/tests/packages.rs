@@ -44,6 +44,8 @@ fn check_installation(host: &PageHost) {
         "/usr/lib/systemd/system/skep.target",
         "/usr/share/doc/skep/operations/several-hosts.md",
         "/usr/share/doc/skep/examples/mnt-skep.mount",
+        "/usr/share/skep/dashboards/grafana/skep-overview.json",
+        "/usr/share/skep/dashboards/prometheus/alerts.yml",
     ] {
         check(&format!("test -s {file}"));
     }
