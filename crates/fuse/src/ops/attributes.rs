@@ -8,6 +8,7 @@ use crate::request::attributes::AttributeRequest;
 use crate::waits::Caller;
 use skep_client::{HandleId, SetAttributes, Stat};
 use skep_types::InodeId;
+use std::sync::atomic::Ordering;
 
 const NANOSECONDS: u32 = 1_000_000_000;
 
@@ -58,8 +59,8 @@ async fn get<F: FileSystem>(
     }
     let mut stat = context.file_system.stat(inode).await?;
     if reader.is_some() && context.file_system.is_shared(inode) {
-        let count = context.invented_times.get() % (NANOSECONDS - 1) + 1;
-        context.invented_times.set(count);
+        let invented = context.invented_times.fetch_add(1, Ordering::Relaxed);
+        let count = invented % (NANOSECONDS - 1) + 1;
         let time = &mut stat.attributes.modified;
         time.nanoseconds = (time.nanoseconds + count) % NANOSECONDS;
     }
