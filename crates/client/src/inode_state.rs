@@ -182,8 +182,8 @@ impl InodeState {
         self.with(|parts| parts.unsynced.losses())
     }
 
-    /// Returns the work of a sync of the file now, and the changes that the sync covers. `of_mount` is
-    /// the number of changes to names of any file that this mount has made.
+    /// Returns the work of a sync of the file now, and the changes that the sync covers.
+    /// `of_mount` is the number of changes to names of any file that this mount has made.
     pub(crate) fn sync_order(&self, of_mount: u64) -> (SyncOrder, ChangeCount) {
         self.with(|parts| {
             let changes = parts.settled.changes(of_mount);

@@ -66,9 +66,9 @@ pub(crate) const CONTENTION_PAUSE: Duration = Duration::from_millis(1);
 /// How long a deferred close waits, so that it can be sent with other closes in one message. Short
 /// enough that the space of a file that was unlinked while open seems to become free at once.
 pub(crate) const CLOSE_DELAY: Duration = Duration::from_millis(5);
-/// How long after an `fsync` the mount reports times to metadata if nothing else has changed. Shorter
-/// than the time for which other mounts cache attributes, long enough that a database that syncs
-/// all the time costs metadata little.
+/// How long after an `fsync` the mount reports times to metadata if nothing else has changed.
+/// Shorter than the time for which other mounts cache attributes, long enough that a database that
+/// syncs all the time costs metadata little.
 pub(crate) const TIMES_DELAY: Duration = Duration::from_millis(100);
 /// How long setting a stripe pattern waits until metadata has acknowledged the deferred closes of
 /// the file.

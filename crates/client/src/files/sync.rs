@@ -28,8 +28,8 @@ pub trait Syncs {
     fn fsync(&self, handle: HandleId) -> impl Future<Output = Result<()>>;
 
     /// Records that a program opened a handle with `O_SYNC` or `O_DSYNC`, so that each write must
-    /// be durable when it returns. Writes through the handle then sync their chunk files. The caller
-    /// must still call [`Self::fsync`] after each write, for the size and the name of the file.
+    /// be durable when it returns. Writes through the handle then sync their chunk files. The
+    /// caller must still call [`Self::fsync`] after each write, for the size and the name.
     fn set_synced(&self, handle: HandleId);
 
     /// Returns whether [`Self::set_synced`] was called for a handle.

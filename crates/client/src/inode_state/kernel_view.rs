@@ -1,5 +1,5 @@
-//! The kernel's view of one file: the attributes that this mount last sent to the kernel, and whether
-//! the kernel's cached pages of the file are certainly valid. Pure.
+//! The kernel's view of one file: the attributes that this mount last sent to the kernel, and
+//! whether the kernel's cached pages of the file are certainly valid. Pure.
 //!
 //! Before the kernel reads from its pages, it requests the attributes of the file, and drops all
 //! pages if the modification time has changed. After a write of this mount the time has changed,

@@ -68,8 +68,8 @@ pub(super) struct FileSize {
     reach: u64,
     /// Number of the last write.
     writes: u64,
-    /// Number of the last write or truncation that changed more than the times of the file: its end,
-    /// where it may have holes, or how far its chunk files may reach.
+    /// Number of the last write or truncation that changed more than the times of the file: its
+    /// end, where it may have holes, or how far its chunk files may reach.
     moved: u64,
     /// Number of the last write that was acknowledged without a confirmation by metadata, because
     /// no other client had the file open.

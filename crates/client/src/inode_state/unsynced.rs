@@ -127,8 +127,8 @@ impl UnsyncedWrites {
         }
     }
 
-    /// Returns whether a sync may have to report to metadata which chunk files it has synced: inline
-    /// bytes are unsynced, or metadata has not recorded one of the chunk files as synced.
+    /// Returns whether a sync may have to report to metadata which chunk files it has synced:
+    /// inline bytes are unsynced, or metadata has not recorded one of the chunk files as synced.
     pub(super) fn may_be_unrecorded(&self) -> bool {
         let is_unrecorded = |key: &ChunkFileKey| !self.recorded.contains(key);
         !self.unrecorded.is_empty()

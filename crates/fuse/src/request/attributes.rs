@@ -48,8 +48,8 @@ record! {
 /// A request on attributes.
 #[derive(Debug)]
 pub(crate) enum AttributeRequest {
-    /// `reader` is the handle if the kernel itself requests the attributes, before it reads from its
-    /// pages of the file.
+    /// `reader` is the handle if the kernel itself requests the attributes, before it reads from
+    /// its pages of the file.
     Get {
         inode: InodeId,
         reader: Option<HandleId>,
