@@ -3,6 +3,7 @@
 mod files;
 mod list;
 mod remove;
+mod restored;
 mod set_state;
 mod stats;
 
@@ -18,6 +19,7 @@ pub(crate) enum TargetVerb {
     Files(files::FilesArgs),
     SetState(set_state::SetStateArgs),
     Remove(remove::RemoveArgs),
+    Restored(restored::RestoredArgs),
     Stats(stats::StatsArgs),
 }
 
@@ -29,6 +31,7 @@ impl TargetVerb {
             Self::Files(args) => done(files::run(args)),
             Self::SetState(args) => done(set_state::run(args)),
             Self::Remove(args) => done(remove::run(args)),
+            Self::Restored(args) => done(restored::run(&args)),
             Self::Stats(args) => done(stats::run(args)),
         }
     }
