@@ -230,6 +230,12 @@ impl Codec for String {
     }
 }
 
+/// Memory that every list of a message may take.
+const SMALL_LIST_BYTES: usize = 1 << 20;
+/// Most bytes of memory for each encoded byte of a longer list. Items of a few encoded bytes can be
+/// large in memory, and a list of them must not exhaust it.
+const MOST_GROWTH: usize = 16;
+
 impl<T: Codec> Codec for Vec<T> {
     const LAYOUT: &'static str = "u32 count, items";
     fn encode(&self, w: &mut Writer) {
@@ -242,6 +248,10 @@ impl<T: Codec> Codec for Vec<T> {
         // The check bounds the allocation by the size of the input.
         if count > r.left() {
             return Err(r.corrupt(format_args!("{count} items announced, {} bytes left", r.left())));
+        }
+        let bytes = count.saturating_mul(std::mem::size_of::<T>());
+        if bytes > SMALL_LIST_BYTES + MOST_GROWTH * r.left() {
+            return Err(r.corrupt(format_args!("{count} items take {bytes} bytes of memory")));
         }
         let mut items = Self::with_capacity(count.min(r.left() / std::mem::size_of::<T>().max(1)));
         for _ in 0..count {
@@ -503,6 +513,15 @@ mod tests {
         assert!(Vec::<u64>::from_bytes(&bytes).is_err());
         assert!(Bytes::from_bytes(&bytes).is_err());
         assert!(String::from_bytes(&bytes).is_err());
+    }
+
+    #[test]
+    fn short_items_cannot_take_much_memory() {
+        type Large = Option<((u128, u128), (u128, u128))>;
+        let list = |count: usize| vec![Large::None; count].to_bytes();
+        assert_eq!(Vec::<Large>::from_bytes(&list(1000)).unwrap().len(), 1000);
+        let error = Vec::<Large>::from_bytes(&list(1 << 20)).unwrap_err();
+        assert!(error.context().contains("memory"), "{error}");
     }
 
     #[test]
