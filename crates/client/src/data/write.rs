@@ -141,6 +141,9 @@ impl Client {
             Err(error) if error.code() == ErrorCode::EndMoved => {
                 self.follow_end(&file.inode, before, error).await.map(|()| false)
             }
+            Err(error) if error.code() == ErrorCode::Corrupt => {
+                self.explain_lost(&file.inode, before, error).await.map(|()| false)
+            }
             result => result.map(|()| true),
         };
         if is_inline {
@@ -417,7 +420,8 @@ pub(crate) async fn write_piece(worker: Rc<Worker>, what: PieceWrite) -> Result<
     };
     let (key, stripe) = (file.key_of(&piece), file.stripe_of(&piece));
     let checksums = granules::checksums(offset, data.bytes());
-    let request = WriteChunk { key, stripe, offset, truncate_generation, checksums };
+    let must_exist = file.inode.was_synced(&key);
+    let request = WriteChunk { key, stripe, offset, truncate_generation, must_exist, checksums };
     let mut has_failed = false;
     loop {
         let options = CallOptions {

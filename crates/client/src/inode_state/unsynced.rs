@@ -38,6 +38,9 @@ pub(super) struct UnsyncedWrites {
     unrecorded: HashSet<ChunkFileKey>,
     /// Synced chunk files that metadata has recorded as synced.
     recorded: HashSet<ChunkFileKey>,
+    /// Truncate generation of the file to which both sets belong. A truncation may have removed all
+    /// bytes of a chunk file, and a chunk file without bytes may be lost unnoticed.
+    generation: u64,
 }
 
 impl UnsyncedWrites {
@@ -102,8 +105,24 @@ impl UnsyncedWrites {
             .collect()
     }
 
+    /// Forgets the synced chunk files if the file was truncated since.
+    fn enter(&mut self, generation: u64) {
+        if self.generation != generation {
+            self.generation = generation;
+            self.unrecorded.clear();
+            self.recorded.clear();
+        }
+    }
+
+    /// Returns whether a chunk file was synced since the last truncation of the file.
+    pub(super) fn was_synced(&self, key: &ChunkFileKey, generation: u64) -> bool {
+        self.generation == generation
+            && (self.recorded.contains(key) || self.unrecorded.contains(key))
+    }
+
     /// Records that a chunk file exists on the device of its target.
-    pub(super) fn chunk_exists(&mut self, key: ChunkFileKey) {
+    pub(super) fn chunk_exists(&mut self, key: ChunkFileKey, generation: u64) {
+        self.enter(generation);
         if !self.recorded.contains(&key) {
             self.unrecorded.insert(key);
         }
@@ -115,7 +134,8 @@ impl UnsyncedWrites {
     }
 
     /// Records that metadata has recorded these chunk files as synced.
-    pub(super) fn recorded(&mut self, keys: &[ChunkFileKey]) {
+    pub(super) fn recorded(&mut self, keys: &[ChunkFileKey], generation: u64) {
+        self.enter(generation);
         for key in keys {
             self.unrecorded.remove(key);
             self.recorded.insert(*key);
@@ -182,5 +202,17 @@ mod tests {
         assert!(unsynced.is_empty());
         unsynced.chunk_synced(&before[0], HostIncarnation::new(9));
         assert_eq!(unsynced.losses(), 0, "nothing was left that could be lost");
+    }
+
+    #[test]
+    fn synced_chunk_files_must_exist_until_a_truncation() {
+        let mut unsynced = UnsyncedWrites::default();
+        unsynced.chunk_exists(key(0), 3);
+        unsynced.recorded(&[key(1)], 3);
+        assert!(unsynced.was_synced(&key(0), 3) && unsynced.was_synced(&key(1), 3));
+        assert!(!unsynced.was_synced(&key(2), 3));
+        assert!(!unsynced.was_synced(&key(1), 4), "the file was truncated");
+        unsynced.chunk_exists(key(1), 4);
+        assert!(unsynced.was_synced(&key(1), 4) && !unsynced.was_synced(&key(0), 4));
     }
 }

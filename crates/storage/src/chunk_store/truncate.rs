@@ -74,7 +74,7 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Checks that a write belongs to the newest truncate generation of a chunk file that this
+    /// Checks that a write, a clearing or a reservation belongs to the newest truncate generation of a chunk file that this
     /// process has executed.
     ///
     /// # Errors
