@@ -1,8 +1,8 @@
 //! Copies of management's directory: backups, and their way back. Management may run meanwhile.
 //!
 //! A copy is a complete directory of management with a snapshot of the state and an empty command
-//! log. It is marked as a copy, so its first start continues with higher ids. Does not own the format
-//! of the files (`skep_format`, `command_log`).
+//! log. It is marked as a copy, so its first start continues with higher ids. Does not own the
+//! format of the files (`skep_format`, `command_log`).
 
 use crate::command_log::{self, CommandLog};
 use skep_format::identity::DirectoryKind;

@@ -1,8 +1,8 @@
 //! The mark of a directory that was put back from a copy.
 //!
-//! Such a directory lacks the newest changes, so its service would assign ids and numbers again that
-//! it assigned after the copy was made. The first start of a marked directory continues with numbers
-//! far above. Owns the mark files only. The services own the numbers.
+//! Such a directory lacks the newest changes, so its service would assign ids and numbers again
+//! that it assigned after the copy was made. The first start of a marked directory continues with
+//! numbers far above. Owns the mark files only. The services own the numbers.
 
 use crate::atomic::{replace_atomically, sync_directory};
 use skep_types::{Error, Result};

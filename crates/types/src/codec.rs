@@ -230,12 +230,9 @@ impl Codec for String {
     }
 }
 
-/// Memory that every list of a message may take.
+/// Memory that any list may take; a longer one may take `MOST_GROWTH` bytes for each encoded byte.
 const SMALL_LIST_BYTES: usize = 1 << 20;
-/// Most bytes of memory for each encoded byte of a longer list. Items of a few encoded bytes can be
-/// large in memory, and a list of them must not exhaust it.
 const MOST_GROWTH: usize = 16;
-
 impl<T: Codec> Codec for Vec<T> {
     const LAYOUT: &'static str = "u32 count, items";
     fn encode(&self, w: &mut Writer) {
@@ -244,16 +241,15 @@ impl<T: Codec> Codec for Vec<T> {
     }
     fn decode(r: &mut Reader<'_>) -> Result<Self> {
         let count = u32::decode(r)? as usize;
-        // Each item takes at least one byte, so a count above the number of bytes left is invalid.
-        // The check bounds the allocation by the size of the input.
+        // Each item takes at least one byte. Both checks bound the memory by the size of the input.
         if count > r.left() {
             return Err(r.corrupt(format_args!("{count} items announced, {} bytes left", r.left())));
         }
-        let bytes = count.saturating_mul(std::mem::size_of::<T>());
-        if bytes > SMALL_LIST_BYTES + MOST_GROWTH * r.left() {
-            return Err(r.corrupt(format_args!("{count} items take {bytes} bytes of memory")));
+        let item_bytes = std::mem::size_of::<T>().max(1);
+        if count.saturating_mul(item_bytes) > SMALL_LIST_BYTES + MOST_GROWTH * r.left() {
+            return Err(r.corrupt(format_args!("{count} items take too much memory")));
         }
-        let mut items = Self::with_capacity(count.min(r.left() / std::mem::size_of::<T>().max(1)));
+        let mut items = Self::with_capacity(count.min(r.left() / item_bytes));
         for _ in 0..count {
             items.push(T::decode(r)?);
         }

@@ -33,8 +33,8 @@ record! {
         /// `EndMoved` if it has executed a newer truncation of the chunk file: the truncation must
         /// also remove this write.
         pub truncate_generation: u64,
-        /// Whether the chunk file was synced before, so that it exists unless it is lost. The target
-        /// then returns `Corrupt` instead of creating it.
+        /// Whether the chunk file was synced before, so that it exists unless it is lost. The
+        /// target then returns `Corrupt` instead of creating it.
         pub must_exist: bool,
         /// CRC-32C of each piece of the data. The pieces end at multiples of 4,096 in the chunk
         /// file.

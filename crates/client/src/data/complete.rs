@@ -130,9 +130,9 @@ impl Client {
         Err(Error::new(ErrorCode::Io, text))
     }
 
-    /// Explains why storage has refused a write with `Corrupt`. Returns without an error if the file
-    /// was truncated since: then the caller repeats the write. `before` is the end that this mount
-    /// had recorded when the write began.
+    /// Explains why storage has refused a write with `Corrupt`. Returns without an error if the
+    /// file was truncated since: then the caller repeats the write. `before` is the end that this
+    /// mount had recorded when the write began.
     ///
     /// # Errors
     /// - `Stale` if the file was removed.

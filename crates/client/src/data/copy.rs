@@ -152,8 +152,8 @@ struct Copy {
 }
 
 impl Copy {
-    /// Copies a range of the source to `offset` of the file. Copies less if another client truncates
-    /// the source meanwhile. Returns the number of bytes copied.
+    /// Copies a range of the source to `offset` of the file. Copies less if another client
+    /// truncates the source meanwhile. Returns the number of bytes copied.
     async fn run(&self, client: &Client, mut source: Range<u64>, offset: u64) -> Result<u64> {
         loop {
             let length = source.end - source.start;

@@ -102,9 +102,9 @@ fn chunk_files_beyond(
         .collect()
 }
 
-/// Removes the chunk files that have no byte of a file of length `size` from the set of synced ones.
-/// If such a chunk file is lost, the truncation has removed its bytes anyway, so programs can write
-/// there again.
+/// Removes the chunk files that have no byte of a file of length `size` from the set of synced
+/// ones. If such a chunk file is lost, the truncation has removed its bytes anyway, so programs can
+/// write there again.
 fn forget_empty(record: &mut InodeRecord, size: u64) {
     let Some(pattern) = record.pattern.as_ref().filter(|_| !record.synced_chunk_files.is_empty())
     else {

@@ -11,8 +11,8 @@ use crate::engine::Engine;
 use skep_types::InodeId;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Continues with higher numbers, since the directory was put back from a copy. The caller calls
-    /// this before the first event.
+    /// Continues with higher numbers, since the directory was put back from a copy. The caller
+    /// calls this before the first event.
     pub fn continue_above_copy(&mut self) {
         self.shared.numbers.skip();
         self.shared.starts.skip();
@@ -29,8 +29,8 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Returns an inode of a chunk file whose number this target has not assigned. Such an inode
-    /// shows that the directory of the target is an old copy: the caller must start the target again
-    /// with [`Self::continue_above_copy`].
+    /// shows that the directory of the target is an old copy: the caller must start the target
+    /// again with [`Self::continue_above_copy`].
     pub fn newer_inode(&self) -> Option<InodeId> {
         self.shared.removal.newer_inode
     }

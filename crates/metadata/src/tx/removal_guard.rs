@@ -1,8 +1,8 @@
 //! The guard of chunk files that no inode of the target owns.
 //!
 //! If the directory of the target was put back from a copy, files that were created after the copy
-//! have chunk files and no inode. The clean-up of storage would take them for orphans. So the target
-//! refuses to name inodes that do not exist, until an administrator permits it.
+//! have chunk files and no inode. The clean-up of storage would take them for orphans. So the
+//! target refuses to name inodes that do not exist, until an administrator permits it.
 
 use skep_types::{Error, ErrorCode, InodeId, Result};
 
@@ -16,8 +16,8 @@ pub(crate) struct RemovalGuard {
 }
 
 impl RemovalGuard {
-    /// Checks that storage may remove the chunk files of an inode that does not exist. `numbers_end`
-    /// is above all numbers that the target has assigned.
+    /// Checks that storage may remove the chunk files of an inode that does not exist.
+    /// `numbers_end` is above all numbers that the target has assigned.
     ///
     /// # Errors
     /// `NotPermitted` if the target is an old copy, or was put back from one.

@@ -46,8 +46,8 @@ impl StartNumbers {
     }
 
     /// Skips more start numbers than can have been used since a copy of the target was made. All
-    /// changes that were acknowledged before count as lost. The caller calls this before it logs the
-    /// start.
+    /// changes that were acknowledged before count as lost. The caller calls this before it logs
+    /// the start.
     pub(crate) fn skip(&mut self) {
         if let Some((number, first)) = self.first.pop_last() {
             self.first.insert(number + SKIPPED_STARTS, first);

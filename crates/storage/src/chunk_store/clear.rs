@@ -50,7 +50,8 @@ impl ChunkStore {
     /// a missing file is not created. Not cancel-safe, see [`super`].
     ///
     /// # Errors
-    /// - `EndMoved` if the chunk file was truncated in a newer generation than `truncate_generation`.
+    /// - `EndMoved` if the chunk file was truncated in a newer generation than
+    ///   `truncate_generation`.
     /// - `Corrupt` if a page is damaged, or a granule that is cleared only in part.
     /// - `DeviceFailed` if a write fails.
     pub async fn clear(

@@ -21,7 +21,8 @@ impl ChunkStore {
     /// caller continues there. Not cancel-safe, see [`super`].
     ///
     /// # Errors
-    /// - `EndMoved` if the chunk file was truncated in a newer generation than `truncate_generation`.
+    /// - `EndMoved` if the chunk file was truncated in a newer generation than
+    ///   `truncate_generation`.
     /// - `Corrupt` if the chunk file does not exist although it `must_exist`.
     /// - `NoSpace` if there is not enough space for the whole range.
     /// - `FileTooLarge` if the range ends beyond the longest chunk file.

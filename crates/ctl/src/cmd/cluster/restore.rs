@@ -14,8 +14,9 @@ const EXAMPLES: &[Example] = &[(
 
 /// Make a directory of management from a copy, after a check of the copy
 ///
-/// Refuses a directory that is not empty. Afterwards start management. Services and mounts continue.
-/// Mounts that were made after the copy join again, and their files open for writing return EIO.
+/// Refuses a directory that is not empty. Afterwards start management. Services and mounts
+/// continue. Mounts that were made after the copy join again, and their files open for writing
+/// return EIO.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct RestoreArgs {

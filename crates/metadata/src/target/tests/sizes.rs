@@ -134,7 +134,8 @@ fn synced_chunk_files_are_remembered() {
     assert!(synced.contains(0) && !synced.contains(1));
 }
 
-/// Semantics 4.7: a truncation removes the bytes of a lost chunk file, so it need not exist any more.
+/// Semantics 4.7: a truncation removes the bytes of a lost chunk file, so it need not exist any
+/// more.
 #[test]
 fn truncation_forgets_synced_chunk_files_without_bytes() {
     let mut story = Story::begin();
