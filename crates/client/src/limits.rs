@@ -27,8 +27,7 @@ pub(crate) const MAX_REMEMBERED_VERSIONS: usize = 1 << 18;
 /// Maximum number of directories and special files whose attributes the mount remembers. The
 /// attributes are needed if a program still has a removed one open. 140 bytes each.
 pub(crate) const MAX_REMEMBERED_SPECIAL: usize = 1 << 14;
-/// Maximum number of inodes of which the mount remembers that they have no extended attributes. 32
-/// bytes each.
+/// Maximum number of inodes in the table of inodes without extended attributes. 32 bytes each.
 pub(crate) const MAX_REMEMBERED_XATTR_ABSENCE: usize = 1 << 16;
 /// How long the mount relies on the absence of extended attributes: as long as the kernel may cache
 /// attributes.

@@ -164,7 +164,7 @@ impl Codec for Command {
             18 => Self::RemoveServer { node: Codec::decode(r)? },
             19 => Self::RenameServer { node: Codec::decode(r)?, name: Codec::decode(r)? },
             20 => Self::ContinueAbove { version: Codec::decode(r)? },
-            other => return Err(r.corrupt(format_args!("{other} is no command"))),
+            other => return Err(r.corrupt(format_args!("unknown command number {other}"))),
         })
     }
 }

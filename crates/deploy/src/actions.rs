@@ -241,7 +241,7 @@ fn initialise(host: &Host, role: Role) -> String {
             writeln!(text, "[ -e {target} ] || record 'dir {target}'\nrecord 'target {target}'");
     }
     let token = if role == Role::Management { "" } else { " --token-file /etc/skep/token" };
-    // Without an identity, the directory is the rest of an interrupted initialisation.
+    // Without an identity, the directory is left from an interrupted initialisation.
     let _ = write!(
         text,
         "record 'dir /srv/skep/{role}'\n\

@@ -22,9 +22,9 @@ const CLOCK_PROBLEM: f64 = 60.0;
 /// The result of all checks.
 #[derive(Debug, Default)]
 pub struct Verdict {
-    /// Reasons to stop.
+    /// Problems: reasons not to start.
     pub problems: Vec<HostProblem>,
-    /// Reasons to look.
+    /// Warnings: reasons to look at a host.
     pub warnings: Vec<HostProblem>,
 }
 

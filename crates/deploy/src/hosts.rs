@@ -1,5 +1,5 @@
-//! The file of hosts: which host has which roles, which disks and directories store data, and the
-//! mount point of clients.
+//! The hosts file: the roles of each host, its disks and directories for data, and the mount point
+//! of clients.
 //!
 //! Owns the form of the file and all checks that need no host. All problems of a file are reported
 //! together.
@@ -301,7 +301,7 @@ impl Deployment {
         host.expect("a checked file has one host of management")
     }
 
-    /// Returns the host of a name.
+    /// Returns the host with a name.
     ///
     /// # Errors
     /// Returns `NotFound` with the names of all hosts.

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mount_uses_only_offered_features() {
+    fn mount_uses_only_features_that_the_kernel_offers() {
         let (reply, transport) = reply_to(&offer(flag::BIG_WRITES), TransportKind::Uring);
         assert_eq!(reply.flags, flag::BIG_WRITES as u32);
         assert_eq!((reply.flags2, transport), (0, TransportKind::Device));

@@ -1,4 +1,4 @@
-//! Copies of management's directory: backups, and their way back. Management may run meanwhile.
+//! Backups of management's directory, and their restoration. Management may run during a backup.
 //!
 //! A copy is a complete directory of management with a snapshot of the state and an empty command
 //! log. It is marked as a copy, so its first start continues with higher ids. Does not own the
@@ -45,7 +45,7 @@ pub fn copy_directory(from: &Path, to: &Path) -> Result<DirectoryCopy> {
     create_empty(to)?;
     restored::mark(to, RESTORED_MARK)?;
     CommandLog::create_at(to, &state, last_command)?;
-    // The identity is the last file: a copy that was cut off is not taken for a whole one.
+    // The identity is copied last, so that an interrupted copy is not mistaken for a complete one.
     for name in [TOKEN_FILE, ADDRESS_FILE, IDENTITY_FILE] {
         let source = from.join(name);
         match std::fs::read(&source) {

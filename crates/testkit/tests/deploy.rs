@@ -1,5 +1,5 @@
 //! `skep deploy` against real `sshd`s: hosts with a network and a root directory of their own, from
-//! a file of hosts to a mounted cluster, and back to hosts without anything of Skep.
+//! a hosts file to a mounted cluster, and back to hosts without Skep.
 
 use skep_testkit::page::{PageHost, PageNetwork};
 use skep_testkit::program::{Finished, finish, run};

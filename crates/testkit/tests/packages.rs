@@ -56,7 +56,7 @@ fn check_installation(host: &PageHost) {
 }
 
 #[test]
-fn packages_are_reproducible_and_leave_nothing_when_removed() {
+fn packages_are_reproducible_and_removed_completely() {
     let scratch = Scratch::new();
     let small = scratch.directory("program").join("skep");
     let shown = small.display().to_string();

@@ -65,8 +65,8 @@ impl Xattrs for Client {
         };
         match answer {
             Ok(BytesReply { bytes: Bytes(value) }) => Ok(value),
-            // The kernel requests the access control list before each lookup in a directory. If
-            // there is none, the kernel checks the mode bits.
+            // The kernel requests the access control list before each lookup in a directory.
+            // Without a list, the kernel checks the mode bits.
             Err(error)
                 if error.code() == ErrorCode::Stale
                     && self.mount().seen.special(inode).is_some() =>

@@ -332,7 +332,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn runs_cover_both_ranges_in_order(
+        fn copied_runs_cover_source_and_destination_in_order(
             chunk in 0_u64..3, width in 1_u32..5, other_chunk in 0_u64..3, other_width in 1_u32..5,
             start in 0_u64..1 << 20, offset in 0_u64..1 << 20, length in 0_u64..1 << 20,
         ) {

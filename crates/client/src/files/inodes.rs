@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_inodes_are_forgotten_once_synced() {
+    fn closed_inodes_are_removed_once_synced() {
         let inodes = Inodes::new();
         let state = dirty(&inodes, 1);
         assert!(close(&inodes, &state).is_none());
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_limit_the_oldest_closed_one_has_to_be_synced() {
+    fn oldest_closed_inode_over_the_limit_must_be_synced() {
         let inodes = Inodes::new();
         for number in 1..=MAX_CLOSED_UNSYNCED as u64 {
             let state = dirty(&inodes, number);

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_life_begins_when_a_closed_file_is_opened() {
+    fn opening_a_closed_file_begins_a_new_open_period() {
         let mut handles = OpenHandles::default();
         assert_eq!(handles.life(), None);
         handles.opened();

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sync_covers_the_writes_before_it() {
+    fn sync_covers_all_writes_before_it() {
         let mut unsynced = UnsyncedWrites::default();
         let host = HostIncarnation::new(1);
         unsynced.chunk_written(key(0), GROUP, host, 1);

@@ -235,7 +235,7 @@ fn syncfs_syncs_closed_files() {
 }
 
 #[test]
-fn operations_wait_for_a_stopped_server_and_go_on() {
+fn operations_wait_for_a_stopped_server_and_continue() {
     with_client(|fake, client| async move {
         let (_, handle) = create(&client, "a").await;
         write(&client, handle, 0, &bytes(200_000)).await;

@@ -29,7 +29,7 @@ fn problems(text: &str) -> String {
 }
 
 #[test]
-fn good_file_gives_hosts_with_their_targets() {
+fn valid_host_file_gives_hosts_with_their_targets() {
     let read = Deployment::parse(GOOD).unwrap();
     assert_eq!(read.management().name, "m1");
     assert_eq!(read.management_addresses(), "10.0.0.1");

@@ -135,7 +135,7 @@ fn data_on_a_disk_is_never_formatted_again() {
 }
 
 #[test]
-fn upgrade_restarts_one_service_after_the_other() {
+fn upgrade_restarts_one_service_at_a_time() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let mut all = complete(&deployment);
     for facts in all.values_mut() {
@@ -166,7 +166,7 @@ fn upgrade_restarts_one_service_after_the_other() {
 }
 
 #[test]
-fn removal_unmounts_before_it_stops_and_management_ends_last() {
+fn removal_unmounts_first_and_stops_management_last() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let steps = lines(&remove(&deployment, &["m1".into(), "s1".into()]));
     let expected = [
@@ -181,7 +181,7 @@ fn removal_unmounts_before_it_stops_and_management_ends_last() {
 }
 
 #[test]
-fn added_host_gets_its_steps_and_the_others_none() {
+fn only_an_added_host_gets_steps() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let mut all = complete(&deployment);
     all.insert("s1".into(), fresh(&deployment, deployment.host("s1").unwrap()));

@@ -8,6 +8,7 @@ use crate::request::attributes::AttributeRequest;
 use crate::waits::Caller;
 use skep_client::{HandleId, SetAttributes};
 use skep_types::InodeId;
+use std::sync::atomic::Ordering;
 
 const NANOSECONDS: u32 = 1_000_000_000;
 
@@ -40,8 +41,8 @@ pub(crate) async fn perform<F: FileSystem>(
 async fn get<F: FileSystem>(context: &Context<F>, inode: InodeId, is_for_reading: bool) -> Outcome {
     let mut stat = context.file_system.stat(inode).await?;
     if is_for_reading && context.file_system.is_shared(inode) {
-        let count = context.invented_times.get() % (NANOSECONDS - 1) + 1;
-        context.invented_times.set(count);
+        let invented = context.invented_times.fetch_add(1, Ordering::Relaxed);
+        let count = invented % (NANOSECONDS - 1) + 1;
         let time = &mut stat.attributes.modified;
         time.nanoseconds = (time.nanoseconds + count) % NANOSECONDS;
     }

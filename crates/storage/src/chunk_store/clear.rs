@@ -66,7 +66,7 @@ impl ChunkStore {
         loop {
             self.check_generation(key, truncate_generation)?;
             let Some(file) = self.existing(key)? else { return Ok(requested) };
-            let _guard = file.lock.write(whole_granules(&range)).await;
+            let _guard = file.lock.exclusive(whole_granules(&range)).await;
             if file.is_removed.get() {
                 continue;
             }

@@ -76,7 +76,7 @@ impl ChunkStore {
     /// Writes the unsynced regions of a file again from the page cache, after the kernel could not
     /// write them to the device.
     async fn write_again(&self, file: &Rc<ChunkFile>) -> Result<()> {
-        let _guard = file.lock.write(0..u64::MAX).await;
+        let _guard = file.lock.exclusive(0..u64::MAX).await;
         if file.is_removed.get() {
             return Ok(());
         }

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_arrow_upwards_is_noticed() {
+    fn dependency_on_a_higher_layer_is_refused() {
         let edges = |name, uses: &[&'static str]| check_edges(name, uses.iter().copied()).len();
         assert_eq!(edges("skep-rpc", &["skep-types", "skep-wire", "serde"]), 0);
         assert_eq!(edges("skep-wire", &["skep-rpc"]), 1);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_no_cycle() {
+    fn layer_table_has_no_cycle() {
         for (index, (_, uses)) in ALLOWED.iter().enumerate() {
             for used in *uses {
                 assert!(ALLOWED[..index].iter().any(|(name, _)| name == used), "{used}");
