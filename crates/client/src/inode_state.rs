@@ -150,9 +150,14 @@ impl InodeState {
         self.with(|parts| parts.unsynced.chunk_synced(synced, incarnation));
     }
 
-    /// Records that a sync found a chunk file on the device of its target.
-    pub(crate) fn chunk_exists(&self, key: ChunkFileKey) {
-        self.with(|parts| parts.unsynced.chunk_exists(key));
+    /// Records that a sync found a chunk file on the device of its target. The sync began in this
+    /// truncate generation of the file: a truncation since may have removed the chunk file.
+    pub(crate) fn chunk_exists(&self, key: ChunkFileKey, generation: u64) {
+        self.with(|parts| {
+            if generation == parts.size.end().truncate_generation {
+                parts.unsynced.chunk_exists(key, generation);
+            }
+        });
     }
 
     /// Returns the synced chunk files that metadata has not recorded as synced.
@@ -160,9 +165,23 @@ impl InodeState {
         self.with(|parts| parts.unsynced.unrecorded())
     }
 
-    /// Records that metadata has recorded these chunk files as synced.
-    pub(crate) fn recorded(&self, keys: &[ChunkFileKey]) {
-        self.with(|parts| parts.unsynced.recorded(keys));
+    /// Records that metadata has recorded these chunk files as synced, in this truncate generation
+    /// of the file.
+    pub(crate) fn recorded(&self, keys: &[ChunkFileKey], generation: u64) {
+        self.with(|parts| {
+            if generation == parts.size.end().truncate_generation {
+                parts.unsynced.recorded(keys, generation);
+            }
+        });
+    }
+
+    /// Returns whether a chunk file was synced since the last truncation of the file. If storage
+    /// does not have it then, it is lost.
+    pub(crate) fn was_synced(&self, key: &ChunkFileKey) -> bool {
+        self.with(|parts| {
+            let generation = parts.size.end().truncate_generation;
+            parts.unsynced.was_synced(key, generation)
+        })
     }
 
     /// Returns the marks of the inline writes that must be synced now.

@@ -6,7 +6,7 @@ use skep_types::codec::{Codec, Reader, Writer, record};
 use skep_types::group_change::GroupChange;
 use skep_types::map::Policy;
 use skep_types::registration::ServerRegistration;
-use skep_types::{GroupId, NodeId, Result, TargetId, Timestamp};
+use skep_types::{GroupId, MapVersion, NodeId, Result, TargetId, Timestamp};
 
 record! {
     /// The registration of a client. Each registration gets a new node id.
@@ -80,6 +80,12 @@ pub enum Command {
         /// The new name.
         name: String,
     },
+    /// The state is an old copy. New ids and map versions continue far above all that a newer state
+    /// may have assigned.
+    ContinueAbove {
+        /// The highest map version of a newer state that a node has reported, or zero.
+        version: MapVersion,
+    },
 }
 
 impl Codec for Command {
@@ -135,6 +141,10 @@ impl Codec for Command {
                 node.encode(w);
                 name.encode(w);
             }
+            Self::ContinueAbove { version } => {
+                20_u8.encode(w);
+                version.encode(w);
+            }
         }
     }
 
@@ -153,6 +163,7 @@ impl Codec for Command {
             17 => Self::RemoveTarget { target: Codec::decode(r)? },
             18 => Self::RemoveServer { node: Codec::decode(r)? },
             19 => Self::RenameServer { node: Codec::decode(r)?, name: Codec::decode(r)? },
+            20 => Self::ContinueAbove { version: Codec::decode(r)? },
             other => return Err(r.corrupt(format_args!("unknown command number {other}"))),
         })
     }

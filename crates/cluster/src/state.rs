@@ -25,6 +25,7 @@
 //! version before it. Between two starts, each change raises the version by one.
 
 mod clients;
+mod continuation;
 mod groups;
 mod invariants;
 mod retirement;
@@ -140,8 +141,8 @@ impl ClusterState {
     /// - `NotFound` if a target or group does not exist.
     /// - `StaleMap` if the group to change has another epoch than the command.
     /// - `InUse` if a target or server to remove still has a use.
-    /// - `LimitReached` if the cluster has the maximum number of servers or clients, or if the map
-    ///   would be too long for a message.
+    /// - `LimitReached` if the cluster has the maximum number of servers or clients, if the map
+    ///   would be too long for a message, or if the ids of a kind would run out.
     ///
     /// The context names the object and how to fix the problem.
     pub fn apply(&mut self, command: &Command) -> Result<Outcome> {
@@ -160,13 +161,14 @@ impl ClusterState {
             Command::RemoveTarget { target } => next.remove_target(*target)?,
             Command::RemoveServer { node } => next.remove_server(*node)?,
             Command::RenameServer { node, name } => next.rename_server(*node, name)?,
+            Command::ContinueAbove { version } => next.continue_above(*version)?,
         };
         outcome.changed = next != self.durable;
         if matches!(command, Command::RegisterServer(_) | Command::RegisterClient(_)) {
             next.check_size()?;
         }
         if outcome.changed {
-            if *command != Command::Start {
+            if !matches!(command, Command::Start | Command::ContinueAbove { .. }) {
                 next.raise_version();
             }
             self.durable = next;

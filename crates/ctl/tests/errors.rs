@@ -187,7 +187,7 @@ fn errors_without_a_cluster_name_object_and_way_out() {
             "balanced",
         ),
         (config(["stripe-width", "x"]), "InvalidArgument", 2, "'x'", "expected a number"),
-        (vec!["management", "--token", "x"], "Configuration", 2, "token", "--token-file"),
+        (vec!["management", "--token-file", "x"], "Configuration", 2, "token", "--token-file"),
         (vec!["management", "--target", "x"], "Configuration", 2, "--target", "remove"),
         (vec!["storage", "--set", "x"], "Configuration", 2, "--set 'x'", "KEY=VALUE"),
         (

@@ -1,6 +1,7 @@
 //! Tests the program as a black box, without mounts: configuration, directories, tokens, restarts,
 //! and error messages.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -133,6 +134,25 @@ fn samples_are_configurations_with_all_defaults() {
         let shown = stdout_of(&arguments);
         assert!(shown.contains(&file) && !shown.contains("# default"), "{shown}");
     }
+}
+
+/// Other users can see the arguments of a process.
+#[test]
+fn token_comes_from_a_file_or_the_standard_input() {
+    let place = Place::new();
+    let token = read(&Path::new(&place.cluster("one")).join("join-token"));
+    let (node, target) = (place.text("storage"), place.text("target"));
+    let init = ["storage", "--directory", &node, "--target", &target, "--init"];
+    let refused = refusal(&[&init[..], &["--token", &token]].concat());
+    assert!(refused.contains("--token"), "{refused}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_skep"));
+    command.args(init).args(["--token-file", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("the program can be run");
+    let mut input = child.stdin.take().expect("its input is a pipe");
+    input.write_all(token.as_bytes()).expect("it reads its input");
+    drop(input);
+    assert!(child.wait().expect("our own child").success());
+    assert!(refusal(&init).contains("already"), "it is initialised");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use skep_env::local::Notify;
 use skep_types::codec::Codec;
 use skep_types::map::{Capacity, Condition, Reachability, TargetHealth};
 use skep_types::{ClusterMap, ErrorCode, MapVersion, NodeId, NodeKind, Result, TargetId};
-use skep_wire::management::{ClientEntry, MapUpdate, TargetReport};
+use skep_wire::management::{ClientEntry, Heartbeat, MapUpdate, TargetReport};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -94,9 +94,8 @@ impl Authority {
     pub(crate) fn newer(&self, known: MapVersion) -> Option<Rc<[u8]>> {
         let mut inner = self.inner.borrow_mut();
         let AuthorityState { published, encoded, .. } = &mut *inner;
-        // A node can have a newer map than management if management's directory was restored from
-        // an older copy after the node got its map. Such a node accepts no older map and must be
-        // restarted: docs/operations/several-hosts.md.
+        // A node can have a newer map than management if management's directory is an old copy. The
+        // heartbeat of such a node raises the version: `continue_above`.
         (published.version > known).then(|| {
             let encode = || MapUpdate { map: Some((**published).clone()) }.to_bytes().into();
             Rc::clone(encoded.get_or_insert_with(encode))
@@ -150,6 +149,27 @@ impl Authority {
             }
         }
         Ok(outcome)
+    }
+
+    /// If a node has a newer map than management, or one with an id that management has not
+    /// assigned, then management's directory is an old copy. New ids and map versions then continue
+    /// above all that were assigned since.
+    pub(crate) fn continue_above(&self, heartbeat: &Heartbeat) -> Result<()> {
+        let Heartbeat { node, known, newest_node, .. } = heartbeat;
+        let (version, newest) = {
+            let inner = self.inner.borrow();
+            (inner.state.map().version, inner.state.map().newest_node)
+        };
+        if *known <= version && *newest_node <= newest {
+            return Ok(());
+        }
+        self.command(&Command::ContinueAbove { version: *known })?;
+        tracing::warn!(
+            "node {node} has cluster map {known} with node ids up to {newest_node}, and management \
+             had only map {version} with ids up to {newest}: its directory is an old copy. New ids \
+             and map versions continue above all that were assigned since"
+        );
+        Ok(())
     }
 
     /// Records a heartbeat of a node with the reports about its targets. A target of the node

@@ -1,7 +1,8 @@
 //! Backups of management's directory, and their restoration. Management may run during a backup.
 //!
 //! A copy is a complete directory of management with a snapshot of the state and an empty command
-//! log. Does not own the format of the files (`skep_format`, `command_log`).
+//! log. It is marked as a copy, so its first start continues with higher ids. Does not own the
+//! format of the files (`skep_format`, `command_log`).
 
 use crate::command_log::{self, CommandLog};
 use skep_format::identity::DirectoryKind;
@@ -9,6 +10,7 @@ use skep_service::directory::{TOKEN_FILE, read_token};
 use skep_service::listen::ADDRESS_FILE;
 use skep_store::atomic::{replace_secret, sync_directory};
 use skep_store::identity::{IDENTITY_FILE, read_identity};
+use skep_store::restored::{self, RESTORED_MARK};
 use skep_types::{ClusterId, Error, ErrorCode, Lsn, Result};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
@@ -41,6 +43,7 @@ pub fn copy_directory(from: &Path, to: &Path) -> Result<DirectoryCopy> {
     let token = read_token(&from.join(TOKEN_FILE))?;
     let (state, last_command) = command_log::read(from, token.cluster)?;
     create_empty(to)?;
+    restored::mark(to, RESTORED_MARK)?;
     CommandLog::create_at(to, &state, last_command)?;
     // The identity is copied last, so that an interrupted copy is not mistaken for a complete one.
     for name in [TOKEN_FILE, ADDRESS_FILE, IDENTITY_FILE] {

@@ -32,8 +32,9 @@ use skep_rpc::server::authenticate;
 use skep_rpc::{Admission, Identity, IncomingStream, RefusalLog, Ticket};
 use skep_service::listen::{IfTaken, listen};
 use skep_service::{NodeDirectory, PROGRAM_VERSION, advertise, metrics_page, notify};
+use skep_store::restored::{self, RESTORED_MARK};
 use skep_types::registration::ServerRegistration;
-use skep_types::{Error, ErrorCode, NodeKind, Result, TargetId};
+use skep_types::{Error, ErrorCode, MapVersion, NodeKind, Result, TargetId};
 use std::rc::Rc;
 
 /// Serves until `SIGTERM` or `SIGINT` arrives. This function handles the signals of the process:
@@ -93,6 +94,15 @@ impl RunningManagement {
             skep_service::directory::write_token(path, &directory.token)?;
         }
         let authority = Authority::start(state, command_log)?;
+        if restored::has(path, RESTORED_MARK) {
+            authority.command(&Command::ContinueAbove { version: MapVersion::default() })?;
+            restored::unmark(path, RESTORED_MARK)?;
+            tracing::warn!(
+                "{} was put back from a copy: new ids and map versions continue above all that were \
+                 assigned after the copy was made",
+                path.display()
+            );
+        }
         let own = *directory.directory.identity();
         let registration = ServerRegistration {
             node: own.node,

@@ -1,5 +1,7 @@
 //! Tests of management over real sockets, with members like real services and clients.
 
+mod copies;
+
 use super::*;
 use skep_cluster::ClusterState;
 use skep_rpc::{

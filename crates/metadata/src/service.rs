@@ -5,6 +5,8 @@
 //! inbox to the target as one batch, and performs the returned actions in order. Then the thread
 //! waits for the next event: a request, the end of a sync, a reply of another group, or a timer.
 
+mod restored;
+
 use crate::engine::Engine;
 use crate::engine::fjall_engine::FjallEngine;
 use crate::free_space::FreeSpaceGauge;
@@ -14,6 +16,7 @@ use crate::settings::MetadataSettings;
 use crate::target::{Action, Event, MetadataTarget, Start, SyncPolicy};
 use crate::term;
 use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
+use restored::RestoredMarks;
 use skep_env::local::Notify;
 use skep_env::{Mailbox, TcpStream};
 use skep_format::log::LogOwner;
@@ -23,7 +26,6 @@ use skep_service::{Host, Initialised, TargetEvent, TargetStart, quarantine};
 use skep_store::failed_sync;
 use skep_store::log::{Log, Recovered};
 use skep_types::codec::Codec;
-use skep_types::map::TargetHealth;
 use skep_types::{Error, ErrorCode, Lsn, NodeId, NodeKind, Result, TargetId};
 use skep_wire::management::Evict;
 use skep_wire::{Request, metadata as md, storage as st};
@@ -128,6 +130,7 @@ struct Shell {
     evicting: RefCell<BTreeSet<NodeId>>,
     failure: RefCell<Option<Error>>,
     meter: RefCell<Meter>,
+    marks: RestoredMarks,
     is_stopping: Cell<bool>,
 }
 
@@ -173,6 +176,7 @@ impl Shell {
             wall: skep_env::wall_time(),
         };
         let mut target = MetadataTarget::open(engine, records, start)?;
+        let marks = RestoredMarks::apply(directory.path(), &mut target)?;
         let shell = Rc::new(Self {
             inbox: RefCell::default(),
             inbox_bytes: Cell::new(0),
@@ -185,6 +189,7 @@ impl Shell {
             evicting: RefCell::default(),
             failure: RefCell::default(),
             meter: RefCell::new(Meter::new(&metrics, id)),
+            marks,
             is_stopping: Cell::new(false),
         });
         let _receiving = skep_env::spawn(Rc::clone(&shell).receive(events));
@@ -212,11 +217,13 @@ impl Shell {
                 events.insert(0, event);
             }
             events.push(Event::Tick);
+            target.permit_removal(!shell.marks.is_removal_off());
             let actions = target.handle(events, now, skep_env::wall_time())?;
             if !target.is_primary() {
                 return Err(term::ended(term.group));
             }
             shell.router.need(target.fence());
+            shell.marks.after_batch(&target)?;
             free_space.logged(actions.iter().map(Action::logged_bytes).sum());
             shell.meter.borrow_mut().end_batch(&actions, skep_env::now());
             shell.carry_out(actions, &mut log, &target)?;
@@ -255,7 +262,7 @@ impl Shell {
                 }
                 // An engine or log that blocks also blocks this task, so no read of the device is
                 // necessary.
-                Ok(TargetEvent::Probe(probe)) => probe.answer(TargetHealth::default()),
+                Ok(TargetEvent::Probe(probe)) => probe.answer(self.marks.health()),
                 Ok(TargetEvent::MapChanged) => self.put(Event::Map(self.router.map())),
                 Ok(TargetEvent::Stop) => {
                     self.is_stopping.set(true);

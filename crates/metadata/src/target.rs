@@ -26,6 +26,7 @@ mod gates;
 mod group_commit;
 mod open;
 mod operations;
+mod restored;
 mod run;
 pub(crate) mod start;
 mod start_number;

@@ -8,6 +8,7 @@ pub(crate) mod context;
 pub(crate) mod locks;
 pub(crate) mod operation;
 pub(crate) mod prepared;
+pub(crate) mod removal_guard;
 pub(crate) mod shared;
 pub(crate) mod start_numbers;
 pub(crate) mod steps;

@@ -8,8 +8,16 @@ use std::fmt;
 
 /// The secret that all nodes of a cluster share. It is never sent over the network and never
 /// logged.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Eq)]
 pub struct Secret([u8; 32]);
+
+impl PartialEq for Secret {
+    /// Compares two secrets in the same time wherever they differ.
+    fn eq(&self, other: &Self) -> bool {
+        let differences = self.0.iter().zip(&other.0).fold(0, |all, (a, b)| all | (a ^ b));
+        std::hint::black_box(differences) == 0
+    }
+}
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -179,6 +187,7 @@ mod tests {
     fn proof_is_valid_only_for_the_same_text_and_secret() {
         let (secret, other) = (Secret::generate(), Secret::generate());
         let (low, high) = secret.proof(&[b"a", b"bc"]);
+        assert!(secret == secret.clone() && secret != other);
         assert!(secret.verify(&[b"ab", b"c"], (low, high)));
         assert!(!secret.verify(&[b"ab", b"d"], (low, high)));
         assert!(!secret.verify(&[b"abc"], (low ^ 1, high)));

@@ -396,6 +396,7 @@ impl World {
                 stripe,
                 offset: piece.offset_in_chunk_file,
                 truncate_generation: handle.generation,
+                must_exist: false,
                 checksums: Vec::new(),
             });
             let header = Header { session, data_bytes: piece.length as u32, ..header };

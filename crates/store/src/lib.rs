@@ -8,3 +8,4 @@ pub mod atomic;
 pub mod failed_sync;
 pub mod identity;
 pub mod log;
+pub mod restored;

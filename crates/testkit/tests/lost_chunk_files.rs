@@ -4,6 +4,7 @@
 use skep_testkit::files;
 use skep_testkit::{Cluster, Random, Shape};
 use std::fs;
+use std::os::unix::fs::FileExt;
 
 /// Semantics 4.7.
 #[test]
@@ -31,9 +32,16 @@ fn removed_chunk_file_of_a_synced_file_is_an_error() {
     assert_eq!(error.raw_os_error(), Some(5), "{error}");
     let error = fs::copy(lost, cluster.path().join("copy")).expect_err("no zeros are copied");
     assert_eq!(error.raw_os_error(), Some(5), "{error}");
+    let file = files::open_with(fs::OpenOptions::new().write(true), lost);
+    let error = file.write_at(b"x", 100_000).expect_err("a write would hide the loss");
+    assert_eq!(error.raw_os_error(), Some(5), "{error}");
+    drop(file);
+    fs::read(lost).expect_err("the loss is still visible");
     assert!(files::read(whole) == bytes);
     let hole = files::read(sparse);
     assert!(hole[..10 << 20].iter().all(|byte| *byte == 0), "a hole is no loss");
+    files::write(lost, &bytes);
+    assert!(files::read(lost) == bytes, "a truncation removes the lost bytes");
     let log = files::read_to_string(cluster.data().join("logs").join("mount.log"));
     let line = log.lines().find(|line| line.contains("is lost")).expect("the mount logs the loss");
     assert!(line.contains("target t") && line.contains("lost+found"), "{line}");

@@ -124,6 +124,13 @@ fn every_command_of_the_daily_pages_succeeds() {
         if commands.contains("/mnt/new-disk") {
             works("mv /disk1/skep /srv/old-disk; mv /mnt/new-disk/skep /disk1/skep");
         }
+        if commands.contains("cluster restore") {
+            // The mount has not been unmounted.
+            check();
+            wait_for("all servers have sent a heartbeat", PATIENCE, || {
+                host.run("skep health check").status.success().then_some(())
+            });
+        }
     });
     check();
     works("skep umount /mnt/skep");

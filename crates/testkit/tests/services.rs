@@ -66,11 +66,12 @@ fn start_all(scratch: &Scratch, address: &str) -> (Vec<Service>, String) {
     assert_eq!(services[0].notification(), "READY=1");
     let token = run(&["cluster", "token", "--cluster", &management]);
     let token = token.trim();
+    files::write_secret(scratch.join("secret"), token);
     for kind in ["metadata", "storage"] {
         let (directory, target) = (place(kind), place(kind) + "-target");
         let service = [kind, "--directory", &directory, "--target", &target];
         let service = [&service[..], &listen].concat();
-        run(&[&service[..], &["--init", "--token", token]].concat());
+        run(&[&service[..], &["--init", "--token-file", "secret"]].concat());
         let service = Service::start(scratch.path(), &service);
         assert_eq!(service.notification(), "READY=1");
         services.push(service);

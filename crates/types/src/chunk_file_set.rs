@@ -31,6 +31,18 @@ impl ChunkFileSet {
         bits[number / 8] |= 1 << (number % 8);
     }
 
+    /// Removes the chunk file with this number.
+    pub fn remove(&mut self, number: usize) {
+        if let Some(byte) = self.bits.0.get_mut(number / 8) {
+            *byte &= !(1 << (number % 8));
+        }
+    }
+
+    /// Returns the numbers of all chunk files in the set, in ascending order.
+    pub fn numbers(&self) -> impl Iterator<Item = usize> {
+        (0..8 * self.bits.len()).filter(|number| self.contains(*number))
+    }
+
     /// Adds all chunk files of another set.
     pub fn merge(&mut self, other: &Self) {
         let bits = &mut self.bits.0;
@@ -73,6 +85,10 @@ mod tests {
         other.merge(&set);
         assert!([0, 9].iter().all(|number| other.contains(*number)));
         assert!(!other.contains(1) && !other.contains(1000) && !other.is_empty());
+        assert_eq!(other.numbers().collect::<Vec<_>>(), [0, 9]);
+        other.remove(9);
+        other.remove(1000);
+        assert_eq!(other.numbers().collect::<Vec<_>>(), [0]);
     }
 
     #[test]
@@ -90,6 +106,11 @@ mod tests {
         let numbers = [(1, 0), (2, 0), (2, 3)]
             .map(|(component, index)| pattern.chunk_file_number(component, index).unwrap());
         assert_eq!(numbers, [0, 1, 4]);
+        for number in 0..5 {
+            let (component, index) = pattern.chunk_file_at(number).unwrap();
+            assert_eq!(pattern.chunk_file_number(component, index), Some(number));
+        }
+        assert_eq!(pattern.chunk_file_at(5), None);
         for (component, index) in [(0, 0), (1, 1), (2, 4), (3, 0)] {
             assert_eq!(pattern.chunk_file_number(component, index), None);
         }

@@ -230,6 +230,9 @@ impl Codec for String {
     }
 }
 
+/// Memory that any list may take; a longer one may take `MOST_GROWTH` bytes for each encoded byte.
+const SMALL_LIST_BYTES: usize = 1 << 20;
+const MOST_GROWTH: usize = 16;
 impl<T: Codec> Codec for Vec<T> {
     const LAYOUT: &'static str = "u32 count, items";
     fn encode(&self, w: &mut Writer) {
@@ -238,12 +241,15 @@ impl<T: Codec> Codec for Vec<T> {
     }
     fn decode(r: &mut Reader<'_>) -> Result<Self> {
         let count = u32::decode(r)? as usize;
-        // Each item takes at least one byte, so a count above the number of bytes left is invalid.
-        // The check bounds the allocation by the size of the input.
+        // Each item takes at least one byte. Both checks bound the memory by the size of the input.
         if count > r.left() {
             return Err(r.corrupt(format_args!("{count} items announced, {} bytes left", r.left())));
         }
-        let mut items = Self::with_capacity(count.min(r.left() / std::mem::size_of::<T>().max(1)));
+        let item_bytes = std::mem::size_of::<T>().max(1);
+        if count.saturating_mul(item_bytes) > SMALL_LIST_BYTES + MOST_GROWTH * r.left() {
+            return Err(r.corrupt(format_args!("{count} items take too much memory")));
+        }
+        let mut items = Self::with_capacity(count.min(r.left() / item_bytes));
         for _ in 0..count {
             items.push(T::decode(r)?);
         }
@@ -503,6 +509,15 @@ mod tests {
         assert!(Vec::<u64>::from_bytes(&bytes).is_err());
         assert!(Bytes::from_bytes(&bytes).is_err());
         assert!(String::from_bytes(&bytes).is_err());
+    }
+
+    #[test]
+    fn short_items_cannot_take_much_memory() {
+        type Large = Option<((u128, u128), (u128, u128))>;
+        let list = |count: usize| vec![Large::None; count].to_bytes();
+        assert_eq!(Vec::<Large>::from_bytes(&list(1000)).unwrap().len(), 1000);
+        let error = Vec::<Large>::from_bytes(&list(1 << 20)).unwrap_err();
+        assert!(error.context().contains("memory"), "{error}");
     }
 
     #[test]

@@ -213,6 +213,19 @@ impl StripePattern {
         (index < its).then_some(before + index)
     }
 
+    /// Returns component and stripe index of the chunk file with this number, the reverse of
+    /// [`Self::chunk_file_number`].
+    pub fn chunk_file_at(&self, number: usize) -> Option<(u16, u16)> {
+        let mut index = number;
+        for (component, its) in (0..).zip(&self.components) {
+            match index.checked_sub(its.groups.len()) {
+                None => return Some((component, index as u16)),
+                Some(rest) => index = rest,
+            }
+        }
+        None
+    }
+
     /// Checks the rules for the pattern of a file. Receivers must call this function for each
     /// pattern from another process or from disk.
     ///

@@ -156,7 +156,8 @@ mod tests {
         let target = TargetId::new(1);
         let report = mg::TargetReport { target, capacity: Capacity::default(), health };
         let targets = vec![report; 256];
-        check(&mg::Heartbeat { node: NodeId::new(1), known: Default::default(), targets });
+        let (node, known) = (NodeId::new(1), Default::default());
+        check(&mg::Heartbeat { node, known, newest_node: node, targets });
         let name = Bytes(vec![0; 255]);
         let step = md::Step::ReplaceEntry {
             directory: inode,

@@ -69,6 +69,9 @@ record! {
         pub node: NodeId,
         /// Version of the sender's cluster map.
         pub known: MapVersion,
+        /// Highest node id in the sender's cluster map. If management has not assigned this id, its
+        /// directory is an old copy.
+        pub newest_node: NodeId,
         /// Reports about the sender's targets. Management takes a target of the sender that is
         /// missing here for down.
         pub targets: Vec<TargetReport>,

@@ -33,6 +33,9 @@ record! {
         /// `EndMoved` if it has executed a newer truncation of the chunk file: the truncation must
         /// also remove this write.
         pub truncate_generation: u64,
+        /// Whether the chunk file was synced before, so that it exists unless it is lost. The
+        /// target then returns `Corrupt` instead of creating it.
+        pub must_exist: bool,
         /// CRC-32C of each piece of the data. The pieces end at multiples of 4,096 in the chunk
         /// file.
         pub checksums: Vec<u32>,
@@ -128,6 +131,10 @@ record! {
         pub offset: u64,
         /// Length of the range in bytes.
         pub length: u64,
+        /// Truncate generation of the file, as in [`WriteChunk`].
+        pub truncate_generation: u64,
+        /// Whether the chunk file must exist, as in [`WriteChunk`].
+        pub must_exist: bool,
     }
 }
 
@@ -141,6 +148,8 @@ record! {
         pub offset: u64,
         /// Length of the range in bytes.
         pub length: u64,
+        /// Truncate generation of the file, as in [`WriteChunk`].
+        pub truncate_generation: u64,
     }
 }
 
@@ -196,6 +205,8 @@ record! {
         pub to_offset: u64,
         /// Truncate generation of the destination's file, as in [`WriteChunk`].
         pub truncate_generation: u64,
+        /// Whether the destination must exist, as in [`WriteChunk`].
+        pub must_exist: bool,
         /// Length of the range in bytes.
         pub length: u32,
     }

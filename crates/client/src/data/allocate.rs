@@ -103,9 +103,14 @@ impl Allocates for Client {
             let client = Client(worker);
             loop {
                 let before = file.inode.end();
-                match allocate_once(&client, &file, &writing, &range, what).await {
+                let generation = before.truncate_generation;
+                match allocate_once(&client, &file, &writing, (&range, generation), what).await {
                     Err(error) if error.code() == ErrorCode::EndMoved => {
                         client.follow_end(&file.inode, before, error).await?;
+                        continue;
+                    }
+                    Err(error) if error.code() == ErrorCode::Corrupt => {
+                        client.explain_lost(&file.inode, before, error).await?;
                         continue;
                     }
                     result => result?,
@@ -115,7 +120,6 @@ impl Allocates for Client {
                 if !may_move_the_end {
                     return Ok::<bool, Error>(false);
                 }
-                let generation = before.truncate_generation;
                 let range = range.clone();
                 if client.complete_write(&file.inode, &writing, range, generation).await? {
                     return Ok(is_longer);
@@ -186,19 +190,20 @@ async fn allocate_once(
     client: &Client,
     file: &Arc<OpenFile>,
     writing: &WriteGuard,
-    range: &Range<u64>,
+    (range, generation): (&Range<u64>, u64),
     what: Allocation,
 ) -> Result<()> {
     let worker = &client.0;
     if what != Allocation::Reserve {
-        change(worker, file, writing, range, ChunkFileChange::Clear).await?;
+        change(worker, file, writing, (range, generation), ChunkFileChange::Clear).await?;
         writing.note_holes();
     }
     if what == Allocation::Punch {
         return Ok(());
     }
     writing.note_reach(range.end);
-    let reserved = change(worker, file, writing, range, ChunkFileChange::Reserve).await;
+    let reserved =
+        change(worker, file, writing, (range, generation), ChunkFileChange::Reserve).await;
     if reserved.is_err() {
         // A request that is too large must not keep the space that it has allocated.
         clear_behind(client, file, writing, range).await;
@@ -206,13 +211,14 @@ async fn allocate_once(
     reserved
 }
 
-/// Changes a range in all chunk files that hold a part of it. Waits for all requests, even after
+/// Changes a range in all chunk files that hold a part of it. `generation` is the truncate
+/// generation of the file when the operation began. Waits for all requests, even after
 /// one failed, and returns the first error.
 async fn change(
     worker: &Rc<Worker>,
     file: &Arc<OpenFile>,
     writing: &WriteGuard,
-    range: &Range<u64>,
+    (range, generation): (&Range<u64>, u64),
     what: ChunkFileChange,
 ) -> Result<()> {
     let parts: Vec<_> = chunk_ranges(&file.pattern, range.clone()).collect();
@@ -220,12 +226,14 @@ async fn change(
         .iter()
         .map(|part| {
             let (worker, file, part) = (Rc::clone(worker), Arc::clone(file), part.clone());
-            skep_env::spawn(async move { change_chunk(worker, &file, part, what).await })
+            skep_env::spawn(
+                async move { change_chunk(worker, &file, (part, generation), what).await },
+            )
         })
         .collect();
     let mut result = match what {
         ChunkFileChange::Reserve => Ok(()),
-        ChunkFileChange::Clear => clear_inline(worker, file, writing, range).await,
+        ChunkFileChange::Clear => clear_inline(worker, file, writing, (range, generation)).await,
     };
     for (part, task) in parts.iter().zip(tasks) {
         match task.await {
@@ -242,7 +250,7 @@ async fn clear_inline(
     worker: &Rc<Worker>,
     file: &Arc<OpenFile>,
     writing: &WriteGuard,
-    range: &Range<u64>,
+    (range, truncate_generation): (&Range<u64>, u64),
 ) -> Result<()> {
     let end = range.end.min(file.pattern.inline_bytes());
     if range.start >= end {
@@ -250,7 +258,6 @@ async fn clear_inline(
     }
     let zeros = Buf::new((end - range.start) as usize);
     zeros.zero(0..zeros.len());
-    let truncate_generation = file.inode.end().truncate_generation;
     let how = InlineWrite { truncate_generation, ..InlineWrite::default() };
     let written = inline::write(worker, file, (range.start, &zeros), how).await?;
     writing.inline_written(written.mark);
@@ -262,7 +269,7 @@ async fn clear_inline(
 async fn change_chunk(
     worker: Rc<Worker>,
     file: &OpenFile,
-    part: ChunkFileRange,
+    (part, truncate_generation): (ChunkFileRange, u64),
     what: ChunkFileChange,
 ) -> Result<HostIncarnation> {
     let _place = worker.pieces.acquire().await;
@@ -274,11 +281,12 @@ async fn change_chunk(
         let length = part.range.end - offset;
         let advanced = match what {
             ChunkFileChange::Reserve => {
-                let request = ReserveChunk { key, offset, length };
+                let must_exist = file.inode.was_synced(&key);
+                let request = ReserveChunk { key, offset, length, truncate_generation, must_exist };
                 worker.change_storage(file, group, &request, options).await
             }
             ChunkFileChange::Clear => {
-                let request = ClearChunk { key, offset, length };
+                let request = ClearChunk { key, offset, length, truncate_generation };
                 worker.change_storage(file, group, &request, options).await
             }
         };
@@ -307,11 +315,13 @@ pub(crate) async fn clear_behind(
     let Some(_alone) = file.inode.try_alone() else {
         return client.trim(file.inode.id).await;
     };
-    let behind = range.start.max(file.inode.size())..range.end;
+    let end = file.inode.end();
+    let behind = range.start.max(end.size)..range.end;
     if behind.is_empty() {
         return;
     }
-    if let Err(error) = change(&client.0, file, writing, &behind, ChunkFileChange::Clear).await {
+    let what = (&behind, end.truncate_generation);
+    if let Err(error) = change(&client.0, file, writing, what, ChunkFileChange::Clear).await {
         tracing::debug!(
             "file {}: cannot clear the bytes of a failed operation: {error}",
             file.inode.id

@@ -130,6 +130,27 @@ impl Client {
         Err(Error::new(ErrorCode::Io, text))
     }
 
+    /// Explains why storage has refused a write with `Corrupt`. Returns without an error if the
+    /// file was truncated since: then the caller repeats the write. `before` is the end that this
+    /// mount had recorded when the write began.
+    ///
+    /// # Errors
+    /// - `Stale` if the file was removed.
+    /// - The refusal if a chunk file is lost or damaged.
+    pub(crate) async fn explain_lost(
+        &self,
+        state: &Arc<InodeState>,
+        before: FileEnd,
+        refusal: Error,
+    ) -> Result<()> {
+        self.attributes_after_truncation(state).await?;
+        if state.end().truncate_generation != before.truncate_generation {
+            return Ok(());
+        }
+        tracing::error!("cannot write to file {}: {refusal}", state.id);
+        Err(refusal)
+    }
+
     /// Waits for the end of a truncation in progress, and returns the attributes in metadata.
     ///
     /// # Errors

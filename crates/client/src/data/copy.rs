@@ -5,7 +5,7 @@
 use crate::client::{Client, Worker};
 use crate::data::allocate::clear_behind;
 use crate::data::complete::UnfinishedWrite;
-use crate::data::holes::MissingBytes;
+use crate::data::holes::{Missing, MissingBytes};
 use crate::data::read::{PieceRead, read_piece};
 use crate::data::write::{Acknowledged, PieceWrite, begin_write, write_piece};
 use crate::driven::drive_for;
@@ -67,18 +67,12 @@ impl Copies for Client {
         if length == 0 {
             return Ok(0);
         }
-        let runs = runs(
-            (&source.pattern, from_offset..from_offset + length),
-            (&file.pattern, to_offset),
-            MAX_PIECE_BYTES,
-        )?;
         let writing = begin_write(&file.inode).await;
         let (client, inode) = (self.clone(), Arc::clone(&file.inode));
         let inline = file.pattern.inline_bytes();
         let work = async move {
             let copy = Copy { source, file, writing };
-            while !copy.try_once(&client, &runs, to_offset..end).await? {}
-            Ok::<u64, Error>(length)
+            copy.run(&client, from_offset..from_offset + length, to_offset).await
         };
         let copied = drive_for(WRITE_GRACE, work).await?;
         if end <= inline {
@@ -139,6 +133,17 @@ struct Generations {
     file: u64,
 }
 
+/// The result of one attempt to copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    /// All bytes are copied.
+    Complete,
+    /// Another client truncated the destination meanwhile, so the caller must copy again.
+    FileTruncated,
+    /// Another client truncated the source meanwhile, so the copy has zeros in place of its bytes.
+    SourceTruncated,
+}
+
 /// A copy in progress.
 struct Copy {
     source: Arc<OpenFile>,
@@ -147,9 +152,35 @@ struct Copy {
 }
 
 impl Copy {
-    /// Copies all runs to `range` of the file. Returns `false` if another client truncated the file
-    /// meanwhile, so that the caller must copy them again.
-    async fn try_once(&self, client: &Client, runs: &[Run], range: Range<u64>) -> Result<bool> {
+    /// Copies a range of the source to `offset` of the file. Copies less if another client
+    /// truncates the source meanwhile. Returns the number of bytes copied.
+    async fn run(&self, client: &Client, mut source: Range<u64>, offset: u64) -> Result<u64> {
+        loop {
+            let length = source.end - source.start;
+            let (from, to) = (&self.source.pattern, &self.file.pattern);
+            let runs = runs((from, source.clone()), (to, offset), MAX_PIECE_BYTES)?;
+            match self.try_once(client, &runs, offset..offset + length).await? {
+                Attempt::Complete => return Ok(length),
+                Attempt::FileTruncated => {}
+                Attempt::SourceTruncated => {
+                    source.end = self.source.inode.size().clamp(source.start, source.end);
+                    let copied = source.end - source.start;
+                    if copied < length {
+                        self.writing.note_reach(offset + length);
+                        // Storage may have space for these bytes beyond the end of the file.
+                        let behind = offset + copied..offset + length;
+                        clear_behind(client, &self.file, &self.writing, &behind).await;
+                    }
+                    if copied == 0 {
+                        return Ok(0);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Copies all runs to `range` of the file.
+    async fn try_once(&self, client: &Client, runs: &[Run], range: Range<u64>) -> Result<Attempt> {
         let state = &self.file.inode;
         let before = state.end();
         let generation = before.truncate_generation;
@@ -160,11 +191,11 @@ impl Copy {
         unfinished.end();
         if let Ok(MissingBytes { has_any: true, absent }) = &result {
             let source = &self.source;
-            // If another client truncates the source meanwhile, the copy has zeros in place of the
-            // removed bytes.
             let explained = client.explain_missing(source, source_end, absent).await;
-            if let Err(error) = explained.and_then(|_| source.check_live()) {
-                result = Err(error);
+            match explained.and_then(|missing| source.check_live().map(|()| missing)) {
+                Ok(Missing::Hole) => {}
+                Ok(Missing::Changed) => return Ok(Attempt::SourceTruncated),
+                Err(error) => result = Err(error),
             }
         }
         match result {
@@ -172,10 +203,12 @@ impl Copy {
                 if has_any {
                     self.writing.note_holes();
                 }
-                client.complete_write(state, &self.writing, range, generation).await
+                let is_complete =
+                    client.complete_write(state, &self.writing, range, generation).await?;
+                Ok(if is_complete { Attempt::Complete } else { Attempt::FileTruncated })
             }
             Err(error) if error.code() == ErrorCode::EndMoved => {
-                client.follow_end(state, before, error).await.map(|()| false)
+                client.follow_end(state, before, error).await.map(|()| Attempt::FileTruncated)
             }
             Err(error) => {
                 self.writing.note_reach(range.end);
@@ -240,6 +273,7 @@ async fn copy_run(
             stripe: file.stripe_of(&to),
             to_offset: to.offset_in_chunk_file,
             truncate_generation: generations.file,
+            must_exist: file.inode.was_synced(&key),
             length: to.length as u32,
         };
         let options = CallOptions { trace: worker.next_trace(), ..CallOptions::default() };

@@ -10,7 +10,7 @@ use crate::data::plan::plan;
 use crate::driven::{drive, drive_for};
 use crate::files::handles::HandleId;
 use crate::files::open_file::OpenFile;
-use crate::inode_state::guards::WriteGuard;
+use crate::inode_state::guards::{RequestStart, WriteGuard};
 use crate::inode_state::{AppendPart, FileEnd, InodeState};
 use crate::limits::{CONTENTION_PAUSE, MAX_PIECE_BYTES, WRITE_GRACE};
 use crate::locks::file_locks::{FileLock, LockOutcome, Locks};
@@ -140,6 +140,9 @@ impl Client {
         let result = match result {
             Err(error) if error.code() == ErrorCode::EndMoved => {
                 self.follow_end(&file.inode, before, error).await.map(|()| false)
+            }
+            Err(error) if error.code() == ErrorCode::Corrupt => {
+                self.explain_lost(&file.inode, before, error).await.map(|()| false)
             }
             result => result.map(|()| true),
         };
@@ -394,9 +397,8 @@ pub(crate) struct PieceWrite {
 pub(crate) enum Acknowledged {
     /// From a storage host of this incarnation.
     Chunk(ChunkFileKey, GroupId, HostIncarnation),
-    /// From a storage host of this incarnation, which has synced the chunk file. The number is that
-    /// of the last write before the request was sent.
-    DurableChunk(ChunkFileKey, GroupId, HostIncarnation, u64),
+    /// From a storage host of this incarnation, which has synced the chunk file.
+    DurableChunk(ChunkFileKey, GroupId, HostIncarnation, RequestStart),
     /// From metadata, for a part of a write.
     Inline(InlineMark),
     /// From metadata, for a complete write that ends at this offset of the file.
@@ -408,8 +410,8 @@ impl Acknowledged {
     pub(crate) fn note(self, writing: &WriteGuard) {
         match self {
             Self::Chunk(key, group, incarnation) => writing.piece_written(key, group, incarnation),
-            Self::DurableChunk(key, group, incarnation, before) => {
-                writing.durable_piece_written(key, group, incarnation, before);
+            Self::DurableChunk(key, group, incarnation, start) => {
+                writing.durable_piece_written(key, group, incarnation, start);
             }
             Self::Inline(mark) => writing.inline_written(mark),
             Self::Extended(end, written) => {
@@ -435,8 +437,10 @@ pub(crate) async fn write_piece(worker: Rc<Worker>, what: PieceWrite) -> Result<
     };
     let (key, stripe) = (file.key_of(&piece), file.stripe_of(&piece));
     let checksums = granules::checksums(offset, data.bytes());
-    let request = WriteChunk { key, stripe, offset, truncate_generation, checksums };
-    let (mut has_failed, before) = (false, file.inode.last_write());
+    let must_exist = file.inode.was_synced(&key);
+    let request = WriteChunk { key, stripe, offset, truncate_generation, must_exist, checksums };
+    let start = RequestStart { last_write: file.inode.last_write(), truncate_generation };
+    let mut has_failed = false;
     loop {
         let options = CallOptions {
             data: vec![data.clone()],
@@ -446,7 +450,7 @@ pub(crate) async fn write_piece(worker: Rc<Worker>, what: PieceWrite) -> Result<
         };
         match worker.change_storage(&file, group, &request, options).await {
             Ok(written) if is_durable => {
-                return Ok(Acknowledged::DurableChunk(key, group, written.incarnation, before));
+                return Ok(Acknowledged::DurableChunk(key, group, written.incarnation, start));
             }
             Ok(written) => return Ok(Acknowledged::Chunk(key, group, written.incarnation)),
             // `Protocol` means that the data was damaged in transit. The client sends it once more.

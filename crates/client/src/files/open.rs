@@ -6,7 +6,9 @@ use crate::files::handles::HandleId;
 use crate::files::open_file::OpenFile;
 use crate::session::request::{Executed, ModifyOptions};
 use crate::sharing::notifications::Position;
-use skep_types::{Attributes, Error, ErrorCode, InodeId, PatternRequest, Result, StripePattern};
+use skep_types::{
+    Attributes, ChunkFileKey, Error, ErrorCode, InodeId, PatternRequest, Result, StripePattern,
+};
 use skep_wire::metadata::{Create, CreateUnnamed, Lookup, NewInode, Open, OpenMode, OpenReply};
 
 /// The result of a create: a new file, or an existing one with this name.
@@ -231,12 +233,18 @@ impl Client {
         mode: OpenMode,
         before: Position,
     ) -> Result<OpenedFile> {
-        let OpenReply { attributes, pattern, is_shared, truncated, .. } = opened;
+        let OpenReply { attributes, pattern, is_shared, truncated, synced, .. } = opened;
         let pattern = checked(attributes.inode, pattern)?;
         let mount = self.mount();
         let inode = mount.inodes.open(attributes.inode);
         inode.observe(&attributes, skep_env::now());
         inode.chunks_truncated(&truncated);
+        if !synced.is_empty() {
+            let chunk_files = synced.numbers().filter_map(|number| pattern.chunk_file_at(number));
+            let key = |(component, index)| pattern_key(inode.id, &pattern, component, index);
+            let keys: Vec<_> = chunk_files.map(key).collect();
+            inode.recorded(&keys, attributes.truncate_generation);
+        }
         // Other clients may have opened the file while the reply was in flight. A notification that
         // arrives from now on finds the inode in the table.
         if is_shared || mount.notifications.has_come_since(before, attributes.inode) {
@@ -250,6 +258,15 @@ impl Client {
         let handle = mount.handles.insert(OpenFile::new(inode, mode, pattern));
         Ok(OpenedFile { handle, keep_cache, are_attributes_shown, is_shared })
     }
+}
+
+fn pattern_key(
+    inode: InodeId,
+    pattern: &StripePattern,
+    component: u16,
+    index: u16,
+) -> ChunkFileKey {
+    ChunkFileKey { inode, generation: pattern.generation, component, index }
 }
 
 fn checked(inode: InodeId, pattern: Option<StripePattern>) -> Result<StripePattern> {

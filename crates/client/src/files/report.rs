@@ -48,6 +48,7 @@ impl Client {
         written: Option<WrittenExtent>,
         how: ModifyOptions,
     ) -> Result<Attributes> {
+        let generation = state.end().truncate_generation;
         let unrecorded = if how.is_durable { state.unrecorded() } else { Vec::new() };
         let synced = self.synced_chunk_files(state.id, &unrecorded);
         let has_synced = synced.is_some();
@@ -56,7 +57,7 @@ impl Client {
         let result = self.modify(state.id, request, how, |_, _| ()).await;
         let reply = result.map_err(|error| error.within(format_args!("file {}", state.id)))?;
         if has_synced {
-            state.recorded(&unrecorded);
+            state.recorded(&unrecorded, generation);
         }
         let attributes = reply.attributes;
         if has_writes {

@@ -205,11 +205,12 @@ impl Client {
         &self,
         state: &Arc<InodeState>,
     ) -> Result<Option<(ReportedExtent, Attributes)>> {
+        let generation = state.end().truncate_generation;
         let unsynced = state.unsynced();
         let mut result = self.sync_inline(state).await;
         if let [one] = &unsynced[..] {
             match sync_chunk(Rc::clone(&self.0), one.key, one.group).await {
-                Ok(synced) => note_synced(state, one, &synced),
+                Ok(synced) => note_synced(state, generation, one, &synced),
                 Err(error) => result = result.and(Err(error)),
             }
         } else {
@@ -219,7 +220,7 @@ impl Client {
             let tasks: Vec<_> = unsynced.iter().map(sync).collect();
             for (one, task) in unsynced.iter().zip(tasks) {
                 match task.await {
-                    Ok(synced) => note_synced(state, one, &synced),
+                    Ok(synced) => note_synced(state, generation, one, &synced),
                     Err(error) => result = result.and(Err(error)),
                 }
             }
@@ -270,10 +271,16 @@ impl Client {
     }
 }
 
-fn note_synced(state: &InodeState, synced: &UnsyncedChunkFile, reply: &SyncChunkReply) {
+/// Records the result of a sync that began in this truncate generation of the file.
+fn note_synced(
+    state: &InodeState,
+    generation: u64,
+    synced: &UnsyncedChunkFile,
+    reply: &SyncChunkReply,
+) {
     state.synced(synced, reply.incarnation);
     if reply.exists {
-        state.chunk_exists(synced.key);
+        state.chunk_exists(synced.key, generation);
     }
 }
 

@@ -8,6 +8,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The state of an inode when a request to storage was sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RequestStart {
+    /// Number of the last write.
+    pub(crate) last_write: u64,
+    pub(crate) truncate_generation: u64,
+}
+
 impl InodeState {
     /// Begins a write. Returns `None` while a truncation is claimed.
     pub(crate) fn try_write(self: &Arc<Self>) -> Option<WriteGuard> {
@@ -77,18 +85,20 @@ impl WriteGuard {
     }
 
     /// Records that a storage host of this incarnation acknowledged a piece after it had synced the
-    /// chunk file. `before` is the number of the last write when the request was sent.
+    /// chunk file. `start` is the state when the request was sent.
     pub(crate) fn durable_piece_written(
         &self,
         key: ChunkFileKey,
         group: GroupId,
         incarnation: HostIncarnation,
-        before: u64,
+        start: RequestStart,
     ) {
+        let RequestStart { last_write, truncate_generation } = start;
         self.0.with(|parts| {
             let number = parts.size.count_write();
-            parts.unsynced.durable_chunk_written(key, group, incarnation, number, before);
+            parts.unsynced.durable_chunk_written(key, group, incarnation, number, last_write);
         });
+        self.0.chunk_exists(key, truncate_generation);
     }
 
     /// Records that metadata acknowledged the inline part of a larger write. The new size is

@@ -38,6 +38,9 @@ pub(super) struct UnsyncedWrites {
     unrecorded: HashSet<ChunkFileKey>,
     /// Synced chunk files that metadata has recorded as synced.
     recorded: HashSet<ChunkFileKey>,
+    /// Truncate generation of the file to which both sets belong. A truncation may have removed all
+    /// bytes of a chunk file, and a chunk file without bytes may be lost unnoticed.
+    generation: u64,
 }
 
 impl UnsyncedWrites {
@@ -88,7 +91,6 @@ impl UnsyncedWrites {
         if is_covered {
             self.chunk_files.remove(&key);
         }
-        self.chunk_exists(key);
     }
 
     /// Records that metadata acknowledged an inline write.
@@ -120,8 +122,24 @@ impl UnsyncedWrites {
             .collect()
     }
 
+    /// Forgets the synced chunk files if the file was truncated since.
+    fn enter(&mut self, generation: u64) {
+        if self.generation != generation {
+            self.generation = generation;
+            self.unrecorded.clear();
+            self.recorded.clear();
+        }
+    }
+
+    /// Returns whether a chunk file was synced since the last truncation of the file.
+    pub(super) fn was_synced(&self, key: &ChunkFileKey, generation: u64) -> bool {
+        self.generation == generation
+            && (self.recorded.contains(key) || self.unrecorded.contains(key))
+    }
+
     /// Records that a chunk file exists on the device of its target.
-    pub(super) fn chunk_exists(&mut self, key: ChunkFileKey) {
+    pub(super) fn chunk_exists(&mut self, key: ChunkFileKey, generation: u64) {
+        self.enter(generation);
         if !self.recorded.contains(&key) {
             self.unrecorded.insert(key);
         }
@@ -142,7 +160,8 @@ impl UnsyncedWrites {
     }
 
     /// Records that metadata has recorded these chunk files as synced.
-    pub(super) fn recorded(&mut self, keys: &[ChunkFileKey]) {
+    pub(super) fn recorded(&mut self, keys: &[ChunkFileKey], generation: u64) {
+        self.enter(generation);
         for key in keys {
             self.unrecorded.remove(key);
             self.recorded.insert(*key);
@@ -215,15 +234,31 @@ mod tests {
     fn a_durable_write_covers_only_the_writes_before_it() {
         let mut unsynced = UnsyncedWrites::default();
         let (host, next) = (HostIncarnation::new(1), HostIncarnation::new(2));
-        unsynced.durable_chunk_written(key(0), GROUP, host, 1, 0);
+        let durable = |unsynced: &mut UnsyncedWrites, host, number, before| {
+            unsynced.durable_chunk_written(key(0), GROUP, host, number, before);
+            unsynced.chunk_exists(key(0), 3);
+        };
+        durable(&mut unsynced, host, 1, 0);
         assert!(unsynced.is_empty() && unsynced.may_be_unrecorded());
-        unsynced.recorded(&[key(0)]);
+        unsynced.recorded(&[key(0)], 3);
         unsynced.chunk_written(key(0), GROUP, host, 2);
         unsynced.chunk_written(key(0), GROUP, host, 3);
-        unsynced.durable_chunk_written(key(0), GROUP, host, 4, 2);
+        durable(&mut unsynced, host, 4, 2);
         assert!(!unsynced.is_empty(), "the storage host may have synced before write 3");
-        unsynced.durable_chunk_written(key(0), GROUP, next, 5, 4);
+        durable(&mut unsynced, next, 5, 4);
         assert!(unsynced.is_empty() && !unsynced.may_be_unrecorded());
         assert_eq!(unsynced.losses(), 1, "the host lost power before write 3 was durable");
+    }
+
+    #[test]
+    fn synced_chunk_files_must_exist_until_a_truncation() {
+        let mut unsynced = UnsyncedWrites::default();
+        unsynced.chunk_exists(key(0), 3);
+        unsynced.recorded(&[key(1)], 3);
+        assert!(unsynced.was_synced(&key(0), 3) && unsynced.was_synced(&key(1), 3));
+        assert!(!unsynced.was_synced(&key(2), 3));
+        assert!(!unsynced.was_synced(&key(1), 4), "the file was truncated");
+        unsynced.chunk_exists(key(1), 4);
+        assert!(unsynced.was_synced(&key(1), 4) && !unsynced.was_synced(&key(0), 4));
     }
 }

@@ -2,8 +2,8 @@
 //! hole or if nothing was synced.
 
 use crate::fakes::FakeCluster;
-use crate::{bytes, create, mount, read, with_client, write};
-use skep_client::{Closes, Copies, OpenMode, Opens, Reads, Syncs};
+use crate::{bytes, create, mount, read, set_size, with_client, write};
+use skep_client::{Closes, Copies, InodeAttributes, OpenMode, Opens, Reads, Syncs, Writes};
 use skep_env::Buf;
 use skep_types::{ErrorCode, InodeId};
 use skep_wire::metadata::{AwaitTruncation, GetAttributes, ReportWritten};
@@ -36,6 +36,33 @@ fn read_of_a_lost_chunk_file_is_an_error_if_it_was_synced() {
         let (_, copy) = create(&client, "copy").await;
         let error = client.copy((handle, 0), (copy, 0), 250_000).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Corrupt, "zeros are not copied in place of lost bytes");
+    });
+}
+
+/// Semantics 4.7: a write would create the chunk file again, and the other lost bytes would become
+/// zeros.
+#[test]
+fn write_to_a_lost_chunk_file_is_an_error_if_it_was_synced() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        write(&client, handle, 0, &bytes(250_000)).await;
+        client.fsync(handle).await.unwrap();
+        lose_second_chunk(&fake, inode);
+        let other = mount(&fake).await;
+        let writer = other.open(inode, OpenMode::Write, false).await.unwrap().handle;
+        for (client, handle) in [(&client, handle), (&other, writer)] {
+            let error = client.write(handle, 70_000, Buf::copy_of(b"x")).await.unwrap_err();
+            assert_eq!(error.code(), ErrorCode::Corrupt);
+            write(client, handle, 0, b"the other chunk files are there").await;
+            let error = client.read(handle, 80_000, Buf::new(100)).await.unwrap_err();
+            assert_eq!(error.code(), ErrorCode::Corrupt, "the loss is still visible");
+        }
+        // A truncation removes the lost bytes, so the file can be written again.
+        client.set_attributes(set_size(inode, 0)).await.unwrap();
+        for (client, handle) in [(&other, writer), (&client, handle)] {
+            write(client, handle, 70_000, b"new").await;
+            assert_eq!(read(client, handle, 70_000, 3).await, b"new");
+        }
     });
 }
 

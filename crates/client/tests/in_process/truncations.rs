@@ -2,12 +2,12 @@
 
 use crate::fakes::FakeCluster;
 use crate::{create, mount, read, set_size, until, with_client, write};
-use skep_client::{Client, Closes, HandleId, InodeAttributes, Writes};
+use skep_client::{Client, Closes, Copies, HandleId, InodeAttributes, Writes};
 use skep_env::Buf;
 use skep_types::InodeId;
 use skep_wire::Request;
 use skep_wire::inline::{ReadInline, WriteInline};
-use skep_wire::storage::{ReadChunk, WriteChunk};
+use skep_wire::storage::{CopyChunk, ReadChunk, WriteChunk};
 use std::time::Duration;
 
 /// Another mount truncates a file by its path. The fake metadata does not notify other clients.
@@ -80,6 +80,24 @@ fn read_during_a_truncation_elsewhere_has_no_zeros() {
         let reader = client.clone();
         let reading = async move { assert_eq!(read(&reader, handle, 0, 200_000).await, []) };
         truncate_during::<ReadChunk>(&fake, inode, reading).await;
+    });
+}
+
+/// Semantics 2.13: a copy of a source that another mount truncates has no zeros in place of its
+/// bytes.
+#[test]
+fn copy_during_a_truncation_of_its_source_is_shorter() {
+    with_client(|fake, client| async move {
+        let (inode, source) = create(&client, "a").await;
+        write(&client, source, 0, &[1; 200_000]).await;
+        client.flush(source).await.unwrap();
+        let (_, copy) = create(&client, "copy").await;
+        let copier = client.clone();
+        let copying = async move {
+            assert_eq!(copier.copy((source, 0), (copy, 0), 200_000).await.unwrap(), 0);
+        };
+        truncate_during::<CopyChunk>(&fake, inode, copying).await;
+        assert_eq!(read(&client, copy, 0, 200_000).await, []);
     });
 }
 

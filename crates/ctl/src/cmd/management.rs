@@ -22,9 +22,9 @@ pub(crate) struct ManagementArgs {
 
 pub(crate) fn run(args: &ManagementArgs) -> Result<()> {
     let args = &args.service;
-    if args.token.is_some() || args.token_file.is_some() {
+    if args.token_file.is_some() {
         let what = "cannot use a token with the management service: it creates a new cluster; \
-                    remove --token and --token-file";
+                    remove --token-file";
         return Err(Error::new(ErrorCode::Configuration, what));
     }
     match prepare::<ManagementSettings>(args, "")? {

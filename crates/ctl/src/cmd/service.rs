@@ -38,11 +38,9 @@ pub(super) struct ServiceArgs {
     /// an existing node: initialise added targets, and replace the token
     #[arg(long)]
     pub(super) init: bool,
-    /// With --init: token of the cluster to join (`skep cluster token` prints it)
-    #[arg(long)]
-    pub(super) token: Option<String>,
-    /// With --init: file that holds the token
-    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    /// With --init: file that holds the token of the cluster to join (`skep cluster token` prints
+    /// it); `-` reads the token from the standard input
+    #[arg(long, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
     /// Print the settings in effect and the source of each, and exit
     #[arg(long)]
@@ -179,7 +177,7 @@ fn report_init(kind: &'static str, directory: &Path, done: Initialised) -> Resul
 
 /// Refuses a token for a service that is not initialised by this command.
 fn refuse_token(args: &ServiceArgs, kind: &str) -> Result<()> {
-    if args.token.is_none() && args.token_file.is_none() {
+    if args.token_file.is_none() {
         return Ok(());
     }
     let what = format!(
@@ -205,9 +203,12 @@ pub(super) fn log_start(kind: &str, args: &ServiceArgs, node: &NodeSettings) {
 
 /// Returns the token for `--init`. Only a new service needs one.
 fn token(args: &ServiceArgs) -> Result<Option<JoinToken>> {
-    match (&args.token, &args.token_file) {
-        (Some(text), _) => text.parse().map(Some),
-        (None, Some(file)) => read_token(file).map(Some),
-        (None, None) => Ok(None),
+    let Some(file) = &args.token_file else { return Ok(None) };
+    if file.as_os_str() != "-" {
+        return read_token(file).map(Some);
     }
+    let text = std::io::read_to_string(std::io::stdin()).map_err(Error::from);
+    text.and_then(|text| text.parse())
+        .map(Some)
+        .map_err(|error: Error| error.within("cannot read the token from the standard input"))
 }

@@ -27,7 +27,9 @@ pub(super) fn handle(authority: &Authority, incoming: &Incoming, outbox: &Rc<Out
 
 /// Records that the sender is alive; returns its node id and the version of its map.
 fn note(authority: &Authority, body: &[u8]) -> Result<(NodeId, MapVersion)> {
-    let Heartbeat { node, known, targets } = Heartbeat::from_bytes(body)?;
+    let heartbeat = Heartbeat::from_bytes(body)?;
+    authority.continue_above(&heartbeat)?;
+    let Heartbeat { node, known, targets, .. } = heartbeat;
     if authority.map().node(node).is_none() {
         return Err(Error::new(
             ErrorCode::Stale,

@@ -49,7 +49,8 @@ pub(crate) fn run<E: Engine>(
         context.count_open(inode, request.open)?;
     }
     let InodeRecord { attributes, pattern, .. } = record;
-    Ok(OpenReply { created: true, attributes, pattern, is_shared: false, truncated: Vec::new() })
+    let (truncated, synced) = (Vec::new(), ChunkFileSet::default());
+    Ok(OpenReply { created: true, attributes, pattern, is_shared: false, truncated, synced })
 }
 
 /// Returns the inode of a new file in a directory, with inherited permissions and stripe pattern.

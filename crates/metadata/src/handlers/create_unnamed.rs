@@ -8,7 +8,7 @@ use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use skep_format::metadata::InodeRecord;
 use skep_types::codec::Bytes;
-use skep_types::{Error, ErrorCode, FileKind};
+use skep_types::{ChunkFileSet, Error, ErrorCode, FileKind};
 use skep_wire::metadata::{Create, CreateUnnamed, OpenMode, OpenReply};
 
 pub(crate) fn run<E: Engine>(
@@ -39,5 +39,6 @@ pub(crate) fn run<E: Engine>(
     context.put_inode(&record);
     context.count_open(record.attributes.inode, request.open)?;
     let InodeRecord { attributes, pattern, .. } = record;
-    Ok(OpenReply { created: true, attributes, pattern, is_shared: false, truncated: Vec::new() })
+    let (truncated, synced) = (Vec::new(), ChunkFileSet::default());
+    Ok(OpenReply { created: true, attributes, pattern, is_shared: false, truncated, synced })
 }

@@ -40,6 +40,7 @@ pub(crate) fn run<E: Engine>(
         context.put_inode(&record);
     }
     context.count_open(request.inode, request.open)?;
-    let InodeRecord { attributes, pattern, .. } = record;
-    Ok(OpenReply { created: false, attributes, pattern, is_shared, truncated: Vec::new() })
+    let InodeRecord { attributes, pattern, synced_chunk_files: synced, .. } = record;
+    let truncated = Vec::new();
+    Ok(OpenReply { created: false, attributes, pattern, is_shared, truncated, synced })
 }

@@ -28,7 +28,12 @@ pub(crate) fn run<E: Engine>(
             let what = format!("inode {inode} is not served by {}", context.shared.group);
             return Err(Error::new(ErrorCode::StaleMap, what).into());
         }
-        exists.push(context.get_raw(&Key::Inode(inode))?.is_some());
+        let exists_here = context.get_raw(&Key::Inode(inode))?.is_some();
+        if !exists_here {
+            let numbers_end = context.shared.numbers.reserved_end();
+            context.shared.removal.check(inode, numbers_end)?;
+        }
+        exists.push(exists_here);
     }
     Ok(WhichExistReply { exists })
 }

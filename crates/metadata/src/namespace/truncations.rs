@@ -57,6 +57,7 @@ pub(crate) fn truncate<E: Engine>(
         None => Vec::new(),
     };
     set_size(context, record, size)?;
+    forget_empty(record, size);
     if chunk_files.is_empty() {
         return Ok(());
     }
@@ -99,6 +100,21 @@ fn chunk_files_beyond(
             incarnation: HostIncarnation::default(),
         })
         .collect()
+}
+
+/// Removes the chunk files that have no byte of a file of length `size` from the set of synced
+/// ones. If such a chunk file is lost, the truncation has removed its bytes anyway, so programs can
+/// write there again.
+fn forget_empty(record: &mut InodeRecord, size: u64) {
+    let Some(pattern) = record.pattern.as_ref().filter(|_| !record.synced_chunk_files.is_empty())
+    else {
+        return;
+    };
+    for chunk in striping::chunk_sizes(pattern, size).filter(|chunk| chunk.size == 0) {
+        if let Some(number) = pattern.chunk_file_number(chunk.component, chunk.index) {
+            record.synced_chunk_files.remove(number);
+        }
+    }
 }
 
 /// Adds the chunk files of an earlier truncation that is not durable yet.

@@ -14,6 +14,7 @@ mod many;
 mod patterns;
 mod records;
 mod repetitions;
+mod restored;
 mod sessions;
 mod sharing;
 mod sizes;

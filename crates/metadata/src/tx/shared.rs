@@ -6,12 +6,16 @@ use crate::namespace::truncation_table::TruncationTable;
 use crate::sharing::table::Sharing;
 use crate::target::start::Start;
 use crate::tx::locks::Locks;
+use crate::tx::removal_guard::RemovalGuard;
 use crate::tx::start_numbers::StartNumbers;
 use crate::tx::wall_clock::WallClock;
 use skep_cluster::placement::{Candidates, Cursor};
 use skep_types::{ClusterMap, Epoch, GroupId, Lsn, ShardId, TargetKind};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Numbers that a target skips if its directory was put back from a copy.
+const SKIPPED_NUMBERS: u64 = 1 << 32;
 
 /// Numbers for inodes and transactions, taken from ranges whose reservation is safe.
 #[derive(Debug)]
@@ -42,6 +46,17 @@ impl Numbers {
         }
         self.next += 1;
         Some(self.next - 1)
+    }
+
+    /// Skips more numbers than can have been assigned since a copy of the target was made. The
+    /// caller calls this before it takes the first number.
+    pub(crate) fn skip(&mut self) {
+        *self = Self::new(Some(self.reserved.0 + SKIPPED_NUMBERS), self.reserved.1);
+    }
+
+    /// Whether a number can be taken at once.
+    pub(crate) fn has_usable(&self) -> bool {
+        self.next < self.usable
     }
 
     /// Returns the number of reserved numbers that are left, including those whose reservation is
@@ -108,6 +123,7 @@ pub(crate) struct Shared {
     pub(crate) sharing: Sharing,
     pub(crate) numbers: Numbers,
     pub(crate) starts: StartNumbers,
+    pub(crate) removal: RemovalGuard,
     pub(crate) limits: Limits,
     /// Error message for requests that add something, which the target refuses while its disk is
     /// almost full. `None` means that its disk has enough free space.
@@ -141,6 +157,7 @@ impl Shared {
             sharing: Sharing::default(),
             numbers: Numbers::new(reserved, last),
             starts: StartNumbers::default(),
+            removal: RemovalGuard::default(),
             limits: start.limits.clone(),
             shortage: None,
             now: start.now,

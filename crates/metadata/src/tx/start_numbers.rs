@@ -20,6 +20,8 @@ use std::collections::BTreeMap;
 /// Number of low bits of a change counter that count the changes of an inode within a start: more
 /// than a target can log.
 const VERSION_BITS: u32 = 40;
+/// Start numbers that a target skips if its directory was put back from a copy.
+const SKIPPED_STARTS: u64 = 1 << 12;
 
 /// The starts that the target remembers.
 #[derive(Debug, Default)]
@@ -41,6 +43,15 @@ impl StartNumbers {
     pub(crate) fn begin(&mut self, first: Lsn) {
         let number = self.number() + 1;
         self.first.insert(number, first);
+    }
+
+    /// Skips more start numbers than can have been used since a copy of the target was made. All
+    /// changes that were acknowledged before count as lost. The caller calls this before it logs
+    /// the start.
+    pub(crate) fn skip(&mut self) {
+        if let Some((number, first)) = self.first.pop_last() {
+            self.first.insert(number + SKIPPED_STARTS, first);
+        }
     }
 
     fn number(&self) -> u64 {

@@ -251,8 +251,8 @@ impl ClientMembership {
         map: &FollowedMap,
         events: &impl ClientEvents,
     ) -> Result<()> {
-        let known = self.cell.version();
-        let heartbeat = Heartbeat { node, known, targets: Vec::new() };
+        let (known, newest_node) = (self.cell.version(), self.cell.load().newest_node);
+        let heartbeat = Heartbeat { node, known, newest_node, targets: Vec::new() };
         let reply = management.call_once(&heartbeat, heartbeat_timeout(&self.cell)).await?;
         let HeartbeatReply { capacity, log_level_change, map: newer } = reply;
         events.on_capacity(capacity);

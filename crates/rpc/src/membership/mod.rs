@@ -174,8 +174,9 @@ impl Membership {
         let mut outage = ManagementOutage::default();
         // Retry: heartbeats. Every heartbeat interval of the cluster, until the node leaves.
         while !self.is_leaving.get() {
-            let known = self.map.cell.version();
-            let heartbeat = Heartbeat { node: self.node(), known, targets: reports() };
+            let (known, newest_node) = (self.map.cell.version(), self.map.cell.load().newest_node);
+            let node = self.node();
+            let heartbeat = Heartbeat { node, known, newest_node, targets: reports() };
             match self.management.call_once(&heartbeat, heartbeat_timeout(&self.map.cell)).await {
                 Ok(reply) => {
                     outage.answered();

@@ -50,18 +50,28 @@ impl ChunkStore {
     /// a missing file is not created. Not cancel-safe, see [`super`].
     ///
     /// # Errors
+    /// - `EndMoved` if the chunk file was truncated in a newer generation than
+    ///   `truncate_generation`.
     /// - `Corrupt` if a page is damaged, or a granule that is cleared only in part.
     /// - `DeviceFailed` if a write fails.
-    pub async fn clear(&self, key: &ChunkFileKey, range: Range<u64>) -> Result<u64> {
+    pub async fn clear(
+        &self,
+        key: &ChunkFileKey,
+        range: Range<u64>,
+        truncate_generation: u64,
+    ) -> Result<u64> {
         self.check_writable()?;
         let requested = range.end;
         let range = range.start..requested.min(MAX_CHUNK_FILE_BYTES).max(range.start);
         loop {
+            self.check_generation(key, truncate_generation)?;
             let Some(file) = self.existing(key)? else { return Ok(requested) };
             let _guard = file.lock.exclusive(whole_granules(&range)).await;
             if file.is_removed.get() {
                 continue;
             }
+            // A truncation may have held the lock.
+            self.check_generation(key, truncate_generation)?;
             let end = self.clear_locked(&file, &range).await?;
             return Ok(if end >= range.end { requested } else { end });
         }

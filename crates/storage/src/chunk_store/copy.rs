@@ -75,8 +75,7 @@ impl ChunkStore {
     async fn clear_all(&self, to: &Destination<'_>, range: Range<u64>) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
-            self.check_generation(to.key, to.truncate_generation)?;
-            at = self.clear(to.key, at..range.end).await?;
+            at = self.clear(to.key, at..range.end, to.truncate_generation).await?;
         }
         Ok(())
     }

@@ -21,13 +21,22 @@ impl ChunkStore {
     /// caller continues there. Not cancel-safe, see [`super`].
     ///
     /// # Errors
+    /// - `EndMoved` if the chunk file was truncated in a newer generation than
+    ///   `truncate_generation`.
+    /// - `Corrupt` if the chunk file does not exist although it `must_exist`.
     /// - `NoSpace` if there is not enough space for the whole range.
     /// - `FileTooLarge` if the range ends beyond the longest chunk file.
     /// - `Unsupported` if the file system cannot reserve space.
     /// - `DeviceFailed` if a write has failed.
     ///
     /// After an error, a part of the range may be reserved.
-    pub async fn reserve(&self, key: &ChunkFileKey, range: Range<u64>) -> Result<u64> {
+    pub async fn reserve(
+        &self,
+        key: &ChunkFileKey,
+        range: Range<u64>,
+        truncate_generation: u64,
+        must_exist: bool,
+    ) -> Result<u64> {
         self.check_writable()?;
         if range.end > MAX_CHUNK_FILE_BYTES {
             return Err(Error::new(
@@ -39,6 +48,7 @@ impl ChunkStore {
             return Ok(range.end);
         }
         loop {
+            self.check_generation(key, truncate_generation)?;
             let old = self.existing(key)?;
             let unallocated_bytes = match &old {
                 Some(file) => self.unallocated_bytes(file, &physical_span(&range))?,
@@ -52,13 +62,19 @@ impl ChunkStore {
             if free_space == FreeSpace::None {
                 return Err(self.no_space());
             }
-            let file = self.file_to_write(key, free_space)?;
+            let file = self.file_to_write(key, free_space, must_exist)?;
             let step = range.start..range.end.min(range.start.saturating_add(MAX_RESERVED_BYTES));
             let _guard = file.lock.exclusive(whole_granules(&step)).await;
             if file.is_removed.get() {
                 continue;
             }
-            if let Err(error) = self.reserve_locked(&file, &step).await {
+            // A truncation may have held the lock.
+            let current = self.check_generation(key, truncate_generation);
+            let reserved = match current {
+                Ok(()) => self.reserve_locked(&file, &step).await,
+                refused => refused,
+            };
+            if let Err(error) = reserved {
                 self.drop_if_new(&file);
                 return Err(error);
             }

@@ -53,7 +53,7 @@ fn piece_checksums(offset: u64, bytes: &[u8]) -> Vec<u32> {
 
 /// Returns the place of a write that no truncation refuses.
 fn to(key: &ChunkFileKey, offset: u64) -> Destination<'_> {
-    Destination { key, stripe: STRIPE, offset, truncate_generation: u64::MAX }
+    Destination { key, stripe: STRIPE, offset, truncate_generation: u64::MAX, must_exist: false }
 }
 
 async fn write(store: &Rc<ChunkStore>, key: ChunkFileKey, offset: u64, bytes: &[u8]) -> Result<()> {

@@ -74,8 +74,8 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Checks that a write belongs to the newest truncate generation of a chunk file that this
-    /// process has executed.
+    /// Checks that a write, a clearing or a reservation belongs to the newest truncate generation
+    /// of a chunk file that this process has executed.
     ///
     /// # Errors
     /// `EndMoved` if the write belongs to an older one. The truncation may have removed bytes on

@@ -28,6 +28,8 @@ pub struct Destination<'a> {
     pub offset: u64,
     /// Truncate generation of the file when the client began the write.
     pub truncate_generation: u64,
+    /// Whether the chunk file was synced before. If it does not exist then, it is lost.
+    pub must_exist: bool,
 }
 
 /// The part of a write that lies in one region.
@@ -99,13 +101,14 @@ impl ChunkStore {
     ///
     /// # Errors
     /// - `EndMoved` if the chunk file was truncated in a newer generation. Nothing has changed.
+    /// - `Corrupt` if a chunk file is lost that must exist. It is not created.
     /// - `Protocol` if the data does not match the checksums.
     /// - `NoSpace` if the target is full, `FileTooLarge` if the write ends beyond the longest chunk
     ///   file. No data has changed, but holes within the range may have been filled.
     /// - `Corrupt` if a granule is damaged that the write overwrites only in part.
     /// - `DeviceFailed` if a write to the device has failed.
     pub async fn write(&self, to: Destination<'_>, data: &Buf, checksums: &[u32]) -> Result<()> {
-        let Destination { key, offset, truncate_generation, .. } = to;
+        let Destination { key, offset, truncate_generation, must_exist, .. } = to;
         self.check_writable()?;
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > MAX_CHUNK_FILE_BYTES) {
             return Err(Error::new(
@@ -122,7 +125,7 @@ impl ChunkStore {
         loop {
             // A write that is refused must not create the file.
             self.check_generation(key, truncate_generation)?;
-            let file = self.file_to_write(key, free_space)?;
+            let file = self.file_to_write(key, free_space, must_exist)?;
             if self.write_if_there(&file, &to, &incoming, free_space).await? {
                 return Ok(());
             }
@@ -179,12 +182,28 @@ impl ChunkStore {
         )
     }
 
+    fn lost(&self, key: &ChunkFileKey) -> Error {
+        let what = format!(
+            "chunk file {key} on target {} is lost although its bytes were synced; look for it in \
+             lost+found on the disk of the target, or restore the file from a backup",
+            self.target
+        );
+        Error::new(ErrorCode::Corrupt, what)
+    }
+
+    /// Opens a chunk file to write to it. Creates it if it does not exist, unless it `must_exist`.
+    ///
+    /// # Errors
+    /// - `Corrupt` if a chunk file is lost that must exist.
+    /// - `NoSpace` if the target has no space for a new one.
     pub(super) fn file_to_write(
         &self,
         key: &ChunkFileKey,
         free_space: FreeSpace,
+        must_exist: bool,
     ) -> Result<Rc<ChunkFile>> {
         let file = match free_space {
+            _ if must_exist => self.existing(key)?.ok_or_else(|| self.lost(key))?,
             FreeSpace::None => self.existing(key)?.ok_or_else(|| self.no_space())?,
             _ => self.existing_or_new(key)?,
         };

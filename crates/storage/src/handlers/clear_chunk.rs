@@ -11,9 +11,10 @@ pub(super) async fn handle(
     store: &Rc<ChunkStore>,
     call: Call<ClearChunk>,
 ) -> Result<(ChunkRangeReply, Option<Buf>)> {
-    let ClearChunk { key, offset, length } = call.request;
+    let ClearChunk { key, offset, length, truncate_generation } = call.request;
     // A range that ends beyond the largest offset extends to the end of the file.
-    let end = store.clear(&key, offset..offset.saturating_add(length)).await?;
+    let range = offset..offset.saturating_add(length);
+    let end = store.clear(&key, range, truncate_generation).await?;
     if call.is_durable {
         store.sync(&key).await?;
     }

@@ -12,8 +12,8 @@ pub(super) async fn handle(
     store: &Rc<ChunkStore>,
     call: Call<CopyChunk>,
 ) -> Result<(CopyChunkReply, Option<Buf>)> {
-    let CopyChunk { from, from_offset, to, stripe, to_offset, truncate_generation, length } =
-        call.request;
+    let CopyChunk { from, from_offset, to, stripe, to_offset, length, .. } = call.request;
+    let CopyChunk { truncate_generation, must_exist, .. } = call.request;
     if length as usize > MAX_DATA_BYTES {
         return Err(Error::new(
             ErrorCode::LimitReached,
@@ -27,7 +27,8 @@ pub(super) async fn handle(
         ));
     }
     let source = CopySource { key: &from, offset: from_offset };
-    let destination = Destination { key: &to, stripe, offset: to_offset, truncate_generation };
+    let offset = to_offset;
+    let destination = Destination { key: &to, stripe, offset, truncate_generation, must_exist };
     let has_holes = store.copy(source, destination, length).await?;
     if call.is_durable {
         store.sync(&to).await?;

@@ -11,9 +11,10 @@ pub(super) async fn handle(
     store: &Rc<ChunkStore>,
     call: Call<ReserveChunk>,
 ) -> Result<(ChunkRangeReply, Option<Buf>)> {
-    let ReserveChunk { key, offset, length } = call.request;
+    let ReserveChunk { key, offset, length, truncate_generation, must_exist } = call.request;
     // If the range ends beyond the largest offset, the store refuses it with `FileTooLarge`.
-    let end = store.reserve(&key, offset..offset.saturating_add(length)).await?;
+    let range = offset..offset.saturating_add(length);
+    let end = store.reserve(&key, range, truncate_generation, must_exist).await?;
     if call.is_durable {
         store.sync(&key).await?;
     }

@@ -11,9 +11,10 @@ pub(super) async fn handle(
     store: &Rc<ChunkStore>,
     call: Call<WriteChunk>,
 ) -> Result<(WriteChunkReply, Option<Buf>)> {
-    let WriteChunk { key, stripe, offset, truncate_generation, checksums } = call.request;
+    let WriteChunk { key, stripe, offset, truncate_generation, must_exist, checksums } =
+        call.request;
     let data = call.data.unwrap_or_else(|| Buf::new(0));
-    let to = Destination { key: &key, stripe, offset, truncate_generation };
+    let to = Destination { key: &key, stripe, offset, truncate_generation, must_exist };
     store.write(to, &data, &checksums).await?;
     if call.is_durable {
         store.sync(&key).await?;

@@ -63,7 +63,8 @@ async fn write(store: &Rc<ChunkStore>, shard: u16, number: u64, index: u16) -> C
     let inode = InodeId::from_parts(ShardId::new(shard), number);
     let key = ChunkFileKey { inode, generation: 0, component: 0, index };
     let stripe = StripeHint { chunk_bytes: 1 << 20, width: 1, component_start: 0 };
-    let to = Destination { key: &key, stripe, offset: 0, truncate_generation: 0 };
+    let to =
+        Destination { key: &key, stripe, offset: 0, truncate_generation: 0, must_exist: false };
     store.write(to, &Buf::copy_of(b"x"), &[crc32c(b"x")]).await.unwrap();
     key
 }

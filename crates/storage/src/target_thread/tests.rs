@@ -150,8 +150,14 @@ fn key(number: u64) -> ChunkFileKey {
 
 async fn write(connection: &Rc<Connection>, key: ChunkFileKey, bytes: &[u8]) -> Result<()> {
     let checksums = bytes.chunks(4096).map(crc32c).collect();
-    let request =
-        messages::WriteChunk { key, stripe: STRIPE, offset: 0, truncate_generation: 0, checksums };
+    let request = messages::WriteChunk {
+        key,
+        stripe: STRIPE,
+        offset: 0,
+        truncate_generation: 0,
+        must_exist: false,
+        checksums,
+    };
     let data = vec![Buf::copy_of(bytes)];
     let options = CallOptions { data, durable: true, ..options() };
     connection.call(&request, &options).await.map(|_| ())
@@ -382,7 +388,13 @@ fn write_of_a_client_removed_while_it_waits_is_refused() {
         let checksums = [crc32c(b"new")];
         let store = &served.store;
         let key = key(1);
-        let to = Destination { key: &key, stripe: STRIPE, offset: 0, truncate_generation: 0 };
+        let to = Destination {
+            key: &key,
+            stripe: STRIPE,
+            offset: 0,
+            truncate_generation: 0,
+            must_exist: false,
+        };
         store.write(to, &Buf::copy_of(b"new"), &checksums).await.unwrap();
         drop(permit);
         assert_eq!(late.await.unwrap_err().code(), ErrorCode::Evicted);
@@ -432,6 +444,7 @@ fn emulated_rate_delays_replies_only() {
             stripe: STRIPE,
             to_offset: 0,
             truncate_generation: 0,
+            must_exist: false,
             length: 100_000,
         };
         connection.call(&copy, &options).await.unwrap();

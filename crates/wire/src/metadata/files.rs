@@ -87,6 +87,8 @@ record! {
         /// The truncated chunk files, if the request truncated the file. The client syncs them with
         /// the next `fsync`.
         pub truncated: Vec<TruncatedChunk>,
+        /// The chunk files of the file that clients have reported as synced.
+        pub synced: ChunkFileSet,
     }
 }
 

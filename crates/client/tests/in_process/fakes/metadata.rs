@@ -352,8 +352,8 @@ impl FakeMetadata {
             *inode.opens.entry(session).or_default() += 1;
         }
         let attributes = inode.attributes.clone();
-        let truncated = Vec::new();
-        Ok(OpenReply { created, attributes, pattern: Some(pattern), is_shared: false, truncated })
+        let (pattern, truncated, synced) = (Some(pattern), Vec::new(), inode.synced.clone());
+        Ok(OpenReply { created, attributes, pattern, is_shared: false, truncated, synced })
     }
 
     fn open(&mut self, session: SessionId, request: &Open) -> Result<OpenReply> {
@@ -363,13 +363,15 @@ impl FakeMetadata {
         *inode.opens.entry(session).or_default() += 1;
         if request.truncate {
             inode.attributes.size = 0;
+            inode.synced = ChunkFileSet::default();
             inode.attributes.truncate_generation += 1;
             inode.attributes.change_counter += 1;
         }
         let attributes = inode.attributes.clone();
+        let synced = inode.synced.clone();
         let truncated = if request.truncate { self.truncated.clone() } else { Vec::new() };
-        let created = false;
-        Ok(OpenReply { created, attributes, pattern: Some(pattern), is_shared, truncated })
+        let pattern = Some(pattern);
+        Ok(OpenReply { created: false, attributes, pattern, is_shared, truncated, synced })
     }
 
     fn close(&mut self, session: SessionId, request: &Close) -> Result<AttributesReply> {
@@ -439,8 +441,11 @@ impl FakeMetadata {
     /// themselves.
     pub(crate) fn set_attributes(&mut self, request: &SetAttributes) -> Result<SetAttributesReply> {
         let truncated = request.size.map(|_| self.truncated.clone()).unwrap_or_default();
-        let FakeInode { attributes, inline, .. } = self.inode(request.inode)?;
+        let FakeInode { attributes, inline, synced, .. } = self.inode(request.inode)?;
         if let Some(size) = request.size {
+            if size == 0 {
+                *synced = ChunkFileSet::default();
+            }
             inline.truncate(size as usize);
             attributes.is_sparse |= size > attributes.size;
             attributes.size = size;

@@ -67,7 +67,11 @@ impl FakeStorage {
             }
             CopyChunk::ID => Answer::of(&self.copy(&CopyChunk::from_bytes(body)?)),
             ClearChunk::ID => {
-                let ClearChunk { key, offset, length } = ClearChunk::from_bytes(body)?;
+                let ClearChunk { key, offset, length, truncate_generation } =
+                    ClearChunk::from_bytes(body)?;
+                if truncate_generation < self.truncate_generation {
+                    return Err(ErrorCode::EndMoved.into());
+                }
                 let end = offset + length;
                 if let Some(file) = self.files.get_mut(&key) {
                     let length = file.len();
@@ -99,6 +103,9 @@ impl FakeStorage {
         }
         if request.truncate_generation < self.truncate_generation {
             return Err(ErrorCode::EndMoved.into());
+        }
+        if request.must_exist && !self.files.contains_key(&request.key) {
+            return Err(Error::new(ErrorCode::Corrupt, "lost+found"));
         }
         if self.is_full {
             return Err(Error::new(ErrorCode::NoSpace, "target is full"));

@@ -14,8 +14,9 @@ const EXAMPLES: &[Example] = &[(
 
 /// Make a directory of management from a copy, after a check of the copy
 ///
-/// Refuses a directory that is not empty. Afterwards start management, restart all services, and
-/// mount anew on all clients: they have newer cluster maps than the copy.
+/// Refuses a directory that is not empty. Afterwards start management. Services and mounts
+/// continue. Mounts that were made after the copy join again, and their files open for writing
+/// return EIO.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct RestoreArgs {
@@ -45,7 +46,7 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<()> {
     print(&restored, |Restored { cluster, directory, last_command }| {
         format!(
             "{} has the state of cluster {cluster} after command {last_command}. Start management \
-             with this directory, then restart all services, and mount anew on all clients.\n",
+             with this directory. Services and mounts continue.\n",
             directory.display()
         )
     })

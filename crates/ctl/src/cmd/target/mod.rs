@@ -4,6 +4,7 @@ mod add;
 mod files;
 mod list;
 mod remove;
+mod restored;
 mod set_state;
 mod stats;
 
@@ -20,6 +21,7 @@ pub(crate) enum TargetVerb {
     Files(files::FilesArgs),
     SetState(set_state::SetStateArgs),
     Remove(remove::RemoveArgs),
+    Restored(restored::RestoredArgs),
     Stats(stats::StatsArgs),
 }
 
@@ -32,6 +34,7 @@ impl TargetVerb {
             Self::Files(args) => done(files::run(args)),
             Self::SetState(args) => done(set_state::run(args)),
             Self::Remove(args) => done(remove::run(args)),
+            Self::Restored(args) => done(restored::run(&args)),
             Self::Stats(args) => done(stats::run(args)),
         }
     }

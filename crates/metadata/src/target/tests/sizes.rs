@@ -133,3 +133,36 @@ fn report_of_a_sync_stores_the_synced_chunk_files() {
     let synced = story.ask(1, 2, (0, 0), &md::AwaitTruncation { inode }).unwrap().synced;
     assert!(synced.contains(0) && !synced.contains(1));
 }
+
+/// Semantics 4.7: a truncation removes the bytes of a lost chunk file, so it need not exist any
+/// more.
+#[test]
+fn truncation_forgets_synced_chunk_files_without_bytes() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let pattern = story.ask(1, 2, (0, 0), &md::GetEntryInfo { inode }).unwrap().pattern.unwrap();
+    let mut chunk_files = ChunkFileSet::default();
+    chunk_files.insert(0);
+    let synced = Some(md::SyncedChunkFiles { pattern_generation: pattern.generation, chunk_files });
+    story.ask(1, 1, (0, 2), &md::ReportWritten { inode, written: None, synced }).unwrap();
+    let synced = |story: &mut Story| {
+        story.ask(1, 2, (0, 0), &md::AwaitTruncation { inode }).unwrap().synced.contains(0)
+    };
+    let set_size = |story: &mut Story, sequence: u64, size: u64| {
+        let request = md::SetAttributes { size: Some(size), ..truncate(inode) };
+        story.send(1, 1, (0, sequence), &request);
+        let is_truncation = |call: &(CallId, OutgoingCall)| call.1.message == st::TruncateChunk::ID;
+        while story.calls.first().is_some_and(is_truncation) {
+            story.answer::<st::TruncateChunk>(&truncated(1));
+        }
+        story.replies.clear();
+    };
+    set_size(&mut story, 3, 100);
+    assert!(synced(&mut story));
+    let (open, must_have_name) = (md::OpenMode::Write, false);
+    let open = md::Open { inode, open, truncate: false, must_have_name };
+    assert!(story.ask(1, 1, (0, 4), &open).unwrap().synced.contains(0));
+    set_size(&mut story, 5, 0);
+    assert!(!synced(&mut story));
+    assert!(story.ask(1, 1, (0, 6), &open).unwrap().synced.is_empty());
+}

@@ -21,7 +21,7 @@ fn cleared_range_is_zero_and_a_hole_by_granules() {
         let full = store.stat(&key(1)).unwrap().allocated;
         assert_eq!(extents(&store).await, [(0, 7 * MIB)]);
         for range in [5000..6000, 4000..4 * MIB + 9, 7 * MIB - 5000..8 * MIB] {
-            assert_eq!(store.clear(&key(1), range.clone()).await.unwrap(), range.end);
+            assert_eq!(store.clear(&key(1), range.clone(), u64::MAX).await.unwrap(), range.end);
             data[range.start as usize..7.min(range.end.div_ceil(MIB)) as usize * MIB as usize]
                 [..(range.end.min(7 * MIB) - range.start) as usize]
                 .fill(0);
@@ -53,14 +53,14 @@ fn long_ranges_are_cleared_in_steps_and_holes_are_skipped() {
         let end = i64::MAX as u64;
         let (mut at, mut steps) = (0, 0);
         while at < end {
-            at = store.clear(&key(1), at..end).await.unwrap();
+            at = store.clear(&key(1), at..end, u64::MAX).await.unwrap();
             steps += 1;
         }
         assert_eq!(steps, 2);
         assert_eq!(extents(&store).await, []);
         assert!(read(&store, key(1), 0, 1 << 20).await.unwrap().iter().all(|byte| *byte == 0));
         assert_eq!(read(&store, key(1), 1 << 40, 10).await.unwrap(), [0; 3]);
-        assert_eq!(store.clear(&key(2), 0..end).await.unwrap(), end);
+        assert_eq!(store.clear(&key(2), 0..end, u64::MAX).await.unwrap(), end);
         assert!(!store.stat(&key(2)).unwrap().exists, "none is created");
     });
 }
@@ -74,9 +74,9 @@ fn a_damaged_granule_is_cleared_whole_but_not_in_part() {
         let at = physical_offset(10_000);
         tamper(&store.names.path(&key(1)), at..at + 1, |byte| byte ^ 1);
         let store = open(&dir);
-        let error = store.clear(&key(1), 9000..20_000).await.unwrap_err();
+        let error = store.clear(&key(1), 9000..20_000, u64::MAX).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Corrupt);
-        store.clear(&key(1), 8192..20_000).await.unwrap();
+        store.clear(&key(1), 8192..20_000, u64::MAX).await.unwrap();
         assert_eq!(read(&store, key(1), 8192, 4096).await.unwrap(), [0; 4096]);
     });
 }
@@ -93,7 +93,7 @@ fn clearing_records_a_synced_region_before_changing_it() {
             let old = std::fs::read(&path).unwrap();
 
             let store = open(&dir);
-            store.clear(&key(1), 2 * MIB..4 * MIB).await.unwrap();
+            store.clear(&key(1), 2 * MIB..4 * MIB, u64::MAX).await.unwrap();
             assert_eq!(store.dirty_log.recorded(), [DirtyRegion { key: key(1), region: 1 }]);
             drop(store);
             // Simulates that either the hole or the page did not reach the device.
@@ -128,7 +128,7 @@ fn clearing_records_a_synced_region_before_changing_it() {
 fn reserved_space_is_allocated_and_reads_as_a_hole() {
     run(|dir| async move {
         let store = open(&dir);
-        assert_eq!(store.reserve(&key(1), 10..3 * MIB).await.unwrap(), 3 * MIB);
+        assert_eq!(store.reserve(&key(1), 10..3 * MIB, u64::MAX, false).await.unwrap(), 3 * MIB);
         let stat = store.stat(&key(1)).unwrap();
         assert_eq!((stat.exists, stat.size), (true, 0));
         assert!(stat.allocated >= 3 * MIB, "{}", stat.allocated);
@@ -136,14 +136,14 @@ fn reserved_space_is_allocated_and_reads_as_a_hole() {
         assert_eq!(extents(&store).await, [(2 * MIB, 2 * MIB + 9)]);
         assert_eq!(read(&store, key(1), 2 * MIB, 100).await.unwrap(), b"\0\0\0\0\0data");
         // Clearing releases the reserved space, also beyond the end of the file.
-        store.clear(&key(1), 0..u64::MAX).await.unwrap();
+        store.clear(&key(1), 0..u64::MAX, u64::MAX).await.unwrap();
         let stat = store.stat(&key(1)).unwrap();
         assert_eq!(stat.size, 2 * MIB + 9);
         assert!(stat.allocated <= 3 * 4096, "{}", stat.allocated);
-        let error = store.reserve(&key(1), 0..u64::MAX).await.unwrap_err();
+        let error = store.reserve(&key(1), 0..u64::MAX, u64::MAX, false).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::FileTooLarge);
         let all = skep_format::chunk::MAX_CHUNK_FILE_BYTES;
-        let error = store.reserve(&key(2), 0..all).await.unwrap_err();
+        let error = store.reserve(&key(2), 0..all, u64::MAX, false).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::NoSpace, "and it is known before any is taken");
         assert!(!store.stat(&key(2)).unwrap().exists);
     });

@@ -235,9 +235,10 @@ fn write_beyond_the_longest_file_is_refused_whole() {
         }
         store.truncate(&key(1), end + MIB, next_generation()).await.unwrap();
         assert_eq!(store.stat(&key(1)).unwrap().size, data.len() as u64, "cuts, and no more");
-        let error = store.reserve(&key(1), end + MIB..end + 2 * MIB).await.unwrap_err();
+        let error =
+            store.reserve(&key(1), end + MIB..end + 2 * MIB, u64::MAX, false).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::FileTooLarge, "{error}");
-        assert_eq!(store.clear(&key(1), end..u64::MAX).await.unwrap(), u64::MAX);
+        assert_eq!(store.clear(&key(1), end..u64::MAX, u64::MAX).await.unwrap(), u64::MAX);
         assert!(store.failure().is_none(), "no failure of the device");
         assert!(read(&store, key(1), 0, 100_000).await.unwrap() == data);
         write(&store, key(2), 0, &data).await.unwrap();
@@ -252,7 +253,7 @@ fn full_disk_accepts_writes_into_reserved_space() {
     on_small_disks_of(&["ext4", "xfs"], 16, |dir| async move {
         let store = open(&dir);
         let free_space = store.free_bytes();
-        assert_eq!(store.reserve(&key(1), 0..3 * MIB).await.unwrap(), 3 * MIB);
+        assert_eq!(store.reserve(&key(1), 0..3 * MIB, u64::MAX, false).await.unwrap(), 3 * MIB);
         let data = pattern(3, 100_000);
         let mut written = 0;
         while write(&store, key(2), written, &data).await.is_ok() {
@@ -262,14 +263,18 @@ fn full_disk_accepts_writes_into_reserved_space() {
             written + 2 * MIB < free_space,
             "{written} of {free_space}: reserved space is not for other files"
         );
-        let error = store.reserve(&key(3), 0..MIB).await.unwrap_err();
+        let error = store.reserve(&key(3), 0..MIB, u64::MAX, false).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::NoSpace);
-        assert_eq!(store.reserve(&key(1), 0..3 * MIB).await.unwrap(), 3 * MIB, "it has it");
+        assert_eq!(
+            store.reserve(&key(1), 0..3 * MIB, u64::MAX, false).await.unwrap(),
+            3 * MIB,
+            "it has it"
+        );
         let all = pattern(5, 3 * MIB as usize);
         write(&store, key(1), 0, &all).await.unwrap();
         assert!(write(&store, key(1), 3 * MIB, &data).await.is_err(), "not more");
         assert!(read(&store, key(1), 0, 4 << 20).await.unwrap() == all);
-        store.clear(&key(1), 0..3 * MIB).await.unwrap();
+        store.clear(&key(1), 0..3 * MIB, u64::MAX).await.unwrap();
         store.close().await.unwrap();
         let store = open(&dir);
         write(&store, key(2), written, &data).await.unwrap();

@@ -73,3 +73,55 @@ fn write_that_waits_for_a_truncation_is_refused() {
         assert_eq!(store.stat(&key(1)).unwrap().size, 0);
     });
 }
+
+/// Semantics 2.7.
+#[test]
+fn allocation_from_before_a_truncation_is_refused() {
+    run(|dir| async move {
+        let store = open(&dir);
+        store.truncate(&key(2), 0, 7).await.unwrap();
+        let reserved = store.reserve(&key(2), 0..4096, 6, false).await;
+        assert_eq!(reserved.unwrap_err().code(), ErrorCode::EndMoved);
+        assert!(!store.stat(&key(2)).unwrap().exists, "a refused request creates no file");
+        store.truncate(&key(1), 0, 7).await.unwrap();
+        write(&store, key(1), 0, b"new bytes").await.unwrap();
+        let cleared = store.clear(&key(1), 0..4096, 6).await;
+        assert_eq!(cleared.unwrap_err().code(), ErrorCode::EndMoved);
+        assert_eq!(read(&store, key(1), 0, 9).await.unwrap(), b"new bytes");
+        // The truncation is executed while the clearing waits for the lock of the file.
+        let file = store.existing(&key(1)).unwrap().unwrap();
+        let guard = file.lock.exclusive(0..u64::MAX).await;
+        let (truncater, clearer) = (Rc::clone(&store), Rc::clone(&store));
+        let truncating = skep_env::spawn(async move { truncater.truncate(&key(1), 3, 8).await });
+        skep_env::yield_now().await;
+        let clearing = skep_env::spawn(async move { clearer.clear(&key(1), 0..4096, 7).await });
+        skep_env::yield_now().await;
+        drop(guard);
+        truncating.await.unwrap();
+        assert_eq!(clearing.await.unwrap_err().code(), ErrorCode::EndMoved);
+        assert_eq!(read(&store, key(1), 0, 9).await.unwrap(), b"new");
+    });
+}
+
+/// Semantics 4.7.
+#[test]
+fn lost_chunk_file_is_not_created_again() {
+    run(|dir| async move {
+        let store = open(&dir);
+        let key = key(1);
+        let to = Destination { must_exist: true, ..to(&key, 0) };
+        let checksums = [crc32c(b"bytes")];
+        let write = async || store.write(to, &Buf::copy_of(b"bytes"), &checksums).await;
+        let error = write().await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Corrupt);
+        assert!(error.context().contains("lost+found"), "{error}");
+        let reserved = store.reserve(&key, 0..4096, u64::MAX, true).await;
+        assert_eq!(reserved.unwrap_err().code(), ErrorCode::Corrupt);
+        assert!(!store.stat(&key).unwrap().exists);
+        store
+            .write(Destination { must_exist: false, ..to }, &Buf::copy_of(b"bytes"), &checksums)
+            .await
+            .unwrap();
+        write().await.unwrap();
+    });
+}

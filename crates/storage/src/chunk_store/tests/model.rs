@@ -176,12 +176,12 @@ async fn apply(store: &mut Rc<ChunkStore>, dir: &Path, model: &mut Model, operat
         }
         Operation::Clear { file, offset, length } => {
             let end = offset + length;
-            assert_eq!(store.clear(&key(file), offset..end).await.unwrap(), end);
+            assert_eq!(store.clear(&key(file), offset..end, u64::MAX).await.unwrap(), end);
             model.clear(file, offset as usize..end as usize);
         }
         Operation::Reserve { file, offset, length } => {
             let end = offset + length;
-            assert_eq!(store.reserve(&key(file), offset..end).await.unwrap(), end);
+            assert_eq!(store.reserve(&key(file), offset..end, u64::MAX, false).await.unwrap(), end);
             if length > 0 {
                 model.0[file as usize].get_or_insert_default();
             }

@@ -210,16 +210,17 @@ async fn write_some(store: &Rc<ChunkStore>, random: &Random, file: u64, expected
     // A write that is in progress during the power loss may survive too.
     expected.written(offset as usize, &bytes);
     let key = file_key(file);
-    let to = Destination { key: &key, stripe, offset, truncate_generation: u64::MAX };
+    let to =
+        Destination { key: &key, stripe, offset, truncate_generation: u64::MAX, must_exist: false };
     store.write(to, &Buf::copy_of(&bytes), &checksums).await.unwrap();
 }
 
 async fn clear_some(store: &Rc<ChunkStore>, random: &Random, file: u64, expected: &mut Expected) {
     let (start, length) = (random.below(LONGEST), random.below(3 << 20));
     expected.cleared(start as usize..(start + length) as usize);
-    store.clear(&file_key(file), start..start + length).await.unwrap();
+    store.clear(&file_key(file), start..start + length, u64::MAX).await.unwrap();
     if random.below(2) == 0 {
-        store.reserve(&file_key(file), start..start + length).await.unwrap();
+        store.reserve(&file_key(file), start..start + length, u64::MAX, false).await.unwrap();
     }
 }
 

@@ -127,6 +127,7 @@ pub(super) fn examples() -> Vec<Example> {
     let heartbeat = Heartbeat {
         node: NodeId::new(2),
         known: MapVersion::new(20),
+        newest_node: NodeId::new(9),
         targets: vec![
             TargetReport {
                 target: TargetId::new(2),

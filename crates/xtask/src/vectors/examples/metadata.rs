@@ -161,11 +161,13 @@ fn files() -> Vec<Example> {
         pattern: Some(pattern()),
         is_shared: true,
         truncated: vec![truncated],
+        synced: ChunkFileSet { bits: Bytes(vec![0b101]) },
     };
     let made_device = OpenReply {
         attributes: attributes(a_file(), FileKind::CharDevice),
         pattern: None,
         truncated: Vec::new(),
+        synced: ChunkFileSet::default(),
         ..opened.clone()
     };
     let written = WrittenExtent {

@@ -37,6 +37,7 @@ fn data_messages() -> Vec<Example> {
         stripe: StripeHint { chunk_bytes: 1 << 20, width: 4, component_start: 8 << 20 },
         offset,
         truncate_generation: 3,
+        must_exist: true,
         checksums: checksums(offset, &data),
     };
     let incarnation = HostIncarnation::new(0x1234_5678_9abc_def0);
@@ -53,8 +54,10 @@ fn data_messages() -> Vec<Example> {
 
 fn allocation_messages() -> Vec<Example> {
     let incarnation = HostIncarnation::new(0x1234_5678_9abc_def0);
-    let reserve = ReserveChunk { key: key(), offset: 4_097, length: 1 << 40 };
-    let clear = ClearChunk { key: key(), offset: 1, length: 4_094 };
+    let truncate_generation = 3;
+    let (offset, length, must_exist) = (4_097, 1 << 40, true);
+    let reserve = ReserveChunk { key: key(), offset, length, truncate_generation, must_exist };
+    let clear = ClearChunk { key: key(), offset: 1, length: 4_094, truncate_generation };
     let seek = SeekChunk { key: key(), offset: 8_191, wants_data: true };
     let copy = CopyChunk {
         from: key(),
@@ -62,7 +65,8 @@ fn allocation_messages() -> Vec<Example> {
         to: ChunkFileKey { component: 0, index: 3, ..key() },
         stripe: StripeHint { chunk_bytes: 1 << 20, width: 4, component_start: 0 },
         to_offset: 7,
-        truncate_generation: 3,
+        truncate_generation,
+        must_exist: false,
         length: 1 << 20,
     };
     vec![

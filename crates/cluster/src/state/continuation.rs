@@ -1,0 +1,79 @@
+//! The state of a directory that was put back from a copy: its next ids and map versions continue
+//! far above all that were assigned after the copy was made.
+//!
+//! Does not own the decision that the directory is a copy: management makes it at a start of a
+//! marked directory, and when a node reports a newer map.
+
+use super::{CHANGE_BITS, Durable, limit};
+use crate::command::Outcome;
+use skep_types::{MapVersion, NodeId, Result};
+
+/// Starts of management that are skipped: more than a copy can be behind.
+const SKIPPED_STARTS: u64 = 1 << 12;
+/// Node ids that are skipped. Each mount takes one.
+const SKIPPED_NODES: u32 = 1 << 20;
+/// Ids of targets that are skipped, and ids of groups.
+const SKIPPED_TARGETS: u32 = 1 << 16;
+
+impl Durable {
+    /// Raises the next ids and the map version. The new version is also above `reported`.
+    ///
+    /// # Errors
+    /// Returns `LimitReached` if the numbers of a kind would run out.
+    pub(super) fn continue_above(&mut self, reported: MapVersion) -> Result<Outcome> {
+        let version = self.map.version.max(reported);
+        let starts = (version.raw() >> CHANGE_BITS) + SKIPPED_STARTS;
+        if starts >> (u64::BITS - CHANGE_BITS) != 0 {
+            return Err(limit(format!(
+                "no map version is left above the reported version {version}"
+            )));
+        }
+        let raise = |next: u32, skipped: u32| {
+            next.checked_add(skipped).ok_or_else(|| limit(format!("no id is left above {next}")))
+        };
+        self.next_node = raise(self.next_node, SKIPPED_NODES)?;
+        self.next_target = raise(self.next_target, SKIPPED_TARGETS)?;
+        self.next_group = raise(self.next_group, SKIPPED_TARGETS)?;
+        // Clients that registered after the copy was made count as removed, so no target serves
+        // them, and they register again.
+        self.map.newest_node = NodeId::new(self.next_node - 1);
+        self.map.version = MapVersion::new(starts << CHANGE_BITS);
+        Ok(Outcome::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::command::ClientRegistration;
+    use crate::{ClusterState, Command};
+    use skep_types::{ClusterId, ErrorCode, MapVersion};
+
+    fn register(state: &mut ClusterState) -> u32 {
+        let client = Command::RegisterClient(ClientRegistration::default());
+        state.apply(&client).unwrap().node.raw()
+    }
+
+    /// Semantics 1.8.
+    #[test]
+    fn restored_copy_assigns_no_id_again() {
+        let mut state = ClusterState::new(ClusterId::default());
+        state.apply(&Command::Start).unwrap();
+        register(&mut state);
+        let mut copy = ClusterState::from_snapshot(&state.snapshot()).unwrap();
+        state.apply(&Command::Start).unwrap();
+        let lost = register(&mut state);
+        copy.apply(&Command::ContinueAbove { version: MapVersion::default() }).unwrap();
+        copy.check_invariants();
+        assert!(copy.map().version > state.map().version);
+        assert!(copy.map().has_removed(skep_types::NodeId::new(lost)), "no target serves it");
+        assert!(register(&mut copy) > lost);
+        // A node has seen a much newer map.
+        let newer = MapVersion::new(5000 << 40);
+        copy.apply(&Command::ContinueAbove { version: newer }).unwrap();
+        assert!(copy.map().version > newer);
+        let before = copy.clone();
+        let wild = Command::ContinueAbove { version: MapVersion::new(u64::MAX) };
+        assert_eq!(copy.apply(&wild).unwrap_err().code(), ErrorCode::LimitReached);
+        assert_eq!(copy, before);
+    }
+}

@@ -1,0 +1,80 @@
+//! `skep target restored`: marks the directory of a metadata target that was put back from a copy.
+
+use crate::help::{Example, examples};
+use crate::output::print;
+use serde::Serialize;
+use skep_format::identity::DirectoryKind;
+use skep_store::identity::read_identity;
+use skep_store::restored::{REMOVAL_OFF_MARK, RESTORED_MARK, mark, unmark};
+use skep_types::{Error, ErrorCode, Result};
+use std::path::PathBuf;
+
+const EXAMPLES: &[Example] = &[
+    (
+        "after the directory was put back, before its service starts",
+        "skep target restored /srv/skep/metadata-1",
+    ),
+    (
+        "when no file of the time after the copy is needed any more",
+        "skep target restored /srv/skep/metadata-1 --allow-removal",
+    ),
+];
+
+/// Mark the directory of a metadata target that was put back from a copy
+///
+/// Run it on the target's host before the service starts. New inodes then get numbers far above all
+/// that were assigned after the copy was made. Files that were created after the copy have no names
+/// any more; storage keeps their bytes until --allow-removal permits their removal.
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct RestoredArgs {
+    /// Directory of the metadata target
+    directory: PathBuf,
+    /// Permit storage to remove chunk files without an inode again, also while the target is served
+    #[arg(long)]
+    allow_removal: bool,
+}
+
+/// The marked target, as JSON.
+#[derive(Debug, Serialize)]
+struct MarkedTarget {
+    target: u32,
+    #[serde(serialize_with = "crate::output::path")]
+    directory: PathBuf,
+    removal_is_allowed: bool,
+}
+
+pub(crate) fn run(args: &RestoredArgs) -> Result<()> {
+    let RestoredArgs { directory, allow_removal } = args;
+    let identity = read_identity(directory)?;
+    let Some(identity) = identity.filter(|it| it.kind == DirectoryKind::MetadataTarget) else {
+        let what = format!(
+            "cannot mark {}: it is not the directory of a metadata target; `skep target list` \
+             shows these directories",
+            directory.display()
+        );
+        return Err(Error::new(ErrorCode::Configuration, what));
+    };
+    if *allow_removal {
+        unmark(directory, REMOVAL_OFF_MARK)?;
+    } else {
+        mark(directory, RESTORED_MARK)?;
+    }
+    let marked = MarkedTarget {
+        target: identity.target.raw(),
+        directory: directory.clone(),
+        removal_is_allowed: *allow_removal,
+    };
+    print(&marked, |MarkedTarget { target, directory, removal_is_allowed }| {
+        let directory = directory.display();
+        match removal_is_allowed {
+            true => format!(
+                "Storage may remove chunk files that no inode of target {target} ({directory}) \
+                 owns.\n"
+            ),
+            false => format!(
+                "The next start of target {target} ({directory}) continues with higher numbers.\n"
+            ),
+        }
+    })
+}

@@ -1,0 +1,75 @@
+//! Tests of directories that were put back from a copy.
+
+use super::*;
+use skep_store::restored::{RESTORED_MARK, unmark};
+use skep_wire::management::Heartbeat;
+
+/// The newest numbers that a cluster assigned after a copy was made.
+struct Newest {
+    client: NodeId,
+    server: NodeId,
+    version: MapVersion,
+}
+
+/// Makes a copy of the directory of management, lets the cluster assign more numbers, stops
+/// management, and puts the copy in place of the directory.
+async fn put_back(settings: &ManagementSettings, token: &JoinToken) -> Newest {
+    let path = &settings.node.directory;
+    let copy = path.with_extension("copy");
+    let running = RunningManagement::start(settings).await.unwrap();
+    let (_server, registered) =
+        Membership::join(token, server(NodeKind::Storage, 10), PATIENCE).await.unwrap();
+    copy_directory(path, &copy).unwrap();
+    let client = join_client(token).await.node();
+    let version = running.authority.map().version;
+    drop(running);
+    std::fs::remove_dir_all(path).unwrap();
+    std::fs::rename(&copy, path).unwrap();
+    Newest { client, server: registered.node, version }
+}
+
+/// Semantics 1.8.
+#[test]
+fn restored_copy_assigns_no_number_again() {
+    let (_directory, settings, token) = cluster();
+    block_on(async move {
+        let newest = put_back(&settings, &token).await;
+        let running = RunningManagement::start(&settings).await.unwrap();
+        assert!(running.authority.map().version > newest.version);
+        assert!(running.authority.map().has_removed(newest.client), "it must register again");
+        assert!(join_client(&token).await.node() > newest.client);
+        // The next start continues without another jump.
+        let before = running.authority.map().newest_node;
+        drop(running);
+        let running = RunningManagement::start(&settings).await.unwrap();
+        assert_eq!(running.authority.map().newest_node, before);
+    });
+}
+
+/// Semantics 1.8. The copy was made by other means than `skep cluster backup`.
+#[test]
+fn heartbeat_with_a_newer_id_reveals_an_old_copy() {
+    let (_directory, settings, token) = cluster();
+    block_on(async move {
+        let newest = put_back(&settings, &token).await;
+        unmark(&settings.node.directory, RESTORED_MARK).unwrap();
+        let _running = RunningManagement::start(&settings).await.unwrap();
+        let admin = Management::new(&token, NodeKind::Storage);
+        let heartbeat = |known| Heartbeat {
+            node: newest.server,
+            known,
+            newest_node: newest.client,
+            targets: Vec::new(),
+        };
+        // The restart alone has raised the version of the map above that of the node.
+        let ask = async |known| {
+            let reply = admin.call_once(&heartbeat(known), Duration::from_secs(10)).await.unwrap();
+            reply.map.expect("management has a newer map")
+        };
+        let map = ask(newest.version).await;
+        assert!(map.has_removed(newest.client));
+        assert!(join_client(&token).await.node() > newest.client);
+        let known = MapVersion::new(map.version.raw() + (3 << 40));
+        assert!(ask(known).await.version > known);
+    });
+}

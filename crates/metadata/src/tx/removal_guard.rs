@@ -1,0 +1,35 @@
+//! The guard of chunk files that no inode of the target owns.
+//!
+//! If the directory of the target was put back from a copy, files that were created after the copy
+//! have chunk files and no inode. The clean-up of storage would take them for orphans. So the
+//! target refuses to name inodes that do not exist, until an administrator permits it.
+
+use skep_types::{Error, ErrorCode, InodeId, Result};
+
+/// Decides whether the target replies to the clean-up of storage.
+#[derive(Debug, Default)]
+pub(crate) struct RemovalGuard {
+    /// Whether the target was put back from a copy, and the removal is not permitted yet.
+    pub(crate) is_off: bool,
+    /// An inode of a chunk file whose number the target has not assigned.
+    pub(crate) newer_inode: Option<InodeId>,
+}
+
+impl RemovalGuard {
+    /// Checks that storage may remove the chunk files of an inode that does not exist.
+    /// `numbers_end` is above all numbers that the target has assigned.
+    ///
+    /// # Errors
+    /// `NotPermitted` if the target is an old copy, or was put back from one.
+    pub(crate) fn check(&mut self, inode: InodeId, numbers_end: u64) -> Result<()> {
+        if inode.number() >= numbers_end {
+            self.newer_inode.get_or_insert(inode);
+        }
+        if !self.is_off && self.newer_inode.is_none() {
+            return Ok(());
+        }
+        let what = "cannot name the inodes that do not exist: this metadata target was put back \
+                    from a copy; `skep target restored --allow-removal` permits the removal";
+        Err(Error::new(ErrorCode::NotPermitted, what))
+    }
+}

@@ -1,0 +1,58 @@
+//! The mark of a directory that was put back from a copy.
+//!
+//! Such a directory lacks the newest changes, so its service would assign ids and numbers again
+//! that it assigned after the copy was made. The first start of a marked directory continues with
+//! numbers far above. Owns the mark files only. The services own the numbers.
+
+use crate::atomic::{replace_atomically, sync_directory};
+use skep_types::{Error, Result};
+use std::path::Path;
+
+/// Name of the mark: the next start must continue with higher numbers.
+pub const RESTORED_MARK: &str = "restored";
+/// Name of the mark in the directory of a metadata target: storage must not remove chunk files that
+/// no inode of this target owns, until an administrator permits it.
+pub const REMOVAL_OFF_MARK: &str = "removal-off";
+
+/// Whether a directory has a mark.
+pub fn has(directory: &Path, mark: &str) -> bool {
+    directory.join(mark).exists()
+}
+
+/// Marks a directory durably. Blocks.
+///
+/// # Errors
+/// Errors of the file system, with the path.
+pub fn mark(directory: &Path, mark: &str) -> Result<()> {
+    replace_atomically(&directory.join(mark), b"")
+}
+
+/// Removes a mark durably, if the directory has it. Blocks.
+///
+/// # Errors
+/// Errors of the file system, with the path.
+pub fn unmark(directory: &Path, mark: &str) -> Result<()> {
+    let path = directory.join(mark);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        removed => removed.map_err(|error| Error::from(error).within(path.display()))?,
+    }
+    sync_directory(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_independent_and_can_be_removed_twice() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        mark(path, RESTORED_MARK).unwrap();
+        assert!(has(path, RESTORED_MARK) && !has(path, REMOVAL_OFF_MARK));
+        for _ in 0..2 {
+            unmark(path, RESTORED_MARK).unwrap();
+            assert!(!has(path, RESTORED_MARK));
+        }
+    }
+}
