@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mount_of_a_path_is_the_innermost() {
+    fn innermost_mount_point_of_a_path_is_found() {
         let mounts = "1 0 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n\
                       2 1 0:5 / /mnt/a\\040b rw,nosuid - fuse.skep /srv/x rw,user_id=0\n";
         let inner = mount_of(mounts, Path::new("/mnt/a b/c")).unwrap();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn this_host_has_a_kernel_and_cpus() {
+    fn environment_has_kernel_release_and_cpus() {
         let here = Environment::of_this_host(Some(Path::new("/")));
         assert!(here.cpus > 0 && here.memory_bytes > 0 && !here.kernel.is_empty());
         assert_eq!(here.mount.unwrap().point, "/");

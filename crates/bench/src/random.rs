@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_number_comes_once_in_an_order_of_the_seed() {
+    fn each_number_appears_once_in_an_order_set_by_the_seed() {
         for count in [1, 2, 3, 7, 64, 1000, 4097] {
             let order = |seed| {
                 let permutation = Permutation::new(count, seed);

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn summaries_are_right() {
+    fn summary_has_minimum_maximum_mean_and_deviation() {
         let summary = Summary::of(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]).unwrap();
         assert_eq!(summary, Summary { max: 9.0, min: 2.0, mean: 5.0, std_dev: 2.0 });
         assert_eq!(Summary::of(&[]), None);

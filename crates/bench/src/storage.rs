@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sample_counts_from_the_first_begin_to_the_last_end() {
+    fn sample_lasts_from_first_begin_to_last_end() {
         let end = BenchmarkProgress {
             is_over: true,
             is_direct: true,

@@ -119,8 +119,10 @@ impl Runner {
             (Tool::Iozone, Work::Io(plan)) => iozone::problems(plan),
             // mdtest supports every option that a plan can have.
             (Tool::Mdtest, Work::Metadata(_)) => Vec::new(),
-            (_, Work::Io(_)) => vec!["it cannot move data".into()],
-            (_, Work::Metadata(_)) => vec!["it cannot create names as mdtest does".into()],
+            (_, Work::Io(_)) => vec!["this program cannot read or write data".into()],
+            (_, Work::Metadata(_)) => {
+                vec!["this program cannot create the names that mdtest uses".into()]
+            }
         };
         if problems.is_empty() {
             return Ok(());

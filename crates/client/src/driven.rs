@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_operation_goes_on_and_its_result_is_taken_care_of() {
+    fn dropped_operation_continues_and_its_result_is_released() {
         skep_env::block_on(async {
             let (done, orphaned) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
             let note = Rc::clone(&orphaned);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_work_is_cancelled_after_its_grace() {
+    fn dropped_operation_is_cancelled_after_its_grace_period() {
         skep_env::block_on(async {
             let held = Rc::new(());
             let holding = Rc::clone(&held);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn unstarted_work_is_dropped_and_awaited_work_returns() {
+    fn unstarted_operation_is_dropped_and_awaited_one_returns() {
         skep_env::block_on(async {
             let done = Rc::new(Cell::new(false));
             drop(drive(operation(&done), |_| unreachable!("it never ran")));

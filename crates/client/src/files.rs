@@ -6,6 +6,7 @@ pub(crate) mod closing_files;
 pub(crate) mod deferred_close;
 pub(crate) mod handles;
 pub(crate) mod inodes;
+mod later_report;
 pub(crate) mod open;
 pub(crate) mod open_file;
 pub(crate) mod report;

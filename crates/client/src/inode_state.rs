@@ -4,13 +4,17 @@
 //! - `size`: the size of the file, and the part of it that is not reported to metadata yet.
 //! - `unsynced`: acknowledged writes that may not be durable yet.
 //! - `opens`: the handles of the file.
+//! - `kernel_view`: the kernel's view of the file.
+//! - `sync_order`: the work of a sync of the file.
 //! - `guards`, `guard_count`, `append_parts`: operations in progress.
 
 mod append_parts;
 mod guard_count;
 pub(crate) mod guards;
+mod kernel_view;
 mod opens;
 mod size;
+mod sync_order;
 mod unsynced;
 
 pub(crate) use append_parts::AppendPart;
@@ -20,6 +24,7 @@ use skep_wire::inline::InlineMark;
 use skep_wire::metadata::TruncatedChunk;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+pub(crate) use sync_order::{ChangeCount, SyncOrder};
 pub(crate) use unsynced::UnsyncedChunkFile;
 
 #[derive(Debug, Default)]
@@ -27,10 +32,14 @@ struct Parts {
     size: size::FileSize,
     unsynced: unsynced::UnsyncedWrites,
     handles: opens::OpenHandles,
+    kernel: kernel_view::KernelView,
+    settled: sync_order::Settled,
     guards: guard_count::GuardCount,
     appends: append_parts::AppendParts,
     /// The inode is in the queue of closed inodes with unsynced writes.
     is_queued: bool,
+    /// A task will report the times of the file soon.
+    will_report: bool,
 }
 
 /// The state of one inode.
@@ -173,16 +182,66 @@ impl InodeState {
         self.with(|parts| parts.unsynced.losses())
     }
 
+    /// Returns the work of a sync of the file now, and the changes that the sync covers.
+    /// `of_mount` is the number of changes to names of any file that this mount has made.
+    pub(crate) fn sync_order(&self, of_mount: u64) -> (SyncOrder, ChangeCount) {
+        self.with(|parts| {
+            let changes = parts.settled.changes(of_mount);
+            (sync_order::order(parts, changes), changes)
+        })
+    }
+
+    /// Counts a change of this mount to a name or to attributes of the file. Called when metadata
+    /// has acknowledged the change, before the operation returns.
+    pub(crate) fn count_change(&self) {
+        self.with(|parts| parts.settled.count_change());
+    }
+
+    /// Records that metadata has synced all names and attributes up to these changes.
+    pub(crate) fn note_settled(&self, changes: ChangeCount) {
+        self.with(|parts| parts.settled.note(changes));
+    }
+
+    /// Returns the number of the last write.
+    pub(crate) fn last_write(&self) -> u64 {
+        self.with(|parts| parts.size.last_write())
+    }
+
+    /// Records that a report of the file's times will be sent soon. Returns `false` if that was
+    /// recorded already.
+    pub(crate) fn begin_later_report(&self) -> bool {
+        self.with(|parts| !std::mem::replace(&mut parts.will_report, true))
+    }
+
+    /// Records that the report of the file's times is sent now.
+    pub(crate) fn end_later_report(&self) {
+        self.with(|parts| parts.will_report = false);
+    }
+
     // ---- handles
 
     /// Counts a new handle.
     pub(crate) fn opened(&self) {
-        self.with(|parts| parts.handles.opened());
+        self.with(|parts| {
+            if !parts.handles.is_open() {
+                parts.kernel = kernel_view::KernelView::default();
+            }
+            // Other clients may have moved the end while the file was closed at metadata, and the
+            // new end may not be durable.
+            parts.settled.count_change();
+            parts.handles.opened();
+        });
     }
 
-    /// Records that the close of a handle has begun.
-    pub(crate) fn closing(&self) {
-        self.with(|parts| parts.handles.closing());
+    /// Counts a handle that is open for writing.
+    pub(crate) fn opened_for_writing(&self) {
+        self.with(|parts| parts.handles.opened_for_writing());
+    }
+
+    /// Records that the close of a handle has begun. `is_writer` means that the handle is open for
+    /// writing.
+    pub(crate) fn closing(&self, is_writer: bool) {
+        self.with(|parts| parts.handles.closing(is_writer));
     }
 
     /// Records that a close has ended. Returns whether it was that of the last handle.
@@ -236,6 +295,30 @@ impl InodeState {
     /// Returns whether the caller may have cached bytes since the file was opened.
     pub(crate) fn is_cached(&self) -> bool {
         self.with(|parts| parts.handles.is_cached())
+    }
+
+    // ---- the kernel's pages
+
+    /// Records that the mount sends these attributes to the kernel.
+    pub(crate) fn note_shown(&self, attributes: &Attributes) {
+        self.with(|parts| parts.kernel.note_shown(attributes));
+    }
+
+    /// Records that the kernel's pages of the file may be out of date, so that the kernel must
+    /// compare modification times before it reads from them.
+    pub(crate) fn must_compare(&self) {
+        self.with(|parts| parts.kernel.must_compare());
+    }
+
+    /// Returns the attributes that the kernel has seen last, with the present size, if the kernel's
+    /// pages are valid although this mount has written to the file. Metadata notifies this mount
+    /// before another client changes the file, since this mount has it open for writing.
+    pub(crate) fn for_reading(&self) -> Option<Attributes> {
+        self.with(|parts| {
+            let is_alone = parts.handles.has_writers() && !parts.handles.is_shared();
+            let shown = parts.kernel.shown().filter(|_| is_alone)?;
+            Some(Attributes { size: parts.size.size(), ..shown.clone() })
+        })
     }
 
     // ---- the table of inodes

@@ -27,8 +27,7 @@ pub(crate) const MAX_REMEMBERED_VERSIONS: usize = 1 << 18;
 /// Maximum number of directories and special files whose attributes the mount remembers. The
 /// attributes are needed if a program still has a removed one open. 140 bytes each.
 pub(crate) const MAX_REMEMBERED_SPECIAL: usize = 1 << 14;
-/// Maximum number of inodes of which the mount remembers that they have no extended attributes. 32
-/// bytes each.
+/// Maximum number of inodes in the table of inodes without extended attributes. 32 bytes each.
 pub(crate) const MAX_REMEMBERED_XATTR_ABSENCE: usize = 1 << 16;
 /// How long the mount relies on the absence of extended attributes: as long as the kernel may cache
 /// attributes.
@@ -67,6 +66,10 @@ pub(crate) const CONTENTION_PAUSE: Duration = Duration::from_millis(1);
 /// How long a deferred close waits, so that it can be sent with other closes in one message. Short
 /// enough that the space of a file that was unlinked while open seems to become free at once.
 pub(crate) const CLOSE_DELAY: Duration = Duration::from_millis(5);
+/// How long after an `fsync` the mount reports times to metadata if nothing else has changed.
+/// Shorter than the time for which other mounts cache attributes, long enough that a database that
+/// syncs all the time costs metadata little.
+pub(crate) const TIMES_DELAY: Duration = Duration::from_millis(100);
 /// How long setting a stripe pattern waits until metadata has acknowledged the deferred closes of
 /// the file.
 pub(crate) const DEFERRED_CLOSE_WAIT: Duration = Duration::from_secs(1);

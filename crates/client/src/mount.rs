@@ -126,8 +126,8 @@ impl Mount {
     }
 
     /// Returns the capacity and free space of the whole cluster from the reply to the last
-    /// heartbeat. Before the first reply, returns those of the cluster map, which is not updated
-    /// for small changes.
+    /// heartbeat. Before the first reply, returns the capacity in the cluster map, which does not
+    /// show small changes.
     ///
     /// Shortly after management has started, some targets may not have reported their capacity yet.
     /// In that case this function waits for their reports, at most until one lease has passed since
@@ -156,7 +156,8 @@ impl Mount {
             return Ok(());
         }
         let text = format!(
-            "worker {index} of {} has a client already, or there is no such worker",
+            "cannot make the client of worker {index} of {}: it exists already, or the number is \
+            too large",
             self.options.workers
         );
         Err(Error::new(ErrorCode::InvalidArgument, text))

@@ -153,7 +153,7 @@ impl Codec for Command {
             17 => Self::RemoveTarget { target: Codec::decode(r)? },
             18 => Self::RemoveServer { node: Codec::decode(r)? },
             19 => Self::RenameServer { node: Codec::decode(r)?, name: Codec::decode(r)? },
-            other => return Err(r.corrupt(format_args!("{other} is no command"))),
+            other => return Err(r.corrupt(format_args!("unknown command number {other}"))),
         })
     }
 }

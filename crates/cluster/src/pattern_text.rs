@@ -66,7 +66,7 @@ fn group_of_target(target: TargetId, map: &ClusterMap) -> Result<GroupId> {
 }
 
 fn number<T: std::str::FromStr>(key: &str, text: &str) -> Result<T> {
-    text.parse().map_err(|_| wrong(format!("{key}={text}: '{text}' is no such number")))
+    text.parse().map_err(|_| wrong(format!("{key}={text}: invalid number '{text}'")))
 }
 
 /// Returns `number`, which must not be zero.
@@ -103,7 +103,7 @@ fn component(text: &str, map: &ClusterMap) -> Result<(Redundancy, ComponentReque
     for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
         if seen.contains(&key) {
-            return Err(wrong(format!("{key} is there twice")));
+            return Err(wrong(format!("{key} appears twice")));
         }
         seen.push(key);
         match key {
@@ -131,7 +131,9 @@ fn component(text: &str, map: &ClusterMap) -> Result<(Redundancy, ComponentReque
     }
     if !listed.is_empty() {
         if seen.contains(&"count") || seen.contains(&"chooser") {
-            return Err(wrong("a list of targets or groups says how many and which"));
+            return Err(wrong(
+                "a list of targets or groups sets count and chooser; remove count= and chooser=",
+            ));
         }
         let groups = listed.into_iter().map(|id| id.group(map));
         request.placement = Some(Placement::Groups(groups.collect::<Result<_>>()?));
@@ -203,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_survive_reading_and_writing() {
+    fn patterns_survive_formatting_and_parsing() {
         let map = map();
         let storage: Vec<_> = map
             .targets
@@ -248,8 +250,8 @@ mod tests {
         for (text, words) in [
             ("colour=red", "unknown part 'colour=red': expected count=, chunk-size="),
             ("4", "unknown part '4'"),
-            ("count=many", "'many' is no such number"),
-            ("count=-1", "no such number"),
+            ("count=many", "invalid number 'many'"),
+            ("count=-1", "invalid number"),
             ("count=0", "at least 1"),
             ("count=257", "1 to 256 groups"),
             ("count=1,count=2", "twice"),
@@ -261,8 +263,8 @@ mod tests {
             ("chooser=best", "there are balanced, randomized"),
             ("targets=99", "no storage target t99"),
             (&format!("targets={of_metadata}"), "no storage target"),
-            ("targets=", "no such number"),
-            ("groups=1,count=1", "says how many"),
+            ("targets=", "invalid number"),
+            ("groups=1,count=1", "sets count and chooser"),
             ("groups=g99", "no storage group g99"),
             ("from=1MiB", "starts at byte 0"),
             ("count=1/count=2", "in the order of their start"),

@@ -52,23 +52,27 @@ fn check_user(policy: &Policy, request: &PatternRequest) -> Result<()> {
         Err(Error::new(ErrorCode::PermissionDenied, what))
     };
     if policy.user_patterns == UserPatterns::No {
-        return denied("user-patterns", "only root sets stripe patterns in this cluster".into());
+        return denied("user-patterns", "only root may set stripe patterns in this cluster".into());
     }
     for component in &request.components {
         if policy.user_patterns != UserPatterns::Targets && component.is_listed() {
-            return denied("user-patterns", "only root lists targets in this cluster".into());
+            return denied(
+                "user-patterns",
+                "only root may list targets in a pattern in this cluster".into(),
+            );
         }
         let listed = component.groups().len();
         let width = component.width.map_or(listed, usize::from);
         if width > usize::from(policy.user_max_width) {
             let most = policy.user_max_width;
-            let what = format!("only root stripes files over more than {most} targets here");
+            let what =
+                format!("only root may stripe files over more than {most} targets in this cluster");
             return denied("user-stripe-width-max", what);
         }
         let sizes = policy.user_min_chunk_bytes..=policy.user_max_chunk_bytes;
         if component.chunk_bytes.is_some_and(|bytes| !sizes.contains(&bytes)) {
             let what = format!(
-                "only root asks for chunks of less than {} or more than {} bytes here",
+                "only root may set chunks of less than {} or more than {} bytes in this cluster",
                 sizes.start(),
                 sizes.end()
             );

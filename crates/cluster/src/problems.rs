@@ -1,7 +1,7 @@
 //! The problems that a cluster map shows, each with its remedy. `skep health check` and the monitor
 //! show the same ones.
 //!
-//! Does not own problems that only a connection or figures of load reveal.
+//! Does not own problems that are visible only in connections or in load figures.
 
 use crate::state::kind_word;
 use skep_types::map::{CapacityPool, Condition, Consistency, Reachability};
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn each_state_of_a_target_has_its_problem() {
+    fn each_bad_state_of_a_target_is_a_listed_problem() {
         assert_eq!(rules(target()), Vec::<&str>::new());
         let offline = Target { reachability: Reachability::Offline, ..target() };
         assert_eq!(rules(offline), ["target-offline"]);

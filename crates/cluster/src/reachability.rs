@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn leaving_server_is_offline_at_once_and_stays_so() {
+    fn leaving_server_is_offline_at_once_and_stays_offline() {
         let (state, mut soft, server, _) = in_contact();
         assert!(soft.record_leave(server));
         assert!(!soft.record_leave(server));
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn map_shows_only_notable_changes_of_free_space() {
+    fn map_changes_only_if_free_space_changes_notably() {
         let (state, mut soft, ..) = in_contact();
         let target = state.map().targets[0].id;
         let total_capacity =
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn map_shows_targets_that_do_not_serve() {
+    fn targets_that_do_not_serve_are_marked_in_the_map() {
         let (state, mut soft, ..) = in_contact();
         let target = state.map().targets[0].id;
         let failed = TargetHealth::new(Condition::ReadOnly, "the disk failed\n\u{1b}[2J");

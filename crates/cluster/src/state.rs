@@ -119,7 +119,7 @@ impl ClusterState {
         &self.durable.clients
     }
 
-    /// Marks the targets that are closed to new files in a map with soft state.
+    /// In a map that already has the soft state, marks the targets that are closed to new files.
     pub fn mark_closed(&self, map: &mut ClusterMap) {
         self.durable.mark_closed(map);
     }
@@ -227,7 +227,7 @@ impl Durable {
         if self.map.formatted {
             return Err(Error::new(
                 ErrorCode::Exists,
-                "the cluster is formatted already, and can be mounted; this is done only once",
+                "cannot format the cluster: it is formatted already, and clients can mount it",
             ));
         }
         let groups = self.map.groups.iter().filter(|group| group.kind == TargetKind::Metadata);
@@ -236,7 +236,9 @@ impl Durable {
             let is_metadata = |target: &Target| target.kind == TargetKind::Metadata;
             let context = match self.map.targets.iter().find(|target| is_metadata(target)) {
                 None => {
-                    "the cluster has no metadata target yet; start a metadata service first".into()
+                    "cannot format the cluster: it has no metadata target yet; start a metadata \
+                    service first"
+                        .into()
                 }
                 Some(target) => format!(
                     "cannot format the cluster: metadata target {} waits for a group; `skep group \

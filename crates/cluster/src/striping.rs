@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_of_impossible_chunk_files_are_bounded() {
+    fn impossible_chunk_file_sizes_give_bounded_file_sizes() {
         let pattern = pattern(vec![component(0, 1 << 16, 0..3)]);
         assert_eq!(size_from_chunk(&pattern, 0, 2, u64::MAX), MAX_FILE_BYTES);
         assert_eq!(size_from_chunk(&pattern, 0, 3, 5), 0);
@@ -407,7 +407,9 @@ mod tests {
         }
 
         #[test]
-        fn chunk_files_of_a_whole_file_are_dense(pattern in any_pattern(), size in 0_u64..8 << 20) {
+        fn chunk_files_of_a_whole_file_have_no_gaps(
+            pattern in any_pattern(), size in 0_u64..8 << 20,
+        ) {
             let mut files = BTreeMap::new();
             for piece in pieces(&pattern, 0..size).unwrap().filter(|it| it.group.is_some()) {
                 let component = &pattern.components[usize::from(piece.component)];
@@ -428,7 +430,7 @@ mod tests {
         }
 
         #[test]
-        fn a_range_is_one_range_in_each_chunk_file(
+        fn a_file_range_is_one_range_in_each_chunk_file(
             pattern in any_pattern(), start in 0_u64..8 << 20, length in 0_u64..4 << 20,
         ) {
             let mut expected = BTreeMap::<_, Range<u64>>::new();
@@ -452,7 +454,7 @@ mod tests {
         }
 
         #[test]
-        fn the_size_comes_back_from_the_chunk_files(
+        fn file_size_follows_from_the_chunk_files(
             pattern in any_pattern(), size in 0_u64..8 << 20,
         ) {
             let sizes = chunk_sizes(&pattern, size).map(|c| (c.component, c.index, c.size));
@@ -461,7 +463,7 @@ mod tests {
         }
 
         #[test]
-        fn bytes_in_metadata_move_no_others(
+        fn inline_bytes_do_not_move_later_bytes(
             plain in any_pattern(), units in 1_u64..16, start in 0_u64..8 << 20,
             length in 1_u64..4 << 20,
         ) {

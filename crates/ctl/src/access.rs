@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_clusters_are_refused_with_the_way_out() {
+    fn command_without_a_cluster_is_refused_with_the_way_out() {
         let refused = |cluster: &str, token_file: Option<&str>| {
             let file = ClientFile::default();
             let refused = try_named(cluster, token_file.map(Path::new), &file).unwrap_err();
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn clusters_have_names_and_a_default_port() {
+    fn cluster_names_resolve_and_ports_have_a_default() {
         let place = tempfile::tempdir().unwrap();
         let token_file = place.path().join("token");
         let text = format!("skep1-{}-{}@10.0.0.9:7400", "ab".repeat(16), "cd".repeat(32));

@@ -1,8 +1,8 @@
 //! `client.toml`: the clusters that this host or user works with, by name.
 //!
 //! Owns the two files and their form: `/etc/skep/client.toml` for all users of the host, and
-//! `~/.config/skep/client.toml` (or the directory of `XDG_CONFIG_HOME`) for one user, which wins.
-//! Does not own the choice of a cluster ([`crate::access`]).
+//! `~/.config/skep/client.toml` (or the directory of `XDG_CONFIG_HOME`) for one user, which takes
+//! precedence. Does not own the choice of a cluster ([`crate::access`]).
 
 use serde::Deserialize;
 use skep_management::DEFAULT_PORT;
@@ -59,7 +59,7 @@ impl ClientFile {
             let path = directory.join(FILE);
             let text = match std::fs::read_to_string(&path) {
                 Ok(text) => text,
-                // A file of the host that only some users may read does not concern the others.
+                // A user without the permission to read the file of the host works without it.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
                         || error.kind() == ErrorKind::PermissionDenied =>
@@ -93,7 +93,7 @@ impl ClientFile {
         }
     }
 
-    /// Adds the entries of a file that wins over this one.
+    /// Adds the entries of another file, which take precedence.
     fn add(&mut self, other: Self) {
         self.cluster = other.cluster.or(self.cluster.take());
         self.clusters.extend(other.clusters);
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(file.clusters["work"].addresses(), ["10.0.0.1:7400"]);
         assert!(file.at(&["10.0.0.1:7400".into()]).is_some());
         assert!(file.at(&["10.0.0.2:7400".into()]).is_none());
-        // The user's file wins.
+        // The user's file takes precedence.
         file.add(ClientFile::parse("[clusters.work]\ntoken_file = \"/home/a/token\"").unwrap());
         assert_eq!(file.cluster.as_deref(), Some("work"));
         assert_eq!(file.clusters["work"].token_file, Path::new("/home/a/token"));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_in_the_file_are_refused() {
+    fn invalid_client_files_are_refused() {
         for (text, words) in [
             ("cluser = \"a\"", "cluser"),
             ("cluster = \"a\"", "names no entry [clusters.a]"),

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_have_the_forms_that_commands_print() {
+    fn ids_are_parsed_in_every_printed_form() {
         let id = InodeId::new(0xDAA5_0000_0002_0003);
         for text in ["DAA5-20003", "DAA5-20003.1.0.0", &id.raw().to_string()] {
             assert_eq!(parse_id(text), Ok(id), "{text}");

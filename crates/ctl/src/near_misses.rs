@@ -1,12 +1,12 @@
-//! Answers to commands that do not exist: the command of Skep with the same purpose.
+//! Suggestions for commands that do not exist: the command of Skep with the same purpose.
 //!
 //! Users of other file systems and other tools type the words that they know. The parser's own
-//! suggestion compares letters, and would answer `status` with `study`.
+//! suggestion compares letters, and would suggest `study` for `status`.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Words for the first argument, and the command to use. A command that does not exist yet has an
-/// answer that begins with a capital letter.
+/// Words for the first argument, and the command to use. For a feature that Skep lacks, a sentence
+/// that begins with a capital letter.
 const ANSWERS: &[(&str, &str)] = &[
     ("status", "health check"),
     ("check", "health check"),
@@ -56,7 +56,7 @@ const ANSWERS: &[(&str, &str)] = &[
     ("netbench", "bench net"),
     ("version", "--version"),
     ("quota", "Skep has no quotas yet"),
-    ("fsck", "Skep has no check of the whole file system yet"),
+    ("fsck", "Skep cannot check a whole file system yet"),
     ("snapshot", "Skep has no snapshots yet"),
 ];
 
@@ -64,7 +64,8 @@ const ANSWERS: &[(&str, &str)] = &[
 const OF_NOUNS: &[(&str, &str)] =
     &[("ls", "list"), ("show", "list"), ("status", "list"), ("info", "list")];
 
-/// Returns the answer to a command that does not exist. `None` leaves the answer to the parser.
+/// Returns the suggestion for a command that does not exist. `None` means that the parser
+/// reports the error.
 pub(crate) fn answer(error: &clap::Error) -> Option<String> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_other_tools_lead_to_the_command() {
+    fn words_of_other_tools_give_the_right_command() {
         let answer = |line| answer_to(line).unwrap();
         assert_eq!(answer("skep status"), "unknown command `skep status`: try `skep health check`");
         assert!(answer("skep df").ends_with("try `skep health df`"));
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn every_answer_is_a_command() {
+    fn every_suggestion_is_an_existing_command() {
         for (word, line) in ANSWERS {
             let all = command();
             assert!(all.find_subcommand(word).is_none(), "`skep {word}` exists");

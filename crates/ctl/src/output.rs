@@ -24,12 +24,12 @@ pub(crate) enum OutputFormat {
     Csv,
 }
 
-/// Creates a table without ruled lines, with titles in capital letters. Columns whose title begins
-/// with `>` are aligned to the right.
+/// Creates a table without ruled lines, with titles in capital letters except for units. Columns
+/// whose title begins with `>` are aligned to the right.
 pub(crate) fn table(titles: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    table.set_header(titles.iter().map(|title| title.trim_start_matches('>').to_uppercase()));
+    table.set_header(titles.iter().map(|title| in_capitals(title.trim_start_matches('>'))));
     let columns = titles.iter().zip(table.column_iter_mut()).enumerate();
     for (index, (title, column)) in columns {
         column.set_padding((if index == 0 { 0 } else { 1 }, 1));
@@ -38,6 +38,15 @@ pub(crate) fn table(titles: &[&str]) -> Table {
         }
     }
     table
+}
+
+/// Returns a title in capital letters. Units, such as `GB/s` and `us`, keep their letters.
+fn in_capitals(title: &str) -> String {
+    let words = title.split(' ').map(|word| match word.contains('/') || word == "us" {
+        true => word.to_owned(),
+        false => word.to_uppercase(),
+    });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// The output format of this process, set once before the command runs. A static, since functions
@@ -238,7 +247,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_short() {
+    fn units_in_titles_keep_their_letters() {
+        assert_eq!(in_capitals("Read GB/s"), "READ GB/s");
+        assert_eq!(in_capitals("round trip us"), "ROUND TRIP us");
+    }
+
+    #[test]
+    fn large_numbers_are_printed_with_a_unit() {
         let check = |bytes, expected: &str| assert_eq!(size(bytes), expected);
         check(0, "0B");
         check(1023, "1023B");
@@ -250,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn times_match_the_calendar() {
+    fn unix_times_are_printed_as_calendar_dates() {
         let check = |seconds, expected: &str| {
             assert_eq!(utc(Timestamp { seconds, nanoseconds: 0 }), expected);
         };
@@ -266,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_have_a_line_for_each_thing_and_all_else_has_one() {
+    fn ndjson_has_one_line_per_list_element() {
         #[derive(Serialize)]
         struct Thing {
             name: &'static str,
@@ -298,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_others_stay_in_their_row() {
+    fn control_characters_in_names_are_escaped() {
         let mut shown = table(&["HOST", ">Free"]);
         shown.add_row(["a\nforged  9\u{1b}[2J", "5"]);
         assert_eq!(render(&shown), "HOST                   FREE\na\\nforged  9\\u{1b}[2J     5\n");

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_helper_is_known_by_its_name() {
+    fn mount_helper_is_recognised_by_its_program_name() {
         assert!(is_mount_helper(OsStr::new("/sbin/mount.skep")));
         assert!(is_mount_helper(OsStr::new("mount.fuse.skep")));
         assert!(!is_mount_helper(OsStr::new("/usr/bin/skep")));

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_are_compared_as_people_read_them() {
+    fn rows_are_sorted_by_the_value_of_numbers_and_sizes() {
         for (less, more) in
             [("9", "10"), ("900MiB", "1.5GiB"), ("850ms", "4.2s"), ("2", "x"), ("a", "b")]
         {

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn walk_visits_everything_below_in_order() {
+    fn walk_visits_all_entries_below_in_order() {
         let place = tempfile::tempdir().unwrap();
         let top = place.path();
         std::fs::create_dir_all(top.join("b/c")).unwrap();

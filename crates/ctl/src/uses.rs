@@ -143,7 +143,8 @@ impl Clients {
             Ok(node) => Err(Error::new(
                 ErrorCode::InvalidArgument,
                 format!(
-                    "cannot use {} [ID: {}]: it is a server; `skep client list` shows the clients",
+                    "cannot use {} [ID: {}] as a client: it is a server; `skep client list` shows \
+                    the clients",
                     node.name, node.id
                 ),
             )),
@@ -269,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_match_hosts() {
+    fn wildcard_patterns_match_host_names() {
         for (pattern, text) in [
             ("c1", "c1"),
             ("c*", "c1"),

@@ -136,7 +136,7 @@ fn samples_are_configurations_with_all_defaults() {
 }
 
 #[test]
-fn blank_foreign_and_used_directories_are_refused_by_name() {
+fn unusable_target_directories_are_refused_by_name() {
     let place = Place::new();
     let blank = refusal(&["management", "--directory", &place.text("blank")]);
     assert!(blank.contains("--init") && blank.contains("blank"), "{blank}");
@@ -163,7 +163,7 @@ fn blank_foreign_and_used_directories_are_refused_by_name() {
 }
 
 #[test]
-fn management_keeps_address_and_state_after_a_kill() {
+fn management_has_its_address_and_state_after_a_kill() {
     let place = Place::new();
     let management = place.cluster("management");
     let running = start_management(&management);

@@ -17,13 +17,14 @@ use std::fmt::Write;
 const PRELUDE: &str = include_str!("scripts/prelude.sh");
 const REMOVE: &str = include_str!("scripts/remove.sh");
 /// The units that Skep ships.
-const UNITS: [(&str, &str); 4] = [
+const UNITS: [(&str, &str); 5] = [
     (
         "skep-management@.service",
         include_str!("../../../packaging/systemd/skep-management@.service"),
     ),
     ("skep-metadata@.service", include_str!("../../../packaging/systemd/skep-metadata@.service")),
     ("skep-storage@.service", include_str!("../../../packaging/systemd/skep-storage@.service")),
+    ("skep-monitor.service", include_str!("../../../packaging/systemd/skep-monitor.service")),
     ("skep.target", include_str!("../../../packaging/systemd/skep.target")),
 ];
 /// Name of the file that verifies mounts.
@@ -126,6 +127,10 @@ pub fn script(
         }
         Action::Initialise(role) => initialise(host, *role),
         Action::Stop(role) => format!("stop_service {role}\n"),
+        Action::Start(Role::Monitor) => {
+            let port = Role::Monitor.port().unwrap_or_default();
+            format!("make_dir /srv/skep/monitor 700\nstart_service monitor {port}\n")
+        }
         Action::Start(role) => {
             format!("start_service {role} {}\n", role.port().unwrap_or_default())
         }
@@ -159,7 +164,7 @@ pub fn script(
 fn await_health(deployment: &Deployment) -> String {
     let names: Vec<_> = deployment.hosts.iter().map(|host| host.name.as_str()).collect();
     let servers = deployment.hosts.iter().flat_map(Host::services);
-    let servers = servers.filter(|role| *role != Role::Management).count();
+    let servers = servers.filter(|role| matches!(role, Role::Metadata | Role::Storage)).count();
     format!(
         "check() {{ /usr/bin/skep health check --cluster /srv/skep/management \"$@\"; }}\n\
          healthy() {{\n\
@@ -184,7 +189,7 @@ fn await_health(deployment: &Deployment) -> String {
 fn configure(deployment: &Deployment, host: &Host) -> String {
     let mut text = "record \"cluster $CLUSTER\"\nmake_dir /srv/skep 755\n".to_owned();
     for role in host.services() {
-        let path = format!("/etc/skep/{role}-{}.toml", deployment.cluster);
+        let path = role.config_path(&deployment.cluster);
         let config = config(deployment, host, role);
         let _ = write!(text, "write_file {path} 600 <<'END'\n{config}END\n");
     }
@@ -241,7 +246,7 @@ fn initialise(host: &Host, role: Role) -> String {
             writeln!(text, "[ -e {target} ] || record 'dir {target}'\nrecord 'target {target}'");
     }
     let token = if role == Role::Management { "" } else { " --token-file /etc/skep/token" };
-    // Without an identity, the directory is the rest of an interrupted initialisation.
+    // Without an identity, the directory is left from an interrupted initialisation.
     let _ = write!(
         text,
         "record 'dir /srv/skep/{role}'\n\

@@ -22,9 +22,9 @@ const CLOCK_PROBLEM: f64 = 60.0;
 /// The result of all checks.
 #[derive(Debug, Default)]
 pub struct Verdict {
-    /// Reasons to stop.
+    /// Problems: reasons not to start.
     pub problems: Vec<HostProblem>,
-    /// Reasons to look.
+    /// Warnings: reasons to look at a host.
     pub warnings: Vec<HostProblem>,
 }
 
@@ -170,13 +170,17 @@ fn judge_installation(
         );
     }
     for role in &facts.foreign {
-        verdict.problem(
-            host,
-            format!(
+        let text = match role {
+            Role::Monitor if !host.has(Role::Monitor) => continue,
+            Role::Monitor => "its /etc/skep/monitor.toml was not written by `skep deploy`; move \
+                              the file away, or set `monitor = false` in the hosts file"
+                .to_owned(),
+            _ => format!(
                 "/srv/skep/{role} has the data of a {role} service that `skep deploy` did not \
                  initialise; move the directory away, or remove the host from the hosts file"
             ),
-        );
+        };
+        verdict.problem(host, text);
     }
     for role in host.services() {
         let port = role.port().unwrap_or_default();
@@ -280,7 +284,7 @@ pub fn peers(deployment: &Deployment, host: &Host) -> Vec<Peer> {
             address: address.clone(),
             port: role.port().unwrap_or_default(),
         };
-        other.services().map(peer).collect::<Vec<_>>()
+        other.services().filter(|role| role.is_node()).map(peer).collect::<Vec<_>>()
     };
     others.flat_map(of).collect()
 }

@@ -60,9 +60,9 @@ pub struct Outcome {
     pub cluster: String,
     /// All hosts, as they were at the start.
     pub hosts: Vec<HostReport>,
-    /// Reasons to look.
+    /// Warnings: reasons to look at a host.
     pub warnings: Vec<HostProblem>,
-    /// Reasons to stop. If there are any, no step ran.
+    /// Problems. If there are any, no step ran.
     pub problems: Vec<HostProblem>,
     /// The steps that ran, or that would run.
     pub steps: Vec<StepReport>,
@@ -200,7 +200,7 @@ impl Run<'_> {
     pub fn destroy(&self, destroy_data: bool, skip_absent: bool) -> Ended {
         self.change(false, |survey| {
             survey.verdict.problems.retain(|it| !skip_absent && survey.absent.contains(&it.host));
-            // Hosts without anything of this cluster are left alone.
+            // Skips hosts that have no part of this cluster.
             let is_ours = |facts: &Facts| {
                 facts.deployed.as_ref().is_some_and(|it| *it == self.deployment.cluster)
             };
@@ -343,6 +343,7 @@ fn host_report(host: &Host, facts: Option<&Facts>) -> HostReport {
             Some(Running::Current) => "running",
             Some(Running::Old) => "running the program before the upgrade",
             None if facts.initialised.contains(&role) => "stopped",
+            None if !role.is_node() && facts.configs.contains_key(&role) => "stopped",
             None => "missing",
         }
     };

@@ -1,4 +1,4 @@
-//! The configuration files of the services. Pure: returns texts.
+//! The configuration files of the services and of the monitor. Pure: returns texts.
 
 use crate::hosts::{Deployment, Host, Role};
 use std::fmt::Write;
@@ -14,6 +14,11 @@ pub fn config(deployment: &Deployment, host: &Host, role: Role) -> String {
          # changes of this file by those of the hosts file.\n",
         deployment.cluster
     );
+    if role == Role::Monitor {
+        // The unit names the token, which has the addresses of management.
+        text += "directory = \"/srv/skep/monitor\"\n";
+        return text;
+    }
     if role != Role::Management {
         let _ = writeln!(text, "targets = {}", list(&host.targets(role)));
     }

@@ -159,7 +159,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn results_keep_the_order_of_the_items() {
+    fn results_of_parallel_work_have_the_order_of_the_items() {
         let items: Vec<u32> = (0..50).collect();
         let running = AtomicUsize::new(0);
         let most = AtomicUsize::new(0);

@@ -183,7 +183,7 @@ pub fn disk_uuid(deployment: &Deployment, host: &Host, device: &str) -> String {
     let text = format!("skep deploy\n{}\n{}\n{device}", deployment.cluster, host.name);
     let hash = Sha256::digest(text.as_bytes());
     let hex: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
-    // Version 8 of RFC 9562: the contents are the program's own.
+    // A UUID of version 8 (RFC 9562), whose contents the program defines.
     format!("{}-{}-8{}-8{}-{}", &hex[..8], &hex[8..12], &hex[13..16], &hex[17..20], &hex[20..32])
 }
 
@@ -275,7 +275,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn own_disks_have_uuids_that_differ_by_host_and_device() {
+    fn uuids_of_new_disks_differ_by_host_and_device() {
         let deployment = Deployment::parse(GOOD).unwrap();
         let uuid =
             |host: &str, device| disk_uuid(&deployment, deployment.host(host).unwrap(), device);
@@ -286,7 +286,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn clock_between_start_and_end_of_the_session_has_no_offset() {
+    fn host_clock_between_start_and_end_has_no_offset() {
         let at = |clock| offset(clock, Duration::from_secs(10), Duration::from_secs(12));
         assert_eq!((at(11.0), at(15.0), at(4.0)), (0.0, 3.0, -6.0));
     }

@@ -1,5 +1,5 @@
-//! The file of hosts: which host has which roles, which disks and directories store data, and the
-//! mount point of clients.
+//! The hosts file: the roles of each host, its disks and directories for data, and the mount point
+//! of clients.
 //!
 //! Owns the form of the file and all checks that need no host. All problems of a file are reported
 //! together.
@@ -20,13 +20,16 @@ pub enum Role {
     Metadata,
     /// Stores the data of files.
     Storage,
+    /// Keeps the history of the cluster and serves the web page.
+    Monitor,
     /// Mounts the cluster.
     Client,
 }
 
 impl Role {
     /// All roles that are services, in the order of their start.
-    pub const SERVICES: [Self; 3] = [Self::Management, Self::Metadata, Self::Storage];
+    pub const SERVICES: [Self; 4] =
+        [Self::Management, Self::Metadata, Self::Storage, Self::Monitor];
 
     /// Returns the word for the role, which is also the command of its service.
     pub fn word(self) -> &'static str {
@@ -34,6 +37,7 @@ impl Role {
             Self::Management => "management",
             Self::Metadata => "metadata",
             Self::Storage => "storage",
+            Self::Monitor => "monitor",
             Self::Client => "client",
         }
     }
@@ -44,14 +48,27 @@ impl Role {
             Self::Management => Some(7400),
             Self::Metadata => Some(7410),
             Self::Storage => Some(7420),
+            Self::Monitor => Some(7480),
             Self::Client => None,
         }
     }
 
+    /// Whether the service is a node of the cluster. The monitor only asks the nodes, and its page
+    /// can be reached on its own host only.
+    pub fn is_node(self) -> bool {
+        matches!(self, Self::Management | Self::Metadata | Self::Storage)
+    }
+
+    /// Returns the path of the service's configuration file.
+    pub fn config_path(self, cluster: &str) -> String {
+        match self {
+            Self::Monitor => "/etc/skep/monitor.toml".into(),
+            _ => format!("/etc/skep/{self}-{cluster}.toml"),
+        }
+    }
+
     fn parse(word: &str) -> Option<Self> {
-        [Self::Management, Self::Metadata, Self::Storage, Self::Client]
-            .into_iter()
-            .find(|role| role.word() == word)
+        Self::SERVICES.into_iter().chain([Self::Client]).find(|role| role.word() == word)
     }
 }
 
@@ -174,12 +191,18 @@ struct File {
     ssh: SshSettings,
     #[serde(default)]
     mount: MountSettings,
+    #[serde(default = "default_monitor")]
+    monitor: bool,
     #[serde(default)]
     host: Vec<HostEntry>,
 }
 
 fn default_cluster() -> String {
     "skep".into()
+}
+
+fn default_monitor() -> bool {
+    true
 }
 
 #[derive(Debug, Deserialize)]
@@ -230,7 +253,9 @@ impl Deployment {
         let file: File = toml::from_str(text)
             .map_err(|error| Error::new(ErrorCode::Configuration, error.to_string()))?;
         let mut problems = Vec::new();
-        let hosts = file.host.into_iter().map(|entry| host(entry, &mut problems)).collect();
+        let mut hosts: Vec<Host> =
+            file.host.into_iter().map(|entry| host(entry, &mut problems)).collect();
+        place_monitor(file.monitor, &mut hosts, &mut problems);
         let read = Self {
             cluster: file.cluster,
             ssh: file.ssh,
@@ -301,7 +326,7 @@ impl Deployment {
         host.expect("a checked file has one host of management")
     }
 
-    /// Returns the host of a name.
+    /// Returns the host with a name.
     ///
     /// # Errors
     /// Returns `NotFound` with the names of all hosts.
@@ -317,6 +342,28 @@ impl Deployment {
     /// Returns the addresses of management for mounts, with commas.
     pub fn management_addresses(&self) -> String {
         self.management().network.join(",")
+    }
+}
+
+/// Gives the monitor to the host of management if the file names no host for it.
+fn place_monitor(is_wanted: bool, hosts: &mut [Host], problems: &mut Vec<String>) {
+    let having = hosts.iter().filter(|host| host.has(Role::Monitor));
+    let names: Vec<&str> = having.map(|host| host.name.as_str()).collect();
+    match names.as_slice() {
+        [] if is_wanted => {
+            if let Some(host) = hosts.iter_mut().find(|host| host.has(Role::Management)) {
+                host.roles.push(Role::Monitor);
+                host.roles.sort();
+            }
+        }
+        [name, ..] if !is_wanted => problems.push(format!(
+            "host {name} has the role monitor, but `monitor = false` is set; remove one of both"
+        )),
+        [] | [_] => {}
+        several => problems.push(format!(
+            "hosts {} have the role monitor; give it to one host only",
+            several.join(" and ")
+        )),
     }
 }
 
@@ -349,8 +396,8 @@ fn host(entry: HostEntry, problems: &mut Vec<String>) -> Host {
             }
             Some(role) => roles.push(role),
             None => problems.push(format!(
-                "host {name}: unknown role '{word}': expected management, metadata, storage or \
-                 client"
+                "host {name}: unknown role '{word}': expected management, metadata, storage, \
+                 monitor or client"
             )),
         }
     }

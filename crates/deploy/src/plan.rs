@@ -139,6 +139,10 @@ pub fn apply(deployment: &Deployment, program: &Program, all: &AllFacts) -> Vec<
         false => vec![Action::FormatCluster],
     });
     phases.add("health", management, |_| vec![Action::AwaitHealth]);
+    // It asks nodes of a formatted cluster, so that it has no alerts from the deployment itself.
+    phases.add("monitor", hosts, |host| {
+        facts(host).map_or_else(Vec::new, |it| monitor(deployment, host, it))
+    });
     phases.add("mount", hosts, |host| match facts(host) {
         Some(it) if host.has(Role::Client) && it.mount.is_none() => vec![Action::Mount],
         _ => Vec::new(),
@@ -199,9 +203,23 @@ fn join(deployment: &Deployment, host: &Host, facts: &Facts) -> Vec<Action> {
     if facts.token.is_none() {
         actions.push(Action::WriteToken);
     }
-    let others = host.services().filter(|role| *role != Role::Management);
+    let others = host.services().filter(|role| role.is_node() && *role != Role::Management);
     actions.extend(others.flat_map(|role| service(deployment, host, facts, role)));
     actions
+}
+
+/// Returns the steps that make the monitor run where the hosts file has it, and nowhere else. It
+/// has nothing to initialise: it creates its directory itself.
+fn monitor(deployment: &Deployment, host: &Host, facts: &Facts) -> Vec<Action> {
+    let role = Role::Monitor;
+    let is_wanted = host.has(role) && has_config(deployment, host, facts, role);
+    match (host.has(role), facts.runs(role)) {
+        (true, true) if is_wanted => Vec::new(),
+        (true, true) => vec![Action::Stop(role), Action::Start(role)],
+        (true, false) => vec![Action::Start(role)],
+        (false, true) => vec![Action::Stop(role)],
+        (false, false) => Vec::new(),
+    }
 }
 
 fn verify(deployment: &Deployment, phases: &mut Phases) {
@@ -233,14 +251,20 @@ pub fn upgrade(
         true => vec![Action::Install],
         false => Vec::new(),
     });
-    for role in [Role::Storage, Role::Metadata, Role::Management] {
+    for role in [Role::Storage, Role::Metadata, Role::Management, Role::Monitor] {
         for host in hosts.iter().filter(|host| host.has(role)) {
             let runs_old = facts(host).running.get(&role) == Some(&Running::Old);
             if !is_new(host) && !runs_old {
                 continue;
             }
+            // A cluster that was deployed without a monitor gets it by `skep deploy apply`.
+            if !role.is_node() && !facts(host).runs(role) {
+                continue;
+            }
             phases.add("restart", [host], |_| vec![Action::Stop(role), Action::Start(role)]);
-            phases.add("health", [management], |_| vec![Action::AwaitHealth]);
+            if role.is_node() {
+                phases.add("health", [management], |_| vec![Action::AwaitHealth]);
+            }
         }
     }
     if remount {
@@ -259,7 +283,7 @@ pub fn remove(deployment: &Deployment, names: &[String]) -> Vec<Phase> {
         deployment.hosts.iter().filter(|host| names.contains(&host.name)).collect();
     let clients = hosts.iter().copied().filter(|host| host.has(Role::Client));
     phases.add("unmount", clients, |_| vec![Action::Unmount]);
-    for role in [Role::Storage, Role::Metadata, Role::Management] {
+    for role in [Role::Monitor, Role::Storage, Role::Metadata, Role::Management] {
         let having = hosts.iter().copied().filter(|host| host.has(role));
         phases.add("stop", having, |_| vec![Action::Stop(role)]);
     }

@@ -18,7 +18,7 @@ const CONNECT_SECONDS: u32 = 10;
 /// Exit code of `ssh` if the session itself failed.
 const SESSION_FAILED: i32 = 255;
 
-/// A reason of one host, as people and programs read it.
+/// A problem or warning of one host.
 #[derive(Debug, Clone, Serialize)]
 pub struct HostProblem {
     /// The host.
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_in_scripts_keep_their_quotes() {
+    fn quoted_text_reaches_the_shell_unchanged() {
         assert_eq!(quoted("echo 'a b'"), r"'echo '\''a b'\'''");
     }
 }

@@ -7,14 +7,11 @@
 //!
 //! # Spinning
 //! Waking a thread that sleeps on another CPU costs more than most requests. So a loop with
-//! [`set_spin`] polls its completion queue for a moment before it sleeps, if the loop is in a
-//! conversation with a peer. This is the case if a moment ago the loop sent something, or received
-//! something while replies are outstanding ([`expect_reply`]). A loop that waits for a disk, for a
-//! timer, or for the next request after a pause sleeps at once, so an idle process costs nothing.
-//! Between two polls a spinning loop calls only `sched_yield`, which gives the CPU to a thread that
-//! needs it (perhaps the peer's). The measurements are in docs/design/0001-threads-and-store.md.
+//! [`set_spin`] polls its completion queue for a moment before it sleeps. The module `spin` decides
+//! when. The measurements are in docs/design/0001-threads-and-store.md.
 
 mod op;
+mod spin;
 mod timer;
 
 use crate::clock;
@@ -36,6 +33,7 @@ use std::time::Duration;
 
 pub(crate) use op::submit_traffic;
 pub use op::{Op, submit};
+use spin::Spin;
 pub use timer::{sleep, timeout, yield_now};
 
 /// Number of entries in the submission queue. If the queue fills up within a turn, the loop submits
@@ -50,8 +48,6 @@ const RUNS_PER_TURN: usize = 256;
 
 /// Flag of `io_uring_enter(2)` that makes finished completions appear in the queue.
 const IORING_ENTER_GETEVENTS: u32 = 1;
-/// A conversation with a peer ends when the loop's sockets have been idle for this time.
-const CONVERSATION_PAUSE: Duration = Duration::from_micros(500);
 
 /// User data of requests that cancel an operation. The loop ignores their completions.
 const CANCEL_ID: u64 = u64::MAX;
@@ -101,14 +97,7 @@ struct Loop {
     listens_for_wake_up: bool,
     /// Whether the ring has a poll of the wake-up event in flight.
     is_wake_up_armed: bool,
-    spin: Duration,
-    /// The kind of the last completion on a socket.
-    last_traffic: Traffic,
-    last_traffic_time: Duration,
-    expected_replies: usize,
-    /// Number of polls of the completion queue while spinning.
-    #[cfg(test)]
-    spun: u64,
+    spin: Spin,
 }
 
 thread_local! {
@@ -151,12 +140,7 @@ impl Loop {
             wake_up: Arc::new(Event::new_nonblocking()?),
             listens_for_wake_up: false,
             is_wake_up_armed: false,
-            spin: Duration::ZERO,
-            last_traffic: Traffic::None,
-            last_traffic_time: Duration::ZERO,
-            expected_replies: 0,
-            #[cfg(test)]
-            spun: 0,
+            spin: Spin::default(),
         })
     }
 
@@ -174,16 +158,7 @@ impl Loop {
     }
 
     fn reap(&mut self) {
-        let Self {
-            ring,
-            ops,
-            last_traffic,
-            last_traffic_time,
-            spin,
-            wake_up,
-            is_wake_up_armed,
-            ..
-        } = self;
+        let Self { ring, ops, spin, wake_up, is_wake_up_armed, .. } = self;
         let mut seen = Traffic::None;
         for completion in ring.completion() {
             let id = completion.user_data();
@@ -207,10 +182,7 @@ impl Loop {
                 Some(OpState::Dropped { .. } | OpState::Done { .. }) | None => {}
             }
         }
-        if seen != Traffic::None && !spin.is_zero() {
-            *last_traffic = seen;
-            *last_traffic_time = clock::now();
-        }
+        spin.note_traffic(seen);
     }
 
     fn fire_timers(&mut self) {
@@ -286,43 +258,28 @@ impl Loop {
         })
     }
 
-    /// Whether the peer is likely to send a message soon.
-    fn is_in_conversation(&self) -> bool {
-        !self.spin.is_zero()
-            && (self.last_traffic == Traffic::Sent || self.expected_replies > 0)
-            && clock::now().saturating_sub(self.last_traffic_time) < CONVERSATION_PAUSE
-    }
-
-    /// Polls for completions without sleeping, while the loop is in a conversation. Returns false
-    /// if no completion arrived in that time.
+    /// Polls for completions without sleeping, if the peer is likely to send a message soon.
+    /// Returns false if no completion arrived in that time.
     fn spin_for_completion(&mut self, next_timer: Option<Duration>) -> io::Result<bool> {
-        if !self.ring.submission().is_empty() && (!self.spin.is_zero()) {
+        if !self.ring.submission().is_empty() && self.spin.is_enabled() {
             // A submitted operation may complete at once: a send usually does.
             self.enter()?;
             if !self.ring.completion().is_empty() {
                 return Ok(true);
             }
         }
-        if !self.is_in_conversation() {
-            return Ok(false);
-        }
-        let start = clock::now();
-        let limit = next_timer.map_or(self.spin, |left| left.min(self.spin));
-        while clock::now().saturating_sub(start) < limit {
-            #[cfg(test)]
-            {
-                self.spun += 1;
-            }
+        let Some(mut round) = self.spin.begin(clock::now(), next_timer) else { return Ok(false) };
+        loop {
             if self.ring.submission().taskrun() {
                 self.enter()?;
             }
-            if !self.ring.completion().is_empty() {
-                return Ok(true);
+            let has_completion = !self.ring.completion().is_empty();
+            if round.ends(clock::now(), has_completion) {
+                self.spin.end(&round);
+                return Ok(has_completion);
             }
-            // SAFETY: a plain system call without arguments.
-            unsafe { libc::sched_yield() };
+            std::hint::spin_loop();
         }
-        Ok(false)
     }
 }
 
@@ -437,7 +394,7 @@ pub fn is_running() -> bool {
 /// # Panics
 /// Panics outside [`block_on`].
 pub fn set_spin(limit: Duration) {
-    with_loop(|it| it.spin = limit);
+    with_loop(|it| it.spin.set_limit(limit));
 }
 
 /// Records that this loop waits for a reply on a socket, until the returned value is dropped.
@@ -445,7 +402,7 @@ pub fn set_spin(limit: Duration) {
 /// # Panics
 /// Panics outside [`block_on`].
 pub fn expect_reply() -> ExpectedReply {
-    with_loop(|it| it.expected_replies += 1);
+    with_loop(|it| it.spin.expected_replies += 1);
     ExpectedReply(std::marker::PhantomData)
 }
 
@@ -460,7 +417,7 @@ impl Drop for ExpectedReply {
             if let Ok(mut slot) = slot.try_borrow_mut()
                 && let Some(it) = slot.as_mut()
             {
-                it.expected_replies = it.expected_replies.saturating_sub(1);
+                it.spin.expected_replies = it.spin.expected_replies.saturating_sub(1);
             }
         });
     }
@@ -495,7 +452,7 @@ mod tests {
     /// Before the fix, the numbers began at zero again, and the old future removed an operation of
     /// the new loop.
     #[test]
-    fn a_future_of_an_earlier_loop_does_not_touch_a_later_one() {
+    fn waker_of_an_earlier_loop_does_not_affect_a_later_loop() {
         let event = Event::new_nonblocking().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -519,42 +476,26 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_drops_a_late_future() {
+    fn timeout_drops_an_unfinished_future() {
         let result = block_on(async {
             timeout(Duration::from_millis(5), std::future::pending::<()>()).await
         });
         assert_eq!(result.unwrap(), None);
     }
 
-    /// Whether a loop with a spin limit of ten seconds spins while it waits 20 ms for a timer.
-    fn spins(last_traffic: Traffic, age: Duration, expects: bool) -> bool {
-        block_on(async move {
-            set_spin(Duration::from_secs(10));
-            let _expected = expects.then(expect_reply);
-            with_loop(|it| {
-                it.last_traffic = last_traffic;
-                it.last_traffic_time = clock::now() - age;
-            });
-            sleep(Duration::from_millis(20)).await;
-            with_loop(|it| it.spun > 0)
-        })
-        .unwrap()
-    }
-
     #[test]
-    fn a_loop_spins_only_in_a_conversation() {
-        let check = |traffic, age, expects, expected| {
-            // On a busy machine the thread may be scheduled again only after the conversation is
-            // over.
-            let tries = if expected { 50 } else { 1 };
-            let found = (0..tries).any(|_| spins(traffic, age, expects));
-            assert_eq!(found, expected, "{traffic:?} {age:?}");
+    fn event_loop_polls_before_it_sleeps_in_a_conversation() {
+        let polls = |traffic| {
+            block_on(async move {
+                set_spin(Duration::from_micros(50));
+                with_loop(|it| it.spin.set_conversation(traffic, clock::now()));
+                sleep(Duration::from_millis(20)).await;
+                with_loop(|it| it.spin.rounds() > 0)
+            })
+            .unwrap()
         };
-        let (now, old) = (Duration::ZERO, CONVERSATION_PAUSE * 2);
-        check(Traffic::Sent, now, false, true);
-        check(Traffic::Received, now, true, true);
-        check(Traffic::Received, now, false, false);
-        check(Traffic::Sent, old, false, false);
-        check(Traffic::Received, old, true, false);
+        assert!(!polls(Traffic::Received), "no reply is outstanding");
+        // On a busy machine the thread may be scheduled again only after the conversation is over.
+        assert!((0..50).any(|_| polls(Traffic::Sent)));
     }
 }

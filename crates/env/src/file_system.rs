@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_has_the_same_mark_each_time() {
+    fn mount_mark_is_the_same_at_each_read() {
         let dir = tempfile::tempdir().unwrap();
         let mark = mount_mark(dir.path()).unwrap();
         assert_eq!(mark, mount_mark(dir.path()).unwrap());

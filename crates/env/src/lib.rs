@@ -21,6 +21,7 @@ mod event;
 mod event_loop;
 mod file;
 mod file_system;
+mod host_load;
 pub mod local;
 mod mailbox;
 mod network;

@@ -214,7 +214,7 @@ mod tests {
                 crate::yield_now().await;
             }
             drop(first);
-            // A task that never waited must not overtake those that wait.
+            // A task that has just arrived must not overtake the tasks that already wait.
             let late = spawn(4);
             for task in tasks {
                 drop(task.await);

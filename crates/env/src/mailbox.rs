@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_returns_the_item() {
+    fn full_queue_returns_the_item_to_the_sender() {
         let (sender, mailbox) = Mailbox::new(1).unwrap();
         sender.send(1).unwrap();
         assert_eq!(sender.send(2), Err(2));

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_addresses_for_other_hosts_are_listed() {
+    fn only_addresses_reachable_from_other_hosts_are_listed() {
         for found in host_addresses().unwrap() {
             assert!(is_for_others(&found.address), "{found:?}");
             assert!(!found.interface.is_empty());

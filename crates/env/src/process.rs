@@ -1,5 +1,5 @@
-//! Starts child processes of a supervisor and signals processes. The children start with all
-//! signals unblocked, and most kinds are terminated when the supervisor ends.
+//! Starts child processes of a supervisor, and sends signals to processes. Children start with all
+//! signals unblocked. Most kinds of children are terminated when the supervisor ends.
 
 use crate::signals::Signals;
 use std::io;
@@ -156,7 +156,7 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
 
     #[test]
-    fn children_get_signals_that_the_parent_took_over() {
+    fn child_receives_signals_that_its_parent_blocks() {
         let _taken = Signals::take(&[libc::SIGUSR1]).unwrap();
         let mut child = spawn_child(Command::new("sleep").arg("1000")).unwrap();
         send_signal(child.id(), libc::SIGUSR1).unwrap();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_signal_reaches_all_processes_of_the_group() {
+    fn signal_to_a_process_group_reaches_all_its_processes() {
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 1000 & wait"]).stdout(std::process::Stdio::piped());
         let mut child = spawn_child(&mut command).unwrap();

@@ -127,7 +127,7 @@ mod tests {
     /// Before the fix, dropping the wait could drop a signal that the kernel had already handed
     /// over.
     #[test]
-    fn signal_in_the_turn_of_the_future_is_not_lost() {
+    fn signal_during_a_poll_is_not_lost() {
         let signals = Signals::take(&[libc::SIGUSR2]).unwrap();
         crate::block_on(async move {
             for round in 0..200 {

@@ -371,7 +371,7 @@ mod tests {
     use crate::{block_on, spawn};
 
     #[test]
-    fn large_sends_of_many_parts_arrive_whole() {
+    fn large_sends_of_many_parts_arrive_complete() {
         block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let address = listener.local_address().unwrap().to_string();
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_in_use_is_an_error() {
+    fn listening_on_an_address_in_use_is_an_error() {
         let first = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = first.local_address().unwrap().to_string();
         let error = TcpListener::bind(&address).unwrap_err();

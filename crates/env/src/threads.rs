@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_run_on_the_cpu_that_was_chosen() {
+    fn pinned_thread_runs_on_the_chosen_cpu() {
         for cpu in available_cpus() {
             let pinned = spawn_thread("pinned".into(), Some(cpu), available_cpus).unwrap();
             assert_eq!(pinned.join().unwrap(), [cpu]);

@@ -56,7 +56,7 @@ mod tests {
     use crate::{block_on, sleep};
 
     #[test]
-    fn waits_work_and_disks_are_distinguished() {
+    fn waiting_cpu_and_disk_time_are_counted_separately() {
         block_on(async {
             let (output, spent) = timed(async {
                 sleep(Duration::from_millis(20)).await;

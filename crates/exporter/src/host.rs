@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn disks_have_the_figures_of_iostat_and_partitions_are_left_out() {
+    fn disk_figures_equal_iostat_without_partitions() {
         let text = "\
    8       0 sda 100 5 2000 30 200 6 4000 70 3 90 160 0 0 0 0 11 13
    8       1 sda1 90 5 1900 29 190 6 3900 69 0 80 150 0 0 0 0 0 0
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn this_host_shows_its_figures() {
+    fn figures_of_the_running_host_are_plausible() {
         let mut snapshot = Snapshot::default();
         HostFigures.collect(&mut snapshot);
         let names: std::collections::BTreeSet<_> =

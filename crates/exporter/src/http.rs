@@ -157,7 +157,7 @@ fn parse(received: &[u8]) -> Result<Option<Request>, String> {
     let has_body = header("content-length").is_some_and(|length| length != "0")
         || header("transfer-encoding").is_some();
     if has_body {
-        return Err("requests to this page have no body\n".into());
+        return Err("requests to this page must not have a body\n".into());
     }
     let connection = header("connection").unwrap_or_default().to_ascii_lowercase();
     let closes = connection.contains("close");

@@ -93,7 +93,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn replies_have_the_chosen_series_and_only_used_buckets() {
+    fn replies_have_chosen_series_and_only_nonempty_buckets() {
         let registry = Registry::new();
         let target = vec![("target", "7".to_owned())];
         registry.histogram(&catalog::LOG_SYNC, &target).record(Duration::from_millis(3));

@@ -74,7 +74,7 @@ pub fn encode_record(
 ) -> Result<Vec<u8>> {
     if payload.len() > MAX_PAYLOAD_BYTES {
         let what = format!(
-            "log record {lsn} would have {} bytes, at most {MAX_PAYLOAD_BYTES} can be read back",
+            "cannot write log record {lsn}: it has {} bytes, and the limit is {MAX_PAYLOAD_BYTES}",
             payload.len()
         );
         return Err(Error::new(ErrorCode::TooLarge, what));
@@ -154,8 +154,8 @@ pub fn scan(owner: LogOwner, first: Lsn, bytes: &[u8]) -> Result<Scan> {
         return Err(Error::new(
             ErrorCode::Corrupt,
             format!(
-                "record {next} at byte {end} is damaged, though record {} says that it was synced: \
-                 restore this target from a copy of its directory",
+                "record {next} at byte {end} is damaged, although record {} confirms that it was \
+                synced; restore this target from a copy of its directory",
                 witness.lsn
             ),
         ));
@@ -210,14 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_segment_reads_back() {
+    fn complete_segment_is_read_back() {
         let (bytes, _) = segment(|lsn| lsn - 1);
         let scan = scan(OWNER, Lsn::new(1), &bytes).unwrap();
         assert_eq!((lsns(&scan), scan.end), (vec![1, 2, 3, 4, 5], bytes.len()));
     }
 
     #[test]
-    fn a_tail_cut_anywhere_ends_at_the_last_whole_record() {
+    fn torn_tail_ends_the_log_at_the_last_complete_record() {
         let (bytes, starts) = segment(|lsn| lsn - 1);
         for cut in 0..bytes.len() {
             let scan = scan(OWNER, Lsn::new(1), &bytes[..cut]).unwrap();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_another_owner_do_not_count() {
+    fn records_of_another_target_are_ignored() {
         let (bytes, _) = segment(|lsn| lsn - 1);
         let of_other_target = LogOwner { target: TargetId::new(4), ..OWNER };
         let of_other_cluster = LogOwner { cluster: ClusterId::new([8; 16]), ..OWNER };

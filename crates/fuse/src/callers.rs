@@ -104,7 +104,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn only_a_pending_kill_counts() {
+    fn only_a_pending_sigkill_counts_as_killed() {
         assert!(has_pending_kill("Name:\tcat\nSigPnd:\t0000000000000100\nShdPnd:\t0\n"));
         assert!(has_pending_kill("SigPnd:\t0000000000000000\nShdPnd:\t0000000000000102\n"));
         assert!(!has_pending_kill("SigPnd:\t0000000000000002\nShdPnd:\t0000000000004000\n"));

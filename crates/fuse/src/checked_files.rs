@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_of_permissions_empties_all_workers_caches() {
+    fn permission_change_clears_the_caches_of_all_workers() {
         let changes = Arc::new(AtomicU64::new(0));
         let here = CheckedFiles::new(Arc::clone(&changes));
         let there = CheckedFiles::new(changes);

@@ -119,9 +119,10 @@ async fn register(
     };
     match registered {
         UntilSignal::Ready(mount) => Ok((mount?, signals)),
-        UntilSignal::Signal(_) => {
-            Err(Error::new(ErrorCode::Interrupted, "a signal came before it was mounted"))
-        }
+        UntilSignal::Signal(_) => Err(Error::new(
+            ErrorCode::Interrupted,
+            "cannot mount: a termination signal arrived first",
+        )),
     }
 }
 

@@ -4,9 +4,9 @@ use crate::checked_files::CheckedFiles;
 use crate::init::KernelFeatures;
 use crate::waits::Waits;
 use skep_metrics::Registry;
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 /// Options of the replies of a mount to the kernel.
@@ -34,7 +34,8 @@ pub(crate) struct Context<F> {
     pub(crate) checked: CheckedFiles,
     /// Requests that wait for locks, or for the kernel to drop pages.
     pub(crate) waits: Rc<Waits>,
-    /// Number of made-up modification times that this worker has sent to make the kernel drop pages
-    /// of shared files (`ops::attributes`).
-    pub(crate) invented_times: Cell<u32>,
+    /// Number of made-up modification times that all workers of the mount have sent to make the
+    /// kernel drop pages of shared files (`ops::attributes`). Two workers that counted separately
+    /// could send the same time, and the kernel would keep its pages.
+    pub(crate) invented_times: Arc<AtomicU32>,
 }

@@ -22,15 +22,16 @@ const OLDEST_MINOR: u32 = 28;
 /// Minimum length in bytes of a buffer for reading the device. The kernel refuses shorter ones.
 const MIN_READ_BYTES: usize = 8192;
 
-/// The features that Skep requests, if the kernel offers them. Four features are left out on
+/// The features that Skep requests, if the kernel offers them. Three features are left out on
 /// purpose:
 /// - `WRITEBACK_CACHE`: the kernel would ignore the server's sizes and times.
-/// - `CACHE_SYMLINKS`: the kernel would cache targets of symbolic links, and no mount invalidates
-///   these.
 /// - `EXPLICIT_INVAL_DATA`: the kernel would keep cached pages until a mount invalidates them, and
 ///   no mount does this at every change.
 /// - `NO_OPENDIR_SUPPORT`: the kernel would keep a cached listing until the directory's
 ///   modification time changes, and programs may set that time back.
+///
+/// The kernel caches targets of symbolic links. The target of a link never changes, and a new link
+/// has a new inode id.
 const REQUESTED_FLAGS: u64 = flag::ASYNC_READ
     | flag::POSIX_LOCKS
     | flag::FLOCK_LOCKS
@@ -43,6 +44,7 @@ const REQUESTED_FLAGS: u64 = flag::ASYNC_READ
     | flag::ASYNC_DIO
     | flag::PARALLEL_DIROPS
     | flag::MAX_PAGES
+    | flag::CACHE_SYMLINKS
     | flag::DONT_MASK
     | flag::POSIX_ACL
     | flag::HANDLE_KILLPRIV_V2
@@ -194,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mount_uses_only_offered_features() {
+    fn mount_uses_only_features_that_the_kernel_offers() {
         let (reply, transport) = reply_to(&offer(flag::BIG_WRITES), TransportKind::Uring);
         assert_eq!(reply.flags, flag::BIG_WRITES as u32);
         assert_eq!((reply.flags2, transport), (0, TransportKind::Device));

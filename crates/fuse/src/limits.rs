@@ -24,7 +24,7 @@ pub(crate) const MAX_BACKGROUND: u16 = 128;
 /// Number of background requests in flight from which on the kernel reduces its read-ahead.
 pub(crate) const CONGESTION_THRESHOLD: u16 = 96;
 /// Maximum number of requests in flight on one worker. Further requests wait in the kernel. Each
-/// slot has a buffer of [`MAX_IO_BYTES`], of which only the pages that were used take memory.
+/// slot has a buffer of [`MAX_IO_BYTES`], but only the pages in use take memory.
 pub(crate) const SLOTS_PER_WORKER: usize = 16;
 /// Maximum number of threads for `/dev/fuse`. More threads would contend for the queue that they
 /// share.

@@ -28,7 +28,7 @@ pub(crate) fn start(directory: &Path, registry: Arc<Registry>) -> Option<Metrics
         Ok(socket) => Some(socket),
         Err(error) => {
             tracing::warn!(
-                "this mount has no page with its metrics in {}: {error}",
+                "cannot serve the metrics of this mount in {}: {error}",
                 directory.display()
             );
             None
@@ -49,7 +49,7 @@ fn try_start(directory: &Path, registry: Arc<Registry>) -> std::io::Result<Metri
             http::serve(listener, Arc::clone(figures.registry())).await;
         });
         if let Err(error) = served {
-            tracing::warn!("the page with the metrics of this mount ended: {error}");
+            tracing::warn!("the service of the metrics of this mount ended: {error}");
         }
     })?;
     Ok(socket)
@@ -78,7 +78,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn the_page_is_served_and_sockets_of_dead_mounts_are_removed() {
+    fn metrics_are_served_and_stale_sockets_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let dead = directory.path().join(name_of(child.id()));

@@ -88,7 +88,7 @@ pub fn check_mount_point(path: &Path) -> Result<()> {
 pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
     let (absolute, was_left) = examine(path)?;
     if was_left {
-        tracing::info!("unmounting the dead mount of a killed client on {}", absolute.display());
+        tracing::info!("unmounting the mount that a killed client left on {}", absolute.display());
         let cleaned = match kernel::is_root() {
             true => kernel::unmount(&absolute, Unmount::Detach),
             false => kernel::unmount_by_helper(&absolute, Unmount::Detach),

@@ -14,6 +14,7 @@ use skep_client::{HandleId, HeldLock, LockMode, Stat, StatFs};
 use skep_env::Buf;
 use skep_types::codec::{Codec, Writer, record};
 use skep_types::{Attributes, Error, InodeId};
+use std::time::Duration;
 
 pub(crate) use attributes::Validity;
 pub(crate) use listing::{DOT, DOT_DOT, Listing};
@@ -89,8 +90,14 @@ pub(crate) enum ReplyBody {
     Created(Attributes, HandleId, bool),
     /// The attributes of an inode after a change.
     Attributes(Attributes),
+    /// Attributes that the kernel has seen already, for a read from its pages and no other use.
+    SeenAttributes(Attributes),
     /// The attributes that `stat` requested.
     Stat(Stat),
+    /// The attributes that `stat` requested, for the program and not for the kernel's cache.
+    HiddenStat(Stat),
+    /// The attributes that `statx` requested, for the program and not for the kernel's cache.
+    HiddenStatx(Stat),
     /// The attributes that `statx` requested, with the creation time.
     Statx(Stat),
     /// The handle of an opened file, and how the kernel treats it.
@@ -184,6 +191,17 @@ pub(crate) fn encode(answer: ReplyBody, reply: &Buf, validity: &Validity<'_>) ->
         ReplyBody::Attributes(attributes) => {
             (validity.note_shown)(&attributes);
             attributes_out(&attributes, guessed_blocks(&attributes, validity)).encode(&mut w);
+        }
+        ReplyBody::SeenAttributes(attributes) => {
+            let blocks = attributes.size.div_ceil(512);
+            attributes_out(&attributes, (blocks, Duration::ZERO)).encode(&mut w);
+        }
+        ReplyBody::HiddenStat(stat) => {
+            attributes_out(&stat.attributes, (blocks(&stat), Duration::ZERO)).encode(&mut w);
+        }
+        ReplyBody::HiddenStatx(stat) => {
+            statx(&stat, Duration::ZERO).encode(&mut w);
+            w.raw(&[0; STATX_SPARE_BYTES]);
         }
         ReplyBody::Stat(stat) => {
             (validity.note_shown)(&stat.attributes);

@@ -20,13 +20,12 @@ use crate::worker;
 use skep_client::Forget;
 use skep_env::{Mailbox, MailboxSender, Signals};
 use skep_types::{Error, ErrorCode, Result};
-use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::thread::JoinHandle;
 
 /// Capacity of the mailbox of events. Each thread sends a few events, and each signal is one event.
@@ -127,6 +126,7 @@ where
     let shares = shares(session.features.transport);
     let workers = shares.len();
     let permission_changes = Arc::new(AtomicU64::new(0));
+    let invented_times = Arc::new(AtomicU32::new(0));
     let interrupts = Arc::new(Interrupts::default());
     let mut threads = Vec::new();
     for (index, share) in shares.into_iter().enumerate() {
@@ -137,6 +137,7 @@ where
             features: session.features,
             options: session.options.clone(),
             permission_changes: Arc::clone(&permission_changes),
+            invented_times: Arc::clone(&invented_times),
             interrupts: Arc::clone(&interrupts),
             mount_point: session.mount_point.clone(),
         };
@@ -172,6 +173,7 @@ struct WorkerStart {
     features: KernelFeatures,
     options: RequestOptions,
     permission_changes: Arc<AtomicU64>,
+    invented_times: Arc<AtomicU32>,
     interrupts: Arc<Interrupts>,
     mount_point: PathBuf,
 }
@@ -201,7 +203,7 @@ where
                 file_system,
                 options: start.options,
                 features: start.features,
-                invented_times: Cell::new(0),
+                invented_times: start.invented_times,
                 checked: CheckedFiles::new(Arc::clone(&start.permission_changes)),
                 waits: Waits::new(
                     Arc::clone(&interrupts),

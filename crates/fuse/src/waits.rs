@@ -214,11 +214,11 @@ impl Waits {
         let mount_point = self.mount_point.clone();
         let body = move || {
             if let Err(error) = kernel::stat_fs(&mount_point) {
-                tracing::debug!("cannot kick the queue of CPU {cpu}: {error}");
+                tracing::debug!("cannot wake the queue of CPU {cpu}: {error}");
             }
         };
         if let Err(error) = skep_env::spawn_thread("skep-fuse-kick".into(), Some(cpu), body) {
-            tracing::warn!("cannot start a thread to kick the queue of CPU {cpu}: {error}");
+            tracing::warn!("cannot start a thread to wake the queue of CPU {cpu}: {error}");
         }
     }
 
@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_signals_that_reach_the_thread_count() {
+    fn only_deliverable_signals_interrupt_a_wait() {
         let status = |threads: u32, own: u64, shared: u64, blocked: u64| {
             format!(
                 "Name:\tx\nThreads:\t{threads}\nSigPnd:\t{own:016x}\nShdPnd:\t{shared:016x}\n\
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupt_before_the_wait_ends_the_wait() {
+    fn interrupt_before_the_wait_ends_it_at_once() {
         let interrupts = Interrupts::default();
         let (sender, mailbox) = skep_env::Mailbox::new(9).unwrap();
         interrupts.interrupt(2);

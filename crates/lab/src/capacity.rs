@@ -82,8 +82,8 @@ fn objection(wanted: u64, capacity: u64) -> Option<String> {
     let megabytes = |bytes: u64| bytes / 1_000_000;
     (wanted > capacity).then(|| {
         format!(
-            "the servers of the lab move {} MB/s together, and this machine can currently emulate \
-             about {} MB/s",
+            "the servers of the lab transfer {} MB/s together, and this machine can currently \
+            emulate about {} MB/s",
             megabytes(wanted),
             megabytes(capacity)
         )

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn one_sample_in_ten_may_be_saturated() {
+    fn run_is_limited_by_cpu_above_a_tenth_of_saturated_samples() {
         let mut idle = vec![0.5; 9];
         idle.push(0.0);
         assert!(!CpuUse::of(&idle).is_limit);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_of_a_moment_has_a_sample() {
+    fn short_watch_has_at_least_one_sample() {
         let watch = CpuWatch::start();
         std::thread::sleep(PERIOD * 2);
         assert!(watch.finish().samples >= 1);

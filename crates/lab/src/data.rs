@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn names_in_the_table_of_mounts_are_read() {
+    fn escaped_names_in_the_mount_table_are_decoded() {
         assert_eq!(unescape("/a\\040b\\134c"), "/a b\\c");
         assert_eq!(unescape("/a\\x"), "/a\\x");
         assert!(is_mount_point(Path::new("/proc")).unwrap());

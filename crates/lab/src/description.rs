@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn total_rate_is_that_of_the_tightest_limit() {
+    fn total_rate_is_set_by_the_lowest_limit() {
         let rate = |text: &str| Some(text.parse().unwrap());
         let mut lab = Description { servers: 2, targets: 4, clients: 8, ..Description::default() };
         assert_eq!(lab.total_rate(), None);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn names_have_no_dashes() {
+    fn lab_names_with_dashes_are_refused() {
         for name in ["lab", "a", "run7", "0123456789abcdef"] {
             assert!(check_name(name).is_ok(), "{name}");
         }

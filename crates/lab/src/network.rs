@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_holds_some_milliseconds_of_its_rate() {
+    fn token_bucket_holds_a_few_milliseconds_of_its_rate() {
         assert_eq!(Bucket::of(50_000_000).burst_bytes, 250_000);
         assert_eq!(Bucket::of(125_000).burst_bytes, 18_028);
         assert_eq!(Bucket::of(12_500_000_000).burst_bytes, 62_500_000);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_limited_and_delayed_as_asked() {
+    fn links_have_the_configured_rate_and_delay() {
         let delay = Some(Duration::from_micros(1500));
         assert_eq!(discipline("eth0", None, None), Vec::<String>::new());
         assert_eq!(

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_read_in_bits_and_bytes() {
+    fn rates_are_parsed_in_bits_and_bytes() {
         for (text, bytes) in [
             ("400Mbit", 50_000_000),
             ("1.5 Gbit", 187_500_000),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_rates_are_refused() {
         for text in ["", "400", "Mbit", "400 Mb", "-1Mbit", "1e3Mbit", "0Mbit", "1..5Mbit"] {
             assert!(text.parse::<Rate>().is_err(), "{text}");
         }

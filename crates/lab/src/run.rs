@@ -95,7 +95,7 @@ pub fn run(
     on_line: &mut dyn FnMut(&str, Stream, &[u8]),
 ) -> Result<Run> {
     if command.is_empty() || hosts.is_empty() {
-        let what = "cannot run a command in the lab: no command or no host is given; name both";
+        let what = "cannot run a command in the lab: the command or the host is missing; name both";
         return Err(Error::new(ErrorCode::InvalidArgument, what));
     }
     let before: Vec<_> =
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_lines_are_passed_on_in_pieces() {
+    fn long_output_lines_are_forwarded_in_pieces() {
         let (lines, received): (LineSender, _) = mpsc::sync_channel(WAITING_LINES);
         let mut text = vec![b'x'; MAX_LINE as usize + 5];
         text.extend_from_slice(b"\nlast");

@@ -141,7 +141,7 @@ impl Authority {
             inner.state = next;
             let AuthorityState { state, command_log, .. } = &mut *inner;
             if let Err(error) = command_log.fold(state) {
-                tracing::error!("management cannot fold the command log into a snapshot: {error}");
+                tracing::error!("management cannot write a snapshot of the command log: {error}");
             }
             drop(inner);
             self.publish();

@@ -152,7 +152,7 @@ impl CommandLog {
         Ok(())
     }
 
-    /// Removes the part of a command that a full disk has cut off.
+    /// Removes the incomplete record of a command that did not fit on a full disk.
     fn truncate(&self) -> std::io::Result<()> {
         self.log.set_len(self.end)?;
         self.log.sync_all()

@@ -1,4 +1,4 @@
-//! Copies of management's directory: backups, and their way back. Management may run meanwhile.
+//! Backups of management's directory, and their restoration. Management may run during a backup.
 //!
 //! A copy is a complete directory of management with a snapshot of the state and an empty command
 //! log. Does not own the format of the files (`skep_format`, `command_log`).
@@ -42,7 +42,7 @@ pub fn copy_directory(from: &Path, to: &Path) -> Result<DirectoryCopy> {
     let (state, last_command) = command_log::read(from, token.cluster)?;
     create_empty(to)?;
     CommandLog::create_at(to, &state, last_command)?;
-    // The identity is the last file: a copy that was cut off is not taken for a whole one.
+    // The identity is copied last, so that an interrupted copy is not mistaken for a complete one.
     for name in [TOKEN_FILE, ADDRESS_FILE, IDENTITY_FILE] {
         let source = from.join(name);
         match std::fs::read(&source) {

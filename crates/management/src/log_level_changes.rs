@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn order_is_repeated_until_it_is_confirmed() {
+    fn log_level_change_is_resent_until_it_is_confirmed() {
         let orders = LogLevelChanges::default();
         let (number, answer) = orders.add(CLIENT, Some("debug".into())).unwrap();
         for _ in 0..2 {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn later_order_replaces_an_earlier_one() {
+    fn later_log_level_change_replaces_an_earlier_one() {
         let orders = LogLevelChanges::default();
         let (first, of_first) = orders.add(CLIENT, Some("debug".into())).unwrap();
         let (second, of_second) = orders.add(CLIENT, None).unwrap();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn number_of_orders_is_bounded() {
+    fn number_of_pending_log_level_changes_is_bounded() {
         let orders = LogLevelChanges::default();
         let ids = 1..=u32::try_from(MAX_LOG_ORDERS).unwrap();
         let all: Vec<_> = ids.map(|id| orders.add(NodeId::new(id), None).unwrap()).collect();

@@ -174,7 +174,7 @@ fn capacity_is_published_with_the_first_target() {
 }
 
 #[test]
-fn members_see_each_other_and_survive_a_restart() {
+fn members_are_in_the_map_before_and_after_a_restart() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
         let running = InThread::start(&settings);
@@ -278,8 +278,8 @@ fn silent_client_is_removed_and_rejoins_with_a_new_id() {
     });
 }
 
-/// Before the fix, a metadata target that had lost contact with its clients had them removed,
-/// although management received their heartbeats.
+/// Before the fix, management removed clients at the request of a metadata target that had lost
+/// contact with them, although management received their heartbeats.
 #[test]
 fn a_client_in_contact_stays_unless_evicted_by_hand() {
     let (_directory, settings, token) = cluster();
@@ -316,7 +316,7 @@ fn a_client_in_contact_stays_unless_evicted_by_hand() {
     });
 }
 
-/// A metadata target whose group has another primary must not have clients removed.
+/// A deposed metadata target must not cause the removal of clients.
 #[test]
 fn eviction_by_a_deposed_metadata_target_is_refused() {
     let (_directory, settings, token) = cluster();
@@ -369,7 +369,7 @@ fn group_of_several_targets_is_refused_with_a_reason() {
 }
 
 #[test]
-fn shards_are_divided_once_there_is_a_metadata_target() {
+fn shards_are_assigned_once_a_metadata_target_exists() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
         let _running = RunningManagement::start(&settings).await.unwrap();
@@ -446,7 +446,7 @@ fn client_gets_capacity_settings_and_log_level_changes() {
 }
 
 #[test]
-fn client_join_gives_up_after_its_patience() {
+fn client_join_fails_after_its_time_limit() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
         let request = RegisterClient {

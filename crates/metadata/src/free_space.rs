@@ -57,8 +57,8 @@ impl FreeSpaceGauge {
 
     fn shortage(&self, found: &Space) -> String {
         format!(
-            "target {} has {} MiB and {} inodes left on the disk under {} and accepts nothing new: \
-             free space on that disk; removing files and directories works",
+            "target {} refuses new data: it has only {} MiB and {} inodes free on the disk under \
+            {}; delete files, or free space on that disk",
             self.target,
             found.free_bytes >> 20,
             found.free_inodes,
@@ -79,8 +79,8 @@ impl FreeSpaceGauge {
             return error;
         }
         let what = format!(
-            "the disk under {} is full: free space there and start the service again; it goes on \
-             from where it was ({})",
+            "cannot write the log: the disk under {} is full: free space there and start the \
+            service again; no acknowledged change is lost ({})",
             self.directory.display(),
             error.context()
         );
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn free_space_is_short_below_the_reserve_or_with_few_inodes() {
+    fn space_is_short_below_the_reserve_or_with_few_inodes() {
         let total_bytes = 100 << 30;
         let enough =
             Space { total_bytes, free_bytes: RESERVE_BYTES, total_inodes: 0, free_inodes: 0 };
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gauge_measures_again_after_a_time_and_after_much_log() {
+    fn free_space_is_measured_again_after_time_or_log_growth() {
         let (mut gauge, at) = (gauge(), Duration::from_secs(1));
         assert!(gauge.look(at).is_some());
         assert!(gauge.look(at + FREE_SPACE_VALID / 2).is_none());

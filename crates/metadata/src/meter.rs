@@ -133,7 +133,8 @@ impl Meter {
         self.table.connections().add(1);
     }
 
-    /// Drops the requests of a connection that has ended. Their replies would go nowhere.
+    /// Drops the requests of a connection that has ended, since their replies can no longer be
+    /// sent.
     pub(crate) fn disconnected(&mut self, connection: ConnectionId) {
         self.table.connections().add(-1);
         self.arrivals.retain(|(of, _), _| *of != connection);

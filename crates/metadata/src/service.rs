@@ -157,7 +157,8 @@ impl Shell {
             Log::open(&directory.path().join("log"), owner, next)?;
         if !records.is_empty() {
             tracing::info!(
-                "target {id}: {} log records read, {truncated_bytes} bytes of an unfinished tail cut off",
+                "target {id}: {} log records read, {truncated_bytes} bytes of an unfinished tail \
+                truncated",
                 records.len()
             );
         }

@@ -1,5 +1,5 @@
 //! Files that several sessions have open: the table of holders and notifications, and the requests
-//! by which clients receive and acknowledge notifications.
+//! in which clients receive and acknowledge notifications.
 
 mod notifications;
 pub(crate) mod table;

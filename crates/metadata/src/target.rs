@@ -69,11 +69,12 @@ pub struct MetadataTarget<E> {
     gates: SyncGates,
     batch: BatchOutput,
     checkpoints: CheckpointTrigger,
-    /// Newest cluster map because of which the target ended sessions of a removed client.
+    /// Newest cluster map whose removed clients made the target end sessions.
     fence: MapVersion,
     truncation_replies: TruncationReplies,
     target: TargetId,
-    /// The safe record up to which the target has released what waited.
+    /// The target has released all replies, calls and operations that waited for records up to this
+    /// one.
     released: Lsn,
     pub(crate) senders: SenderEpochs,
 }
@@ -205,9 +206,9 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Returns the version of the newest cluster map because of which the target ended sessions of
-    /// a removed client. Each reply of this target carries this version: a target with an older map
-    /// must not serve a client that got such a reply.
+    /// Returns the version of the newest cluster map whose removed clients made the target end
+    /// sessions. Each reply of this target carries this version: a target with an older map must
+    /// not serve a client that got such a reply.
     pub fn fence(&self) -> MapVersion {
         self.fence
     }

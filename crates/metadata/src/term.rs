@@ -54,7 +54,7 @@ pub(crate) async fn await_term(
     }
 }
 
-/// Returns the error of a target's thread that ends since another member has become the primary.
+/// Returns the error for the end of a target's thread after another member has become the primary.
 /// The node then opens the target again.
 pub(crate) fn ended(group: GroupId) -> Error {
     let context = format!("another member is now the primary of group {group}");

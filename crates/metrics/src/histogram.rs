@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_hold_only_later_durations() {
+    fn difference_of_histograms_has_only_later_durations() {
         let histogram = Histogram::default();
         histogram.record(Duration::from_millis(1));
         let before = histogram.value();

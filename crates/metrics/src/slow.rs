@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_operations_name_the_place_that_was_slow() {
+    fn log_of_a_slow_operation_names_the_slow_stage() {
         let slow = SlowOperations::default();
         let line = |milliseconds, second| {
             let now = Duration::from_secs(second);

@@ -141,12 +141,12 @@ mod tests {
     }
 
     #[test]
-    fn an_alert_begins_after_a_while_and_ends_once() {
+    fn an_alert_begins_after_its_delay_and_ends_once() {
         assert_eq!(changes(|second| (10..40).contains(&second)), [(15, true), (55, false)]);
     }
 
     #[test]
-    fn short_disturbances_and_gaps_change_nothing() {
+    fn short_disturbances_and_gaps_raise_no_alert() {
         assert_eq!(changes(|second| second % 10 < 4), [], "never for five seconds");
         assert_eq!(changes(|second| second % 10 != 9 && second < 60), [(5, true), (74, false)]);
     }

@@ -2,7 +2,7 @@
 //! many small numbers are short.
 //!
 //! A record is: length of the payload (4 bytes, little-endian), CRC-32C of the payload (4 bytes),
-//! payload. A reader stops at the first record that is cut or damaged.
+//! payload. A reader stops at the first record that is incomplete or damaged.
 
 use crate::frame::{Dimension, Frame, Key, Level, Load, Measure};
 use crate::limits::MAX_FRAME_BYTES;
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_stops_at_a_cut_or_damaged_record() {
+    fn reading_stops_at_a_torn_or_damaged_record() {
         let (first, second) = (record(&frame(1, 10)), record(&frame(2, 20)));
         let whole = [first.clone(), second.clone()].concat();
         for cut in 0..second.len() {

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_vanishes_without_a_leave_was_evicted() {
+    fn client_that_disappears_without_leaving_was_evicted() {
         assert_eq!(evicted(&[(&[5, 6], 1, 0), (&[5], 1, 0), (&[5], 1, 0)]), ["c6"]);
     }
 
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_end_after_a_minute() {
+    fn eviction_alert_ends_after_a_minute() {
         let mut watch = EvictionWatch::default();
         watch.update(0, clients(&[5]), &round(1, 0));
         watch.update(1000, clients(&[]), &round(1, 0));

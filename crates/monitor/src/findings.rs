@@ -60,8 +60,8 @@ pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
             severity: Severity::Critical,
             object: "management".into(),
             what: format!("management does not reply: {problem}"),
-            remedy: "open files go on; nodes cannot join, and changes of states are not \
-                     distributed; read the log of `skep management` on its host"
+            remedy: "operations on files continue, but nodes cannot join, and no state of the \
+            cluster changes; read the log of `skep management` on its host"
                 .into(),
         });
     }
@@ -71,7 +71,7 @@ pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
             severity: Severity::Warning,
             object: "monitor".into(),
             what: (*problem).to_owned(),
-            remedy: "the page and the alerts work; older figures are missing".into(),
+            remedy: "the page and the alerts work, but older figures are missing".into(),
         });
     }
     for client in *evicted {

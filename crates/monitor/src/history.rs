@@ -24,7 +24,8 @@ const FORMS: [TierForm; 3] = [
 ];
 /// Share of each tier in the bound of the whole, in quarters.
 const QUARTERS: [u64; 3] = [1, 2, 1];
-/// Longest span that is read from the tier of the same index. Longer ones are read from the next.
+/// Longest time span of a query that reads the tier of the same index. A query over a longer span
+/// reads the next tier.
 const LONGEST_SPAN_MS: [u64; 2] = [HOUR_MS, 2 * DAY_MS];
 
 /// The history of a cluster.
@@ -243,7 +244,7 @@ mod tests {
         for second in 0..3600 + 90 {
             history.add(frame(START + second, 1));
         }
-        // Nothing is written at the end: this is what a killed process leaves.
+        // Ends without a last write, like a killed process.
         drop(history);
         let mut history = History::open(directory.path(), 1 << 30).unwrap();
         assert_eq!(history.recent().len(), RECENT_FRAMES);
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn files_stay_below_the_bound() {
+    fn history_stays_within_its_size_limit() {
         let directory = tempfile::tempdir().unwrap();
         let mut history = History::open(directory.path(), 64 << 10).unwrap();
         for second in 0..3 * 3600 {

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_end_by_length_or_with_the_connection() {
+    fn replies_end_at_their_length_or_with_the_connection() {
         let reply = b"HTTP/1.1 204 No Content\r\nContent-Length: 2\r\n\r\nok";
         assert_eq!(parse(reply, false), Ok(Some((204, b"ok".to_vec()))));
         assert_eq!(parse(&reply[..reply.len() - 1], false), Ok(None));

@@ -1,7 +1,7 @@
 //! Copies of the figures in InfluxDB: line protocol over HTTP, for versions 1 and 2.
 //!
-//! The points of each write cover the time since the one before. A failed write is logged, and its
-//! time is lost there: the history of the monitor has it.
+//! Each write has the points of the time since the previous write. A failed write is logged, and
+//! InfluxDB lacks the points of that time. The history of the monitor has them.
 
 use crate::frame::{Dimension, Frame, Measure};
 use crate::http_client::{HttpRequest, Url, send};

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_keep_their_pace_and_bound_their_cost() {
+    fn rounds_keep_their_period_and_limit_their_cost() {
         let ms = Duration::from_millis;
         let next = |due, now, work| next_round(ms(due), ms(1000), ms(now), ms(work));
         assert_eq!(next(5000, 5030, 3), ms(6000));

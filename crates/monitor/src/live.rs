@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 /// Maximum number of clients, users, jobs and operations in the description.
 const TOP: usize = 20;
 
-/// Everything that the monitor knows.
+/// The state of the monitor.
 #[derive(Debug)]
 pub(crate) struct MonitorState {
     pub(crate) history: History,

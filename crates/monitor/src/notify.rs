@@ -88,7 +88,7 @@ async fn run_program(program: &str, arguments: &[String], text: &str) -> Result<
     let mut child = skep_env::spawn_child(&mut command).map_err(|error| error.to_string())?;
     if let Some(mut input) = child.stdin.take() {
         // A notification is shorter than a pipe, so the write does not wait for the program. A
-        // program that does not read its input is not wrong.
+        // program need not read its input.
         let _ = input.write_all(text.as_bytes());
     }
     let deadline = skep_env::now() + SEND_PATIENCE;

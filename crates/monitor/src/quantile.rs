@@ -37,7 +37,7 @@ mod tests {
     use skep_metrics::upper_bound_ns;
 
     #[test]
-    fn rows_of_the_heat_map_are_doublings() {
+    fn each_row_of_the_heat_map_doubles_the_duration() {
         for bucket in 0..BUCKETS - 1 {
             let row = heat(&[(bucket as u16, 1)]).iter().position(|count| *count == 1).unwrap();
             let bound = upper_bound_ns(bucket).unwrap();

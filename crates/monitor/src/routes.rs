@@ -1,9 +1,9 @@
 //! The paths of the monitor's HTTP server, and the check of a reader's rights.
 //!
-//! Nothing here changes anything, so no request needs protection against other web pages except
-//! that these must not read the replies. Without a password only this host can connect, and the
-//! header `Host` must name this host: otherwise a web page elsewhere could give its own name this
-//! address and read the replies in the browser of a user of this host.
+//! No request changes anything, so the server only prevents other web pages from reading the
+//! replies. Without a password only this host can connect, and the header `Host` must name this
+//! host: otherwise a web page elsewhere could give its own name this address and read the replies
+//! in the browser of a user of this host.
 
 use crate::live::MonitorState;
 use crate::page::FILES;

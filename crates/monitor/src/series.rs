@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn long_spans_have_few_points() {
+    fn long_time_spans_have_a_bounded_number_of_points() {
         let (_directory, history) = history(3 * 3600);
         for (span, step) in [("3600", 12_000), ("10800", 60_000), ("604800", 3_600_000)] {
             let query = SeriesQuery::of(&parameters(&[("span", span)])).unwrap();
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn loads_of_a_span_are_sums() {
+    fn load_of_a_time_span_is_the_sum_of_its_frames() {
         let (_directory, history) = history(100);
         let names = Names::read();
         let found = loads(&history, Dimension::User, 50_000, (START + 100) * 1000, (&names, None));
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn an_hour_from_within_a_minute_is_the_sum_of_its_seconds() {
+    fn span_that_begins_within_a_minute_sums_its_seconds() {
         let (_directory, history) = history(3700);
         let names = Names::read();
         let now_ms = (START + 3700) * 1000;

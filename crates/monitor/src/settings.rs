@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_are_named() {
+    fn invalid_values_are_refused_by_name() {
         for (found, word) in [
             (problems(|it| it.history = ByteSize(1)), "`history`"),
             (problems(|it| it.interval = Interval(Duration::ZERO)), "`interval`"),

@@ -1,8 +1,8 @@
 //! One tier of the history: frames of one length, in files that each cover one period.
 //!
 //! A file is appended to and never changed otherwise. So old frames are removed by removing the
-//! oldest file, which needs no free space. After a crash, the end of the newest file may be cut:
-//! the tier truncates it to the last whole frame.
+//! oldest file, which needs no free space. After a crash, the last record of the newest file may be
+//! incomplete: the tier truncates the file to the last complete frame.
 
 use crate::codec;
 use crate::frame::Frame;
@@ -36,7 +36,8 @@ pub struct Tier {
 }
 
 impl Tier {
-    /// Opens a tier in `parent`. Creates its directory if missing, and truncates a cut file.
+    /// Opens a tier in `parent`. Creates its directory if missing, and truncates an incomplete
+    /// record at the end of the newest file.
     ///
     /// # Errors
     /// The errors of the file system.
@@ -56,7 +57,7 @@ impl Tier {
             let whole = codec::records(&fs::read(&path)?, |_| ()) as u64;
             if whole < len {
                 tracing::warn!(
-                    "the end of {} was cut: the monitor drops its last {} bytes",
+                    "the last record of {} is incomplete: the monitor drops the last {} bytes",
                     path.display(),
                     len - whole
                 );
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_file_is_continued_after_its_last_whole_frame() {
+    fn torn_file_is_continued_after_its_last_complete_frame() {
         let directory = tempfile::tempdir().unwrap();
         let mut tier = Tier::open(directory.path(), FORM).unwrap();
         for second in 100..105 {
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn old_files_and_those_over_the_bound_are_removed() {
+    fn old_files_and_files_over_the_limit_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         let mut tier = Tier::open(directory.path(), FORM).unwrap();
         for second in 100..200 {

@@ -88,7 +88,7 @@ pub fn read(file: &str, text: &str, system: &System, client_gbit_s: f64) -> Resu
         points.push(Point { system: system.clone(), workload, measured });
     }
     match points.is_empty() {
-        true => Err(cannot("it has no phase that writes or reads".to_owned())),
+        true => Err(cannot("the result has no phase that writes or reads".to_owned())),
         false => Ok(Table { name: file.to_owned(), study: file.to_owned(), points }),
     }
 }
@@ -113,7 +113,7 @@ mod tests {
                          \"operations_per_s\":1000.0,\"hosts\":[{\"name\":\"a\"},{\"name\":\"b\"}]}";
 
     #[test]
-    fn phases_become_points() {
+    fn bench_phases_become_measured_points() {
         let table = read("r.json", &result(WRITE, true), &system(), 100.0).unwrap();
         let point = &table.points[0];
         assert_eq!((point.workload.clients, point.workload.processes), (2, 4));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn results_without_use_are_refused() {
+    fn unusable_bench_results_are_refused() {
         for (text, expected) in [
             (result(WRITE, false), "invalid"),
             (result("", true), "no phase"),

@@ -69,7 +69,7 @@ pub struct Prediction {
     /// The limits.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// In which respects no measurement is similar.
+    /// The respects in which the prediction lies outside of the measurements.
     pub extrapolates: Vec<String>,
 }
 
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn without_measurements_the_assumed_values_stay() {
+    fn parameters_stay_at_defaults_without_measurements() {
         let assumed = Calibration::assumed();
         for (value, it) in assumed.parameters.values().iter().zip(crate::PARAMETERS) {
             assert!((value / it.prior - 1.0).abs() < 1e-6, "{}", it.name);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn known_parameters_are_found_again() {
+    fn calibration_recovers_known_parameters() {
         let truth = Parameters {
             link: 0.92,
             disk: 0.92,
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_are_wider_where_nothing_was_measured() {
+    fn intervals_are_wider_without_measurements() {
         let tables = tables();
         let (fitted, assumed) = (Calibration::fit(&tables), Calibration::assumed());
         let point = &tables[0].points[2];

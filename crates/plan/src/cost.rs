@@ -79,7 +79,7 @@ mod tests {
     const PUBLISHED: &str = include_str!("../data/published/alces_cost.csv");
 
     #[test]
-    fn the_published_costs_follow_from_the_catalogue() {
+    fn published_costs_equal_those_from_the_catalogue() {
         let catalogue = Catalogue::built_in();
         let metadata = MetadataServers { server: "c3.large".into(), count: 1 };
         for (line, (server, count)) in

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn few_clients_limit_and_many_clients_saturate() {
+    fn rate_rises_with_clients_until_the_servers_saturate() {
         let system = system("i2.8xlarge", 2);
         let rate =
             |clients| rate(&Parameters::prior(), &system, &workload(Operation::Write, clients, 1));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn an_uneven_allocation_limits_by_its_largest_share() {
+    fn uneven_allocation_is_limited_by_its_largest_share() {
         let system = system("four-raid6-10gbe", 2);
         let rate = |min, max| {
             let spread = Spread::Allocation { min, max };
@@ -277,14 +277,14 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_of_more_servers_is_slower() {
+    fn slowest_server_is_slower_among_more_servers() {
         let values = [1.0, 2.0, 8.0, 20.0].map(expected_maximum);
         assert!(values[0].abs() < 1e-9 && (values[2] - 1.42).abs() < 0.02, "{values:?}");
         assert!(values.windows(2).all(|it| it[0] < it[1]));
     }
 
     #[test]
-    fn the_smooth_minimum_is_below_both() {
+    fn smooth_minimum_is_at_most_the_smaller_value() {
         assert!((smooth_minimum(100.0, 100.0, 2.0) - 70.71).abs() < 0.01);
         assert!((smooth_minimum(100.0, 1e9, 3.0) - 100.0).abs() < 0.01);
         assert_eq!(smooth_minimum(100.0, f64::INFINITY, 3.0), 100.0);

@@ -1,8 +1,8 @@
 //! Search: the systems of the catalogue that meet given needs, ranked by price.
 //!
 //! For each server type and choice of disks, the search takes the smallest number of servers whose
-//! predictions meet every need even at the lower end of their intervals. If nothing meets the
-//! needs, it returns what would have to change.
+//! predictions meet every need even at the lower end of their intervals. If no system meets the
+//! needs, it returns the changes that would help.
 
 use crate::calibration::{Calibration, Prediction};
 use crate::catalogue::{Catalogue, ServerType};
@@ -79,7 +79,7 @@ pub struct Rate {
 ///
 /// # Errors
 /// `InvalidArgument` if the needs contradict themselves, or if no system meets them: the context
-/// lists what would have to change.
+/// lists the changes that would help.
 pub fn propose(
     calibration: &Calibration,
     catalogue: &Catalogue,
@@ -246,7 +246,7 @@ pub fn client_counts(clients: u32) -> Vec<u32> {
     counts
 }
 
-/// Describes why nothing meets the needs, and what would have to change.
+/// Describes why no system meets the needs, and the changes that would help.
 fn refusal(
     calibration: &Calibration,
     needs: &Needs,

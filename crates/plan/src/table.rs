@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_and_wrong_cells_are_refused_with_their_line() {
+    fn missing_and_invalid_cells_are_refused_with_their_line() {
         let catalogue = Catalogue::built_in();
         let read = |csv: &str| {
             let csv = csv.to_owned();
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn allocations_are_pairs_in_order() {
+    fn allocations_are_parsed_as_sorted_pairs() {
         assert_eq!(allocation("(0,1)"), Some(Spread::Allocation { min: 0, max: 1 }));
         assert_eq!([allocation("(3,1)"), allocation("3"), allocation("(0,0)")], [None; 3]);
     }

@@ -50,7 +50,7 @@ fn errors_on_the_published_tables_are_small() {
 }
 
 #[test]
-fn errors_on_unseen_tables_are_small() {
+fn predictions_for_tables_left_out_of_the_fit_are_close() {
     let tables = table::built_in(&Catalogue::built_in());
     for (group, name) in [(Group::Table, "one table"), (Group::Study, "one study")] {
         let found = cross_validate(&tables, group);

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_proof_of_the_same_text_and_secret_is_valid() {
+    fn proof_is_valid_only_for_the_same_text_and_secret() {
         let (secret, other) = (Secret::generate(), Secret::generate());
         let (low, high) = secret.proof(&[b"a", b"bc"]);
         assert!(secret.verify(&[b"ab", b"c"], (low, high)));

@@ -56,7 +56,7 @@ pub struct CallOptions {
     /// Number that identifies one operation in all requests that belong to it, for tracing.
     pub trace: u128,
     /// Flag that the router sets when a connection is lost between a request and its reply. The
-    /// target may then have executed the request, whatever the reply to a repetition is.
+    /// target may then have executed the request, even if the reply to a repetition is an error.
     pub reply_lost: Option<Rc<Cell<bool>>>,
 }
 
@@ -140,8 +140,8 @@ impl Connection {
     }
 
     /// Like [`Self::connect`], for a host with several addresses. Connects to the next address
-    /// while an earlier one does not answer, and authenticates at the first that accepts. If the
-    /// process there is another one, goes on with the other addresses.
+    /// while an earlier one does not answer, and authenticates at the first that accepts. If that
+    /// process is not the service, tries the other addresses.
     ///
     /// # Errors
     /// Returns the same errors as [`Self::connect`]. `Disconnected` if there is no address.

@@ -94,22 +94,22 @@ mod tests {
     }
 
     #[test]
-    fn first_address_is_enough_if_it_answers() {
+    fn only_the_first_address_is_tried_if_it_answers() {
         assert_eq!(run(&[(0, true), HANGS]), (Some(Ok(0)), vec![0]));
     }
 
     #[test]
-    fn failed_address_is_replaced_at_once() {
+    fn next_address_is_tried_at_once_after_a_failure() {
         assert_eq!(run(&[(0, false), (0, false), (0, true)]), (Some(Ok(2)), vec![0, 1, 2]));
     }
 
     #[test]
-    fn slow_first_address_may_still_win() {
+    fn slow_first_address_is_used_if_it_answers_first() {
         assert_eq!(run(&[(60, true), HANGS]), (Some(Ok(0)), vec![0, 1]));
     }
 
     #[test]
-    fn all_failures_give_the_last_error() {
+    fn failure_of_all_addresses_returns_the_last_error() {
         assert_eq!(run(&[(0, false), (50, false)]), (Some(Err(1)), vec![0, 1]));
         assert_eq!(run(&[]), (None, vec![]));
     }

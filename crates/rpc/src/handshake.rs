@@ -54,7 +54,10 @@ async fn receive_frame(reader: &mut FrameReader) -> Result<(Header, Vec<u8>)> {
 
 fn decode<M: Codec>(header: &Header, body: &[u8], message: u16) -> Result<M> {
     if header.message != message {
-        return Err(unexpected(format_args!("message {} instead of {message}", header.message)));
+        return Err(unexpected(format_args!(
+            "received message {} instead of {message}",
+            header.message
+        )));
     }
     M::from_bytes(body)
 }
@@ -64,7 +67,7 @@ fn decode<M: Codec>(header: &Header, body: &[u8], message: u16) -> Result<M> {
 async fn receive_request<M: Codec>(reader: &mut FrameReader, message: u16) -> Result<(Header, M)> {
     let (header, body) = receive_frame(reader).await?;
     if header.status != 0 {
-        return Err(unexpected("a request with a status"));
+        return Err(unexpected("the request has the status of a reply"));
     }
     let request = decode(&header, &body, message)?;
     Ok((header, request))
@@ -197,7 +200,7 @@ pub(crate) async fn accept(
         if !identity.secret.verify(&signed, (proof.proof_low, proof.proof_high)) {
             let error = Error::new(
                 ErrorCode::AuthenticationFailed,
-                format!("node {} does not have this cluster's secret", hello.node),
+                format!("node {} does not prove the secret of this cluster", hello.node),
             );
             refuse(stream, &header, &error).await;
             return Err(error);

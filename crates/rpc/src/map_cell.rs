@@ -64,7 +64,7 @@ impl MapCell {
         MapVersion::new(self.version.load(Ordering::Acquire))
     }
 
-    /// Returns the version of the oldest map under which targets may execute requests of this
+    /// Returns the map version that a target must have before it executes a request of this
     /// process: see docs/design/0006-fencing.md.
     pub fn needed(&self) -> MapVersion {
         MapVersion::new(self.needed.load(Ordering::Acquire))

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jobs_with_numbers_keep_them_and_others_get_a_checksum() {
+    fn numeric_job_ids_stay_and_others_become_checksums() {
         for (name, number) in [("4711", 4711), ("123.server-1", 123), ("77[5].pbs", 77)] {
             assert_eq!(job_number(name.as_bytes()), number, "{name}");
         }
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn origins_survive_the_way_through_context_and_header() {
+    fn origin_survives_task_context_and_message_header() {
         let of = |uid, gid, job| {
             let sent = skep_env::block_on(with_origin(Origin::of_program(uid, gid, job), async {
                 skep_env::spawn(async { Origin::current() }).await

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_outage_leaves_no_entry() {
+    fn short_outage_is_not_logged() {
         let (group, error) = (GroupId::new(902), Error::new(ErrorCode::Disconnected, "refused"));
         let mut request = RepeatedRequest::default();
         request.failed(group, &error, Duration::from_secs(100));

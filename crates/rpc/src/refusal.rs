@@ -55,8 +55,8 @@ fn complain(error: &Error) {
     });
     if let Some(failures) = failures {
         tracing::warn!(
-            "this node waits for a service whose address answers wrongly ({failures} failed \
-             handshakes since the last such line): {error}"
+            "a foreign program answers at the address of a service; this node keeps trying \
+            ({failures} failed handshakes since the last such line): {error}"
         );
     }
 }

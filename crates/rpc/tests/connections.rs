@@ -101,7 +101,7 @@ fn replies_match_their_requests_in_any_order() {
 }
 
 #[test]
-fn strangers_are_refused_with_a_reason() {
+fn connections_without_the_secret_are_refused_with_a_reason() {
     block_on(async {
         let secret = Secret::generate();
         let address = serve(identity(1, &secret));

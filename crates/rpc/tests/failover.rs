@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails at an unexpected result")]
 
-use skep_env::{TcpListener, block_on, spawn};
+use skep_env::{Task, TcpListener, block_on, spawn};
 use skep_rpc::server::{IncomingStream, authenticate};
 use skep_rpc::{CallOptions, Channel, Identity, JoinToken, Management, MapCell, Router, Secret};
 use skep_types::map::{Capacity, CapacityPool, Consistency, MemberState, Reachability};
@@ -67,6 +67,13 @@ fn map(addresses: [&str; 2], primary: u32, epoch: u64, since: u64) -> ClusterMap
     map
 }
 
+/// Returns the map cell of a client, and a router that follows it.
+fn client(secret: &Secret, map: ClusterMap) -> (Arc<MapCell>, Rc<Router>) {
+    let cell = MapCell::new(map, NodeId::new(5));
+    let router = Router::new(identity(secret, 5), Channel::random(), Arc::clone(&cell));
+    (cell, router)
+}
+
 /// A service that records the headers of its requests. If it serves nothing, it records a header
 /// for each connection.
 struct Service {
@@ -117,6 +124,14 @@ fn service(secret: &Secret, serves: Serves) -> Service {
     Service { address, received }
 }
 
+/// Starts a call to the group.
+fn spawn_call(router: &Rc<Router>) -> Task<()> {
+    let router = Rc::clone(router);
+    spawn(async move {
+        router.call(GROUP, &SyncAll {}, CallOptions::default()).await.unwrap();
+    })
+}
+
 /// Fails the test if the future takes longer than `most`.
 async fn within<T>(most: Duration, future: impl Future<Output = T>) -> T {
     skep_env::timeout(most, future).await.expect("the future ends in time")
@@ -139,8 +154,7 @@ fn call_under_way_goes_to_the_new_primary_in_the_same_slot() {
         let (stopped, new) =
             (service(&secret, Serves::WithoutReply), service(&secret, Serves::All));
         let addresses = [&*stopped.address, &*new.address];
-        let cell = MapCell::new(map(addresses, 1, 1, 1), NodeId::new(5));
-        let router = Router::new(identity(&secret, 5), Channel::random(), Arc::clone(&cell));
+        let (cell, router) = client(&secret, map(addresses, 1, 1, 1));
         let call = spawn(async move {
             let options = CallOptions { slot: 3, sequence: 17, ..CallOptions::default() };
             router.call(GROUP, &SyncAll {}, options).await.unwrap();
@@ -158,28 +172,20 @@ fn call_under_way_goes_to_the_new_primary_in_the_same_slot() {
 
 /// Before the fix, the call waited 5 s for the handshake, again and again.
 #[test]
-fn attempt_to_connect_ends_with_a_newer_map() {
+fn newer_map_ends_an_attempt_to_connect() {
     block_on(async {
         let secret = Secret::generate();
         let (stopped, new) = (service(&secret, Serves::Nothing), service(&secret, Serves::All));
         let addresses = [&*stopped.address, &*new.address];
-        let cell = MapCell::new(map(addresses, 1, 1, 1), NodeId::new(5));
-        let router = Router::new(identity(&secret, 5), Channel::random(), Arc::clone(&cell));
-        let calls: Vec<_> = (0..3)
-            .map(|_| {
-                let router = Rc::clone(&router);
-                spawn(async move {
-                    router.call(GROUP, &SyncAll {}, CallOptions::default()).await.unwrap();
-                })
-            })
-            .collect();
-        skep_env::sleep(Duration::from_millis(50)).await;
+        let (cell, router) = client(&secret, map(addresses, 1, 1, 1));
+        let calls: Vec<_> = (0..3).map(|_| spawn_call(&router)).collect();
         until(|| stopped.received.borrow().len() == 1).await;
         cell.update(map(addresses, 2, 2, 2));
         for call in calls {
             within(Duration::from_secs(2), call).await;
         }
-        assert_eq!(new.received.borrow().len(), 3);
+        let connections = stopped.received.borrow().len();
+        assert_eq!((connections, new.received.borrow().len()), (1, 3));
         router.check_invariants();
     })
     .unwrap();
@@ -192,13 +198,10 @@ fn call_is_sent_again_in_a_later_term_of_the_same_target() {
         let secret = Secret::generate();
         let service = service(&secret, Serves::WithoutReply);
         let addresses = [&*service.address, "127.0.0.1:1"];
-        let cell = MapCell::new(map(addresses, 1, 1, 1), NodeId::new(5));
-        let router = Router::new(identity(&secret, 5), Channel::random(), Arc::clone(&cell));
-        let _call = spawn(async move {
-            let _ = router.call(GROUP, &SyncAll {}, CallOptions::default()).await;
-        });
+        let (cell, router) = client(&secret, map(addresses, 1, 1, 1));
+        let _call = spawn_call(&router);
         until(|| service.received.borrow().len() == 1).await;
-        // A dropped backup is no reason to send it again.
+        // The router does not send a call again when only a backup was dropped.
         cell.update(map(addresses, 1, 2, 1));
         cell.update(map(addresses, 1, 4, 4));
         until(|| service.received.borrow().len() == 2).await;
@@ -208,23 +211,16 @@ fn call_is_sent_again_in_a_later_term_of_the_same_target() {
 }
 
 #[test]
-fn epoch_without_a_new_primary_leaves_calls_under_way() {
+fn epoch_with_the_same_primary_does_not_interrupt_calls() {
     block_on(async {
         let secret = Secret::generate();
         let service = service(&secret, Serves::WithoutReply);
         let addresses = [&*service.address, "127.0.0.1:1"];
-        let cell = MapCell::new(map(addresses, 1, 1, 1), NodeId::new(5));
-        let router = Router::new(identity(&secret, 5), Channel::random(), Arc::clone(&cell));
-        let send = || {
-            let router = Rc::clone(&router);
-            spawn(async move {
-                let _ = router.call(GROUP, &SyncAll {}, CallOptions::default()).await;
-            })
-        };
-        let _first = send();
+        let (cell, router) = client(&secret, map(addresses, 1, 1, 1));
+        let _first = spawn_call(&router);
         until(|| service.received.borrow().len() == 1).await;
         cell.update(map(addresses, 1, 2, 1));
-        let _second = send();
+        let _second = spawn_call(&router);
         until(|| service.received.borrow().len() == 2).await;
         let epochs: Vec<_> = service.received.borrow().iter().map(|it| it.epoch.raw()).collect();
         assert_eq!(epochs, [1, 2], "the first call was not repeated");
@@ -241,8 +237,7 @@ fn target_is_reached_at_its_second_address() {
             (service(&Secret::generate(), Serves::All), service(&secret, Serves::All));
         let mut map = map(["", "127.0.0.1:1"], 1, 1, 1);
         map.nodes[0].addresses = vec![stranger.address.clone(), right.address.clone()];
-        let cell = MapCell::new(map, NodeId::new(5));
-        let router = Router::new(identity(&secret, 5), Channel::random(), cell);
+        let (_, router) = client(&secret, map);
         let time_left = Some(Duration::from_secs(10));
         let options = CallOptions { time_left, ..CallOptions::default() };
         router.call(GROUP, &SyncAll {}, options).await.unwrap();

@@ -92,7 +92,7 @@ fn all_numbers() -> Vec<u16> {
 }
 
 #[test]
-fn no_answer_of_a_stranger_is_final_for_a_member() {
+fn members_retry_after_any_reply_of_a_foreign_server() {
     block_on(async {
         let secret = Secret::generate();
         let (listener, address) = listen();
@@ -129,7 +129,7 @@ fn no_answer_of_a_stranger_is_final_for_a_member() {
 }
 
 #[test]
-fn a_member_waits_until_the_stranger_is_gone() {
+fn members_wait_until_a_foreign_server_frees_the_port() {
     block_on(async {
         let secret = Secret::generate();
         let (listener, address) = listen();
@@ -160,7 +160,7 @@ fn a_member_waits_until_the_stranger_is_gone() {
 }
 
 #[test]
-fn the_text_of_a_first_frame_is_not_repeated() {
+fn error_of_a_handshake_does_not_quote_received_text() {
     block_on(async {
         let (listener, address) = listen();
         let task = spawn(async move {
@@ -183,7 +183,7 @@ fn the_text_of_a_first_frame_is_not_repeated() {
 }
 
 #[test]
-fn silent_sockets_do_not_keep_members_out() {
+fn silent_connections_do_not_block_members() {
     const STRANGERS: usize = 3000;
     block_on(async {
         // Both ends of each connection are in this process.
@@ -232,7 +232,7 @@ fn silent_sockets_do_not_keep_members_out() {
 }
 
 #[test]
-fn requests_of_services_are_refused_from_clients() {
+fn clients_cannot_send_requests_reserved_for_services() {
     block_on(async {
         let secret = Secret::generate();
         let (listener, address) = listen();

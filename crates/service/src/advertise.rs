@@ -31,7 +31,7 @@ pub fn with_port(address: &str, port: u16) -> String {
     }
 }
 
-/// Returns the addresses at which the other nodes of management reach a listener of a *server*:
+/// Returns the addresses at which other nodes reach a listener of a *server*:
 ///
 /// - If `advertise` is not empty, its addresses, with the listener's port where a port is missing.
 /// - For a listener on all addresses, this host's address on the route to `management`. If the
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_ports_are_added() {
+    fn advertised_addresses_get_a_missing_port() {
         for (address, expected) in [
             ("a.example", "a.example:7400"),
             ("b.example:7", "b.example:7"),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_advertises_its_address_towards_management() {
+    fn server_advertises_its_local_address_to_management() {
         let listener = TcpListener::bind("0.0.0.0:0").unwrap();
         let port = listener.local_address().unwrap().port();
         let texts = ["a.example", "b.example:7"].map(String::from);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn management_takes_the_only_address_or_the_default_routes() {
+    fn management_advertises_its_only_or_default_route_address() {
         let choose = |addresses: &[&str], default: Option<&str>, former: &[&str]| {
             let former: Vec<_> = former.iter().map(|it| (*it).to_owned()).collect();
             super::choose(&host(addresses), default.map(|it| it.parse().unwrap()), 7400, &former)
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_obvious_address_management_lists_all_addresses() {
+    fn management_lists_its_addresses_if_none_is_unique() {
         let none = choose(&[], None, 7400, &[]).unwrap_err();
         assert!(none.context().contains("only loopback addresses"), "{none}");
         let several = choose(&host(&["10.0.0.1", "10.1.0.1"]), None, 7400, &[]).unwrap_err();

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn write_pause_depends_on_the_kind_of_change() {
+    fn delay_of_a_cached_map_depends_on_the_kind_of_change() {
         let check = |newest: ClusterMap, expected| {
             assert_eq!(pause(Some(&map()), &newest), expected, "{newest:?}");
         };

@@ -1,4 +1,4 @@
-//! The HTTP page of a service with its figures: where it listens.
+//! The HTTP page with the metrics of a service: chooses the address on which the page listens.
 //!
 //! The page never prevents the start of the service: without an address the service runs without a
 //! page, and logs the reason. Does not own the server (`skep_exporter::http`).
@@ -22,7 +22,7 @@ pub async fn start(
     let page = match listen_for_page(&wanted, &settings.directory).await {
         Ok(page) => page,
         Err(error) => {
-            tracing::warn!("this service has no page with its metrics: {error}");
+            tracing::warn!("cannot serve the metrics of this service: {error}");
             return None;
         }
     };
@@ -33,8 +33,8 @@ pub async fn start(
     Some(skep_env::spawn(http::serve(page, Arc::clone(figures.registry()))))
 }
 
-/// Returns the address on which the page shall listen. `port` is the port for requests. `None`
-/// means no page.
+/// Returns the address on which the page listens. `port` is the port for requests. `None` means no
+/// page.
 fn wanted_address(settings: &NodeSettings, port: u16) -> Option<String> {
     let is_fixed = !settings.listen.ends_with(":0");
     match settings.metrics.as_str() {
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn page_is_next_to_the_port_for_requests_unless_set() {
+    fn metrics_port_follows_the_request_port_unless_set() {
         let wanted = |listen: &str, metrics: &str| {
             let mut settings = NodeSettings::with_port(1);
             (settings.listen, settings.metrics) = (listen.into(), metrics.into());

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_below_a_mount_point_without_its_disk_is_found() {
+    fn path_below_an_unmounted_fstab_entry_is_detected() {
         let fstab = "# comment /disk9\nUUID=1 / ext4 defaults 0 1\n/dev/sdb /disk1 xfs rw 0 0\n\
                      /dev/sdc /my\\040disk xfs rw 0 0\nUUID=2 none swap sw 0 0\n";
         let mounts = "/dev/sda / ext4 rw 0 0\n/dev/sdc /my\\040disk xfs rw 0 0\n";

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn address_of_the_page_is_checked() {
+    fn invalid_metrics_address_is_refused() {
         for (setting, is_valid) in [("", true), ("none", true), ("a:1", true), ("9000", false)] {
             assert_eq!(page_problem(setting).is_none(), is_valid, "{setting}");
         }

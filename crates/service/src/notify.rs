@@ -10,7 +10,7 @@ pub fn ready() {
     // Only a warning, not an error of the service: a manager that gets no notification has its own
     // timeout.
     if let Err(error) = send(b"READY=1") {
-        tracing::warn!("the service manager could not be notified: {error}");
+        tracing::warn!("cannot notify the service manager: {error}");
     }
 }
 
@@ -18,7 +18,7 @@ pub fn ready() {
 pub fn stopping() {
     // Only a debug line: a manager that waited only for the start may have ended already.
     if let Err(error) = send(b"STOPPING=1") {
-        tracing::debug!("the service manager could not be notified: {error}");
+        tracing::debug!("cannot notify the service manager: {error}");
     }
 }
 
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_arrive_at_a_path_and_at_an_abstract_name() {
+    fn systemd_is_notified_at_paths_and_abstract_sockets() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("notify");
         let at_path = UnixDatagram::bind(&path).unwrap();

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_and_spans_are_read_and_printed() {
+    fn sizes_and_durations_survive_formatting_and_parsing() {
         for (text, bytes) in
             [("0", 0), ("1000", 1_000), ("64KiB", 65_536), ("3 MiB", 3 << 20), ("1 TiB", 1 << 40)]
         {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_sizes_and_spans_are_refused() {
+    fn malformed_sizes_and_durations_are_refused() {
         for text in ["", "KiB", "1 KX", "-1", "1.5 MiB", "99999999999999 TiB"] {
             assert!(text.parse::<ByteSize>().is_err(), "{text}");
         }

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_removes_the_records_after_the_last_one() {
+    fn truncated_log_has_no_records_after_the_given_one() {
         for last in 0..=21 {
             let mut disk = filled(9);
             disk.cut(Lsn::new(last));

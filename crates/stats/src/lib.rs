@@ -1,8 +1,8 @@
-//! Rates of load, computed from what services reply to `GetStatistics`.
+//! Rates of load, computed from the replies of services to `GetStatistics`.
 //!
 //! A [`Round`] holds the replies of all services at about one moment. [`rows`] compares two rounds
 //! and adds up the differences by node, target, operation, client, user, group or job. The command
-//! `skep stats` shows the rows; history, pages and reasons for slowness will use them too.
+//! `skep stats` shows the rows, and the monitor stores them.
 //!
 //! Pure: no I/O and no clock. Does not own the requests to the services or the output.
 

@@ -145,7 +145,8 @@ impl Benchmark {
             }
         }
         if plan.is_read && current.is_none() {
-            let problem = "this benchmark has written no files on this target that it could read";
+            let problem = "this benchmark has not written files on this target, so it cannot read \
+            them";
             return Err(Error::new(ErrorCode::InvalidArgument, problem));
         }
         std::fs::create_dir_all(&self.directory)

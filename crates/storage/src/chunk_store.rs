@@ -175,8 +175,8 @@ impl ChunkStore {
             Err(error) if error.code() == ErrorCode::ReadOnly => Some(Error::new(
                 ErrorCode::DeviceFailed,
                 format!(
-                    "target {target} only reads, since its file system is read-only: {error}; \
-                     repair the disk, then restart the service"
+                    "target {target} accepts no writes, since its file system is read-only: \
+                    {error}; repair the disk, then restart the service"
                 ),
             )),
             other => other.map(|()| None)?,

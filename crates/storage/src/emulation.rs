@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_done_one_after_the_other_at_the_rate() {
+    fn emulated_requests_run_one_at_a_time_at_the_rate() {
         let mut queue = queue(0.0, 0);
         let at = |milliseconds| Duration::from_millis(milliseconds);
         assert_eq!(queue.accept(at(500), MB), at(600));

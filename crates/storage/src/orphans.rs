@@ -2,8 +2,8 @@
 //! target loses power, and with it the creation of a file whose data is already on storage.
 //!
 //! The clean-up checks only chunk files that are older than its interval. It removes a chunk file
-//! only if metadata reports that the inode does not exist. This is safe because an inode is never
-//! created after its chunk files. Inode ids are never reused, so the reply stays valid.
+//! only if metadata reports that the inode does not exist. This is safe because a client creates
+//! chunk files only after the inode. Inode ids are never reused, so the reply stays valid.
 
 use crate::chunk_store::ChunkStore;
 use skep_rpc::{CallOptions, Router};
@@ -105,8 +105,8 @@ async fn clean_up(
     counts.orphans = orphans.len();
     if orphans.len() > limit {
         let warning = format!(
-            "no inode owns {} of its chunk files, and the clean-up may remove {limit}; if metadata \
-             is not an old copy, raise the setting cleanup-limit",
+            "no inode owns {} of its chunk files, and the clean-up may remove {limit}; if \
+            metadata was not restored from an old copy, raise the setting cleanup-limit",
             orphans.len()
         );
         tracing::error!("the clean-up removes no chunk file: {warning}");

@@ -38,7 +38,9 @@ pub fn initialise(settings: &StorageSettings, token: Option<JoinToken>) -> Resul
 /// management refuses.
 pub fn run(settings: &StorageSettings) -> Result<()> {
     let descriptors = skep_env::raise_file_limit() / CONNECTIONS_SHARE;
-    let share = descriptors as usize / settings.targets.len().max(1);
+    // Targets that an administrator adds to the running service get the same share, so half of the
+    // descriptors are left for them.
+    let share = descriptors as usize / (2 * settings.targets.len().max(1));
     let open_files = share.max(MIN_OPEN_FILES);
     let emulation = settings.emulation.clone();
     host(settings).run(move |start| target_thread::serve(start, open_files, &emulation))

@@ -39,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn the_aggregate_counts_from_first_begin_to_last_end() {
+    fn aggregate_lasts_from_first_begin_to_last_end() {
         check(&[(1.0, 3.0, 200)], Some(100.0));
         // Two shares that overlap: 600 bytes in the four seconds from 1 to 5. The result is not the
         // sum of their rates.

@@ -61,8 +61,8 @@ impl Journal {
                 return Err(Error::new(
                     ErrorCode::Exists,
                     format!(
-                        "{} holds a study already: go on with it by --resume, or name another \
-                         --directory",
+                        "{} has the results of a study already: continue it with --resume, or \
+                        name another --directory",
                         directory.display()
                     ),
                 ));
@@ -94,9 +94,8 @@ impl Journal {
             return Err(Error::new(
                 ErrorCode::Configuration,
                 format!(
-                    "{} holds a study of another plan (\"{}\"): results of different plans don't \
-                     go together. Resume with the plan that it was begun with (it stands in its \
-                     first line), or name another --directory",
+                    "{} has the results of another plan (\"{}\"), and results of different plans \
+                    cannot be combined; resume with the plan in the first line of its journal, or name another --directory",
                     directory.display(),
                     contents.plan.name
                 ),
@@ -167,9 +166,9 @@ impl Journal {
     fn unwritable(&self, error: &std::io::Error) -> Error {
         let way_out = match error.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                ": everything measured until now is kept; free space there, and go on by --resume"
+                ": all results so far are kept; free space there, and continue with --resume"
             }
-            _ => "; go on by --resume when that is mended",
+            _ => "; correct that, and continue with --resume",
         };
         let code = Error::from(std::io::Error::from(error.kind())).code();
         Error::new(code, format!("{}: {error}{way_out}", self.path.display()))
@@ -189,7 +188,7 @@ pub fn read(directory: &Path) -> Result<Contents> {
         Ok(_) => parse(&text).map_err(|error| error.within(path.display())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Error::new(
             ErrorCode::NotFound,
-            format!("{} holds no study: there is no {FILE} in it", directory.display()),
+            format!("{} has no study: the file {FILE} is missing", directory.display()),
         )),
         Err(error) => Err(Error::from(error).within(path.display())),
     }
@@ -206,8 +205,8 @@ fn parse(text: &[u8]) -> Result<Contents> {
             Error::new(
                 ErrorCode::Corrupt,
                 format!(
-                    "line {} can't be read ({error}): put it right or remove it, then its run is \
-                     made again",
+                    "cannot read line {} ({error}): correct or remove the line; a study repeats \
+                    the run of a removed line",
                     index + 1
                 ),
             )

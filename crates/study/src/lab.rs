@@ -19,7 +19,7 @@ pub fn description(lab: &Lab) -> Result<Description> {
     let found = shape(&lab.shape).ok_or_else(|| {
         let names: Vec<&str> = shapes().iter().map(|shape| shape.name).collect();
         let known = names.join(", ");
-        wrong(format!("`lab.shape`: there is no shape \"{}\"; there are {known}", lab.shape))
+        wrong(format!("`lab.shape`: unknown shape \"{}\"; the shapes are {known}", lab.shape))
     })?;
     let rate = |key: &str, text: &Option<String>| -> Result<Option<Rate>> {
         let parsed = text.as_ref().map(|text| text.parse::<Rate>()).transpose();

@@ -137,9 +137,9 @@ pub struct Lab {
     pub shape: String,
     /// Numbers of servers, of targets per server and of client hosts, which override the shape.
     pub servers: Option<u16>,
-    #[allow(missing_docs, reason = "said above")]
+    #[allow(missing_docs, reason = "documented above")]
     pub targets: Option<u16>,
-    #[allow(missing_docs, reason = "said above")]
+    #[allow(missing_docs, reason = "documented above")]
     pub clients: Option<u16>,
     /// Rate of each server's link, such as `400Mbit`, which overrides the shape.
     pub link: Option<String>,

@@ -1,5 +1,5 @@
-//! The predefined plans: those of the study that this protocol follows, a short one for tests, and
-//! one for a first study on a new system.
+//! The predefined plans: the plans of the study that this protocol follows, a short plan for tests,
+//! and a plan for a first study on a new system.
 
 use crate::plan::Plan;
 use skep_types::{Error, ErrorCode, Result};
@@ -32,7 +32,7 @@ pub fn text(name: &str) -> Result<&'static str> {
         let names: Vec<&str> = READY.iter().map(|(ready, _)| *ready).collect();
         Error::new(
             ErrorCode::NotFound,
-            format!("there is no ready plan '{name}'; there are {}", names.join(", ")),
+            format!("cannot find ready plan '{name}'; the ready plans are {}", names.join(", ")),
         )
     })
 }
@@ -46,13 +46,13 @@ pub fn text(name: &str) -> Result<&'static str> {
 pub fn find(name: &str) -> Result<String> {
     if !name.contains(['.', '/']) {
         return text(name).map(str::to_owned).map_err(|error| {
-            let what = format!("{}; a plan of your own is named as ./{name}", error.context());
+            let what = format!("{}; write ./{name} for a plan file of your own", error.context());
             Error::new(error.code(), what)
         });
     }
     std::fs::read_to_string(Path::new(name)).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
-            Error::new(ErrorCode::NotFound, format!("there is no file {name}"))
+            Error::new(ErrorCode::NotFound, format!("cannot find plan file {name}: no such file"))
         }
         _ => Error::from(error).within(name),
     })
@@ -66,7 +66,7 @@ mod tests {
     use crate::plan::{Level, System};
 
     #[test]
-    fn ready_plans_are_right_and_fit_their_labs() {
+    fn built_in_plans_are_valid_and_fit_their_labs() {
         for ((name, _), plan) in READY.iter().zip(all()) {
             assert_eq!(plan.name, *name);
             if let Some(lab) = &plan.lab {

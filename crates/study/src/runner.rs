@@ -186,7 +186,7 @@ pub fn run(
                 return Ok(end);
             }
             let settings = Settings::new(&run.condition, found.as_ref())
-                .ok_or_else(|| Error::new(ErrorCode::Io, "the first step has found nothing"))?;
+                .ok_or_else(|| Error::new(ErrorCode::Io, "the first step has no result"))?;
             let condition = format!("{}: {}", run.experiment, describe(&settings));
             let is_again = known.contains(&run.number);
             let left = pace.left(end.all - end.done + end.invalid);
@@ -248,8 +248,9 @@ fn one(
         end_seconds: it.end_seconds,
         bytes: it.bytes,
     });
-    let bytes_per_second = bandwidth(shares)
-        .ok_or_else(|| Error::new(ErrorCode::Io, format!("run {} took no time", name.number)))?;
+    let bytes_per_second = bandwidth(shares).ok_or_else(|| {
+        Error::new(ErrorCode::Io, format!("run {} reports a duration of 0", name.number))
+    })?;
     (control.tell)(Event::Measured {
         bytes_per_second,
         invalid_because: measured.invalid_because.clone(),

@@ -136,7 +136,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_parts_of_a_box_are_in_order(values in prop::collection::vec(0.0..1e9_f64, 1..50)) {
+        fn quartiles_and_whiskers_of_a_box_are_in_order(
+            values in prop::collection::vec(0.0..1e9_f64, 1..50),
+        ) {
             let it = Summary::of(&values).expect("values");
             let order = [it.min, it.whisker_low, it.median, it.whisker_high, it.max];
             prop_assert!(order.is_sorted(), "{it:?}");

@@ -103,7 +103,7 @@ fn round_robin_repeats_the_paper_and_balanced_is_always_best() {
 }
 
 #[test]
-fn with_slow_links_the_server_with_most_targets_decides() {
+fn slow_links_make_the_busiest_server_the_limit() {
     let (_, report) = study("scenario1");
     let counts = experiment(&report, "count");
     for count in 1..=8 {
@@ -211,7 +211,7 @@ fn with_slow_targets_allocation_and_sharing_do_not_matter() {
 }
 
 #[test]
-fn applications_that_share_targets_lose_nothing() {
+fn applications_that_share_targets_lose_no_bandwidth() {
     let (_, report) = study("concurrent");
     let sharing = experiment(&report, "sharing");
     let [one, two] = &sharing.groups[..] else { panic!("shared and separate") };

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn path_is_not_found_in_a_longer_sibling() {
+    fn path_is_not_matched_by_a_longer_path() {
         assert!(names("/tmp/a-1", "/tmp/a-1"));
         assert!(names("--data=/tmp/a-1/data", "/tmp/a-1"));
         assert!(names("/tmp/a-10,/tmp/a-1,x", "/tmp/a-1"));

@@ -16,8 +16,8 @@ pub struct Case<T: ?Sized + 'static> {
     pub body: fn(&T),
 }
 
-/// Builds a table of cases. `cases![rename: over_a_file, into_itself]` builds the cases
-/// `rename::over_a_file` and `rename::into_itself` from functions of the current module.
+/// Builds a table of cases. `cases![symlink: is_relative, may_dangle]` builds the cases
+/// `symlink::is_relative` and `symlink::may_dangle` from functions of the current module.
 #[macro_export]
 macro_rules! cases {
     ($module:ident: $($body:ident),* $(,)?) => {

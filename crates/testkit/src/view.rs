@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "expected a number, found \"four\"")]
-    fn value_of_another_type_is_shown() {
+    fn error_shows_a_value_of_an_unexpected_type() {
         json!({"targets": "four"})["targets"].number();
     }
 

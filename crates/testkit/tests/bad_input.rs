@@ -75,7 +75,7 @@ fn a_token_of_another_cluster_is_refused() {
 /// As in other file systems, a mount point must be a directory, and the mount hides the directory's
 /// contents.
 #[test]
-fn mount_points_that_are_none_are_named() {
+fn unusable_mount_point_is_refused_by_name() {
     let (mut cluster, scratch) = (Cluster::start(Shape::small()), Scratch::new());
     let data = cluster.data().to_owned();
     let refused = |path: &Path| {
@@ -179,7 +179,7 @@ fn start_again(process: &Process, change: impl Fn(&mut Vec<String>)) -> String {
 }
 
 #[test]
-fn a_port_in_use_is_named() {
+fn port_in_use_is_refused_by_number() {
     let cluster = Cluster::start(Shape::small());
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("it has an address").to_string();
@@ -342,7 +342,7 @@ fn takes_nothing_new(root: &Path) {
 
 /// Semantics 4.8.
 #[test]
-fn a_full_metadata_target_takes_nothing_new_and_serves_the_rest() {
+fn full_metadata_target_refuses_only_new_entries() {
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, 512 << 20);
     let cluster = with_metadata_on(disk.path());
@@ -400,7 +400,7 @@ fn a_full_metadata_target_takes_nothing_new_and_serves_the_rest() {
 /// soon as there is space.
 /// Semantics 4.8.
 #[test]
-fn metadata_target_without_log_space_ends_and_recovers() {
+fn metadata_service_exits_without_log_space_and_recovers() {
     use std::os::unix::fs::PermissionsExt;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
     let scratch = Scratch::new();
@@ -480,7 +480,7 @@ fn torn_log_tail_is_truncated_and_logged() {
     let cluster = with_a_log();
     let (last, bytes) = last_segment(&cluster);
     let file = files::open_with(OpenOptions::new().write(true), &last);
-    // Cut the log in the middle of the last record, like a power loss.
+    // Truncate the log in the middle of the last record, as a power loss may do.
     files::set_len(&file, bytes.len() as u64 - 20);
     drop(file);
     cluster.up().expect_success();
@@ -488,12 +488,12 @@ fn torn_log_tail_is_truncated_and_logged() {
     assert!((299..=300).contains(&found), "{found} files are left");
     files::write(cluster.path().join("more"), "y");
     let log = files::read_to_string(cluster.data().join("logs/metadata-1.log"));
-    check_message(&log, &["tail cut off"]);
+    check_message(&log, &["tail truncated"]);
     cluster.stop();
 }
 
 #[test]
-fn a_flipped_bit_in_the_log_is_found_and_named() {
+fn flipped_bit_in_the_log_is_reported_with_its_file() {
     let cluster = with_a_log();
     let (last, bytes) = last_segment(&cluster);
     let file = files::open_with(OpenOptions::new().write(true), &last);
@@ -534,7 +534,7 @@ fn target_at(cluster: &Cluster, chunk_file: &Path) -> String {
 
 /// Semantics 4.7.
 #[test]
-fn a_flipped_bit_in_a_chunk_is_an_error_that_names_it() {
+fn flipped_bit_in_a_chunk_file_fails_reads_and_is_logged() {
     let cluster = Cluster::start(Shape::small());
     let (bad, good) = (cluster.path().join("bad"), cluster.path().join("good"));
     let bytes = Random::new(3).bytes(300_000);

@@ -49,7 +49,7 @@ fn names(directory: &Path) -> Vec<String> {
 
 /// Command: skep bench io.
 #[test]
-fn io_moves_and_compares_data_between_two_mounts() {
+fn io_bench_compares_data_between_two_mounts() {
     let mut cluster = small_cluster();
     let second = cluster.mount(Transport::Device);
     let place = cluster.path().parent().expect("a directory").join("{host}/file");
@@ -81,7 +81,7 @@ fn io_moves_and_compares_data_between_two_mounts() {
 }
 
 #[test]
-fn io_verifies_files_of_an_earlier_run() {
+fn io_bench_verifies_files_of_an_earlier_run() {
     let scratch = Scratch::new();
     let path = scratch.join("file").display().to_string();
     let common = ["io", "-o", &path, "-b", "256k", "-t", "4k", "-G", "7"];
@@ -93,14 +93,14 @@ fn io_verifies_files_of_an_earlier_run() {
     files::write_all_at(&file, b"!", 8193);
     let printed = run(&read).expect_failure();
     assert!(printed.contains("cannot verify 1 transfers"), "{printed}");
-    assert!(printed.contains("byte 8192") && printed.contains("data of process 0"), "{printed}");
+    assert!(printed.contains("byte 8192") && printed.contains("process 0"), "{printed}");
     let printed = run(&["io", "-o", &path, "-r", "-R"]).expect_failure();
     assert!(printed.contains("-G"), "{printed}");
     assert_eq!(names(scratch.path()), ["file"]);
 }
 
 #[test]
-fn io_refuses_invalid_options_and_leaves_nothing() {
+fn io_bench_refuses_invalid_options_and_leaves_no_file() {
     let scratch = Scratch::new();
     let path = scratch.join("file").display().to_string();
     let refused = |arguments: &[&str], code: i32, words: &str| {
@@ -169,7 +169,7 @@ fn metadata_bench_covers_two_mounts_and_removes_its_files() {
 }
 
 #[test]
-fn metadata_refuses_invalid_options_and_leaves_nothing() {
+fn metadata_bench_refuses_invalid_options_and_leaves_no_file() {
     let scratch = Scratch::new();
     let place = scratch.path().display().to_string();
     let refused = |arguments: &[&str], code: i32, words: &str| {
@@ -180,7 +180,7 @@ fn metadata_refuses_invalid_options_and_leaves_nothing() {
     };
     refused(&[], 2, "number of items");
     refused(&["-n", "1", "-I", "1"], 2, "cannot be used with");
-    refused(&["-n", "10", "-F", "-D"], 2, "leaves nothing");
+    refused(&["-n", "10", "-F", "-D"], 2, "exclude each other");
     refused(&["-n", "10", "-z", "30", "-b", "9"], 2, "directories");
     refused(&["-n", "10", "-z", "2", "-b", "9"], 2, "more directories in the tree");
     refused(&["-n", "10", "-d", "/nowhere"], 2, "cannot be used multiple times");
@@ -211,7 +211,7 @@ fn clients_are_remounted_before_each_phase_on_request() {
     let failed = run(&[&common[..], &["echo broken; exit 3"]].concat()).expect_failure();
     sh(&unmount).expect_success();
     let shown = shown.expect_success();
-    assert!(shown.contains("OF LIMIT") && shown.contains("OF IO/S"), "{shown}");
+    assert!(shown.contains("OF LIMIT") && shown.contains("OF IO/s"), "{shown}");
     assert_eq!(files::read_to_string(&log), "localhost\n".repeat(4));
     assert!(failed.contains("localhost") && failed.contains("broken"), "{failed}");
     assert_eq!(names(cluster.path()), Vec::<String>::new());
@@ -250,7 +250,7 @@ fn external_tools_follow_the_same_protocol() {
 }
 
 #[test]
-fn missing_or_unusable_tools_are_named() {
+fn missing_or_unusable_tools_are_refused_by_name() {
     let scratch = Scratch::new();
     let file = scratch.join("file").display().to_string();
     let directory = scratch.path().display().to_string();
@@ -273,7 +273,7 @@ fn missing_or_unusable_tools_are_named() {
     refused(&["io", "--tool", "fio", "-o", &file, "-W"], "fio cannot run this plan: comparing");
     refused(&["io", "--tool", "fio", "-o", &file, "-s", "2"], "segments (-s)");
     refused(&["io", "--tool", "ior", "-o", &file, "-R"], "ior cannot run this plan: comparing");
-    refused(&["io", "--tool", "iozone", "-o", &file], "ask for a file each (-F)");
+    refused(&["io", "--tool", "iozone", "-o", &file], "use one file per process (-F)");
     refused(&["io", "--tool", "mdtest", "-o", &file], "invalid value 'mdtest'");
     files::write(&file, "precious");
     let printed = run(&["io", "--tool", "fio", "-w", "-o", &file]).expect_failure();
@@ -370,7 +370,7 @@ fn storage_bench_measures_and_judges_all_targets() {
 }
 
 #[test]
-fn storage_refuses_invalid_options_and_leaves_nothing() {
+fn storage_bench_refuses_invalid_options_and_leaves_no_file() {
     let cluster = small_cluster();
     let run = |more: &[&str]| finish(&mut bench_targets(&cluster, "storage", more), PATIENCE);
     let refused = |more: &[&str], code: i32, words: &str| {
@@ -491,7 +491,7 @@ fn results_outlive_a_disk_that_fills_up() {
 
 /// Command: skep bench net.
 #[test]
-fn net_measures_each_pair_in_both_directions() {
+fn net_bench_measures_each_pair_in_both_directions() {
     let cluster = small_cluster();
     let run = |more: &[&str]| finish(&mut bench_targets(&cluster, "net", more), PATIENCE);
     let small = ["--message-size", "64k", "--messages", "4", "--streams", "3"];
@@ -538,11 +538,11 @@ fn net_measures_each_pair_in_both_directions() {
     let some = ["--services", "storage-1,storage-2", "--only-between-services"];
     let shown = run(&[&once[..], &some].concat()).expect_success();
     assert!(shown.contains("storage-1") && !shown.contains("metadata"), "{shown}");
-    assert!(shown.contains("SEND MIB/S") && !shown.contains("\none "), "{shown}");
+    assert!(shown.contains("SEND MiB/s") && !shown.contains("\none "), "{shown}");
 }
 
 #[test]
-fn net_refuses_invalid_options_and_skips_dead_services() {
+fn net_bench_refuses_invalid_options_and_skips_dead_nodes() {
     let cluster = small_cluster();
     let run = |more: &[&str]| finish(&mut bench_targets(&cluster, "net", more), PATIENCE);
     let refused = |more: &[&str], code: i32, words: &str| {
@@ -645,7 +645,7 @@ impl Endless {
 }
 
 #[test]
-fn io_keeps_its_results_when_a_process_dies() {
+fn io_bench_keeps_its_results_when_a_process_dies() {
     let mut run = Endless::start(&["--output", "json"]);
     run.wait_for_repetitions();
     run.workers()[1].kill();
@@ -660,7 +660,7 @@ fn io_keeps_its_results_when_a_process_dies() {
 }
 
 #[test]
-fn io_ends_when_a_process_makes_no_progress() {
+fn io_bench_ends_when_a_process_makes_no_progress() {
     let mut run = Endless::start(&["--output", "json", "--patience", "10"]);
     run.wait_for_repetitions();
     let workers = run.workers();
@@ -675,7 +675,7 @@ fn io_ends_when_a_process_makes_no_progress() {
 }
 
 #[test]
-fn io_cleans_up_after_ctrl_c_and_after_a_kill() {
+fn io_bench_removes_its_files_after_ctrl_c_and_kill() {
     let mut run = Endless::start(&["--output", "json"]);
     run.wait_for_repetitions();
     run.signal(Signal::INT);

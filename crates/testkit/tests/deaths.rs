@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Semantics 3.7: when the writer dies, only the storage targets have the size of the file.
 #[test]
-fn size_by_a_dead_writer_is_settled_after_its_lease() {
+fn size_of_a_dead_writer_is_recovered_after_its_lease() {
     for transport in [Transport::Uring, Transport::Device] {
         let mut cluster = Cluster::start(Shape::default());
         let second = cluster.mount(transport);
@@ -85,7 +85,7 @@ fn append(path: &std::path::Path, name: &str, count: usize) -> Vec<String> {
 /// Semantics 2.9 and 4.5: appends continue after metadata is killed, and after the client that
 /// holds the append right dies.
 #[test]
-fn appends_of_two_mounts_go_on_over_kills() {
+fn appends_of_two_mounts_survive_kills() {
     const COUNT: usize = 400;
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);

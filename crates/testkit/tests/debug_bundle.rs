@@ -20,7 +20,7 @@ fn files_below(directory: &Path, found: &mut Vec<PathBuf>) {
 
 /// Command: skep debug bundle.
 #[test]
-fn a_bundle_has_map_figures_logs_and_facts_but_no_secret() {
+fn debug_bundle_has_map_metrics_and_logs_but_no_secret() {
     let cluster = Cluster::start(Shape::small());
     let scratch = Scratch::new();
     let token = fs::read_to_string(cluster.data().join("management/join-token")).unwrap();

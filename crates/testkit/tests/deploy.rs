@@ -1,5 +1,5 @@
 //! `skep deploy` against real `sshd`s: hosts with a network and a root directory of their own, from
-//! a file of hosts to a mounted cluster, and back to hosts without anything of Skep.
+//! a hosts file to a mounted cluster, and back to hosts without Skep.
 
 use skep_testkit::page::{PageHost, PageNetwork};
 use skep_testkit::program::{Finished, finish, run};
@@ -96,6 +96,31 @@ impl Site {
         child.kill().ok();
         child.wait().expect("our own child");
         seen == steps && was_running
+    }
+
+    /// Checks that the page of the monitor answers on the loopback address of a host and on no
+    /// other, and that it shows all services.
+    fn expect_monitored(&self, name: &str, services: usize) {
+        let host = self.hosts.iter().find(|host| host.name() == name).expect("a host");
+        let read = |path: &str| {
+            let line = format!(
+                "python3 -c \"import urllib.request as u; \
+                 print(u.urlopen('http://127.0.0.1:7480{path}', timeout=9).read().decode())\""
+            );
+            host.run(&line)
+        };
+        let page = read("/").expect_success();
+        assert!(page.to_lowercase().contains("<!doctype html>"), "{page}");
+        wait_for("the monitor shows all services", PATIENCE, || {
+            let live = read("/api/live").stdout;
+            let live: serde_json::Value = serde_json::from_str(&live).ok()?;
+            let found = live["services"].as_array()?.len();
+            (found >= services).then_some(())
+        });
+        let position = self.hosts.iter().position(|host| host.name() == name).expect("a host");
+        let outside = format!("bash -c '</dev/tcp/10.0.0.{}/7480'", position + 1);
+        let own = self.admin.run(&outside);
+        assert!(!own.status.success(), "the page has no password");
     }
 
     /// Returns all files in the places where a deployment creates some, and the contents of fstab.
@@ -205,6 +230,8 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
     println!("{status}");
     assert!(status.contains("The cluster is complete"), "{status}");
     assert_eq!(status.matches(" mounted").count(), 2, "{status}");
+    assert!(status.contains("monitor running"), "{status}");
+    site.expect_monitored("m1", 5);
     let mode = site.host("c1").run("stat -c %a /etc/skep/token").expect_success();
     assert_eq!(mode.trim(), "600");
     site.host("c1").run("echo kept >/mnt/skep/file; sync /mnt/skep/file").expect_success();
@@ -220,6 +247,7 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
     let upgraded = site.deploy("upgrade --program ~root/newer --output json").expect_success();
     assert!(upgraded.contains("\"step\": \"stop storage\""), "{upgraded}");
     schema::check("deploy", &serde_json::from_str(&upgraded).expect("one JSON value"));
+    site.expect_monitored("m1", 6);
     for name in ["m1", "s1", "s2", "s3"] {
         let old = "ls -l /proc/$(cat /run/skep/*.pid | head -n 1)/exe";
         let shown = site.host(name).run(old).expect_success();
@@ -236,6 +264,23 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
     let failures = c1.run("cat /srv/failures || true").expect_success();
     assert_eq!(failures, "", "no operation failed");
     c1.run("rm /srv/stop /srv/ended /srv/data /srv/count").expect_success();
+
+    // The file moves the monitor, and turns it off.
+    let hosts = format!("{base}{s3}");
+    site.write(
+        &hosts.replace("[\"storage\"]\nstorage_disks", "[\"storage\", \"monitor\"]\nstorage_disks"),
+    );
+    site.deploy("apply --program ~root/newer").expect_success();
+    site.expect_monitored("s1", 6);
+    site.host("m1").run("test -e /run/skep/monitor.pid").expect_failure();
+    site.write(&hosts);
+    site.admin.run("sed -i '1i monitor = false' ~root/hosts.toml").expect_success();
+    let off = site.deploy("apply --program ~root/newer").expect_success();
+    assert!(!off.contains("start monitor"), "{off}");
+    let status = site.deploy("status").expect_success();
+    assert!(!status.contains("monitor"), "{status}");
+    site.write(&hosts);
+    site.deploy("apply --program ~root/newer").expect_success();
 
     let refused = site.deploy("remove s3").expect_failure();
     assert!(refused.contains("/disk1/skep") && refused.contains("--destroy-data"), "{refused}");

@@ -1,5 +1,5 @@
-//! One target of a service fails: the other targets serve, no part of the cluster takes the failed
-//! one for healthy, and it returns by itself when it is repaired.
+//! One target of a service fails: the other targets serve, no part of the cluster treats the failed
+//! one as healthy, and it returns by itself when it is repaired.
 
 use serde_json::Value;
 use skep_testkit::program::finish;

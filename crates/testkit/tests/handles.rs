@@ -55,7 +55,7 @@ fn open(mount: &Path, (kind, bytes): &Handle) -> String {
 
 /// Semantics 1.19.
 #[test]
-fn handles_lead_to_their_inode_for_as_long_as_it_exists() {
+fn file_handles_open_their_inode_while_it_exists() {
     for transport in Transport::ALL {
         let mut cluster = Cluster::start(Shape { transport, ..Shape::default() });
         let root = cluster.path().to_owned();
@@ -100,7 +100,7 @@ fn handles_lead_to_their_inode_for_as_long_as_it_exists() {
 /// Semantics 1.19: a handle of an open file stays valid on the mount that has it open. On other
 /// mounts it becomes invalid with the file's last name.
 #[test]
-fn handles_lead_to_unlinked_files_while_open() {
+fn file_handles_open_unlinked_files_that_are_open() {
     for transport in Transport::ALL {
         let mut cluster = Cluster::start(Shape { transport, ..Shape::default() });
         let second = cluster.mount(transport);

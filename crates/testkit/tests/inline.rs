@@ -98,7 +98,7 @@ fn end(cluster: Cluster, second: Mounted) {
 
 /// Commands: skep entry set, skep entry info, skep entry map.
 #[test]
-fn small_files_cost_no_chunk_file_and_show_inline() {
+fn small_files_are_stored_inline_without_a_chunk_file() {
     let (cluster, second) = mounts();
     let count = || cluster.chunk_files().len();
     for number in 0..20 {
@@ -351,7 +351,7 @@ fn random_changes_from_two_mounts_match_a_plain_file() {
 
 /// Semantics 2.3 and 2.9, while both mounts have the file open.
 #[test]
-fn a_shared_file_is_as_the_last_write_left_it() {
+fn shared_inline_file_has_the_bytes_of_the_last_write() {
     let (cluster, second) = mounts();
     let paths = [cluster.path().join("file"), second.path().join("file")];
     let files = paths.each_ref().map(|path| open(path));

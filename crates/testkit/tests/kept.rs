@@ -135,7 +135,7 @@ fn attributes_are_equal_on_all_mounts_and_after_restart() {
 
 /// Semantics 1.8, for files and directories, over restarts of all services.
 #[test]
-fn numbers_are_not_used_again_after_restarts() {
+fn inode_numbers_are_not_reused_after_restarts() {
     let cluster = Cluster::start(Shape::default());
     let mut seen = HashSet::new();
     for round in 0..4 {

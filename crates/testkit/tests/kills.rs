@@ -168,11 +168,11 @@ fn kills_on(transport: Transport) {
 
 /// Semantics 3.1 and 4.1.
 #[test]
-fn kills_under_io_uring() {
+fn file_system_survives_kills_with_io_uring() {
     kills_on(Transport::Uring);
 }
 
 #[test]
-fn kills_under_dev_fuse() {
+fn file_system_survives_kills_with_dev_fuse() {
     kills_on(Transport::Device);
 }

@@ -133,7 +133,7 @@ fn lab_links_and_targets_have_the_requested_rates() {
 
 /// Command: skep lab run.
 #[test]
-fn commands_on_hosts_have_exit_codes_and_a_limit_of_time() {
+fn lab_commands_return_exit_codes_and_respect_timeouts() {
     let lab = Lab::new();
     lab.call("up", &[&SHAPE[..], &["--chooser", "roundrobin"]].concat()).expect_success();
     let skep = cluster::program().display().to_string();
@@ -235,7 +235,7 @@ fn lab_killed_while_starting_is_removed() {
 }
 
 #[test]
-fn impossible_lab_is_refused_before_anything_is_made() {
+fn impossible_lab_is_refused_before_it_is_created() {
     let lab = Lab::new();
     let refused = |arguments: &[&str], exit_code: i32, words: &str| {
         let found = lab.call("up", arguments);

@@ -56,7 +56,7 @@ fn count(directory: &Path) -> usize {
 }
 
 #[test]
-fn a_directory_of_200_000_files() {
+fn directory_of_200_000_files_can_be_listed_and_removed() {
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);
     let (here, there) = (cluster.path().join("many"), second.path().join("many"));
@@ -81,7 +81,7 @@ fn a_directory_of_200_000_files() {
 }
 
 #[test]
-fn a_file_of_4_gib_from_another_mount() {
+fn another_mount_reads_a_file_of_4_gib() {
     const LEN: u64 = 4 << 30;
     const PIECE: usize = 4 << 20;
     let mut cluster = Cluster::start(Shape::default());

@@ -59,7 +59,7 @@ fn written(address: &str, by: &str, id: &str) -> u64 {
 
 /// Command: skep monitor, skep stats.
 #[test]
-fn the_history_has_the_work_of_the_test_and_survives_a_kill() {
+fn history_has_all_operations_and_survives_a_kill() {
     let cluster = Cluster::start(monitored());
     let address = address_of(&cluster);
     wait_for("the monitor has seen all services", PATIENCE, || {
@@ -198,7 +198,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_full_disk_is_reported_and_figures_go_on() {
+fn full_disk_is_reported_and_collection_continues() {
     let cluster = Cluster::start(Shape::small());
     let scratch = Scratch::new();
     let disk = SmallDisk::mount(scratch.directory("disk"));
@@ -231,7 +231,7 @@ fn refused(result: Finished, words: &str) {
 }
 
 #[test]
-fn strangers_and_wrong_options_are_refused() {
+fn unauthorized_requests_and_wrong_options_are_refused() {
     let cluster = Cluster::start(Shape::small());
     let scratch = Scratch::new();
     let directory = scratch.path().join("monitor");
@@ -273,7 +273,7 @@ fn strangers_and_wrong_options_are_refused() {
 }
 
 #[test]
-fn silent_connections_stop_neither_page_nor_file_system() {
+fn silent_connections_block_neither_page_nor_mount() {
     let cluster = Cluster::start(monitored());
     let address = address_of(&cluster);
     let flood: Vec<_> = (0..200).filter_map(|_| TcpStream::connect(&address).ok()).collect();

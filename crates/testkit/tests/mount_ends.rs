@@ -49,7 +49,7 @@ fn ends(process: &Process, path: &Path) {
 }
 
 #[test]
-fn signals_unmount() {
+fn termination_signals_unmount() {
     let mut cluster = small();
     let scratch = Scratch::new();
     for transport in [Transport::Uring, Transport::Device] {
@@ -71,7 +71,7 @@ fn signals_unmount() {
 /// `umount` must not need attributes from a server, not even for a mount that no program has used.
 /// Semantics 4.10.
 #[test]
-fn umount_ends_mounts_while_the_cluster_is_away() {
+fn umount_ends_mounts_while_the_cluster_is_stopped() {
     for transport in [Transport::Uring, Transport::Device] {
         let cluster = small();
         let scratch = Scratch::new();

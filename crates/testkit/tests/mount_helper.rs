@@ -74,7 +74,7 @@ fn is_read_only(directory: &Path) -> bool {
 }
 
 #[test]
-fn flags_are_the_kernels_and_can_be_changed() {
+fn mount_flags_reach_the_kernel_and_can_be_changed() {
     let place = Place::new();
     assert_eq!(
         place.helper("defaults,_netdev,x-systemd.requires=a,ro,noexec").expect_success(),
@@ -262,7 +262,7 @@ fn fstab_and_mount_accept_type_skep() {
 /// `mount -a` compares the table of mounts with the lines of `fstab`, and so finds that the line is
 /// already mounted.
 #[test]
-fn mount_a_does_not_mount_twice() {
+fn mount_all_does_not_mount_twice() {
     let place = Place::new();
     let (data, mount_point) = (place.cluster.data().display(), place.mount_point());
     let table = format!("{data} {} skep _netdev,transport=device 0 0\n", mount_point.display());
@@ -277,7 +277,7 @@ fn mount_a_does_not_mount_twice() {
 
 /// Semantics 4.10.
 #[test]
-fn a_mount_ends_while_the_cluster_is_away() {
+fn umount_works_while_the_cluster_is_stopped() {
     for transport in [Transport::Uring, Transport::Device] {
         let mut cluster = small();
         let idle = cluster.mount(transport);

@@ -170,7 +170,7 @@ fn write_to_and_unmount(host: &Host, mount_point: &Path, name: &str) {
 }
 
 #[test]
-fn mount_waits_for_management_as_long_as_configured() {
+fn mount_waits_for_management_until_its_time_limit() {
     let host = Host::new();
     let mut usual = host.begin("usual", "defaults");
     let mut patient = host.begin("patient", "retry=600");
@@ -225,7 +225,7 @@ fn mount_waits_for_management_as_long_as_configured() {
 }
 
 #[test]
-fn ending_a_waiting_mount_leaves_nothing() {
+fn killed_waiting_mount_leaves_no_process_or_mount() {
     let host = Host::new();
     let mut by_mount = host.begin_by_mount("by-mount", "retry=forever");
     let mut by_helper = host.begin("by-helper", "retry=forever");
@@ -247,7 +247,7 @@ fn ending_a_waiting_mount_leaves_nothing() {
     kill_process(Pid::from_child(&in_front.child), Signal::TERM).expect("our own child");
     for begun in [&mut in_background, &mut in_front] {
         let printed = begun.failure();
-        assert!(printed.contains("a signal came before it was mounted"), "{printed}");
+        assert!(printed.contains("cannot mount: a termination signal arrived first"), "{printed}");
     }
     for begun in [&mut by_mount, &mut by_helper] {
         begun.end();

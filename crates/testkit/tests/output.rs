@@ -165,7 +165,7 @@ fn json_output_matches_its_schemas() {
 }
 
 #[test]
-fn commands_that_make_and_end_clusters_have_schemas_too() {
+fn output_of_up_and_down_matches_its_schema() {
     let scratch = Scratch::new();
     let small = ["--metadata-targets", "1", "--storage-services", "1", "--output"];
     let up = |format: &str, more: &[&str]| {
@@ -211,7 +211,7 @@ fn commands_that_make_and_end_clusters_have_schemas_too() {
 }
 
 #[test]
-fn the_directories_of_services_are_made_with_a_schema() {
+fn output_of_service_init_matches_its_schema() {
     let scratch = Scratch::new();
     let run = |arguments: &[&str], format: &str| {
         let mut command = Command::new(cluster::program());
@@ -237,7 +237,7 @@ fn the_directories_of_services_are_made_with_a_schema() {
 ///
 /// Command: skep group list.
 #[test]
-fn tables_have_a_header_and_lines() {
+fn tables_have_a_header_and_one_row_per_element() {
     let shape = Shape { metadata_targets: 2, ..Shape::small() };
     let cluster = Cluster::start(shape);
     let file = files::create(cluster.path().join("file"));
@@ -298,7 +298,7 @@ fn tables_have_a_header_and_lines() {
 }
 
 #[test]
-fn formatting_a_cluster_has_a_schema_too() {
+fn output_of_cluster_format_matches_its_schema() {
     ["json", "ndjson"].into_iter().for_each(format_one);
 }
 

@@ -44,6 +44,8 @@ fn check_installation(host: &PageHost) {
         "/usr/lib/systemd/system/skep.target",
         "/usr/share/doc/skep/operations/several-hosts.md",
         "/usr/share/doc/skep/examples/mnt-skep.mount",
+        "/usr/share/skep/dashboards/grafana/skep-overview.json",
+        "/usr/share/skep/dashboards/prometheus/alerts.yml",
     ] {
         check(&format!("test -s {file}"));
     }
@@ -56,7 +58,7 @@ fn check_installation(host: &PageHost) {
 }
 
 #[test]
-fn packages_are_reproducible_and_leave_nothing_when_removed() {
+fn packages_are_reproducible_and_removed_completely() {
     let scratch = Scratch::new();
     let small = scratch.directory("program").join("skep");
     let shown = small.display().to_string();

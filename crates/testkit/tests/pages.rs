@@ -77,7 +77,7 @@ fn set_up(host: &PageHost) {
     works("for n in 1 2 3; do seq 100000 >/mnt/skep/d/f$n; done");
 }
 
-/// Runs the blocks of a page. `after` does the work of hands between two blocks.
+/// Runs the blocks of a page. `after` does the manual work between two blocks.
 fn run_page(host: &PageHost, page: &str, after: impl Fn(&str)) {
     let blocks = blocks(page);
     assert!(blocks.len() > 1, "the page has its commands");

@@ -103,7 +103,7 @@ fn services_of_new(cluster: &Cluster, path: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn targets_that_are_gone_are_not_chosen_until_they_are_back() {
+fn offline_targets_are_not_chosen_until_they_return() {
     let cluster = scenario();
     let new =
         |number: u32| services_of_new(&cluster, &cluster.path().join(format!("new-{number}")));
@@ -262,7 +262,7 @@ fn rule(origin: &str, count: u64, chunk_bytes: u64, chooser: &str) -> (String, u
 ///
 /// Command: skep entry set.
 #[test]
-fn directories_hand_patterns_down_and_files_keep_theirs() {
+fn new_files_inherit_patterns_and_old_files_keep_theirs() {
     let cluster = Cluster::start(Shape { storage_services: 2, ..Shape::default() });
     let directory = cluster.path().join("directory");
     files::create_dir(&directory);
@@ -480,7 +480,7 @@ fn traffic_of_copy(cluster: &Cluster, from: &Path, to: &Path) -> u64 {
 
 /// Semantics 2.13.
 #[test]
-fn copies_between_files_of_the_same_targets_are_made_there() {
+fn copies_on_the_same_targets_are_made_by_storage() {
     const LEN: usize = 64 << 20;
     let cluster = scenario();
     let path = |name: &str| cluster.path().join(name);
@@ -506,7 +506,7 @@ fn copies_between_files_of_the_same_targets_are_made_there() {
 
 /// Command: skep entry map.
 #[test]
-fn progressive_files_start_narrow_and_become_wide() {
+fn progressive_files_use_more_targets_as_they_grow() {
     let mut cluster = scenario();
     let directory = cluster.path().join("progressive");
     files::create_dir(&directory);

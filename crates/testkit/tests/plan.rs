@@ -46,7 +46,7 @@ fn proposals_have_cost_and_rates_and_write_pages() {
     assert_eq!(write["needed"], 3000.0);
     let pages = ["--html", "plan.html", "--csv", "plan.csv"];
     let shown = run(at, &[&needs[..], &pages].concat()).expect_success();
-    assert!(shown.contains("$/(GB/S)/HR"), "{shown}");
+    assert!(shown.contains("$/(GB/s)/hr"), "{shown}");
     let page = std::fs::read_to_string(at.join("plan.html")).expect("a page");
     assert!(page.contains("<svg") && page.contains("usd_per_tb_hour"));
     let csv = std::fs::read_to_string(at.join("plan.csv")).expect("a table");

@@ -120,14 +120,14 @@ fn power_losses(sync: &str, late: Duration, transport: Transport) {
 /// slow disk it also allows twice the duration of the slowest sync, which it measures.
 /// Semantics 3.2 and 3.3.
 #[test]
-fn power_losses_with_metadata_synced_at_intervals() {
+fn power_loss_keeps_synced_data_with_periodic_metadata_sync() {
     power_losses("interval", Duration::from_millis(50), Transport::Uring);
 }
 
 /// Every acknowledged operation is on the disk.
 /// Semantics 3.2 and 3.3.
 #[test]
-fn power_losses_with_metadata_synced_always() {
+fn power_loss_keeps_all_changes_with_always_synced_metadata() {
     power_losses("always", Duration::ZERO, Transport::Device);
 }
 

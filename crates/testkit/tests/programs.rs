@@ -27,8 +27,16 @@ impl Places {
 }
 
 const CASES: &[Case<Places>] = skep_testkit::cases![programs:
-    untar_and_build, git_clone_and_fsck, rsync_there_and_back, copies, find_and_du,
-    editors_save_by_renaming, sqlite, tar_of_a_mount, shell_scripts, compressors,
+    untarred_sources_build,
+    git_clone_passes_fsck,
+    rsync_copies_a_tree_in_both_directions,
+    cp_copies_a_tree_unchanged,
+    find_and_du_report_all_files,
+    editors_save_by_renaming,
+    sqlite_transactions_are_kept,
+    tar_archives_the_mount_unchanged,
+    shell_scripts_run_from_the_mount,
+    compressors_restore_the_same_bytes,
 ];
 
 /// Writes a C program of many files, with headers that all files include, and packs it.
@@ -60,7 +68,7 @@ fn c_project(directory: &Path) -> PathBuf {
     directory.join("project.tar.gz")
 }
 
-fn untar_and_build(places: &Places) {
+fn untarred_sources_build(places: &Places) {
     let scratch = Scratch::new();
     let archive = c_project(scratch.path());
     places.in_both(|place| {
@@ -76,7 +84,7 @@ fn untar_and_build(places: &Places) {
     assert!(!places.mount.join("project/build").exists());
 }
 
-fn git_clone_and_fsck(places: &Places) {
+fn git_clone_passes_fsck(places: &Places) {
     let origin = places.local.join("origin");
     files::create_dir(&origin);
     let git = |directory: &Path, arguments: &[&str]| {
@@ -141,7 +149,7 @@ fn make_tree(root: &Path) {
     }
 }
 
-fn rsync_there_and_back(places: &Places) {
+fn rsync_copies_a_tree_in_both_directions(places: &Places) {
     let (there, back) = (places.mount.join("there"), places.local.join("back"));
     let source = places.local.join("source");
     make_tree(&source);
@@ -162,7 +170,7 @@ fn rsync_there_and_back(places: &Places) {
     tree::assert_same(&source, &there, true);
 }
 
-fn copies(places: &Places) {
+fn cp_copies_a_tree_unchanged(places: &Places) {
     let source = places.local.join("source");
     make_tree(&source);
     let copy = |from: &Path, to: &Path| {
@@ -182,7 +190,7 @@ fn copies(places: &Places) {
     assert!(!second.exists());
 }
 
-fn find_and_du(places: &Places) {
+fn find_and_du_report_all_files(places: &Places) {
     places.in_both(|place| make_tree(&place.join("tree")));
     let same = |program: &str, arguments: &[&str]| {
         let sorted = |place: &Path| {
@@ -251,7 +259,7 @@ fn editors_save_by_renaming(places: &Places) {
     assert_eq!(names.len(), 1);
 }
 
-fn sqlite(places: &Places) {
+fn sqlite_transactions_are_kept(places: &Places) {
     let program = "\
 import sqlite3\n\
 db = sqlite3.connect('base.db')\n\
@@ -267,7 +275,7 @@ db.close()\n";
     assert_eq!(on_mount, run_in(&places.local, "python3", ["-c", program]));
 }
 
-fn tar_of_a_mount(places: &Places) {
+fn tar_archives_the_mount_unchanged(places: &Places) {
     make_tree(&places.mount.join("tree"));
     run_in(&places.mount, "tar", ["-cf", "tree.tar", "tree"]);
     let archive = places.mount.join("tree.tar");
@@ -275,7 +283,7 @@ fn tar_of_a_mount(places: &Places) {
     tree::assert_same(&places.mount.join("tree"), &places.local.join("tree"), true);
 }
 
-fn shell_scripts(places: &Places) {
+fn shell_scripts_run_from_the_mount(places: &Places) {
     places.in_both(|place| {
         let script = "set -e\n\
             mkdir -p a/b/c && cd a\n\
@@ -291,7 +299,7 @@ fn shell_scripts(places: &Places) {
     });
 }
 
-fn compressors(places: &Places) {
+fn compressors_restore_the_same_bytes(places: &Places) {
     let bytes = Random::new(5).bytes(300_000).repeat(10);
     files::write(places.mount.join("file"), &bytes);
     run_in(&places.mount, "gzip", ["--keep", "file"]);

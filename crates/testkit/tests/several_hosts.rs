@@ -42,7 +42,7 @@ fn run_block(block: &Block, hosts: &mut [PageHost]) {
 }
 
 #[test]
-fn every_command_of_the_page_succeeds_at_its_first_try() {
+fn every_command_of_the_setup_page_succeeds_at_once() {
     let network = PageNetwork::new();
     let mut hosts: Vec<_> = [
         ("management", "10.0.0.1/24"),
@@ -103,10 +103,10 @@ fn management_never_advertises_loopback_unless_asked() {
     assert!(v6.contains("management at [2001:db8::1]:7400"), "{v6}");
 }
 
-/// A client that speaks to a storage service, and a mount of a cluster that is not formatted, say
-/// so at once.
+/// A client that connects to a storage service instead of management, and a mount of an unformatted
+/// cluster, fail at once with the reason.
 #[test]
-fn wrong_addresses_and_unformatted_clusters_are_named() {
+fn errors_name_wrong_addresses_and_unformatted_clusters() {
     let network = PageNetwork::new();
     let mut host = network.host("all", "10.0.0.1/24");
     start_management(&mut host);
@@ -157,7 +157,7 @@ const STORAGE: &str = "skep storage --directory /srv/storage --target /disk1/ske
 
 /// The log of a mount names the group that does not answer, and has a line when it answers again.
 #[test]
-fn mount_logs_which_group_is_lost_and_when_it_is_back() {
+fn mount_logs_the_loss_and_return_of_a_group() {
     let network = PageNetwork::new();
     let (mut host, mut storage) =
         (network.host("all", "10.0.0.1/24"), network.host("s", "10.0.0.3/24"));
@@ -201,7 +201,7 @@ fn management_recovers_from_a_full_disk() {
     file.expect_success();
     start_management(&mut host);
     host.run("dd if=/dev/zero of=/srv/m/filler bs=4k || true").expect_success();
-    // The last page of the log may still have room for some commands.
+    // The last page of the log may still have space for some commands.
     let refused = wait_for("the log is full", PATIENCE, || {
         let sets = "for n in 1 2 3 4 5 6 7 8; do skep config set lease ${n}0s; done";
         let finished = host.run(sets);
@@ -221,7 +221,7 @@ fn management_recovers_from_a_full_disk() {
 
 /// A command finds its cluster as docs/operations/administration.md describes.
 #[test]
-fn commands_find_their_cluster_and_services_take_a_new_token() {
+fn commands_find_the_cluster_and_services_use_a_new_token() {
     let network = PageNetwork::new();
     let mut host = network.host("all", "10.0.0.1/24");
     start_cluster(&mut host);
@@ -268,7 +268,7 @@ fn commands_find_their_cluster_and_services_take_a_new_token() {
     assert!(replaced.contains("Replaced the token"), "{replaced}");
     host.run("cmp /srv/new /srv/storage/join-token").expect_success();
     let again = host.run(&replace).expect_failure();
-    assert!(again.contains("its token is not new"), "{again}");
+    assert!(again.contains("and this token"), "{again}");
     // One more target needs no token.
     let more = format!("{STORAGE} --target /disk2/skep --init");
     let more = host.run(&more).expect_success();

@@ -80,7 +80,7 @@ fn write_and_read(path: &Path, mib: usize) {
 
 /// Command: skep stats.
 #[test]
-fn figures_agree_with_the_work_of_the_test() {
+fn metrics_count_exactly_the_operations_of_the_test() {
     let cluster = Cluster::start(Shape::small());
     let bytes = 20 * MIB as u64;
     write_and_read(&cluster.path().join("file"), 20);
@@ -161,9 +161,9 @@ fn load_is_divided_by_user_group_and_job() {
     mounted.unmount();
 }
 
-/// The lines of all intervals together are what was done.
+/// The lines of all intervals add up to the operations of the test.
 #[test]
-fn live_figures_add_up_to_the_work_of_the_test() {
+fn live_statistics_add_up_to_the_operations_of_the_test() {
     let cluster = Cluster::start(Shape::small());
     let mut command = Command::new(cluster::program());
     command.args(["stats", "--by", "node", "--interval", "200ms", "--output", "ndjson"]);

@@ -1,5 +1,5 @@
 //! Processes that do not belong to the cluster: one on the port of a dead service, some thousands
-//! that connect and say nothing, and users of a server's host who read its disks.
+//! that connect and send nothing, and users of a server's host that read its disks.
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use skep_testkit::process::Process;
@@ -61,7 +61,7 @@ fn read_hello(stream: &mut TcpStream) -> std::io::Result<()> {
     stream.read_exact(&mut vec![0; len as usize])
 }
 
-/// A process at the address of a dead service, which answers each `Hello` with the next error code.
+/// A process at the address of a dead service. It replies to each `Hello` with the next error code.
 struct Stranger {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,
@@ -110,7 +110,7 @@ impl Drop for Stranger {
 /// Before the fix, programs got each error that the stranger sent, and `Evicted` made the mount
 /// give up its handles for writing.
 #[test]
-fn running_mount_waits_while_a_stranger_has_the_port() {
+fn running_mount_waits_while_a_foreign_server_has_the_port() {
     let cluster = Cluster::start(Shape::small());
     let path = cluster.path().join("file");
     let mut file = files::create(&path);
@@ -118,8 +118,7 @@ fn running_mount_waits_while_a_stranger_has_the_port() {
     let address = address_of(&cluster, "storage");
     let services = cluster.processes("storage");
     let [service] = &services[..] else { panic!("one storage service: {services:?}") };
-    // The supervisor starts a killed service again. It waits for this one, which is not dead for
-    // it, but whose port is taken over.
+    // The supervisor would restart the killed service, so the test suspends the supervisor first.
     cluster.processes("up").iter().for_each(|it| it.signal(Signal::STOP));
     service.kill();
     let stranger = Stranger::at(&address);
@@ -149,7 +148,7 @@ fn resident_kib(process: &Process) -> u64 {
 
 /// Before the fix, 3,000 silent sockets cost 200 MiB and a log line each.
 #[test]
-fn silent_sockets_cost_little_and_keep_no_mount_out() {
+fn silent_connections_cost_little_and_block_no_mount() {
     const STRANGERS: usize = 3000;
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -198,7 +197,7 @@ fn open_to_others(directory: &Path) -> Vec<String> {
 /// Before the fix, every user of a server's host could read all files, unless the shipped units had
 /// started the services.
 #[test]
-fn data_of_services_are_closed_to_other_users() {
+fn other_users_cannot_read_data_of_services() {
     let cluster = Cluster::start(Shape::small());
     files::write(cluster.path().join("file"), "text");
     assert!(!cluster.chunk_files().is_empty());

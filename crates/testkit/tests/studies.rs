@@ -139,7 +139,7 @@ fn directory_without_a_study_has_no_report() {
     let scratch = Scratch::new();
     let none = skep(scratch.path(), &["study", "report", "."]);
     assert_eq!(none.status.code(), Some(4), "{none:?}");
-    assert!(none.expect_failure().contains("holds no study"));
+    assert!(none.expect_failure().contains("has no study"));
     let damaged = journal().replacen("\"kind\":\"run\"", "\"kind\":\"rum\"", 1);
     files::write(scratch.join("journal.ndjson"), damaged);
     let refused = skep(scratch.path(), &["study", "report", "."]).expect_failure();
@@ -234,7 +234,7 @@ fn study_measures_each_condition_as_often_as_planned() {
 }
 
 #[test]
-fn a_plan_may_leave_data_size_and_hosts_to_the_first_step() {
+fn calibration_sets_omitted_data_size_and_hosts() {
     let plan = QUICK.replace("data-size = '256KiB'\nhosts = 1\n", "").replace(
         "[factors]",
         "calibration = { data-size = ['256KiB', '512KiB'], hosts = [1, 2], repetitions = 2 }\n\
@@ -332,7 +332,7 @@ fn full_disk_ends_a_study_that_keeps_its_results() {
     run("umount", [&study]);
     assert_eq!(full.status.code(), Some(1), "{full:?}");
     let printed = full.expect_failure();
-    assert!(printed.contains("--resume") && printed.contains("is kept"), "{printed}");
+    assert!(printed.contains("--resume") && printed.contains("are kept"), "{printed}");
     assert!(!runs.is_empty() && runs.len() < 32, "{}", runs.len());
     resumed.expect_success();
     assert_eq!(all[..kept.len()], kept);
@@ -340,7 +340,7 @@ fn full_disk_ends_a_study_that_keeps_its_results() {
 }
 
 #[test]
-fn impossible_studies_are_refused_before_the_first_run() {
+fn invalid_studies_are_refused_before_the_first_run() {
     let (scratch, study) = prepare(QUICK);
     let refused = |plan: &str, more: &[&str], code: i32, words: &[&str]| {
         files::write(scratch.join("plan.toml"), plan);
@@ -359,7 +359,7 @@ fn impossible_studies_are_refused_before_the_first_run() {
     let hosts = QUICK.replace("hosts = 1", "hosts = 2");
     refused(&hosts, &[], 2, &["`hosts` 2", "there are 1"]);
     refused(&QUICK.replace("transfer", "transfers"), &[], 2, &["line", "transfers"]);
-    refused(QUICK, &["--resume"], 4, &["holds no study"]);
+    refused(QUICK, &["--resume"], 4, &["has no study"]);
     refused(QUICK, &["--hosts", "localhost,localhost"], 2, &["localhost", "twice"]);
     let run = |line: &[&str]| skep(scratch.path(), line);
     let nowhere = run(&["study", "run", "site"]);

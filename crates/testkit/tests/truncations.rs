@@ -63,7 +63,7 @@ fn truncate_by_path(path: &Path) {
 }
 
 /// Semantics 1.2, 2.9: a truncation by path on another mount, while a mount that alone has the file
-/// open appends. Before the fix, the appends went on at the old end, behind a hole.
+/// open appends. Before the fix, the appends continued at the old end, behind a hole.
 #[test]
 fn an_append_follows_a_truncation_by_path_on_another_mount() {
     let mut cluster = Cluster::start(Shape::small());

@@ -20,7 +20,7 @@ fn put(root: &Path, path: &str, text: &str) {
 
 /// Command: skep tune check, skep tune apply, skep tune undo.
 #[test]
-fn apply_mends_deviations_and_undo_restores_them() {
+fn apply_corrects_settings_and_undo_restores_them() {
     let scratch = Scratch::new();
     let root = scratch.path();
     let swappiness = "proc/sys/vm/swappiness";
@@ -62,7 +62,7 @@ fn apply_mends_deviations_and_undo_restores_them() {
 }
 
 #[test]
-fn this_host_can_be_checked_and_wrong_use_is_refused() {
+fn check_works_on_any_host_and_wrong_use_is_refused() {
     let checked = run(&["check", "--role", "metadata,storage", "--all", "--output", "json"]);
     let report: Value = serde_json::from_str(&checked.stdout).expect("JSON");
     check("tune-check", &report);

@@ -25,7 +25,7 @@ fn text(value: &Value) -> &str {
 ///
 /// Command: skep node list, skep target list, skep health df, skep health check.
 #[test]
-fn the_default_shape_is_shown_in_all_lists() {
+fn all_lists_show_the_default_shape() {
     let cluster = Cluster::start(Shape::default());
     let nodes = cluster.skep_list(&["node", "list"]);
     let names: Vec<&str> = nodes.iter().map(|node| text(&node["name"])).collect();
@@ -171,7 +171,7 @@ fn free_space_stays_as_last_reported_without_management() {
 
 /// Command: skep entry info.
 #[test]
-fn entries_say_where_they_lie_and_servers_are_used_evenly() {
+fn entry_info_names_targets_and_servers_are_used_evenly() {
     let cluster = Cluster::start(Shape::default());
     for number in 0..20 {
         let path = cluster.path().join(format!("file-{number}"));
@@ -202,7 +202,7 @@ fn entries_say_where_they_lie_and_servers_are_used_evenly() {
 
 /// Command: skep up, skep down.
 #[test]
-fn the_next_up_finds_the_same_files_at_the_same_addresses() {
+fn next_up_has_the_same_files_and_addresses() {
     let cluster = Cluster::start(Shape::small());
     files::write(cluster.path().join("kept"), "as it was");
     let addresses = || {
@@ -225,7 +225,7 @@ fn the_next_up_finds_the_same_files_at_the_same_addresses() {
 }
 
 #[test]
-fn clusters_run_beside_each_other_and_nothing_mixes() {
+fn several_clusters_run_on_one_host_independently() {
     let (mut one, two) = (Cluster::start(Shape::small()), Cluster::start(Shape::small()));
     files::write(one.path().join("name"), "one");
     files::write(two.path().join("name"), "two");
@@ -265,13 +265,13 @@ fn killed_processes_are_restarted_and_logged() {
         // The process that waited for `skep up` has exited, which must not affect the services.
         let log = cluster.data().join(format!("logs/{name}.log"));
         let log = files::read_to_string(log);
-        assert!(!log.contains("could not be notified"), "{name}: {log}");
+        assert!(!log.contains("cannot notify the service manager"), "{name}: {log}");
     }
     cluster.stop();
 }
 
 #[test]
-fn services_end_with_a_killed_supervisor_and_up_recovers() {
+fn services_end_if_the_supervisor_is_killed_and_up_restarts() {
     let cluster = Cluster::start(Shape::small());
     files::write(cluster.path().join("file"), "kept");
     cluster.processes("up").first().expect("it runs").kill();

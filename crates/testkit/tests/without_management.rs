@@ -155,7 +155,7 @@ fn check_tree(root: &Path) {
 
 /// Semantics 4.2.
 #[test]
-fn services_start_and_mounts_go_on_while_management_is_away() {
+fn services_start_and_mounts_work_without_management() {
     let mut loose = Loose::start();
     let root = loose.mount.path().to_owned();
     let (before, during) = (root.join("before"), root.join("during"));

@@ -1,6 +1,6 @@
-//! Questions about files that a mount answers, so that ordinary users need no token: the clients
-//! that use a file, its locks, its path by its id, and the space on its targets. The kernel and the
-//! permissions of directories limit each answer to files that the user may read.
+//! Queries about files through a mount, for ordinary users without the token: the clients that use
+//! a file, its locks, its path by its id, and the space on its targets. The kernel and the
+//! permissions of directories limit each query to files that the user may read.
 
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, cluster, files};
@@ -37,7 +37,7 @@ fn text(path: &Path) -> String {
 
 /// Command: skep entry who, skep lock list, skep health df, skep entry info.
 #[test]
-fn mounts_answer_users_about_their_files() {
+fn users_query_their_files_through_the_mount() {
     let cluster = Cluster::start(Shape::small());
     let user = User::new();
     let [file, other] = ["file", "other"].map(|name| cluster.path().join(name));
@@ -60,7 +60,7 @@ fn mounts_answer_users_about_their_files() {
         assert!(info.contains(&format!("Path: {path}\n")), "{info}");
     }
 
-    // A file that the user may not read has no answers.
+    // The mount refuses queries about a file that the user may not read.
     files::set_permissions(Path::new(&file), Permissions::from_mode(0o600));
     for question in [&["entry", "who"][..], &["lock", "list"], &["entry", "info"]] {
         let refused = user.skep(&[question, &[&file]].concat()).expect_failure();
@@ -115,7 +115,7 @@ fn ids_resolve_to_paths_that_the_user_may_list() {
 
 /// Command: skep client evict, skep client files, skep session list.
 #[test]
-fn clients_are_found_by_host_and_pattern() {
+fn clients_are_selected_by_host_or_wildcard() {
     let cluster = Cluster::start(Shape::small());
     files::write(cluster.path().join("file"), "x");
     let clients = cluster.skep_json(&["client", "list"]);

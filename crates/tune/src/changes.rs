@@ -216,7 +216,7 @@ fn restore(tree: &Tree, change: &Change) -> Result<()> {
         true => Ok(()),
         false => Err(Error::new(
             ErrorCode::Io,
-            format!("cannot restore {}: the kernel did not take the value", change.file),
+            format!("cannot restore {}: the kernel did not accept the value", change.file),
         )),
     }
 }

@@ -34,7 +34,7 @@ pub struct Rule {
     pub devices: Vec<DeviceKind>,
     /// The file; may contain `{device}`, `{interface}` and `*`.
     pub file: String,
-    /// How the value stands in the file.
+    /// The form of the value in the file.
     #[serde(default)]
     pub form: Form,
     /// How the value is compared.
@@ -154,7 +154,7 @@ pub enum DeviceKind {
     Virtual,
 }
 
-/// How a value stands in its file.
+/// The form of a value in its file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_read_and_written_in_each_form() {
+    fn kernel_values_are_parsed_and_formatted_in_each_form() {
         assert_eq!(Form::Choice.value("always [madvise] never\n"), "madvise");
         assert_eq!(Form::Triple.value("4096\t131072\t6291456\n"), "6291456");
         assert_eq!(Form::Triple.text("4096\t131072\t6291456\n", "9"), "4096 131072 9");

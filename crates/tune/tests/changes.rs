@@ -229,7 +229,7 @@ fn devices_are_found_by_the_directory_of_a_target() {
 }
 
 #[test]
-fn unsupported_values_are_not_demanded() {
+fn unsupported_kernel_values_are_not_reported() {
     let host = Host::new(true);
     host.put("/sys/block/sda/queue/scheduler", "[none]\n");
     host.put("/sys/devices/system/cpu/smt/control", "notsupported\n");
@@ -241,7 +241,7 @@ fn unsupported_values_are_not_demanded() {
 }
 
 #[test]
-fn apply_leaves_out_risks_unless_they_are_named() {
+fn apply_skips_risky_settings_unless_they_are_named() {
     let host = Host::new(false);
     let findings = host.failing();
     let rules: Vec<&str> = planned(&findings, &[]).iter().map(|it| it.rule.as_str()).collect();
@@ -277,7 +277,7 @@ fn values_survive_a_reboot_and_undo_after_it_is_exact() {
 }
 
 #[test]
-fn a_second_apply_keeps_the_first_former_state() {
+fn second_apply_keeps_the_original_values_for_undo() {
     let host = Host::new(false);
     let before = host.snapshot();
     host.apply_all();
@@ -304,10 +304,10 @@ fn undo_after_a_crash_of_apply_restores_everything() {
 }
 
 #[test]
-fn a_refused_value_is_a_failure_and_changes_nothing_else() {
+fn value_refused_by_the_kernel_changes_no_other_value() {
     let host = Host::new(false);
     let findings = host.failing();
-    // The file disappears between check and apply, as a device does that is removed.
+    // The file disappears between check and apply, like that of a device that is removed.
     let path = host.tree.real("/sys/block/sda/queue/nr_requests");
     fs::remove_file(&path).expect("removed");
     let outcome = apply(&host.tree, &planned(&findings, &[])).expect("applied");

@@ -76,14 +76,14 @@ impl Acl {
             first < second || (first == second && matches!(first, 1 | 3))
         });
         if !is_in_order {
-            return Err(invalid("entries are out of order, or there twice"));
+            return Err(invalid("entries are out of order or appear twice"));
         }
         let has = |wanted: u32| entries.iter().any(|it| place(it.tag) == wanted);
         if !(has(0) && has(2) && has(5)) {
             return Err(invalid("no entry for the owner, the group or others"));
         }
         if (has(1) || has(3)) && !has(4) {
-            return Err(invalid("users or groups, and no mask"));
+            return Err(invalid("it has users or groups, but no mask"));
         }
         if entries.iter().any(|it| it.permissions > 7) {
             return Err(invalid("invalid permission bits"));
@@ -104,7 +104,7 @@ impl Acl {
             return Err(Error::new(ErrorCode::TooLarge, "access control list"));
         }
         let mut reader = Reader::new(bytes);
-        let malformed = |_| invalid("it ends too early");
+        let malformed = |_| invalid("it is too short");
         if u32::decode(&mut reader).map_err(malformed)? != VERSION {
             return Err(invalid("its version is not 2"));
         }
@@ -120,7 +120,7 @@ impl Acl {
                 0x08 => AclTag::Group(id),
                 0x10 => AclTag::Mask,
                 0x20 => AclTag::Other,
-                _ => return Err(invalid("an entry of no kind")),
+                _ => return Err(invalid("an entry has an unknown kind")),
             };
             entries.push(AclEntry { tag, permissions });
         }
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layout_is_the_kernels() {
+    fn binary_layout_equals_that_of_the_kernel() {
         let bytes = full().to_xattr();
         assert_eq!(bytes.len(), 4 + 7 * 8);
         assert_eq!(bytes[..12], [2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255]);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_list_is_refused() {
+    fn invalid_acls_are_refused() {
         let refused = |bytes: &[u8]| {
             assert_eq!(Acl::from_xattr(bytes).unwrap_err().code(), ErrorCode::InvalidArgument);
         };
@@ -295,19 +295,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lists_survive_their_layout(acl in any_acl()) {
+        fn acls_survive_the_binary_layout(acl in any_acl()) {
             prop_assert_eq!(Acl::from_xattr(&acl.to_xattr()), Ok(acl));
         }
 
         #[test]
-        fn list_survives_reading_and_writing(bytes: Vec<u8>) {
+        fn acls_survive_formatting_and_parsing(bytes: Vec<u8>) {
             if let Ok(acl) = Acl::from_xattr(&[&[2, 0, 0, 0], &bytes[..]].concat()) {
                 prop_assert_eq!(Acl::from_xattr(&acl.to_xattr()), Ok(acl));
             }
         }
 
         #[test]
-        fn a_mode_that_was_set_is_there(acl in any_acl(), mode in 0..0o1000_u32) {
+        fn acl_with_a_set_mode_has_that_mode(acl in any_acl(), mode in 0..0o1000_u32) {
             let (mut changed, inherited) = (acl.clone(), acl.inherited(mode));
             changed.set_mode(mode);
             prop_assert_eq!(changed.mode(), mode);

@@ -51,7 +51,9 @@ impl ChunkFileSet {
         {
             return Ok(());
         }
-        let text = format!("a set of chunk files names one beyond the {count} of the pattern");
+        let text = format!(
+            "a set of chunk files contains a number beyond the {count} chunk files of the pattern"
+        );
         Err(Error::new(ErrorCode::InvalidArgument, text))
     }
 }

@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_unique_and_lead_back_to_their_code() {
+    fn error_numbers_are_unique_and_convert_back() {
         for window in ErrorCode::ALL.windows(2) {
             assert!((window[0].0 as u16) < window[1].0 as u16);
         }

@@ -77,7 +77,10 @@ impl InodeId {
     /// # Panics
     /// Panics if `number` is zero or exceeds [`Self::MAX_NUMBER`].
     pub const fn from_parts(shard: ShardId, number: u64) -> Self {
-        assert!(number > 0 && number <= Self::MAX_NUMBER, "inode number out of its 48 bits");
+        assert!(
+            number > 0 && number <= Self::MAX_NUMBER,
+            "the inode number does not fit into 48 bits"
+        );
         Self((shard.raw() as u64) << 48 | number)
     }
 

@@ -58,7 +58,7 @@ mod tests {
 
     /// Published by the authors of the generator.
     #[test]
-    fn sequence_of_a_seed_never_changes() {
+    fn a_seed_always_gives_the_same_sequence() {
         let mut random = SplitMix64::new(1_234_567);
         let numbers = [0; 3].map(|_: u64| random.number());
         let published =

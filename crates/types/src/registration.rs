@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn domain_names_are_short_words() {
+    fn failure_domain_names_have_limited_length_and_letters() {
         for name in ["rack-2", "a", "Row_1.3", &"x".repeat(MAX_DOMAIN_BYTES)] {
             assert_eq!(domain_problem(name), None);
         }

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn suffixes_are_read_as_coreutils_read_them() {
+    fn size_suffixes_are_parsed_like_in_coreutils() {
         for (text, bytes) in [
             ("4096", 4096),
             ("4096B", 4096),

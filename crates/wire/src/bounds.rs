@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn longest_honest_requests_are_within_their_bounds() {
+    fn longest_valid_requests_are_within_their_bounds() {
         let inode = InodeId::new(u64::MAX);
         let key = ChunkFileKey { inode, generation: 1, component: 1, index: 1 };
         check(&st::RemoveChunks { keys: vec![key; 4096] });

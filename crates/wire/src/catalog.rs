@@ -80,6 +80,9 @@ catalog! {
     6 "any" reads bm::MeasureLink => bm::MeasureLinkReply;
     // Any running service.
     7 "any" reads node::GetStatistics => node::Statistics;
+    // Metadata and storage services: their targets. The contents of a request make it idempotent.
+    8 "metadata and storage" reads node::AddTarget => node::AddTargetReply;
+    9 "metadata and storage" reads node::StopTarget => mg::EmptyReply;
     // Management. The contents of a request make it idempotent.
     16 "management" reads mg::RegisterServer => mg::RegisterReply;
     17 "management" reads mg::RegisterClient => mg::RegisterReply;

@@ -216,7 +216,10 @@ impl Header {
     }
 }
 
-const _: () = assert!(8 + FIELD_BYTES == BODY_CRC_AT, "the fields end at the checksums");
+const _: () = assert!(
+    8 + FIELD_BYTES == BODY_CRC_AT,
+    "the fields of the header end where its checksums begin"
+);
 
 /// Checks a body against the checksum in the frame header.
 ///

@@ -1,5 +1,6 @@
 //! Messages that any kind of service handles. Their connection addresses the node, not a target.
 
+use skep_types::TargetId;
 use skep_types::codec::record;
 
 record! {
@@ -18,6 +19,37 @@ record! {
         pub current: String,
         /// The level of the settings. The service uses it after its next start.
         pub configured: String,
+    }
+}
+
+record! {
+    /// Adds a target to a running metadata or storage service. The service initialises a blank
+    /// directory, registers the target with management, serves it, and serves it again after each
+    /// later start. A repetition for a target that the service serves changes nothing.
+    pub struct AddTarget {
+        /// Absolute path of the target's directory on the host of the service.
+        pub path: String,
+    }
+}
+
+record! {
+    /// Reply to [`AddTarget`].
+    pub struct AddTargetReply {
+        /// The id of the target.
+        pub target: TargetId,
+        /// Facts that an administrator should check, such as a target on the root file system.
+        pub warnings: Vec<String>,
+    }
+}
+
+record! {
+    /// Stops the service of a target that [`AddTarget`] has added. The service does not serve it
+    /// after later starts either. The service refuses targets in its settings.
+    pub struct StopTarget {
+        /// The target.
+        pub target: TargetId,
+        /// Whether the service only checks that it would accept the request.
+        pub is_dry_run: bool,
     }
 }
 

@@ -47,8 +47,10 @@ impl SenderEpochs {
             return check_without_sender(header.message);
         }
         let Some(entry) = map.group(group) else {
-            let context =
-                format!("the sender's group {group} is not in cluster map {}", map.version);
+            let context = format!(
+                "cannot accept a request of group {group}: it is not in cluster map {}",
+                map.version
+            );
             return Err(Error::new(ErrorCode::StaleMap, context));
         };
         if epoch < entry.primary_since {

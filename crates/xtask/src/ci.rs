@@ -2,7 +2,7 @@
 
 use crate::needs::is_installed;
 use crate::repository::{Outcome, run as call};
-use crate::{docs, fuzz, needs, suites, tidy, vectors};
+use crate::{dashboards, docs, fuzz, needs, suites, tidy, vectors};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Options of `ci`.
@@ -39,6 +39,7 @@ const STEPS: &[Step] = &[
     Step { name: "format", needs_machine: false, run: || cargo(&["fmt", "--all", "--check"]) },
     Step { name: "tidy", needs_machine: false, run: tidy::run },
     Step { name: "docs", needs_machine: false, run: || docs::run(true) },
+    Step { name: "dashboards", needs_machine: false, run: || dashboards::run(true) },
     Step { name: "clippy", needs_machine: false, run: clippy },
     Step { name: "deny", needs_machine: false, run: deny },
     Step { name: "vectors", needs_machine: false, run: check_vectors },

@@ -98,6 +98,12 @@ const SUITES: &[Suite] = &[
         operations: None, in_ci: false,
     },
     Suite {
+        name: "prometheus", about: "every query of the dashboards, on a cluster under load",
+        test: "external", case: "external::prometheus",
+        programs: &[("prometheus", "prometheus"), ("promtool", "prometheus")],
+        operations: None, in_ci: false,
+    },
+    Suite {
         name: "xfstests", about: "the group generic of xfstests, from --tree",
         test: "external", case: "external::xfstests",
         programs: &[("xfs_io", "xfsprogs"), ("chattr", "e2fsprogs"), ("setfacl", "acl"),

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn mutation_copes_with_empty_input() {
+    fn empty_input_can_be_mutated() {
         for seed in 0..1_000 {
             mutate(&mut Vec::new(), b"", &mut Random::new(seed));
         }

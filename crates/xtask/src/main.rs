@@ -3,6 +3,7 @@
 
 mod bench;
 mod ci;
+mod dashboards;
 mod docs;
 mod external;
 mod fuzz;
@@ -46,6 +47,12 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Writes the dashboards for Grafana.
+    Dashboards {
+        /// Write nothing; fail if a dashboard is stale.
+        #[arg(long)]
+        check: bool,
+    },
     /// Writes the test vectors.
     Vectors {
         /// Write nothing; fail if a vector is stale.
@@ -76,6 +83,7 @@ fn main() -> ExitCode {
         Command::Tidy => tidy::run(),
         Command::Language { area, lower } => tidy::language(&area, lower),
         Command::Docs { check } => docs::run(check),
+        Command::Dashboards { check } => dashboards::run(check),
         Command::Vectors { check } => vectors::run(check),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Suites => suites::run(),

@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn newest_symbol_decides_about_the_c_library() {
+    fn newest_symbol_sets_the_required_c_library() {
         let symbols =
             "0000 DF *UND* 0 (GLIBC_2.9)  a\n0 DF *UND* 0 (GLIBC_2.34) b\n0 GLIBC_2.5 c\n";
         assert_eq!(newest_glibc_symbol(symbols).as_deref(), Some("2.34"));

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_shown_without_loss() {
+    fn arbitrary_bytes_are_printed_without_loss() {
         assert_eq!(escape(b"a\\b \xc3\xa9"), "a\\x5cb \\xc3\\xa9");
     }
 }

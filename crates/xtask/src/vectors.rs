@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hex_text_survives_a_round_trip() {
+    fn hex_dumps_survive_formatting_and_parsing() {
         let vectors = [Vector { name: "request".into(), bytes: (0..70).collect() }];
         let again = parse_hex(&hex(&vectors)).unwrap();
         assert_eq!((again.len(), &again[0].bytes), (1, &vectors[0].bytes));

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_laid_out_as_ior_lays_them_out() {
+    fn segments_are_laid_out_like_in_ior() {
         let mut plan = Plan { transfer_bytes: 8, block_bytes: 16, segments: 2, ..Plan::default() };
         // Segment 0: blocks of ranks 0, 1, 2; then segment 1.
         assert_eq!(offsets(&plan, 1, 3), [16, 24, 64, 72]);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn reordered_reads_take_the_data_of_the_next_process_each_once() {
+    fn reordered_process_reads_data_of_the_next_rank() {
         let mut plan = Plan::default();
         assert_eq!(reads_data_of(&plan, 3, 4), 3);
         plan.reorder = true;

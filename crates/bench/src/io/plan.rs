@@ -162,18 +162,27 @@ impl Plan {
             (1..=MAX_REPETITIONS).contains(&self.repetitions),
             &format!("repetitions (-i) are 1 to {MAX_REPETITIONS}"),
         );
-        must(self.patience_s > 0, "patience must not be 0");
+        must(
+            self.patience_s > 0,
+            "the time without progress after which the run ends must not be 0",
+        );
         must(
             self.limit_bytes_per_s != Some(0) && self.limit_operations_per_s != Some(0),
-            "a limit must not be 0",
+            "a rate limit must not be 0",
         );
         let total = self.total_bytes(processes);
         must(total.is_some_and(|it| i64::try_from(it).is_ok()), "the data is larger than any file");
-        must(!self.verify_write || self.write, "-W compares what -w writes");
-        must(!self.verify_read || self.read, "-R compares what -r reads");
+        must(
+            !self.verify_write || self.write,
+            "-W compares the data that -w writes: enable writing (-w)",
+        );
+        must(
+            !self.verify_read || self.read,
+            "-R compares the data that -r reads: enable reading (-r)",
+        );
         must(
             !self.verify_read || self.write || self.signature.is_some(),
-            "to compare (-R) what an earlier run wrote, name that run's signature (-G)",
+            "to compare (-R) the data of an earlier run, name the signature (-G) of that run",
         );
         must(
             self.write || !self.keep,
@@ -228,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_that_contradict_themselves_are_refused() {
+    fn contradictory_plans_are_refused() {
         assert_eq!(problem(|_| ()), "");
         assert!(problem(|plan| plan.path = "file".into()).contains("absolute"));
         assert!(problem(|plan| plan.transfer_bytes = 0).contains("must not be 0"));
@@ -248,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn file_names_follow_ior() {
+    fn file_names_equal_those_of_ior() {
         let mut plan = Plan { path: "/mnt/{host}/f".into(), ..Plan::default() };
         assert_eq!(plan.file_of(3, "a"), PathBuf::from("/mnt/a/f"));
         plan.file_per_process = true;

@@ -82,7 +82,7 @@ fn describe(word: u64) -> String {
     let run = word >> (RANK_BITS + PLACE_BITS);
     let rank = (word >> PLACE_BITS) & ((1 << RANK_BITS) - 1);
     let place = (word & ((1 << PLACE_BITS) - 1)) * WORD_BYTES;
-    format!("{word:016x} (by its bits: run {run}, data of process {rank}, byte {place})")
+    format!("{word:016x} (its bits encode run {run}, process {rank}, byte {place})")
 }
 
 impl fmt::Display for Mismatch {
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(stamp.compare(&buffer, 8192), None);
         let wrong = |stamp: Stamp, offset| stamp.compare(&buffer, offset).unwrap();
         assert_eq!(wrong(stamp, 0).words, 512);
-        assert!(wrong(stamp, 0).to_string().contains("run 8, data of process 3, byte 8192"));
+        assert!(wrong(stamp, 0).to_string().contains("run 8, process 3, byte 8192"));
         assert_eq!(wrong(Stamp::new(8, 3), 8192).words, 512);
         assert_eq!(wrong(Stamp::new(7, 4), 8192).words, 512);
         buffer[4000..4008].fill(0);

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_others_are_neither_written_nor_removed() {
+    fn existing_foreign_files_are_neither_written_nor_removed() {
         for file_per_process in [false, true] {
             let place = tempfile::tempdir().unwrap();
             let plan = Plan { file_per_process, ..small_plan(place.path()) };
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn an_existing_file_is_overwritten_and_kept_with_use_existing() {
+    fn use_existing_overwrites_and_keeps_the_file() {
         let place = tempfile::tempdir().unwrap();
         let plan = Plan { use_existing: true, ..small_plan(place.path()) };
         fs::write(&plan.path, "").unwrap();
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn too_short_a_file_is_not_read() {
+    fn file_shorter_than_planned_is_refused() {
         let place = tempfile::tempdir().unwrap();
         let plan = Plan { write: false, verify_write: false, ..small_plan(place.path()) };
         fs::write(&plan.path, "short").unwrap();

@@ -176,7 +176,7 @@ fn read_worker(rank: u32, mut child: Child, output: ChildStdout, shared: &Shared
                 let is_done = is_done(&message);
                 let told = up.send(&Answer::Worker { rank, message });
                 if told.and_then(|()| if is_done { up.one_is_done() } else { Ok(()) }).is_err() {
-                    break "the controller has gone".into();
+                    break "the connection to the controller has ended".into();
                 }
             }
             Ok(None) => break ending(&mut child),
@@ -241,7 +241,7 @@ fn drop_caches(path: Option<&str>) -> std::result::Result<(), String> {
         rustix::fs::syncfs(&file).map_err(|error| format!("syncfs: {error}"))?;
     }
     if !rustix::process::geteuid().is_root() {
-        return Err("not root: caches of the kernel were not dropped".into());
+        return Err("the caches of the kernel were not dropped: this needs root".into());
     }
     rustix::fs::sync();
     // The value 3 drops the page cache, dentries and inodes.

@@ -151,8 +151,8 @@ impl Fleet {
             self.dead.extend(of_host);
         }
         let name = &self.links[number].name;
-        let why = if why.is_empty() { "no reason was given" } else { why };
-        let what = format!("host {name} cannot be reached, or its agent has ended: {why}");
+        let why = if why.is_empty() { "it printed no error" } else { why };
+        let what = format!("cannot reach the agent on host {name}: {why}");
         Error::new(ErrorCode::Disconnected, what)
     }
 
@@ -165,7 +165,9 @@ impl Fleet {
         let mut found: Vec<Option<Environment>> = vec![None; all.len()];
         let result = self.wait("waiting for agents", START_PATIENCE, |_, number, answer| {
             let Answer::Hello(environment) = answer else {
-                return Err(protocol("an agent sent an answer before its description"));
+                return Err(protocol(
+                    "an agent sent another message before the description of its host",
+                ));
             };
             found[number] = Some(environment);
             Ok(if found.iter().all(Option::is_some) { Turn::Complete } else { Turn::Moved })

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_phase_counts_from_the_first_begin_to_the_last_end() {
+    fn phase_lasts_from_first_begin_to_last_end() {
         let process = |rank, begin_s, end_s| {
             let measure =
                 Measure { begin_s, end_s, bytes: 3 << 20, operations: 3, ..Measure::default() };

@@ -78,11 +78,11 @@ pub fn worker() -> Result<()> {
     let Some(Order::Start { job, ranks, of, host }) = read_line(&mut input)? else {
         return Err(Error::new(
             ErrorCode::Protocol,
-            "expected the job of the worker as the first order",
+            "the first message to a worker must be its job",
         ));
     };
     let Some(rank) = ranks.first().copied() else {
-        return Err(Error::new(ErrorCode::Protocol, "expected a rank for the worker"));
+        return Err(Error::new(ErrorCode::Protocol, "the job of the worker has no rank"));
     };
     let seat = Seat { rank, of, host };
     let mut engine: Box<dyn Engine> = match job {
@@ -153,7 +153,7 @@ fn follow(
             _ => {
                 return Err(Error::new(
                     ErrorCode::Protocol,
-                    "received an order that is not for workers",
+                    "received a message that is not for workers",
                 ));
             }
         }

@@ -165,7 +165,7 @@ impl Plan {
         must(self.branching > 0, "the tree must have branches (-b)");
         must(
             !(self.files_only && self.directories_only),
-            "only files (-F) and only directories (-D) leaves nothing",
+            "-F (only files) and -D (only directories) exclude each other",
         );
         must(
             self.create || self.stat || self.read || self.remove,
@@ -185,7 +185,10 @@ impl Plan {
             !self.create || self.read_bytes <= self.write_bytes,
             "the bytes to read (-e) must not exceed those to write (-w)",
         );
-        must(self.patience_s > 0, "patience must not be 0");
+        must(
+            self.patience_s > 0,
+            "the time without progress after which the run ends must not be 0",
+        );
         let fits = self.tree_size().is_some_and(|size| size <= MAX_DIRECTORIES);
         must(fits, &format!("the tree (-z, -b) has more than {MAX_DIRECTORIES} directories"));
         if fits {
@@ -276,14 +279,14 @@ mod tests {
     }
 
     #[test]
-    fn plans_that_contradict_themselves_are_refused() {
+    fn contradictory_plans_are_refused() {
         assert_eq!(problem(|_| ()), "");
         assert!(problem(|plan| plan.items = None).contains("-n"));
         assert!(problem(|plan| plan.items_per_directory = Some(1)).contains("either"));
         assert!(problem(|plan| (plan.depth, plan.branching) = (40, 2)).contains("has more than"));
         assert!(problem(|plan| (plan.depth, plan.branching) = (9, 2)).contains("than items"));
         let nothing = |plan: &mut Plan| (plan.files_only, plan.directories_only) = (true, true);
-        assert!(problem(nothing).contains("leaves nothing"));
+        assert!(problem(nothing).contains("exclude each other"));
         assert!(problem(|plan| plan.read_bytes = 1).contains("-e"));
         assert!(problem(|plan| (plan.remove, plan.repetitions) = (false, 2)).contains("-i"));
     }

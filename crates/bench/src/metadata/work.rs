@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn one_run_stats_the_items_of_another() {
+    fn a_run_can_stat_items_of_an_earlier_run() {
         let place = tempfile::tempdir().unwrap();
         let all = Plan {
             directory: place.path().display().to_string(),

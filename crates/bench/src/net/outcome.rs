@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_puts_all_processes_of_a_host_together() {
+    fn sample_adds_up_all_processes_of_a_host() {
         let parts = [part(10.0, 12.0, 6 << 20), part(10.25, 13.0, 6 << 20)];
         let sample = Sample::new(3, Measured::Send, 1, &parts);
         assert_eq!((sample.seconds, sample.bandwidth_mib_per_s), (3.0, Some(4.0)));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_are_compared_with_those_of_their_kind_alone() {
+    fn a_pair_is_compared_only_with_pairs_of_its_kind() {
         let mut outcome = Outcome::new(Plan::default(), Vec::new());
         let mut add = |from: &str, from_kind: &str, to: &str, rate: f64, trip_us: f64| {
             let pair = Pair {

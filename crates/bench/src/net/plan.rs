@@ -152,7 +152,10 @@ impl Plan {
             (1..=MAX_REPETITIONS).contains(&self.repetitions),
             &format!("repetitions are 1 to {MAX_REPETITIONS}"),
         );
-        must(self.patience_s > 0, "patience must not be 0");
+        must(
+            self.patience_s > 0,
+            "the time without progress after which the run ends must not be 0",
+        );
         for measured in self.measured() {
             if let Err(error) = self.link(measured).check() {
                 problems.push(error.context().to_owned());
@@ -249,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn each_pair_has_its_phases_under_names_of_their_own() {
+    fn each_phase_of_each_pair_has_a_unique_name() {
         let mut assignment = Assignment {
             plan: Plan::default(),
             hosts: vec!["a".into(), "b".into()],

@@ -50,7 +50,8 @@ pub struct Judged {
 /// The thresholds at which a target counts as slow. Both must be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Rules {
-    /// Minimum fraction by which a target must be slower than the others, from 0 to 1.
+    /// A target is slow only if it is slower than the others by at least this fraction, from 0 to
+    /// 1.
     pub slower_by: f64,
     /// Minimum confidence that the target is slower, from 0 to 1.
     pub confidence: f64,
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_targets_are_named_and_others_are_not() {
+    fn only_slow_targets_are_reported() {
         use Verdict::{Fine, Slow, Unclear};
         let fine: &[f64] = &[100.0, 98.0, 103.0, 101.0, 99.0];
         let other: &[f64] = &[97.0, 102.0, 100.5, 99.5, 104.0];

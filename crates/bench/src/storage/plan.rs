@@ -65,7 +65,10 @@ impl Plan {
             (1..=MAX_REPETITIONS).contains(&self.repetitions),
             &format!("repetitions are 1 to {MAX_REPETITIONS}"),
         );
-        must(self.patience_s > 0, "patience must not be 0");
+        must(
+            self.patience_s > 0,
+            "the time without progress after which the run ends must not be 0",
+        );
         if problems.is_empty() {
             return Ok(());
         }

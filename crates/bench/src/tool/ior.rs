@@ -9,10 +9,10 @@ pub(super) fn problems(plan: &Plan) -> Vec<String> {
     refused(&[
         (
             plan.verify_write || plan.verify_read,
-            "comparing (-W, -R): IOR doesn't say how many transfers were wrong in what it writes \
-             for programs",
+            "comparing (-W, -R): the JSON output of IOR does not contain the number of wrong \
+            transfers",
         ),
-        (plan.seed != 0, "--seed: IOR's random orders have a seed of its own"),
+        (plan.seed != 0, "--seed: IOR chooses the seed of its random orders itself"),
         (file_name(plan).is_none(), "{host} in the name of the file (-o)"),
     ])
 }

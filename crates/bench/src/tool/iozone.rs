@@ -9,8 +9,8 @@ const KIBIBYTE: u64 = 1024;
 /// Returns the options of a plan that IOzone does not support.
 pub(super) fn problems(plan: &Plan) -> Vec<String> {
     refused(&[
-        (!plan.file_per_process, "one file of all processes: ask for a file each (-F)"),
-        (plan.random, "random order (-z): its test of that reads and writes at once"),
+        (!plan.file_per_process, "one file shared by all processes: use one file per process (-F)"),
+        (plan.random, "random order (-z): its random test mixes reads and writes"),
         (plan.verify_write || plan.verify_read, "comparing (-W, -R) as IOR does"),
         (plan.signature.is_some(), "a signature (-G)"),
         (

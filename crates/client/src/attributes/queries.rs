@@ -1,8 +1,8 @@
-//! Answers to the questions of administration tools that read them through a mount, so that their
-//! users need no token: the clients that use a file, and the directories above an inode.
+//! Queries of administration tools through a mount, for users without the cluster's token: the
+//! clients that use a file, and the directories above an inode.
 //!
-//! The kernel checks before each question that the user may read the file or directory. Does not
-//! own the names of the extended attributes that carry the answers (`skep_fuse`).
+//! Before each query, the kernel checks that the user may read the file or directory. Does not own
+//! the names of the extended attributes that return the results (`skep_fuse`).
 
 use crate::client::Client;
 use skep_types::codec::{Codec, record};
@@ -34,7 +34,7 @@ record! {
     }
 }
 
-/// Answers to questions about files and directories.
+/// Queries about files and directories.
 pub trait Queries {
     /// Returns an encoded page of [`FileUsers`] of a regular file, behind a position that the
     /// previous page contains. Zeros begin at the first page.
@@ -131,7 +131,7 @@ mod tests {
     use skep_types::Timestamp;
 
     #[test]
-    fn pages_of_users_fit_into_an_attribute() {
+    fn a_page_of_opens_and_locks_fits_into_one_xattr() {
         let client = |node| ClientEntry {
             node: NodeId::new(node),
             host: "h".repeat(200),

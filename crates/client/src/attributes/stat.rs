@@ -45,6 +45,23 @@ pub trait InodeAttributes {
     /// - The errors of storage if the file may have holes.
     fn stat(&self, inode: InodeId) -> impl Future<Output = Result<Stat>>;
 
+    /// Returns attributes with which the kernel keeps its cached pages of a file: those that the
+    /// mount has sent to the kernel before, with the present size. The kernel asks before it reads
+    /// through `handle`. `None` means that the kernel must get the present attributes, because the
+    /// pages may be out of date, or because this mount has not written to the file.
+    fn attributes_for_reading(
+        &self,
+        _handle: HandleId,
+    ) -> impl Future<Output = Option<Attributes>> {
+        std::future::ready(None)
+    }
+
+    /// Returns the attributes that the kernel has seen last of a file, if they differ from the
+    /// present ones only by writes that the kernel's cached pages contain.
+    fn seen_by_kernel(&self, _inode: InodeId) -> Option<Attributes> {
+        None
+    }
+
     /// Changes attributes of an inode. Returns all its attributes after the change.
     ///
     /// # Errors
@@ -104,6 +121,20 @@ impl InodeAttributes for Client {
         Ok(Stat { attributes, allocated_bytes: allocated.map_or(size, |bytes| bytes.min(size)) })
     }
 
+    async fn attributes_for_reading(&self, handle: HandleId) -> Option<Attributes> {
+        let file = self.mount().handles.get_live(handle).ok()?;
+        file.inode.for_reading()?;
+        // If the lease has run out, other clients may have changed the file without a notification
+        // to this mount.
+        self.confirm_lease(file.inode.id).await.ok()?;
+        file.inode.for_reading()
+    }
+
+    fn seen_by_kernel(&self, inode: InodeId) -> Option<Attributes> {
+        let state = self.mount().inodes.get(inode)?;
+        state.for_reading().filter(|_| state.is_cached())
+    }
+
     async fn set_attributes(&self, change: SetAttributes) -> Result<Attributes> {
         let inode = change.inode;
         let Some(state) = self.mount().inodes.get(inode) else {
@@ -140,6 +171,11 @@ impl InodeAttributes for Client {
     fn note_shown(&self, attributes: &Attributes) -> bool {
         let shown =
             ShownVersion { version: attributes.change_counter, has_acl: attributes.has_acl };
+        if attributes.kind == FileKind::Regular
+            && let Some(state) = self.mount().inodes.get(attributes.inode)
+        {
+            state.note_shown(attributes);
+        }
         self.mount().caches.shown(attributes.inode, shown)
     }
 
@@ -199,6 +235,7 @@ impl Client {
         if let Some(oldest) = self.mount().inodes.truncated(attributes.inode, &truncated) {
             self.sync_closed(&oldest).await;
         }
+        self.mount().inodes.count_change(attributes.inode);
         self.mount().caches.changed_by_us(attributes.inode, attributes.change_counter);
         self.note_attributes(&mut attributes);
         Ok(attributes)

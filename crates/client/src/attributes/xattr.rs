@@ -65,8 +65,8 @@ impl Xattrs for Client {
         };
         match answer {
             Ok(BytesReply { bytes: Bytes(value) }) => Ok(value),
-            // The kernel requests the access control list before each lookup in a directory. If
-            // there is none, the kernel checks the mode bits.
+            // The kernel requests the access control list before each lookup in a directory.
+            // Without a list, the kernel checks the mode bits.
             Err(error)
                 if error.code() == ErrorCode::Stale
                     && self.mount().seen.special(inode).is_some() =>
@@ -97,6 +97,7 @@ impl Xattrs for Client {
         self.mount().xattr_absence.forget(inode, name, skep_env::now());
         let done = self.modify(inode, request, how, |_, _| ()).await;
         self.mount().xattr_absence.forget(inode, name, skep_env::now());
+        self.mount().inodes.count_change(inode);
         done.map(|_| ())
     }
 
@@ -108,7 +109,9 @@ impl Xattrs for Client {
     async fn remove_xattr(&self, inode: InodeId, name: &[u8]) -> Result<()> {
         let request = RemoveXattr { inode, name: name.into() };
         let how = ModifyOptions::default();
-        self.modify(inode, request, how, |_, _| ()).await.map(|_| ())
+        let done = self.modify(inode, request, how, |_, _| ()).await;
+        self.mount().inodes.count_change(inode);
+        done.map(|_| ())
     }
 }
 

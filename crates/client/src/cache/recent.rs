@@ -84,7 +84,7 @@ mod tests {
 
     /// Semantics 1.14: attributes of directories, pipes and devices.
     #[test]
-    fn newest_eight_thousand_inodes_are_remembered() {
+    fn newest_8192_inodes_stay_in_the_table() {
         let (recent, count) = (Recent::new(MAX_REMEMBERED_SPECIAL), 40_000);
         for number in 1..=count {
             recent.note(InodeId::new(number), ());
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_values_are_forgotten_when_the_table_is_full() {
+    fn full_table_drops_its_oldest_values() {
         let most = 16 * TABLE_PARTS;
         let recent = Recent::new(most);
         let first = InodeId::new(1);

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn acl_is_old_after_another_client_changed_the_file() {
+    fn kernel_acl_is_outdated_after_a_change_by_another_client() {
         let caches = CachedVersions::new();
         let is_old =
             |version, has_acl| caches.shown(InodeId::new(9), ShownVersion { version, has_acl });
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn cache_survives_own_changes_and_not_those_of_others() {
+    fn only_changes_by_other_clients_make_the_cache_invalid() {
         let caches = CachedVersions::new();
         let inode = InodeId::new(9);
         assert!(!caches.opened(inode, 5), "never seen");
@@ -96,13 +96,13 @@ mod tests {
         caches.changed_by_us(inode, 6);
         assert!(caches.opened(inode, 6));
         caches.changed_by_us(inode, 8);
-        assert!(!caches.opened(inode, 8), "somebody else made 7");
+        assert!(!caches.opened(inode, 8), "another client made version 7");
         caches.changed_by_us(InodeId::new(10), 3);
         assert!(!caches.opened(InodeId::new(10), 3));
     }
 
     #[test]
-    fn shown_attributes_are_right_until_others_change_the_file() {
+    fn shown_attributes_stay_valid_after_own_changes() {
         let caches = CachedVersions::new();
         let inode = InodeId::new(9);
         assert!(!caches.is_shown(inode, 5));

@@ -65,7 +65,7 @@ mod tests {
     use skep_types::{FileKind, Timestamp};
 
     #[test]
-    fn an_attribute_is_absent_until_it_is_set_or_the_note_is_old() {
+    fn absence_of_an_xattr_is_cached_until_it_is_set_or_expires() {
         let (absence, inode) = (XattrAbsence::new(), InodeId::new(4));
         let (at, later) = (Duration::from_secs(9), Duration::from_secs(9) + XATTR_ABSENCE_VALID);
         let attributes = Attributes::new(inode, FileKind::Regular, 0o644, Timestamp::default());

@@ -32,7 +32,7 @@ pub enum Allocation {
     Punch,
 }
 
-/// What `lseek` searches for.
+/// The object of a search by `lseek`: data or a hole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeekTarget {
     /// Data (`SEEK_DATA`): a byte that a program has written.
@@ -146,8 +146,8 @@ impl Allocates for Client {
 }
 
 impl Client {
-    /// Returns the first offset in `range` at which data or a hole (`what`) is found, or the end of
-    /// the range if there is none.
+    /// Returns the first offset in `range` that lies in data or in a hole, depending on `what`.
+    /// Returns the end of the range if no offset does.
     async fn first_in_range(
         &self,
         file: &Arc<OpenFile>,

@@ -1,14 +1,14 @@
-//! The end of a write: whether it counts although other clients use the file too, and the removal
-//! of the bytes that a failed write left behind.
+//! The end of a write: checks whether a truncation by another client has removed its bytes, and
+//! removes the bytes that a failed write left behind.
 //!
 //! # Writes to a shared file
 //! Another client may truncate a shared file at any moment, so this mount trusts no size and no
 //! truncate generation that it has recorded. After storage has acknowledged all pieces of a write,
 //! the client asks metadata before it acknowledges the write to the program. A write beyond the
 //! recorded size is reported, any other write is only confirmed. Both replies wait for the end of a
-//! truncation in progress. If the truncate generation in the reply is newer than the one with which
-//! the write began, the truncation may have removed some of the bytes. The client then writes all
-//! of them again, at the new end of the file if the write is an append.
+//! truncation in progress. If the truncate generation in the reply is newer than that of the write,
+//! the truncation may have removed some of the bytes. The client then writes all of them again, at
+//! the new end of the file if the write is an append.
 //!
 //! # Writes that arrive late
 //! Each write names the truncate generation in which it began. Storage and metadata refuse it with
@@ -155,8 +155,8 @@ impl Client {
             }
             Err(error) if error.code() == ErrorCode::NotFound => {
                 let text = format!(
-                    "file {inode}: it was removed, and a metadata host has lost that this client \
-                     had it open"
+                    "file {inode}: another client removed it after a power loss of metadata lost \
+                    the record of this client's open"
                 );
                 Err(Error::new(ErrorCode::Stale, text))
             }

@@ -160,7 +160,8 @@ impl Copy {
         unfinished.end();
         if let Ok(MissingBytes { has_any: true, absent }) = &result {
             let source = &self.source;
-            // If another client truncates the source meanwhile, the copy has zeros in its place.
+            // If another client truncates the source meanwhile, the copy has zeros in place of the
+            // removed bytes.
             let explained = client.explain_missing(source, source_end, absent).await;
             if let Err(error) = explained.and_then(|_| source.check_live()) {
                 result = Err(error);
@@ -264,6 +265,7 @@ async fn copy_run(
         truncate_generation: generations.file,
         extends: false,
         appends: false,
+        is_durable: false,
     };
     Ok((write_piece(worker, write).await?, missing))
 }
@@ -297,7 +299,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn runs_cover_both_ranges_in_order(
+        fn copied_runs_cover_source_and_destination_in_order(
             chunk in 0_u64..3, width in 1_u32..5, other_chunk in 0_u64..3, other_width in 1_u32..5,
             start in 0_u64..1 << 20, offset in 0_u64..1 << 20, length in 0_u64..1 << 20,
         ) {

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_is_cut_at_granules_of_the_chunk_file() {
+    fn data_is_split_at_granules_of_the_chunk_file() {
         let bytes = vec![7; 10_000];
         let lengths = |offset, len: usize| {
             granules(offset, &bytes[..len]).map(<[u8]>::len).collect::<Vec<_>>()
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_byte_a_missing_and_a_surplus_checksum_are_noticed() {
+    fn changed_byte_or_wrong_checksum_count_is_detected() {
         let mut bytes = vec![7; 9000];
         let good = checksums(4000, &bytes);
         assert!(matches(4000, &bytes, &good));

@@ -73,14 +73,14 @@ mod tests {
     }
 
     #[test]
-    fn chunks_side_by_side_in_one_chunk_file_go_together() {
+    fn adjacent_chunks_of_one_chunk_file_are_one_request() {
         assert_eq!(lengths(1, 100..300_000, 1 << 20), [(0, 299_900)]);
         assert_eq!(lengths(2, 0..196_608, 1 << 20), [(0, 65_536), (1, 65_536), (0, 65_536)]);
         assert_eq!(lengths(2, 5..5, 1 << 20), []);
     }
 
     #[test]
-    fn long_pieces_are_cut_at_granules_and_cover_the_range() {
+    fn long_pieces_are_split_at_granules_and_cover_the_range() {
         assert_eq!(lengths(1, 100..20_000, 8192), [(0, 8092), (0, 8192), (0, 3616)]);
         let mut at = 0;
         for piece in plan(&pattern(3), 12_345..777_777, 4096).unwrap() {

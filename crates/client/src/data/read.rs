@@ -33,6 +33,9 @@ pub trait Reads {
     /// to begin.
     fn note_cached(&self, _handle: HandleId) {}
 
+    /// Records that the caller is about to write without the kernel's page cache.
+    fn note_direct_write(&self, _handle: HandleId) {}
+
     /// Returns whether the kernel may have cached pages of a file since the file was opened.
     fn is_cached(&self, _inode: InodeId) -> bool {
         true
@@ -71,6 +74,13 @@ impl Reads for Client {
         // If the handle is not open, the read itself returns the error.
         if let Ok(file) = self.mount().handles.get_live(handle) {
             file.inode.set_cached();
+        }
+    }
+
+    fn note_direct_write(&self, handle: HandleId) {
+        // If the handle is not open, the write itself returns the error.
+        if let Ok(file) = self.mount().handles.get_live(handle) {
+            file.inode.must_compare();
         }
     }
 

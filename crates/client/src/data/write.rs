@@ -261,7 +261,9 @@ impl Write<'_> {
         let send = |piece: &Piece| {
             let what = self.piece(*piece, data_of(piece));
             let (extends, appends) = (self.is_inline, self.is_inline && self.appends);
-            write_piece(Rc::clone(worker), PieceWrite { extends, appends, ..what })
+            let is_durable = self.file.is_synced();
+            let what = PieceWrite { extends, appends, is_durable, ..what };
+            write_piece(Rc::clone(worker), what)
         };
         let mut written = Vec::new();
         let mut result = Ok(());
@@ -331,7 +333,15 @@ impl Write<'_> {
 
     fn piece(&self, piece: Piece, data: Buf) -> PieceWrite {
         let (file, truncate_generation) = (Arc::clone(self.file), self.generation);
-        PieceWrite { file, piece, data, truncate_generation, extends: false, appends: false }
+        PieceWrite {
+            file,
+            piece,
+            data,
+            truncate_generation,
+            extends: false,
+            appends: false,
+            is_durable: false,
+        }
     }
 }
 
@@ -375,6 +385,8 @@ pub(crate) struct PieceWrite {
     /// Only together with `extends`: metadata refuses the piece with `EndMoved` unless the piece
     /// begins at the end of the file.
     pub(crate) appends: bool,
+    /// Only for a piece in a chunk file: storage syncs the chunk file before it replies.
+    pub(crate) is_durable: bool,
 }
 
 /// The acknowledgement of one written piece.
@@ -382,6 +394,9 @@ pub(crate) struct PieceWrite {
 pub(crate) enum Acknowledged {
     /// From a storage host of this incarnation.
     Chunk(ChunkFileKey, GroupId, HostIncarnation),
+    /// From a storage host of this incarnation, which has synced the chunk file. The number is that
+    /// of the last write before the request was sent.
+    DurableChunk(ChunkFileKey, GroupId, HostIncarnation, u64),
     /// From metadata, for a part of a write.
     Inline(InlineMark),
     /// From metadata, for a complete write that ends at this offset of the file.
@@ -393,6 +408,9 @@ impl Acknowledged {
     pub(crate) fn note(self, writing: &WriteGuard) {
         match self {
             Self::Chunk(key, group, incarnation) => writing.piece_written(key, group, incarnation),
+            Self::DurableChunk(key, group, incarnation, before) => {
+                writing.durable_piece_written(key, group, incarnation, before);
+            }
             Self::Inline(mark) => writing.inline_written(mark),
             Self::Extended(end, written) => {
                 let WriteInlineReply { mark, attributes } = &*written;
@@ -405,7 +423,7 @@ impl Acknowledged {
 /// Writes one piece, and returns its acknowledgement.
 pub(crate) async fn write_piece(worker: Rc<Worker>, what: PieceWrite) -> Result<Acknowledged> {
     let _place = worker.pieces.acquire().await;
-    let PieceWrite { file, piece, data, truncate_generation, extends, appends } = what;
+    let PieceWrite { file, piece, data, truncate_generation, extends, appends, is_durable } = what;
     let offset = piece.offset_in_chunk_file;
     let Some(group) = piece.group else {
         let how = InlineWrite { truncate_generation, extends, appends };
@@ -418,14 +436,18 @@ pub(crate) async fn write_piece(worker: Rc<Worker>, what: PieceWrite) -> Result<
     let (key, stripe) = (file.key_of(&piece), file.stripe_of(&piece));
     let checksums = granules::checksums(offset, data.bytes());
     let request = WriteChunk { key, stripe, offset, truncate_generation, checksums };
-    let mut has_failed = false;
+    let (mut has_failed, before) = (false, file.inode.last_write());
     loop {
         let options = CallOptions {
             data: vec![data.clone()],
+            durable: is_durable,
             trace: worker.next_trace(),
             ..CallOptions::default()
         };
         match worker.change_storage(&file, group, &request, options).await {
+            Ok(written) if is_durable => {
+                return Ok(Acknowledged::DurableChunk(key, group, written.incarnation, before));
+            }
             Ok(written) => return Ok(Acknowledged::Chunk(key, group, written.incarnation)),
             // `Protocol` means that the data was damaged in transit. The client sends it once more.
             Err(error) if error.code() == ErrorCode::Protocol && !has_failed => has_failed = true,

@@ -104,7 +104,7 @@ impl Client {
             let request = Close { inode, open: mode, written: None };
             // Best effort: files that are still open are closed at the end of the session.
             if let Err(error) = client.modify(inode, request, how, |_, _| ()).await {
-                tracing::debug!("cannot close file {inode}, whose opener is gone: {error}");
+                tracing::debug!("cannot close file {inode} of an interrupted open: {error}");
             }
         })
         .detach();

@@ -6,6 +6,7 @@ use crate::limits::{MAX_CLOSED_UNSYNCED, TABLE_PARTS};
 use skep_types::InodeId;
 use skep_wire::metadata::TruncatedChunk;
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The states of inodes that are open, and of closed inodes with unsynced writes.
@@ -16,12 +17,14 @@ pub(crate) struct Inodes {
     parts: Vec<Mutex<HashMap<InodeId, Arc<InodeState>>>>,
     /// Closed inodes with unsynced writes, oldest first.
     closed: Mutex<VecDeque<Arc<InodeState>>>,
+    /// Number of changes of this mount to names of files whose inodes the replies do not show.
+    changes: AtomicU64,
 }
 
 impl Inodes {
     pub(crate) fn new() -> Self {
         let parts = (0..TABLE_PARTS).map(|_| Mutex::default()).collect();
-        Self { parts, closed: Mutex::default() }
+        Self { parts, closed: Mutex::default(), changes: AtomicU64::new(0) }
     }
 
     fn with<T>(
@@ -31,6 +34,24 @@ impl Inodes {
     ) -> T {
         let part = &self.parts[part_of(inode.raw())];
         f(&mut part.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Counts a change to a name of a file, whose inode is unknown. Called when metadata has
+    /// acknowledged the change, before the operation returns.
+    pub(crate) fn count_name_change(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Returns the number of these changes.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Counts a change to a name or to attributes of an inode.
+    pub(crate) fn count_change(&self, inode: InodeId) {
+        if let Some(state) = self.get(inode) {
+            state.count_change();
+        }
     }
 
     /// Returns the state of an inode, if it is in the table.
@@ -132,12 +153,12 @@ mod tests {
     }
 
     fn close(inodes: &Inodes, state: &Arc<InodeState>) -> Option<Arc<InodeState>> {
-        state.closing();
+        state.closing(false);
         inodes.close(state)
     }
 
     #[test]
-    fn closed_inodes_are_forgotten_once_synced() {
+    fn closed_inodes_are_removed_once_synced() {
         let inodes = Inodes::new();
         let state = dirty(&inodes, 1);
         assert!(close(&inodes, &state).is_none());
@@ -151,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_limit_the_oldest_closed_one_has_to_be_synced() {
+    fn oldest_closed_inode_over_the_limit_must_be_synced() {
         let inodes = Inodes::new();
         for number in 1..=MAX_CLOSED_UNSYNCED as u64 {
             let state = dirty(&inodes, number);
@@ -173,7 +194,7 @@ mod tests {
             origin: skep_types::PatternOrigin::Cluster,
             components: vec![],
         };
-        let open = || OpenFile::new(Arc::clone(&state), OpenMode::Write, pattern.clone());
+        let open = || OpenFile::new(Arc::clone(&state), OpenMode::Read, pattern.clone());
         let (first, second) = (open(), open());
         state.synced(&state.unsynced()[0], HostIncarnation::new(2));
         let third = open();

@@ -1,5 +1,4 @@
-//! The state of one open file behind a handle, and the conditions under which the handle no longer
-//! works.
+//! The state of one open file behind a handle, and the reasons why a handle may no longer work.
 
 use crate::inode_state::InodeState;
 use skep_types::{Error, ErrorCode, Result, StripePattern};
@@ -30,6 +29,9 @@ pub(crate) struct OpenFile {
 impl OpenFile {
     pub(crate) fn new(inode: Arc<InodeState>, mode: OpenMode, pattern: StripePattern) -> Self {
         let seen_losses = AtomicU64::new(inode.losses());
+        if mode == OpenMode::Write {
+            inode.opened_for_writing();
+        }
         Self {
             inode,
             mode,
@@ -44,11 +46,13 @@ impl OpenFile {
     }
 
     pub(crate) fn set_stale(&self) {
+        self.inode.must_compare();
         self.is_stale.store(true, Ordering::Release);
     }
 
     /// Marks the handle as fenced: another client may have changed the file since the eviction.
     pub(crate) fn set_fenced(&self) {
+        self.inode.must_compare();
         self.is_fenced.store(true, Ordering::Release);
     }
 
@@ -67,8 +71,8 @@ impl OpenFile {
     pub(crate) fn check_live(&self) -> Result<()> {
         if self.has_lost_locks.load(Ordering::Acquire) {
             let text = format!(
-                "file {}: what was locked was lost while this client was out of touch for longer \
-                 than its lease: close the file",
+                "file {}: its locks were lost, since this client was disconnected for longer than \
+                its lease; close the file",
                 self.inode.id
             );
             return Err(Error::new(ErrorCode::Io, text));
@@ -78,14 +82,14 @@ impl OpenFile {
         }
         if self.is_fenced.load(Ordering::Acquire) {
             let text = format!(
-                "file {}: this client was out of touch for longer than its lease, and others may \
-                 have written to it since: open it anew",
+                "file {}: this client was disconnected for longer than its lease, and other \
+                clients may have written to the file; open it again",
                 self.inode.id
             );
             return Err(Error::new(ErrorCode::Evicted, text));
         }
         let text = format!(
-            "file {}: it was removed while this client was out of touch for longer than its lease",
+            "file {}: it was removed while this client was disconnected for longer than its lease",
             self.inode.id
         );
         Err(Error::new(ErrorCode::Stale, text))
@@ -109,7 +113,7 @@ impl OpenFile {
     pub(crate) fn begin_close(&self) -> bool {
         let is_first = !self.is_closing.swap(true, Ordering::AcqRel);
         if is_first {
-            self.inode.closing();
+            self.inode.closing(self.mode == OpenMode::Write);
         }
         is_first
     }

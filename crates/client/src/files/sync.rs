@@ -3,7 +3,7 @@
 use crate::client::{Client, Worker};
 use crate::files::handles::HandleId;
 use crate::files::open_file::OpenFile;
-use crate::inode_state::{InodeState, ReportLoss, ReportedExtent, UnsyncedChunkFile};
+use crate::inode_state::{InodeState, ReportLoss, ReportedExtent, SyncOrder, UnsyncedChunkFile};
 use crate::limits::INODES_AT_ONCE;
 use crate::session::request::ModifyOptions;
 use crate::session::table::is_lost;
@@ -17,8 +17,9 @@ use std::sync::Arc;
 /// Waits until changes are durable.
 pub trait Syncs {
     /// Waits until all bytes that this mount has written to a file, through any handle, are
-    /// durable, together with the size and the times of the file. `fdatasync(2)` does the same,
-    /// since the data cannot be read without the size.
+    /// durable, together with the size and the name of the file. `fdatasync(2)` does the same,
+    /// since the data cannot be read without the size. If only the times have changed, metadata
+    /// gets them a moment later.
     ///
     /// # Errors
     /// - `Io`, once for each handle, if a host lost power and with it acknowledged writes.
@@ -27,8 +28,8 @@ pub trait Syncs {
     fn fsync(&self, handle: HandleId) -> impl Future<Output = Result<()>>;
 
     /// Records that a program opened a handle with `O_SYNC` or `O_DSYNC`, so that each write must
-    /// be durable when it returns. This function only records the flag: the caller must call
-    /// [`Self::fsync`] after each write.
+    /// be durable when it returns. Writes through the handle then sync their chunk files. The
+    /// caller must still call [`Self::fsync`] after each write, for the size and the name.
     fn set_synced(&self, handle: HandleId);
 
     /// Returns whether [`Self::set_synced`] was called for a handle.
@@ -52,11 +53,7 @@ pub trait Syncs {
 impl Syncs for Client {
     async fn fsync(&self, handle: HandleId) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
-        let synced = self.sync_data(&file.inode).await?;
-        let durable = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
-        if self.report_written(&file.inode, durable).await?.is_none() {
-            self.sync_reported(&file.inode, synced).await?;
-        }
+        self.sync_file(&file.inode).await?;
         // This client may have been evicted meanwhile, and other clients may have changed the file.
         file.check_live()?;
         check_losses(&file)
@@ -106,6 +103,52 @@ impl Syncs for Client {
 }
 
 impl Client {
+    /// Waits until the bytes, the size and the name of a file are durable. Metadata works at the
+    /// same time as storage, or not at all if only the times of the file have changed.
+    async fn sync_file(&self, state: &Arc<InodeState>) -> Result<()> {
+        let (order, changes) = state.sync_order(self.mount().inodes.changes());
+        match order {
+            SyncOrder::DataOnly => {
+                self.sync_data(state).await?;
+                self.report_later(state);
+            }
+            SyncOrder::Together => {
+                let (client, of) = (self.clone(), Arc::clone(state));
+                let at_metadata =
+                    skep_env::spawn(async move { client.sync_metadata(&of, None).await });
+                let synced = self.sync_data(state).await;
+                at_metadata.await?;
+                synced?;
+                state.note_settled(changes);
+            }
+            SyncOrder::DataFirst => {
+                let synced = self.sync_data(state).await?;
+                self.sync_metadata(state, synced).await?;
+                state.note_settled(changes);
+                return Ok(());
+            }
+        }
+        // A write of another thread has created a chunk file since, and this sync included it.
+        if !state.unrecorded().is_empty() {
+            self.sync_metadata(state, None).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until metadata has synced all reports of this mount about a file. `synced` is the
+    /// result of [`Self::sync_data`].
+    async fn sync_metadata(
+        &self,
+        state: &Arc<InodeState>,
+        synced: Option<(ReportedExtent, Attributes)>,
+    ) -> Result<()> {
+        let durable = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
+        match self.report_written(state, durable).await? {
+            Some(_) => Ok(()),
+            None => self.sync_reported(state, synced).await,
+        }
+    }
+
     /// Waits until every report of this mount about a file is durable. Reports again what metadata
     /// lost in a power loss. `synced` is the result of [`Self::sync_data`]: the extent reported
     /// before the sync, and the attributes that were durable after it.

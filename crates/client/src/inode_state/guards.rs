@@ -11,7 +11,14 @@ use std::time::Duration;
 impl InodeState {
     /// Begins a write. Returns `None` while a truncation is claimed.
     pub(crate) fn try_write(self: &Arc<Self>) -> Option<WriteGuard> {
-        self.with(|parts| parts.guards.try_write()).then(|| WriteGuard(Arc::clone(self)))
+        let is_begun = self.with(|parts| {
+            let is_begun = parts.guards.try_write();
+            if is_begun {
+                parts.kernel.note_write();
+            }
+            is_begun
+        });
+        is_begun.then(|| WriteGuard(Arc::clone(self)))
     }
 
     /// Claims the inode for a truncation. Returns `None` while another truncation is claimed. The
@@ -66,6 +73,21 @@ impl WriteGuard {
         self.0.with(|parts| {
             let number = parts.size.count_write();
             parts.unsynced.chunk_written(key, group, incarnation, number);
+        });
+    }
+
+    /// Records that a storage host of this incarnation acknowledged a piece after it had synced the
+    /// chunk file. `before` is the number of the last write when the request was sent.
+    pub(crate) fn durable_piece_written(
+        &self,
+        key: ChunkFileKey,
+        group: GroupId,
+        incarnation: HostIncarnation,
+        before: u64,
+    ) {
+        self.0.with(|parts| {
+            let number = parts.size.count_write();
+            parts.unsynced.durable_chunk_written(key, group, incarnation, number, before);
         });
     }
 

@@ -4,12 +4,15 @@
 /// The number of handles of a file, and flags about the file.
 ///
 /// # Invariants
-/// `closing <= opens`.
+/// - `closing <= opens`.
+/// - `writers <= opens - closing`.
 #[derive(Debug, Default)]
 pub(super) struct OpenHandles {
     opens: u32,
     /// Number of these handles whose close has begun.
     closing: u32,
+    /// Number of handles for writing whose close has not begun.
+    writers: u32,
     /// Number of times that the file was opened while it had no handle.
     lives: u64,
     /// Other clients also have the file open, and at least one client may write.
@@ -23,6 +26,7 @@ pub(super) struct OpenHandles {
 impl OpenHandles {
     fn debug_check(&self) {
         debug_assert!(self.closing <= self.opens, "{self:?}");
+        debug_assert!(self.writers <= self.opens - self.closing, "{self:?}");
     }
 
     pub(super) fn opened(&mut self) {
@@ -36,8 +40,20 @@ impl OpenHandles {
         self.opens += 1;
     }
 
-    pub(super) fn closing(&mut self) {
+    /// Records that the handle that was counted last is open for writing.
+    pub(super) fn opened_for_writing(&mut self) {
+        self.writers += 1;
+        self.debug_check();
+    }
+
+    /// Returns whether a handle is open for writing.
+    pub(super) fn has_writers(&self) -> bool {
+        self.writers > 0
+    }
+
+    pub(super) fn closing(&mut self, is_writer: bool) {
         self.closing += 1;
+        self.writers -= u32::from(is_writer);
         self.debug_check();
     }
 
@@ -100,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_life_begins_when_a_closed_file_is_opened() {
+    fn opening_a_closed_file_begins_a_new_open_period() {
         let mut handles = OpenHandles::default();
         assert_eq!(handles.life(), None);
         handles.opened();
@@ -108,10 +124,10 @@ mod tests {
         handles.set_shared();
         handles.set_locked();
         assert_eq!(handles.life(), Some(1));
-        handles.closing();
+        handles.closing(false);
         assert!(handles.has_live_handles() && !handles.is_being_closed());
         assert!(!handles.closed());
-        handles.closing();
+        handles.closing(false);
         assert!(handles.is_being_closed() && !handles.has_live_handles());
         assert!(handles.closed());
         handles.opened();

@@ -48,7 +48,7 @@ pub(crate) enum ReportLoss {
 /// are such numbers.
 ///
 /// # Invariants
-/// - `durable <= reported <= writes` and `unconfirmed <= writes`.
+/// - `durable <= reported <= writes`, `unconfirmed <= writes` and `moved <= writes`.
 /// - `must_measure` is set only if `reported < unconfirmed`.
 #[derive(Debug, Default)]
 pub(super) struct FileSize {
@@ -68,6 +68,9 @@ pub(super) struct FileSize {
     reach: u64,
     /// Number of the last write.
     writes: u64,
+    /// Number of the last write or truncation that changed more than the times of the file: its
+    /// end, where it may have holes, or how far its chunk files may reach.
+    moved: u64,
     /// Number of the last write that was acknowledged without a confirmation by metadata, because
     /// no other client had the file open.
     unconfirmed: u64,
@@ -86,7 +89,7 @@ pub(super) struct FileSize {
 impl FileSize {
     fn check_invariants(&self) {
         assert!(self.durable <= self.reported && self.reported <= self.writes, "{self:?}");
-        assert!(self.unconfirmed <= self.writes, "{self:?}");
+        assert!(self.unconfirmed <= self.writes && self.moved <= self.writes, "{self:?}");
         assert!(!self.must_measure || self.reported < self.unconfirmed, "{self:?}");
     }
 
@@ -138,6 +141,27 @@ impl FileSize {
         }
     }
 
+    /// Returns the number of the last write.
+    pub(super) fn last_write(&self) -> u64 {
+        self.writes
+    }
+
+    /// Returns whether only the chunk files show the end of the file.
+    pub(super) fn must_measure(&self) -> bool {
+        self.must_measure
+    }
+
+    /// Returns whether metadata has synced everything about this mount's writes except the times.
+    pub(super) fn is_end_durable(&self) -> bool {
+        self.moved <= self.durable && !self.must_measure
+    }
+
+    /// Counts a write that changes more than the times of the file.
+    fn count_move(&mut self) {
+        self.writes += 1;
+        self.moved = self.writes;
+    }
+
     /// Counts a new write and returns its number.
     pub(super) fn count_write(&mut self) -> u64 {
         self.writes += 1;
@@ -147,7 +171,7 @@ impl FileSize {
     /// Counts a change that metadata already has, and returns its number.
     pub(super) fn count_reported(&mut self) -> u64 {
         let is_all_reported = self.reported == self.writes;
-        self.writes += 1;
+        self.count_move();
         if is_all_reported {
             self.reported = self.writes;
         }
@@ -161,7 +185,11 @@ impl FileSize {
         self.writes += 1;
         self.unconfirmed = self.writes;
         if truncate_generation == self.truncate_generation {
-            self.may_leave_holes |= range.start > self.size();
+            let size = self.size();
+            self.may_leave_holes |= range.start > size;
+            if range.end > size {
+                self.moved = self.writes;
+            }
             self.written_end = self.written_end.max(range.end);
         } else {
             // Another client truncated the file by its name during the write.
@@ -172,7 +200,7 @@ impl FileSize {
     /// Returns a report of a write of `range` to a shared file, together with all earlier
     /// unreported writes.
     pub(super) fn report_with(&mut self, range: &Range<u64>) -> SizeReport {
-        self.writes += 1;
+        self.count_move();
         let end = self.written_end.max(range.end);
         SizeReport {
             extent: WrittenExtent {
@@ -203,7 +231,7 @@ impl FileSize {
         }
         if is_all_reported {
             // Counts the write as already reported.
-            self.writes += 1;
+            self.count_move();
             self.reported = self.writes;
         }
         self.debug_check();
@@ -211,20 +239,20 @@ impl FileSize {
 
     /// Records that chunk files may now reach up to `end`, even if the file does not.
     pub(super) fn note_reach(&mut self, end: u64) {
-        self.writes += 1;
+        self.count_move();
         self.reach = self.reach.max(end);
     }
 
     /// Records that a part of the file may now be a hole. The size does not change.
     pub(super) fn note_holes(&mut self) {
-        self.writes += 1;
+        self.count_move();
         self.may_leave_holes = true;
     }
 
     /// Records that a truncation by this mount is complete: earlier writes no longer affect the
     /// size.
     pub(super) fn truncated(&mut self, attributes: &Attributes, now: Duration) {
-        self.writes += 1;
+        self.count_move();
         self.reported = self.writes;
         self.must_measure = false;
         self.written_end = 0;
@@ -296,7 +324,9 @@ impl FileSize {
         let is_unchanged = self.truncate_generation == sent.truncate_generation;
         let loss = match durable.truncate_generation.cmp(&sent.truncate_generation) {
             Ordering::Equal if durable.size < sent.end => {
-                self.writes += u64::from(is_unchanged);
+                if is_unchanged {
+                    self.count_move();
+                }
                 ReportLoss::End
             }
             Ordering::Less => {
@@ -305,7 +335,7 @@ impl FileSize {
                     self.truncate_generation = durable.truncate_generation;
                     self.size = durable.size;
                     self.must_measure = true;
-                    self.writes += 1;
+                    self.count_move();
                     self.unconfirmed = self.writes;
                 }
                 ReportLoss::Truncation

@@ -91,7 +91,7 @@ fn truncation_waits_for_writes_and_clears_unreported_sizes() {
 }
 
 #[test]
-fn truncation_elsewhere_makes_unreported_writes_measured() {
+fn size_is_measured_if_a_truncation_precedes_the_report() {
     let state = opened(0);
     write(&state, 1000, 0, 1);
     let report = state.unreported().unwrap();
@@ -109,7 +109,7 @@ fn truncation_elsewhere_makes_unreported_writes_measured() {
 
 /// Before the fix, the flag stayed set, and the next write counted as one that may leave holes.
 #[test]
-fn nothing_is_measured_once_metadata_has_all_writes() {
+fn size_is_not_measured_if_metadata_has_all_writes() {
     let state = opened(0);
     write(&state, 1000, 0, 1);
     state.observe(&attributes(0, 1, 5), NOW);
@@ -174,7 +174,7 @@ fn a_write_that_begins_beyond_the_end_may_leave_a_hole() {
 }
 
 #[test]
-fn a_late_reply_does_not_bring_an_old_size_back() {
+fn late_reply_does_not_restore_an_old_size() {
     let state = opened(100);
     state.observe(&attributes(200, 1, 9), NOW);
     state.observe(&attributes(100, 0, 8), NOW + NOW);
@@ -183,7 +183,7 @@ fn a_late_reply_does_not_bring_an_old_size_back() {
 }
 
 #[test]
-fn synced_chunk_files_are_forgotten_unless_written_meanwhile() {
+fn chunk_files_written_during_a_sync_stay_unsynced() {
     let state = opened(0);
     write(&state, 10, 0, 1);
     write(&state, 20, 1, 1);
@@ -199,7 +199,7 @@ fn synced_chunk_files_are_forgotten_unless_written_meanwhile() {
 }
 
 #[test]
-fn another_incarnation_at_sync_or_at_the_next_write_is_a_loss() {
+fn changed_incarnation_at_sync_or_write_is_a_loss() {
     let state = opened(0);
     write(&state, 10, 0, 1);
     state.synced(&state.unsynced()[0], HostIncarnation::new(2));
@@ -210,7 +210,7 @@ fn another_incarnation_at_sync_or_at_the_next_write_is_a_loss() {
     write(&state, 30, 0, 3);
     assert_eq!(state.losses(), 2);
     state.synced(&state.unsynced()[0], HostIncarnation::new(3));
-    assert_eq!(state.losses(), 2, "told once");
+    assert_eq!(state.losses(), 2, "reported once");
 }
 
 #[test]
@@ -219,8 +219,8 @@ fn open_or_unsynced_inode_is_not_idle() {
     state.opened();
     state.opened();
     write(&state, 10, 0, 1);
-    state.closing();
-    state.closing();
+    state.closing(false);
+    state.closing(false);
     assert!(!state.closed());
     assert!(state.closed());
     assert!(!state.is_idle());
@@ -230,7 +230,7 @@ fn open_or_unsynced_inode_is_not_idle() {
 }
 
 #[test]
-fn bytes_beyond_the_end_are_reported_until_the_end_passes() {
+fn bytes_beyond_the_end_are_reported_until_the_end_grows() {
     let state = opened(100);
     state.try_write().unwrap().note_reach(5000);
     let report = state.unreported().unwrap();
@@ -262,7 +262,7 @@ fn reports_lost_in_a_power_loss_are_repeated() {
 }
 
 #[test]
-fn a_truncation_that_metadata_has_lost_is_noticed() {
+fn truncation_lost_by_metadata_is_detected() {
     let state = opened(1000);
     let told_before = state.reported_extent();
     let truncating = state.try_truncate().unwrap();

@@ -73,6 +73,24 @@ impl UnsyncedWrites {
         }
     }
 
+    /// Records that a storage host of this incarnation acknowledged the write `number` after it had
+    /// synced the chunk file. That sync covers all writes up to the number `before`.
+    pub(super) fn durable_chunk_written(
+        &mut self,
+        key: ChunkFileKey,
+        group: GroupId,
+        incarnation: HostIncarnation,
+        number: u64,
+        before: u64,
+    ) {
+        let is_covered = self.chunk_files.get(&key).is_none_or(|known| known.last_write <= before);
+        self.chunk_written(key, group, incarnation, number);
+        if is_covered {
+            self.chunk_files.remove(&key);
+        }
+        self.chunk_exists(key);
+    }
+
     /// Records that metadata acknowledged an inline write.
     pub(super) fn inline_written(&mut self, mark: InlineMark) {
         let marks = &mut self.inline;
@@ -107,6 +125,15 @@ impl UnsyncedWrites {
         if !self.recorded.contains(&key) {
             self.unrecorded.insert(key);
         }
+    }
+
+    /// Returns whether a sync may have to report to metadata which chunk files it has synced:
+    /// inline bytes are unsynced, or metadata has not recorded one of the chunk files as synced.
+    pub(super) fn may_be_unrecorded(&self) -> bool {
+        let is_unrecorded = |key: &ChunkFileKey| !self.recorded.contains(key);
+        !self.unrecorded.is_empty()
+            || !self.inline.is_empty()
+            || self.chunk_files.keys().any(is_unrecorded)
     }
 
     /// Returns the synced chunk files that metadata has not recorded as synced.
@@ -170,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sync_covers_the_writes_before_it() {
+    fn sync_covers_all_writes_before_it() {
         let mut unsynced = UnsyncedWrites::default();
         let host = HostIncarnation::new(1);
         unsynced.chunk_written(key(0), GROUP, host, 1);
@@ -182,5 +209,21 @@ mod tests {
         assert!(unsynced.is_empty());
         unsynced.chunk_synced(&before[0], HostIncarnation::new(9));
         assert_eq!(unsynced.losses(), 0, "nothing was left that could be lost");
+    }
+
+    #[test]
+    fn a_durable_write_covers_only_the_writes_before_it() {
+        let mut unsynced = UnsyncedWrites::default();
+        let (host, next) = (HostIncarnation::new(1), HostIncarnation::new(2));
+        unsynced.durable_chunk_written(key(0), GROUP, host, 1, 0);
+        assert!(unsynced.is_empty() && unsynced.may_be_unrecorded());
+        unsynced.recorded(&[key(0)]);
+        unsynced.chunk_written(key(0), GROUP, host, 2);
+        unsynced.chunk_written(key(0), GROUP, host, 3);
+        unsynced.durable_chunk_written(key(0), GROUP, host, 4, 2);
+        assert!(!unsynced.is_empty(), "the storage host may have synced before write 3");
+        unsynced.durable_chunk_written(key(0), GROUP, next, 5, 4);
+        assert!(unsynced.is_empty() && !unsynced.may_be_unrecorded());
+        assert_eq!(unsynced.losses(), 1, "the host lost power before write 3 was durable");
     }
 }

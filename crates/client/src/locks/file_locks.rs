@@ -172,7 +172,8 @@ impl Locks for Client {
         let answer = match skep_env::timeout(DEADLOCK_SEARCH_AFTER, asking.as_mut()).await {
             Some(answer) => answer,
             None if lock.kind == LockKind::Posix && self.must_give_way(lock.owner, wait).await => {
-                let what = "a deadlock cycle of processes that wait at several metadata targets";
+                let what = "the waiting processes would form a deadlock cycle over several \
+                metadata targets";
                 let what = format!("file {}: {what}", owner.inode);
                 return Err(Error::new(ErrorCode::Deadlock, what));
             }

@@ -25,7 +25,7 @@ impl Mount {
         let client = match Client::new(Arc::clone(&self), self.options.workers) {
             Ok(client) => client,
             Err(error) => {
-                tracing::error!("the mount's background work runs already: {error}");
+                tracing::error!("cannot start the background work of the mount: {error}");
                 return;
             }
         };

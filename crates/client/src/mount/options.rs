@@ -6,7 +6,7 @@ use skep_wire::node::LogLevel;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The addresses of a cluster's management, and the secret with which this mount authenticates.
+/// The addresses of a cluster's management, and the secret that authenticates this mount.
 #[derive(Debug, Clone)]
 pub struct ClusterAccess {
     /// The id of the cluster, and its secret.
@@ -39,7 +39,7 @@ pub struct MountOptions {
     pub host: String,
     /// The version of the program, as shown to administrators.
     pub version: String,
-    /// The number of worker threads, each of which has its own [`crate::Client`].
+    /// The number of worker threads. Each has its own [`crate::Client`].
     pub workers: usize,
     /// How long a new mount retries while management cannot be reached or the cluster is not
     /// formatted; `None` means without limit. The error after that time contains [`GAVE_UP`].

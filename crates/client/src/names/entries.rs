@@ -163,8 +163,9 @@ impl Names for Client {
 
     async fn link(&self, inode: InodeId, directory: InodeId, name: &[u8]) -> Result<Attributes> {
         let request = Link { inode, directory, name: name.into() };
-        let reply = self.change(directory, request).await?;
-        self.attributes_of(reply).await
+        let reply = self.change(directory, request).await;
+        self.mount().inodes.count_change(inode);
+        self.attributes_of(reply?).await
     }
 
     async fn unlink(&self, directory: InodeId, name: &[u8]) -> Result<()> {
@@ -194,7 +195,9 @@ impl Names for Client {
             no_replace,
             whiteout,
         };
-        self.change(to_directory, request).await.map(|_| ())
+        let done = self.change(to_directory, request).await;
+        self.mount().inodes.count_name_change();
+        done.map(|_| ())
     }
 
     async fn exchange(
@@ -210,7 +213,9 @@ impl Names for Client {
             to_directory,
             to_name: to_name.into(),
         };
-        self.change(to_directory, request).await.map(|_| ())
+        let done = self.change(to_directory, request).await;
+        self.mount().inodes.count_name_change();
+        done.map(|_| ())
     }
 }
 

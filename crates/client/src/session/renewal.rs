@@ -58,7 +58,7 @@ impl Client {
         self.0.forget_session(group, lost);
         let mount = self.mount();
         if let Some(id) = mount.sessions.replace(group, lost, mount.node()) {
-            tracing::warn!("session {lost} at group {group} was lost; {id} takes its place");
+            tracing::warn!("session {lost} at group {group} was lost; session {id} replaces it");
             self.lose_locks(group);
             let client = self.clone();
             // A separate task, since all threads wait for the renewal, and a caller may drop its
@@ -99,7 +99,7 @@ impl Client {
     }
 
     /// Opens the session `id`, and reopens all files of the lost session. `lost` is the client id
-    /// under which these files are open.
+    /// of the lost session.
     async fn try_renewal(&self, group: GroupId, id: SessionId, lost: NodeId) -> Result<()> {
         let slots = self.open_session(group, id).await?;
         let mount = self.mount();
@@ -139,6 +139,8 @@ impl Client {
         let options = ModifyOptions::default();
         match send_attempt(Rc::clone(&self.0), slot, Rc::new(request), options, None).await {
             Ok(opened) => {
+                // Without the open, metadata did not notify this mount of other clients.
+                file.inode.must_compare();
                 file.inode.observe(&opened.attributes, skep_env::now());
                 // While the session was lost, another program set a different pattern for the empty
                 // file. Other clients now use the chunk files of that pattern.

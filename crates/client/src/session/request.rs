@@ -160,7 +160,8 @@ impl Client {
         match reply.outcome {
             Outcome::Executed { reply: Bytes(reply) } => {
                 tracing::info!(
-                    "session {session} was lost with the reply to {}: the group had executed it",
+                    "session {session} ended before the reply to {} arrived; the group has \
+                    executed the request",
                     R::NAME
                 );
                 R::Reply::from_bytes(&reply).map(Some)
@@ -168,8 +169,8 @@ impl Client {
             Outcome::NotExecuted => Ok(None),
             Outcome::Unknown => {
                 let text = format!(
-                    "cannot find out whether {} was executed: session {session} at group {group} \
-                     was lost too long ago; check the state before you repeat the operation",
+                    "cannot determine whether {} was executed: session {session} at group {group} \
+                    ended too long ago; check the state before you repeat the operation",
                     R::NAME
                 );
                 tracing::error!("{text}");

@@ -3,7 +3,7 @@
 //! A target acknowledges an open before its log record is on the device. If its host loses power in
 //! the next milliseconds, the open is reverted, and the target would delete the file together with
 //! its last name although a program reads it. So after each new start of a target, the client asks
-//! how often its session has each file open, and opens again what is missing. A file that was
+//! how often its session has each file open, and opens the missing files again. A file that was
 //! deleted meanwhile makes its handles stale, so reads through them fail.
 //!
 //! Does not own the reopening of a single file (`renewal`), nor that of all files of a lost

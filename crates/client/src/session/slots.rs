@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn each_worker_gets_slots_of_its_own() {
+    fn each_worker_has_its_own_range_of_slots() {
         skep_env::block_on(async {
             let (first, second) = (range(4, 0, 2).unwrap(), range(4, 1, 2).unwrap());
             let mut numbers = Vec::new();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_waits_for_its_return_and_counts_its_requests() {
+    fn slot_in_use_is_not_given_out_and_counts_its_requests() {
         skep_env::block_on(async {
             let session = range(1, 0, 1).unwrap();
             let slot = session.take_slot().await;

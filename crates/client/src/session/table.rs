@@ -11,7 +11,7 @@ pub(crate) fn is_lost(error: &Error) -> bool {
     matches!(error.code(), ErrorCode::StaleSession | ErrorCode::Evicted)
 }
 
-/// Returns the client id under which a session was opened, see `Sessions::new_session`.
+/// Returns the client id that is part of a session's id, see `Sessions::new_session`.
 pub(crate) fn client_of(session: SessionId) -> NodeId {
     NodeId::new((session.raw() >> 32) as u32)
 }
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_start_of_the_target_may_have_lost_opens() {
+    fn new_start_of_the_target_requires_a_check_of_opens() {
         let table = GroupSessions::default();
         let id = opened(&table, LEASE);
         assert!(![0, 1].iter().any(|start| table.may_have_lost_opens(GROUP, id, *start)));
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thread_of_two_replaces_a_lost_session() {
+    fn only_one_thread_replaces_a_lost_session() {
         let table = GroupSessions::default();
         let lost = opened(&table, LEASE);
         let next = table.replace(GROUP, lost, NODE).unwrap();
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_session_and_an_eviction_lose_the_session() {
+    fn refusal_or_eviction_marks_the_session_as_lost() {
         assert!(is_lost(&ErrorCode::StaleSession.into()) && is_lost(&ErrorCode::Evicted.into()));
         assert!(!is_lost(&ErrorCode::Stale.into()));
     }

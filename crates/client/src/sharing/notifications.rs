@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_open_sees_notifications_that_arrived_since_it_was_sent() {
+    fn open_applies_notifications_that_arrived_during_it() {
         let notifications = Notifications::default();
         let (a, b) = (InodeId::new(1), InodeId::new(2));
         notifications.note(a);

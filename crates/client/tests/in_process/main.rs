@@ -12,6 +12,7 @@ mod names;
 mod sessions;
 mod shared;
 mod sizes;
+mod syncs;
 mod truncations;
 
 use fakes::FakeCluster;

@@ -1,9 +1,12 @@
 //! Sizes and times of files that are being written, and what the kernel may cache.
 
 use crate::{create, mount, read, set_size, with_client, write};
-use skep_client::{Closes, InodeAttributes, Names, OpenMode, Opens};
+use skep_client::{
+    Client, Closes, HandleId, InodeAttributes, Names, OpenMode, Opens, Reads, Syncs,
+};
 use skep_types::InodeId;
-use skep_wire::metadata::{Close, GetAttributes, ReportWritten};
+use skep_wire::Request;
+use skep_wire::metadata::{Close, GetAttributes, KeepAlive, ReportWritten};
 
 #[test]
 fn writer_sees_its_size_at_once_and_others_after_flush() {
@@ -118,5 +121,84 @@ fn page_cache_is_kept_until_another_mount_changes_the_file() {
         other.close(handle).await.unwrap();
         assert!(!open(&client).await.1);
         assert!(open(&client).await.1);
+    });
+}
+
+/// Returns the size and the version of the attributes with which the kernel keeps its pages.
+async fn for_reading(client: &Client, handle: HandleId) -> Option<(u64, u64)> {
+    let attributes = client.attributes_for_reading(handle).await;
+    attributes.map(|it| (it.size, it.change_counter))
+}
+
+/// Semantics 2.1: the kernel's pages contain the writes of this mount, so the kernel keeps them,
+/// and no request goes to metadata.
+#[test]
+fn kernel_keeps_its_pages_after_writes_of_this_mount() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        client.note_shown(&client.attributes(inode).await.unwrap());
+        assert_eq!(for_reading(&client, handle).await, None, "nothing has changed the time");
+        write(&client, handle, 0, b"0123456789").await;
+        assert_eq!(for_reading(&client, handle).await, Some((10, 1)));
+        client.fsync(handle).await.unwrap();
+        assert_eq!(for_reading(&client, handle).await, Some((10, 1)), "also after a report");
+        assert_eq!((fake.count::<GetAttributes>(), fake.count::<ReportWritten>()), (1, 1));
+        let reader = client.open(inode, OpenMode::Read, false).await.unwrap().handle;
+        assert_eq!(for_reading(&client, reader).await, Some((10, 1)));
+        client.note_shown(&client.attributes(inode).await.unwrap());
+        assert_eq!(for_reading(&client, handle).await, Some((10, 2)), "a program saw the new time");
+        client.close(handle).await.unwrap();
+        assert_eq!(for_reading(&client, reader).await, None, "this mount cannot write");
+    });
+}
+
+/// Semantics 2.1 and 2.3: these events may make the kernel's pages out of date.
+#[test]
+fn kernel_compares_times_when_its_pages_may_be_old() {
+    with_client(|fake, client| async move {
+        let written = async |name: &str| {
+            let (inode, handle) = create(&client, name).await;
+            client.note_shown(&client.attributes(inode).await.unwrap());
+            write(&client, handle, 0, b"x").await;
+            assert!(for_reading(&client, handle).await.is_some());
+            (inode, handle)
+        };
+        let (_, direct) = written("direct").await;
+        client.note_direct_write(direct);
+        assert_eq!(for_reading(&client, direct).await, None, "a write without the kernel's pages");
+        fake.with_metadata(1, |metadata| metadata.behaviour.shares_files = true);
+        let (inode, shared) = written("shared").await;
+        mount(&fake).await.open(inode, OpenMode::Write, false).await.unwrap();
+        let again = client.open(inode, OpenMode::Read, false).await.unwrap();
+        assert!(again.is_shared);
+        assert_eq!(for_reading(&client, shared).await, None, "another mount has the file open");
+        let (inode, lost) = written("lost").await;
+        fake.forget_sessions(1);
+        client.attributes(inode).await.unwrap();
+        assert_eq!(for_reading(&client, lost).await, None, "the session was lost meanwhile");
+    });
+}
+
+/// Semantics 2.3 and 3.8: other clients may change the file as soon as the lease has run out.
+#[test]
+fn kernel_keeps_its_pages_only_while_the_lease_holds() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        client.note_shown(&client.attributes(inode).await.unwrap());
+        write(&client, handle, 0, b"x").await;
+        fake.state.borrow_mut().hold = Some(KeepAlive::ID);
+        // The mount answers at once until the lease may have run out.
+        let reading = loop {
+            let reader = client.clone();
+            let reading = skep_env::spawn(async move { for_reading(&reader, handle).await });
+            skep_env::sleep(std::time::Duration::from_millis(1)).await;
+            if !reading.is_finished() {
+                break reading;
+            }
+            assert_eq!(reading.await, Some((1, 1)));
+        };
+        assert!(fake.count::<KeepAlive>() > 0);
+        fake.state.borrow_mut().hold = None;
+        assert_eq!(reading.await, Some((1, 1)));
     });
 }

@@ -96,7 +96,7 @@ fn returning_member_does_not_become_the_primary() {
 }
 
 #[test]
-fn waiting_members_come_and_go_within_an_epoch() {
+fn waiting_members_change_without_a_new_epoch() {
     let before = group();
     let without = done(&before, MemberChange::Remove, C);
     assert_eq!((without.epoch, without.members.len()), (before.epoch, 2));

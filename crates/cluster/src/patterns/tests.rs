@@ -111,11 +111,11 @@ fn users_stay_within_limits_and_root_does_not() {
     refused(&map, &component(0, 0, 9), "more than 8 targets");
     refused(&map, &component(0, 64 * KIB, 1), "less than 131072");
     refused(&map, &component(0, 2 * MIB, 1), "skep config get user-chunk-size-max");
-    refused(&map, &of_two, "only root lists targets");
+    refused(&map, &of_two, "only root may list targets");
     map.policy.user_patterns = UserPatterns::Targets;
     check(&map, &of_two).unwrap();
     map.policy.user_patterns = UserPatterns::No;
-    refused(&map, &component(0, 0, 0), "only root sets stripe patterns");
+    refused(&map, &component(0, 0, 0), "only root may set stripe patterns");
 }
 
 fn all_online(map: &ClusterMap) -> Candidates {
@@ -127,7 +127,7 @@ fn all_online(map: &ClusterMap) -> Candidates {
 }
 
 #[test]
-fn request_precedes_directory_and_directory_precedes_cluster() {
+fn request_overrides_directory_and_directory_overrides_cluster() {
     let map = map();
     let storage = groups(&map, TargetKind::Storage);
     let policy = Policy { default_width: 3, stripe_from: 0, ..Policy::default() };
@@ -166,7 +166,7 @@ fn request_precedes_directory_and_directory_precedes_cluster() {
 }
 
 #[test]
-fn files_of_unset_width_are_narrow_at_first() {
+fn files_without_a_requested_width_start_narrow() {
     let map = map();
     let policy = Policy { stripe_from: 4 * MIB, ..Policy::default() };
     let made = |asked: Option<&[ComponentRequest]>, policy: &Policy| {
@@ -221,7 +221,7 @@ fn without_a_storage_target_no_pattern_can_be_placed() {
 
 /// The directory's default is the pattern of a file of unset width, so it has two components.
 #[test]
-fn request_of_only_a_chunk_size_keeps_the_components() {
+fn request_for_a_chunk_size_keeps_all_components() {
     let of_file = request(&[component(0, 512 * KIB, 1), component(4 * MIB, 512 * KIB, 32)]);
     let asked = |chunk_bytes| {
         let merged = merge(Some(&request(&[component(0, chunk_bytes, 0)])), Some(&of_file));

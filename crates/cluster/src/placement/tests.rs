@@ -72,7 +72,7 @@ fn assert_even(counts: &[f64], within: f64, what: &str) {
 }
 
 #[test]
-fn four_targets_on_two_servers_are_two_and_two_alternating() {
+fn four_groups_alternate_between_two_servers() {
     let map = map(&[4, 4]);
     let candidates = Candidates::new(&map);
     for seed in 0..1_000 {
@@ -83,7 +83,7 @@ fn four_targets_on_two_servers_are_two_and_two_alternating() {
 }
 
 #[test]
-fn targets_are_used_evenly_in_any_run_of_seeds() {
+fn consecutive_seeds_use_all_targets_evenly() {
     for (shape, count) in
         [(&[4, 4][..], 1), (&[4, 4], 2), (&[4, 4], 3), (&[4, 4], 4), (&[4, 4], 6), (&[4, 4], 8)]
             .into_iter()
@@ -111,7 +111,7 @@ fn targets_are_used_evenly_in_any_run_of_seeds() {
 }
 
 #[test]
-fn targets_that_share_a_file_system_share_its_weight() {
+fn targets_on_one_file_system_share_its_weight() {
     let mut map = map(&[1, 1, 1]);
     for (target, file_system) in map.targets.iter_mut().zip([7, 7, 8]) {
         target.capacity.file_system = file_system;
@@ -131,7 +131,7 @@ fn groups_with_more_free_space_are_chosen_more_often() {
 }
 
 #[test]
-fn low_targets_follow_normal_ones_and_worse_ones_only_alone() {
+fn worse_capacity_pools_are_used_only_if_better_ones_lack() {
     let mut map = map(&[2, 2]);
     map.targets[0].capacity_pool = CapacityPool::Low;
     map.targets[1].capacity_pool = CapacityPool::Emergency;
@@ -169,7 +169,7 @@ fn targets_that_refuse_writes_get_no_new_files() {
 }
 
 #[test]
-fn closed_targets_get_no_new_files_even_alone() {
+fn closed_targets_get_no_new_files_even_if_no_other_exists() {
     let mut map = map(&[2]);
     let group = |map: &ClusterMap, index: usize| map.group_of(map.targets[index].id).unwrap().id;
     map.targets[0].health.condition = Condition::Closed;
@@ -190,7 +190,7 @@ fn an_empty_cluster_has_no_candidates() {
 
 proptest! {
     #[test]
-    fn choices_are_balanced_distinct_and_complete(
+    fn chosen_groups_are_balanced_distinct_and_complete(
         shape in prop::collection::vec(1_usize..9, 1..12), count in 0_usize..40, seed: u64,
     ) {
         let map = map(&shape);

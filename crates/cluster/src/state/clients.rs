@@ -38,7 +38,7 @@ impl Durable {
         let clients = self.map.nodes.iter().filter(|node| node.kind == NodeKind::Client);
         if clients.clone().count() >= MAX_CLIENTS {
             return Err(limit(format!(
-                "the cluster has {MAX_CLIENTS} clients, the most there can be"
+                "the cluster has {MAX_CLIENTS} clients, which is the limit"
             )));
         }
         let taken = clients.clone().any(|node| node.name == name);
@@ -72,7 +72,7 @@ impl Durable {
         match self.map.node(id) {
             Some(node) if node.kind != NodeKind::Client => Err(Error::new(
                 ErrorCode::NotPermitted,
-                format!("node {id} ({}) is a server; servers are not forgotten", node.name),
+                format!("cannot remove node {id} ({}): it is a server, not a client", node.name),
             )),
             _ => {
                 self.map.nodes.retain(|node| node.id != id);

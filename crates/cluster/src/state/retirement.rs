@@ -1,5 +1,5 @@
-//! The way of targets and servers out of the cluster: closing a target to new files, removing it,
-//! and removing a server that has no targets. Also renames servers.
+//! Retirement of targets and servers: closes a target to new files, removes a target, and removes a
+//! server that has no targets. Also renames servers.
 //!
 //! Does not own the search for files on a target: `skep target remove` asks the metadata targets
 //! before it sends the command.
@@ -17,8 +17,8 @@ impl Durable {
         let target = self.map.target(id).ok_or_else(|| unknown_target(id))?;
         if target.kind != TargetKind::Storage {
             let what = format!(
-                "cannot close metadata target {id}: each of its shards is served by its group \
-                 only, so new entries there have no other place"
+                "cannot close metadata target {id}: no other group serves its shards, so new \
+                entries could not be placed elsewhere"
             );
             return Err(Error::new(ErrorCode::InvalidArgument, what));
         }
@@ -174,7 +174,7 @@ mod tests {
     use crate::state::tests::{cluster, server};
 
     #[test]
-    fn closed_targets_are_marked_and_can_be_removed() {
+    fn closed_empty_targets_can_be_removed() {
         let mut state = cluster();
         state.apply(&server(TargetKind::Metadata, 1, &[10])).unwrap();
         let storage = state.apply(&server(TargetKind::Storage, 2, &[20, 21])).unwrap();
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(shown(&state), Condition::Serving);
         state.apply(&close(first, true)).unwrap();
 
-        // A snapshot keeps it.
+        // A snapshot contains the closed target.
         state = crate::ClusterState::from_snapshot(&state.snapshot()).unwrap();
         assert_eq!(shown(&state), Condition::Closed);
 
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_renamed_to_free_names() {
+    fn servers_can_be_renamed_to_unused_names() {
         let mut state = cluster();
         let first = state.apply(&server(TargetKind::Storage, 1, &[10])).unwrap().node;
         state.apply(&server(TargetKind::Storage, 2, &[20])).unwrap();

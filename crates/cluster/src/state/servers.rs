@@ -42,8 +42,8 @@ impl Durable {
         if let Some(id) = known {
             if claimed.raw() != 0 && *claimed != id {
                 return Err(foreign(format!(
-                    "a {} service says it is {claimed}, but its uuid is registered as {id}; \
-                     its directory was changed by hand",
+                    "a {} service registers as {claimed}, but its uuid belongs to {id}; its \
+                    directory was changed by hand",
                     kind_word(*kind)
                 )));
             }
@@ -58,20 +58,18 @@ impl Durable {
             return Ok(id);
         }
         if claimed.raw() != 0 {
-            let owner =
-                self.map.node(*claimed).map_or("no node that is known here".to_owned(), |n| {
-                    format!("'{}', which has another uuid", n.name)
-                });
+            let owner = self.map.node(*claimed).map_or("not in this cluster".to_owned(), |n| {
+                format!("node '{}', which has another uuid", n.name)
+            });
             return Err(foreign(format!(
-                "a {} service says it is {claimed}, but {claimed} is {owner}; it was removed \
-                 from the cluster, its directory is of another cluster, or management's directory \
-                 is an old copy",
+                "a {} service registers as {claimed}, but {claimed} is {owner}; it was removed \
+                from the cluster, its directory is of another cluster, or management's directory is an old copy",
                 kind_word(*kind)
             )));
         }
         let servers = self.node_uuids.len();
         if servers >= MAX_SERVERS {
-            return Err(limit(format!("the cluster has {servers} servers, the most there can be")));
+            return Err(limit(format!("the cluster has {servers} servers, which is the limit")));
         }
         let id = self.take_node_id();
         insert_sorted(&mut self.node_uuids, (id, *uuid), |(id, _)| *id);
@@ -112,8 +110,8 @@ impl Durable {
         let id = match known.map(|(id, _)| *id) {
             Some(id) if claim.target.raw() != 0 && claim.target != id => {
                 return Err(foreign(format!(
-                    "the directory {} says it is target {}, but its uuid is registered as {id}; it \
-                     was changed by hand",
+                    "the directory {} registers as target {}, but its uuid belongs to {id}; the \
+                    directory was changed by hand",
                     claim.path, claim.target
                 )));
             }
@@ -122,13 +120,12 @@ impl Durable {
                 let owner = self
                     .map
                     .target(claim.target)
-                    .map_or("which isn't known here".to_owned(), |t| {
+                    .map_or("which is not in this cluster".to_owned(), |t| {
                         format!("which is {} on {} and has another uuid", t.path, t.node)
                     });
                 return Err(foreign(format!(
-                    "the directory {} says it is target {}, {owner}; it was removed from \
-                     the cluster, it is of another cluster, or management's directory is an old \
-                     copy",
+                    "the directory {} registers as target {}, {owner}; it was removed from the \
+                    cluster, it is of another cluster, or management's directory is an old copy",
                     claim.path, claim.target
                 )));
             }

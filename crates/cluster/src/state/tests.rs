@@ -92,7 +92,7 @@ fn new_address_or_target_keeps_the_ids() {
 }
 
 #[test]
-fn foreign_ids_are_refused_and_change_nothing() {
+fn unknown_ids_are_refused_and_change_nothing() {
     let mut state = cluster();
     state.apply(&server(TargetKind::Storage, 1, &[11])).unwrap();
     let before = state.clone();
@@ -104,9 +104,9 @@ fn foreign_ids_are_refused_and_change_nothing() {
         assert!(error.context().contains(words), "{error}");
     };
     refused(&|r| r.node = NodeId::new(1), "'storage-1', which has another uuid");
-    refused(&|r| r.node = NodeId::new(9), "no node that is known here");
-    refused(&|r| r.targets[0].target = TargetId::new(1), "/data/21 says it is target t1");
-    refused(&|r| r.targets[0].target = TargetId::new(9), "which isn't known here");
+    refused(&|r| r.node = NodeId::new(9), "not in this cluster");
+    refused(&|r| r.targets[0].target = TargetId::new(1), "/data/21 registers as target t1");
+    refused(&|r| r.targets[0].target = TargetId::new(9), "which is not in this cluster");
     let wrong_id = |r: &mut ServerRegistration| (r.uuid, r.node) = (1, NodeId::new(5));
     refused(&wrong_id, "registered as n1");
     let wrong_target = |r: &mut ServerRegistration| {

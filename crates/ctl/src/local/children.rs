@@ -98,8 +98,8 @@ impl Service {
         Some(status)
     }
 
-    /// Records the exit of the process, and schedules its restart. Returns a message with both for
-    /// people.
+    /// Records the exit of the process, and schedules its restart. Returns a message for people
+    /// with the exit status and the time until the restart.
     pub(crate) fn note_death(&mut self, status: ExitStatus) -> String {
         let now = skep_env::now();
         if now - self.started > RECOVERED {

@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stored_shape_grows_by_storage_services_only() {
+    fn stored_shape_can_only_gain_storage_services() {
         let parent = tempfile::tempdir().unwrap();
         let layout = Layout::make(&parent.path().join("data")).unwrap();
         let wanted = |metadata, services, targets| WantedShape {

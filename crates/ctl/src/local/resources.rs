@@ -1,7 +1,8 @@
 //! Checks before `skep up` starts processes: whether this host has the memory and the free space
 //! for the cluster.
 //!
-//! Owns rough lower limits only. A cluster that passes may still run out of either later.
+//! Owns rough lower limits only. A cluster that passes the checks may still run out of memory or
+//! space later.
 
 use super::shape::Shape;
 use skep_types::{Error, ErrorCode, Result};

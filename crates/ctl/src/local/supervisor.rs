@@ -442,8 +442,8 @@ fn announce_wait(left: &[&mut Service], mount_point: Option<&Path>) {
     for service in left {
         match (service.role, mount_point) {
             (Role::Mount, Some(point)) => print_line(&format!(
-                "the mount on {0} is in use, and cuts off the open files if they stay open; `fuser \
-                 -vm {0}` lists the programs",
+                "the mount on {0} is in use; files that stay open return errors; `fuser -vm {0}` \
+                lists the programs",
                 point.display()
             )),
             _ => print_line(&format!("waiting for {} to end", service.name)),

@@ -60,7 +60,7 @@ fn each_problem_names_its_host_and_the_way_out() {
 }
 
 #[test]
-fn own_installation_is_no_obstacle() {
+fn existing_installation_of_the_same_cluster_is_accepted() {
     let verdict = judged(|it| {
         it.deployed = Some("scratch".into());
         it.program = Some("old".into());

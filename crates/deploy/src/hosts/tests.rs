@@ -29,7 +29,7 @@ fn problems(text: &str) -> String {
 }
 
 #[test]
-fn good_file_gives_hosts_with_their_targets() {
+fn valid_host_file_gives_hosts_with_their_targets() {
     let read = Deployment::parse(GOOD).unwrap();
     assert_eq!(read.management().name, "m1");
     assert_eq!(read.management_addresses(), "10.0.0.1");
@@ -61,9 +61,27 @@ fn each_mistake_is_named_with_its_host_and_a_way_out() {
     check("name = \"s1\"", "name = \"m1\"", &["m1 appears twice"]);
     check("point = \"/scratch\"", "point = \"/\"", &["mount.point '/'"]);
     check("cluster = \"scratch\"", "cluster = \"$(x)\"", &["invalid cluster"]);
+    check("\"client\",", "\"monitor\", \"monitor\",", &["s1", "monitor appears twice"]);
     check("domain", "domian", &["unknown field `domian`"]);
     check("address = \"10.0.0.2\"", "address = \"-oProxyCommand=x\"", &["invalid address"]);
     check("\"10.1.0.2\"", "\"a b\"", &["s1: invalid address 'a b'"]);
+}
+
+#[test]
+fn monitor_runs_beside_management_by_default() {
+    let monitors = |text: &str| {
+        let read = Deployment::parse(text).unwrap();
+        let having = read.hosts.iter().filter(|host| host.has(Role::Monitor));
+        having.map(|host| host.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(monitors(GOOD), ["m1"]);
+    let named = GOOD.replace("[\"client\",", "[\"monitor\", \"client\",");
+    assert_eq!(monitors(&named), ["s1"]);
+    assert_eq!(monitors(&format!("monitor = false{GOOD}")), [""; 0]);
+    let both = problems(&format!("monitor = false{named}"));
+    assert!(both.contains("host s1") && both.contains("remove one of both"), "{both}");
+    let two = problems(&named.replace("\"metadata\"]", "\"metadata\", \"monitor\"]"));
+    assert!(two.contains("hosts m1 and s1 have the role monitor"), "{two}");
 }
 
 #[test]

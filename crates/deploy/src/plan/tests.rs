@@ -73,6 +73,7 @@ fn fresh_hosts_get_all_steps_in_their_order() {
         "join: s1: start storage",
         "format: m1: format the cluster",
         VERIFY[0],
+        "monitor: m1: start monitor",
         "mount: s1: mount the cluster",
         VERIFY[1],
         VERIFY[2],
@@ -127,6 +128,35 @@ fn new_target_restarts_only_its_own_service() {
 }
 
 #[test]
+fn monitor_moves_and_ends_with_the_hosts_file() {
+    let deployment = Deployment::parse(GOOD).unwrap();
+    let all = complete(&deployment);
+    let of_monitor = |text: &str| {
+        let changed = Deployment::parse(text).unwrap();
+        let mut steps = lines(&apply(&changed, &program(), &all));
+        steps.retain(|it| it.starts_with("monitor:") || it.contains("configuration"));
+        steps
+    };
+    let moved = GOOD.replace("[\"client\",", "[\"client\", \"monitor\",");
+    let expected = [
+        "install: s1: write configuration and units",
+        "monitor: m1: stop monitor",
+        "monitor: s1: start monitor",
+    ];
+    assert_eq!(of_monitor(&moved), expected);
+    assert_eq!(of_monitor(&format!("monitor = false{GOOD}")), ["monitor: m1: stop monitor"]);
+    let mut stopped = complete(&deployment);
+    stopped.get_mut("m1").unwrap().running.remove(&Role::Monitor);
+    let steps = lines(&apply(&deployment, &program(), &stopped));
+    assert!(steps.contains(&"monitor: m1: start monitor".to_owned()), "{steps:?}");
+    // A cluster without a monitor is upgraded without one.
+    let old = stopped.get_mut("m1").unwrap();
+    old.program = Some("old".into());
+    let steps = lines(&upgrade(&deployment, &program(), &stopped, false));
+    assert!(!steps.iter().any(|it| it.contains("monitor")), "{steps:?}");
+}
+
+#[test]
 fn data_on_a_disk_is_never_formatted_again() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let phases = apply(&deployment, &program(), &complete(&deployment));
@@ -135,7 +165,7 @@ fn data_on_a_disk_is_never_formatted_again() {
 }
 
 #[test]
-fn upgrade_restarts_one_service_after_the_other() {
+fn upgrade_restarts_one_service_at_a_time() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let mut all = complete(&deployment);
     for facts in all.values_mut() {
@@ -155,8 +185,10 @@ fn upgrade_restarts_one_service_after_the_other() {
         "restart: m1: stop management",
         "restart: m1: start management",
         VERIFY[0],
+        "restart: m1: stop monitor",
+        "restart: m1: start monitor",
     ];
-    assert_eq!(steps[..12], expected);
+    assert_eq!(steps[..14], expected);
     // An interrupted upgrade restarts only services that still run the old program.
     let mut all = complete(&deployment);
     all.get_mut("m1").unwrap().running.insert(Role::Metadata, Running::Old);
@@ -166,11 +198,12 @@ fn upgrade_restarts_one_service_after_the_other() {
 }
 
 #[test]
-fn removal_unmounts_before_it_stops_and_management_ends_last() {
+fn removal_unmounts_first_and_stops_management_last() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let steps = lines(&remove(&deployment, &["m1".into(), "s1".into()]));
     let expected = [
         "unmount: s1: unmount the cluster",
+        "stop: m1: stop monitor",
         "stop: s1: stop storage",
         "stop: m1: stop metadata",
         "stop: m1: stop management",
@@ -181,7 +214,7 @@ fn removal_unmounts_before_it_stops_and_management_ends_last() {
 }
 
 #[test]
-fn added_host_gets_its_steps_and_the_others_none() {
+fn only_an_added_host_gets_steps() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let mut all = complete(&deployment);
     all.insert("s1".into(), fresh(&deployment, deployment.host("s1").unwrap()));

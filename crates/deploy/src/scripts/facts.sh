@@ -45,8 +45,13 @@ for directory in $DIRECTORIES; do
   else fact directory "$directory empty"
   fi
 done
-for kind in management metadata storage; do
-  config=/etc/skep/$kind-$CLUSTER.toml
+for kind in management metadata storage monitor; do
+  case "$kind" in
+    monitor)
+      config=/etc/skep/monitor.toml unit=skep-monitor
+      if [ -e "$config" ] && ! recorded "file $config"; then fact foreign monitor; continue; fi ;;
+    *) config=/etc/skep/$kind-$CLUSTER.toml unit=skep-$kind@$CLUSTER ;;
+  esac
   [ -e "$config" ] && fact config "$kind $(sha256sum <"$config" | cut -c1-64)"
   if [ -e "/srv/skep/$kind/skep-identity" ]; then
     # Between the directory and the end of its initialisation, a run may have been interrupted.
@@ -55,7 +60,7 @@ for kind in management metadata storage; do
     fi
   fi
   if [ -d /run/systemd/system ]; then
-    pid=$(systemctl show --property=MainPID --value "skep-$kind@$CLUSTER" 2>/dev/null)
+    pid=$(systemctl show --property=MainPID --value "$unit" 2>/dev/null)
   else
     pid=$(cat "/run/skep/$kind.pid" 2>/dev/null)
   fi

@@ -34,11 +34,20 @@ write_file() { # path, mode
   mv "$1.skep-new" "$1"
 }
 has_systemd() { [ -d /run/systemd/system ]; }
+# Prints the unit of a service.
+unit_of() { # kind
+  if [ "$1" = monitor ]; then echo skep-monitor; else echo "skep-$1@$CLUSTER"; fi
+}
+# Prints the configuration file of a service.
+config_of() { # kind
+  if [ "$1" = monitor ]; then echo /etc/skep/monitor.toml
+  else echo "/etc/skep/$1-$CLUSTER.toml"; fi
+}
 # Prints the pid of a service that runs without systemd. Fails if it does not run.
 service_pid() { # kind
   pid=$(cat "/run/skep/$1.pid" 2>/dev/null) || return 1
   case "$(tr '\000' ' ' 2>/dev/null <"/proc/$pid/cmdline")" in
-    *" $1 --config /etc/skep/$1-$CLUSTER.toml "*) echo "$pid" ;;
+    *" $1 --config $(config_of "$1") "*) echo "$pid" ;;
     *) return 1 ;;
   esac
 }
@@ -53,7 +62,7 @@ await() { # seconds, description, command...
 }
 stop_service() { # kind
   if has_systemd; then
-    systemctl disable --now "skep-$1@$CLUSTER.service" 2>/dev/null || true
+    systemctl disable --now "$(unit_of "$1").service" 2>/dev/null || true
     return
   fi
   pid=$(service_pid "$1") || { rm -f "/run/skep/$1.pid"; return 0; }
@@ -66,9 +75,9 @@ start_service() { # kind
   if has_systemd; then
     systemctl daemon-reload
     systemctl enable --now --quiet skep.target
-    systemctl enable --now --quiet "skep-$1@$CLUSTER.service" || {
-      journalctl --no-pager -n 5 -u "skep-$1@$CLUSTER.service" >&2
-      die "the unit skep-$1@$CLUSTER did not start"
+    systemctl enable --now --quiet "$(unit_of "$1").service" || {
+      journalctl --no-pager -n 5 -u "$(unit_of "$1").service" >&2
+      die "the unit $(unit_of "$1") did not start"
     }
     return
   fi
@@ -76,7 +85,10 @@ start_service() { # kind
   make_dir /var/log/skep 700
   log=/var/log/skep/$1-$CLUSTER.log
   [ -e "$log" ] || record "file $log"
-  setsid /usr/bin/skep "$1" --config "/etc/skep/$1-$CLUSTER.toml" \
+  token=
+  if [ "$1" = monitor ]; then token='--token-file /etc/skep/token'; fi
+  # shellcheck disable=SC2086 # $token is two words or none
+  setsid /usr/bin/skep "$1" --config "$(config_of "$1")" $token \
     </dev/null >>"$log" 2>&1 9>&- &
   echo "$!" >"/run/skep/$1.pid"
   port=$2

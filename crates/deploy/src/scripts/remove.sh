@@ -4,6 +4,7 @@ if [ ! -e "$list" ]; then rm -rf /run/skep; exit 0; fi
 [ "$(sed -n 's/^cluster //p' "$list" | head -n 1)" = "$CLUSTER" ] ||
   die "the host belongs to another cluster: $(head -n 1 "$list")"
 for kind in storage metadata management; do stop_service "$kind"; done
+if is_recorded 'file /etc/skep/monitor.toml'; then stop_service monitor; fi
 if is_mounted "$MOUNT"; then
   umount "$MOUNT" || die "$MOUNT is in use; 'fuser -vm $MOUNT' lists the programs"
 fi
@@ -25,7 +26,7 @@ sed -n 's/^disk //p' "$list" | while read -r device uuid point; do
 done
 if has_systemd; then systemctl disable --now --quiet skep.target 2>/dev/null || true; fi
 # Directories of services contain only files of these services.
-for kind in storage metadata management; do
+for kind in monitor storage metadata management; do
   is_recorded "dir /srv/skep/$kind" && rm -rf "/srv/skep/$kind"
 done
 sed '1!G;h;$!d' "$list" | while read -r kind path; do

@@ -43,7 +43,7 @@ fn exchange(address: std::net::SocketAddr, request: &[u8]) -> String {
 }
 
 #[test]
-fn a_parser_of_the_format_reads_the_page() {
+fn openmetrics_parser_accepts_the_page() {
     let reply = with_server(|address| {
         exchange(address, b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
     });
@@ -82,7 +82,7 @@ fn several_requests_share_a_connection() {
 }
 
 #[test]
-fn wrong_requests_are_refused_and_the_server_goes_on() {
+fn invalid_requests_are_refused_and_the_server_continues() {
     let replies = with_server(|address| {
         let long = [&b"GET /metrics HTTP/1.1\r\nX: "[..], &vec![b'a'; 100_000]].concat();
         let wrong: [&[u8]; 4] = [

@@ -86,7 +86,7 @@ pub fn read_dirty_log(bytes: &[u8], expected: &DirtyLogHeader) -> Result<Vec<Dir
     let header: DirtyLogHeader = sealed::open(MAGIC, VERSION, &bytes[..sealed_bytes])?;
     if header != *expected {
         return Err(corrupt(format!(
-            "is that of target {} in cluster {}, not of {} in {}",
+            "belongs to target {} in cluster {}, not to {} in {}",
             header.target, header.cluster, expected.target, expected.cluster
         )));
     }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_after_the_last_entry_are_no_entries() {
+    fn zeros_after_the_last_entry_are_ignored() {
         let mut bytes = HEADER.to_file([region(9)].iter());
         bytes.resize(4096, 0);
         assert_eq!(read_dirty_log(&bytes, &HEADER).unwrap(), [region(9)]);

@@ -69,7 +69,7 @@ fn bytes_of_version_1_are_stable() {
 }
 
 #[test]
-fn flipped_bit_of_a_page_is_blamed_on_its_part() {
+fn flipped_bit_is_reported_for_its_part_of_the_page() {
     let page = header().to_page(&checksums());
     for bit in 0..page.len() * 8 {
         let mut bad = page;
@@ -83,7 +83,7 @@ fn flipped_bit_of_a_page_is_blamed_on_its_part() {
 }
 
 #[test]
-fn checksums_of_another_region_do_not_pass() {
+fn checksum_page_of_another_region_is_refused() {
     let mut page = header().to_page(&checksums());
     let mut other = header();
     other.identity.region += 1;
@@ -92,7 +92,7 @@ fn checksums_of_another_region_do_not_pass() {
 }
 
 #[test]
-fn blank_and_half_blank_pages() {
+fn page_of_zeros_is_blank_and_a_partial_one_is_damaged() {
     assert!(matches!(read_page(&[0; 4096]), FoundPage::Blank));
     let mut page = header().to_page(&checksums());
     page[..512].fill(0);
@@ -111,7 +111,7 @@ fn a_granule_of_zeros_has_checksum_zero() {
 }
 
 #[test]
-fn sizes_at_the_borders_of_regions() {
+fn chunk_file_lengths_at_region_borders_are_correct() {
     let table = [
         (0, 4096),
         (1, 4097),

@@ -389,7 +389,7 @@ mod tests {
     use skep_types::ShardId;
 
     #[test]
-    fn keys_of_a_shard_lie_together_and_lead_back() {
+    fn keys_of_a_shard_are_adjacent_and_can_be_parsed() {
         let inode = InodeId::from_parts(ShardId::new(7), 9);
         for key in [
             Key::Inode(inode),
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn removals_and_transactions_lead_back() {
+    fn removal_and_transaction_keys_can_be_parsed() {
         let key = ChunkFileKey {
             inode: InodeId::from_parts(ShardId::new(0x1234), 0x5678_9ABC),
             generation: 3,
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn opens_and_locks_lead_back() {
+    fn open_and_lock_keys_can_be_parsed() {
         let (session, inode) = (SessionId::new(0x1_0000_0002), InodeId::new(0x7_0000_0009));
         let of = LockOwner { inode, kind: LockKind::Flock, session, owner: u64::MAX - 5 };
         let key = Key::FileLocks(of).to_bytes();

@@ -28,6 +28,8 @@ pub(crate) const PARALLEL_DIROPS: u64 = 1 << 18;
 pub(crate) const POSIX_ACL: u64 = 1 << 20;
 /// `max_pages` of the reply is valid.
 pub(crate) const MAX_PAGES: u64 = 1 << 22;
+/// The kernel caches the targets of symbolic links.
+pub(crate) const CACHE_SYMLINKS: u64 = 1 << 23;
 /// The daemon clears the set-user-id and set-group-id bits at requests that carry a flag for it.
 pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
 /// The kernel sends the long form of `SETXATTR`.

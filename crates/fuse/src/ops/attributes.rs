@@ -6,8 +6,9 @@ use crate::file_system::FileSystem;
 use crate::reply::{Outcome, ReplyBody};
 use crate::request::attributes::AttributeRequest;
 use crate::waits::Caller;
-use skep_client::{HandleId, SetAttributes};
+use skep_client::{HandleId, SetAttributes, Stat};
 use skep_types::InodeId;
+use std::sync::atomic::Ordering;
 
 const NANOSECONDS: u32 = 1_000_000_000;
 
@@ -18,10 +19,14 @@ pub(crate) async fn perform<F: FileSystem>(
 ) -> Outcome {
     let fs = &context.file_system;
     match request {
-        AttributeRequest::Get { inode, is_for_reading } => {
-            get(context, inode, is_for_reading).await
+        AttributeRequest::Get { inode, reader } => get(context, inode, reader).await,
+        AttributeRequest::Statx { inode } => {
+            let stat = fs.stat(inode).await?;
+            Ok(match hides_from_kernel(context, &stat) {
+                true => ReplyBody::HiddenStatx(stat),
+                false => ReplyBody::Statx(stat),
+            })
         }
-        AttributeRequest::Statx { inode } => Ok(ReplyBody::Statx(fs.stat(inode).await?)),
         AttributeRequest::Set { change, handle, kill_privileges } => {
             set(context, change, handle, kill_privileges, caller).await
         }
@@ -37,15 +42,50 @@ pub(crate) async fn perform<F: FileSystem>(
 /// its pages of such a file, this function returns an invented modification time that the kernel
 /// has not seen yet. The kernel then drops the pages (`AUTO_INVAL_DATA`). No program sees the
 /// invented time, since these attributes are valid for no other use.
-async fn get<F: FileSystem>(context: &Context<F>, inode: InodeId, is_for_reading: bool) -> Outcome {
+///
+/// # Pages of a file that only this mount uses
+/// The writes of this mount change the modification time, but the kernel's pages contain them. So
+/// before the kernel reads from these pages, this function returns the time that the kernel has
+/// seen already. These attributes are valid for no other use either.
+async fn get<F: FileSystem>(
+    context: &Context<F>,
+    inode: InodeId,
+    reader: Option<HandleId>,
+) -> Outcome {
+    if let Some(handle) = reader
+        && let Some(attributes) = context.file_system.attributes_for_reading(handle).await
+    {
+        return Ok(ReplyBody::SeenAttributes(attributes));
+    }
     let mut stat = context.file_system.stat(inode).await?;
-    if is_for_reading && context.file_system.is_shared(inode) {
-        let count = context.invented_times.get() % (NANOSECONDS - 1) + 1;
-        context.invented_times.set(count);
+    if reader.is_some() && context.file_system.is_shared(inode) {
+        let invented = context.invented_times.fetch_add(1, Ordering::Relaxed);
+        let count = invented % (NANOSECONDS - 1) + 1;
         let time = &mut stat.attributes.modified;
         time.nanoseconds = (time.nanoseconds + count) % NANOSECONDS;
     }
-    Ok(ReplyBody::Stat(stat))
+    Ok(match reader.is_none() && hides_from_kernel(context, &stat) {
+        true => ReplyBody::HiddenStat(stat),
+        false => ReplyBody::Stat(stat),
+    })
+}
+
+/// Returns whether only the program gets these attributes, and the kernel keeps those that it has
+/// seen before. Otherwise the new modification time would make the kernel drop all pages of the
+/// file, although the pages contain the writes that have changed the time.
+///
+/// The kernel ignores attributes for its own use if it has dropped the inode's attributes since it
+/// requested them. It fills in the program's `stat` nevertheless (Linux 6.18).
+fn hides_from_kernel<F: FileSystem>(context: &Context<F>, stat: &Stat) -> bool {
+    let inode = stat.attributes.inode;
+    let seen = context.file_system.seen_by_kernel(inode);
+    let hides = seen.is_some_and(|seen| {
+        seen.modified != stat.attributes.modified && seen.size == stat.attributes.size
+    });
+    if hides {
+        context.waits.drop_attributes(inode);
+    }
+    hides
 }
 
 /// Changes attributes. If `kill_privileges`, also clears the set-user-id and set-group-id bits, as

@@ -43,6 +43,10 @@ async fn write<F: FileSystem>(context: &Context<F>, write: Write, caller: Caller
     }
     let fs = &context.file_system;
     let size = data.len() as u32;
+    // The kernel keeps no pages for handles that append either (`files::open`).
+    if is_direct || appends {
+        fs.note_direct_write(handle);
+    }
     let result = match appends {
         true => fs.append(handle, offset, data).await,
         false => fs.write(handle, offset, data).await,

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_variable_is_found_by_its_whole_name() {
+    fn environment_variable_is_found_only_by_its_full_name() {
         let cases: [(&[u8], Option<&[u8]>); 5] = [
             (b"", None),
             (b"A=b\0SKEP_PATTERN=count=2\0C=d\0", Some(b"count=2")),

@@ -15,8 +15,8 @@ const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o010;
 
-/// Returns the permissions without the set-user-id and set-group-id bits. `None` means that no bit
-/// is to be cleared. As in the kernel, set-group-id stays on a file that its group can't execute,
+/// Returns the permissions without the set-user-id and set-group-id bits. `None` means that there
+/// is no bit to clear. As in the kernel, set-group-id stays on a file that its group can't execute,
 /// if the caller is in that group or has CAP_FSETID. Directories keep both bits.
 pub(super) fn without(attributes: &Attributes, caller: Caller) -> Option<u32> {
     if attributes.kind == FileKind::Directory {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn cleared_permissions_follow_the_kernel() {
+    fn writes_clear_setuid_and_setgid_like_the_kernel() {
         let check = |permissions, expected| {
             assert_eq!(without(&file(FileKind::Regular, permissions), FOREIGN), expected);
         };
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_group_and_supplementary_groups_count() {
+    fn file_system_group_and_supplementary_groups_are_found() {
         let status = "Gid:\t1\t2\t3\t4\nGroups:\t7 88 \n";
         assert!([4, 7, 88].iter().all(|gid| shows_group(status, *gid)));
         assert!(![1, 2, 3, 8].iter().any(|gid| shows_group(status, *gid)));

@@ -142,8 +142,8 @@ async fn get<F: FileSystem>(
     sized(value, max_bytes)
 }
 
-/// Returns the answer to a question whose argument is a part of the attribute's name. `None` if the
-/// name is not a question.
+/// Returns the result of a query whose argument is a part of the attribute's name. `None` if no
+/// query has such a name.
 async fn answer(
     fs: &impl FileSystem,
     inode: InodeId,

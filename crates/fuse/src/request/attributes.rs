@@ -48,9 +48,20 @@ record! {
 /// A request on attributes.
 #[derive(Debug)]
 pub(crate) enum AttributeRequest {
-    Get { inode: InodeId, is_for_reading: bool },
-    Statx { inode: InodeId },
-    Set { change: SetAttributes, handle: Option<HandleId>, kill_privileges: bool },
+    /// `reader` is the handle if the kernel itself requests the attributes, before it reads from
+    /// its pages of the file.
+    Get {
+        inode: InodeId,
+        reader: Option<HandleId>,
+    },
+    Statx {
+        inode: InodeId,
+    },
+    Set {
+        change: SetAttributes,
+        handle: Option<HandleId>,
+        kill_privileges: bool,
+    },
     StatFs,
 }
 
@@ -60,7 +71,8 @@ impl AttributeRequest {
             Opcode::GetAttr => {
                 let arguments: GetAttrIn = raw.arguments()?;
                 let is_for_reading = arguments.flags & GETATTR_HANDLE != 0;
-                Self::Get { inode: raw.node(), is_for_reading }
+                let reader = is_for_reading.then_some(HandleId::new(arguments.handle));
+                Self::Get { inode: raw.node(), reader }
             }
             Opcode::StatX => Self::Statx { inode: raw.node() },
             Opcode::SetAttr => parse_set(raw)?,

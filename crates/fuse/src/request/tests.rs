@@ -74,7 +74,7 @@ fn a_write_with_too_few_bytes_is_refused() {
 }
 
 #[test]
-fn times_are_explicit_or_the_present() {
+fn set_times_are_explicit_or_the_current_time() {
     let mut arguments = SetAttrIn::decode(&mut Reader::new(&[0; 88])).unwrap();
     arguments.valid = set_attr::ATIME | set_attr::MTIME | set_attr::MTIME_NOW | set_attr::UID;
     arguments.atime = (-5_i64) as u64;
@@ -163,7 +163,7 @@ fn len_of<T: Codec>() -> usize {
 }
 
 #[test]
-fn the_table_of_opcodes_has_the_length_of_each_struct() {
+fn opcode_table_has_the_kernel_length_of_each_struct() {
     let check = |opcode: Opcode, len: usize| assert_eq!(opcode.argument_bytes(), len);
     check(Opcode::SetAttr, len_of::<SetAttrIn>());
     check(Opcode::MkNod, len_of::<MkNodIn>());

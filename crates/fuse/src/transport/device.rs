@@ -211,7 +211,7 @@ impl Port for DevicePort {
                     Some(libc::ENODEV | libc::ECONNABORTED) => return None,
                     _ => {
                         tracing::error!(
-                            "cannot read requests from /dev/fuse: {error}; this port ends"
+                            "cannot read requests from /dev/fuse: {error}; this worker stops"
                         );
                         return None;
                     }

@@ -105,7 +105,6 @@ impl Mounted {
     pub(crate) fn signal(&self, signal: i32) {
         // SAFETY: a plain system call. The test has not waited for the child yet, so the id is
         // still the child's.
-        // child's.
         assert_eq!(unsafe { libc::kill(self.server.id() as i32, signal) }, 0);
     }
 

@@ -73,7 +73,6 @@ fn a_wait_for_a_lock_ends_with_a_signal(transport: &str) {
             let sent_at = Instant::now();
             // SAFETY: a plain system call. The test has not waited for the child yet, so the id is
             // still the child's.
-            // child's.
             assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGUSR1) }, 0);
             assert_eq!(ended.next().unwrap().unwrap(), "interrupted");
             sent_at.elapsed()

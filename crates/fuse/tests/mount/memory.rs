@@ -25,7 +25,18 @@ struct Node {
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     opens: u32,
     syncs: u32,
+    reads: u32,
     locks: Vec<(Owner, FileLock)>,
+}
+
+/// Extended attribute of a file that other mounts have open too. Each read of such a file stores
+/// the number of reads in its first four bytes, as if another mount had written it.
+pub(crate) const SHARED: &str = "user.shared";
+
+impl Node {
+    fn is_shared(&self) -> bool {
+        self.xattrs.contains_key(SHARED.as_bytes())
+    }
 }
 
 /// Kind of the lock, and the kernel's number of the lock's owner.
@@ -85,6 +96,7 @@ impl Tree {
             xattrs: BTreeMap::new(),
             opens: 0,
             syncs: 0,
+            reads: 0,
             locks: Vec::new(),
         };
         self.nodes.insert(inode, node);

@@ -1,5 +1,6 @@
 //! File system operations of programs on files, names and attributes.
 
+use crate::memory::SHARED;
 use crate::{Test, mounted};
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -23,6 +24,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("mapped_memory_reaches_the_file", mapped_memory_reaches_the_file),
     ("unlinked_files_live_while_open", unlinked_files_live_while_open),
     ("names_are_made_renamed_and_removed", names_are_made_renamed_and_removed),
+    (
+        "kernel_drops_pages_of_shared_files_before_each_read",
+        kernel_drops_pages_of_shared_files_before_each_read,
+    ),
     ("special_files_are_made", special_files_are_made),
     ("large_directories_are_listed_whole", large_directories_are_listed_whole),
     ("attributes_are_changed", attributes_are_changed),
@@ -187,6 +192,28 @@ fn mapped_memory_reaches_the_file(transport: &str) {
         fs::read(&path).unwrap()[49_999..50_005],
         [&pattern(50_000)[49_999..], b"skep", &pattern(50_005)[50_004..]].concat()
     );
+}
+
+/// The processor on which a program runs decides which worker serves it. So this test reads on each
+/// processor in turn.
+fn kernel_drops_pages_of_shared_files_before_each_read(transport: &str) {
+    let it = mounted(transport);
+    let path = it.join("file");
+    fs::write(&path, [0; 4096]).unwrap();
+    set_xattr(&path, SHARED, b"", 0).unwrap();
+    let file = std::sync::Arc::new(File::open(&path).unwrap());
+    let mut counts = HashSet::new();
+    let cpus = skep_env::available_cpus();
+    for cpu in cpus.iter().cycle().take(20 * cpus.len()) {
+        let file = std::sync::Arc::clone(&file);
+        let read = skep_env::spawn_thread("reader".into(), Some(*cpu), move || {
+            let mut count = [0; 4];
+            file.read_exact_at(&mut count, 0).unwrap();
+            u32::from_le_bytes(count)
+        });
+        let count = read.unwrap().join().unwrap();
+        assert!(counts.insert(count), "read {count} of the server was returned twice");
+    }
 }
 
 fn unlinked_files_live_while_open(transport: &str) {

@@ -91,7 +91,7 @@ fn foreign_and_missing_files_are_refused() {
 
 /// Before the fix, management accepted no change until it was restarted.
 #[test]
-fn commands_are_accepted_again_when_a_full_disk_has_space() {
+fn commands_are_accepted_again_when_space_is_free() {
     let parent = tempfile::tempdir().unwrap();
     let mount = |arguments: &[&str]| {
         let status =
@@ -159,7 +159,7 @@ fn a_log_that_cannot_be_replaced_accepts_no_commands() {
 
 /// Semantics 3.1.
 #[test]
-fn a_command_of_a_failed_sync_reaches_the_device_at_a_start() {
+fn command_of_a_failed_sync_is_on_the_device_after_restart() {
     let scratch = tempfile::tempdir().unwrap();
     let Some(thin) = ThinDisk::new(scratch.path(), 24) else { return };
     let directory = thin.path();

@@ -25,8 +25,8 @@ pub(super) fn handle(authority: &Authority, request: Evict) -> Result<EmptyReply
     }
     authority.remove_client(node.id)?;
     tracing::warn!(
-        "removed client {} ({}): metadata got no request of it for a lease, or `skep client \
-         evict` was called",
+        "removed client {} ({}): it sent no request to a metadata target for a lease, or `skep \
+        client evict` was called",
         node.id,
         node.name
     );

@@ -31,7 +31,7 @@ fn note(authority: &Authority, body: &[u8]) -> Result<(NodeId, MapVersion)> {
     if authority.map().node(node).is_none() {
         return Err(Error::new(
             ErrorCode::Stale,
-            format!("node {node} is not registered (any more); it must register again"),
+            format!("node {node} is not registered or was removed; it must register again"),
         ));
     }
     authority.note_heartbeat(node, &targets);

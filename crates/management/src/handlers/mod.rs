@@ -71,7 +71,7 @@ pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &R
     if let Err(error) = quarantine::check(incoming.header.message, &incoming.body) {
         return outbox.refuse(&incoming.header, &error);
     }
-    // A metadata target whose group has another primary now must not have clients removed.
+    // A deposed metadata target must not cause the removal of clients.
     let sender = SenderEpochs::default().check(&incoming.header, &authority.map());
     if let Err(error) = sender {
         return outbox.refuse(&incoming.header, &error);

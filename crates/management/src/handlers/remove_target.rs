@@ -17,8 +17,8 @@ pub(super) fn handle(authority: &Authority, request: RemoveTarget) -> Result<Emp
     if is_served {
         let node = map.node(target.node).map_or("its service", |node| node.name.as_str());
         let what = format!(
-            "cannot remove target {id}: {node} serves it; take {} out of the `targets` in the \
-             settings of {node} and restart {node}, or stop {node}",
+            "cannot remove target {id}: {node} serves it; remove {} from the setting `targets` of \
+            {node} and restart {node}, or stop {node}",
             target.path
         );
         return Err(Error::new(ErrorCode::InUse, what));

@@ -1,10 +1,10 @@
 //! Deletes the records of sessions and of other groups' transactions that ended long ago. The
-//! replies in the slots of a session go with the record of its end.
+//! replies in the slots of a session are deleted together with the record of its end.
 //!
 //! # Hazard: late requests
-//! A record that is deleted too early lets a late `Prepare` or `OpenSession` take effect. So the
-//! age of a record counts only as far as this process has seen it pass on the clock since boot: a
-//! jump of the time of day, even between two starts, deletes nothing.
+//! A record that is deleted too early lets a late `Prepare` or `OpenSession` take effect. So this
+//! process measures the age of a record also on the clock since boot, and deletes nothing because
+//! of a jump of the time of day, even between two starts.
 
 use super::task::JobContext;
 use crate::engine::Engine;
@@ -22,7 +22,7 @@ pub(crate) struct ForgetJob {
     due: Duration,
     /// Time of the first search after the start. Records are deleted only `END_KEPT_SECONDS` later.
     first: Option<Duration>,
-    /// Index of the kind of record with which the search continues.
+    /// Index of the kind of record at which the search continues.
     kind: usize,
     /// Key after which the search continues.
     after: Vec<u8>,

@@ -23,7 +23,7 @@ pub(super) struct RemovalQueue {
     keys: VecDeque<ChunkFileKey>,
     /// Whether the store may have work items that are not in `keys`.
     has_more: bool,
-    /// Whether work items were left out since the current round began: another round must follow.
+    /// Whether the current round has skipped work items, so that another round must follow.
     was_full: bool,
     /// Key of the last work item that the current round has read. Empty before a round.
     cursor: Vec<u8>,
@@ -132,8 +132,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever the order of new work items, full queues, requests and failures, each chunk
-        /// file is removed, and none twice after a success.
+        /// Each chunk file is removed, and none is removed again after a success. This holds for
+        /// every order of new work items, full queues, requests and failures.
         #[test]
         fn each_work_item_is_taken_once(
             steps in proptest::collection::vec((0_u8..4, 1_u64..1000), 1..200),

@@ -34,7 +34,7 @@ impl SessionCleanUp {
         }
     }
 
-    /// Adds the session again, if a committed piece was not its last.
+    /// Queues the session again, unless the committed piece was its last.
     pub(crate) fn after_clean_up<E: Engine>(
         &mut self,
         session: SessionId,

@@ -1,5 +1,5 @@
-//! Makes storage truncate the chunk files of truncated files, and syncs them later
-//! (`docs/design/0010-truncations.md`).
+//! Sends storage the requests to truncate the chunk files of truncated files, and to sync them
+//! later (`docs/design/0010-truncations.md`).
 
 use super::task::{BackgroundCall, JobContext, TruncationCall};
 use crate::engine::Engine;

@@ -28,8 +28,9 @@ pub(crate) fn run<E: Engine>(
         let prepared = context.prepare(vec![(group, vec![step])])?;
         prepared.into_iter().next().and_then(|it| it.attributes.into_iter().next())
     };
-    let attributes = attributes
-        .ok_or_else(|| Error::new(ErrorCode::Protocol, "prepare reply without attributes"))?;
+    let attributes = attributes.ok_or_else(|| {
+        Error::new(ErrorCode::Protocol, "the reply to a prepare request has no attributes")
+    })?;
     // If this check fails, the target aborts the prepared transaction.
     steps::check_project(directory.attributes.handed_down_project(), &attributes)?;
     let (inode, kind) = (request.inode, attributes.kind);

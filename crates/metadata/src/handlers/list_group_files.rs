@@ -37,7 +37,7 @@ pub(crate) fn run<E: Engine>(
         };
         let found = context.scan(&Key::inodes_of(shard), &behind, limit)?;
         let is_cut = found.len() == limit;
-        // A shard without inodes costs a search too.
+        // A shard without inodes counts too, since it takes a search of the store.
         examined += found.len() + 1;
         let mut last = None;
         for (key, value) in found {

@@ -48,7 +48,9 @@ pub(crate) fn run<E: Engine>(
     } else {
         let prepared = context.prepare(vec![(group, vec![step])])?;
         let answer = prepared.into_iter().next().and_then(|it| it.attributes.into_iter().next());
-        answer.ok_or_else(|| Error::new(ErrorCode::Protocol, "prepare reply without attributes"))?
+        answer.ok_or_else(|| {
+            Error::new(ErrorCode::Protocol, "the reply to a prepare request has no attributes")
+        })?
     };
     let inode = attributes.inode;
     context.insert_dentry(request.directory, &request.name, inode, FileKind::Directory)?;

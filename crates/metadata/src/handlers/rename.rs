@@ -20,7 +20,7 @@ use skep_types::{ChunkFileSet, Error, ErrorCode, FileKind, InodeId};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{GetEntryInfo, Lookup, NewInode, Rename, Step};
 
-/// Kind of whiteouts: character devices with which overlay file systems mark a removed name.
+/// Kind of whiteouts: overlay file systems mark a removed name with a character device.
 const WHITEOUT: FileKind = FileKind::CharDevice;
 
 pub(crate) fn run<E: Engine>(

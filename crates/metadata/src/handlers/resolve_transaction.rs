@@ -1,6 +1,6 @@
 //! `ResolveTransaction`: an administrator decides on a prepared transaction whose coordinator does
-//! not come back, or whose decision cannot be carried out. The target has checked before that the
-//! transaction is such a one (`crate::target`).
+//! not come back, or whose decision cannot be carried out. The target has checked these conditions
+//! before (`crate::target`).
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

@@ -16,7 +16,7 @@ pub(crate) fn run<E: Engine>(
     for set in [request.accessed, request.modified].into_iter().flatten() {
         if set.at.nanoseconds >= 1_000_000_000 {
             let what = format!(
-                "cannot set a time of inode {}: a second has no such nanosecond",
+                "cannot set a time of inode {}: the nanoseconds are more than 999,999,999",
                 request.inode
             );
             return Err(Error::new(ErrorCode::InvalidArgument, what).into());

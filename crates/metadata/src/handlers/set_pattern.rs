@@ -57,8 +57,8 @@ fn set_of_file<E: Engine>(
     }
     let is_open = !context.opens(request.inode)?.is_zero();
     if is_open || record.attributes.size > 0 || context.reach(record)? > 0 {
-        let what = "the stripe pattern of a file that is open, or has ever held data, stays as it \
-                    is: write a new file with another one";
+        let what = "cannot set the stripe pattern of a file that is open or has ever held data; \
+        write a new file with another pattern";
         return Err(Error::new(ErrorCode::InUse, what).into());
     }
     // A truncation that storage has not synced yet is over: its chunk files have the old

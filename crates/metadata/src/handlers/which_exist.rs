@@ -15,9 +15,11 @@ pub(crate) fn run<E: Engine>(
     request: WhichExist,
 ) -> Result<WhichExistReply, Stop> {
     if request.inodes.len() > MAX_INODES_ASKED {
-        return Err(
-            Error::new(ErrorCode::LimitReached, "cannot check so many inodes at once").into()
-        );
+        return Err(Error::new(
+            ErrorCode::LimitReached,
+            "cannot check the inodes: the request has too many of them",
+        )
+        .into());
     }
     let mut exists = Vec::with_capacity(request.inodes.len());
     for inode in request.inodes {

@@ -8,8 +8,8 @@
 //! of a wait.
 //!
 //! # Invariants
-//! - The table holds exactly the locks of the `FileLocks` records, including those of the current
-//!   batch.
+//! - The table holds exactly the locks of the `FileLocks` records, including the records of the
+//!   current batch.
 //! - Ranges that different owners hold never conflict.
 //! - A file is in the table only while a session holds or waits for a lock on it.
 //! - `waiting` holds exactly the waits of all queues, by owner.

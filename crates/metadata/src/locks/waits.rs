@@ -1,5 +1,5 @@
-//! `WaitLock` and `EndWait`, and the replies to waits. Both requests use no slot and are no
-//! operations, so that a thousand waiters cannot delay the one request that unlocks.
+//! `WaitLock` and `EndWait`, and the replies to waits. Neither request uses a slot or becomes an
+//! operation, so that a thousand waiters cannot delay the one request that unlocks.
 
 use crate::engine::Engine;
 use crate::limits::WAIT_ANSWER;
@@ -76,7 +76,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Replies to the waiters whose locks are free now, and to those that must poll again.
+    /// Replies to the waiters whose locks are free now, and to the waiters that must poll again.
     pub(crate) fn wake_lock_waits(&mut self) {
         for answer in self.shared.file_locks.wake(self.shared.now) {
             self.answer_wait(answer);

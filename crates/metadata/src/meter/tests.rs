@@ -51,7 +51,7 @@ impl Figures {
 }
 
 #[test]
-fn time_is_divided_into_stages() {
+fn time_of_a_request_is_divided_into_stages() {
     let registry = Registry::new();
     let mut meter = Meter::new(&registry, TargetId::new(3));
     meter.connected();
@@ -105,7 +105,7 @@ fn requests_of_an_ended_connection_are_forgotten() {
 }
 
 #[test]
-fn lengths_of_inline_messages_are_those_of_their_layout() {
+fn metered_lengths_equal_encoded_lengths() {
     let bytes = Bytes(vec![7; 100]);
     let write = WriteInline {
         inode: skep_types::InodeId::ROOT,

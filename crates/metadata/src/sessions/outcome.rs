@@ -43,8 +43,8 @@ impl<E: Engine> MetadataTarget<E> {
             }
             None => {
                 let what = format!(
-                    "cannot find out what became of a request of session {}: the session has not \
-                     ended yet",
+                    "cannot reply with the outcome of a request of session {}: the session has \
+                    not ended yet",
                     asked.session
                 );
                 self.refuse(connection, header, Error::new(ErrorCode::Busy, what));

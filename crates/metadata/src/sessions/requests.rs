@@ -128,13 +128,13 @@ impl<E: Engine> MetadataTarget<E> {
             self.sessions.check(header)?;
         }
         if line.modifies && header.sequence == 0 {
-            let what = format!("request {} has no sequence", line.name);
+            let what = format!("request {} has no sequence number", line.name);
             return Err(Error::new(ErrorCode::Protocol, what));
         }
         if let Some(inode) = handlers::home_inode(header.message, body)
             && self.shared.map.shard_group(inode.shard()) != Some(self.shared.group)
         {
-            let what = format!("shard {} is not served here", inode.shard());
+            let what = format!("shard {} is not served by {}", inode.shard(), self.shared.group);
             return Err(Error::new(ErrorCode::StaleMap, what));
         }
         self.check_transaction(header, body)?;
@@ -168,7 +168,7 @@ impl<E: Engine> MetadataTarget<E> {
         let Shared { group: own, ref map, .. } = self.shared;
         let stale = |what: String| Err(Error::new(ErrorCode::StaleMap, what));
         if header.group != own {
-            return stale(format!("group {} is not served here but group {own}", header.group));
+            return stale(format!("this target serves group {own}, not group {}", header.group));
         }
         if !self.is_primary() {
             return stale(format!("this target is no longer the primary of group {own}"));

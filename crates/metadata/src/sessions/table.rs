@@ -130,7 +130,7 @@ impl Sessions {
         if is_cut_off && !self.is_cut_off {
             tracing::warn!(
                 "{silent} of {} clients have not renewed their sessions for a lease: this target \
-                 may be cut off, so management keeps the clients whose heartbeats it receives",
+                may be disconnected, so management keeps the clients whose heartbeats it receives",
                 all.len()
             );
         }
@@ -204,8 +204,8 @@ impl Sessions {
         self.all.contains_key(&session)
     }
 
-    /// Returns the error with which the target refuses requests of a session. `None` means that the
-    /// target accepts them.
+    /// Returns the error for the requests of a session if the target refuses them. `None` means
+    /// that the target accepts them.
     pub(crate) fn refusal(&self, session: SessionId) -> Option<Error> {
         match self.all.get(&session) {
             Some(Session { is_expired: false, .. }) => None,

@@ -1,6 +1,6 @@
-//! `WaitNotifications` and `AcknowledgeNotifications`, and the replies to polls. Both requests use
-//! no slot and are no operations, because a client must receive notifications even while all its
-//! slots have a request in progress.
+//! `WaitNotifications` and `AcknowledgeNotifications`, and the replies to polls. Neither request
+//! uses a slot or becomes an operation, because a client must receive notifications even while all
+//! its slots have a request in progress.
 
 use crate::engine::Engine;
 use crate::sharing::table::PollReply;
@@ -39,7 +39,10 @@ impl<E: Engine> MetadataTarget<E> {
                 return self.refuse(
                     connection,
                     header,
-                    protocol("cannot poll with so many notification numbers at once"),
+                    protocol(
+                        "cannot poll for notifications: the request has too many \
+                         notification numbers",
+                    ),
                 );
             }
             Err(error) => return self.refuse(connection, header, protocol(error.context())),
@@ -58,7 +61,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Lets the opens run again whose notifications are complete.
+    /// Makes the opens ready to run again whose notifications are complete.
     pub(crate) fn end_notifications(&mut self) {
         for inode in self.shared.sharing.take_completed() {
             self.release(Owner::Holders(inode));

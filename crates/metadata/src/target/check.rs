@@ -63,7 +63,7 @@ impl<E: Engine> MetadataTarget<E> {
         assert_eq!(awaited, missing, "each missing reply of a truncation has its call");
     }
 
-    /// Compares the tables in memory with the stored records of which they are copies.
+    /// Compares the tables in memory with the stored records that they copy.
     fn check_against_store(&self) -> Result<()> {
         let sharing = &self.shared.sharing;
         let opens = self.table.scan(&Key::session_opens(), &[], usize::MAX)?;

@@ -166,7 +166,7 @@ impl SyncGates {
         self.first_unsynced_at.get_or_insert(now);
     }
 
-    /// Returns the reply if nothing holds it back any more, or else keeps it until then.
+    /// Returns the reply if its records are held and safe, or else keeps it until they are.
     pub(crate) fn pass(&mut self, gate: ReplyGate, reply: PendingReply) -> Option<PendingReply> {
         // A reply that waits for a sync must not wait for the next periodic one.
         self.is_requested |= gate.safe > self.synced();
@@ -248,7 +248,7 @@ impl SyncGates {
     }
 }
 
-/// Removes and returns what waits for a record up to `last`, in the order of the records.
+/// Removes and returns the values that wait for a record up to `last`, in the order of the records.
 fn take_up_to<T>(
     waiting: &mut BTreeMap<Lsn, Vec<T>>,
     last: Lsn,

@@ -1,5 +1,4 @@
-//! The operations of a target: those that can run now, and those that wait for a time or for the
-//! log.
+//! The operations of a target: some can run now, others wait for a time or for the log.
 //!
 //! Owns the order in which operations run. Does not run them (`run`), and does not own the locks
 //! for which they wait (`tx::locks`).

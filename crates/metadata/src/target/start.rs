@@ -1,4 +1,4 @@
-//! The parameters with which a target starts.
+//! The parameters of a target's start, and the policy for syncs of its log.
 
 use crate::limits::Limits;
 use skep_types::{ClusterMap, Epoch, GroupId, TargetId, Timestamp};

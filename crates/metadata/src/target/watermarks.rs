@@ -1,5 +1,5 @@
-//! The progress of the group's members with the log, and the two records up to which the group has
-//! come: *held* (appended by every serving member) and *safe* (synced by every serving member).
+//! The progress of the group's members with the log, and the last records that the group has
+//! reached: *held* (appended by every serving member) and *safe* (synced by every serving member).
 //!
 //! Owns no reply, call or change that waits for them (`gates`, `tx::table`). In a group of one
 //! member, *held* is the last appended record and *safe* is the last synced one.
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn second_member_holds_both_back() {
+    fn watermarks_wait_for_the_second_member() {
         let mut group = Watermarks::new(lsn(5), lsn(3), [BACKUP]);
         assert_eq!((group.held(), group.safe()), (lsn(3), lsn(3)));
         group.acknowledge(BACKUP, progress(5, 4));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn members_that_do_not_serve_hold_nothing_back() {
+    fn watermarks_ignore_members_that_do_not_serve() {
         let mut group = Watermarks::new(lsn(0), lsn(0), [BACKUP]);
         group.append(lsn(4));
         group.sync(lsn(4));

@@ -17,8 +17,8 @@ use skep_types::{Error, ErrorCode, GroupId, InodeId, Result, ShardId, Timestamp}
 use skep_wire::Request;
 use skep_wire::metadata::{Prepare, PrepareReply, Step, TransactionId};
 
-/// Translates an error of another target. The failure of a device on another target must not be
-/// taken for a failure of this target's device.
+/// Translates an error of another target. This target must not mistake a device failure on another
+/// target for a failure of its own device.
 pub(crate) fn of_another(error: Error) -> Error {
     match error.code() {
         ErrorCode::DeviceFailed => Error::new(ErrorCode::Io, error.context()),

@@ -36,7 +36,7 @@ pub(crate) enum Stop {
     /// The operation waits until numbers that were reserved, or the start of the target, are safe
     /// in the log.
     Unsafe,
-    /// The calls to other groups differ from those of an earlier run. The operation starts over
+    /// The calls to other groups differ from the calls of an earlier run. The operation starts over
     /// without the earlier replies.
     Changed,
 }

@@ -109,8 +109,8 @@ pub(crate) struct Shared {
     pub(crate) numbers: Numbers,
     pub(crate) starts: StartNumbers,
     pub(crate) limits: Limits,
-    /// Error message with which the target refuses requests that add something. `None` means that
-    /// its disk has enough free space.
+    /// Error message for requests that add something, which the target refuses while its disk is
+    /// almost full. `None` means that its disk has enough free space.
     pub(crate) shortage: Option<String>,
     /// Time on a monotonic clock, for leases and pauses.
     pub(crate) now: Duration,

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_of_forgotten_starts_count_as_lost() {
+    fn changes_of_deleted_start_records_count_as_lost() {
         let mut starts = StartNumbers::default();
         for number in 1..=100 {
             starts.begin(Lsn::new(number * 10));

@@ -171,9 +171,9 @@ pub(crate) fn check_project(handed_down: Option<u32>, inode: &Attributes) -> Res
     }
 }
 
-/// Turns "not found" into a new run, which reads the names again. Another request may have changed
-/// the inode of a name since the operation read it, and a name that always exists must never seem
-/// to be missing.
+/// Replaces `NotFound` by a new run of the operation, which reads the names again. Another request
+/// may have changed the inode of a name since the operation read it, and a name that always exists
+/// must never seem to be missing.
 fn revalidate<E: Engine>(context: &Context<'_, E>, stop: Stop) -> Stop {
     match stop {
         Stop::Fail(error)

@@ -220,7 +220,7 @@ mod tests {
     proptest::proptest! {
         /// Through all layers and pages, a scan returns the same pairs as one ordered map.
         #[test]
-        fn scans_merge_all_layers(
+        fn scan_returns_pending_and_stored_records_in_order(
             steps in proptest::collection::vec(
                 (0_u8..40, proptest::option::of(0_u8..), 0_u8..10),
                 1..200,

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn jumps_are_refused_until_the_clock_is_right_again() {
+    fn clock_jumps_are_ignored_until_the_clock_is_correct() {
         let mut clock = WallClock::new(Duration::from_secs(10), at(1_000_000));
         let mut read = |boot, wall, expected| {
             clock.read(Duration::from_secs(boot), at(wall));

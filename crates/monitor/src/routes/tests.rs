@@ -67,7 +67,7 @@ fn the_page_and_its_files_are_served_with_a_strict_policy() {
 }
 
 #[test]
-fn the_interface_has_the_load_and_the_services() {
+fn live_data_has_the_load_and_the_services() {
     let live = get("/api/live");
     assert_eq!(live["totals"]["storage"]["operations_per_second"], 10.0);
     assert_eq!(live["services"][0]["written_bytes"], 40_960);
@@ -83,7 +83,7 @@ fn the_interface_has_the_load_and_the_services() {
 }
 
 #[test]
-fn hostile_names_stay_texts_without_control_characters() {
+fn control_characters_in_names_are_replaced() {
     let name = get("/api/live")["services"][0]["name"].as_str().unwrap().to_owned();
     assert_eq!(name, HOSTILE.replace('\u{1b}', "?"));
     let reply = answer(&request("/api/live"), None);
@@ -151,7 +151,7 @@ fn a_password_is_asked_for_every_path() {
 }
 
 #[test]
-fn queries_are_decoded() {
+fn query_parameters_are_percent_decoded() {
     let decoded = parameters("a=b%20c+d&e&f=%C3%A4&&g=%3C").unwrap();
     let pairs: Vec<_> =
         decoded.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();

@@ -193,8 +193,8 @@ impl Membership {
         }
     }
 
-    /// Registers one more target of a registered node, whose directory could not be opened at the
-    /// start of the node. Returns the target's id.
+    /// Registers one more target of a registered node: an administrator has added it, or its
+    /// directory could not be opened at the start of the node. Returns the target's id.
     ///
     /// # Errors
     /// - `NotReady` if the node itself is not registered yet.
@@ -215,6 +215,18 @@ impl Membership {
         registered.targets.last().copied().ok_or_else(|| {
             Error::new(ErrorCode::Protocol, "management replied without an id of the target")
         })
+    }
+
+    /// Leaves a target out of all later registrations of the node.
+    pub fn forget_target(&self, target: TargetId) {
+        let mut request = self.request.borrow_mut();
+        let RegisterServer { server, capacities } = &mut *request;
+        let at = server.targets.iter().position(|claim| claim.target == target);
+        if let Some(at) = at {
+            server.targets.remove(at);
+            // The capacities are in the order of the targets.
+            capacities.remove(at);
+        }
     }
 
     /// Registers a node that started with a cached map. Waits for management without limit.

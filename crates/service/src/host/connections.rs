@@ -1,14 +1,14 @@
 //! Connections of a node: accepts and authenticates each one, and passes it to the thread of the
 //! target that the peer names. Handles requests to the node itself, but no requests to targets.
 
-use super::TargetEvent;
 use super::targets::ServingNode;
-use crate::link_requests::{self, Links};
+use super::{TargetEvent, target_requests};
+use crate::link_requests;
 use crate::node_requests;
 use skep_env::{TcpListener, TcpStream};
-use skep_exporter::message::{self, Figures};
+use skep_exporter::message;
 use skep_rpc::server::authenticate;
-use skep_rpc::{Admission, IncomingStream, RefusalLog, Ticket};
+use skep_rpc::{Admission, Incoming, IncomingStream, Outbox, RefusalLog, Ticket};
 use skep_types::{Error, ErrorCode, NodeKind, TargetId};
 use std::rc::Rc;
 use std::time::Duration;
@@ -64,7 +64,7 @@ impl ServingNode {
         };
         drop(ticket);
         if peer.target.raw() == 0 {
-            return serve_node(stream, peer.kind, &self.links, &self.figures).await;
+            return self.serve_node(stream, peer.kind).await;
         }
         let Ok(socket) = stream.into_fd() else { return };
         let target = peer.target;
@@ -74,27 +74,35 @@ impl ServingNode {
             );
         }
     }
-}
 
-/// Serves a connection to the node itself until the peer ends the connection.
-async fn serve_node(stream: TcpStream, kind: NodeKind, links: &Rc<Links>, figures: &Figures) {
-    let peer = stream.peer();
-    let (mut requests, outbox) = IncomingStream::new(stream, kind);
-    loop {
-        match requests.next().await {
-            Ok(Some(incoming)) if link_requests::is_link_request(incoming.header.message) => {
-                link_requests::answer(Some(links), incoming, &outbox);
-            }
-            Ok(Some(incoming)) if message::is_statistics_request(incoming.header.message) => {
-                message::answer(figures, &incoming, &outbox);
-            }
-            Ok(Some(incoming)) => node_requests::answer(&incoming, &outbox),
-            Ok(None) => break,
-            Err(error) => {
-                tracing::debug!("ended the connection from {peer}: {error}");
-                break;
+    /// Serves a connection to the node itself until the peer ends the connection.
+    async fn serve_node(self: Rc<Self>, stream: TcpStream, kind: NodeKind) {
+        let peer = stream.peer();
+        let (mut requests, outbox) = IncomingStream::new(stream, kind);
+        loop {
+            match requests.next().await {
+                Ok(Some(incoming)) => self.answer(incoming, &outbox).await,
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::debug!("ended the connection from {peer}: {error}");
+                    break;
+                }
             }
         }
+        outbox.close();
     }
-    outbox.close();
+
+    /// Handles a request to the node itself.
+    async fn answer(self: &Rc<Self>, incoming: Incoming, outbox: &Rc<Outbox>) {
+        let message = incoming.header.message;
+        if link_requests::is_link_request(message) {
+            link_requests::answer(Some(&self.links), incoming, outbox);
+        } else if message::is_statistics_request(message) {
+            message::answer(&self.figures, &incoming, outbox);
+        } else if target_requests::is_target_request(message) {
+            self.answer_target_request(&incoming, outbox).await;
+        } else {
+            node_requests::answer(&incoming, outbox);
+        }
+    }
 }

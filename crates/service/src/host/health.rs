@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn target_without_an_answer_is_hung_until_it_answers() {
+    fn target_is_hung_until_it_answers_a_probe() {
         let probes = Probes::default();
         let mut sent = None;
         let mut at = |seconds| {

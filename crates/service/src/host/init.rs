@@ -38,7 +38,7 @@ impl Host {
     ///
     /// The context contains a hint how to fix the problem.
     pub fn initialise(&self, token: Option<JoinToken>) -> Result<Initialised> {
-        let (node_kind, target_kind, _) = self.kinds();
+        let (node_kind, _, _) = self.kinds();
         let path = &self.settings.directory;
         let blank = self.targets.iter().filter(|target| !is_initialised(target));
         for blank in blank.chain((!is_initialised(path)).then_some(path)) {
@@ -63,22 +63,27 @@ impl Host {
                     target.display()
                 );
             }
-            let identity = DirectoryIdentity {
-                kind: target_kind,
-                node: NodeId::default(),
-                target_uuid: skep_env::random_u128(),
-                target: TargetId::default(),
-                ..*node.directory.identity()
-            };
-            drop(Directory::initialise(target, identity)?);
+            drop(Directory::initialise(target, self.new_identity(&node))?);
             new_targets += 1;
         }
         if !is_new && !has_new_token && new_targets == 0 {
-            let problem = "is initialised already, so are all its targets, and its token is not \
-                           new; start without --init";
+            let problem = "is initialised already with all its targets and this token; start \
+            without --init";
             return Err(refused(path, problem));
         }
         Ok(Initialised { cluster: node.token.cluster, is_new, has_new_token, new_targets })
+    }
+
+    /// Returns the identity of a new target of `node`. Management has not assigned its id yet.
+    pub(super) fn new_identity(&self, node: &NodeDirectory) -> DirectoryIdentity {
+        let (_, target_kind, _) = self.kinds();
+        DirectoryIdentity {
+            kind: target_kind,
+            node: NodeId::default(),
+            target_uuid: skep_env::random_u128(),
+            target: TargetId::default(),
+            ..*node.directory.identity()
+        }
     }
 
     /// Opens a target's directory and checks that the directory belongs to this node.
@@ -124,7 +129,7 @@ fn reopen(
 }
 
 /// Refuses a directory that would be on the wrong file system.
-fn check_disk(path: &Path) -> Result<()> {
+pub(super) fn check_disk(path: &Path) -> Result<()> {
     match unmounted_above(path) {
         None => Ok(()),
         Some(point) => {

@@ -5,18 +5,21 @@
 //! passes each authenticated connection to the thread of the target that the peer names
 //! ([`connections`]), and starts, watches and stops the target threads ([`targets`]). If management
 //! does not reply at the start, the main thread starts the targets that are in the cached cluster
-//! map ([`crate::cached_map`]). A target that cannot be opened, or whose thread ends with an error,
+//! map ([`crate::cached_map`]). An administrator can add targets while the node runs
+//! ([`target_requests`]). A target that cannot be opened, or whose thread ends with an error,
 //! does not stop the others: the node tries again to serve it ([`unserved`], [`retries`]). The main
 //! thread probes the target threads and reports their health to management ([`health`]).
 //!
 //! Does not own the requests to targets: the service passes a function that serves a target to
 //! [`Host::run`]. If a target's thread panics, the process aborts ([`targets`]).
 
+mod added_targets;
 mod capacity;
 mod connections;
 mod health;
 mod init;
 mod retries;
+mod target_requests;
 mod targets;
 mod unserved;
 
@@ -26,7 +29,9 @@ use crate::link_requests::Links;
 use crate::listen::{IfTaken, listen};
 use crate::node::NodeSettings;
 use crate::{PROGRAM_VERSION, cached_map, metrics_page, quarantine};
+use added_targets::AddedTargets;
 pub use init::Initialised;
+use skep_env::local::Notify;
 use skep_env::{Mailbox, TcpListener};
 use skep_exporter::message::Figures;
 use skep_format::identity::DirectoryKind;
@@ -155,10 +160,12 @@ impl Host {
         })?
     }
 
-    async fn run_main(self, signals: skep_env::Signals, serve: Serve) -> Result<()> {
+    async fn run_main(mut self, signals: skep_env::Signals, serve: Serve) -> Result<()> {
         let (node_kind, _, _) = self.kinds();
         let node = NodeDirectory::open(&self.settings.directory, node_kind)?;
         skep_env::sleep(quarantine::start(&self.settings.directory)).await;
+        let added = AddedTargets::load(&self.settings.directory, &self.targets)?;
+        self.targets.extend(added.paths());
         let (directories, unserved) = self.open_targets(&node)?;
         let listener =
             listen(&self.settings.listen, &self.settings.directory, IfTaken::Move).await?;
@@ -177,6 +184,8 @@ impl Host {
             waiting: RefCell::new(directories.into_iter().map(Some).collect()),
             running: RefCell::default(),
             unserved: RefCell::new(unserved),
+            added: RefCell::new(added),
+            target_ended: Notify::default(),
             links: Links::new(membership.identity(), membership.map_cell()),
             membership,
             map_changed: Rc::default(),

@@ -8,6 +8,7 @@
 //! other builds [`AbortOnPanic`]. The service manager restarts the process (`Restart=always` in the
 //! units), and the target recovers from its directory like after a crash.
 
+use super::added_targets::AddedTargets;
 use super::capacity::{CapacityFigures, capacity};
 use super::health::Probes;
 use super::unserved::UnservedTarget;
@@ -68,18 +69,24 @@ pub(super) struct ServingNode {
     pub(super) reports: MailboxSender<Report>,
     /// Targets that cannot be served at present.
     pub(super) unserved: RefCell<Vec<UnservedTarget>>,
+    /// Targets that an administrator has added while the node ran.
+    pub(super) added: RefCell<AddedTargets>,
+    /// Notified when a target's thread has ended.
+    pub(super) target_ended: Notify,
     pub(super) host: Host,
 }
 
 /// A target that has a thread.
 pub(super) struct RunningTarget {
-    target: TargetId,
-    path: PathBuf,
+    pub(super) target: TargetId,
+    pub(super) path: PathBuf,
     sender: MailboxSender<TargetEvent>,
     started: Duration,
     /// The pause before this start, if an earlier start failed.
     pause: Option<Duration>,
     is_ready: Cell<bool>,
+    /// Whether an administrator takes the target out of the node.
+    is_leaving: Cell<bool>,
     probes: Probes,
     /// The capacity in the last report.
     capacity: Cell<Capacity>,
@@ -129,6 +136,19 @@ impl ServingNode {
         let running = self.running.borrow();
         let running = running.iter().find(|running| running.target == target);
         running.is_none_or(|running| running.sender.send(event).is_ok())
+    }
+
+    /// Stops the thread of a target for good, and waits until it has ended.
+    pub(super) async fn end_target(&self, target: TargetId) {
+        while self.serves(target) {
+            let ended = self.target_ended.wait();
+            if let Some(running) = self.running.borrow().iter().find(|it| it.target == target)
+                && !running.is_leaving.replace(true)
+            {
+                let _ = running.sender.send(TargetEvent::Stop);
+            }
+            ended.await;
+        }
     }
 
     /// Starts the targets that are in the cached cluster map. The other targets wait until
@@ -204,6 +224,7 @@ impl ServingNode {
             started: skep_env::now(),
             pause,
             is_ready: Cell::new(false),
+            is_leaving: Cell::new(false),
             probes: Probes::default(),
             capacity: Cell::default(),
         });
@@ -286,6 +307,13 @@ impl ServingNode {
         let mut running = self.running.borrow_mut();
         let at = running.iter().position(|it| it.target == target);
         let ended = running.remove(at.expect("a target that ends was running"));
+        self.target_ended.notify();
+        if ended.is_leaving.get() {
+            if let Err(error) = result {
+                tracing::error!("target {target} has left this node with an error: {error}");
+            }
+            return Ok(());
+        }
         let Err(error) = result.map_err(|error| error.within(format_args!("target {target}")))
         else {
             let problem = format!("target {target} ended although the service runs");

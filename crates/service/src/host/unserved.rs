@@ -52,6 +52,11 @@ impl UnservedTarget {
         Self { path: path.to_owned(), problem: error.context().to_owned(), pause, retry_at }
     }
 
+    /// Returns the reason why the target is not served.
+    pub(super) fn problem(&self) -> &str {
+        &self.problem
+    }
+
     /// Returns the report about the target. `None` means that `map` does not contain it at `node`.
     pub(super) fn report(&self, map: &ClusterMap, node: NodeId) -> Option<TargetReport> {
         let path = absolute(&self.path);
@@ -70,7 +75,7 @@ mod tests {
     use skep_types::ErrorCode;
 
     #[test]
-    fn pauses_double_until_a_target_is_repaired() {
+    fn pauses_between_open_attempts_double() {
         let error = Error::new(ErrorCode::Io, "no disk");
         let pause = |last, served| {
             UnservedTarget::new(Path::new("/d"), &error, last, Duration::from_secs(served)).pause

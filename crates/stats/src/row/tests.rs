@@ -32,7 +32,7 @@ fn load(id: &str, operations: i64) -> StatisticsSeries {
 }
 
 #[test]
-fn rates_are_differences_by_each_services_own_time() {
+fn rates_use_the_clock_of_each_service() {
     let before = vec![service(1, 10, writes("7", 100)), service(2, 500, writes("8", 0))];
     let now = vec![service(1, 12, writes("7", 300)), service(2, 501, writes("8", 50))];
     let targets = rows(By::Target, Some(&before), &now);
@@ -51,7 +51,7 @@ fn rates_are_differences_by_each_services_own_time() {
 }
 
 #[test]
-fn restarted_services_count_from_start_and_new_ones_not_yet() {
+fn restarted_services_count_from_zero_and_new_ones_are_skipped() {
     let before = vec![service(1, 10, writes("7", 100))];
     let mut restarted = service(1, 12, writes("7", 30));
     restarted.statistics.incarnation = 6;
@@ -63,7 +63,7 @@ fn restarted_services_count_from_start_and_new_ones_not_yet() {
 }
 
 #[test]
-fn replaced_accounts_are_no_new_load() {
+fn replaced_accounts_do_not_count_as_new_load() {
     let before = vec![service(1, 1, vec![load("1000", 50), load("1001", 40), load("1002", 9)])];
     // User 1001 was replaced after 5 more operations; 1002 was replaced and came back.
     let after = vec![load("1000", 60), load("1002", 2), load("1003", 1), load("other", 54)];

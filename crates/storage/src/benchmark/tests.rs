@@ -77,7 +77,7 @@ fn invalid_plans_are_refused() {
 }
 
 #[test]
-fn a_run_is_stopped_in_the_middle() {
+fn running_benchmark_can_be_stopped() {
     on_loop(async |place| {
         let benchmark = Benchmark::open(place, None)?;
         let long = StartBenchmark { stream_bytes: 1 << 40, ..PLAN };
@@ -94,7 +94,7 @@ fn a_run_is_stopped_in_the_middle() {
 }
 
 #[test]
-fn files_of_a_killed_service_are_removed() {
+fn benchmark_files_of_a_killed_service_are_removed() {
     on_loop(async |place| {
         std::fs::create_dir(place.join(DIRECTORY))?;
         std::fs::write(place.join(DIRECTORY).join("0"), "left")?;

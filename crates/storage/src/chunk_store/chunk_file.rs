@@ -43,8 +43,11 @@ pub(crate) struct ChunkFile {
     pub(crate) key: ChunkFileKey,
     pub(crate) path: PathBuf,
     pub(crate) file: File,
-    /// Logical size in bytes. Only the holder of the write lock may change it.
+    /// Logical size in bytes. Only a writer that holds the lock may change it, and only an
+    /// exclusive one may reduce it.
     pub(crate) size: Cell<u64>,
+    /// The ends of the ranges of the writes that hold the lock. They may lie beyond `size`.
+    writing: RefCell<Vec<u64>>,
     pub(crate) regions: RefCell<HashMap<u64, Rc<Region>>>,
     pub(crate) lock: RangeLock,
     /// Held while a task loads a region, so that no two tasks load the same region.
@@ -90,6 +93,7 @@ impl ChunkFile {
             path,
             file: file.into(),
             size: Cell::new(logical_size(length)),
+            writing: RefCell::default(),
             regions: RefCell::default(),
             lock: RangeLock::default(),
             loading: Semaphore::new(1),
@@ -101,6 +105,25 @@ impl ChunkFile {
             is_new: Cell::new(false),
             is_recent: Cell::new(true),
         }))
+    }
+
+    /// Marks a write in progress whose range ends at `end`. The caller must hold the lock.
+    pub(crate) fn begin_write(&self, end: u64) -> WriteInProgress<'_> {
+        self.writing.borrow_mut().push(end);
+        WriteInProgress { file: self, end }
+    }
+
+    /// Whether another write than the caller's own is in progress.
+    pub(crate) fn has_other_writes(&self) -> bool {
+        self.writing.borrow().len() > 1
+    }
+
+    /// Returns the size of the file after all writes in progress, except one that ends at `own`.
+    pub(crate) fn size_without(&self, own: u64) -> u64 {
+        let writing = self.writing.borrow();
+        let own = writing.iter().position(|end| *end == own);
+        let others = writing.iter().enumerate().filter(|(index, _)| Some(*index) != own);
+        others.map(|(_, end)| *end).max().unwrap_or(0).max(self.size.get())
     }
 
     /// Counts a change that was made or is about to be made.
@@ -130,6 +153,22 @@ impl ChunkFile {
     /// Adds the path of this file to an error of the file system.
     pub(crate) fn io_error(&self, error: std::io::Error) -> Error {
         Error::from(error).within(format_args!("chunk file {}", self.path.display()))
+    }
+}
+
+/// A write in progress ([`ChunkFile::begin_write`]), which ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct WriteInProgress<'a> {
+    file: &'a ChunkFile,
+    end: u64,
+}
+
+impl Drop for WriteInProgress<'_> {
+    fn drop(&mut self) {
+        let mut writing = self.file.writing.borrow_mut();
+        if let Some(index) = writing.iter().position(|end| *end == self.end) {
+            writing.swap_remove(index);
+        }
     }
 }
 

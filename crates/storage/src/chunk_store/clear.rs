@@ -58,7 +58,7 @@ impl ChunkStore {
         let range = range.start..requested.min(MAX_CHUNK_FILE_BYTES).max(range.start);
         loop {
             let Some(file) = self.existing(key)? else { return Ok(requested) };
-            let _guard = file.lock.write(whole_granules(&range)).await;
+            let _guard = file.lock.exclusive(whole_granules(&range)).await;
             if file.is_removed.get() {
                 continue;
             }

@@ -154,6 +154,12 @@ impl Names {
         self.anchored.borrow_mut().extend(leaves);
         Ok(())
     }
+
+    /// Returns whether a sync of directories is in progress.
+    #[cfg(test)]
+    pub(crate) fn is_syncing(&self) -> bool {
+        self.syncs.is_running.get()
+    }
 }
 
 /// Returns the entries of a directory whose names are two hexadecimal digits.
@@ -266,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_share_a_leaf_and_leaves_fill_evenly() {
+    fn consecutive_inodes_share_a_directory_and_fill_it_evenly() {
         let leaves: BTreeSet<_> = (1..256).map(|number| leaf_of(&key(number))).collect();
         assert_eq!(leaves.len(), 1);
         let mut counts = vec![0_u32; LEAVES as usize];
@@ -290,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_that_do_not_exist_are_durable() {
+    fn sync_of_missing_directories_succeeds() {
         let dir = tempfile::tempdir().unwrap();
         let names = Names::open(dir.path()).unwrap();
         skep_env::block_on(async move {

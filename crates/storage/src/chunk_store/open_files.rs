@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn unsynced_files_are_evicted_last_and_remembered() {
+    fn evicted_unsynced_files_are_still_synced() {
         let dir = tempfile::tempdir().unwrap();
         let mut cache = OpenFiles::new(3);
         for number in 1..=3 {

@@ -1,27 +1,57 @@
-//! The lock that orders the operations on one chunk file. It admits one writer at a time, and
-//! concurrent readers if their ranges do not overlap with the writer's. The order is first come,
-//! first served: no later operation overtakes a waiting writer if the two conflict.
+//! The lock that orders the operations on one chunk file. Readers exclude writers whose ranges
+//! overlap with theirs. Writes exclude each other only if they touch the same region; all other
+//! changes exclude all writers. The order is first come, first served: no later operation overtakes
+//! a waiting one if the two conflict.
 //!
 //! # Invariants
-//! Tickets ascend along the queue, so an entry waits only for earlier entries: see
-//! [`RangeLock::check_invariants`].
+//! Tickets ascend along the queue, and an entry waits for as many entries as there are earlier ones
+//! that conflict with it: see [`RangeLock::check_invariants`].
 
-use skep_env::local::Notify;
+use skep_format::chunk::region_of;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::task::{Poll, Waker};
+
+/// The kind of access that an operation needs to its range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Read,
+    /// Writes data and pages of the regions that the range touches. Extends the file at most.
+    Write,
+    /// Any other change.
+    Exclusive,
+}
 
 #[derive(Debug)]
 struct Entry {
     ticket: u64,
     range: Range<u64>,
-    writes: bool,
+    access: Access,
+    /// Number of earlier entries that conflict with this one.
+    obstacles: usize,
+    waker: Option<Waker>,
 }
 
 impl Entry {
     fn conflicts(&self, other: &Self) -> bool {
-        let meet = self.range.start < other.range.end && other.range.start < self.range.end;
-        (self.writes && other.writes) || ((self.writes || other.writes) && meet)
+        match (self.access, other.access) {
+            (Access::Read, Access::Read) => false,
+            (Access::Read, _) | (_, Access::Read) => {
+                self.range.start < other.range.end && other.range.start < self.range.end
+            }
+            (Access::Write, Access::Write) => {
+                let (first, last) = self.regions();
+                let (other_first, other_last) = other.regions();
+                first <= other_last && other_first <= last
+            }
+            _ => true,
+        }
+    }
+
+    /// Returns the first and the last region that the range touches.
+    fn regions(&self) -> (u64, u64) {
+        (region_of(self.range.start), region_of(self.range.end.saturating_sub(1)))
     }
 }
 
@@ -30,7 +60,6 @@ impl Entry {
 pub(crate) struct RangeLock {
     queue: RefCell<VecDeque<Entry>>,
     next_ticket: Cell<u64>,
-    changed: Notify,
 }
 
 /// An entry of the queue. The entry leaves the queue when this is dropped.
@@ -43,74 +72,109 @@ pub(crate) struct RangeGuard<'a> {
 impl RangeLock {
     /// Waits until no earlier writer's range overlaps `range`. Cancel-safe.
     pub(crate) async fn read(&self, range: Range<u64>) -> RangeGuard<'_> {
-        self.enter(range, false).await
+        let guard = self.join(range, Access::Read);
+        guard.admission().await;
+        guard
+    }
+
+    /// Takes a place in the queue for a write, which may touch the regions of `range` only, and
+    /// reduces the size of the file in no case. The write must wait for [`RangeGuard::admission`].
+    pub(crate) fn write(&self, range: Range<u64>) -> RangeGuard<'_> {
+        self.join(range, Access::Write)
     }
 
     /// Waits until there is no earlier writer, and no earlier reader whose range overlaps `range`.
     /// Cancel-safe.
-    pub(crate) async fn write(&self, range: Range<u64>) -> RangeGuard<'_> {
-        self.enter(range, true).await
-    }
-
-    async fn enter(&self, range: Range<u64>, writes: bool) -> RangeGuard<'_> {
-        let ticket = self.next_ticket.get();
-        self.next_ticket.set(ticket + 1);
-        self.queue.borrow_mut().push_back(Entry { ticket, range, writes });
-        let guard = RangeGuard { lock: self, ticket };
-        while self.is_blocked(ticket) {
-            self.changed.wait().await;
-        }
-        if cfg!(debug_assertions) {
-            self.check_invariants();
-        }
+    pub(crate) async fn exclusive(&self, range: Range<u64>) -> RangeGuard<'_> {
+        let guard = self.join(range, Access::Exclusive);
+        guard.admission().await;
         guard
     }
 
-    /// Checks that tickets ascend along the queue. Then an entry waits only for earlier entries, so
+    fn join(&self, range: Range<u64>, access: Access) -> RangeGuard<'_> {
+        let ticket = self.next_ticket.get();
+        self.next_ticket.set(ticket + 1);
+        let mut queue = self.queue.borrow_mut();
+        let mut entry = Entry { ticket, range, access, obstacles: 0, waker: None };
+        entry.obstacles = queue.iter().filter(|earlier| earlier.conflicts(&entry)).count();
+        queue.push_back(entry);
+        RangeGuard { lock: self, ticket }
+    }
+
+    /// Checks the tickets and the numbers of obstacles. An entry waits only for earlier entries, so
     /// there can be no deadlock.
     ///
     /// # Panics
-    /// Panics if they do not.
+    /// Panics if one of them is wrong.
     pub(crate) fn check_invariants(&self) {
         let queue = self.queue.borrow();
         let tickets = queue.iter().map(|entry| entry.ticket);
         assert!(tickets.is_sorted_by(|first, second| first < second), "tickets rise");
         let last = queue.back().map(|entry| entry.ticket);
         assert!(last < Some(self.next_ticket.get()), "tickets are below the next one");
+        for (index, entry) in queue.iter().enumerate() {
+            let obstacles = queue.iter().take(index).filter(|earlier| earlier.conflicts(entry));
+            assert_eq!(entry.obstacles, obstacles.count(), "the obstacles of an entry");
+        }
     }
+}
 
-    fn is_blocked(&self, ticket: u64) -> bool {
-        let queue = self.queue.borrow();
-        let own = queue.iter().find(|entry| entry.ticket == ticket);
-        let own = own.expect("an entry stays until its guard is dropped");
-        queue.iter().take_while(|entry| entry.ticket < ticket).any(|entry| entry.conflicts(own))
+impl RangeGuard<'_> {
+    /// Waits until no earlier entry conflicts with this one. Cancel-safe.
+    pub(crate) async fn admission(&self) {
+        std::future::poll_fn(|context| {
+            let mut queue = self.lock.queue.borrow_mut();
+            let index = queue.partition_point(|entry| entry.ticket < self.ticket);
+            let own = queue.get_mut(index).expect("an entry stays until its guard is dropped");
+            if own.obstacles == 0 {
+                return Poll::Ready(());
+            }
+            own.waker = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+        if cfg!(debug_assertions) {
+            self.lock.check_invariants();
+        }
     }
 }
 
 impl Drop for RangeGuard<'_> {
     fn drop(&mut self) {
-        self.lock.queue.borrow_mut().retain(|entry| entry.ticket != self.ticket);
-        self.lock.changed.notify();
+        let mut queue = self.lock.queue.borrow_mut();
+        let index = queue.partition_point(|entry| entry.ticket < self.ticket);
+        let Some(own) = queue.remove(index) else { return };
+        for later in queue.iter_mut().skip(index).filter(|later| own.conflicts(later)) {
+            later.obstacles -= 1;
+            if later.obstacles == 0
+                && let Some(waker) = later.waker.take()
+            {
+                waker.wake();
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Access::{Exclusive, Read, Write};
     use super::*;
+    use skep_format::chunk::REGION_BYTES;
     use std::rc::Rc;
 
     /// Starts operations in order, and lets the first `held` keep the lock. Returns for each
     /// operation whether it has acquired the lock.
-    fn entered(held: usize, operations: &[(bool, Range<u64>)]) -> Vec<bool> {
+    fn entered(held: usize, operations: &[(Access, Range<u64>)]) -> Vec<bool> {
         let operations = operations.to_vec();
         skep_env::block_on(async move {
             let lock = Rc::new(RangeLock::default());
             let inside = Rc::new(RefCell::new(vec![false; operations.len()]));
             let mut tasks = Vec::new();
-            for (index, (writes, range)) in operations.into_iter().enumerate() {
+            for (index, (access, range)) in operations.into_iter().enumerate() {
                 let (lock, inside) = (Rc::clone(&lock), Rc::clone(&inside));
                 tasks.push(skep_env::spawn(async move {
-                    let guard = lock.enter(range, writes).await;
+                    let guard = lock.join(range, access);
+                    guard.admission().await;
                     inside.borrow_mut()[index] = true;
                     if index < held {
                         std::future::pending::<()>().await;
@@ -121,25 +185,63 @@ mod tests {
             for _ in 0..20 {
                 skep_env::yield_now().await;
             }
+            lock.check_invariants();
             inside.take()
         })
         .unwrap()
     }
 
     #[test]
-    fn writers_exclude_writers_and_overlapping_readers() {
-        assert_eq!(entered(1, &[(true, 0..10), (true, 20..30)]), [true, false]);
-        assert_eq!(entered(1, &[(true, 0..10), (false, 5..6)]), [true, false]);
-        assert_eq!(entered(1, &[(true, 0..10), (false, 10..20)]), [true, true]);
-        assert_eq!(entered(1, &[(false, 0..10), (false, 0..10)]), [true, true]);
-        assert_eq!(entered(1, &[(false, 0..10), (true, 10..20)]), [true, true]);
-        assert_eq!(entered(1, &[(false, 0..10), (true, 9..20)]), [true, false]);
+    fn writes_exclude_overlapping_readers() {
+        for access in [Write, Exclusive] {
+            assert_eq!(entered(1, &[(access, 0..10), (Read, 5..6)]), [true, false]);
+            assert_eq!(entered(1, &[(access, 0..10), (Read, 10..20)]), [true, true]);
+            assert_eq!(entered(1, &[(Read, 0..10), (access, 10..20)]), [true, true]);
+            assert_eq!(entered(1, &[(Read, 0..10), (access, 9..20)]), [true, false]);
+        }
+        assert_eq!(entered(1, &[(Read, 0..10), (Read, 0..10)]), [true, true]);
+    }
+
+    #[test]
+    fn writes_of_different_regions_run_at_the_same_time() {
+        let region = |index: u64| index * REGION_BYTES..(index + 1) * REGION_BYTES;
+        assert_eq!(entered(1, &[(Write, region(0)), (Write, region(1))]), [true, true]);
+        assert_eq!(entered(1, &[(Write, 0..10), (Write, 20..30)]), [true, false], "one region");
+        let both = REGION_BYTES - 1..REGION_BYTES + 1;
+        assert_eq!(entered(1, &[(Write, both.clone()), (Write, region(1))]), [true, false]);
+        assert_eq!(entered(1, &[(Write, region(0)), (Write, both)]), [true, false]);
+    }
+
+    #[test]
+    fn an_exclusive_change_excludes_all_writers() {
+        for (first, second) in [(Exclusive, Write), (Write, Exclusive), (Exclusive, Exclusive)] {
+            let operations = [(first, 0..10), (second, 9 * REGION_BYTES..10 * REGION_BYTES)];
+            assert_eq!(entered(1, &operations), [true, false]);
+        }
     }
 
     #[test]
     fn a_waiting_writer_is_not_overtaken() {
-        let operations = [(false, 0..10), (true, 0..10), (false, 0..10)];
-        assert_eq!(entered(1, &operations), [true, false, false]);
-        assert_eq!(entered(0, &operations), [true, true, true]);
+        for access in [Write, Exclusive] {
+            let operations = [(Read, 0..10), (access, 0..10), (Read, 0..10)];
+            assert_eq!(entered(1, &operations), [true, false, false]);
+            assert_eq!(entered(0, &operations), [true, true, true]);
+        }
+    }
+
+    #[test]
+    fn a_dropped_operation_leaves_the_queue() {
+        skep_env::block_on(async {
+            let lock = Rc::new(RangeLock::default());
+            let first = lock.write(0..10);
+            first.admission().await;
+            let gone = lock.write(0..10);
+            let last = lock.write(0..10);
+            drop(gone);
+            lock.check_invariants();
+            drop(first);
+            last.admission().await;
+        })
+        .unwrap();
     }
 }

@@ -40,7 +40,7 @@ impl ChunkStore {
     async fn remove_one(&self, key: &ChunkFileKey) -> Result<()> {
         let open = self.open.borrow().get(key);
         let _guard = match &open {
-            Some(file) => Some(file.lock.write(0..u64::MAX).await),
+            Some(file) => Some(file.lock.exclusive(0..u64::MAX).await),
             None => None,
         };
         let path = self.names.path(key);

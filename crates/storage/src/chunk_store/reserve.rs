@@ -54,7 +54,7 @@ impl ChunkStore {
             }
             let file = self.file_to_write(key, free_space)?;
             let step = range.start..range.end.min(range.start.saturating_add(MAX_RESERVED_BYTES));
-            let _guard = file.lock.write(whole_granules(&step)).await;
+            let _guard = file.lock.exclusive(whole_granules(&step)).await;
             if file.is_removed.get() {
                 continue;
             }

@@ -12,6 +12,7 @@ use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region};
 use super::names::leaf_of;
 use super::region::data_range;
+use crate::both::both;
 use skep_format::chunk::{GRANULES, RegionHeader, granule_checksum, physical_offset};
 use skep_types::{ChunkFileKey, Error, ErrorCode, GRANULE_BYTES, HostIncarnation, Result};
 use std::collections::BTreeSet;
@@ -34,14 +35,21 @@ impl ChunkStore {
     }
 
     pub(super) async fn sync_file(&self, file: &Rc<ChunkFile>) -> Result<()> {
-        self.sync_data(file).await?;
-        if !file.is_name_synced.get() && !file.is_removed.get() {
-            let synced = self.names.sync_leaves(&BTreeSet::from([leaf_of(&file.key)])).await;
-            synced.map_err(|error| self.note_failure(error))?;
-            file.is_name_synced.set(true);
-        }
+        // The disk's file system usually makes both durable with one commit of its journal.
+        let (data, name) = both(self.sync_data(file), self.sync_name(file)).await;
+        data.and(name)?;
         // Another operation may have failed while this one waited for its sync.
         self.check_writable()
+    }
+
+    async fn sync_name(&self, file: &ChunkFile) -> Result<()> {
+        if file.is_name_synced.get() || file.is_removed.get() {
+            return Ok(());
+        }
+        let synced = self.names.sync_leaves(&BTreeSet::from([leaf_of(&file.key)])).await;
+        synced.map_err(|error| self.note_failure(error))?;
+        file.is_name_synced.set(true);
+        Ok(())
     }
 
     async fn sync_data(&self, file: &Rc<ChunkFile>) -> Result<()> {
@@ -76,7 +84,7 @@ impl ChunkStore {
     /// Writes the unsynced regions of a file again from the page cache, after the kernel could not
     /// write them to the device.
     async fn write_again(&self, file: &Rc<ChunkFile>) -> Result<()> {
-        let _guard = file.lock.write(0..u64::MAX).await;
+        let _guard = file.lock.exclusive(0..u64::MAX).await;
         if file.is_removed.get() {
             return Ok(());
         }

@@ -1,6 +1,7 @@
 //! Tests of the whole store: in use, after crashes, and with damage.
 
 mod allocation;
+mod concurrency;
 mod crash;
 mod damage;
 mod faults;
@@ -129,7 +130,7 @@ fn data_damaged_in_transit_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn chunk_files_describe_themselves() {
+fn chunk_file_contains_its_own_key() {
     run(|dir| async move {
         let store = open(&dir);
         write(&store, key(9), 3 * MIB, b"abc").await.unwrap();
@@ -148,7 +149,7 @@ fn chunk_files_describe_themselves() {
 }
 
 #[test]
-fn removal_is_idempotent_and_a_removed_file_is_gone() {
+fn removal_can_be_repeated() {
     run(|dir| async move {
         let store = open(&dir);
         for number in 1..20 {
@@ -194,7 +195,7 @@ fn paged_listing_returns_each_file_once() {
 }
 
 #[test]
-fn reads_run_beside_a_stream_of_writes_and_see_whole_writes() {
+fn reads_during_writes_see_complete_writes() {
     run(|dir| async move {
         let store = open(&dir);
         write(&store, key(1), 0, &vec![0; 300_000]).await.unwrap();

@@ -59,7 +59,7 @@ impl ChunkStore {
         self.check_writable()?;
         loop {
             let Some(file) = self.existing(key)? else { break };
-            let _guard = file.lock.write(0..u64::MAX).await;
+            let _guard = file.lock.exclusive(0..u64::MAX).await;
             if file.is_removed.get() {
                 continue;
             }

@@ -15,9 +15,11 @@ impl ChunkStore {
     /// writes touched from their present data. The caller must hold the file's lock for these
     /// writes.
     pub(super) async fn undo(&self, file: &ChunkFile, writes: &[RegionWrite]) -> Result<()> {
-        self.truncate_to_size(file)?;
+        // Other writes may have extended the file by data that its size does not include yet.
+        let end = file.size_without(writes.last().map_or(0, |write| write.range.end));
+        self.set_physical_length(file, end)?;
         for write in writes {
-            let kept = write.range.start..write.range.end.min(file.size.get());
+            let kept = write.range.start..write.range.end.min(end);
             if write.was_blank && self.punch(file, write.index, &kept)? {
                 // The write had filled only holes, so punching these holes again restores the
                 // region.
@@ -64,9 +66,9 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Removes the file if the failed write had created it.
+    /// Removes the file if the failed write had created it and no other write needs it.
     pub(super) fn drop_if_new(&self, file: &ChunkFile) {
-        if file.is_new.get() && file.size.get() == 0 {
+        if file.is_new.get() && file.size.get() == 0 && !file.has_other_writes() {
             file.is_removed.set(true);
             self.open.borrow_mut().remove(&file.key);
             self.dirty.truncate(&file.key, 0);

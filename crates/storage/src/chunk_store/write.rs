@@ -83,7 +83,7 @@ impl Incoming<'_> {
         for (piece, checksum) in self.pieces() {
             if crc32c(self.part(&piece).bytes()) != checksum {
                 return wrong(format!(
-                    "bytes {} to {} were changed on the way: their checksum does not match",
+                    "bytes {} to {} were damaged in transit: their checksum does not match",
                     piece.start, piece.end
                 ));
             }
@@ -137,10 +137,16 @@ impl ChunkStore {
         incoming: &Incoming<'_>,
         free_space: FreeSpace,
     ) -> Result<bool> {
-        let _guard = file.lock.write(whole_granules(&incoming.range())).await;
+        let range = incoming.range();
+        let place = file.lock.write(whole_granules(&range));
+        // Writes that wait for each other sync the dirty log together, before any of them changes
+        // the file.
+        self.record_early(file, &range).await?;
+        place.admission().await;
         if file.is_removed.get() {
             return Ok(false);
         }
+        let _writing = file.begin_write(range.end);
         // A truncation may have held the lock.
         if let Err(error) = self.check_generation(to.key, to.truncate_generation) {
             self.drop_if_new(file);
@@ -148,6 +154,22 @@ impl ChunkStore {
         }
         self.write_locked(file, to.stripe, incoming, free_space).await?;
         Ok(true)
+    }
+
+    /// Records the regions in memory that a write will change in the dirty log. The write checks
+    /// again when it holds the lock: the cleaner may have cleaned a region meanwhile.
+    async fn record_early(&self, file: &ChunkFile, range: &Range<u64>) -> Result<()> {
+        let touched = region_of(range.start)..region_of(range.end - 1) + 1;
+        let cached: Vec<_> = {
+            let regions = file.regions.borrow();
+            touched.clone().filter_map(|index| regions.get(&index).map(Rc::clone)).collect()
+        };
+        if !cached.iter().any(|region| region.header.get().is_some_and(|header| header.synced)) {
+            return Ok(());
+        }
+        // The cleaner forgets no region that an operation is changing.
+        let _changing = self.dirty.change(file.key, touched);
+        self.record_overwrite(cached.iter().map(|region| &**region)).await
     }
 
     pub(super) fn no_space(&self) -> Error {
@@ -362,9 +384,14 @@ impl ChunkStore {
 
     /// Sets the physical length of the file to the length that belongs to its logical size.
     pub(super) fn truncate_to_size(&self, file: &ChunkFile) -> Result<()> {
+        self.set_physical_length(file, file.size.get())
+    }
+
+    /// Sets the physical length of the file to the length that belongs to the logical size `size`.
+    pub(super) fn set_physical_length(&self, file: &ChunkFile, size: u64) -> Result<()> {
         file.file
             .borrow_std()
-            .set_len(physical_length(file.size.get()))
+            .set_len(physical_length(size))
             .map_err(|error| self.note_failure(file.io_error(error)))
     }
 }

@@ -77,7 +77,7 @@ fn a_second_study_and_another_plan_are_refused() {
 }
 
 #[test]
-fn a_line_in_the_middle_that_cannot_be_read_is_named() {
+fn unreadable_line_is_reported_with_its_number() {
     let scratch = tempfile::tempdir().expect("a directory");
     filled(scratch.path(), 3);
     let path = scratch.path().join(FILE);
@@ -91,7 +91,7 @@ fn a_line_in_the_middle_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn a_later_version_is_not_misread() {
+fn journal_of_a_later_version_is_refused() {
     let scratch = tempfile::tempdir().expect("a directory");
     let later = StudyRecord { format: FORMAT + 1, ..study() };
     Journal::create(scratch.path(), &later).expect("made");
@@ -105,7 +105,7 @@ proptest! {
     /// Wherever the last line is cut off, all earlier records are kept, and a new record replaces
     /// the incomplete one.
     #[test]
-    fn a_torn_last_line_costs_itself_alone(cut in 1_u64..100) {
+    fn torn_last_line_is_the_only_record_lost(cut in 1_u64..100) {
         let scratch = tempfile::tempdir().expect("a directory");
         filled(scratch.path(), 3);
         let path = scratch.path().join(FILE);

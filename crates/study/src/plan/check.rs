@@ -85,8 +85,8 @@ fn shares(plan: &Plan, condition: &Condition) -> Result<()> {
         let unit = processes * condition.transfer_bytes;
         if bytes < unit || !bytes.is_multiple_of(unit) {
             return Err(wrong(format!(
-                "`data-size` {} can't be divided: `hosts` {hosts} with `processes` {} each, in \
-                 calls of `transfer` {}, need a multiple of {}",
+                "invalid `data-size` {}: `hosts` {hosts} with `processes` {} each and `transfer` \
+                {} need a multiple of {}",
                 human(bytes),
                 condition.processes,
                 human(condition.transfer_bytes),
@@ -109,7 +109,9 @@ fn targets(condition: &Condition) -> Result<()> {
         )));
     }
     if condition.count.is_none() {
-        return Err(wrong(format!("`targets` \"{word}\" needs a `count`: how many for each")));
+        return Err(wrong(format!(
+            "`targets` \"{word}\" needs `count`, the number of targets for each application"
+        )));
     }
     if condition.applications == 1 {
         return Err(wrong(format!(
@@ -127,7 +129,7 @@ pub(super) fn on_system(plan: &Plan, system: &System) -> Result<()> {
     }
     if plan.needs_calibration() && plan.calibration.hosts.iter().all(|it| *it > system.hosts) {
         return Err(wrong(format!(
-            "`calibration.hosts` begins above the {} client hosts that there are",
+            "`calibration.hosts` begins with more than the {} available client hosts",
             system.hosts
         )));
     }
@@ -161,7 +163,7 @@ fn condition_on(condition: &Condition, system: &System) -> Result<()> {
     let all: u32 = servers.iter().sum();
     let (most, of_what) = match (condition.chooser.as_deref(), condition.targets) {
         (Some("randominternode"), _) => {
-            (servers.len() as u32, "servers, of each of which it takes one")
+            (servers.len() as u32, "servers, and it uses one target of each")
         }
         (Some("randomintranode"), _) => {
             (servers.iter().copied().min().unwrap_or(0), "targets on the smallest server")

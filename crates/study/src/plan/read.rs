@@ -119,8 +119,8 @@ fn wait(texts: &[String]) -> Result<(Duration, Duration)> {
     match (texts.len(), spans[..].first(), spans[..].get(1)) {
         (2, Some(least), Some(most)) if least <= most => Ok((*least, *most)),
         _ => Err(wrong(
-            "`wait` is the shortest and the longest time between blocks, as in [\"1min\", \
-             \"30min\"]",
+            "invalid `wait`: expected the shortest and the longest time between blocks, as in \
+            [\"1min\", \"30min\"]",
         )),
     }
 }
@@ -160,9 +160,9 @@ fn level<T>(
 ) -> Result<Level<T>, String> {
     match value.as_str() {
         Some("calibrated") => Ok(Level::Calibrated),
-        _ => fixed(value)
-            .map(Level::Fixed)
-            .map_err(|what| format!("{what}, or \"calibrated\" for what the first step finds")),
+        _ => fixed(value).map(Level::Fixed).map_err(|what| {
+            format!("{what}, or \"calibrated\" for the value that the first step finds")
+        }),
     }
 }
 
@@ -179,7 +179,7 @@ fn chooser(value: &Value) -> Result<String, String> {
 fn calibration(keys: &CalibrationKeys) -> Result<Calibration> {
     let ascending = |key: &str, is_ascending: bool| match is_ascending {
         true => Ok(()),
-        false => Err(wrong(format!("`calibration.{key}`: list the values from small to large"))),
+        false => Err(wrong(format!("`calibration.{key}`: the values must rise"))),
     };
     let data_bytes = match &keys.data_size {
         Some(value) => list("calibration.data-size", value, bytes)?,
@@ -200,7 +200,7 @@ fn calibration(keys: &CalibrationKeys) -> Result<Calibration> {
     match (0.001..=0.5).contains(&tolerance) {
         true => Ok(Calibration { data_bytes, hosts, repetitions, tolerance }),
         false => Err(wrong(format!(
-            "`calibration.tolerance`: {tolerance} is no share from 0.001 to 0.5"
+            "`calibration.tolerance`: invalid share {tolerance}: expected 0.001 to 0.5"
         ))),
     }
 }

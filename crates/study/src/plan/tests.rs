@@ -100,7 +100,7 @@ fn contradictions_between_keys_are_refused_with_the_way_out() {
             "targets = 'shared'\napplications = 2\ncount = 4\nchooser = 'balanced'",
             &["`targets` \"shared\"", "`chooser`", "remove one of the two keys"],
         ),
-        ("targets = 'separate'\napplications = 2", &["needs a `count`"]),
+        ("targets = 'separate'\napplications = 2", &["needs `count`"]),
         ("targets = 'separate'\ncount = 2", &["`applications` 1", "no other application"]),
     ] {
         refused(with(factors), words);
@@ -122,13 +122,13 @@ fn contradictions_between_keys_are_refused_with_the_way_out() {
     );
     refused(Plan::parse(&many), &["more than 100000 runs", "repetitions"]);
     let down = format!("{START}calibration = {{ hosts = [2, 1] }}\n{EXPERIMENT}");
-    refused(Plan::parse(&down), &["`calibration.hosts`", "small to large"]);
+    refused(Plan::parse(&down), &["`calibration.hosts`", "the values must rise"]);
     let all = format!("{START}calibration = {{ tolerance = 3.0 }}\n{EXPERIMENT}");
     refused(Plan::parse(&all), &["`calibration.tolerance`"]);
 }
 
 #[test]
-fn a_plan_beyond_the_size_of_the_system_is_refused() {
+fn plan_larger_than_the_system_is_refused() {
     let system = System { hosts: 4, targets_per_server: Some(vec![4, 4]) };
     let other = System { hosts: 4, targets_per_server: None };
     let fixed = "data-size = '256MiB'\nhosts = ";

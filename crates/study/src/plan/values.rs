@@ -21,13 +21,12 @@ pub(super) fn list<T: PartialEq>(
         single => vec![single].into_iter().map(of).collect::<Result<_>>()?,
     };
     if values.is_empty() {
-        return Err(wrong(format!("`{key}` is an empty list: give it a value, or leave it out")));
+        return Err(wrong(format!("`{key}` is an empty list: add a value, or remove the key")));
     }
     if let Some(again) = (1..values.len()).find(|index| values[..*index].contains(&values[*index]))
     {
         return Err(wrong(format!(
-            "`{key}` has a value twice (the one in place {}): for more runs of each, raise \
-             `repetitions`",
+            "`{key}` has value number {} twice; to repeat runs, raise `repetitions`",
             again + 1
         )));
     }
@@ -37,9 +36,9 @@ pub(super) fn list<T: PartialEq>(
 /// Parses a whole number from `least` to `most`.
 pub(super) fn number(value: &Value, least: u32, most: u32) -> Result<u32, String> {
     let number = value.as_integer().and_then(|number| u32::try_from(number).ok());
-    number
-        .filter(|number| (least..=most).contains(number))
-        .ok_or_else(|| format!("{value} is no whole number from {least} to {most}"))
+    number.filter(|number| (least..=most).contains(number)).ok_or_else(|| {
+        format!("invalid number {value}: expected a whole number from {least} to {most}")
+    })
 }
 
 /// Parses a size in bytes, which must not be zero.
@@ -82,7 +81,7 @@ pub(super) fn name(key: &str, text: &str) -> Result<String> {
     match !text.is_empty() && text.len() <= 64 && text.bytes().all(is_plain) {
         true => Ok(text.to_owned()),
         false => Err(wrong(format!(
-            "`{key}`: \"{text}\" can't be a name: take up to 64 small letters, digits and dashes"
+            "`{key}`: invalid name \"{text}\": expected up to 64 small letters, digits and dashes"
         ))),
     }
 }

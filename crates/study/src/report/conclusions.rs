@@ -12,7 +12,7 @@ use serde::Serialize;
 use skep_types::size;
 use std::collections::BTreeMap;
 
-/// Maximum fraction by which a mean may be below the best mean to count as equally good.
+/// A mean counts as equally good if it is below the best mean by at most this fraction.
 const AS_GOOD: f64 = 0.05;
 /// Significance level: a difference counts only if its p-value is below this, and if it is large
 /// enough.
@@ -20,8 +20,8 @@ const SIGNIFICANT: f64 = 0.05;
 /// Minimum fraction that counts as a difference. With many runs of little variance, even a tiny
 /// difference would be significant.
 const LEAST: f64 = 0.01;
-/// Minimum fraction by which the bandwidth of a value must be below that of a smaller and of a
-/// larger value to count as a drop.
+/// A value counts as a drop if its bandwidth is below that of a smaller and of a larger value by at
+/// least this fraction.
 const DIP: f64 = 0.15;
 
 /// One or more sentences on one subject.

@@ -137,7 +137,7 @@ fn a_system_with_slow_links_is_recognised() {
     let count = about(&report, "count");
     assert!(count[0].text.contains("Files of 2 targets"), "{}", count[0].text);
     assert!(count[0].text.contains("chooser balanced"), "{}", count[0].text);
-    assert!(about(&report, "hosts").is_empty(), "it is said already");
+    assert!(about(&report, "hosts").is_empty(), "another conclusion covers it");
     let sharing = about(&report, "targets");
     assert!(sharing[0].text.contains("differ by less than 1 %"), "{}", sharing[0].text);
 
@@ -183,7 +183,7 @@ fn of_factors(factors: &str, rate: &dyn Fn(&Settings) -> f64) -> Report {
 }
 
 #[test]
-fn a_difference_too_small_to_matter_is_not_reported() {
+fn negligible_difference_is_not_reported() {
     for (more, said) in [(1.0, "as much as one alone"), (1.2, "% more than one alone")] {
         let of = |it: &Settings| if it.applications > 1 { 90.0 * more } else { 90.0 };
         let report = of_factors("applications = [1, 2, 4]", &of);
@@ -282,7 +282,7 @@ fn a_report_is_self_contained_and_reproducible() {
 }
 
 #[test]
-fn runs_that_do_not_count_appear_in_the_points_only() {
+fn excluded_runs_appear_only_as_points() {
     let scratch = tempfile::tempdir().expect("a directory");
     let mut contents = study(scratch.path(), Limit::Links);
     for record in &mut contents.records {
@@ -302,7 +302,7 @@ fn runs_that_do_not_count_appear_in_the_points_only() {
     assert_eq!((all.runs_invalid, all.includes_invalid), (81, true));
     let counted: usize =
         all.experiments.iter().flat_map(|it| &it.groups).map(|it| it.values.len()).sum();
-    assert_eq!(counted, 360, "unless it is said");
+    assert_eq!(counted, 360, "all runs if requested");
     let files = files(&contents, &report).expect("drawn");
     assert!(String::from_utf8_lossy(&files[0].1).contains("81 runs don't count"));
     assert!(
@@ -316,7 +316,7 @@ fn runs_that_do_not_count_appear_in_the_points_only() {
 }
 
 #[test]
-fn the_report_of_a_study_without_results_states_that() {
+fn report_without_results_states_their_absence() {
     let scratch = tempfile::tempdir().expect("a directory");
     let mut contents = study(scratch.path(), Limit::Links);
     contents.records.clear();

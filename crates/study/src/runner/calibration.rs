@@ -93,7 +93,7 @@ fn with(condition: &Condition, data_bytes: u64, hosts: u32) -> Settings {
         hosts: Level::Fixed(hosts),
         ..condition.clone()
     };
-    Settings::new(&condition, None).expect("nothing is left to find out")
+    Settings::new(&condition, None).expect("the calibration has no open question")
 }
 
 struct Trials<'a> {

@@ -41,8 +41,8 @@ pub(super) fn set_pattern(path: &Path, pattern: &str) -> Result<()> {
     let set = rustix::fs::setxattr(path, PATTERN, pattern.as_bytes(), XattrFlags::empty());
     set.map_err(|errno| {
         let (code, why) = match errno {
-            Errno::ACCESS => (ErrorCode::PermissionDenied, "it is more than this user may ask for"),
-            Errno::NXIO => (ErrorCode::NotFound, "it names a target that isn't there"),
+            Errno::ACCESS => (ErrorCode::PermissionDenied, "it exceeds the limits of this user"),
+            Errno::NXIO => (ErrorCode::NotFound, "it names an unknown target"),
             _ => (ErrorCode::Io, "the file system refuses it"),
         };
         let what = format!("{}: pattern '{pattern}': {why} ({errno})", path.display());
@@ -62,7 +62,7 @@ pub(super) fn targets(path: &Path) -> Result<Option<Vec<Target>>> {
         }
     };
     let unreadable = || {
-        let what = format!("{}: attribute {MAP} can't be read: {text}", path.display());
+        let what = format!("{}: cannot parse attribute {MAP}: {text}", path.display());
         Error::new(ErrorCode::Protocol, what)
     };
     let mut found = Vec::new();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_without_a_target_count_too() {
+    fn allocation_includes_servers_without_a_target() {
         let all = two_by_four();
         let of = |ids: &[u32]| -> Vec<Target> {
             ids.iter().map(|id| all[*id as usize - 1].clone()).collect()

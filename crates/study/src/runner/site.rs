@@ -275,8 +275,8 @@ fn together(
 
 fn complaint(cpu: &CpuUse) -> String {
     format!(
-        "the CPU of this host was the limit: hardly any idle in {} of {} looks, {:.0} % idle on \
-         average",
+        "the CPU of this host was the limit: it was busy in {} of {} samples, {:.0} % idle on \
+        average",
         cpu.saturated_samples,
         cpu.samples,
         cpu.mean_idle * 100.0
@@ -289,7 +289,9 @@ fn phase_of<'a>(outcome: &'a Outcome, phase: &str) -> Result<&'a PhaseRecord> {
         return Err(Error::new(ErrorCode::Io, failure.clone()));
     }
     let found = outcome.phases.iter().rev().find(|record| record.phase == phase);
-    found.ok_or_else(|| Error::new(ErrorCode::Io, format!("nothing was measured of {phase}")))
+    found.ok_or_else(|| {
+        Error::new(ErrorCode::Io, format!("the benchmark has no result for phase {phase}"))
+    })
 }
 
 fn application_of(record: &PhaseRecord) -> Result<ApplicationRecord> {
@@ -309,6 +311,6 @@ fn application_of(record: &PhaseRecord) -> Result<ApplicationRecord> {
         bytes: it.bytes,
     });
     let bytes_per_second = bandwidth(shares)
-        .ok_or_else(|| Error::new(ErrorCode::Io, "an application took no time"))?;
+        .ok_or_else(|| Error::new(ErrorCode::Io, "an application reports a duration of 0"))?;
     Ok(ApplicationRecord { bytes_per_second, bytes: record.bytes, processes, allocation: None })
 }

@@ -165,7 +165,7 @@ fn a_stopped_study_resumes_where_it_stopped() {
 }
 
 #[test]
-fn a_resumed_study_repeats_runs_that_do_not_count() {
+fn resumed_study_repeats_excluded_runs() {
     let scratch = tempfile::tempdir().expect("a directory");
     let mut bench = MadeUp { invalid: 5, ..MadeUp::new() };
     let (end, _) = study(scratch.path(), PLAN, &mut bench, None);
@@ -226,7 +226,7 @@ fn calibration_finds_where_bandwidth_levels_off() {
 }
 
 #[test]
-fn calibration_can_be_stopped_too() {
+fn stopped_calibration_resumes_with_the_same_runs() {
     let whole = tempfile::tempdir().expect("a directory");
     let mut bench = MadeUp::new();
     study(whole.path(), SEARCH, &mut bench, None).0.expect("run");

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn normal_samples_pass_and_others_do_not() {
+    fn only_normal_samples_pass_the_test() {
         let mut random = Random::new(3);
         let rejected = (0..200)
             .filter(|_| lilliefors(&normal(&mut random, 50, 1e9, 2e7)).expect("judged").p < 0.05)

@@ -42,7 +42,7 @@ mod tests {
     use crate::order::Random;
 
     #[test]
-    fn published_examples_come_out() {
+    fn welch_test_reproduces_published_examples() {
         // The three examples in Wikipedia's article "Welch's t-test".
         let check = |first: &[f64], second: &[f64], t: f64, freedom: f64, p: f64| {
             let it = welch(first, second).expect("judged");
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_means_differ_by_chance_only() {
+    fn samples_with_equal_means_do_not_differ() {
         let mut random = Random::new(11);
         let mut low = 0;
         for _ in 0..400 {

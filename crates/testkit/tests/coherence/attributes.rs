@@ -19,15 +19,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
-    attributes_that_are_set_are_seen, access_control_lists_are_seen,
-    lists_are_seen_under_a_new_name, lists_are_seen_under_names_that_come_back,
-    former_owner_of_a_file_with_a_list_may_not_change_it, lists_have_at_most_511_entries,
-    projects_are_handed_down, projects_are_not_mixed, projects_restrict_renames_and_links,
+    other_mount_sees_xattrs_at_once,
+    other_mount_sees_and_applies_acls,
+    acl_changes_are_seen_under_another_name,
+    acl_changes_are_seen_under_recreated_names,
+    former_owner_cannot_change_a_file_with_an_acl,
+    acls_have_at_most_511_entries,
+    new_entries_inherit_the_project,
+    renames_and_links_into_another_project_are_refused,
+    projects_restrict_renames_and_links,
     writes_remove_capabilities_set_by_the_other_mount,
 ];
 
 /// Semantics 1.11 and 1.16.
-fn attributes_that_are_set_are_seen(mounts: &Mounts) {
+fn other_mount_sees_xattrs_at_once(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     files::write(&here, "x");
     let (any, longest) = (XattrFlags::empty(), vec![7_u8; 65_536]);
@@ -53,7 +58,7 @@ fn attributes_that_are_set_are_seen(mounts: &Mounts) {
 }
 
 /// Semantics 1.17.
-fn access_control_lists_are_seen(mounts: &Mounts) {
+fn other_mount_sees_and_applies_acls(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.other);
     files::set_permissions(here, fs::Permissions::from_mode(0o755));
     files::write(here.join("file"), "x");
@@ -83,7 +88,7 @@ fn access_control_lists_are_seen(mounts: &Mounts) {
 
 /// The kernel caches access control lists with the inode, and several names may refer to one inode.
 /// Semantics 1.17.
-fn lists_are_seen_under_a_new_name(mounts: &Mounts) {
+fn acl_changes_are_seen_under_another_name(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.other);
     let list = |name: &str| run_in(there, "getfacl", ["--omit-header", "--numeric", name]);
     files::create_dir(here.join("old"));
@@ -101,7 +106,7 @@ fn lists_are_seen_under_a_new_name(mounts: &Mounts) {
 
 /// One of the names is a hard link that this mount removed and the other mount created again.
 /// Semantics 1.17.
-fn lists_are_seen_under_names_that_come_back(mounts: &Mounts) {
+fn acl_changes_are_seen_under_recreated_names(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.at_once);
     let list = |place: &Path| {
         let mut found = vec![0; 1000];
@@ -125,7 +130,7 @@ fn lists_are_seen_under_names_that_come_back(mounts: &Mounts) {
 /// if it drops the cached list at the same time, and even if the file has a new name. The kernel
 /// must not detach a mount on the file.
 /// Semantics 1.2 and 1.17.
-fn former_owner_of_a_file_with_a_list_may_not_change_it(mounts: &Mounts) {
+fn former_owner_cannot_change_a_file_with_an_acl(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.at_once);
     for place in [here, there] {
         files::set_permissions(place, fs::Permissions::from_mode(0o755));
@@ -202,7 +207,7 @@ fn list_for(count: u32) -> Vec<u8> {
 }
 
 /// Semantics 1.17.
-fn lists_have_at_most_511_entries(mounts: &Mounts) {
+fn acls_have_at_most_511_entries(mounts: &Mounts) {
     let (longest, too_long) = (list_for(507), list_for(508));
     let any = XattrFlags::empty();
     let mut found = vec![0; 65_536];
@@ -230,7 +235,7 @@ fn lists_have_at_most_511_entries(mounts: &Mounts) {
 }
 
 /// Semantics 1.20. Directories created in the root lie on both metadata targets.
-fn projects_are_handed_down(mounts: &Mounts) {
+fn new_entries_inherit_the_project(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.other);
     let project = |place: &Path, name: &str| {
         let text = run_in(place, "lsattr", ["-p", "-d", name]);
@@ -298,7 +303,7 @@ impl ProjectDirectory {
 /// A rename or link into a directory that hands down a different project fails with EXDEV, like on
 /// ext4 and XFS. Directories in the root lie on both metadata targets.
 /// Semantics 1.20.
-fn projects_are_not_mixed(mounts: &Mounts) {
+fn renames_and_links_into_another_project_are_refused(mounts: &Mounts) {
     let root = mounts.one.parent().expect("the mount");
     let directories: Vec<_> = (0..8).map(|number| ProjectDirectory::make(root, number)).collect();
     let mut refusals = 0;

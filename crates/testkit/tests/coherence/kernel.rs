@@ -16,7 +16,7 @@ use std::process::Command;
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![kernel:
     inotify_reports_changes_of_its_own_mount_only, fanotify_reports_opens_of_its_own_mount_only,
-    leases_end_by_opens_of_their_own_mount, quotas_are_not_supported,
+    file_leases_are_broken_by_opens_on_their_mount_only, quotas_are_not_supported,
 ];
 
 /// Returns all pending events of a watch, with the names of the entries.
@@ -129,7 +129,7 @@ print('was asked' if asked else 'was never asked', flush=True)
 ";
 
 /// Semantics 5.9.
-fn leases_end_by_opens_of_their_own_mount(mounts: &Mounts) {
+fn file_leases_are_broken_by_opens_on_their_mount_only(mounts: &Mounts) {
     files::write(mounts.one.join("file"), "ours");
     for (here, there) in [(&mounts.one, &mounts.other), (&mounts.other, &mounts.one)] {
         let mut leaser = Stepwise::start(here, Command::new("python3").args(["-c", LEASER]));

@@ -30,21 +30,30 @@ struct Mounts {
 }
 
 const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
-    closed_writes_are_seen_by_a_later_open, length_is_seen_by_a_later_open,
-    new_names_are_seen_at_once, a_name_that_was_removed_leads_to_a_new_file,
-    known_names_are_stale_for_a_second_at_most, attributes_are_stale_for_a_second_at_most,
-    open_handle_sees_synced_bytes, alternating_appends_of_both_mounts_are_kept,
+    closed_writes_are_seen_by_a_later_open,
+    length_is_seen_by_a_later_open,
+    new_names_are_seen_at_once,
+    recreated_name_opens_the_new_file,
+    cached_names_are_stale_for_at_most_a_second,
+    cached_attributes_are_stale_for_at_most_a_second,
+    open_handle_sees_synced_bytes,
+    alternating_appends_of_both_mounts_are_kept,
     exclusive_creation_works_as_a_lock,
-    open_handle_survives_removal_by_the_other_mount, renames_over_each_other,
+    open_handle_survives_removal_by_the_other_mount,
+    concurrent_renames_over_one_name_leave_one_file,
     truncation_by_the_other_mount_is_seen,
-    size_may_exceed_the_disks,
+    file_size_may_exceed_the_disks,
     holes_and_copies_of_the_other_mount_are_seen,
-    writers_of_different_parts_keep_all_bytes, listings_agree,
-    listings_are_new_though_times_were_set_back, changes_are_seen_at_once_without_caching,
+    writers_of_different_parts_keep_all_bytes,
+    both_mounts_list_the_same_entries,
+    listing_is_fresh_after_the_directory_time_is_set_back,
+    changes_are_seen_at_once_without_caching,
     a_name_that_is_replaced_is_never_missing,
     names_that_are_exchanged_are_never_missing,
-    directories_moved_into_each_other_stay_a_tree, inode_numbers_are_never_reused,
-    pages_of_several_writers_are_whole, sizes_are_seen_once_the_writer_reports_them,
+    directories_moved_into_each_other_stay_a_tree,
+    inode_numbers_are_never_reused,
+    each_page_has_the_bytes_of_one_writer,
+    sizes_are_seen_once_the_writer_reports_them,
 ];
 
 /// Maximum age of cached names and attributes. [`MARGIN`] is added for delays of the machine.
@@ -112,7 +121,7 @@ fn new_names_are_seen_at_once(mounts: &Mounts) {
 /// A program that has the old file open keeps the old file. The name is cached for a second, but an
 /// open looks the name up again.
 /// Semantics 1.2.
-fn a_name_that_was_removed_leads_to_a_new_file(mounts: &Mounts) {
+fn recreated_name_opens_the_new_file(mounts: &Mounts) {
     for round in 0..20 {
         let name = format!("file-{round}");
         let (here, there) = (mounts.one.join(&name), mounts.other.join(&name));
@@ -146,7 +155,7 @@ fn within_a_second(what: &str, is_seen: impl Fn() -> bool) {
 }
 
 /// Semantics 1.2 and 1.3.
-fn known_names_are_stale_for_a_second_at_most(mounts: &Mounts) {
+fn cached_names_are_stale_for_at_most_a_second(mounts: &Mounts) {
     for round in 0..4 {
         let name = format!("file-{round}");
         let (here, there) = (mounts.one.join(&name), mounts.other.join(&name));
@@ -162,7 +171,7 @@ fn known_names_are_stale_for_a_second_at_most(mounts: &Mounts) {
 }
 
 /// Semantics 1.2 and 1.10.
-fn attributes_are_stale_for_a_second_at_most(mounts: &Mounts) {
+fn cached_attributes_are_stale_for_at_most_a_second(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     files::write(&here, "x");
     for mode in [0o600, 0o777, 0o640] {
@@ -241,7 +250,7 @@ fn open_handle_survives_removal_by_the_other_mount(mounts: &Mounts) {
     assert!(found == bytes);
 }
 
-fn renames_over_each_other(mounts: &Mounts) {
+fn concurrent_renames_over_one_name_leave_one_file(mounts: &Mounts) {
     std::thread::scope(|scope| {
         for (index, place) in [&mounts.one, &mounts.other].into_iter().enumerate() {
             scope.spawn(move || {
@@ -282,7 +291,7 @@ fn truncation_by_the_other_mount_is_seen(mounts: &Mounts) {
 /// Setting a size allocates nothing, so the disks need no space for it. The test also sets sizes
 /// while a writer has the file open, when metadata does not know the length of the chunk files.
 /// Semantics 2.10.
-fn size_may_exceed_the_disks(mounts: &Mounts) {
+fn file_size_may_exceed_the_disks(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     let writer = files::create(&here);
     files::write_all_at(&writer, b"text", 0);
@@ -350,7 +359,7 @@ fn writers_of_different_parts_keep_all_bytes(mounts: &Mounts) {
     }
 }
 
-fn listings_agree(mounts: &Mounts) {
+fn both_mounts_list_the_same_entries(mounts: &Mounts) {
     std::thread::scope(|scope| {
         for (index, place) in [&mounts.one, &mounts.other].into_iter().enumerate() {
             scope.spawn(move || {
@@ -490,7 +499,7 @@ fn inode_numbers_are_never_reused(mounts: &Mounts) {
 }
 
 /// Semantics 2.5.
-fn pages_of_several_writers_are_whole(mounts: &Mounts) {
+fn each_page_has_the_bytes_of_one_writer(mounts: &Mounts) {
     const PAGE: usize = 4096;
     files::write(mounts.one.join("file"), [0; 3 * PAGE]);
     let is_done = AtomicBool::new(false);
@@ -522,7 +531,7 @@ fn pages_of_several_writers_are_whole(mounts: &Mounts) {
 }
 
 /// Semantics 1.6: rsync and tar set the modification time of a directory back to the old value.
-fn listings_are_new_though_times_were_set_back(mounts: &Mounts) {
+fn listing_is_fresh_after_the_directory_time_is_set_back(mounts: &Mounts) {
     let time = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let directory = |path: &PathBuf| path.join("directory");
     files::create_dir(directory(&mounts.one));

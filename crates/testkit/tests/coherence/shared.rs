@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![shared:
-    each_write_is_seen_by_the_next_read, pages_from_before_are_not_shown_again,
-    appends_of_both_at_once_are_whole, appends_of_a_mebibyte_are_whole,
-    direct_appends_of_both_at_once_are_kept,
+    each_write_is_seen_by_the_next_read, outdated_cached_pages_are_never_read_again,
+    concurrent_appends_of_both_mounts_stay_whole, concurrent_appends_of_one_mebibyte_stay_whole,
+    concurrent_direct_appends_of_both_mounts_are_kept,
     a_truncation_is_seen_by_the_next_read, a_write_after_a_truncation_moves_the_end,
-    writes_and_truncations_of_both_at_once_leave_no_lost_byte,
-    times_that_only_the_kernel_sees_stay_hidden, shared_files_can_be_mapped,
+    truncated_bytes_of_concurrent_writes_never_return,
+    reads_of_a_shared_file_do_not_change_its_times, shared_files_can_be_mapped,
     file_is_cached_again_once_opened_by_one_client,
 ];
 
@@ -77,7 +77,7 @@ fn a_write_after_a_truncation_moves_the_end(mounts: &Mounts) {
 
 /// Semantics 2.7: a write counts as a whole, or the truncation removed it as a whole. In both
 /// cases, no byte of it appears later.
-fn writes_and_truncations_of_both_at_once_leave_no_lost_byte(mounts: &Mounts) {
+fn truncated_bytes_of_concurrent_writes_never_return(mounts: &Mounts) {
     const PIECE: usize = 100_000;
     let (here, there) = (open(&mounts.one.join("file")), open(&mounts.other.join("file")));
     for round in 1..=120_u8 {
@@ -126,7 +126,7 @@ fn each_write_is_seen_by_the_next_read(mounts: &Mounts) {
 
 /// Semantics 2.3: the reader opened the file before the writer, so the kernel caches the pages that
 /// the reader reads.
-fn pages_from_before_are_not_shown_again(mounts: &Mounts) {
+fn outdated_cached_pages_are_never_read_again(mounts: &Mounts) {
     let mut random = Random::new(Random::seed_of_run());
     for (round, len) in [4096, 100_000, 1_500_000].into_iter().enumerate() {
         let (here, there) = (format!("file-{round}"), mounts.other.join(format!("file-{round}")));
@@ -164,7 +164,7 @@ fn append(path: &Path, name: &str) {
 }
 
 /// Semantics 2.9.
-fn appends_of_both_at_once_are_whole(mounts: &Mounts) {
+fn concurrent_appends_of_both_mounts_stay_whole(mounts: &Mounts) {
     files::write(mounts.one.join("log"), "");
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -214,7 +214,7 @@ fn appends_of_both_at_once_are_whole(mounts: &Mounts) {
 }
 
 /// Semantics 2.9, with `O_DIRECT`.
-fn direct_appends_of_both_at_once_are_kept(mounts: &Mounts) {
+fn concurrent_direct_appends_of_both_mounts_are_kept(mounts: &Mounts) {
     const RECORD: usize = 4096;
     const COUNT: u8 = 40;
     files::write(mounts.one.join("log"), "");
@@ -274,7 +274,7 @@ fn append_long(mounts: &Mounts, name: &str, len: usize, behind: usize) {
 }
 
 /// Semantics 2.9: the longest appends that are guaranteed to stay in one piece.
-fn appends_of_a_mebibyte_are_whole(mounts: &Mounts) {
+fn concurrent_appends_of_one_mebibyte_stay_whole(mounts: &Mounts) {
     for (name, len, behind) in [("pages", 1 << 20, 0), ("elsewhere", (1 << 20) - 4096, 7)] {
         append_long(mounts, name, len, behind);
         for place in [&mounts.one, &mounts.other] {
@@ -310,7 +310,7 @@ fn a_truncation_is_seen_by_the_next_read(mounts: &Mounts) {
 
 /// Semantics 1.9: reads of a shared file make the mount drop the kernel's pages, which must not
 /// change the times of the file.
-fn times_that_only_the_kernel_sees_stay_hidden(mounts: &Mounts) {
+fn reads_of_a_shared_file_do_not_change_its_times(mounts: &Mounts) {
     files::write(mounts.one.join("file"), [1; 9000]);
     let reader = files::open(mounts.one.join("file"));
     let writer = open(&mounts.other.join("file"));

@@ -22,15 +22,23 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![statements:
-    a_directory_that_is_replaced_is_never_missing, listings_while_the_other_changes_them,
-    reading_changes_no_time, an_open_file_stays_usable_without_permission,
-    directory_size_is_its_number_of_entries, blocks_of_files_without_holes,
-    directory_removed_by_the_other_mount_is_empty, device_removed_by_the_other_mount_can_be_stat,
-    pieces_of_large_writes_are_of_one_writer,
-    times_are_seen_once_the_writer_reports_them, close_writes_mapped_pages,
-    collapse_and_insert_range_are_refused, allocated_space_is_a_hole, holes_stay_holes_in_copies,
+    a_directory_that_is_replaced_is_never_missing,
+    listing_is_complete_while_the_other_mount_changes_it,
+    reading_changes_no_time,
+    an_open_file_stays_usable_without_permission,
+    directory_size_is_its_number_of_entries,
+    block_count_covers_files_without_holes,
+    directory_removed_by_the_other_mount_is_empty,
+    device_removed_by_the_other_mount_can_be_stat,
+    each_piece_of_a_large_write_is_of_one_writer,
+    times_are_seen_once_the_writer_reports_them,
+    close_writes_mapped_pages,
+    collapse_and_insert_range_are_refused,
+    allocated_space_is_a_hole,
+    holes_stay_holes_in_copies,
     copies_end_at_the_cached_end_of_the_source,
-    unsupported_flags_are_refused, removed_files_can_be_written,
+    unsupported_flags_are_refused,
+    removed_files_can_be_written,
 ];
 
 fn new(path: &Path, bytes: &[u8]) -> File {
@@ -90,7 +98,7 @@ fn a_directory_that_is_replaced_is_never_missing(mounts: &Mounts) {
 }
 
 /// Semantics 1.6.
-fn listings_while_the_other_changes_them(mounts: &Mounts) {
+fn listing_is_complete_while_the_other_mount_changes_it(mounts: &Mounts) {
     const STAYING: usize = 700;
     for number in 0..STAYING {
         files::write(mounts.one.join(format!("stays-{number}")), "");
@@ -247,7 +255,7 @@ fn directory_size_is_its_number_of_entries(mounts: &Mounts) {
 }
 
 /// Semantics 1.13.
-fn blocks_of_files_without_holes(mounts: &Mounts) {
+fn block_count_covers_files_without_holes(mounts: &Mounts) {
     for (len, blocks) in [(0, 0), (1, 1), (512, 1), (513, 2), (700_000, 1368), (5_000_001, 9766)] {
         files::write(mounts.one.join("file"), vec![1; len]);
         for place in [&mounts.one, &mounts.other] {
@@ -309,7 +317,7 @@ fn device_removed_by_the_other_mount_can_be_stat(mounts: &Mounts) {
 }
 
 /// Semantics 2.5.
-fn pieces_of_large_writes_are_of_one_writer(mounts: &Mounts) {
+fn each_piece_of_a_large_write_is_of_one_writer(mounts: &Mounts) {
     const LEN: usize = 3 << 20;
     for round in 0..8_u8 {
         let writers = [&mounts.one, &mounts.other].map(|place| place.join("file"));

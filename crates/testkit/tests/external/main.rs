@@ -6,6 +6,7 @@
 mod dbench;
 mod mpi;
 mod postgres;
+mod prometheus;
 mod xfstests;
 
 use skep_testkit::suite::{Case, Suite};
@@ -16,6 +17,7 @@ use std::process::ExitCode;
 const CASES: &[Case<()>] = &[
     Case { name: "postgres", body: postgres::runs_and_recovers },
     Case { name: "dbench", body: dbench::runs_on_two_mounts },
+    Case { name: "prometheus", body: prometheus::shows_a_cluster_on_every_panel },
     Case { name: "mpi", body: mpi::ranks_of_two_mounts_write_one_file },
     Case { name: "xfstests", body: xfstests::fails_only_where_it_is_known_to },
 ];

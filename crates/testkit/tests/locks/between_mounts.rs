@@ -11,13 +11,22 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![locks:
-    a_lock_excludes_on_all_mounts, lock_kinds_are_independent, a_wait_ends_when_the_lock_is_free,
-    a_signal_ends_a_wait, ranges_split_merge_and_change, closing_releases_posix_locks,
-    other_locks_last_until_the_last_close, deadlocks_are_refused, counters_lose_no_update,
-    all_of_many_waiters_get_the_lock, an_owner_has_at_most_1024_ranges,
-    holders_of_the_same_mount_are_named, waiters_get_the_lock_in_order_of_arrival,
-    readers_overtake_a_waiting_writer_64_times, grantable_lock_is_not_blocked_by_queued_waiters,
-    on_each_processor_256_wait,
+    a_lock_excludes_on_all_mounts,
+    lock_kinds_are_independent,
+    a_wait_ends_when_the_lock_is_free,
+    a_signal_ends_a_wait,
+    locked_ranges_split_merge_and_change_their_mode,
+    closing_releases_posix_locks,
+    flock_and_ofd_locks_last_until_the_last_close,
+    deadlocks_are_refused,
+    counter_under_locks_loses_no_update,
+    all_of_many_waiters_get_the_lock,
+    an_owner_has_at_most_1024_ranges,
+    getlk_names_the_holder_on_the_same_mount,
+    waiters_get_the_lock_in_order_of_arrival,
+    readers_overtake_a_waiting_writer_64_times,
+    grantable_lock_is_not_blocked_by_queued_waiters,
+    each_processor_holds_256_lock_waiters,
     deadlocks_across_files_and_of_open_file_locks_are_refused,
     deadlocks_across_targets_are_found,
     locks_on_special_files_are_local_to_the_mount,
@@ -125,7 +134,7 @@ fn a_signal_ends_a_wait(mounts: &Mounts) {
 }
 
 /// Semantics 6.2.
-fn ranges_split_merge_and_change(mounts: &Mounts) {
+fn locked_ranges_split_merge_and_change_their_mode(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         let (mut holder, mut other) = (Program::on(here), Program::on(there));
         for kind in ["posix", "ofd"] {
@@ -196,7 +205,7 @@ fn is_free_soon(program: &mut Program, kind: &str) {
 }
 
 /// Semantics 6.3.
-fn other_locks_last_until_the_last_close(mounts: &Mounts) {
+fn flock_and_ofd_locks_last_until_the_last_close(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         let mut other = Program::on(there);
         for kind in ["ofd", "flock"] {
@@ -243,7 +252,7 @@ fn number(path: &Path) -> u64 {
 }
 
 /// Semantics 6.6: each program keeps the file open, and reads what the other programs write.
-fn counters_lose_no_update(mounts: &Mounts) {
+fn counter_under_locks_loses_no_update(mounts: &Mounts) {
     let mut expected = 0;
     for kind in KINDS {
         let mut programs: Vec<_> = (0..8)
@@ -290,8 +299,8 @@ fn an_owner_has_at_most_1024_ranges(mounts: &Mounts) {
         let (mut holder, mut other) = (Program::on(here), Program::on(there));
         for kind in ["posix", "ofd"] {
             assert_eq!(holder.run(&format!("every_other f {kind} 1025")), "1024 ENOLCK");
-            // The limit of a different owner is separate. Unlocking one range makes room for
-            // exactly one other range.
+            // The limit of a different owner is separate. After one range is unlocked, the owner
+            // can lock exactly one other range.
             other.ok(&format!("lock f {kind} exclusive 1 1 try"));
             holder.ok(&format!("lock f {kind} unlock 0 1 try"));
             holder.ok(&format!("lock f {kind} exclusive 5000 1 try"));
@@ -308,7 +317,7 @@ fn an_owner_has_at_most_1024_ranges(mounts: &Mounts) {
 }
 
 /// Semantics 6.2.
-fn holders_of_the_same_mount_are_named(mounts: &Mounts) {
+fn getlk_names_the_holder_on_the_same_mount(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         let (mut holder, mut other) = (Program::on(here), Program::on(there));
         let mut neighbour = Program::on(here);
@@ -411,7 +420,7 @@ fn grantable_lock_is_not_blocked_by_queued_waiters(mounts: &Mounts) {
 }
 
 /// Semantics 6.4. (With `/dev/fuse`, any worker of the mount may receive a request.)
-fn on_each_processor_256_wait(mounts: &Mounts) {
+fn each_processor_holds_256_lock_waiters(mounts: &Mounts) {
     let (mut holder, mut crowd) = (Program::on(&mounts.other), Program::start());
     let path = mounts.one.display();
     for round in 0..2 {

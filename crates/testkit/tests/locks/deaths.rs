@@ -9,7 +9,7 @@ use skep_testkit::{Cluster, Mounted, Random, Shape, Transport, wait_for};
 use std::time::Duration;
 
 pub(crate) const CASES: &[Case<()>] = skep_testkit::cases![locks:
-    counters_survive_kills_of_metadata_and_of_clients, locks_outlive_a_restart_of_metadata,
+    locked_counters_survive_kills_of_metadata_and_clients, locks_outlive_a_restart_of_metadata,
     client_stopped_past_its_lease_loses_its_locks,
 ];
 
@@ -37,7 +37,7 @@ fn kill_one_by_one(clients: Vec<Mounted>, victims: &[Program], goes_on: impl Fn(
 }
 
 /// Semantics 6.6 and 6.8.
-fn counters_survive_kills_of_metadata_and_of_clients((): &()) {
+fn locked_counters_survive_kills_of_metadata_and_clients((): &()) {
     let mut random = Random::new(Random::seed_of_run());
     for kind in KINDS {
         let mut cluster = Cluster::start(Shape::default());

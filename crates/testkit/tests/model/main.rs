@@ -2,11 +2,11 @@
 //! are killed. The reference is a tree on the local file system, on which the test makes the same
 //! calls. Each call must have the same result in both, and the trees must be equal.
 //!
-//! There are two tests. In `calls_of_any_mount` each call uses a random mount. The mounts cache no
-//! names and attributes (`attribute_timeout=0`), so each result must be exact. In
-//! `mounts_that_take_turns` the mounts use their caches, and between two turns the test waits until
-//! the cached entries have expired. The coherence tests cover the time within that second; the
-//! simulator covers concurrent operations.
+//! There are two tests. In `calls_on_any_mount_match_the_model`, each call uses a random mount. The
+//! mounts cache no names and attributes (`attribute_timeout=0`), so each result must be exact. In
+//! `calls_on_alternating_mounts_match_the_model` the mounts use their caches, and between two turns
+//! the test waits until the cached entries have expired. The coherence tests cover the time within
+//! that second; the simulator covers concurrent operations.
 //!
 //! If a seed fails, the test prints it with the command that repeats it. Then the test removes
 //! steps as long as the remaining steps still fail, and prints the shortest sequence.
@@ -96,13 +96,17 @@ fn cluster() -> Cluster {
 
 /// Semantics 1.1 and 1.2.
 #[test]
-fn calls_of_any_mount() {
+fn calls_on_any_mount_match_the_model() {
     let mut cluster = cluster();
     let first = cluster.mount_with(Transport::Uring, "attribute_timeout=0");
     let second = cluster.mount_with(Transport::Device, "attribute_timeout=0");
     let mounts = [first.path().to_owned(), second.path().to_owned()];
     let plan = Plan { calls: 4000, between_comparisons: 250, kill_every: 400, in_turns: false };
-    let trial = rounds(Trial::new(cluster, mounts, Duration::ZERO), plan, "calls_of_any_mount");
+    let trial = rounds(
+        Trial::new(cluster, mounts, Duration::ZERO),
+        plan,
+        "calls_on_any_mount_match_the_model",
+    );
     first.unmount();
     second.unmount();
     trial.cluster().stop();
@@ -110,12 +114,16 @@ fn calls_of_any_mount() {
 
 /// Semantics 1.1 and 1.2.
 #[test]
-fn mounts_that_take_turns() {
+fn calls_on_alternating_mounts_match_the_model() {
     let mut cluster = cluster();
     let second = cluster.mount(Transport::Device);
     let mounts = [cluster.path().to_owned(), second.path().to_owned()];
     let plan = Plan { calls: 2000, between_comparisons: 150, kill_every: 400, in_turns: true };
-    let trial = rounds(Trial::new(cluster, mounts, STALENESS), plan, "mounts_that_take_turns");
+    let trial = rounds(
+        Trial::new(cluster, mounts, STALENESS),
+        plan,
+        "calls_on_alternating_mounts_match_the_model",
+    );
     second.unmount();
     trial.cluster().stop();
 }

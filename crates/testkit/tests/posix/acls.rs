@@ -12,10 +12,18 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![acls:
-    lists_grant_and_deny_access, follow_the_mode, are_inherited,
-    are_inherited_without_the_umask, umask_applies_without_default_lists,
-    that_equal_the_mode_are_not_stored, are_removed, malformed_ones_are_refused, clear_set_group_id,
-    of_directories_are_for_searching, move_with_renames, with_many_entries,
+    grant_and_deny_access,
+    change_with_chmod,
+    default_acl_is_inherited,
+    default_acl_replaces_the_umask,
+    umask_applies_without_a_default_acl,
+    acl_that_equals_the_mode_is_not_stored,
+    removed_acl_grants_nothing,
+    malformed_acls_are_refused,
+    setting_an_acl_clears_the_set_group_id_bit,
+    acl_of_a_directory_controls_search,
+    acl_stays_after_rename,
+    acl_may_have_400_entries,
 ];
 
 const USER: &str = "23456";
@@ -61,7 +69,7 @@ fn raw(entries: &[(u16, u16, u32)]) -> Vec<u8> {
 }
 
 /// Semantics 1.17.
-fn lists_grant_and_deny_access(root: &Path) {
+fn grant_and_deny_access(root: &Path) {
     chmod(root, 0o755);
     let path = root.join("file");
     files::write(&path, "text");
@@ -82,7 +90,7 @@ fn lists_grant_and_deny_access(root: &Path) {
 }
 
 /// Semantics 1.17.
-fn follow_the_mode(root: &Path) {
+fn change_with_chmod(root: &Path) {
     chmod(root, 0o755);
     let path = root.join("file");
     files::write(&path, "text");
@@ -99,7 +107,7 @@ fn follow_the_mode(root: &Path) {
 }
 
 /// Semantics 1.17. There are sixteen directories, so that some lie on the other metadata target.
-fn are_inherited(root: &Path) {
+fn default_acl_is_inherited(root: &Path) {
     set(root, &["-d", "-m", "u:23456:rwx,g::r-x,o::-", "."]);
     let handed_down = "default:user::rwx,default:user:23456:rwx,default:group::r-x,\
                        default:mask::rwx,default:other::---";
@@ -135,7 +143,7 @@ fn are_inherited(root: &Path) {
     refused(getxattr(root.join("plain/file"), ACCESS, &mut [0; 100]), Errno::NODATA);
 }
 
-fn are_inherited_without_the_umask(root: &Path) {
+fn default_acl_replaces_the_umask(root: &Path) {
     set(root, &["-d", "-m", "u::rwx,g::rwx,o::rwx", "."]);
     run_in(root, "sh", ["-c", "umask 077; touch file; mkdir directory; mkfifo pipe"]);
     assert_eq!(mode(&root.join("file")), 0o666);
@@ -143,7 +151,7 @@ fn are_inherited_without_the_umask(root: &Path) {
     assert_eq!(mode(&root.join("pipe")), 0o666);
 }
 
-fn umask_applies_without_default_lists(root: &Path) {
+fn umask_applies_without_a_default_acl(root: &Path) {
     run_in(root, "sh", ["-c", "umask 027; touch file; mkdir directory; mkfifo pipe"]);
     assert_eq!(mode(&root.join("file")), 0o640);
     assert_eq!(mode(&root.join("directory")), 0o750);
@@ -154,7 +162,7 @@ fn umask_applies_without_default_lists(root: &Path) {
 }
 
 /// A list with only the three basic entries changes the mode and is not stored.
-fn that_equal_the_mode_are_not_stored(root: &Path) {
+fn acl_that_equals_the_mode_is_not_stored(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
     let undefined = u32::MAX;
@@ -171,7 +179,7 @@ fn that_equal_the_mode_are_not_stored(root: &Path) {
     assert_eq!(getxattr(root, DEFAULT, &mut [0; 100]).or_fail("getxattr", root), small.len());
 }
 
-fn are_removed(root: &Path) {
+fn removed_acl_grants_nothing(root: &Path) {
     chmod(root, 0o755);
     let path = root.join("file");
     files::write(&path, "x");
@@ -189,7 +197,7 @@ fn are_removed(root: &Path) {
     assert!(!list(root, "directory").contains("default"));
 }
 
-fn malformed_ones_are_refused(root: &Path) {
+fn malformed_acls_are_refused(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
     let none = u32::MAX;
@@ -225,7 +233,7 @@ fn malformed_ones_are_refused(root: &Path) {
 }
 
 /// If a user outside of the file's group sets a list, the set-group-id bit is cleared.
-fn clear_set_group_id(root: &Path) {
+fn setting_an_acl_clears_the_set_group_id_bit(root: &Path) {
     chmod(root, 0o777);
     for (name, group, expected) in [("theirs", 0, 0o755), ("own", 23456, 0o2755)] {
         let path = root.join(name);
@@ -237,7 +245,7 @@ fn clear_set_group_id(root: &Path) {
     }
 }
 
-fn of_directories_are_for_searching(root: &Path) {
+fn acl_of_a_directory_controls_search(root: &Path) {
     chmod(root, 0o755);
     let directory = root.join("directory");
     files::create_dir(&directory);
@@ -251,7 +259,7 @@ fn of_directories_are_for_searching(root: &Path) {
     assert!(may(root, "ls directory && touch directory/new && rm directory/file"));
 }
 
-fn move_with_renames(root: &Path) {
+fn acl_stays_after_rename(root: &Path) {
     files::write(root.join("file"), "x");
     set(root, &["-m", "u:23456:rw,g:7:-", "file"]);
     let before = list(root, "file");
@@ -260,7 +268,7 @@ fn move_with_renames(root: &Path) {
     assert_eq!(list(root, "directory/file"), before);
 }
 
-fn with_many_entries(root: &Path) {
+fn acl_may_have_400_entries(root: &Path) {
     files::write(root.join("file"), "x");
     let entries: Vec<_> = (1000..1400).map(|id| format!("u:{id}:r")).collect();
     set(root, &["-m", &entries.join(","), "file"]);

@@ -12,9 +12,14 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![allocation:
-    allocating_extends_or_keeps_the_size, allocation_beyond_free_space_is_refused,
-    a_punched_range_is_zero_and_a_hole, zeroed_ranges, mapped_data_is_not_a_hole,
-    copies_within_and_between_files, copies_keep_the_bytes_around_them, privileges_go,
+    fallocate_extends_or_keeps_the_size,
+    allocation_beyond_free_space_is_refused,
+    punched_range_is_a_hole_and_reads_as_zeros,
+    zeroed_range_reads_as_zeros,
+    mapped_data_is_not_a_hole,
+    copy_file_range_copies_within_and_between_files,
+    copy_file_range_keeps_bytes_around_the_range,
+    fallocate_clears_setuid_and_setgid,
 ];
 
 const KEEP: FallocateFlags = FallocateFlags::KEEP_SIZE;
@@ -29,7 +34,7 @@ fn new(root: &Path, name: &str, bytes: &[u8]) -> File {
 }
 
 /// Semantics 2.11.
-fn allocating_extends_or_keeps_the_size(root: &Path) {
+fn fallocate_extends_or_keeps_the_size(root: &Path) {
     let file = new(root, "file", b"abc");
     let before = files::metadata_of(&file);
     files::fallocate(&file, KEEP, 0, 3_000_000);
@@ -66,7 +71,7 @@ fn allocation_beyond_free_space_is_refused(root: &Path) {
 }
 
 /// Semantics 2.11 and 2.12.
-fn a_punched_range_is_zero_and_a_hole(root: &Path) {
+fn punched_range_is_a_hole_and_reads_as_zeros(root: &Path) {
     let mut expected = Random::new(5).bytes(5_000_000);
     let file = new(root, "file", &expected);
     files::sync_all(&file);
@@ -100,7 +105,7 @@ fn a_punched_range_is_zero_and_a_hole(root: &Path) {
 }
 
 /// Semantics 2.11.
-fn zeroed_ranges(root: &Path) {
+fn zeroed_range_reads_as_zeros(root: &Path) {
     let mut expected = Random::new(6).bytes(3_000_000);
     let file = new(root, "file", &expected);
     files::fallocate(&file, KEEP | FallocateFlags::ZERO_RANGE, 2_000_000, 5_000_000);
@@ -139,7 +144,7 @@ fn copy(from: &File, mut at: u64, to: &File, mut place: u64, length: usize) -> u
 }
 
 /// Semantics 2.13.
-fn copies_within_and_between_files(root: &Path) {
+fn copy_file_range_copies_within_and_between_files(root: &Path) {
     let bytes = Random::new(7).bytes(7_000_000);
     let from = new(root, "from", &bytes);
     let to = new(root, "to", b"");
@@ -158,7 +163,7 @@ fn copies_within_and_between_files(root: &Path) {
     refused(overlapping, Errno::INVAL);
 }
 
-fn copies_keep_the_bytes_around_them(root: &Path) {
+fn copy_file_range_keeps_bytes_around_the_range(root: &Path) {
     let from = new(root, "from", &[1; 2_000_000]);
     let to = new(root, "to", &[2; 2_000_000]);
     // The data of both files is in the page cache, and a part of the source is a hole.
@@ -177,7 +182,7 @@ fn copies_keep_the_bytes_around_them(root: &Path) {
     }
 }
 
-fn privileges_go(root: &Path) {
+fn fallocate_clears_setuid_and_setgid(root: &Path) {
     files::set_permissions(root, fs::Permissions::from_mode(0o777));
     for (index, how) in ["fallocate -l 100", "fallocate -p -o 0 -l 10"].into_iter().enumerate() {
         let path = root.join(format!("file{index}"));

@@ -12,14 +12,22 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![attributes:
-    permissions_change, owners_change, times_are_kept_to_the_nanosecond,
-    times_can_be_left_alone, of_symbolic_links, writes_change_times,
-    future_times_are_changed_too, names_change_times_of_directories,
-    changes_update_the_change_time, blocks_are_counted, of_open_files, chown_clears_setuid,
+    chmod_changes_permissions,
+    chown_changes_owner_and_group,
+    times_are_kept_to_the_nanosecond,
+    utime_omit_leaves_a_time_unchanged,
+    attributes_of_a_symbolic_link_change_without_its_target,
+    writes_change_times,
+    write_replaces_a_modification_time_in_the_future,
+    changed_entries_change_the_times_of_a_directory,
+    attribute_changes_update_the_change_time,
+    block_count_covers_the_written_bytes,
+    fstat_shows_attributes_of_an_open_file,
+    chown_clears_setuid,
     writes_of_users_clear_setuid,
 ];
 
-fn permissions_change(root: &Path) {
+fn chmod_changes_permissions(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
     for mode in [0o000, 0o777, 0o600, 0o4755, 0o1777] {
@@ -32,7 +40,7 @@ fn permissions_change(root: &Path) {
     );
 }
 
-fn owners_change(root: &Path) {
+fn chown_changes_owner_and_group(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
     files::chown(&path, Some(12), Some(34));
@@ -71,7 +79,7 @@ fn times_are_kept_to_the_nanosecond(root: &Path) {
     assert_eq!(files::metadata(&directory).mtime_nsec(), 7);
 }
 
-fn times_can_be_left_alone(root: &Path) {
+fn utime_omit_leaves_a_time_unchanged(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
     utimensat(CWD, &path, &times(100, 5), AtFlags::empty()).or_fail("utimensat", &path);
@@ -86,7 +94,7 @@ fn times_can_be_left_alone(root: &Path) {
     assert!(age < Duration::from_secs(60), "{age:?}");
 }
 
-fn of_symbolic_links(root: &Path) {
+fn attributes_of_a_symbolic_link_change_without_its_target(root: &Path) {
     files::write(root.join("file"), "x");
     files::symlink("file", root.join("link"));
     ok(lchown(root.join("link"), Some(7), Some(8)));
@@ -121,7 +129,7 @@ fn writes_change_times(root: &Path) {
 }
 
 /// Semantics 1.9. A kernel uses the times to decide whether its cached data of a file is valid.
-fn future_times_are_changed_too(root: &Path) {
+fn write_replaces_a_modification_time_in_the_future(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
     let later = SystemTime::now() + Duration::from_secs(1_000_000);
@@ -139,7 +147,7 @@ fn future_times_are_changed_too(root: &Path) {
     assert!(is_changed(root));
 }
 
-fn names_change_times_of_directories(root: &Path) {
+fn changed_entries_change_the_times_of_a_directory(root: &Path) {
     let directory = root.join("directory");
     files::create_dir(&directory);
     let steps: &[fn(&Path)] = &[
@@ -159,7 +167,7 @@ fn names_change_times_of_directories(root: &Path) {
     }
 }
 
-fn changes_update_the_change_time(root: &Path) {
+fn attribute_changes_update_the_change_time(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
     let changed = || {
@@ -191,7 +199,7 @@ fn changes_update_the_change_time(root: &Path) {
     }
 }
 
-fn blocks_are_counted(root: &Path) {
+fn block_count_covers_the_written_bytes(root: &Path) {
     let path = root.join("file");
     let file = files::create(&path);
     files::write_all(&file, &vec![1; 1 << 20]);
@@ -202,7 +210,7 @@ fn blocks_are_counted(root: &Path) {
     assert!(found.blksize() >= 4096);
 }
 
-fn of_open_files(root: &Path) {
+fn fstat_shows_attributes_of_an_open_file(root: &Path) {
     let path = root.join("file");
     let file = files::open_with(OpenOptions::new().read(true).write(true).create_new(true), &path);
     files::write_all(&file, b"12345");

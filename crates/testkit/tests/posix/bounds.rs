@@ -18,14 +18,22 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![bounds:
-    names_of_255_and_256_bytes, paths_of_4096_bytes, names_that_are_not_utf8,
-    trees_deeper_than_paths, targets_and_attributes_that_are_not_utf8, many_directories,
-    loops_of_links,
-    times_before_1970_and_after_2106, the_largest_owners, large_device_numbers, many_links,
-    the_time_of_creation_stays, set_group_id_directories,
+    names_have_at_most_255_bytes,
+    paths_have_at_most_4095_bytes,
+    names_may_have_any_bytes,
+    directory_tree_may_be_deeper_than_the_longest_path,
+    link_targets_and_xattrs_may_have_any_bytes,
+    directory_holds_2000_subdirectories,
+    loops_of_symbolic_links_are_refused,
+    times_before_1970_and_after_2106_are_stored,
+    largest_user_and_group_ids_are_stored,
+    large_device_numbers_are_stored,
+    file_may_have_many_hard_links,
+    creation_time_never_changes,
+    new_entries_inherit_the_group_of_a_setgid_directory,
 ];
 
-fn names_of_255_and_256_bytes(root: &Path) {
+fn names_have_at_most_255_bytes(root: &Path) {
     let (longest, too_long) = (root.join("n".repeat(255)), root.join("n".repeat(256)));
     files::write(&longest, "x");
     assert_eq!(names(root), ["n".repeat(255)]);
@@ -50,7 +58,7 @@ fn names_of_255_and_256_bytes(root: &Path) {
     refused(symlink("", root.join("second")), Errno::NOENT);
 }
 
-fn paths_of_4096_bytes(root: &Path) {
+fn paths_have_at_most_4095_bytes(root: &Path) {
     files::write(root.join("file"), "x");
     let path = |len: usize| {
         let (start, end) = (root.as_os_str().as_bytes(), b"/file");
@@ -65,7 +73,7 @@ fn paths_of_4096_bytes(root: &Path) {
     refused(fs::read(path(4096)), Errno::NAMETOOLONG);
 }
 
-fn names_that_are_not_utf8(root: &Path) {
+fn names_may_have_any_bytes(root: &Path) {
     let mut all: Vec<Vec<u8>> = (1..=255_u8)
         .filter(|byte| *byte != b'/')
         .map(|byte| vec![b'a', byte, 0xff, byte])
@@ -85,7 +93,7 @@ fn names_that_are_not_utf8(root: &Path) {
 
 /// A path has at most 4,095 bytes. A program that changes its working directory step by step can
 /// create a deeper tree.
-fn trees_deeper_than_paths(root: &Path) {
+fn directory_tree_may_be_deeper_than_the_longest_path(root: &Path) {
     let name = "d".repeat(250);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let mut place = ok(openat(CWD, root, flags, Mode::empty()));
@@ -110,7 +118,7 @@ fn trees_deeper_than_paths(root: &Path) {
 }
 
 /// Semantics 1.11.
-fn targets_and_attributes_that_are_not_utf8(root: &Path) {
+fn link_targets_and_xattrs_may_have_any_bytes(root: &Path) {
     let target = OsStr::from_bytes(b"\xff/\xfe \n\x80");
     files::symlink(target, root.join("link"));
     assert_eq!(files::read_link(root.join("link")).as_os_str(), target);
@@ -127,7 +135,7 @@ fn targets_and_attributes_that_are_not_utf8(root: &Path) {
 /// Each subdirectory counts as one link of its parent. The test creates 2,000 subdirectories: ext4
 /// stops counting at 65,000, but creating that number takes a minute. The tests of the metadata
 /// crate check larger numbers.
-fn many_directories(root: &Path) {
+fn directory_holds_2000_subdirectories(root: &Path) {
     for number in 0..2000 {
         files::create_dir(root.join(number.to_string()));
     }
@@ -139,7 +147,7 @@ fn many_directories(root: &Path) {
     assert_eq!(files::metadata(root).nlink(), 1002);
 }
 
-fn loops_of_links(root: &Path) {
+fn loops_of_symbolic_links_are_refused(root: &Path) {
     files::symlink("self", root.join("self"));
     refused(fs::metadata(root.join("self")), Errno::LOOP);
     files::symlink("b", root.join("a"));
@@ -155,7 +163,7 @@ fn loops_of_links(root: &Path) {
 }
 
 /// Semantics 1.9.
-fn times_before_1970_and_after_2106(root: &Path) {
+fn times_before_1970_and_after_2106_are_stored(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
     files::create_dir(root.join("directory"));
@@ -173,7 +181,7 @@ fn times_before_1970_and_after_2106(root: &Path) {
     }
 }
 
-fn the_largest_owners(root: &Path) {
+fn largest_user_and_group_ids_are_stored(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
     let largest = u32::MAX - 1;
@@ -185,7 +193,7 @@ fn the_largest_owners(root: &Path) {
     assert_eq!(owners(&path), (largest, 7));
 }
 
-fn large_device_numbers(root: &Path) {
+fn large_device_numbers_are_stored(root: &Path) {
     for (index, (major, minor)) in [(0, 0), (1, 3), (4095, 1_048_575)].into_iter().enumerate() {
         let device = makedev(major, minor);
         let path = root.join(format!("block-{index}"));
@@ -196,7 +204,7 @@ fn large_device_numbers(root: &Path) {
 
 /// ext4 allows 65,000 links of a file, XFS and Skep allow two thousand million. These tests also
 /// run on file systems with lower limits than Skep's.
-fn many_links(root: &Path) {
+fn file_may_have_many_hard_links(root: &Path) {
     let file = root.join("file");
     files::write(&file, "x");
     let is_skep = statfs(root).or_fail("statfs", root).f_type == FUSE;
@@ -217,7 +225,7 @@ fn many_links(root: &Path) {
     assert_eq!(files::metadata(root.join("1")).nlink(), links - 1);
 }
 
-fn the_time_of_creation_stays(root: &Path) {
+fn creation_time_never_changes(root: &Path) {
     let path = root.join("file");
     let before = SystemTime::now() - Duration::from_secs(5);
     files::write(&path, "x");
@@ -242,7 +250,7 @@ fn the_time_of_creation_stays(root: &Path) {
 /// In directories with the set-group-id bit, new files get the directory's group, and new
 /// directories also get the bit. A file loses its own bit if its group is not a group of its
 /// creator.
-fn set_group_id_directories(root: &Path) {
+fn new_entries_inherit_the_group_of_a_setgid_directory(root: &Path) {
     files::chown(root, None, Some(77));
     files::set_permissions(root, fs::Permissions::from_mode(0o2777));
     files::write(root.join("file"), "x");

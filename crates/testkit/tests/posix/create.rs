@@ -10,9 +10,14 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![create:
-    makes_an_empty_file_of_the_caller, is_exclusive_on_request, truncates_an_existing_file,
-    needs_its_parent, takes_any_bytes_as_names, limits_name_lengths, many_in_one_directory,
-    at_the_same_time_by_two_threads,
+    makes_an_empty_file_of_the_caller,
+    is_exclusive_on_request,
+    truncates_an_existing_file,
+    fails_without_its_parent,
+    takes_any_bytes_as_names,
+    limits_name_lengths,
+    makes_1000_files_in_one_directory,
+    succeeds_for_only_one_of_two_threads,
 ];
 
 fn makes_an_empty_file_of_the_caller(root: &Path) {
@@ -49,7 +54,7 @@ fn truncates_an_existing_file(root: &Path) {
     assert!(files::read(&path).is_empty());
 }
 
-fn needs_its_parent(root: &Path) {
+fn fails_without_its_parent(root: &Path) {
     refused(File::create(root.join("missing/file")), Errno::NOENT);
     files::write(root.join("file"), "x");
     refused(File::create(root.join("file/below")), Errno::NOTDIR);
@@ -83,7 +88,7 @@ fn limits_name_lengths(root: &Path) {
     refused(fs::metadata(root.join("n".repeat(256))), Errno::NAMETOOLONG);
 }
 
-fn many_in_one_directory(root: &Path) {
+fn makes_1000_files_in_one_directory(root: &Path) {
     for index in 0..1000 {
         files::write(root.join(format!("file-{index:04}")), format!("{index}"));
     }
@@ -95,7 +100,7 @@ fn many_in_one_directory(root: &Path) {
     }
 }
 
-fn at_the_same_time_by_two_threads(root: &Path) {
+fn succeeds_for_only_one_of_two_threads(root: &Path) {
     for round in 0..50 {
         let path = root.join(format!("file-{round}"));
         let made: usize = std::thread::scope(|scope| {

@@ -6,17 +6,19 @@ use skep_testkit::program::run_in;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![direct:
-    reads_return_written_bytes, beside_the_cache, asynchronous_writes_beside_the_cache,
+    direct_reads_return_written_bytes,
+    direct_writes_are_seen_by_cached_reads,
+    asynchronous_direct_writes_are_seen_by_cached_reads,
 ];
 
-fn reads_return_written_bytes(root: &Path) {
+fn direct_reads_return_written_bytes(root: &Path) {
     files::write(root.join("source"), skep_testkit::Random::new(9).bytes(8 << 20));
     let copy = ["if=source", "of=copy", "bs=1M", "iflag=direct", "oflag=direct", "status=none"];
     run_in(root, "dd", copy);
     assert!(files::read(root.join("copy")) == files::read(root.join("source")));
 }
 
-fn beside_the_cache(root: &Path) {
+fn direct_writes_are_seen_by_cached_reads(root: &Path) {
     files::write(root.join("file"), vec![1; 1 << 20]);
     assert!(files::read(root.join("file")).iter().all(|byte| *byte == 1));
     let two = root.join("two");
@@ -31,7 +33,7 @@ fn beside_the_cache(root: &Path) {
 
 /// The kernel drops its cached pages before such writes, but not after them.
 /// Semantics 2.1.
-fn asynchronous_writes_beside_the_cache(root: &Path) {
+fn asynchronous_direct_writes_are_seen_by_cached_reads(root: &Path) {
     files::write(root.join("file"), vec![0; 8 * 4096]);
     run_in(root, "python3", ["-c", include_str!("asynchronous.py"), "file", "600"]);
 }

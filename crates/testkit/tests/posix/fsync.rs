@@ -8,11 +8,14 @@ use std::fs::File;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![fsync:
-    of_files, of_directories, of_the_file_system_is_no_error, with_every_write,
-    of_read_only_handles,
+    succeeds_for_written_files,
+    succeeds_for_directories,
+    syncfs_succeeds,
+    files_opened_with_o_sync_can_be_written,
+    succeeds_for_read_only_handles,
 ];
 
-fn of_files(root: &Path) {
+fn succeeds_for_written_files(root: &Path) {
     let file = files::create(root.join("file"));
     for index in 0..20_u8 {
         files::write_all(&file, &vec![index; 100_000]);
@@ -21,7 +24,7 @@ fn of_files(root: &Path) {
     assert_eq!(files::metadata(root.join("file")).len(), 2_000_000);
 }
 
-fn of_directories(root: &Path) {
+fn succeeds_for_directories(root: &Path) {
     files::create_dir(root.join("directory"));
     files::write(root.join("directory/file"), "x");
     files::sync_all(&files::open(root.join("directory")));
@@ -31,14 +34,14 @@ fn of_directories(root: &Path) {
 /// The test checks only that syncfs(2) succeeds: the kernel does not forward the call to FUSE file
 /// systems.
 /// Semantics 5.4.
-fn of_the_file_system_is_no_error(root: &Path) {
+fn syncfs_succeeds(root: &Path) {
     for index in 0..20 {
         files::write(root.join(format!("file-{index}")), vec![1; 50_000]);
     }
     files::syncfs(root);
 }
 
-fn with_every_write(root: &Path) {
+fn files_opened_with_o_sync_can_be_written(root: &Path) {
     for flag in [OFlags::SYNC, OFlags::DSYNC] {
         let path = root.join(format!("file-{}", flag.bits()));
         let flags = OFlags::WRONLY | OFlags::CREATE | flag;
@@ -50,7 +53,7 @@ fn with_every_write(root: &Path) {
     }
 }
 
-fn of_read_only_handles(root: &Path) {
+fn succeeds_for_read_only_handles(root: &Path) {
     files::write(root.join("file"), "x");
     let file = files::open(root.join("file"));
     files::sync_all(&file);

@@ -8,11 +8,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![link:
-    are_the_same_file, of_directories_are_refused, to_other_directories, refuse_an_existing_name,
-    of_a_symbolic_link, many,
+    hard_links_are_the_same_file,
+    hard_links_to_directories_are_refused,
+    hard_links_may_lie_in_other_directories,
+    refuses_an_existing_name,
+    hard_link_to_a_symbolic_link_is_a_symbolic_link,
+    file_may_have_300_hard_links,
 ];
 
-fn are_the_same_file(root: &Path) {
+fn hard_links_are_the_same_file(root: &Path) {
     let (first, second) = (root.join("first"), root.join("second"));
     files::write(&first, "one");
     files::hard_link(&first, &second);
@@ -25,12 +29,12 @@ fn are_the_same_file(root: &Path) {
     assert_eq!(files::read(&second), b"two");
 }
 
-fn of_directories_are_refused(root: &Path) {
+fn hard_links_to_directories_are_refused(root: &Path) {
     files::create_dir(root.join("directory"));
     refused(fs::hard_link(root.join("directory"), root.join("second")), Errno::PERM);
 }
 
-fn to_other_directories(root: &Path) {
+fn hard_links_may_lie_in_other_directories(root: &Path) {
     files::write(root.join("file"), "x");
     for index in 0..16 {
         let directory = root.join(format!("directory-{index}"));
@@ -47,7 +51,7 @@ fn to_other_directories(root: &Path) {
     }
 }
 
-fn refuse_an_existing_name(root: &Path) {
+fn refuses_an_existing_name(root: &Path) {
     files::write(root.join("a"), "a");
     files::write(root.join("b"), "b");
     refused(fs::hard_link(root.join("a"), root.join("b")), Errno::EXIST);
@@ -56,7 +60,7 @@ fn refuse_an_existing_name(root: &Path) {
     assert_eq!(files::read(root.join("b")), b"b");
 }
 
-fn of_a_symbolic_link(root: &Path) {
+fn hard_link_to_a_symbolic_link_is_a_symbolic_link(root: &Path) {
     files::symlink("nowhere", root.join("link"));
     files::hard_link(root.join("link"), root.join("second"));
     let found = files::symlink_metadata(root.join("second"));
@@ -64,7 +68,7 @@ fn of_a_symbolic_link(root: &Path) {
     assert_eq!(found.nlink(), 2);
 }
 
-fn many(root: &Path) {
+fn file_may_have_300_hard_links(root: &Path) {
     files::write(root.join("file"), "x");
     for index in 0..300 {
         files::hard_link(root.join("file"), root.join(format!("link-{index}")));

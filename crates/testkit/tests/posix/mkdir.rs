@@ -8,8 +8,12 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![mkdir:
-    makes_an_empty_directory, counts_links, refuses_an_existing_name, goes_deep, inherits_the_group,
-    fills_many_directories,
+    makes_an_empty_directory,
+    raises_the_link_count_of_the_parent,
+    refuses_an_existing_name,
+    makes_sixty_nested_directories,
+    inherits_the_group,
+    new_directories_accept_files,
 ];
 
 fn makes_an_empty_directory(root: &Path) {
@@ -22,7 +26,7 @@ fn makes_an_empty_directory(root: &Path) {
 }
 
 /// Semantics 1.12.
-fn counts_links(root: &Path) {
+fn raises_the_link_count_of_the_parent(root: &Path) {
     let before = files::metadata(root).nlink();
     files::create_dir(root.join("a"));
     files::create_dir(root.join("b"));
@@ -41,7 +45,7 @@ fn refuses_an_existing_name(root: &Path) {
     refused(fs::create_dir(root.join("file/directory")), Errno::NOTDIR);
 }
 
-fn goes_deep(root: &Path) {
+fn makes_sixty_nested_directories(root: &Path) {
     let mut path = root.to_owned();
     for level in 0..60 {
         path.push(format!("level-{level}"));
@@ -69,7 +73,7 @@ fn inherits_the_group(root: &Path) {
 }
 
 /// With two metadata targets, some of these directories lie on the other target.
-fn fills_many_directories(root: &Path) {
+fn new_directories_accept_files(root: &Path) {
     for index in 0..64 {
         let path = root.join(format!("directory-{index}"));
         files::create_dir(&path);

@@ -5,14 +5,18 @@ use skep_testkit::files;
 use skep_testkit::program::run_in;
 use std::path::Path;
 
-pub(crate) const CASES: &[Test] =
-    skep_testkit::cases![mmap: for_reading, for_writing, private, shared_by_two_processes];
+pub(crate) const CASES: &[Test] = skep_testkit::cases![mmap:
+    mapping_shows_the_file,
+    writes_to_a_shared_mapping_reach_the_file,
+    writes_to_a_private_mapping_do_not_reach_the_file,
+    processes_share_a_mapping,
+];
 
 fn python(root: &Path, program: &str) {
     run_in(root, "python3", ["-c", program]);
 }
 
-fn for_reading(root: &Path) {
+fn mapping_shows_the_file(root: &Path) {
     let bytes = skep_testkit::Random::new(11).bytes(3_000_001);
     files::write(root.join("file"), &bytes);
     python(
@@ -27,7 +31,7 @@ fn for_reading(root: &Path) {
 }
 
 /// Semantics 2.8.
-fn for_writing(root: &Path) {
+fn writes_to_a_shared_mapping_reach_the_file(root: &Path) {
     files::write(root.join("file"), vec![1; 2_000_000]);
     python(
         root,
@@ -53,7 +57,7 @@ fn for_writing(root: &Path) {
     }
 }
 
-fn private(root: &Path) {
+fn writes_to_a_private_mapping_do_not_reach_the_file(root: &Path) {
     files::write(root.join("file"), vec![1; 10_000]);
     python(
         root,
@@ -66,7 +70,7 @@ fn private(root: &Path) {
     assert!(files::read(root.join("file")).iter().all(|byte| *byte == 1));
 }
 
-fn shared_by_two_processes(root: &Path) {
+fn processes_share_a_mapping(root: &Path) {
     files::write(root.join("file"), vec![0; 8192]);
     python(
         root,

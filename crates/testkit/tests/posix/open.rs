@@ -9,15 +9,18 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![open:
-    checks_types, reading_and_writing_are_apart, of_the_same_file_many_times, waits_for_nothing,
-    close_to_open,
+    refuses_wrong_file_types,
+    access_mode_of_a_handle_is_enforced,
+    file_can_be_open_500_times,
+    nonblocking_handles_read_and_write,
+    later_open_sees_bytes_written_before_a_close,
 ];
 
 fn with(path: &Path, flags: OFlags) -> rustix::io::Result<rustix::fd::OwnedFd> {
     rustix::fs::open(path, flags, Mode::empty())
 }
 
-fn checks_types(root: &Path) {
+fn refuses_wrong_file_types(root: &Path) {
     files::write(root.join("file"), "x");
     files::create_dir(root.join("directory"));
     files::symlink("file", root.join("link"));
@@ -30,7 +33,7 @@ fn checks_types(root: &Path) {
     drop(ok(with(&root.join("link"), OFlags::PATH | OFlags::NOFOLLOW)));
 }
 
-fn reading_and_writing_are_apart(root: &Path) {
+fn access_mode_of_a_handle_is_enforced(root: &Path) {
     let path = root.join("file");
     files::write(&path, "abc");
     let mut reader = files::open(&path);
@@ -42,7 +45,7 @@ fn reading_and_writing_are_apart(root: &Path) {
     assert_eq!(text, "abc");
 }
 
-fn of_the_same_file_many_times(root: &Path) {
+fn file_can_be_open_500_times(root: &Path) {
     let path = root.join("file");
     files::write(&path, "abc");
     let open: Vec<_> = (0..500).map(|_| files::open(&path)).collect();
@@ -53,7 +56,7 @@ fn of_the_same_file_many_times(root: &Path) {
     }
 }
 
-fn waits_for_nothing(root: &Path) {
+fn nonblocking_handles_read_and_write(root: &Path) {
     let path = root.join("file");
     files::write(&path, "abc");
     let open = ok(with(&path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::SYNC));
@@ -63,7 +66,7 @@ fn waits_for_nothing(root: &Path) {
 }
 
 /// A later open sees the length and bytes that another program wrote before it closed the file.
-fn close_to_open(root: &Path) {
+fn later_open_sees_bytes_written_before_a_close(root: &Path) {
     let path = root.join("file");
     for round in 0..100_usize {
         let bytes = vec![round as u8; 1 + round * 97];

@@ -9,7 +9,11 @@ use std::path::Path;
 use std::process::Command;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![permissions:
-    of_files, of_directories, of_groups, sticky_directories, owners_are_the_callers,
+    mode_of_a_file_controls_access,
+    mode_of_a_directory_controls_search_and_changes,
+    group_members_have_group_permissions,
+    only_owners_remove_entries_of_sticky_directories,
+    new_entries_belong_to_their_creator,
 ];
 
 const USER: &str = "23456";
@@ -26,7 +30,7 @@ fn mode(path: &Path, mode: u32) {
 }
 
 /// Semantics 1.10.
-fn of_files(root: &Path) {
+fn mode_of_a_file_controls_access(root: &Path) {
     mode(root, 0o755);
     let path = root.join("file");
     files::write(&path, "x");
@@ -42,7 +46,7 @@ fn of_files(root: &Path) {
     assert!(may(root, USER, "echo > file"));
 }
 
-fn of_directories(root: &Path) {
+fn mode_of_a_directory_controls_search_and_changes(root: &Path) {
     mode(root, 0o755);
     let path = root.join("directory");
     files::create_dir(&path);
@@ -60,7 +64,7 @@ fn of_directories(root: &Path) {
     assert!(may(root, USER, "rm -f directory/file"));
 }
 
-fn of_groups(root: &Path) {
+fn group_members_have_group_permissions(root: &Path) {
     mode(root, 0o755);
     let path = root.join("file");
     files::write(&path, "x");
@@ -71,7 +75,7 @@ fn of_groups(root: &Path) {
     assert!(may(root, "1,2,3,777", "cat file"));
 }
 
-fn sticky_directories(root: &Path) {
+fn only_owners_remove_entries_of_sticky_directories(root: &Path) {
     mode(root, 0o1777);
     files::write(root.join("file"), "x");
     assert!(!may(root, USER, "rm -f file"));
@@ -79,7 +83,7 @@ fn sticky_directories(root: &Path) {
     assert!(may(root, USER, "touch own && rm own"));
 }
 
-fn owners_are_the_callers(root: &Path) {
+fn new_entries_belong_to_their_creator(root: &Path) {
     mode(root, 0o777);
     let user: u32 = USER.parse().expect("a number");
     assert!(may(root, USER, "umask 022; touch file; mkdir directory; ln -s x link"));

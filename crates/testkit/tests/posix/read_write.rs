@@ -9,16 +9,26 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![read_write:
-    small_and_large, holes_are_zeros, holes_take_no_space, at_the_end, appending,
-    appending_by_many_at_once, random_ranges, by_many_threads, the_same_file_through_two_handles,
-    in_many_parts, after_reopening, growing_byte_by_byte, copying_within_the_kernel,
+    written_bytes_of_any_length_are_read_back,
+    holes_are_zeros,
+    holes_allocate_no_space,
+    reads_stop_at_the_end_of_the_file,
+    appended_bytes_follow_the_end,
+    concurrent_appends_stay_whole,
+    writes_to_random_ranges_match_a_model,
+    threads_write_different_parts_of_a_file,
+    write_on_one_handle_is_read_on_another,
+    vectored_writes_and_reads_keep_their_order,
+    bytes_are_read_after_reopening,
+    file_grows_byte_by_byte,
+    cp_copies_all_bytes,
 ];
 
 fn open(path: &Path) -> File {
     files::open_with(OpenOptions::new().read(true).write(true).create(true).truncate(false), path)
 }
 
-fn small_and_large(root: &Path) {
+fn written_bytes_of_any_length_are_read_back(root: &Path) {
     let mut random = Random::new(1);
     for len in [1, 4095, 4096, 4097, 65_536, 524_287, 524_288, 524_289, 9_000_001] {
         let bytes = random.bytes(len);
@@ -40,7 +50,7 @@ fn holes_are_zeros(root: &Path) {
 
 /// A file allocates space for the written data, plus a little for the file system's own records.
 /// Semantics 1.13.
-fn holes_take_no_space(root: &Path) {
+fn holes_allocate_no_space(root: &Path) {
     const LEN: u64 = 100 << 20;
     let file = open(&root.join("file"));
     let takes = |least: u64| {
@@ -61,7 +71,7 @@ fn holes_take_no_space(root: &Path) {
     takes(65_536);
 }
 
-fn at_the_end(root: &Path) {
+fn reads_stop_at_the_end_of_the_file(root: &Path) {
     let file = open(&root.join("file"));
     files::write_all_at(&file, &[3; 5000], 0);
     let mut bytes = [0; 100];
@@ -72,7 +82,7 @@ fn at_the_end(root: &Path) {
     assert_eq!(files::metadata_of(&file).len(), 5000);
 }
 
-fn appending(root: &Path) {
+fn appended_bytes_follow_the_end(root: &Path) {
     let path = root.join("file");
     let mut expected = Vec::new();
     let mut random = Random::new(2);
@@ -86,7 +96,7 @@ fn appending(root: &Path) {
 }
 
 /// Records that several threads of one mount append stay whole, and none is lost.
-fn appending_by_many_at_once(root: &Path) {
+fn concurrent_appends_stay_whole(root: &Path) {
     let path = root.join("file");
     files::create(&path);
     std::thread::scope(|scope| {
@@ -111,7 +121,7 @@ fn appending_by_many_at_once(root: &Path) {
     }
 }
 
-fn random_ranges(root: &Path) {
+fn writes_to_random_ranges_match_a_model(root: &Path) {
     const LEN: usize = 6 << 20;
     let path = root.join("file");
     let mut model = vec![0; LEN];
@@ -135,7 +145,7 @@ fn random_ranges(root: &Path) {
     assert!(files::read(&path) == model);
 }
 
-fn by_many_threads(root: &Path) {
+fn threads_write_different_parts_of_a_file(root: &Path) {
     const PART: usize = 1_300_001;
     let path = root.join("file");
     std::thread::scope(|scope| {
@@ -158,7 +168,7 @@ fn by_many_threads(root: &Path) {
 }
 
 /// Semantics 2.1.
-fn the_same_file_through_two_handles(root: &Path) {
+fn write_on_one_handle_is_read_on_another(root: &Path) {
     let path = root.join("file");
     let (writer, reader) = (open(&path), open(&path));
     for round in 0..200_u64 {
@@ -171,7 +181,7 @@ fn the_same_file_through_two_handles(root: &Path) {
     }
 }
 
-fn in_many_parts(root: &Path) {
+fn vectored_writes_and_reads_keep_their_order(root: &Path) {
     let path = root.join("file");
     let parts: Vec<Vec<u8>> = (0..200).map(|index| vec![index as u8; index * 13]).collect();
     let slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
@@ -181,7 +191,7 @@ fn in_many_parts(root: &Path) {
     assert!(files::read(&path) == parts.concat());
 }
 
-fn after_reopening(root: &Path) {
+fn bytes_are_read_after_reopening(root: &Path) {
     let path = root.join("file");
     for round in 0..50_u8 {
         files::write(&path, vec![round; 10_000 + usize::from(round)]);
@@ -193,7 +203,7 @@ fn after_reopening(root: &Path) {
     }
 }
 
-fn growing_byte_by_byte(root: &Path) {
+fn file_grows_byte_by_byte(root: &Path) {
     let path = root.join("file");
     let file = files::create(&path);
     for index in 0..3000_u32 {
@@ -204,7 +214,7 @@ fn growing_byte_by_byte(root: &Path) {
     assert!(files::read(&path) == expected);
 }
 
-fn copying_within_the_kernel(root: &Path) {
+fn cp_copies_all_bytes(root: &Path) {
     let bytes = Random::new(5).bytes(2_345_678);
     files::write(root.join("from"), &bytes);
     // `cp` uses copy_file_range or sendfile.

@@ -10,8 +10,13 @@ use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![readdir:
-    has_itself_and_its_parent, reports_types_and_inodes, while_entries_come_and_go,
-    while_all_entries_are_removed, can_begin_again, of_a_file_is_refused, of_long_names,
+    lists_dot_and_dot_dot,
+    reports_types_and_inodes,
+    lists_lasting_entries_once_while_others_change,
+    entries_can_be_removed_during_a_listing,
+    rewind_begins_the_listing_again,
+    of_a_file_is_refused,
+    lists_400_names_of_255_bytes,
 ];
 
 fn fill(root: &Path, count: usize) {
@@ -20,7 +25,7 @@ fn fill(root: &Path, count: usize) {
     }
 }
 
-fn has_itself_and_its_parent(root: &Path) {
+fn lists_dot_and_dot_dot(root: &Path) {
     files::create_dir(root.join("directory"));
     let open = ok(rustix::fs::open(root.join("directory"), OFlags::RDONLY, Mode::empty()));
     let entries: BTreeMap<_, _> = ok(Dir::read_from(&open))
@@ -46,7 +51,7 @@ fn reports_types_and_inodes(root: &Path) {
 
 /// A name that exists during the whole listing is listed exactly once, regardless of other changes.
 /// Semantics 1.6.
-fn while_entries_come_and_go(root: &Path) {
+fn lists_lasting_entries_once_while_others_change(root: &Path) {
     const COUNT: usize = 3000;
     fill(root, COUNT);
     for round in 0..3 {
@@ -70,7 +75,7 @@ fn while_entries_come_and_go(root: &Path) {
 }
 
 /// Removes entries during their listing, like `rm -r`.
-fn while_all_entries_are_removed(root: &Path) {
+fn entries_can_be_removed_during_a_listing(root: &Path) {
     fill(root, 2500);
     for entry in files::read_dir(root) {
         files::remove_file(ok(entry).path());
@@ -78,7 +83,7 @@ fn while_all_entries_are_removed(root: &Path) {
     assert_eq!(names(root), Vec::<String>::new());
 }
 
-fn can_begin_again(root: &Path) {
+fn rewind_begins_the_listing_again(root: &Path) {
     fill(root, 500);
     let open = ok(rustix::fs::open(root, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()));
     let mut directory = ok(Dir::read_from(&open));
@@ -100,7 +105,7 @@ fn of_a_file_is_refused(root: &Path) {
     refused(fs::read_dir(root.join("missing")), Errno::NOENT);
 }
 
-fn of_long_names(root: &Path) {
+fn lists_400_names_of_255_bytes(root: &Path) {
     let expected: Vec<_> = (0..400).map(|index| format!("{index:03}{}", "n".repeat(252))).collect();
     for name in &expected {
         files::write(root.join(name), "");

@@ -12,21 +12,40 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![rename:
-    within_a_directory, to_another_directory, over_a_file, over_an_open_file, over_a_directory,
-    of_a_missing_name_is_refused, types_must_fit, into_itself, between_links_of_one_file,
-    without_replacing, of_directories_moves_all_below, of_directories_counts_links, back_and_forth,
-    by_many_at_once_loses_nothing, of_a_symbolic_link, into_its_own_subtree_is_refused,
-    exchanging_files, exchanging_directories, exchanging_different_kinds, exchanging_needs_both,
-    exchanging_with_an_ancestor_is_refused, exchanging_links_of_one_file,
-    exchanging_by_many_at_once_loses_nothing, exchanging_with_its_own_subtree_is_refused,
-    leaving_a_whiteout, a_whiteout_excludes_an_exchange, below_an_overlay,
+    moves_within_a_directory,
+    moves_to_another_directory,
+    replaces_an_existing_file,
+    replaced_open_file_stays_readable,
+    replaces_only_an_empty_directory,
+    of_a_missing_name_is_refused,
+    file_and_directory_do_not_replace_each_other,
+    directory_into_its_own_subtree_is_refused,
+    between_hard_links_of_one_file_keeps_both_names,
+    noreplace_refuses_an_existing_name,
+    of_a_directory_moves_its_contents,
+    of_a_directory_updates_link_counts,
+    entry_can_be_moved_back_and_forth,
+    concurrent_renames_lose_no_file,
+    moves_a_symbolic_link_itself,
+    concurrent_moves_never_create_a_loop,
+    exchanges_two_files,
+    exchanges_two_directories,
+    exchanges_a_file_with_a_directory,
+    exchange_with_a_missing_name_is_refused,
+    exchange_with_an_ancestor_is_refused,
+    exchange_of_hard_links_of_one_file_succeeds,
+    concurrent_exchanges_lose_no_entry,
+    concurrent_exchanges_never_create_a_loop,
+    leaves_a_whiteout_on_request,
+    whiteout_and_exchange_cannot_be_combined,
+    works_below_an_overlay,
 ];
 
 fn exchange(from: &Path, to: &Path) -> rustix::io::Result<()> {
     renameat_with(CWD, from, CWD, to, RenameFlags::EXCHANGE)
 }
 
-fn within_a_directory(root: &Path) {
+fn moves_within_a_directory(root: &Path) {
     files::write(root.join("a"), "text");
     let inode = files::metadata(root.join("a")).ino();
     files::rename(root.join("a"), root.join("b"));
@@ -36,7 +55,7 @@ fn within_a_directory(root: &Path) {
 }
 
 /// There are sixteen directories: with two metadata targets, some lie on the other target.
-fn to_another_directory(root: &Path) {
+fn moves_to_another_directory(root: &Path) {
     files::write(root.join("file"), "text");
     let inode = files::metadata(root.join("file")).ino();
     let mut last = root.join("file");
@@ -52,7 +71,7 @@ fn to_another_directory(root: &Path) {
     }
 }
 
-fn over_a_file(root: &Path) {
+fn replaces_an_existing_file(root: &Path) {
     for index in 0..16 {
         let directory = root.join(format!("directory-{index}"));
         files::create_dir(&directory);
@@ -64,7 +83,7 @@ fn over_a_file(root: &Path) {
     }
 }
 
-fn over_an_open_file(root: &Path) {
+fn replaced_open_file_stays_readable(root: &Path) {
     files::write(root.join("old"), "old");
     files::write(root.join("new"), "new");
     let mut open = files::open(root.join("old"));
@@ -75,7 +94,7 @@ fn over_an_open_file(root: &Path) {
     assert_eq!(text, "old");
 }
 
-fn over_a_directory(root: &Path) {
+fn replaces_only_an_empty_directory(root: &Path) {
     files::create_dir(root.join("from"));
     files::write(root.join("from/file"), "x");
     files::create_dir(root.join("empty"));
@@ -94,7 +113,7 @@ fn of_a_missing_name_is_refused(root: &Path) {
     assert_eq!(names(root), ["a"]);
 }
 
-fn types_must_fit(root: &Path) {
+fn file_and_directory_do_not_replace_each_other(root: &Path) {
     files::write(root.join("file"), "x");
     files::create_dir(root.join("directory"));
     refused(fs::rename(root.join("file"), root.join("directory")), Errno::ISDIR);
@@ -102,7 +121,7 @@ fn types_must_fit(root: &Path) {
     assert_eq!(names(root), ["directory", "file"]);
 }
 
-fn into_itself(root: &Path) {
+fn directory_into_its_own_subtree_is_refused(root: &Path) {
     files::create_dir_all(root.join("a/b/c"));
     refused(fs::rename(root.join("a"), root.join("a/b/c/d")), Errno::INVAL);
     refused(fs::rename(root.join("a"), root.join("a/b")), Errno::INVAL);
@@ -111,7 +130,7 @@ fn into_itself(root: &Path) {
 }
 
 /// POSIX requires: if both names are hard links of one file, both names stay.
-fn between_links_of_one_file(root: &Path) {
+fn between_hard_links_of_one_file_keeps_both_names(root: &Path) {
     files::write(root.join("a"), "x");
     files::hard_link(root.join("a"), root.join("b"));
     files::rename(root.join("a"), root.join("b"));
@@ -120,7 +139,7 @@ fn between_links_of_one_file(root: &Path) {
     assert_eq!(files::metadata(root.join("a")).nlink(), 2);
 }
 
-fn without_replacing(root: &Path) {
+fn noreplace_refuses_an_existing_name(root: &Path) {
     files::write(root.join("a"), "a");
     files::write(root.join("b"), "b");
     let rename =
@@ -131,7 +150,7 @@ fn without_replacing(root: &Path) {
     assert_eq!(names(root), ["b", "c"]);
 }
 
-fn of_directories_moves_all_below(root: &Path) {
+fn of_a_directory_moves_its_contents(root: &Path) {
     for index in 0..16 {
         let (from, to) = (root.join(format!("from-{index}")), root.join(format!("to-{index}")));
         files::create_dir_all(from.join("x/y"));
@@ -146,7 +165,7 @@ fn of_directories_moves_all_below(root: &Path) {
     }
 }
 
-fn of_directories_counts_links(root: &Path) {
+fn of_a_directory_updates_link_counts(root: &Path) {
     files::create_dir_all(root.join("a/x"));
     files::create_dir(root.join("b"));
     let links = |name: &str| files::metadata(root.join(name)).nlink();
@@ -155,7 +174,7 @@ fn of_directories_counts_links(root: &Path) {
     assert_eq!((links("a"), links("b")), (2, 3));
 }
 
-fn back_and_forth(root: &Path) {
+fn entry_can_be_moved_back_and_forth(root: &Path) {
     files::create_dir(root.join("a"));
     files::create_dir(root.join("b"));
     files::write(root.join("a/file"), "x");
@@ -168,7 +187,7 @@ fn back_and_forth(root: &Path) {
 }
 
 /// Four threads move eight files between four directories, often the same ones.
-fn by_many_at_once_loses_nothing(root: &Path) {
+fn concurrent_renames_lose_no_file(root: &Path) {
     for index in 0..4 {
         files::create_dir(root.join(format!("d{index}")));
     }
@@ -201,7 +220,7 @@ fn by_many_at_once_loses_nothing(root: &Path) {
     assert_eq!(places, 8);
 }
 
-fn of_a_symbolic_link(root: &Path) {
+fn moves_a_symbolic_link_itself(root: &Path) {
     files::write(root.join("file"), "x");
     files::symlink("file", root.join("link"));
     files::rename(root.join("link"), root.join("moved"));
@@ -212,7 +231,7 @@ fn of_a_symbolic_link(root: &Path) {
 }
 
 /// Of two moves that together would create a loop, one must fail.
-fn into_its_own_subtree_is_refused(root: &Path) {
+fn concurrent_moves_never_create_a_loop(root: &Path) {
     for round in 0..20 {
         let (a, b) = (root.join(format!("a{round}")), root.join(format!("b{round}")));
         files::create_dir(&a);
@@ -230,7 +249,7 @@ fn into_its_own_subtree_is_refused(root: &Path) {
 /// Exchanges within one directory, and with sixteen other directories. Some of these lie on the
 /// other metadata target.
 /// Semantics 1.4.
-fn exchanging_files(root: &Path) {
+fn exchanges_two_files(root: &Path) {
     files::write(root.join("a"), "of a");
     files::write(root.join("b"), "of b");
     let inode = |path: &Path| files::symlink_metadata(path).ino();
@@ -254,7 +273,7 @@ fn exchanging_files(root: &Path) {
     assert_eq!(files::read(root.join("b")), b"of a");
 }
 
-fn exchanging_directories(root: &Path) {
+fn exchanges_two_directories(root: &Path) {
     for index in 0..16 {
         let (a, b) = (root.join(format!("a{index}")), root.join(format!("b{index}")));
         files::create_dir_all(a.join("in/one"));
@@ -275,7 +294,7 @@ fn exchanging_directories(root: &Path) {
     }
 }
 
-fn exchanging_different_kinds(root: &Path) {
+fn exchanges_a_file_with_a_directory(root: &Path) {
     for index in 0..16 {
         let place = root.join(format!("place-{index}"));
         files::create_dir_all(place.join("directory/inner"));
@@ -295,7 +314,7 @@ fn exchanging_different_kinds(root: &Path) {
     assert_eq!(files::read_link(root.join("place-0/directory")).as_os_str(), "nowhere");
 }
 
-fn exchanging_needs_both(root: &Path) {
+fn exchange_with_a_missing_name_is_refused(root: &Path) {
     files::write(root.join("a"), "x");
     refused(exchange(&root.join("a"), &root.join("b")), Errno::NOENT);
     refused(exchange(&root.join("b"), &root.join("a")), Errno::NOENT);
@@ -307,7 +326,7 @@ fn exchanging_needs_both(root: &Path) {
 }
 
 /// Semantics 1.7.
-fn exchanging_with_an_ancestor_is_refused(root: &Path) {
+fn exchange_with_an_ancestor_is_refused(root: &Path) {
     files::create_dir_all(root.join("a/b/c"));
     refused(exchange(&root.join("a"), &root.join("a/b/c")), Errno::INVAL);
     refused(exchange(&root.join("a/b/c"), &root.join("a")), Errno::INVAL);
@@ -317,7 +336,7 @@ fn exchanging_with_an_ancestor_is_refused(root: &Path) {
     assert!(root.join("a/b/c").is_dir());
 }
 
-fn exchanging_links_of_one_file(root: &Path) {
+fn exchange_of_hard_links_of_one_file_succeeds(root: &Path) {
     files::write(root.join("a"), "x");
     files::hard_link(root.join("a"), root.join("b"));
     ok(exchange(&root.join("a"), &root.join("b")));
@@ -327,7 +346,7 @@ fn exchanging_links_of_one_file(root: &Path) {
 }
 
 /// Four threads exchange eight files and directories. Each of them is always in exactly one place.
-fn exchanging_by_many_at_once_loses_nothing(root: &Path) {
+fn concurrent_exchanges_lose_no_entry(root: &Path) {
     for index in 0..8 {
         let directory = root.join(format!("d{index}"));
         files::create_dir(&directory);
@@ -371,7 +390,7 @@ fn exchanging_by_many_at_once_loses_nothing(root: &Path) {
 }
 
 /// Of two exchanges that together would create a loop, one must fail.
-fn exchanging_with_its_own_subtree_is_refused(root: &Path) {
+fn concurrent_exchanges_never_create_a_loop(root: &Path) {
     for round in 0..20 {
         let (a, b) = (root.join(format!("a{round}")), root.join(format!("b{round}")));
         for directory in [&a, &b] {
@@ -403,7 +422,7 @@ fn is_whiteout(path: &Path) -> bool {
 }
 
 /// There are sixteen directories: with two metadata targets, some lie on the other target.
-fn leaving_a_whiteout(root: &Path) {
+fn leaves_a_whiteout_on_request(root: &Path) {
     let leave = |from: &Path, to: &Path, more: RenameFlags| {
         renameat_with(CWD, from, CWD, to, RenameFlags::WHITEOUT | more)
     };
@@ -438,7 +457,7 @@ fn leaving_a_whiteout(root: &Path) {
     refused(fs::symlink_metadata(root.join("missing")), Errno::NOENT);
 }
 
-fn a_whiteout_excludes_an_exchange(root: &Path) {
+fn whiteout_and_exchange_cannot_be_combined(root: &Path) {
     for name in ["a", "b"] {
         files::write(root.join(name), name);
     }
@@ -448,7 +467,7 @@ fn a_whiteout_excludes_an_exchange(root: &Path) {
 }
 
 /// The tree is the upper directory of an overlay, like in container runtimes.
-fn below_an_overlay(root: &Path) {
+fn works_below_an_overlay(root: &Path) {
     let scratch = Scratch::new();
     let (lower, merged) = (scratch.directory("lower"), scratch.directory("merged"));
     for name in ["kept", "moved", "removed"] {

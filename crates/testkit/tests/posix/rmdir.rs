@@ -9,11 +9,15 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![rmdir:
-    only_of_empty_ones, of_a_file_is_refused, leaves_nothing_to_create_in,
-    leaves_open_directories_without_a_name, again_and_again, while_another_thread_creates_files,
+    removes_only_empty_directories,
+    of_a_file_is_refused,
+    creation_in_a_removed_directory_is_refused,
+    removed_open_directory_stays_usable_and_empty,
+    directory_can_be_made_and_removed_repeatedly,
+    never_removes_a_directory_with_a_new_file,
 ];
 
-fn only_of_empty_ones(root: &Path) {
+fn removes_only_empty_directories(root: &Path) {
     let path = root.join("directory");
     files::create_dir(&path);
     files::write(path.join("file"), "x");
@@ -33,7 +37,7 @@ fn of_a_file_is_refused(root: &Path) {
     refused(fs::remove_dir(root.join("directory/..")), Errno::NOTEMPTY);
 }
 
-fn leaves_nothing_to_create_in(root: &Path) {
+fn creation_in_a_removed_directory_is_refused(root: &Path) {
     let path = root.join("directory");
     files::create_dir(&path);
     let open = files::open(&path);
@@ -49,7 +53,7 @@ fn leaves_nothing_to_create_in(root: &Path) {
 
 /// Semantics 1.14: a program that has the directory open, or as working directory, can still use
 /// it. The directory then has no entries.
-fn leaves_open_directories_without_a_name(root: &Path) {
+fn removed_open_directory_stays_usable_and_empty(root: &Path) {
     let path = root.join("directory");
     files::create_dir(&path);
     files::set_permissions(&path, fs::Permissions::from_mode(0o710));
@@ -68,7 +72,7 @@ fn leaves_open_directories_without_a_name(root: &Path) {
     refused(fs::metadata(&path), Errno::NOENT);
 }
 
-fn again_and_again(root: &Path) {
+fn directory_can_be_made_and_removed_repeatedly(root: &Path) {
     let path = root.join("directory");
     for _ in 0..100 {
         files::create_dir(&path);
@@ -80,7 +84,7 @@ fn again_and_again(root: &Path) {
 
 /// There are two valid results: the file is created first and the directory stays, or the directory
 /// is removed and no file is created.
-fn while_another_thread_creates_files(root: &Path) {
+fn never_removes_a_directory_with_a_new_file(root: &Path) {
     for round in 0..50 {
         let path = root.join(format!("directory-{round}"));
         files::create_dir(&path);

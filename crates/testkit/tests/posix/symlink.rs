@@ -8,7 +8,11 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![symlink:
-    stores_its_target_unchanged, is_followed, may_dangle, in_a_loop, refuses_an_existing_name,
+    stores_its_target_unchanged,
+    link_in_a_path_is_followed,
+    target_need_not_exist,
+    loop_of_links_is_refused,
+    refuses_an_existing_name,
 ];
 
 fn stores_its_target_unchanged(root: &Path) {
@@ -25,7 +29,7 @@ fn stores_its_target_unchanged(root: &Path) {
     refused(symlink("", root.join("empty")), Errno::NOENT);
 }
 
-fn is_followed(root: &Path) {
+fn link_in_a_path_is_followed(root: &Path) {
     files::create_dir(root.join("directory"));
     files::write(root.join("directory/file"), "text");
     files::symlink("directory", root.join("link"));
@@ -37,7 +41,7 @@ fn is_followed(root: &Path) {
     refused(fs::read_link(root.join("directory")), Errno::INVAL);
 }
 
-fn may_dangle(root: &Path) {
+fn target_need_not_exist(root: &Path) {
     let link = root.join("link");
     files::symlink("nowhere", &link);
     refused(fs::metadata(&link), Errno::NOENT);
@@ -46,7 +50,7 @@ fn may_dangle(root: &Path) {
     assert_eq!(files::read_link(&link), PathBuf::from("nowhere"));
 }
 
-fn in_a_loop(root: &Path) {
+fn loop_of_links_is_refused(root: &Path) {
     files::symlink("b", root.join("a"));
     files::symlink("a", root.join("b"));
     refused(fs::metadata(root.join("a")), Errno::LOOP);

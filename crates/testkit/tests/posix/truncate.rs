@@ -8,15 +8,20 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![truncate:
-    grows_with_zeros, shrinks, truncated_bytes_do_not_come_back, at_chunk_boundaries,
-    needs_a_writer, through_two_handles, to_huge_lengths,
+    extends_with_zeros,
+    shrinks_the_file,
+    truncated_bytes_do_not_come_back,
+    at_chunk_boundaries_matches_a_model,
+    needs_a_handle_for_writing,
+    on_one_handle_is_seen_on_another,
+    accepts_huge_lengths,
 ];
 
 fn open(path: &Path) -> File {
     files::open_with(OpenOptions::new().read(true).write(true).create(true).truncate(false), path)
 }
 
-fn grows_with_zeros(root: &Path) {
+fn extends_with_zeros(root: &Path) {
     let path = root.join("file");
     files::write(&path, "abc");
     files::set_len(&open(&path), 1_000_000);
@@ -26,7 +31,7 @@ fn grows_with_zeros(root: &Path) {
     assert!(bytes[3..].iter().all(|byte| *byte == 0));
 }
 
-fn shrinks(root: &Path) {
+fn shrinks_the_file(root: &Path) {
     let path = root.join("file");
     files::write(&path, vec![9; 3_000_000]);
     files::set_len(&open(&path), 1_234_567);
@@ -60,7 +65,7 @@ fn truncated_bytes_do_not_come_back(root: &Path) {
     }
 }
 
-fn at_chunk_boundaries(root: &Path) {
+fn at_chunk_boundaries_matches_a_model(root: &Path) {
     let path = root.join("file");
     let mut model = vec![0_u8; 0];
     let mut random = skep_testkit::Random::new(7);
@@ -85,14 +90,14 @@ fn at_chunk_boundaries(root: &Path) {
     assert!(files::read(&path) == model);
 }
 
-fn needs_a_writer(root: &Path) {
+fn needs_a_handle_for_writing(root: &Path) {
     let path = root.join("file");
     files::write(&path, "abc");
     refused(files::open(&path).set_len(0), Errno::INVAL);
     assert_eq!(files::read(&path), b"abc");
 }
 
-fn through_two_handles(root: &Path) {
+fn on_one_handle_is_seen_on_another(root: &Path) {
     let path = root.join("file");
     let (first, second) = (open(&path), open(&path));
     files::write_all_at(&first, &[1; 100_000], 0);
@@ -106,7 +111,7 @@ fn through_two_handles(root: &Path) {
 }
 
 /// Semantics 2.10.
-fn to_huge_lengths(root: &Path) {
+fn accepts_huge_lengths(root: &Path) {
     let path = root.join("file");
     let file = open(&path);
     // The maximum file size of the local file system in this test is 16 TiB (ext4).

@@ -9,8 +9,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![unlink:
-    removes_the_name, of_directories_is_refused, leaves_open_files_alive,
-    open_files_can_be_extended, a_new_file_of_the_same_name_is_another,
+    removes_the_name, of_directories_is_refused, unlinked_open_file_stays_usable,
+    unlinked_open_file_can_be_extended, new_file_of_the_same_name_is_a_different_file,
 ];
 
 fn removes_the_name(root: &Path) {
@@ -27,7 +27,7 @@ fn of_directories_is_refused(root: &Path) {
     assert!(root.join("directory").is_dir());
 }
 
-fn leaves_open_files_alive(root: &Path) {
+fn unlinked_open_file_stays_usable(root: &Path) {
     let path = root.join("file");
     files::write(&path, vec![5; 1_500_000]);
     let mut file = files::open(&path);
@@ -39,7 +39,7 @@ fn leaves_open_files_alive(root: &Path) {
     assert!(bytes.iter().all(|byte| *byte == 5));
 }
 
-fn open_files_can_be_extended(root: &Path) {
+fn unlinked_open_file_can_be_extended(root: &Path) {
     let path = root.join("file");
     let mut file =
         files::open_with(OpenOptions::new().read(true).write(true).create_new(true), &path);
@@ -54,7 +54,7 @@ fn open_files_can_be_extended(root: &Path) {
     assert_eq!(last, [6]);
 }
 
-fn a_new_file_of_the_same_name_is_another(root: &Path) {
+fn new_file_of_the_same_name_is_a_different_file(root: &Path) {
     let path = root.join("file");
     files::write(&path, "old");
     let old = files::open(&path);

@@ -11,8 +11,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![unnamed:
-    have_no_name, are_given_a_name, are_named_once_only, exclusive_ones_stay_unnamed,
-    are_for_writing, inherit_like_others, of_many_directories,
+    o_tmpfile_makes_a_file_without_a_name,
+    unnamed_file_can_be_linked,
+    file_without_names_cannot_be_linked_again,
+    exclusive_unnamed_file_cannot_be_linked,
+    unnamed_file_must_be_opened_for_writing,
+    unnamed_file_inherits_the_group_and_acl,
+    unnamed_files_can_be_linked_from_any_directory,
 ];
 
 fn unnamed(directory: &Path, more: OFlags) -> rustix::io::Result<File> {
@@ -26,7 +31,7 @@ fn give_name(file: &File, path: &Path) -> rustix::io::Result<()> {
 }
 
 /// Semantics 1.18.
-fn have_no_name(root: &Path) {
+fn o_tmpfile_makes_a_file_without_a_name(root: &Path) {
     let mut file = ok(unnamed(root, OFlags::empty()));
     assert_eq!(names(root), Vec::<String>::new());
     let found = files::metadata_of(&file);
@@ -51,7 +56,7 @@ fn umask() -> u32 {
 }
 
 /// Semantics 1.18.
-fn are_given_a_name(root: &Path) {
+fn unnamed_file_can_be_linked(root: &Path) {
     let file = ok(unnamed(root, OFlags::empty()));
     files::write_all(&file, b"before");
     ok(give_name(&file, &root.join("name")));
@@ -70,7 +75,7 @@ fn are_given_a_name(root: &Path) {
 }
 
 /// A file that has lost its last name cannot get a new one.
-fn are_named_once_only(root: &Path) {
+fn file_without_names_cannot_be_linked_again(root: &Path) {
     let file = ok(unnamed(root, OFlags::empty()));
     ok(give_name(&file, &root.join("name")));
     files::remove_file(root.join("name"));
@@ -81,14 +86,14 @@ fn are_named_once_only(root: &Path) {
     refused(give_name(&file, &root.join("again")), Errno::NOENT);
 }
 
-fn exclusive_ones_stay_unnamed(root: &Path) {
+fn exclusive_unnamed_file_cannot_be_linked(root: &Path) {
     let file = ok(unnamed(root, OFlags::EXCL));
     files::write_all(&file, b"x");
     refused(give_name(&file, &root.join("name")), Errno::NOENT);
     assert_eq!(names(root), Vec::<String>::new());
 }
 
-fn are_for_writing(root: &Path) {
+fn unnamed_file_must_be_opened_for_writing(root: &Path) {
     let reading = rustix::fs::open(root, OFlags::TMPFILE | OFlags::RDONLY, Mode::RUSR);
     refused(reading, Errno::INVAL);
     files::write(root.join("file"), "x");
@@ -96,7 +101,7 @@ fn are_for_writing(root: &Path) {
     refused(unnamed(&root.join("missing"), OFlags::empty()), Errno::NOENT);
 }
 
-fn inherit_like_others(root: &Path) {
+fn unnamed_file_inherits_the_group_and_acl(root: &Path) {
     files::chown(root, None, Some(77));
     files::set_permissions(root, std::os::unix::fs::PermissionsExt::from_mode(0o2777));
     skep_testkit::program::run_in(root, "setfacl", ["-d", "-m", "u:5:rwx", "."]);
@@ -108,7 +113,7 @@ fn inherit_like_others(root: &Path) {
 }
 
 /// Some of the names lie on a different metadata target from the file.
-fn of_many_directories(root: &Path) {
+fn unnamed_files_can_be_linked_from_any_directory(root: &Path) {
     for index in 0..16 {
         let directory = root.join(format!("directory-{index}"));
         files::create_dir(&directory);

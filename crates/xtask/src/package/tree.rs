@@ -87,6 +87,7 @@ impl Tree {
         for part in ["operations", "config", "commands"] {
             tree.add_documents(part)?;
         }
+        tree.add_directory("dashboards", "usr/share/skep/dashboards")?;
         tree.set_times(epoch)?;
         Ok(tree)
     }
@@ -118,6 +119,20 @@ impl Tree {
             if path.extension().is_some_and(|it| it == "md" || it == "toml") {
                 let name = entry.file_name().to_string_lossy().into_owned();
                 self.copy(&path, &format!("usr/share/doc/skep/{part}/{name}"), 0o644)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the files of a directory of the repository and of its subdirectories.
+    fn add_directory(&self, from: &str, place: &str) -> Outcome {
+        let directory = root().join(from);
+        for entry in named(&directory, fs::read_dir(&directory))?.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let (from, place) = (format!("{from}/{name}"), format!("{place}/{name}"));
+            match entry.path().is_dir() {
+                true => self.add_directory(&from, &place)?,
+                false => self.copy(&entry.path(), &place, 0o644)?,
             }
         }
         Ok(())

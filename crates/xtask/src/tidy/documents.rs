@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_are_checked_for_full_paths() {
+    fn paths_in_comments_must_exist() {
         let count = |text: &str| check_names(Path::new("crates/a.rs"), text, &[]).len();
         assert_eq!(count("// see `docs/absent.md`"), 1);
         assert_eq!(count("// see `mod.rs`\nlet x = \"`docs/absent.md`\";"), 0);

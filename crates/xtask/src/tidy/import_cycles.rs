@@ -210,14 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn parents_and_children_are_no_cycle() {
+    fn parent_and_child_modules_are_not_a_cycle() {
         let parent = ("crates/x/src/a.rs", "mod b;\nuse crate::a::b::One;");
         let child = ("crates/x/src/a/b.rs", "use super::Two;");
         assert_eq!(problems(&[parent, child]), 0);
     }
 
     #[test]
-    fn comments_and_unit_tests_make_no_edges() {
+    fn comments_and_unit_tests_are_not_imports() {
         let a = ("crates/x/src/a.rs", "use crate::b::One;");
         let b = ("crates/x/src/b.rs", "// crate::a\n\n#[cfg(test)]\nmod tests { use crate::a; }");
         assert_eq!(problems(&[a, b]), 0);

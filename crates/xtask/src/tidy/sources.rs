@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_of_unfinished_work_are_noticed() {
+    fn marks_of_unfinished_work_are_refused() {
         let todo = concat!("TO", "DO");
         let count = |line: &str| check_text("a.rs", line).len();
         assert_eq!(count(&format!("// {todo}(#12): later")), 0);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_code_is_found_and_the_word_is_not() {
+    fn unsafe_code_is_found_but_not_the_word_in_text() {
         assert!(is_unsafe("let x = unsafe { y };"));
         assert!(!is_unsafe("unsafe_op_in_unsafe_fn"));
     }

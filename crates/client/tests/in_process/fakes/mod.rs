@@ -203,6 +203,11 @@ impl FakeCluster {
         self.state.borrow().counts.get(&R::ID).copied().unwrap_or(0)
     }
 
+    /// Returns the number of writes that storage executed with the durable flag.
+    pub(crate) fn durable_writes(&self) -> usize {
+        self.state.borrow().storage.values().map(|storage| storage.durable_writes).sum()
+    }
+
     /// Makes a metadata group forget all its sessions.
     pub(crate) fn forget_sessions(&self, group: u32) {
         self.with_metadata(group, FakeMetadata::forget_sessions);

@@ -25,6 +25,8 @@ pub(crate) struct FakeStorage {
     pub(crate) flipped_reads: usize,
     /// The number of following writes that are refused as damaged in transit.
     pub(crate) refused_writes: usize,
+    /// The number of writes that were sent with the durable flag.
+    pub(crate) durable_writes: usize,
     /// The target refuses writes that began in an older truncate generation.
     pub(crate) truncate_generation: u64,
 }
@@ -48,6 +50,7 @@ impl FakeStorage {
             WriteChunk::ID => {
                 let request = WriteChunk::from_bytes(body)?;
                 self.write(&request, incoming.data.as_ref().unwrap().bytes())?;
+                self.durable_writes += usize::from(incoming.header.is_durable());
                 Answer::of(&WriteChunkReply { incarnation, free_bytes: 1 << 30 })
             }
             ReadChunk::ID => self.read(&ReadChunk::from_bytes(body)?),

@@ -89,7 +89,7 @@ fn expected(shape: &[usize], chooser: Chooser, count: usize) -> Frequencies {
 const SHAPES: [&[usize]; 7] = [&[4, 4], &[2, 2], &[3, 5], &[1, 4], &[2, 2, 2], &[3, 3, 3, 3], &[6]];
 
 #[test]
-fn established_choosers_match_their_definition() {
+fn choosers_of_other_systems_match_their_definition() {
     let choosers = Chooser::ALL.iter().filter(|(chooser, _)| *chooser != Chooser::Balanced);
     for ((chooser, word), shape) in choosers.flat_map(|it| SHAPES.map(|shape| (it, shape))) {
         for count in 1..=8 {
@@ -106,7 +106,7 @@ fn established_choosers_match_their_definition() {
 }
 
 #[test]
-fn balanced_gives_only_the_best_allocation_there_is() {
+fn balanced_chooses_only_the_most_even_allocation() {
     for shape in SHAPES {
         for count in 1..=shape.iter().sum() {
             let found = observed(shape, Chooser::Balanced, count);
@@ -164,7 +164,7 @@ fn round_robin_takes_the_next_targets_in_the_order_of_their_ids() {
 }
 
 #[test]
-fn random_robin_puts_any_of_its_targets_first() {
+fn random_robin_starts_at_any_of_its_targets() {
     let candidates = Candidates::new(&map(&[4, 4]));
     let (mut cursor, mut same, mut firsts) = (Cursor::default(), Cursor::default(), [0; 4]);
     for seed in 0..4_000 {
@@ -180,7 +180,7 @@ fn random_robin_puts_any_of_its_targets_first() {
 }
 
 #[test]
-fn choosers_take_the_fittest_and_come_back_to_those_that_return() {
+fn choosers_use_returned_targets_again() {
     let full = map(&[4, 4]);
     let mut without = full.clone();
     without.targets[2].reachability = Reachability::Offline;

@@ -63,7 +63,7 @@ fn least_unevenness(shape: Shape<'_>, count: usize) -> usize {
 }
 
 #[test]
-fn two_targets_lie_in_two_domains_and_four_are_two_and_two() {
+fn files_are_spread_evenly_over_two_domains() {
     let shape = regular(2, 2, 4);
     let map = with_domains(&shape);
     let candidates = Candidates::new(&map);
@@ -110,7 +110,7 @@ fn targets_of_equal_domains_are_used_equally_often() {
 }
 
 #[test]
-fn free_space_weighs_between_and_within_domains() {
+fn free_space_counts_between_and_within_domains() {
     let shape = [(1, 1), (1, 1), (2, 1), (2, 1)];
     let mut map = with_domains(&shape);
     map.targets[0].capacity.free_bytes = 50 << 30;
@@ -136,7 +136,7 @@ fn free_space_weighs_between_and_within_domains() {
 }
 
 #[test]
-fn domains_of_one_server_each_and_one_of_all_change_nothing() {
+fn trivial_domains_change_no_placement() {
     let plain = Candidates::new(&with_domains(&[(0, 3), (0, 3), (0, 3), (0, 3)]));
     for shape in [[(1, 3), (2, 3), (3, 3), (0, 3)], [(1, 3), (1, 3), (1, 3), (1, 3)]] {
         let candidates = Candidates::new(&with_domains(&shape));
@@ -147,7 +147,7 @@ fn domains_of_one_server_each_and_one_of_all_change_nothing() {
 }
 
 #[test]
-fn established_choosers_see_no_domains() {
+fn choosers_other_than_balanced_ignore_domains() {
     let shape = regular(2, 3, 2);
     let without: Vec<_> = shape.iter().map(|(_, targets)| (0, *targets)).collect();
     let maps = [&shape, &without].map(|shape| Candidates::new(&with_domains(shape)));
@@ -163,7 +163,7 @@ fn established_choosers_see_no_domains() {
 
 proptest! {
     #[test]
-    fn servers_are_even_always_and_domains_as_even_as_that_allows(
+    fn servers_are_even_and_domains_as_even_as_possible(
         shape in prop::collection::vec((0_usize..4, 1_usize..5), 1..7), seeds: [u64; 4],
     ) {
         let map = with_domains(&shape);
@@ -183,7 +183,7 @@ proptest! {
     }
 
     #[test]
-    fn every_target_is_chosen_sometimes(
+    fn every_target_is_chosen_for_some_seed(
         shape in prop::collection::vec((0_usize..4, 1_usize..5), 1..9), count in 1_usize..12,
     ) {
         let [all, first] = uses(&with_domains(&shape), count, 0..1_500);
@@ -192,7 +192,7 @@ proptest! {
     }
 
     #[test]
-    fn many_domains_and_many_servers_are_as_even_as_few(
+    fn placement_is_even_over_many_domains_and_servers(
         shape in prop::collection::vec((0_usize..40, 1_usize..9), 1..150),
         count in 1_usize..300, seed: u64,
     ) {

@@ -107,8 +107,8 @@ fn members_change_their_state_by_compare_and_set() {
     assert_eq!(code(state.apply(&Command::ChangeGroup(none))), ErrorCode::NotFound);
 }
 
-/// The data of such a target is an old copy. As the primary of a new group it would give inode
-/// numbers a second time.
+/// The data of such a target is an old copy. As the primary of a new group, the target would assign
+/// inode numbers a second time.
 #[test]
 fn removed_member_cannot_begin_a_group() {
     let mut state = waiting();

@@ -179,7 +179,7 @@ fn plan(args: &IoArgs) -> Result<Plan> {
 }
 
 fn as_table(outcome: &Outcome) -> String {
-    let mut titles = vec!["PHASE", ">REPETITION", ">MIB/S", ">IO/S"];
+    let mut titles = vec!["PHASE", ">REPETITION", ">MiB/s", ">IO/s"];
     let limits = limits(&outcome.plan);
     titles.extend(limits.iter().map(|(title, _)| *title));
     titles.extend([">SECONDS", ">OPEN", ">CLOSE", ">SKEW", ">ERRORS"]);
@@ -201,7 +201,7 @@ fn as_table(outcome: &Outcome) -> String {
         ];
         shown.add_row(rates.into_iter().chain(shares).chain(rest));
     }
-    let mut summaries = table(&["SUMMARY", ">MAX MIB/S", ">MIN", ">MEAN", ">STD DEV"]);
+    let mut summaries = table(&["SUMMARY", ">MAX MiB/s", ">MIN", ">MEAN", ">STD DEV"]);
     for phase in ["write", "read"] {
         let Some(summary) = outcome.summary(phase) else { continue };
         let numbers = [summary.max, summary.min, summary.mean, summary.std_dev];
@@ -224,7 +224,7 @@ fn limits(plan: &Plan) -> Vec<(&'static str, Share)> {
     }
     if let Some(limit) = plan.limit_operations_per_s {
         let limit = limit as f64;
-        found.push((">OF IO/S", Box::new(move |phase| phase.operations_per_s / limit)));
+        found.push((">OF IO/s", Box::new(move |phase| phase.operations_per_s / limit)));
     }
     found
 }

@@ -146,7 +146,7 @@ fn plan(args: &MetadataArgs) -> Result<Plan> {
 
 /// Returns the summary table in the format that mdtest prints at its end.
 fn as_table(outcome: &Outcome) -> String {
-    let mut shown = table(&["OPERATION", ">MAX/S", ">MIN/S", ">MEAN/S", ">STD DEV"]);
+    let mut shown = table(&["OPERATION", ">MAX/s", ">MIN/s", ">MEAN/s", ">STD DEV"]);
     for (phase, title) in OPERATIONS {
         let Some(summary) = outcome.summary(phase) else { continue };
         let numbers = [summary.max, summary.min, summary.mean, summary.std_dev];

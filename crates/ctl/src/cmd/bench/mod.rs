@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_entered_by_the_command() {
+    fn hosts_are_reached_by_the_configured_command() {
         let names = ["localhost".to_owned(), "n1".to_owned()];
         let found = named(&names, "ip netns exec {host}");
         assert_eq!(found[0], Host::here());
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn host_files_have_a_name_on_each_line() {
+    fn host_file_has_one_name_per_line() {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("hosts");
         std::fs::write(&file, "# all\na slots=4\n\n  b # two\n").unwrap();

@@ -193,7 +193,7 @@ fn name_of(pair: &Pair) -> [String; 2] {
 }
 
 fn as_table(outcome: &Outcome) -> String {
-    let titles = ["FROM", "TO", ">SEND MIB/S", ">RECEIVE MIB/S", ">ROUND TRIP US", ">SAMPLES"];
+    let titles = ["FROM", "TO", ">SEND MiB/s", ">RECEIVE MiB/s", ">ROUND TRIP us", ">SAMPLES"];
     let mut shown = table(&titles);
     for (place, pair) in outcome.pairs.iter().enumerate() {
         let values = |measured| outcome.values(place, measured);
@@ -208,7 +208,7 @@ fn as_table(outcome: &Outcome) -> String {
     let mut text = format!("{}\n{}", about(outcome), render(&shown));
     if !outcome.totals.is_empty() {
         let mut totals =
-            table(&["ALL AT ONCE", ">REPETITION", ">MIB/S", ">SECONDS", ">START SKEW"]);
+            table(&["ALL AT ONCE", ">REPETITION", ">MiB/s", ">SECONDS", ">START SKEW"]);
         for total in &outcome.totals {
             totals.add_row([
                 total.measured.name().to_owned(),

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_there_as_soon_as_they_are_kept() {
+    fn each_result_is_in_the_file_as_soon_as_it_is_added() {
         let scratch = tempfile::tempdir().expect("a directory");
         let path = scratch.path().join("results");
         let mut file = ResultFile::create(&path, "io", &json!({"a": 1}), SIZE).expect("made");
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_results_does_not_stay() {
+    fn result_file_without_results_is_removed() {
         let scratch = tempfile::tempdir().expect("a directory");
         let path = scratch.path().join("results");
         drop(ResultFile::create(&path, "io", &(), SIZE).expect("made"));

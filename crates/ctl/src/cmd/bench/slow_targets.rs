@@ -88,7 +88,7 @@ pub(crate) fn run(args: &SlowTargetsArgs) -> Result<ExitCode> {
 
 fn in_words(report: &Report) -> String {
     let titles =
-        ["TARGET", "PHASE", ">MEDIAN MIB/S", ">SLOWER BY", ">CONFIDENCE", ">SAMPLES", "VERDICT"];
+        ["TARGET", "PHASE", ">MEDIAN MiB/s", ">SLOWER BY", ">CONFIDENCE", ">SAMPLES", "VERDICT"];
     let mut shown = table(&titles);
     for judged in &report.targets {
         shown.add_row([

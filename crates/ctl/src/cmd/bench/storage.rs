@@ -161,9 +161,9 @@ async fn connect(access: &Access, map: &ClusterMap, wanted: &[u32]) -> Result<Ve
 }
 
 fn as_table(outcome: &Outcome) -> String {
-    let titles = ["TARGET", "SERVICE", "PHASE", ">MEDIAN MIB/S", ">MIN", ">MAX", ">SAMPLES"];
+    let titles = ["TARGET", "SERVICE", "PHASE", ">MEDIAN MiB/s", ">MIN", ">MAX", ">SAMPLES"];
     let mut shown = table(&titles);
-    let mut totals = table(&["PHASE", ">MAX MIB/S", ">MIN", ">MEAN", ">STD DEV"]);
+    let mut totals = table(&["PHASE", ">MAX MiB/s", ">MIN", ">MEAN", ">STD DEV"]);
     for phase in ["write", "read"] {
         for target in &outcome.targets {
             let rates = outcome.bandwidths(target.id, phase);

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn watch_starts_with_the_first_phase_in_labs_only() {
+    fn cpu_use_is_watched_only_in_labs() {
         let phase = Progress::Phase { phase: "write".into(), repetition: 1 };
         for (lab, is_watched) in [(None, false), (Some("lab".to_owned()), true)] {
             let mut watch = Watch::new(&HostArgs { lab, ..HostArgs::default() });

@@ -100,7 +100,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn tar_reads_the_archive() {
+    fn tar_can_extract_the_archive() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.tar");
         let mut archive = Archive::create(&path, 1_800_000_000).unwrap();

@@ -121,7 +121,7 @@ pub(crate) fn run(args: &BundleArgs) -> Result<()> {
     print(&bundle, |bundle| {
         format!(
             "Wrote {} with {} files ({}). It has no secrets of the cluster, but names of hosts, \
-             users and paths; look into it before you give it to others.",
+             users and paths; check its contents before you pass it on.",
             bundle.file,
             bundle.members.len(),
             size(bundle.bytes)

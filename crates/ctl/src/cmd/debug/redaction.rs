@@ -1,7 +1,7 @@
 //! Removes secrets from texts before they leave the host.
 //!
-//! Owns the rules: the secret of the cluster wherever it stands, every join token, passwords in
-//! addresses, and the values of settings whose names speak of secrets.
+//! Owns the rules. Secrets are: the secret of the cluster, join tokens, passwords in addresses, and
+//! the values of settings with names such as `password`.
 
 /// Text in place of a secret.
 const REMOVED: &str = "[removed]";
@@ -48,7 +48,8 @@ fn without_passwords(line: &str) -> String {
     text
 }
 
-/// Removes the value of `name = value` if the name speaks of a secret and not of a file.
+/// Removes the value of `name = value` if the name is that of a secret, and not that of a file with
+/// a secret.
 fn without_values(line: &str) -> String {
     let Some((name, value)) = line.split_once('=') else { return line.to_owned() };
     let last = name.trim().rsplit(['.', ' ', '"']).next().unwrap_or_default().to_ascii_lowercase();
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_removed_and_the_rest_stays() {
+    fn only_secrets_are_removed() {
         for (text, expected) in [
             ("joined with skep1-4f1e-00ff@a:1", "joined with skep1-[removed]@a:1"),
             ("key 00ff11, 00ff11\nnext", "key [removed], [removed]\nnext"),

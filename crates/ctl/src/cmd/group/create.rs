@@ -8,7 +8,8 @@ use serde::Serialize;
 use skep_types::Result;
 use skep_wire::management::CreateGroup;
 
-const EXAMPLES: &[Example] = &[("let metadata target 3 serve", "skep group create 3")];
+const EXAMPLES: &[Example] =
+    &[("make a group of metadata target 3, which then serves", "skep group create 3")];
 
 /// Create a group of a target that has none
 ///

@@ -10,14 +10,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &[Example] = &[
-    ("a small lab with two servers and two clients", "skep lab up"),
+    ("start a small lab with two servers and two clients", "skep lab up"),
     ("a predefined shape", "skep lab up scenario1"),
     (
         "show a shape with other rates, without starting it",
         "skep lab up scenario2 --target-rate 30MB/s --target-variability 20% --dry-run",
     ),
     (
-        "a second lab, described by options alone",
+        "start a second lab that only options describe",
         "skep lab up --servers 2 --targets 4 --clients 8 --link 400Mbit --name two",
     ),
 ];

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_step_is_more_detailed_up_to_the_last() {
+    fn each_signal_raises_the_log_level_up_to_the_last() {
         assert_eq!(more_detailed("info"), "debug");
         assert_eq!(more_detailed("trace"), "trace");
         assert_eq!(more_detailed("info,skep_client=trace"), "debug");

@@ -130,8 +130,8 @@ fn temporary_directory() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Creates a directory that only this user can write to, or checks that an existing directory is
-/// such a one.
+/// Creates a directory that only this user can write to, or checks the owner and the permissions of
+/// an existing directory.
 fn make_private(path: &Path, user: Uid) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn links_and_directories_of_other_users_are_refused() {
+    fn log_directory_of_another_user_or_link_is_refused() {
         let place = tempfile::tempdir().unwrap();
         let (log, secret) = (place.path().join("new/a.log"), place.path().join("secret"));
         open_own(&log).unwrap();

@@ -313,7 +313,7 @@ mod tests {
 
     /// The parser accepts each option of the table.
     #[test]
-    fn own_options_are_accepted() {
+    fn options_of_skep_are_accepted() {
         for OwnOption { name, value, .. } in OWN {
             let typed = match *value {
                 None => (*name).to_owned(),

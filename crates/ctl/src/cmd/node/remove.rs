@@ -9,7 +9,7 @@ use skep_types::Result;
 use skep_wire::management::RemoveServer;
 
 const EXAMPLES: &[Example] = &[
-    ("whether a retired server can be removed", "skep node remove --dry-run storage-2"),
+    ("check whether a retired server can be removed", "skep node remove --dry-run storage-2"),
     ("remove it from all lists", "skep node remove storage-2"),
 ];
 

@@ -67,7 +67,7 @@ pub(crate) struct SystemArgs {
     #[arg(long, value_name = "NUMBER", requires = "disk")]
     disks: Option<u32>,
     /// Limit of the provider for the disks of a server together, instead of that of the catalogue
-    #[arg(long, value_name = "MB/S")]
+    #[arg(long, value_name = "MB/s")]
     vm_limit_mb_s: Option<f64>,
     /// Limit of the provider for the operations of a server, instead of that of the catalogue
     #[arg(long, value_name = "NUMBER")]

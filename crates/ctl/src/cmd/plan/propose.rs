@@ -33,10 +33,10 @@ pub(crate) struct ProposeArgs {
     #[arg(long, default_value_t = 0.0, value_name = "TB")]
     capacity: f64,
     /// Rate of sequential writes, in GB/s
-    #[arg(long, value_name = "GB/S")]
+    #[arg(long, value_name = "GB/s")]
     write: Option<f64>,
     /// Rate of sequential reads, in GB/s
-    #[arg(long, value_name = "GB/S")]
+    #[arg(long, value_name = "GB/s")]
     read: Option<f64>,
     /// Random writes of 4 KiB per second
     #[arg(long, value_name = "NUMBER")]
@@ -57,7 +57,7 @@ pub(crate) struct ProposeArgs {
     #[arg(long, default_value_t = 8, value_name = "NUMBER")]
     processes: u32,
     /// Rate of a client's network
-    #[arg(long, default_value_t = 10.0, value_name = "GBIT/S")]
+    #[arg(long, default_value_t = 10.0, value_name = "Gbit/s")]
     client_network: f64,
     /// Size of the largest packet in the network
     #[arg(long, default_value_t = 1500, value_name = "BYTES")]

@@ -1,5 +1,6 @@
 //! Verbs of `skep target`.
 
+mod add;
 mod files;
 mod list;
 mod remove;
@@ -11,10 +12,11 @@ use clap::Subcommand;
 use skep_types::Result;
 use std::process::ExitCode;
 
-/// List targets, show their load, and take them out of the cluster
+/// List targets, add them, show their load, and take them out of the cluster
 #[derive(Debug, Subcommand)]
 pub(crate) enum TargetVerb {
     List(list::ListArgs),
+    Add(add::AddArgs),
     Files(files::FilesArgs),
     SetState(set_state::SetStateArgs),
     Remove(remove::RemoveArgs),
@@ -26,6 +28,7 @@ impl TargetVerb {
     pub(super) fn run(self) -> Result<ExitCode> {
         match self {
             Self::List(args) => done(list::run(args)),
+            Self::Add(args) => done(add::run(args)),
             Self::Files(args) => done(files::run(args)),
             Self::SetState(args) => done(set_state::run(args)),
             Self::Remove(args) => done(remove::run(args)),

@@ -6,21 +6,24 @@ use crate::help::{Example, examples};
 use crate::output::print;
 use crate::view::target_named;
 use serde::Serialize;
-use skep_types::map::Condition;
-use skep_types::{ClusterMap, Error, ErrorCode, Result, Target, TargetKind};
+use skep_rpc::CallOptions;
+use skep_types::map::{Condition, Reachability};
+use skep_types::{ClusterMap, Error, ErrorCode, Result, Target, TargetId, TargetKind};
 use skep_wire::management::RemoveTarget;
+use skep_wire::node::StopTarget;
 use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[
-    ("what is missing until target 6 can be removed", "skep target remove --dry-run 6"),
+    ("check whether target 6 can be removed", "skep target remove --dry-run 6"),
     ("remove target 6", "skep target remove 6"),
 ];
 
 /// Remove a target on which no data lies
 ///
 /// The command refuses as long as a file lies on the target, a directory's pattern names it, the
-/// target is open to new files, or its service serves it. The id of a removed target is never used
-/// again.
+/// target is open to new files, or the settings of its service name it. A target that `skep target
+/// add` has added leaves without a restart of its service. The id of a removed target is never
+/// used again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct RemoveArgs {
@@ -33,8 +36,10 @@ pub(crate) struct RemoveArgs {
     target: String,
 }
 
-/// Interval between two questions to metadata targets.
+/// Interval between two rounds of requests to metadata targets, or to management.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Time limit for a service to stop a target.
+const STOP_PATIENCE: Duration = Duration::from_secs(90);
 
 /// The removed target, as JSON.
 #[derive(Debug, Serialize)]
@@ -54,7 +59,10 @@ pub(crate) fn run(args: RemoveArgs) -> Result<()> {
             refuse_open(target)?;
             await_unused(&access, &map, target).await?;
         }
-        access.ask(&RemoveTarget { target: target.id, is_dry_run }).await?;
+        let is_stopped = stop_added(&access, &map, target, is_dry_run).await?;
+        if !(is_stopped && is_dry_run) {
+            remove(&access, &map, target.id, is_dry_run, is_stopped).await?;
+        }
         Ok(Removal { id: target.id.raw(), path: target.path.clone(), is_dry_run })
     })?;
     print(&removal, |removal| {
@@ -69,8 +77,59 @@ pub(crate) fn run(args: RemoveArgs) -> Result<()> {
     })
 }
 
+/// Asks the service of a target to stop it. Returns whether the service does so, or would do so
+/// without a dry run: it stops only targets that `skep target add` has added.
+async fn stop_added(
+    access: &Access,
+    map: &ClusterMap,
+    target: &Target,
+    is_dry_run: bool,
+) -> Result<bool> {
+    let group = map.group_of(target.id).map(|group| group.id);
+    let has_shards = map.shards.iter().any(|range| Some(range.group) == group);
+    let is_served =
+        target.reachability == Reachability::Online && target.health.condition != Condition::Down;
+    let Some(node) = map.node(target.node).filter(|_| is_served && !has_shards) else {
+        return Ok(false);
+    };
+    let (_, connection) = access.connect(node, TargetId::default(), PATIENCE).await?;
+    let request = StopTarget { target: target.id, is_dry_run };
+    let options = CallOptions { time_left: Some(STOP_PATIENCE), ..CallOptions::default() };
+    let stopped = connection.call(&request, &options).await;
+    connection.close();
+    match stopped {
+        Ok(_) => Ok(true),
+        // The target is in the settings of its service. Management names them.
+        Err(error) if error.code() == ErrorCode::InUse => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes a target from the cluster map. Management takes a target that has just been stopped for
+/// served until the next heartbeat of its node.
+async fn remove(
+    access: &Access,
+    map: &ClusterMap,
+    target: TargetId,
+    is_dry_run: bool,
+    is_stopped: bool,
+) -> Result<()> {
+    let heartbeat = Duration::from_millis(u64::from(map.policy.heartbeat_ms));
+    let deadline = skep_env::now() + PATIENCE + 2 * heartbeat;
+    loop {
+        match access.ask(&RemoveTarget { target, is_dry_run }).await {
+            Err(error)
+                if is_stopped && error.code() == ErrorCode::InUse && skep_env::now() < deadline =>
+            {
+                skep_env::sleep(PAUSE).await;
+            }
+            result => return result.map(drop),
+        }
+    }
+}
+
 fn refuse_open(target: &Target) -> Result<()> {
-    // A fault hides the state in the map; management checks it again.
+    // The map shows a fault of the target instead of its state. Management checks the state again.
     if target.health.condition != Condition::Serving {
         return Ok(());
     }

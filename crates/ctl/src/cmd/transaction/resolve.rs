@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn transactions_are_parsed_as_they_are_listed() {
+    fn listed_transaction_ids_can_be_parsed() {
         let id = TransactionId { coordinator: GroupId::new(3), number: 77 };
         assert_eq!(parse(&name(id)), Ok(id));
         for wrong in ["", "3", "3:", ":7", "3:x", "-1:7"] {

@@ -15,7 +15,7 @@ const EXAMPLES: &[Example] = &[
         "a storage server with two targets",
         "skep tune check --role storage --target /data/t1 --target /data/t2",
     ),
-    ("a client, with the rules that pass too", "skep tune check --role client --all"),
+    ("a client, with all rules, including those that pass", "skep tune check --role client --all"),
 ];
 
 /// Check the settings of this host for its roles. Exit code 1 means that a value deviates

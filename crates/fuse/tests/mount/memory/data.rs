@@ -101,6 +101,11 @@ impl Reads for Memory {
     async fn read(&self, handle: HandleId, offset: u64, into: Buf) -> Result<usize> {
         self.with(|tree| {
             let node = tree.opened(handle)?;
+            if node.is_shared() {
+                node.reads += 1;
+                let count = node.reads.to_le_bytes();
+                node.data[..count.len()].copy_from_slice(&count);
+            }
             let start = node.data.len().min(offset as usize);
             let part = &node.data[start..node.data.len().min(start + into.len())];
             into.write(0, part);
@@ -108,8 +113,8 @@ impl Reads for Memory {
         })
     }
 
-    fn is_shared(&self, _inode: InodeId) -> bool {
-        false
+    fn is_shared(&self, inode: InodeId) -> bool {
+        self.with(|tree| tree.node(inode).map(|node| node.is_shared())).unwrap_or(false)
     }
 }
 

@@ -74,7 +74,7 @@ impl FileLocks {
         false
     }
 
-    /// Returns the owners of the held locks with which a claim conflicts.
+    /// Returns the owners of the held locks that conflict with a claim.
     fn holders(&self, inode: InodeId, claim: &LockClaim) -> BTreeSet<LockOwnerId> {
         let file = self.files.get(&(inode, claim.kind));
         let held = file.into_iter().flat_map(|file| file.held_against(claim));

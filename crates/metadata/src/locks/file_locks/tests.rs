@@ -75,7 +75,7 @@ const BYTES: u64 = 12;
 
 proptest! {
     #[test]
-    fn locks_are_granted_as_single_bytes_would_be(
+    fn range_locks_equal_a_model_with_a_lock_per_byte(
         steps in proptest::collection::vec(
             (0..4_u64, 0..BYTES, 1..BYTES, 0..3_u8), 1..60,
         ),
@@ -255,7 +255,7 @@ fn queueing_behind_waiters_is_not_a_deadlock() {
 }
 
 #[test]
-fn owners_of_different_lock_kinds_close_no_cycle() {
+fn waits_for_different_lock_kinds_form_no_deadlock() {
     let mut locks = FileLocks::default();
     assert!(lock(&mut locks, 1, LockMode::Exclusive, 0..10));
     let flock = |owner, mode| LockRequest {

@@ -111,10 +111,9 @@ fn a_wait_is_refused_when_its_own_session_ends() {
     assert_eq!(story.ask(1, 2, (0, 0), &again).unwrap_err().code(), ErrorCode::StaleSession);
 }
 
-/// A request on an abandoned connection may arrive after the request that the client has sent in
-/// its place.
+/// A request on an abandoned connection may arrive after its repetition on a new connection.
 #[test]
-fn of_two_polls_for_one_wait_both_are_answered() {
+fn both_of_two_polls_for_one_wait_are_answered() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     assert!(story.locks(1, (0, 2), exclusive(inode, 5)));
@@ -128,7 +127,7 @@ fn of_two_polls_for_one_wait_both_are_answered() {
 }
 
 #[test]
-fn a_wait_is_answered_after_some_seconds_and_can_be_ended() {
+fn wait_is_answered_after_its_time_limit_and_can_be_ended() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     assert!(story.locks(1, (0, 2), exclusive(inode, 5)));

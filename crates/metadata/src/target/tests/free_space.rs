@@ -117,7 +117,7 @@ fn a_full_disk_serves_reads_and_removals() {
 }
 
 #[test]
-fn a_full_disk_refuses_prepares_that_add_and_keeps_earlier_ones() {
+fn full_disk_refuses_only_new_prepares_that_add_data() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let prepare = |number, step| md::Prepare {

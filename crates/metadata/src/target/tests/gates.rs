@@ -218,7 +218,7 @@ fn durable_reply_waits_until_both_have_synced() {
 }
 
 #[test]
-fn progress_in_another_epoch_releases_nothing() {
+fn progress_of_another_epoch_releases_no_reply() {
     let mut pair = begin_pair();
     pair.run(vec![set(1)]);
     let last = pair.target.last_logged();
@@ -242,7 +242,7 @@ fn replies_do_not_wait_for_a_dropped_member() {
 }
 
 #[test]
-fn store_never_passes_the_safe_record() {
+fn store_never_has_records_beyond_the_safe_one() {
     let mut pair = begin_pair();
     let mut records = vec![pair.target.last_logged()];
     let mut safe = records[0];

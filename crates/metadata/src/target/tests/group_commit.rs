@@ -15,7 +15,7 @@ fn answered(actions: &[Action]) -> Vec<ConnectionId> {
 /// anything, the target held them back again until the next sync. So replies never left a busy
 /// target.
 #[test]
-fn a_reply_waits_for_one_sync_only() {
+fn durable_reply_waits_for_only_one_sync() {
     let start = Start {
         group: GroupId::new(1),
         target: TargetId::new(1),

@@ -82,7 +82,7 @@ impl Story {
 }
 
 #[test]
-fn writes_over_each_other_are_read_and_move_size_and_times() {
+fn overlapping_inline_writes_update_bytes_size_and_times() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     assert_eq!(story.read(inode, 0, 4096).unwrap(), []);
@@ -118,7 +118,7 @@ fn reply_to_sync_has_the_attributes_of_the_file() {
 
 /// The client reports the end of the write only after the bytes on storage are written too.
 #[test]
-fn part_of_a_write_moves_neither_size_nor_times() {
+fn inline_part_of_a_write_changes_neither_size_nor_times() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let before = story.ask(1, 2, (0, 0), &md::GetAttributes { inode }).unwrap().attributes;
@@ -130,7 +130,7 @@ fn part_of_a_write_moves_neither_size_nor_times() {
 }
 
 #[test]
-fn truncations_remove_stored_bytes_for_good() {
+fn truncated_inline_bytes_never_return() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     story.written(1, &write(inode, 0, b"0123456789"));
@@ -154,7 +154,7 @@ fn truncations_remove_stored_bytes_for_good() {
 }
 
 #[test]
-fn removing_an_inline_file_leaves_nothing_to_storage() {
+fn removal_of_an_inline_file_needs_no_chunk_removal() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     story.written(1, &write(inode, 0, b"bytes"));
@@ -172,7 +172,7 @@ fn removing_an_inline_file_leaves_nothing_to_storage() {
 }
 
 #[test]
-fn impossible_requests_are_refused_by_error_code() {
+fn invalid_inline_requests_are_refused_with_an_error_code() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let good = write(inode, 0, b"bytes");
@@ -216,7 +216,7 @@ fn a_full_disk_accepts_writes_that_need_no_space() {
 
 /// The reply names the record that holds the write, even if a batch has several records.
 #[test]
-fn an_answer_names_the_record_and_is_repeated_as_it_was() {
+fn write_reply_has_its_mark_and_is_repeated_unchanged() {
     let limits = Limits { record_bytes: 1024, ..Limits::default() };
     let mut story = Story::begin_with(limits);
     let inode = story.inline_file();
@@ -314,7 +314,7 @@ fn inline_writes_wait_until_the_start_is_synced() {
 }
 
 #[test]
-fn the_size_that_a_dead_writer_leaves_covers_its_bytes() {
+fn size_of_a_dead_writer_covers_its_inline_bytes() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let part = il::WriteInline { extends: false, ..write(inode, 4000, &[7; 96]) };
@@ -326,7 +326,7 @@ fn the_size_that_a_dead_writer_leaves_covers_its_bytes() {
 }
 
 #[test]
-fn damaged_bytes_are_neither_returned_nor_built_upon() {
+fn damaged_inline_bytes_are_neither_read_nor_overwritten() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     story.written(1, &write(inode, 0, b"0123456789"));

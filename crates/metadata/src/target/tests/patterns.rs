@@ -1,5 +1,4 @@
-//! Changes of the stripe pattern of an existing file, and the conditions under which the target
-//! refuses them.
+//! Changes of the stripe pattern of an existing file, and the refusals of such changes.
 
 use super::*;
 use skep_types::{
@@ -104,7 +103,7 @@ fn a_file_of_a_dead_writer_keeps_its_pattern() {
 }
 
 #[test]
-fn only_owners_set_patterns_and_only_directories_lack_one() {
+fn only_owners_set_patterns_and_only_directories_unset_them() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.close(inode, (0, 2), None);

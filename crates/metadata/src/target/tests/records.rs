@@ -73,7 +73,7 @@ fn an_operation_is_never_split_over_records() {
 /// The target must refuse an operation that fits into no record, before the operation changes
 /// anything.
 #[test]
-fn an_operation_that_no_record_could_hold_is_refused() {
+fn operation_too_long_for_one_record_is_refused() {
     let limits = Limits { operation_bytes: 1000, ..Limits::default() };
     let mut story = Story::begin_with(limits);
     let inode = story.create(1, (0, 1));

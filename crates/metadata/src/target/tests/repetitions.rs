@@ -61,7 +61,7 @@ fn a_waiting_request_is_dropped_when_a_newer_one_takes_its_slot() {
 /// Before the fix, a power loss took back a change and its version, and the next change got the
 /// same version. A client that had seen the lost change kept its cached pages for the next one.
 #[test]
-fn a_version_is_not_given_out_again_after_a_power_loss() {
+fn version_number_is_not_reused_after_a_power_loss() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let kept = story.log.len();

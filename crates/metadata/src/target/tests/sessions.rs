@@ -96,7 +96,7 @@ fn other_requests_run_while_a_large_session_is_cleaned_up() {
 
 /// If the close of a file deletes many other keys, a piece of the clean-up closes fewer files.
 #[test]
-fn a_piece_of_a_clean_up_is_limited_in_bytes() {
+fn step_of_a_session_clean_up_is_limited_in_bytes() {
     let mut story = Story::begin();
     let count = 8;
     for number in 0..count {
@@ -206,7 +206,7 @@ fn a_shorter_lease_applies_once_the_client_acknowledges_it() {
         newer.policy.lease_ms = lease_ms;
         story.happens(Event::Map(newer.into()));
     };
-    // Another client stays in contact, so the target is not cut off.
+    // Another client stays in contact, so the target is not disconnected.
     let add_client = |story: &mut Story| {
         let open = md::OpenSession { client: NodeId::new(8), slots: 4 };
         story.ask(1, 5, (0, 0), &open).unwrap();
@@ -292,7 +292,7 @@ fn locks_of_a_silent_client_stay_until_the_map_removes_it() {
 }
 
 #[test]
-fn a_client_newer_than_the_map_is_not_taken_for_removed() {
+fn client_newer_than_the_map_keeps_its_session() {
     let mut story = Story::begin();
     story.happens(Event::Map(map_without_clients(2).into()));
     let open = md::OpenSession { client: NodeId::new(10), slots: 4 };
@@ -359,10 +359,10 @@ fn a_session_is_synced_before_its_client_may_use_it() {
     assert_eq!(story.replies.len(), 1);
 }
 
-/// Before the fix, a target whose network to the clients had failed had all of them removed from
-/// the cluster, although they were in contact with all other services.
+/// Before the fix, a target whose network to the clients had failed caused the removal of all of
+/// them from the cluster, although the other services received their requests.
 #[test]
-fn a_target_cut_off_from_its_clients_keeps_their_sessions() {
+fn target_disconnected_from_all_clients_keeps_sessions() {
     let mut story = Story::begin();
     for client in 10..18 {
         let open = md::OpenSession { client: NodeId::new(client), slots: 4 };
@@ -377,7 +377,7 @@ fn a_target_cut_off_from_its_clients_keeps_their_sessions() {
     for session in 10..18 {
         assert!(is_alive(&mut story, session));
     }
-    // One client alone is not in contact, so the fault is on its side.
+    // Only one client is silent, so the fault is on its side.
     story.evicted.clear();
     pass_a_lease(&mut story, &[1, 10, 11, 12, 13, 14, 15, 16]);
     assert!(story.evicted.contains(&(NodeId::new(17), false)), "{:?}", story.evicted);
@@ -398,7 +398,7 @@ fn clients_that_died_together_lose_their_sessions() {
 
 /// Semantics 4.9: after a power loss, a client finds the opens that the target has lost.
 #[test]
-fn a_client_finds_the_opens_that_a_power_loss_reverted() {
+fn client_can_detect_opens_lost_in_a_power_loss() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let open = md::Open { inode, open: md::OpenMode::Read, truncate: false, must_have_name: true };

@@ -107,7 +107,7 @@ fn an_open_waits_until_all_holders_acknowledge() {
 }
 
 #[test]
-fn readers_alone_share_nothing_until_one_writes() {
+fn file_is_shared_only_once_a_client_opens_it_for_writing() {
     let mut story = Story::begin();
     let open = md::OpenSession { client: NodeId::new(9), slots: 4 };
     story.ask(1, 3, (0, 0), &open).unwrap();
@@ -136,7 +136,7 @@ fn readers_alone_share_nothing_until_one_writes() {
 /// replied to the open of a third session before the first session had the reply to its second
 /// open. So the third session wrote while the first handle still used cached pages.
 #[test]
-fn a_session_that_shares_a_file_is_notified_for_its_first_open() {
+fn session_is_notified_when_its_first_open_shares_a_file() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let closed = md::Close { inode, open: WRITE, written: None };

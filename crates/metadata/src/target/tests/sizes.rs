@@ -88,7 +88,7 @@ fn the_next_lock_holder_waits_for_the_recovered_size() {
 
 /// Before the fix, a failed recovery freed its place without starting the next one.
 #[test]
-fn a_failed_recovery_lets_the_next_one_begin() {
+fn next_size_recovery_begins_after_a_failed_one() {
     use crate::limits::SIZE_RECOVERIES_AT_ONCE;
     let mut story = Story::begin();
     let count = SIZE_RECOVERIES_AT_ONCE + 1;
@@ -111,7 +111,7 @@ fn a_failed_recovery_lets_the_next_one_begin() {
 
 /// Semantics 4.7: metadata remembers which chunk files clients have synced.
 #[test]
-fn synced_chunk_files_are_remembered() {
+fn report_of_a_sync_stores_the_synced_chunk_files() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let of = |pattern_generation, numbers: &[usize]| {

@@ -22,9 +22,9 @@ fn list(story: &mut Story) -> Vec<md::TransactionEntry> {
     story.ask(1, 0, (0, 0), &all).unwrap().transactions
 }
 
-/// Before the fix, the target added a question each second, for ever.
+/// Before the fix, the target sent the coordinator one more request each second, without limit.
 #[test]
-fn a_coordinator_that_is_away_gets_one_question() {
+fn unreachable_coordinator_gets_only_one_request() {
     let mut story = Story::begin();
     let prepare = md::Prepare { transaction: id(7), steps: vec![md::Step::LockRename] };
     story.ask(1, 0, (0, 0), &prepare).unwrap();
@@ -43,7 +43,7 @@ fn a_coordinator_that_is_away_gets_one_question() {
 }
 
 #[test]
-fn an_administrator_may_decide_when_the_coordinator_is_silent() {
+fn administrator_can_decide_for_a_silent_coordinator() {
     let mut story = Story::begin();
     let prepare =
         |number| md::Prepare { transaction: id(number), steps: vec![md::Step::LockRename] };

@@ -121,7 +121,7 @@ fn a_truncation_is_finished_after_its_client_died() {
 /// truncate. A writer had closed the file meanwhile, so there were fewer of them, and the target no
 /// longer waited for the replies about the others.
 #[test]
-fn the_size_of_a_truncation_is_decided_once() {
+fn waiting_truncation_raises_the_generation_only_once() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.send(2, 2, (0, 1), &truncate(inode));
@@ -156,7 +156,7 @@ fn truncations_of_one_file_run_one_after_the_other() {
 
 /// Storage refuses: the client gets the error, the size stays smaller, and the target tries again.
 #[test]
-fn a_refused_truncation_is_answered_and_tried_again() {
+fn refused_truncation_is_answered_and_retried() {
     let mut story = Story::begin();
     let inode = written(&mut story);
     story.send(1, 1, (0, 3), &truncate(inode));
@@ -272,7 +272,7 @@ fn a_new_pattern_ends_a_truncation() {
 /// Before the fix, the size of a dead writer's file was computed from chunk files whose truncation
 /// a power loss had undone. The file had its old length and old bytes again.
 #[test]
-fn a_size_recovery_ignores_a_tail_that_came_back() {
+fn size_recovery_ignores_bytes_beyond_a_truncation() {
     let mut story = Story::begin();
     let inode = written(&mut story);
     story.send(1, 1, (0, 3), &truncate(inode));
@@ -337,7 +337,7 @@ fn reports_and_confirmations_wait_for_a_truncation() {
 }
 
 #[test]
-fn a_trim_truncates_chunk_files_to_the_present_size() {
+fn trim_truncates_chunk_files_to_the_current_size() {
     let mut story = Story::begin();
     let inode = written(&mut story);
     story.send(1, 2, (0, 1), &md::TrimFile { inode });

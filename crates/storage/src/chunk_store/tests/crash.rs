@@ -2,6 +2,7 @@
 //! must distinguish torn writes from damage.
 
 use super::*;
+use std::task::Poll;
 
 #[test]
 fn torn_data_of_a_new_region_is_accepted() {
@@ -192,5 +193,23 @@ fn removed_files_leave_no_dirty_log_entries() {
         store.clean().await.unwrap();
         assert_eq!(store.dirty_log.recorded().len(), 0);
         store.close().await.unwrap();
+    });
+}
+
+/// Semantics 3.3: one step makes the bytes and the name of a new chunk file durable.
+#[test]
+fn sync_of_a_new_file_syncs_its_data_and_its_name_at_once() {
+    run(|dir| async move {
+        let store = open(&dir);
+        write(&store, key(1), 0, &pattern(1, 5000)).await.unwrap();
+        let file = store.existing(&key(1)).unwrap().unwrap();
+        let key = key(1);
+        let mut syncing = std::pin::pin!(store.sync(&key));
+        let is_ready =
+            std::future::poll_fn(|context| Poll::Ready(syncing.as_mut().poll(context).is_ready()));
+        assert!(!is_ready.await && file.has_unsynced_changes() && !file.is_name_synced.get());
+        assert!(store.names.is_syncing(), "the sync of the name does not wait for the data");
+        syncing.await.unwrap();
+        assert!(!file.has_unsynced_changes() && file.is_name_synced.get());
     });
 }

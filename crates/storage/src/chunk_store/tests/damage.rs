@@ -22,7 +22,7 @@ fn assert_names(error: &Error, path: &Path, place: &str) {
 }
 
 #[test]
-fn a_flipped_bit_of_data_is_refused_and_its_neighbours_are_read() {
+fn only_the_granule_with_a_flipped_bit_is_refused() {
     run(|dir| async move {
         let path = settled(&dir).await;
         let at = physical_offset(3 * MIB + 5000);
@@ -44,7 +44,7 @@ fn a_flipped_bit_of_data_is_refused_and_its_neighbours_are_read() {
 
 /// Metadata has the new size already when storage truncates, so damage must not prevent that.
 #[test]
-fn damage_at_the_new_end_of_a_file_stays_damage() {
+fn truncation_into_a_damaged_granule_keeps_the_damage() {
     run(|dir| async move {
         let path = settled(&dir).await;
         let at = physical_offset(3 * MIB + 5000);

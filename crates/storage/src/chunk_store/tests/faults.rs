@@ -25,8 +25,8 @@ fn is_limited_process(name: &str, limit: u64) -> bool {
 }
 
 #[test]
-fn lack_of_descriptors_is_no_device_failure() {
-    let name = "chunk_store::tests::faults::lack_of_descriptors_is_no_device_failure";
+fn lack_of_file_descriptors_is_not_a_device_failure() {
+    let name = "chunk_store::tests::faults::lack_of_file_descriptors_is_not_a_device_failure";
     if !is_limited_process(name, 300) {
         return;
     }
@@ -88,7 +88,7 @@ fn read_only_disk_is_served_for_reading() {
         assert_eq!(health.condition, skep_types::map::Condition::ReadOnly);
         assert!(health.problem.contains("ead-only"), "{}", health.problem);
         drop(store);
-        // A start for salvage.
+        // A target on a read-only file system starts, so that clients can read their data.
         let store = open(&target);
         assert!(read(&store, key(2), 0, 3 << 20).await.unwrap() == data);
         let refused = write(&store, key(2), 0, b"x").await.unwrap_err();

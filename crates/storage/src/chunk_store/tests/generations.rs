@@ -57,7 +57,7 @@ fn write_that_waits_for_a_truncation_is_refused() {
         let store = open(&dir);
         write(&store, key(1), 0, b"old bytes").await.unwrap();
         let file = store.existing(&key(1)).unwrap().unwrap();
-        let guard = file.lock.write(0..u64::MAX).await;
+        let guard = file.lock.exclusive(0..u64::MAX).await;
         let (truncater, writer) = (Rc::clone(&store), Rc::clone(&store));
         let truncating = skep_env::spawn(async move { truncater.truncate(&key(1), 0, 7).await });
         skep_env::yield_now().await;

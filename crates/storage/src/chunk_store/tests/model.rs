@@ -12,6 +12,11 @@ enum Operation {
         length: usize,
         seed: u64,
     },
+    /// Writes that the store gets at the same time: offset, length and seed of each.
+    Writes {
+        file: u64,
+        writes: Vec<(u64, u64, u64)>,
+    },
     Truncate {
         file: u64,
         size: u64,
@@ -75,6 +80,10 @@ fn operation() -> impl Strategy<Value = Operation> {
             |(file, offset, length, seed)| Operation::Write {
                 file, offset, length: length as usize, seed,
             }),
+        4 => (
+            file.clone(),
+            proptest::collection::vec((place(), length(), any::<u64>()), 2..6),
+        ).prop_map(|(file, writes)| Operation::Writes { file, writes }),
         2 => (file.clone(), place()).prop_map(|(file, size)| Operation::Truncate { file, size }),
         4 => (file.clone(), place(), length()).prop_map(
             |(file, offset, length)| Operation::Read { file, offset, length: length as u32 }),
@@ -140,6 +149,19 @@ async fn apply(store: &mut Rc<ChunkStore>, dir: &Path, model: &mut Model, operat
             let bytes = pattern(seed, length);
             write(store, key(file), offset, &bytes).await.unwrap();
             model.write(file, offset as usize, &bytes);
+        }
+        Operation::Writes { file, writes } => {
+            let mut tasks = Vec::new();
+            for (offset, length, seed) in writes {
+                let bytes = pattern(seed, length as usize);
+                model.write(file, offset as usize, &bytes);
+                let store = Rc::clone(store);
+                let writing = async move { write(&store, key(file), offset, &bytes).await };
+                tasks.push(skep_env::spawn(writing));
+            }
+            for task in tasks {
+                task.await.unwrap();
+            }
         }
         Operation::Truncate { file, size } => {
             store.truncate(&key(file), size, next_generation()).await.unwrap();

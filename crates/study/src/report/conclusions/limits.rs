@@ -10,8 +10,8 @@ use crate::report::{ExperimentReport, Factor, label};
 use crate::statistics::mean;
 use std::collections::BTreeMap;
 
-/// Maximum fraction by which bandwidth grows with more targets on each server if the limit is the
-/// server or its link.
+/// The limit is the server or its link if bandwidth grows by at most this fraction with more
+/// targets on each server.
 const FLAT: f64 = 0.15;
 
 /// The limit of a system with enough clients.

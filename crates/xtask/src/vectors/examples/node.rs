@@ -5,7 +5,10 @@ use skep_types::codec::crc32c;
 use skep_types::{NodeId, TargetId};
 use skep_wire::benchmark::{DiscardData, GiveData, GiveDataReply, MeasureLink, MeasureLinkReply};
 use skep_wire::management::EmptyReply;
-use skep_wire::node::{GetStatistics, LogLevel, SetLogLevel, Statistics, StatisticsSeries};
+use skep_wire::node::{
+    AddTarget, AddTargetReply, GetStatistics, LogLevel, SetLogLevel, Statistics, StatisticsSeries,
+    StopTarget,
+};
 
 pub(super) fn examples() -> Vec<Example> {
     let set = SetLogLevel { level: Some("info,skep_storage=debug".into()) };
@@ -13,7 +16,17 @@ pub(super) fn examples() -> Vec<Example> {
     let mut all = vec![example(&set, &level).request(&SetLogLevel { level: None })];
     all.extend(network_messages());
     all.push(statistics());
+    all.extend(target_messages());
     all
+}
+
+fn target_messages() -> Vec<Example> {
+    let added = AddTargetReply {
+        target: TargetId::new(7),
+        warnings: vec!["/disk3/skep is on the root file system of its host".into()],
+    };
+    let stop = StopTarget { target: TargetId::new(7), is_dry_run: true };
+    vec![example(&AddTarget { path: "/disk3/skep".into() }, &added), example(&stop, &EmptyReply {})]
 }
 
 fn statistics() -> Example {

@@ -1,0 +1,31 @@
+//! Reports of times that no caller waits for. If an `fsync` follows a write within the size of the
+//! file, only the times have changed. The mount reports them a moment later, once for many writes.
+//! That saves metadata one transaction for each `fsync` of a database.
+//!
+//! Does not own the report itself (`report`).
+
+use crate::client::Client;
+use crate::inode_state::InodeState;
+use crate::limits::TIMES_DELAY;
+use crate::session::request::ModifyOptions;
+use std::sync::Arc;
+
+impl Client {
+    /// Reports the times of a file to metadata after [`TIMES_DELAY`], if there is anything to
+    /// report and no other task will do so.
+    pub(crate) fn report_later(&self, state: &Arc<InodeState>) {
+        if state.unreported().is_none() || !state.begin_later_report() {
+            return;
+        }
+        let (client, state) = (self.clone(), Arc::clone(state));
+        skep_env::spawn(async move {
+            skep_env::sleep(TIMES_DELAY).await;
+            state.end_later_report();
+            // Best effort: after an error, the close of the file reports the times.
+            if let Err(error) = client.report_written(&state, ModifyOptions::default()).await {
+                tracing::debug!("file {}: cannot report the times: {error}", state.id);
+            }
+        })
+        .detach();
+    }
+}

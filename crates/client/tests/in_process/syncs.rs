@@ -1,0 +1,255 @@
+//! `fsync` and writes with `O_SYNC`: what is durable afterwards, and which requests that takes.
+
+use crate::{FakeCluster, bytes, create, fakes, set_size, until, with_client, write};
+use skep_client::{Client, Closes, HandleId, InodeAttributes, Names, OpenMode, Opens, Syncs};
+use skep_env::Task;
+use skep_types::{Attributes, ChunkFileKey, ErrorCode, GroupId, HostIncarnation, InodeId};
+use skep_wire::Request;
+use skep_wire::metadata::{GetAttributes, ReportWritten, SetAttributes, TruncatedChunk};
+use skep_wire::storage::{SyncChunk, WriteChunk};
+
+/// Numbers of requests so far: to metadata about a file, to sync chunk files.
+fn requests(fake: &FakeCluster) -> (usize, usize) {
+    let at_metadata = fake.count::<ReportWritten>() + fake.count::<GetAttributes>();
+    (at_metadata, fake.count::<SyncChunk>())
+}
+
+/// Begins an `fsync` as a task.
+fn begin_fsync(client: &Client, handle: HandleId) -> Task<()> {
+    let client = client.clone();
+    skep_env::spawn(async move { client.fsync(handle).await.unwrap() })
+}
+
+/// Creates a file of 5,000 bytes and syncs it.
+async fn synced_file(client: &Client, name: &str) -> (InodeId, HandleId) {
+    let (inode, handle) = create(client, name).await;
+    write(client, handle, 0, &bytes(5000)).await;
+    client.fsync(handle).await.unwrap();
+    (inode, handle)
+}
+
+fn at_metadata(fake: &FakeCluster, inode: InodeId) -> Attributes {
+    fake.with_metadata(1, |it| it.inodes[&inode].attributes.clone())
+}
+
+fn last_change(fake: &FakeCluster) -> Option<(u16, bool)> {
+    fake.with_metadata(1, |it| it.executed.last().copied())
+}
+
+/// Semantics 3.3: the report of a new file is durable, and a second `fsync` has nothing to do.
+#[test]
+fn fsync_of_a_new_file_syncs_its_chunks_then_reports_durably() {
+    with_client(|fake, client| async move {
+        let (_, handle) = create(&client, "a").await;
+        write(&client, handle, 0, &bytes(100_000)).await;
+        client.fsync(handle).await.unwrap();
+        assert_eq!(requests(&fake), (1, 2), "100,000 bytes lie in two chunks");
+        assert_eq!(last_change(&fake), Some((ReportWritten::ID, true)));
+        client.fsync(handle).await.unwrap();
+        assert_eq!(requests(&fake), (1, 2), "bytes, size and name are durable");
+    });
+}
+
+/// Semantics 3.3: the report of a new end does not wait for storage.
+#[test]
+fn fsync_of_an_append_syncs_storage_and_metadata_at_once() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = synced_file(&client, "a").await;
+        write(&client, handle, 5000, &bytes(10)).await;
+        fake.state.borrow_mut().hold = Some(SyncChunk::ID);
+        let syncing = begin_fsync(&client, handle);
+        until(|| at_metadata(&fake, inode).size == 5010).await;
+        until(|| requests(&fake) == (2, 2)).await;
+        assert!(!syncing.is_finished(), "the bytes are not durable yet");
+        fake.state.borrow_mut().hold = None;
+        syncing.await;
+        assert_eq!(last_change(&fake), Some((ReportWritten::ID, true)));
+    });
+}
+
+/// Semantics 2.4 and 3.3: the size and the name are durable already, and metadata gets the time of
+/// the write a moment later.
+#[test]
+fn fsync_of_an_overwrite_sends_metadata_only_the_times() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = synced_file(&client, "a").await;
+        let before = at_metadata(&fake, inode).change_counter;
+        // No reply to a report arrives while the program syncs.
+        fake.state.borrow_mut().hold = Some(ReportWritten::ID);
+        for _ in 0..5 {
+            write(&client, handle, 100, &bytes(10)).await;
+            client.fsync(handle).await.unwrap();
+        }
+        assert_eq!(fake.count::<SyncChunk>(), 6);
+        assert_eq!(fake.count::<GetAttributes>(), 0);
+        fake.state.borrow_mut().hold = None;
+        until(|| at_metadata(&fake, inode).change_counter > before).await;
+        assert_eq!(last_change(&fake), Some((ReportWritten::ID, false)));
+    });
+}
+
+/// Semantics 3.3: a new name, new attributes and a new open may not be durable, so the next sync
+/// covers them.
+#[test]
+fn fsync_syncs_metadata_after_an_open_or_a_new_name() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = synced_file(&client, "a").await;
+        let asked = || fake.with_metadata(1, |it| it.asked_durably.len());
+        client.exchange(InodeId::ROOT, b"a", InodeId::ROOT, b"a").await.unwrap();
+        client.fsync(handle).await.unwrap();
+        assert_eq!(asked(), 1, "the exchange may not be durable");
+        client.fsync(handle).await.unwrap();
+        assert_eq!(asked(), 1);
+        let change = SetAttributes { permissions: Some(0o600), ..set_size(inode, 0) };
+        client.set_attributes(SetAttributes { size: None, ..change }).await.unwrap();
+        client.fsync(handle).await.unwrap();
+        assert_eq!(asked(), 2, "the permissions may not be durable");
+        let again = client.open(inode, OpenMode::Write, false).await.unwrap().handle;
+        client.fsync(again).await.unwrap();
+        assert_eq!(asked(), 3, "another client may have moved the end meanwhile");
+    });
+}
+
+/// Semantics 3.5.
+#[test]
+fn fsync_reports_an_end_that_metadata_lost_before_it_was_durable() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = synced_file(&client, "a").await;
+        write(&client, handle, 5000, &bytes(10)).await;
+        client.flush(handle).await.unwrap();
+        assert_eq!(last_change(&fake), Some((ReportWritten::ID, false)));
+        fake.with_metadata(1, |it| it.inodes.get_mut(&inode).unwrap().attributes.size = 5000);
+        client.fsync(handle).await.unwrap();
+        assert_eq!(at_metadata(&fake, inode).size, 5010);
+        assert_eq!(last_change(&fake), Some((ReportWritten::ID, true)));
+    });
+}
+
+/// Semantics 3.3: storage syncs the chunk files of the write before it replies.
+#[test]
+fn write_with_o_sync_needs_no_further_sync_of_storage() {
+    with_client(|fake, client| async move {
+        let (_, handle) = synced_file(&client, "a").await;
+        client.set_synced(handle);
+        let before = fake.count::<SyncChunk>();
+        fake.state.borrow_mut().hold = Some(ReportWritten::ID);
+        for _ in 0..3 {
+            write(&client, handle, 7, b"durable").await;
+            client.fsync(handle).await.unwrap();
+        }
+        assert_eq!((fake.count::<SyncChunk>(), fake.count::<GetAttributes>()), (before, 0));
+        assert!(fake.durable_writes() == 3 && fake.count::<WriteChunk>() == 4);
+        fake.state.borrow_mut().hold = None;
+        write(&client, handle, 5000, b"the end moves").await;
+        client.fsync(handle).await.unwrap();
+        assert_eq!(fake.count::<SyncChunk>(), before);
+        assert_eq!(last_change(&fake), Some((ReportWritten::ID, true)));
+    });
+}
+
+/// Semantics 3.5: an earlier write that is not durable is lost, and the write with `O_SYNC` shows
+/// it.
+#[test]
+fn write_with_o_sync_detects_the_loss_of_an_earlier_write() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = synced_file(&client, "a").await;
+        let synced = client.open(inode, OpenMode::Write, false).await.unwrap().handle;
+        client.set_synced(synced);
+        write(&client, handle, 0, b"lost").await;
+        fake.each_storage(|storage| storage.incarnation += 1);
+        write(&client, synced, 10, b"kept").await;
+        assert_eq!(client.fsync(synced).await.unwrap_err().code(), ErrorCode::Io);
+        assert_eq!(client.fsync(handle).await.unwrap_err().code(), ErrorCode::Io);
+        client.fsync(handle).await.unwrap();
+    });
+}
+
+/// Semantics 3.3.
+#[test]
+fn fsync_repeats_reports_lost_in_a_power_loss() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        write(&client, handle, 0, &bytes(5000)).await;
+        client.flush(handle).await.unwrap();
+        let size = |fake: &crate::FakeCluster| {
+            fake.with_metadata(1, |it| it.inodes[&inode].attributes.size)
+        };
+        assert_eq!(size(&fake), 5000);
+        fake.with_metadata(1, |it| it.inodes.get_mut(&inode).unwrap().attributes.size = 0);
+        client.fsync(handle).await.unwrap();
+        assert_eq!(size(&fake), 5000);
+        let executed = fake.with_metadata(1, |it| it.executed.last().copied());
+        assert_eq!(executed, Some((ReportWritten::ID, true)));
+    });
+}
+
+/// Semantics 3.4.
+#[test]
+fn fsync_covers_writes_of_another_closed_handle() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        write(&client, handle, 0, b"x").await;
+        client.close(handle).await.unwrap();
+        let again = client.open(inode, OpenMode::Read, false).await.unwrap();
+        client.fsync(again.handle).await.unwrap();
+        assert_eq!(fake.count::<SyncChunk>(), 1);
+    });
+}
+
+/// Semantics 3.5.
+#[test]
+fn storage_power_loss_fails_fsync_once_for_each_handle() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        let second = client.open(inode, OpenMode::Read, false).await.unwrap().handle;
+        write(&client, handle, 0, b"lost").await;
+        fake.each_storage(|storage| storage.incarnation += 1);
+        let error = client.fsync(handle).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Io);
+        assert!(error.context().contains("lost power"), "{error}");
+        assert_eq!(client.fsync(second).await.unwrap_err().code(), ErrorCode::Io);
+        client.fsync(handle).await.unwrap();
+        write(&client, handle, 0, b"kept").await;
+        client.fsync(handle).await.unwrap();
+        client.fsync(second).await.unwrap();
+    });
+}
+
+/// Before the fix, `fsync` did not sync the chunk files that a truncation had changed. After a
+/// power loss of a storage host, truncated bytes were back although `fsync` had succeeded.
+/// Semantics 3.5.
+#[test]
+fn fsync_covers_truncated_chunk_files() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        let key = |index| ChunkFileKey { inode, generation: 1, component: 0, index };
+        let named = |index: u16, incarnation| {
+            let group = GroupId::new(fakes::STORAGE_GROUPS[usize::from(index)]);
+            let incarnation = HostIncarnation::new(incarnation);
+            TruncatedChunk { key: key(index), group, incarnation }
+        };
+        let mut incarnation = 0;
+        fake.each_storage(|storage| incarnation = storage.incarnation);
+        let both = vec![named(0, incarnation), named(1, incarnation)];
+        fake.with_metadata(1, |it| it.truncated = both);
+        client.set_attributes(set_size(inode, 0)).await.unwrap();
+        client.fsync(handle).await.unwrap();
+        assert_eq!(fake.count::<SyncChunk>(), 2);
+        // Storage loses power between the truncation and the sync.
+        client.set_attributes(set_size(inode, 0)).await.unwrap();
+        fake.each_storage(|storage| storage.incarnation += 1);
+        assert_eq!(client.fsync(handle).await.unwrap_err().code(), ErrorCode::Io);
+        client.close(handle).await.unwrap();
+        // An open with O_TRUNC, and a truncation of a file that is not open.
+        let again = vec![named(0, incarnation + 1)];
+        fake.with_metadata(1, |it| it.truncated = again);
+        client.set_attributes(set_size(inode, 0)).await.unwrap();
+        let opened = client.open(inode, OpenMode::Write, true).await.unwrap();
+        let before = fake.count::<SyncChunk>();
+        client.fsync(opened.handle).await.unwrap();
+        assert_eq!(fake.count::<SyncChunk>(), before + 1);
+        client.set_attributes(set_size(inode, 0)).await.unwrap();
+        client.sync_all().await.unwrap();
+        assert_eq!(fake.count::<SyncChunk>(), before + 2);
+    });
+}

@@ -1,0 +1,271 @@
+//! Decides when a loop polls its completion queue before it sleeps, and for how long.
+//!
+//! A loop polls only if the next message is likely to be near:
+//! - The loop is in a conversation with a peer: a moment ago it sent something, or it received
+//!   something while replies are outstanding ([`super::expect_reply`]). A loop that waits for a
+//!   disk, for a timer, or for the next request after a pause sleeps at once, so an idle process
+//!   costs nothing.
+//! - The average of the times that it has polled lately is below the limit. If polling has become
+//!   useless, only one wait in [`PROBE_INTERVAL`] polls, to find out whether this has changed.
+//! - The host has a processor to spare ([`host_load`]), and no other thread has just taken the
+//!   processor from the polling loop.
+//!
+//! # Hazard: `sched_yield`
+//! A polling loop must not call `sched_yield(2)`. Since Linux 6.18, a thread that yields gives up
+//! the rest of its time slice, even if it has used little of it: beside one busy thread, it waits
+//! 1.4 ms at each call and gets 2 % of the processor.
+//!
+//! Does not own the polling itself: the loop calls [`Spin::begin`], polls until [`Round::ends`],
+//! and calls [`Spin::end`].
+
+use super::Traffic;
+use crate::{clock, host_load};
+use std::time::Duration;
+
+/// A conversation with a peer ends when the loop's sockets have been idle for this time.
+const CONVERSATION_PAUSE: Duration = Duration::from_micros(500);
+/// If polling is useless, one of this number of waits polls all the same.
+const PROBE_INTERVAL: u32 = 32;
+/// Weight of the earlier rounds in the average, in relation to the newest round.
+const AVERAGE_WEIGHT: u32 = 3;
+/// Time between two polls of a round above which another thread has used the processor.
+const PREEMPTED: Duration = Duration::from_micros(20);
+/// Time for which a loop does not poll after another thread has used its processor.
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
+
+/// The state of a loop from which it decides whether to poll.
+#[derive(Debug)]
+pub(super) struct Spin {
+    /// Maximum duration of a round; zero means that the loop never polls.
+    limit: Duration,
+    /// The kind of the last completion on a socket.
+    last_traffic: Traffic,
+    last_traffic_time: Duration,
+    pub(super) expected_replies: usize,
+    /// Average duration of the rounds. A round without success counts as twice the limit.
+    average: Duration,
+    /// Number of waits without polling since the last round.
+    skipped: u32,
+    /// Time until which the loop does not poll.
+    busy_until: Duration,
+    is_host_busy: fn(Duration) -> bool,
+    /// Number of finished rounds.
+    #[cfg(test)]
+    rounds: u64,
+}
+
+/// One round of polling.
+#[derive(Debug)]
+pub(super) struct Round {
+    start: Duration,
+    last_poll: Duration,
+    limit: Duration,
+    has_succeeded: bool,
+    is_preempted: bool,
+}
+
+impl Default for Spin {
+    fn default() -> Self {
+        Self {
+            limit: Duration::ZERO,
+            last_traffic: Traffic::None,
+            last_traffic_time: Duration::ZERO,
+            expected_replies: 0,
+            average: Duration::ZERO,
+            skipped: 0,
+            busy_until: Duration::ZERO,
+            is_host_busy: host_load::is_busy,
+            #[cfg(test)]
+            rounds: 0,
+        }
+    }
+}
+
+impl Spin {
+    pub(super) fn set_limit(&mut self, limit: Duration) {
+        self.limit = limit;
+    }
+
+    pub(super) fn is_enabled(&self) -> bool {
+        !self.limit.is_zero()
+    }
+
+    /// Records the kind of the completions that the loop has just seen.
+    pub(super) fn note_traffic(&mut self, seen: Traffic) {
+        if seen != Traffic::None && self.is_enabled() {
+            self.last_traffic = seen;
+            self.last_traffic_time = clock::now();
+        }
+    }
+
+    /// Whether the peer is likely to send a message soon.
+    fn is_in_conversation(&self, now: Duration) -> bool {
+        self.is_enabled()
+            && (self.last_traffic == Traffic::Sent || self.expected_replies > 0)
+            && now.saturating_sub(self.last_traffic_time) < CONVERSATION_PAUSE
+    }
+
+    /// Begins a round, which ends at the latest when the next timer is due. `None` means that the
+    /// loop must sleep.
+    pub(super) fn begin(&mut self, now: Duration, next_timer: Option<Duration>) -> Option<Round> {
+        if !self.is_in_conversation(now) || now < self.busy_until {
+            return None;
+        }
+        if self.average > self.limit && self.skipped < PROBE_INTERVAL {
+            self.skipped += 1;
+            return None;
+        }
+        if (self.is_host_busy)(now) {
+            return None;
+        }
+        self.skipped = 0;
+        let limit = next_timer.map_or(self.limit, |left| left.min(self.limit));
+        Some(Round { start: now, last_poll: now, limit, has_succeeded: false, is_preempted: false })
+    }
+
+    /// Takes the result of a round into account.
+    pub(super) fn end(&mut self, round: &Round) {
+        #[cfg(test)]
+        {
+            self.rounds += 1;
+        }
+        if round.is_preempted {
+            self.busy_until = round.last_poll + BUSY_PAUSE;
+        }
+        let took = if round.has_succeeded && !round.is_preempted {
+            round.last_poll.saturating_sub(round.start)
+        } else if round.limit < self.limit && !round.is_preempted {
+            // A timer has ended the round early, so its failure is no sign that polling is useless.
+            return;
+        } else {
+            self.limit * 2
+        };
+        self.average = (self.average * AVERAGE_WEIGHT + took) / (AVERAGE_WEIGHT + 1);
+    }
+}
+
+impl Round {
+    /// Whether the round ends with a poll at the time `now`.
+    pub(super) fn ends(&mut self, now: Duration, has_completion: bool) -> bool {
+        self.has_succeeded = has_completion;
+        self.is_preempted = now.saturating_sub(self.last_poll) > PREEMPTED;
+        self.last_poll = now;
+        has_completion || self.is_preempted || now.saturating_sub(self.start) >= self.limit
+    }
+}
+
+#[cfg(test)]
+impl Spin {
+    /// Makes the loop forget the load of the host, and sets the last traffic.
+    pub(super) fn set_conversation(&mut self, last: Traffic, time: Duration) {
+        (self.last_traffic, self.last_traffic_time) = (last, time);
+        self.is_host_busy = |_| false;
+    }
+
+    pub(super) fn rounds(&self) -> u64 {
+        self.rounds
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_micros(50);
+    const MICRO: Duration = Duration::from_micros(1);
+
+    /// A loop in a conversation on an idle host, whose last traffic was at `now`.
+    fn talking(now: Duration) -> Spin {
+        let mut spin = Spin::default();
+        spin.set_limit(LIMIT);
+        spin.set_conversation(Traffic::Sent, now);
+        spin
+    }
+
+    /// Runs `count` waits. In each, the message arrives after `gap`. Returns the number of rounds
+    /// of polling.
+    fn rounds(spin: &mut Spin, now: &mut Duration, count: u32, gap: Duration) -> u64 {
+        let before = spin.rounds();
+        for _ in 0..count {
+            spin.last_traffic_time = *now;
+            if let Some(mut round) = spin.begin(*now, None) {
+                let start = *now;
+                loop {
+                    *now += MICRO;
+                    if round.ends(*now, *now >= start + gap) {
+                        break;
+                    }
+                }
+                spin.end(&round);
+            } else {
+                *now += gap;
+            }
+        }
+        spin.rounds() - before
+    }
+
+    #[test]
+    fn a_loop_polls_only_while_messages_are_near() {
+        let mut now = Duration::from_secs(1);
+        let mut spin = talking(now);
+        assert_eq!(rounds(&mut spin, &mut now, 100, MICRO * 6), 100);
+        // Polls that find nothing end the polling, except for one probe in 33 waits.
+        let useless = rounds(&mut spin, &mut now, 330, MICRO * 200);
+        assert!((10..=14).contains(&useless), "{useless} rounds");
+        // A few probes that find messages suffice to begin again.
+        let back = rounds(&mut spin, &mut now, 300, MICRO * 6);
+        assert!(back > 150, "{back} rounds");
+    }
+
+    #[test]
+    fn a_loop_does_not_poll_on_a_busy_host() {
+        let mut now = Duration::from_secs(1);
+        let mut spin = talking(now);
+        spin.is_host_busy = |_| true;
+        assert_eq!(rounds(&mut spin, &mut now, 100, MICRO * 6), 0);
+    }
+
+    #[test]
+    fn a_preempted_loop_does_not_poll_again_at_once() {
+        let now = Duration::from_secs(1);
+        let mut spin = talking(now);
+        let mut round = spin.begin(now, None).unwrap();
+        assert!(!round.ends(now + MICRO, false));
+        let back = now + PREEMPTED * 2;
+        assert!(round.ends(back, false), "another thread has used the processor");
+        spin.end(&round);
+        spin.last_traffic_time = back;
+        assert!(spin.begin(back, None).is_none());
+        let later = back + BUSY_PAUSE;
+        spin.last_traffic_time = later;
+        assert!(spin.begin(later, None).is_some());
+    }
+
+    #[test]
+    fn a_timer_ends_a_round_without_a_verdict() {
+        let now = Duration::from_secs(1);
+        let mut spin = talking(now);
+        let mut round = spin.begin(now, Some(MICRO * 3)).unwrap();
+        assert!(!round.ends(now + MICRO, false));
+        assert!(round.ends(now + MICRO * 3, false));
+        spin.end(&round);
+        assert_eq!(spin.average, Duration::ZERO);
+    }
+
+    #[test]
+    fn a_loop_polls_only_in_a_conversation() {
+        let begins = |traffic, age: Duration, expected_replies| {
+            let now = Duration::from_secs(1);
+            let mut spin = talking(now);
+            spin.set_conversation(traffic, now.saturating_sub(age));
+            spin.expected_replies = expected_replies;
+            spin.begin(now, None).is_some()
+        };
+        let (fresh, old) = (Duration::ZERO, CONVERSATION_PAUSE * 2);
+        assert!(begins(Traffic::Sent, fresh, 0));
+        assert!(begins(Traffic::Received, fresh, 1));
+        assert!(!begins(Traffic::Received, fresh, 0));
+        assert!(!begins(Traffic::Sent, old, 0));
+        assert!(!begins(Traffic::Received, old, 1));
+    }
+}

@@ -1,0 +1,84 @@
+//! The list of the targets that an administrator has added to a node while it ran.
+//!
+//! Owns the file `added-targets` in the node's directory, with one path per line: the node serves
+//! these targets in addition to those in its settings. Does not own the requests that change the
+//! list (`target_requests`).
+
+use skep_store::atomic::replace_atomically;
+use skep_types::{Error, ErrorCode, Result};
+use std::path::{Path, PathBuf};
+
+/// Name of the file in the node's directory.
+const FILE: &str = "added-targets";
+
+/// The targets that were added to a node while it ran.
+#[derive(Debug)]
+pub(super) struct AddedTargets {
+    file: PathBuf,
+    paths: Vec<PathBuf>,
+}
+
+impl AddedTargets {
+    /// Reads the file in the directory of a node. Leaves out the targets in its settings.
+    pub(super) fn load(node: &Path, settings: &[PathBuf]) -> Result<Self> {
+        let file = node.join(FILE);
+        let text = match std::fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => {
+                let what = format!("cannot read {}: {error}", file.display());
+                return Err(Error::new(ErrorCode::Configuration, what));
+            }
+        };
+        let paths = text.lines().map(PathBuf::from).filter(|path| !settings.contains(path));
+        Ok(Self { file, paths: paths.collect() })
+    }
+
+    /// Returns the directories of the added targets.
+    pub(super) fn paths(&self) -> Vec<PathBuf> {
+        self.paths.clone()
+    }
+
+    pub(super) fn contains(&self, path: &Path) -> bool {
+        self.paths.iter().any(|added| added == path)
+    }
+
+    pub(super) fn add(&mut self, path: &Path) -> Result<()> {
+        if self.contains(path) {
+            return Ok(());
+        }
+        self.paths.push(path.to_owned());
+        self.store()
+    }
+
+    pub(super) fn remove(&mut self, path: &Path) -> Result<()> {
+        self.paths.retain(|added| added != path);
+        self.store()
+    }
+
+    fn store(&self) -> Result<()> {
+        let lines: String = self.paths.iter().map(|it| format!("{}\n", it.display())).collect();
+        replace_atomically(&self.file, lines.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn added_targets_persist_without_those_in_the_settings() {
+        let node = tempfile::tempdir().unwrap();
+        let load = |settings: &[PathBuf]| AddedTargets::load(node.path(), settings).unwrap();
+        let [first, second] = ["/disk 1/a", "/disk2/b"].map(PathBuf::from);
+        let mut added = load(&[]);
+        assert_eq!(added.paths(), Vec::<PathBuf>::new());
+        added.add(&first).unwrap();
+        added.add(&second).unwrap();
+        added.add(&first).unwrap();
+        assert_eq!(load(&[]).paths(), [first.clone(), second.clone()]);
+        assert_eq!(load(std::slice::from_ref(&first)).paths(), [second.clone()]);
+        added.remove(&first).unwrap();
+        assert_eq!(load(&[]).paths(), [second]);
+    }
+}

@@ -1,0 +1,182 @@
+//! Requests that change the targets of a running node: `AddTarget` and `StopTarget`.
+//!
+//! Does not own the list of added targets (`added_targets`), the directories of targets (`init`),
+//! their threads (`targets`), or the removal of a target from the cluster, which management does.
+
+use super::init::check_disk;
+use super::targets::{ServingNode, is_known};
+use super::{absolute, capacity};
+use crate::mount_points::is_on_root;
+use skep_env::Mailbox;
+use skep_rpc::{Incoming, Outbox};
+use skep_store::identity::{Directory, is_initialised};
+use skep_types::codec::Codec;
+use skep_types::{Error, ErrorCode, Result, TargetId};
+use skep_wire::Request;
+use skep_wire::management::EmptyReply;
+use skep_wire::node::{AddTarget, AddTargetReply, StopTarget};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// Whether a message is a request about the targets of a node.
+pub(super) fn is_target_request(message: u16) -> bool {
+    [AddTarget::ID, StopTarget::ID].contains(&message)
+}
+
+impl ServingNode {
+    /// Handles a request about the targets of this node.
+    pub(super) async fn answer_target_request(
+        self: &Rc<Self>,
+        incoming: &Incoming,
+        outbox: &Rc<Outbox>,
+    ) {
+        let header = &incoming.header;
+        let refusal = if header.message == AddTarget::ID {
+            match self.add_target(&incoming.body).await {
+                Ok(reply) => return outbox.reply(header, &reply),
+                Err(error) => error,
+            }
+        } else {
+            match self.stop_target(&incoming.body).await {
+                Ok(reply) => return outbox.reply(header, &reply),
+                Err(error) => error,
+            }
+        };
+        outbox.refuse(header, &refusal);
+    }
+
+    /// Adds a target: initialises a blank directory, registers the target, and starts it.
+    async fn add_target(&self, body: &[u8]) -> Result<AddTargetReply> {
+        let path = PathBuf::from(AddTarget::from_bytes(body)?.path);
+        let reply = |target| AddTargetReply { target, warnings: self.warnings(&path) };
+        if let Some(target) = self.served_at(&path) {
+            return Ok(reply(target));
+        }
+        self.check_path(&path)?;
+        if !is_initialised(&path) {
+            check_disk(&path)?;
+            self.initialise_target(&path).await?;
+        }
+        let mut directory = self.host.open_target(&path, &self.node.borrow())?;
+        // The line comes first: if the service dies now, its next start registers the target.
+        self.added.borrow_mut().add(&path)?;
+        let (map, node) = (self.membership.map_cell().load(), self.membership.node());
+        if !is_known(&map, node, &directory) {
+            let free_space = capacity::capacity(&path, self.host.reserve);
+            let claim = self.host.claim(&directory);
+            let registered = self.membership.add_target(claim, free_space).await;
+            let target = registered.inspect_err(|_| {
+                // Best effort: the error of the registration is the one to report, and the next
+                // start of the service tries to register the target if the line is still there.
+                let _ = self.added.borrow_mut().remove(&path);
+            })?;
+            directory.assign(node, target)?;
+        }
+        let target = directory.identity().target;
+        self.start(directory, None)?;
+        tracing::info!("target {target} ({}) is added to this node", path.display());
+        Ok(reply(target))
+    }
+
+    fn served_at(&self, path: &Path) -> Option<TargetId> {
+        let running = self.running.borrow();
+        running.iter().find(|it| absolute(&it.path) == absolute(path)).map(|it| it.target)
+    }
+
+    /// Refuses a path that cannot be a target of its own.
+    fn check_path(&self, path: &Path) -> Result<()> {
+        let shown = path.display();
+        let refused = |code, problem: String| {
+            Err(Error::new(code, format!("cannot add the target {shown}: {problem}")))
+        };
+        let is_plain = path.to_str().is_some_and(|text| !text.contains('\n'));
+        if !path.is_absolute() || !is_plain {
+            let problem = "expected an absolute path on the host of the service, without line \
+                           breaks";
+            return refused(ErrorCode::InvalidArgument, problem.into());
+        }
+        if let Some(unserved) = self.unserved.borrow().iter().find(|it| it.path == path) {
+            let problem = format!(
+                "this node has the target already and cannot serve it ({}); it tries again by \
+                 itself",
+                unserved.problem()
+            );
+            return refused(ErrorCode::InUse, problem);
+        }
+        let running = self.running.borrow();
+        let others = running.iter().map(|it| it.path.as_path());
+        for other in others.chain([self.host.settings.directory.as_path()]) {
+            let other = PathBuf::from(absolute(other));
+            if path.starts_with(&other) || other.starts_with(path) {
+                let problem = format!(
+                    "one of it and {} contains the other; choose a directory of its own",
+                    other.display()
+                );
+                return refused(ErrorCode::InvalidArgument, problem);
+            }
+        }
+        Ok(())
+    }
+
+    /// Initialises a blank directory. A thread of its own does this, since a device that hangs must
+    /// not delay the heartbeats of this node.
+    async fn initialise_target(&self, path: &Path) -> Result<()> {
+        let identity = self.host.new_identity(&self.node.borrow());
+        let (sender, done) = Mailbox::new(1)?;
+        let place = path.to_owned();
+        skep_env::spawn_thread("initialise".into(), None, move || {
+            let _ = sender.send(Directory::initialise(&place, identity).map(drop));
+        })?;
+        done.receive().await?
+    }
+
+    /// Returns facts about a target that an administrator should check.
+    fn warnings(&self, path: &Path) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if is_on_root(path) {
+            warnings.push(format!(
+                "{} is on the root file system of its host; check that its disk is mounted",
+                path.display()
+            ));
+        }
+        let file_system = |path: &Path| capacity::capacity(path, self.host.reserve).file_system;
+        let running = self.running.borrow();
+        let others = running.iter().filter(|it| it.path != path);
+        let mut shared = others.filter(|it| file_system(&it.path) == file_system(path));
+        if let Some(other) = shared.next() {
+            warnings.push(format!(
+                "{} is on the same file system as target {} ({}): the two share its free space \
+                 and its speed",
+                path.display(),
+                other.target,
+                other.path.display()
+            ));
+        }
+        warnings
+    }
+
+    /// Stops an added target, and does not serve it after later starts.
+    async fn stop_target(&self, body: &[u8]) -> Result<EmptyReply> {
+        let StopTarget { target, is_dry_run } = StopTarget::from_bytes(body)?;
+        let path = {
+            let running = self.running.borrow();
+            running.iter().find(|it| it.target == target).map(|it| it.path.clone())
+        };
+        let Some(path) = path else { return Ok(EmptyReply {}) };
+        if !self.added.borrow().contains(&path) {
+            let what = format!(
+                "cannot stop target {target}: it is in the settings of its service; take {} out \
+                 of `targets` there, and restart the service",
+                path.display()
+            );
+            return Err(Error::new(ErrorCode::InUse, what));
+        }
+        if !is_dry_run {
+            self.added.borrow_mut().remove(&path)?;
+            self.membership.forget_target(target);
+            self.end_target(target).await;
+            tracing::info!("target {target} ({}) has left this node", path.display());
+        }
+        Ok(EmptyReply {})
+    }
+}

@@ -1,0 +1,93 @@
+//! Writes to one chunk file that run at the same time.
+
+use super::*;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Time in which an operation that waits for a lock would certainly have ended without the lock.
+const MOMENT: Duration = Duration::from_millis(20);
+
+#[test]
+fn writes_of_different_regions_do_not_wait_for_each_other() {
+    run(|dir| async move {
+        let store = open(&dir);
+        write(&store, key(1), 0, &pattern(1, 6 * MIB as usize)).await.unwrap();
+        let file = store.existing(&key(1)).unwrap().unwrap();
+        let first = file.lock.write(0..GRANULE_BYTES);
+        first.admission().await;
+        let writing = write(&store, key(1), 4 * MIB, b"beside it");
+        let written = skep_env::timeout(PATIENCE, writing).await;
+        written.expect("the write waits for a write of another region").unwrap();
+        let same_region = write(&store, key(1), MIB, b"after it");
+        assert!(skep_env::timeout(MOMENT, same_region).await.is_none(), "both change one page");
+        drop(first);
+        assert_eq!(read(&store, key(1), 4 * MIB, 9).await.unwrap(), b"beside it");
+    });
+}
+
+#[test]
+fn waiting_writes_sync_the_dirty_log_together() {
+    run(|dir| async move {
+        let store = open(&dir);
+        write(&store, key(1), 0, &pattern(1, 6 * MIB as usize)).await.unwrap();
+        store.clean().await.unwrap();
+        assert!(store.dirty_log.recorded().is_empty());
+        let file = store.existing(&key(1)).unwrap().unwrap();
+        let whole = file.lock.exclusive(0..u64::MAX).await;
+        let tasks: Vec<_> = (0..3)
+            .map(|region| {
+                let store = Rc::clone(&store);
+                skep_env::spawn(async move {
+                    write(&store, key(1), region * REGION_BYTES, b"new").await
+                })
+            })
+            .collect();
+        let recorded = async {
+            while store.dirty_log.recorded().len() < 3 {
+                skep_env::yield_now().await;
+            }
+        };
+        let recorded = skep_env::timeout(PATIENCE, recorded).await;
+        assert!(recorded.is_some(), "the writes record their regions while they wait");
+        drop(whole);
+        for task in tasks {
+            task.await.unwrap();
+        }
+        store.clean().await.unwrap();
+        assert!(store.dirty_log.recorded().is_empty(), "the cleaner forgets the regions again");
+        store.check_invariants();
+    });
+}
+
+#[test]
+fn undo_of_a_write_keeps_the_data_of_other_writes() {
+    run(|dir| async move {
+        let store = open(&dir);
+        write(&store, key(1), 0, b"short").await.unwrap();
+        let file = store.existing(&key(1)).unwrap().unwrap();
+        let length = || std::fs::metadata(&file.path).unwrap().len();
+        let other = file.begin_write(3 * MIB);
+        let (at, data) = (physical_offset(3 * MIB - 7), b"written");
+        file.file.write_now(data, at).unwrap();
+        store.undo(&file, &[]).await.unwrap();
+        assert_eq!(length(), at + data.len() as u64, "the other write has extended the file");
+        drop(other);
+        store.undo(&file, &[]).await.unwrap();
+        assert_eq!(length(), physical_offset(5));
+    });
+}
+
+#[test]
+fn failed_first_write_keeps_a_file_that_another_write_needs() {
+    run(|dir| async move {
+        let store = open(&dir);
+        let file = store.existing_or_new(&key(1)).unwrap();
+        let (failed, other) = (file.begin_write(10), file.begin_write(20));
+        store.drop_if_new(&file);
+        assert!(!file.is_removed.get() && file.path.exists());
+        drop(other);
+        store.drop_if_new(&file);
+        assert!(file.is_removed.get() && !file.path.exists());
+        drop(failed);
+    });
+}

@@ -1,0 +1,241 @@
+//! `cargo xtask dashboards`: writes the dashboards for Grafana from one description
+//! ([`description`]), and the list of their queries for the test with a real Prometheus.
+//!
+//! Owns the JSON of `dashboards/grafana`. The settings and rules for Prometheus in
+//! `dashboards/prometheus` are written by hand.
+
+mod description;
+
+use crate::repository::{Generated, Outcome, write_or_check};
+use description::{DASHBOARDS, Dashboard, Form, Panel};
+use serde_json::{Value, json};
+
+/// Version of the form of dashboards. Grafana 10 and later read it, and convert it to their own.
+const SCHEMA_VERSION: u32 = 38;
+/// Columns of Grafana's grid.
+const COLUMNS: usize = 24;
+/// The matcher for which `CLUSTER` stands.
+const CLUSTER: &str = "skep_cluster=~\"$cluster\"";
+/// The interval for which `RATE` stands: at least four times the interval of the scrapes.
+const RATE: &str = "$__rate_interval";
+
+/// Writes the dashboards, or checks that they are up to date.
+///
+/// # Errors
+/// Lists stale files, or describes why a file cannot be written.
+pub(crate) fn run(check: bool) -> Outcome {
+    write_or_check(&files(), check, "cargo xtask dashboards")
+}
+
+fn files() -> Vec<Generated> {
+    let dashboards = DASHBOARDS.iter().map(|dashboard| Generated {
+        path: format!("dashboards/grafana/skep-{}.json", dashboard.name).into(),
+        text: text(&of(dashboard)),
+    });
+    dashboards.collect()
+}
+
+fn text(value: &Value) -> String {
+    format!("{value:#}\n")
+}
+
+fn expression(template: &str) -> String {
+    template.replace("CLUSTER", CLUSTER).replace("RATE", RATE)
+}
+
+fn datasource() -> Value {
+    json!({ "type": "prometheus", "uid": "${datasource}" })
+}
+
+fn of(dashboard: &Dashboard) -> Value {
+    let mut variables = vec![
+        json!({
+            "name": "datasource", "label": "Prometheus", "type": "datasource",
+            "query": "prometheus", "refresh": 1,
+        }),
+        json!({
+            "name": "cluster", "label": "Cluster", "type": "query", "datasource": datasource(),
+            "query": { "query": "label_values(skep_node_info, skep_cluster)", "refId": "cluster" },
+            "refresh": 2, "includeAll": true, "multi": true,
+            // Series of scrapes without service discovery have no label of the cluster.
+            "allValue": ".*",
+            "current": { "text": "All", "value": "$__all" },
+        }),
+    ];
+    if dashboard.has_target {
+        let query = expression("label_values(skep_target_size_bytes{CLUSTER}, target)");
+        variables.push(json!({
+            "name": "target", "label": "Target", "type": "query", "datasource": datasource(),
+            "query": { "query": query, "refId": "target" },
+            "refresh": 2, "sort": 3,
+        }));
+    }
+    json!({
+        "uid": format!("skep-{}", dashboard.name),
+        "title": dashboard.title,
+        "description": dashboard.help,
+        "tags": ["skep"],
+        "schemaVersion": SCHEMA_VERSION,
+        "version": 1,
+        "editable": true,
+        "refresh": "10s",
+        "time": { "from": "now-1h", "to": "now" },
+        "timezone": "browser",
+        "links": [{
+            "type": "dashboards", "tags": ["skep"], "title": "Skep", "includeVars": true,
+            "keepTime": true,
+        }],
+        "templating": { "list": variables },
+        "panels": panels(dashboard.panels),
+    })
+}
+
+/// Lays out the panels: numbers four in a row, all others two in a row.
+fn panels(panels: &[Panel]) -> Vec<Value> {
+    let (mut x, mut y, mut row_height) = (0, 0, 0);
+    let mut placed = Vec::new();
+    for (index, panel) in panels.iter().enumerate() {
+        let (width, height) = match panel.form {
+            Form::Number => (COLUMNS / 4, 4),
+            _ => (COLUMNS / 2, 8),
+        };
+        if x + width > COLUMNS || (row_height > 0 && height != row_height) {
+            (x, y) = (0, y + row_height);
+        }
+        let mut value = of_panel(panel);
+        value["id"] = (index + 1).into();
+        value["gridPos"] = json!({ "x": x, "y": y, "w": width, "h": height });
+        placed.push(value);
+        x += width;
+        row_height = height;
+    }
+    placed
+}
+
+fn of_panel(panel: &Panel) -> Value {
+    let is_heat = panel.form == Form::Heat;
+    let queries = panel.queries.iter().zip('A'..).map(|(query, id)| {
+        json!({
+            "refId": id.to_string(),
+            "datasource": datasource(),
+            "expr": expression(query.expression),
+            "legendFormat": query.legend,
+            "format": if is_heat { "heatmap" } else { "time_series" },
+            "instant": panel.form == Form::Number,
+            "range": panel.form != Form::Number,
+        })
+    });
+    let mut value = json!({
+        "title": panel.title,
+        "description": panel.help,
+        "datasource": datasource(),
+        "targets": queries.collect::<Vec<_>>(),
+        "fieldConfig": { "defaults": { "unit": panel.unit, "min": 0 }, "overrides": [] },
+    });
+    let legend = json!({ "displayMode": "list", "placement": "bottom", "showLegend": true });
+    match panel.form {
+        Form::Number => {
+            value["type"] = "stat".into();
+            value["options"] = json!({
+                "reduceOptions": { "calcs": ["lastNotNull"], "fields": "", "values": false },
+                "colorMode": "none", "graphMode": "none",
+            });
+        }
+        Form::Lines | Form::Areas => {
+            let is_stacked = panel.form == Form::Areas;
+            value["type"] = "timeseries".into();
+            value["options"] = json!({ "legend": legend, "tooltip": { "mode": "multi" } });
+            value["fieldConfig"]["defaults"]["custom"] = json!({
+                "fillOpacity": if is_stacked { 40 } else { 0 },
+                "stacking": { "mode": if is_stacked { "normal" } else { "none" }, "group": "A" },
+            });
+        }
+        Form::Heat => {
+            value["type"] = "heatmap".into();
+            value["options"] = json!({
+                "calculate": false,
+                "yAxis": { "unit": panel.unit },
+                "color": { "mode": "scheme", "scheme": "Blues", "steps": 32 },
+                "cellGap": 0,
+            });
+        }
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use regex::Regex;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn queries_use_only_metrics_and_labels_of_the_catalog() {
+        let metric = Regex::new(r"(skep_[a-z0-9_]+)\{([^}]*)\}").unwrap();
+        let matcher = Regex::new(r#"([a-z_]+)(?:=~|!=|=)""#).unwrap();
+        let known = skep_metrics::catalog::all();
+        let find = |name: &str| {
+            let base = ["_bucket", "_sum", "_count"].iter().find_map(|it| name.strip_suffix(it));
+            known.iter().find(|it| {
+                let exposed = it.exposed_name();
+                exposed == name
+                    || (it.kind == skep_metrics::Kind::Histogram && Some(&*exposed) == base)
+            })
+        };
+        let mut queries = 0;
+        for query in DASHBOARDS.iter().flat_map(|it| it.panels).flat_map(|it| it.queries) {
+            queries += 1;
+            assert!(
+                query.expression.contains("CLUSTER") && !query.expression.contains("[5m]"),
+                "{}: chosen cluster and interval",
+                query.expression
+            );
+            for found in metric.captures_iter(query.expression) {
+                let definition = find(&found[1]);
+                let definition = definition.unwrap_or_else(|| panic!("{}: no metric", &found[1]));
+                for label in matcher.captures_iter(&found[2]) {
+                    let of_scrape = label[1].starts_with("skep_");
+                    assert!(
+                        of_scrape || definition.labels.contains(&&label[1]),
+                        "{} has no label {}",
+                        &found[1],
+                        &label[1]
+                    );
+                }
+            }
+        }
+        assert!(queries > 60, "{queries} queries");
+    }
+
+    #[test]
+    fn panels_fill_the_grid_without_overlap() {
+        for dashboard in DASHBOARDS {
+            let mut used = BTreeSet::new();
+            for panel in panels(dashboard.panels) {
+                let at = |name: &str| panel["gridPos"][name].as_u64().unwrap();
+                for x in at("x")..at("x") + at("w") {
+                    for y in at("y")..at("y") + at("h") {
+                        assert!(x < COLUMNS as u64);
+                        assert!(used.insert((x, y)), "{}: {}", dashboard.name, panel["title"]);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn dashboards_and_panels_have_distinct_names_and_a_description() {
+        let names: BTreeSet<_> = DASHBOARDS.iter().map(|it| it.name).collect();
+        assert_eq!(names.len(), DASHBOARDS.len());
+        for dashboard in DASHBOARDS {
+            let titles: BTreeSet<_> = dashboard.panels.iter().map(|it| it.title).collect();
+            assert_eq!(titles.len(), dashboard.panels.len(), "{}", dashboard.name);
+            assert!(dashboard.panels.iter().all(|panel| panel.help.ends_with('.')));
+        }
+    }
+
+    #[test]
+    fn written_dashboards_are_up_to_date() {
+        run(true).unwrap();
+    }
+}

@@ -1,0 +1,230 @@
+//! The description of all dashboards: their panels, and the queries of each panel.
+//!
+//! `RATE` stands for the interval of a rate, and `CLUSTER` for the matcher of the chosen cluster.
+//! The generator ([`super`]) replaces both. Every metric is one of `docs/operations/metrics.md`,
+//! which a test checks.
+
+mod causes;
+mod services;
+
+use causes::{CAUSES, NETWORK};
+use services::{METADATA, STORAGE, TARGET};
+
+/// The form in which a panel shows its figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// One number.
+    Number,
+    /// Lines over time.
+    Lines,
+    /// Areas over time, one on top of the other.
+    Areas,
+    /// The distribution of durations over time.
+    Heat,
+}
+
+/// One query of a panel.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Query {
+    /// The expression in the language of Prometheus.
+    pub(super) expression: &'static str,
+    /// The name of a line, in which `{{label}}` stands for the value of a label.
+    pub(super) legend: &'static str,
+}
+
+/// One panel of a dashboard.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Panel {
+    pub(super) title: &'static str,
+    /// One sentence that explains the figures.
+    pub(super) help: &'static str,
+    pub(super) form: Form,
+    /// The unit, by its name in Grafana.
+    pub(super) unit: &'static str,
+    pub(super) queries: &'static [Query],
+}
+
+/// One dashboard.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Dashboard {
+    /// The name of the file, and the end of the dashboard's id.
+    pub(super) name: &'static str,
+    pub(super) title: &'static str,
+    pub(super) help: &'static str,
+    /// Whether the reader chooses one target.
+    pub(super) has_target: bool,
+    pub(super) panels: &'static [Panel],
+}
+
+const fn query(expression: &'static str, legend: &'static str) -> Query {
+    Query { expression, legend }
+}
+
+const fn lines(
+    title: &'static str,
+    unit: &'static str,
+    help: &'static str,
+    queries: &'static [Query],
+) -> Panel {
+    Panel { title, help, form: Form::Lines, unit, queries }
+}
+
+const fn areas(
+    title: &'static str,
+    unit: &'static str,
+    help: &'static str,
+    queries: &'static [Query],
+) -> Panel {
+    Panel { title, help, form: Form::Areas, unit, queries }
+}
+
+const fn number(
+    title: &'static str,
+    unit: &'static str,
+    help: &'static str,
+    queries: &'static [Query],
+) -> Panel {
+    Panel { title, help, form: Form::Number, unit, queries }
+}
+
+const fn heat(title: &'static str, help: &'static str, queries: &'static [Query]) -> Panel {
+    Panel { title, help, form: Form::Heat, unit: "s", queries }
+}
+
+/// All dashboards.
+pub(super) const DASHBOARDS: &[Dashboard] = &[
+    Dashboard {
+        name: "overview",
+        title: "Skep: overview",
+        help: "Services, capacity, throughput and latency of a cluster.",
+        has_target: false,
+        panels: OVERVIEW,
+    },
+    Dashboard {
+        name: "storage",
+        title: "Skep: storage",
+        help: "Storage targets and the disks of their hosts.",
+        has_target: false,
+        panels: STORAGE,
+    },
+    Dashboard {
+        name: "metadata",
+        title: "Skep: metadata",
+        help: "Metadata targets, their logs and their requests.",
+        has_target: false,
+        panels: METADATA,
+    },
+    Dashboard {
+        name: "clients-and-jobs",
+        title: "Skep: clients and jobs",
+        help: "The clients, users, groups and jobs that cause the load.",
+        has_target: false,
+        panels: CAUSES,
+    },
+    Dashboard {
+        name: "network",
+        title: "Skep: network",
+        help: "Interfaces of the hosts, connections, and the time in which data arrive.",
+        has_target: false,
+        panels: NETWORK,
+    },
+    Dashboard {
+        name: "target",
+        title: "Skep: one target",
+        help: "One storage or metadata target in detail.",
+        has_target: true,
+        panels: TARGET,
+    },
+];
+
+const OVERVIEW: &[Panel] = &[
+    number(
+        "Services that reply",
+        "short",
+        "Services whose page Prometheus can read.",
+        &[query("sum(up{job=\"skep\",CLUSTER})", "")],
+    ),
+    number(
+        "Services that do not reply",
+        "short",
+        "Services of the cluster map whose page Prometheus cannot read.",
+        &[query("count(up{job=\"skep\",CLUSTER} == 0) or vector(0)", "")],
+    ),
+    number(
+        "Free space",
+        "bytes",
+        "Bytes that storage targets can still store. Targets on one file system share its space.",
+        &[query("sum(skep_target_free_bytes{CLUSTER})", "")],
+    ),
+    number(
+        "Fullest target",
+        "percentunit",
+        "Used share of the fullest target.",
+        &[query("max(1 - skep_target_free_bytes{CLUSTER} / skep_target_size_bytes{CLUSTER})", "")],
+    ),
+    lines(
+        "Throughput",
+        "Bps",
+        "Bytes of file data that storage targets read and write.",
+        &[
+            query("sum(rate(skep_storage_received_bytes_total{CLUSTER}[RATE]))", "written"),
+            query("sum(rate(skep_storage_sent_bytes_total{CLUSTER}[RATE]))", "read"),
+        ],
+    ),
+    lines(
+        "Operations",
+        "ops",
+        "Completed requests of each kind of service.",
+        &[
+            query("sum(rate(skep_metadata_operations_total{CLUSTER}[RATE]))", "metadata"),
+            query("sum(rate(skep_storage_operations_total{CLUSTER}[RATE]))", "storage"),
+            query("sum(rate(skep_management_operations_total{CLUSTER}[RATE]))", "management"),
+        ],
+    ),
+    lines(
+        "Latency, 99 of 100",
+        "s",
+        "Of a hundred requests, 99 take at most this time in the service.",
+        &[
+            query(
+                "histogram_quantile(0.99, sum by (le) (rate(skep_metadata_operation_seconds_bucket\
+                 {CLUSTER,operation!=\"wait_notifications\"}[RATE])))",
+                "metadata",
+            ),
+            query(
+                "histogram_quantile(0.99, sum by (le) (rate(skep_storage_operation_seconds_bucket\
+                 {CLUSTER}[RATE])))",
+                "storage",
+            ),
+        ],
+    ),
+    lines(
+        "Waiting requests",
+        "short",
+        "Requests that have arrived and wait for their turn.",
+        &[
+            query("sum(skep_metadata_requests_queued{CLUSTER})", "metadata"),
+            query("sum(skep_storage_requests_queued{CLUSTER})", "storage"),
+        ],
+    ),
+    lines(
+        "Processor",
+        "percentunit",
+        "Used share of the CPU time of each service's host.",
+        &[query(
+            "1 - sum by (skep_name, instance) (rate(skep_host_cpu_seconds_total{CLUSTER,\
+             mode=~\"idle|iowait\"}[RATE])) / sum by (skep_name, instance) \
+             (rate(skep_host_cpu_seconds_total{CLUSTER}[RATE]))",
+            "{{skep_name}}",
+        )],
+    ),
+    lines(
+        "Failed operations",
+        "ops",
+        "Replies with an error. Many errors are normal, such as a name that does not exist.",
+        &[
+            query("sum(rate(skep_metadata_operation_errors_total{CLUSTER}[RATE]))", "metadata"),
+            query("sum(rate(skep_storage_operation_errors_total{CLUSTER}[RATE]))", "storage"),
+        ],
+    ),
+];
