@@ -6,9 +6,10 @@
 //! sender protects from mistakes and from clients that follow the protocol, not from a process that
 //! has the secret and lies.
 
-use crate::limits::MAX_DATA_BYTES;
+use crate::limits::{MAX_BODY_BYTES, MAX_DATA_BYTES};
 use crate::{
-    Request, benchmark as bm, inline as il, management as mg, metadata as md, storage as st,
+    Request, benchmark as bm, inline as il, log_shipping as ls, management as mg, metadata as md,
+    storage as st,
 };
 use skep_types::NodeKind;
 
@@ -78,6 +79,9 @@ pub fn bounds(id: u16) -> Bounds {
             Bounds { body_bytes: USUAL_BODY_BYTES + FIELDS_BYTES, ..usual }
         }
         md::Prepare::ID | md::Decide::ID | md::AskDecision::ID => from(Senders::Metadata),
+        ls::AwaitLogSync::ID => from(Senders::Metadata),
+        // The longest record of a log.
+        ls::ShipLog::ID => Bounds { body_bytes: MAX_BODY_BYTES, ..from(Senders::Metadata) },
         st::WhichExist::ID => from(Senders::Storage),
         // 4,096 keys.
         st::RemoveChunks::ID => Bounds { body_bytes: 128 << 10, ..from(Senders::Metadata) },
@@ -96,7 +100,10 @@ mod tests {
     use skep_types::map::{Capacity, Condition, TargetHealth};
     use skep_types::pattern::MAX_INLINE_BYTES;
     use skep_types::registration::{ServerRegistration, TargetClaim};
-    use skep_types::{ChunkFileKey, FileKind, InodeId, Lsn, NodeId, TargetId, TargetKind};
+    use skep_types::{ChunkFileKey, Epoch, FileKind, InodeId, Lsn, NodeId, TargetId, TargetKind};
+
+    /// Maximum length of a log record (`skep_format::log::MAX_PAYLOAD_BYTES`).
+    const MAX_RECORD_BYTES: usize = 15 << 20;
 
     fn check<R: Request>(longest: &R) {
         let len = longest.to_bytes().len();
@@ -168,6 +175,17 @@ mod tests {
         };
         let transaction = md::TransactionId { coordinator: Default::default(), number: 1 };
         check(&md::Prepare { transaction, steps: vec![step; 8] });
+        let record =
+            ls::ShippedRecord { epoch: Epoch::new(1), payload: Bytes(vec![0; MAX_RECORD_BYTES]) };
+        check(&ls::ShipLog {
+            epoch: Epoch::new(1),
+            first: Lsn::new(1),
+            previous_epoch: Epoch::new(1),
+            records: vec![record],
+            held: Lsn::new(1),
+            safe: Lsn::new(1),
+            syncs_at_once: true,
+        });
         let mark = il::InlineMark { start: 1, record: Lsn::new(1) };
         check(&il::SyncInline { inode, written: vec![mark; crate::limits::MAX_STARTS] });
     }
@@ -175,7 +193,9 @@ mod tests {
     #[test]
     fn clients_may_not_send_the_requests_of_services() {
         let refused = [md::Prepare::ID, md::Decide::ID, md::AskDecision::ID, st::WhichExist::ID];
-        for id in refused.into_iter().chain([mg::RegisterServer::ID, st::RemoveChunks::ID]) {
+        let of_groups = [ls::ShipLog::ID, ls::AwaitLogSync::ID];
+        let others = of_groups.into_iter().chain([mg::RegisterServer::ID, st::RemoveChunks::ID]);
+        for id in refused.into_iter().chain(others) {
             assert!(!bounds(id).senders.allow(NodeKind::Client), "{id}");
         }
         assert!(bounds(md::Prepare::ID).senders.allow(NodeKind::Metadata));

@@ -2,8 +2,8 @@
 //! Message numbers are never reused.
 
 use crate::{
-    Request, benchmark as bm, file_locks as fl, inline as il, management as mg, metadata as md,
-    node, session, sharing as sh, storage as st,
+    Request, benchmark as bm, file_locks as fl, inline as il, log_shipping as ls, management as mg,
+    metadata as md, node, session, sharing as sh, storage as st,
 };
 use skep_types::codec::{Described, FieldDoc};
 
@@ -158,6 +158,10 @@ catalog! {
     85 "metadata" reads sh::AcknowledgeNotifications => mg::EmptyReply;
     // Metadata: for administrators.
     86 "metadata" reads md::ListGroupFiles => md::GroupFiles;
+    // Metadata: from the primary of a group to the other members. Record numbers make them
+    // idempotent.
+    87 "metadata" reads ls::ShipLog => ls::LogHeld;
+    88 "metadata" reads ls::AwaitLogSync => ls::LogHeld;
     // Storage.
     96 "storage" reads st::WriteChunk => st::WriteChunkReply;
     97 "storage" reads st::ReadChunk => st::ReadChunkReply;

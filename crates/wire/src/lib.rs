@@ -14,6 +14,7 @@ pub mod file_locks;
 pub mod frame;
 pub mod inline;
 pub mod limits;
+pub mod log_shipping;
 pub mod management;
 pub mod metadata;
 pub mod node;

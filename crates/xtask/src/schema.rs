@@ -20,8 +20,8 @@ use skep_types::{
 use skep_types::{FileKind, GroupId};
 use skep_types::{SessionId, ShardId, StripePattern, TargetId, TargetKind, Timestamp};
 use skep_wire::{
-    file_locks as fl, inline as il, management as mg, metadata as md, node, sharing as sh,
-    storage as st,
+    file_locks as fl, inline as il, log_shipping as ls, management as mg, metadata as md, node,
+    sharing as sh, storage as st,
 };
 
 /// A type with a name.
@@ -110,6 +110,7 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<fl::LockParty>(),
     record::<sh::Notification>(),
     record::<il::InlineMark>(),
+    record::<ls::ShippedRecord>(),
     record::<fl::FileUse>(),
     record::<mg::ClientEntry>(),
     record::<mg::LogLevelChange>(),

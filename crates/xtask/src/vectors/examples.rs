@@ -3,6 +3,7 @@
 
 mod file_locks;
 mod inline;
+mod log_shipping;
 mod management;
 mod metadata;
 mod namespace;
@@ -25,6 +26,7 @@ pub(super) fn all() -> Vec<Example> {
     all.extend(file_locks::examples());
     all.extend(sharing::examples());
     all.extend(inline::examples());
+    all.extend(log_shipping::examples());
     all.extend(storage::examples());
     all
 }
