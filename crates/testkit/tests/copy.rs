@@ -51,7 +51,7 @@ fn listing(top: &Path) -> String {
         find . ! -type d -printf '%P %n\\n' | sort\n\
         find . -type f -printf '%P %s\\n' | sort\n\
         find . -type f -exec sha256sum {} + | sort -k 2\n\
-        getfattr --recursive --no-dereference --dump . 2>/dev/null || true";
+        find . -print0 | sort -z | xargs -0 getfattr --no-dereference --dump 2>/dev/null || true";
     run("sh", ["-ec", script, "sh", &text(top)])
 }
 
