@@ -17,9 +17,10 @@ record! {
 }
 
 record! {
-    /// Ships records of the group's log to a member that is not the primary. The member appends the
-    /// records that follow its last one, and replies. It does not wait for its sync. If it has other
-    /// records of the same numbers, from an earlier primary, it removes them first. Without records, the request carries `held`, `safe` and `syncs_at_once`.
+    /// Ships records of the group's log to a member that is not the primary. The member appends
+    /// the records that follow its last one, and replies. It does not wait for its sync. If it has
+    /// other records of the same numbers, from an earlier primary, it removes them first. Without
+    /// records, the request carries `held`, `safe` and `syncs_at_once`.
     ///
     /// The member returns `StaleMap` if the group has another epoch in the member's cluster map.
     pub struct ShipLog {
@@ -27,8 +28,8 @@ record! {
         pub epoch: Epoch,
         /// Number of the first record of `records`, or of the next one if there are no records.
         pub first: Lsn,
-        /// Epoch of the record before `first`. Zero means that the primary does not have this record
-        /// in its memory. A member that has a record of another epoch there does not append.
+        /// Epoch of the record before `first`. Zero means that the primary does not have this
+        /// record in its memory. A member that has a record of another epoch there does not append.
         pub previous_epoch: Epoch,
         /// The records.
         pub records: Vec<ShippedRecord>,

@@ -45,10 +45,10 @@ pub trait InodeAttributes {
     /// - The errors of storage if the file may have holes.
     fn stat(&self, inode: InodeId) -> impl Future<Output = Result<Stat>>;
 
-    /// Returns attributes with which the kernel keeps its cached pages of a file: those that the
-    /// mount has sent to the kernel before, with the present size. The kernel asks before it reads
-    /// through `handle`. `None` means that the kernel must get the present attributes, because the
-    /// pages may be out of date, or because this mount has not written to the file.
+    /// Returns attributes with which the kernel keeps its cached pages of a file: the attributes
+    /// that the mount has sent to the kernel before, with the present size. The kernel asks before
+    /// it reads through `handle`. `None` means that the kernel must get the present attributes,
+    /// because the pages may be out of date, or because this mount has not written to the file.
     fn attributes_for_reading(
         &self,
         _handle: HandleId,

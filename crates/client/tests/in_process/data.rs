@@ -46,7 +46,7 @@ fn holes_are_zeros() {
 /// Semantics 4.6 and 4.9: a power loss of metadata has undone the open, and another client has
 /// removed the file.
 #[test]
-fn read_of_a_removed_file_whose_open_was_lost_is_an_error() {
+fn read_after_a_lost_open_of_a_removed_file_is_an_error() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, &bytes(300_000)).await;

@@ -124,7 +124,7 @@ fn page_cache_is_kept_until_another_mount_changes_the_file() {
     });
 }
 
-/// Returns the size and the version of the attributes with which the kernel keeps its pages.
+/// Returns size and version in the attributes for a read of the kernel from its pages.
 async fn for_reading(client: &Client, handle: HandleId) -> Option<(u64, u64)> {
     let attributes = client.attributes_for_reading(handle).await;
     attributes.map(|it| (it.size, it.change_counter))

@@ -112,7 +112,7 @@ fn fsync_syncs_metadata_after_an_open_or_a_new_name() {
 
 /// Semantics 3.5.
 #[test]
-fn fsync_reports_an_end_that_metadata_lost_before_it_was_durable() {
+fn fsync_reports_an_end_again_that_metadata_has_lost() {
     with_client(|fake, client| async move {
         let (inode, handle) = synced_file(&client, "a").await;
         write(&client, handle, 5000, &bytes(10)).await;

@@ -70,9 +70,9 @@ async fn get<F: FileSystem>(
     })
 }
 
-/// Returns whether only the program gets these attributes, and the kernel keeps those that it has
-/// seen before. Otherwise the new modification time would make the kernel drop all pages of the
-/// file, although the pages contain the writes that have changed the time.
+/// Returns whether only the program gets these attributes, and the kernel keeps the attributes
+/// that it has seen before. Otherwise the new modification time would make the kernel drop all
+/// pages of the file, although the pages contain the writes that have changed the time.
 ///
 /// The kernel ignores attributes for its own use if it has dropped the inode's attributes since it
 /// requested them. It fills in the program's `stat` nevertheless (Linux 6.18).
