@@ -5,6 +5,7 @@
 //! - `unsynced`: acknowledged writes that may not be durable yet.
 //! - `opens`: the handles of the file.
 //! - `kernel_view`: the kernel's view of the file.
+//! - `times_report`: the report of the file's times after an `fsync`.
 //! - `sync_order`: the work of a sync of the file.
 //! - `guards`, `guard_count`, `append_parts`: operations in progress.
 
@@ -15,9 +16,11 @@ mod kernel_view;
 mod opens;
 mod size;
 mod sync_order;
+mod times_report;
 mod unsynced;
 
 pub(crate) use append_parts::AppendPart;
+use guards::{TimesChangeGuard, TimesReportGuard};
 pub(crate) use size::{FileEnd, ReportLoss, ReportedExtent, SizeReport};
 use skep_types::{Attributes, ChunkFileKey, HostIncarnation, InodeId};
 use skep_wire::inline::InlineMark;
@@ -38,8 +41,7 @@ struct Parts {
     appends: append_parts::AppendParts,
     /// The inode is in the queue of closed inodes with unsynced writes.
     is_queued: bool,
-    /// A task will report the times of the file soon.
-    will_report: bool,
+    times: times_report::TimesReport,
 }
 
 /// The state of one inode.
@@ -226,15 +228,26 @@ impl InodeState {
         self.with(|parts| parts.size.last_write())
     }
 
-    /// Records that a report of the file's times will be sent soon. Returns `false` if that was
-    /// recorded already.
-    pub(crate) fn begin_later_report(&self) -> bool {
-        self.with(|parts| !std::mem::replace(&mut parts.will_report, true))
+    /// Plans a report of the file's times. Returns `false` if one is planned already.
+    pub(crate) fn plan_times_report(&self) -> bool {
+        self.with(|parts| parts.times.plan())
     }
 
-    /// Records that the report of the file's times is sent now.
-    pub(crate) fn end_later_report(&self) {
-        self.with(|parts| parts.will_report = false);
+    /// Begins the planned report. Returns `None` if a program changes the times, or closes the file.
+    pub(crate) fn begin_times_report(self: &Arc<Self>) -> Option<TimesReportGuard> {
+        self.with(|parts| parts.times.begin()).then(|| TimesReportGuard(Arc::clone(self)))
+    }
+
+    /// Begins a change of the times, or a close: no planned report begins until the guard is
+    /// dropped. The caller waits while [`Self::is_reporting_times`].
+    pub(crate) fn change_times(self: &Arc<Self>) -> TimesChangeGuard {
+        self.with(|parts| parts.times.begin_change());
+        TimesChangeGuard(Arc::clone(self))
+    }
+
+    /// Returns whether a planned report of the times is under way.
+    pub(crate) fn is_reporting_times(&self) -> bool {
+        self.with(|parts| parts.times.is_sending())
     }
 
     // ---- handles
@@ -320,7 +333,10 @@ impl InodeState {
 
     /// Records that the mount sends these attributes to the kernel.
     pub(crate) fn note_shown(&self, attributes: &Attributes) {
-        self.with(|parts| parts.kernel.note_shown(attributes));
+        self.with(|parts| {
+            let is_writing = parts.guards.has_writers();
+            parts.kernel.note_shown(attributes, is_writing);
+        });
     }
 
     /// Records that the kernel's pages of the file may be out of date, so that the kernel must

@@ -16,15 +16,17 @@ use std::fmt::Write;
 
 const PRELUDE: &str = include_str!("scripts/prelude.sh");
 const REMOVE: &str = include_str!("scripts/remove.sh");
-/// The units that Skep ships.
-const UNITS: [(&str, &str); 5] = [
+/// The unit of the monitor, for its host only.
+const MONITOR_UNIT: (&str, &str) =
+    ("skep-monitor.service", include_str!("../../../packaging/systemd/skep-monitor.service"));
+/// The units of all hosts.
+const UNITS: [(&str, &str); 4] = [
     (
         "skep-management@.service",
         include_str!("../../../packaging/systemd/skep-management@.service"),
     ),
     ("skep-metadata@.service", include_str!("../../../packaging/systemd/skep-metadata@.service")),
     ("skep-storage@.service", include_str!("../../../packaging/systemd/skep-storage@.service")),
-    ("skep-monitor.service", include_str!("../../../packaging/systemd/skep-monitor.service")),
     ("skep.target", include_str!("../../../packaging/systemd/skep.target")),
 ];
 /// Name of the file that verifies mounts.
@@ -194,7 +196,8 @@ fn configure(deployment: &Deployment, host: &Host) -> String {
         let _ = write!(text, "write_file {path} 600 <<'END'\n{config}END\n");
     }
     text += "if has_systemd; then\n";
-    for (name, unit) in UNITS {
+    let monitor = Some(MONITOR_UNIT).filter(|_| host.has(Role::Monitor));
+    for (name, unit) in UNITS.into_iter().chain(monitor) {
         let _ = write!(text, "write_file /etc/systemd/system/{name} 644 <<'END'\n{unit}END\n");
     }
     for role in host.services() {

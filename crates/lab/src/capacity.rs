@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(objection(100, 100), None);
         let refusal = objection(250_000_000, 100_000_000).unwrap();
         assert!(
-            refusal.contains("move 250 MB/s") && refusal.contains("about 100 MB/s"),
+            refusal.contains("transfer 250 MB/s") && refusal.contains("about 100 MB/s"),
             "{refusal}"
         );
     }

@@ -94,7 +94,7 @@ impl RunningManagement {
             skep_service::directory::write_token(path, &directory.token)?;
         }
         let authority = Authority::start(state, command_log)?;
-        if restored::has(path, RESTORED_MARK) {
+        if restored::has(path, RESTORED_MARK)? {
             authority.command(&Command::ContinueAbove { version: MapVersion::default() })?;
             restored::unmark(path, RESTORED_MARK)?;
             tracing::warn!(

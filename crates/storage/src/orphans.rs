@@ -10,7 +10,7 @@ use skep_rpc::{CallOptions, Router};
 use skep_types::{ChunkFileKey, GroupId, InodeId, Result};
 use skep_wire::limits::MAX_INODES_ASKED;
 use skep_wire::storage::WhichExist;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -79,6 +79,8 @@ async fn clean_up(
     let mut orphans = Vec::new();
     let mut batches: BTreeMap<Option<GroupId>, BTreeMap<InodeId, Vec<ChunkFileKey>>> =
         BTreeMap::new();
+    // Groups that did not reply to all requests of this round.
+    let mut unsure = BTreeSet::new();
     for leaf in store.leaves()? {
         for key in store.older_than(leaf, age)? {
             counts.looked_at += 1;
@@ -93,15 +95,23 @@ async fn clean_up(
             .map(|(group, _)| *group)
             .collect();
         for group in full {
-            if let Some(inodes) = batches.remove(&group) {
-                find_orphans(router, (group, inodes), &mut counts, &mut orphans).await;
+            if let Some(inodes) = batches.remove(&group)
+                && !find_orphans(router, (group, inodes), &mut counts, &mut orphans).await
+            {
+                unsure.insert(group);
             }
         }
         skep_env::yield_now().await;
     }
     for batch in batches {
-        find_orphans(router, batch, &mut counts, &mut orphans).await;
+        let group = batch.0;
+        if !find_orphans(router, batch, &mut counts, &mut orphans).await {
+            unsure.insert(group);
+        }
     }
+    // A metadata target that is an old copy may have replied to other requests of this round before
+    // it noticed that.
+    orphans.retain(|key| !unsure.contains(&router.shard_group(key.inode.shard()).ok()));
     counts.orphans = orphans.len();
     if orphans.len() > limit {
         let warning = format!(
@@ -127,18 +137,21 @@ async fn clean_up(
 
 type Batch = (Option<GroupId>, BTreeMap<InodeId, Vec<ChunkFileKey>>);
 
-/// Appends the chunk files of a batch that have no inode to `orphans`.
+/// Appends the chunk files of a batch that have no inode to `orphans`. Returns `false` if a request
+/// got no valid reply.
 async fn find_orphans(
     router: &Router,
     (group, owners): Batch,
     counts: &mut CleanUpCounts,
     orphans: &mut Vec<ChunkFileKey>,
-) {
+) -> bool {
+    let mut is_sure = true;
     let owners: Vec<_> = owners.into_iter().collect();
     for part in owners.chunks(MAX_INODES_ASKED) {
         let inodes: Vec<_> = part.iter().map(|(inode, _)| *inode).collect();
         let Some(exists) = ask(router, group, inodes).await else {
             counts.unknown += part.iter().map(|(_, keys)| keys.len()).sum::<usize>();
+            is_sure = false;
             continue;
         };
         let missing = part.iter().zip(exists).filter(|(_, exists)| !exists);
@@ -147,6 +160,7 @@ async fn find_orphans(
             orphans.push(*key);
         }
     }
+    is_sure
 }
 
 /// Asks a metadata group for each inode whether the inode exists. Returns `None` if there is no

@@ -63,23 +63,11 @@ impl Directory {
                 ),
             ));
         }
+        // Before the first change: the directory may belong to another program.
+        refuse_used(path)?;
         let lock = lock(path)?;
+        refuse_used(path)?;
         close_to_others(path)?;
-        for entry in std::fs::read_dir(path).map_err(io_error(path))? {
-            let name = entry.map_err(io_error(path))?.file_name();
-            // A new ext4 file system contains `lost+found`. A crash in this function can leave
-            // `skep-identity.new`.
-            let known = ["lost+found", LOCK_FILE, "skep-identity.new"];
-            if !known.iter().any(|known| name == *known) {
-                return Err(refused(
-                    path,
-                    format_args!(
-                        "--init needs a blank directory, but this one contains '{}'",
-                        name.display()
-                    ),
-                ));
-            }
-        }
         replace_atomically(&path.join(IDENTITY_FILE), &identity.to_file())?;
         // Makes the name of the directory durable, in case it was created above.
         if let Some(parent) = path.parent() {
@@ -242,6 +230,26 @@ fn lock(path: &Path) -> Result<File> {
     Err(refused(path, "in use: another process serves this directory; stop it first"))
 }
 
+/// Refuses a directory that contains anything but the remains of an interrupted initialisation.
+fn refuse_used(path: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(path).map_err(io_error(path))? {
+        let name = entry.map_err(io_error(path))?.file_name();
+        // A new ext4 file system contains `lost+found`. A crash during the initialisation can leave
+        // `skep-identity.new`.
+        let known = ["lost+found", LOCK_FILE, "skep-identity.new"];
+        if !known.iter().any(|known| name == *known) {
+            return Err(refused(
+                path,
+                format_args!(
+                    "a new directory of Skep must be blank, but this one contains '{}'",
+                    name.display()
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -320,8 +328,13 @@ mod tests {
         assert!(message(Directory::initialise(dir.path(), identity(1))).contains("already"));
         let other = tempfile::tempdir().unwrap();
         std::fs::write(other.path().join("thesis.tex"), "x").unwrap();
+        let readable = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(other.path(), readable.clone()).unwrap();
         assert!(message(Directory::initialise(other.path(), identity(1))).contains("thesis.tex"));
         assert!(!is_initialised(other.path()));
+        let mode = std::fs::metadata(other.path()).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, readable.mode(), "the directory of another program is unchanged");
+        assert_eq!(std::fs::read_dir(other.path()).unwrap().count(), 1);
     }
 
     #[test]

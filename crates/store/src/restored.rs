@@ -15,8 +15,12 @@ pub const RESTORED_MARK: &str = "restored";
 pub const REMOVAL_OFF_MARK: &str = "removal-off";
 
 /// Whether a directory has a mark.
-pub fn has(directory: &Path, mark: &str) -> bool {
-    directory.join(mark).exists()
+///
+/// # Errors
+/// Errors of the file system, with the path.
+pub fn has(directory: &Path, mark: &str) -> Result<bool> {
+    let path = directory.join(mark);
+    path.try_exists().map_err(|error| Error::from(error).within(path.display()))
 }
 
 /// Marks a directory durably. Blocks.
@@ -49,10 +53,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         mark(path, RESTORED_MARK).unwrap();
-        assert!(has(path, RESTORED_MARK) && !has(path, REMOVAL_OFF_MARK));
+        assert!(has(path, RESTORED_MARK).unwrap() && !has(path, REMOVAL_OFF_MARK).unwrap());
         for _ in 0..2 {
             unmark(path, RESTORED_MARK).unwrap();
-            assert!(!has(path, RESTORED_MARK));
+            assert!(!has(path, RESTORED_MARK).unwrap());
         }
     }
 }

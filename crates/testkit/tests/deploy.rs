@@ -231,7 +231,7 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
     assert!(status.contains("The cluster is complete"), "{status}");
     assert_eq!(status.matches(" mounted").count(), 2, "{status}");
     assert!(status.contains("monitor running"), "{status}");
-    site.expect_monitored("m1", 5);
+    site.expect_monitored("m1", 4);
     let mode = site.host("c1").run("stat -c %a /etc/skep/token").expect_success();
     assert_eq!(mode.trim(), "600");
     site.host("c1").run("echo kept >/mnt/skep/file; sync /mnt/skep/file").expect_success();
@@ -247,7 +247,7 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
     let upgraded = site.deploy("upgrade --program ~root/newer --output json").expect_success();
     assert!(upgraded.contains("\"step\": \"stop storage\""), "{upgraded}");
     schema::check("deploy", &serde_json::from_str(&upgraded).expect("one JSON value"));
-    site.expect_monitored("m1", 6);
+    site.expect_monitored("m1", 5);
     for name in ["m1", "s1", "s2", "s3"] {
         let old = "ls -l /proc/$(cat /run/skep/*.pid | head -n 1)/exe";
         let shown = site.host(name).run(old).expect_success();
@@ -271,7 +271,7 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
         &hosts.replace("[\"storage\"]\nstorage_disks", "[\"storage\", \"monitor\"]\nstorage_disks"),
     );
     site.deploy("apply --program ~root/newer").expect_success();
-    site.expect_monitored("s1", 6);
+    site.expect_monitored("s1", 5);
     site.host("m1").run("test -e /run/skep/monitor.pid").expect_failure();
     site.write(&hosts);
     site.admin.run("sed -i '1i monitor = false' ~root/hosts.toml").expect_success();

@@ -77,7 +77,8 @@ fn history_has_all_operations_and_survives_a_kill() {
     let history = get(&address, "/api/history?by=node&service=storage&span=300&points=300");
     let rates = history["written_bytes"].list().iter().filter_map(Value::as_f64);
     let peak = rates.fold(0.0, f64::max);
-    assert!(peak > 0.0 && peak <= bytes as f64, "{peak}");
+    // All bytes may fall into one round, and a round may last less than a second.
+    assert!(peak > 0.0 && peak <= 2.0 * bytes as f64, "{peak}");
     let csv = request(&address, "/api/history?span=60&format=csv", "").unwrap().1;
     assert!(csv.starts_with("at,") && csv.lines().count() > 30, "{csv}");
 

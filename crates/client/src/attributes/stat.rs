@@ -145,7 +145,12 @@ impl InodeAttributes for Client {
         // A report of earlier writes must not arrive after this change, since it would overwrite
         // the new times or the new size.
         if change.size.is_none() {
-            if change.modified.is_some() || change.accessed.is_some() {
+            let changes_times = change.modified.is_some() || change.accessed.is_some();
+            let _changing = match changes_times {
+                true => Some(self.change_times(&state).await),
+                false => None,
+            };
+            if changes_times {
                 self.report_written(&state, ModifyOptions::default()).await?;
             }
             return self.send_attributes(change, ModifyOptions::default()).await;

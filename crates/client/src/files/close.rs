@@ -33,6 +33,7 @@ pub trait Closes {
 impl Closes for Client {
     async fn flush(&self, handle: HandleId) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
+        let _closing = self.change_times(&file.inode).await;
         self.report_written(&file.inode, ModifyOptions::default()).await.map(|_| ())
     }
 
@@ -69,6 +70,7 @@ impl Client {
         if file.is_stale() {
             return Ok(());
         }
+        let _closing = self.change_times(&file.inode).await;
         // After a lost session the file is open in the next one, so a repetition closes it there.
         let how = ModifyOptions { is_driven: true, ..ModifyOptions::of_session() };
         let mut report = file.inode.unreported();

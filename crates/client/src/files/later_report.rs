@@ -6,7 +6,8 @@
 
 use crate::client::Client;
 use crate::inode_state::InodeState;
-use crate::limits::TIMES_DELAY;
+use crate::inode_state::guards::TimesChangeGuard;
+use crate::limits::{CONTENTION_PAUSE, TIMES_DELAY};
 use crate::session::request::ModifyOptions;
 use std::sync::Arc;
 
@@ -14,18 +15,28 @@ impl Client {
     /// Reports the times of a file to metadata after [`TIMES_DELAY`], if there is anything to
     /// report and no other task will do so.
     pub(crate) fn report_later(&self, state: &Arc<InodeState>) {
-        if state.unreported().is_none() || !state.begin_later_report() {
+        if state.unreported().is_none() || !state.plan_times_report() {
             return;
         }
         let (client, state) = (self.clone(), Arc::clone(state));
         skep_env::spawn(async move {
             skep_env::sleep(TIMES_DELAY).await;
-            state.end_later_report();
+            let Some(_reporting) = state.begin_times_report() else { return };
             // Best effort: after an error, the close of the file reports the times.
             if let Err(error) = client.report_written(&state, ModifyOptions::default()).await {
                 tracing::debug!("file {}: cannot report the times: {error}", state.id);
             }
         })
         .detach();
+    }
+
+    /// Begins a change of a file's times, or a close, after the end of a report under way. Until
+    /// the guard is dropped, no other report begins by itself.
+    pub(crate) async fn change_times(&self, state: &Arc<InodeState>) -> TimesChangeGuard {
+        let changing = state.change_times();
+        while state.is_reporting_times() {
+            skep_env::sleep(CONTENTION_PAUSE).await;
+        }
+        changing
     }
 }

@@ -192,3 +192,23 @@ impl Drop for TruncationClaim {
         self.0.with(|parts| parts.guards.end_truncation());
     }
 }
+
+/// A planned report of a file's times that is under way.
+#[derive(Debug)]
+pub(crate) struct TimesReportGuard(pub(super) Arc<InodeState>);
+
+impl Drop for TimesReportGuard {
+    fn drop(&mut self) {
+        self.0.with(|parts| parts.times.end());
+    }
+}
+
+/// A change of a file's times by a program, or a close, in progress.
+#[derive(Debug)]
+pub(crate) struct TimesChangeGuard(pub(super) Arc<InodeState>);
+
+impl Drop for TimesChangeGuard {
+    fn drop(&mut self) {
+        self.0.with(|parts| parts.times.end_change());
+    }
+}

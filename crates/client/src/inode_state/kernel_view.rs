@@ -5,6 +5,11 @@
 //! pages if the modification time has changed. After a write of this mount the time has changed,
 //! although the pages are valid. So the mount replies with the attributes that it sent before.
 //!
+//! # Hazard: pages that are dropped during a write
+//! If the kernel drops a page while its write of the page is under way, a read may bring the bytes
+//! from before the write into the cache. So after attributes that made the kernel drop its pages
+//! beside a write, it must compare times again, until it has dropped them without a write.
+//!
 //! Does not own the condition that no other client uses the file (`opens`), or the check that the
 //! lease has not run out (`attributes::stat`).
 
@@ -15,22 +20,40 @@ use skep_types::Attributes;
 pub(super) struct KernelView {
     /// The attributes that the mount last sent to the kernel.
     shown: Option<Attributes>,
-    /// This mount has written to the file.
-    has_own_writes: bool,
+    /// Number of writes of this mount that have begun.
+    writes: u64,
+    /// The last attributes that made the kernel drop its pages, while this is in doubt.
+    drop: Option<PageDrop>,
     /// The kernel must compare modification times again: a write has bypassed its pages, or other
     /// clients may have changed the file without a notification.
     must_compare: bool,
 }
 
+/// The writes of this mount when it sent attributes that make the kernel drop its pages.
+#[derive(Debug, Clone, Copy)]
+struct PageDrop {
+    /// Number of writes that had begun.
+    writes: u64,
+    /// A write was in progress.
+    is_writing: bool,
+}
+
 impl KernelView {
-    /// Records that the mount sends these attributes to the kernel.
-    pub(super) fn note_shown(&mut self, attributes: &Attributes) {
+    /// Records that the mount sends these attributes to the kernel. `is_writing` means that a write
+    /// of this mount is in progress.
+    pub(super) fn note_shown(&mut self, attributes: &Attributes, is_writing: bool) {
+        let is_same = |shown: &Attributes| {
+            shown.modified == attributes.modified && shown.size == attributes.size
+        };
+        if !self.shown.as_ref().is_some_and(is_same) {
+            self.drop = Some(PageDrop { writes: self.writes, is_writing });
+        }
         self.shown = Some(attributes.clone());
     }
 
     /// Records that this mount writes to the file.
     pub(super) fn note_write(&mut self) {
-        self.has_own_writes = true;
+        self.writes += 1;
     }
 
     /// Records that the kernel's pages may be out of date.
@@ -40,8 +63,44 @@ impl KernelView {
 
     /// Returns the attributes that the kernel has seen last. `None` means that the kernel must get
     /// the present attributes.
-    pub(super) fn shown(&self) -> Option<&Attributes> {
-        let is_usable = self.has_own_writes && !self.must_compare;
+    pub(super) fn shown(&mut self) -> Option<&Attributes> {
+        if let Some(drop) = self.drop {
+            if drop.is_writing || drop.writes != self.writes {
+                return None;
+            }
+            self.drop = None;
+        }
+        let is_usable = self.writes > 0 && !self.must_compare;
         self.shown.as_ref().filter(|_| is_usable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::{FileKind, InodeId, Timestamp};
+
+    fn attributes(seconds: i64) -> Attributes {
+        let time = Timestamp { seconds, nanoseconds: 0 };
+        Attributes::new(InodeId::new(1), FileKind::Regular, 0o644, time)
+    }
+
+    #[test]
+    fn pages_dropped_beside_a_write_are_dropped_again() {
+        let mut view = KernelView::default();
+        view.note_shown(&attributes(1), false);
+        assert_eq!(view.shown(), None, "this mount has not written");
+        view.note_write();
+        view.note_shown(&attributes(2), true);
+        assert_eq!(view.shown(), None, "a write was in progress");
+        view.note_shown(&attributes(3), false);
+        assert_eq!(view.shown(), Some(&attributes(3)));
+        view.note_write();
+        assert_eq!(view.shown(), Some(&attributes(3)), "the pages contain the write");
+        view.note_shown(&attributes(4), false);
+        view.note_write();
+        assert_eq!(view.shown(), None, "the kernel may have dropped the pages during the write");
+        view.note_shown(&attributes(5), false);
+        assert_eq!(view.shown(), Some(&attributes(5)));
     }
 }

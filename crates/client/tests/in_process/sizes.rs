@@ -159,6 +159,7 @@ fn kernel_compares_times_when_its_pages_may_be_old() {
         let written = async |name: &str| {
             let (inode, handle) = create(&client, name).await;
             client.note_shown(&client.attributes(inode).await.unwrap());
+            assert_eq!(for_reading(&client, handle).await, None, "nothing has changed the time");
             write(&client, handle, 0, b"x").await;
             assert!(for_reading(&client, handle).await.is_some());
             (inode, handle)
@@ -185,6 +186,7 @@ fn kernel_keeps_its_pages_only_while_the_lease_holds() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         client.note_shown(&client.attributes(inode).await.unwrap());
+        assert_eq!(for_reading(&client, handle).await, None, "nothing has changed the time");
         write(&client, handle, 0, b"x").await;
         fake.state.borrow_mut().hold = Some(KeepAlive::ID);
         // The mount answers at once until the lease may have run out.

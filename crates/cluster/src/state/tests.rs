@@ -108,11 +108,11 @@ fn unknown_ids_are_refused_and_change_nothing() {
     refused(&|r| r.targets[0].target = TargetId::new(1), "/data/21 registers as target t1");
     refused(&|r| r.targets[0].target = TargetId::new(9), "which is not in this cluster");
     let wrong_id = |r: &mut ServerRegistration| (r.uuid, r.node) = (1, NodeId::new(5));
-    refused(&wrong_id, "registered as n1");
+    refused(&wrong_id, "its uuid belongs to n1");
     let wrong_target = |r: &mut ServerRegistration| {
         (r.targets[0].uuid, r.targets[0].target) = (11, TargetId::new(5));
     };
-    refused(&wrong_target, "registered as t1");
+    refused(&wrong_target, "its uuid belongs to t1");
     let wrong_kind = |r: &mut ServerRegistration| {
         (r.uuid, r.kind) = (1, NodeKind::Metadata);
         r.targets.clear();

@@ -1,7 +1,9 @@
 //! Allocation, holes and copies: `fallocate`, `lseek` and `copy_file_range`.
 //!
 //! Before the kernel requests an allocation or a copy, it writes back its dirty pages of the
-//! ranges. Afterwards it drops its pages of the changed range.
+//! ranges. Afterwards it drops its pages of the changed range, but not after a failure, which may
+//! have changed a part of the range. So after such a request the kernel compares modification times
+//! before it reads from its pages.
 
 use super::{files, privileges};
 use crate::context::Context;
@@ -10,7 +12,7 @@ use crate::limits;
 use crate::reply::{Outcome, ReplyBody};
 use crate::request::data::{Allocate, Copy, Seek};
 use crate::waits::Caller;
-use skep_client::SeekTarget;
+use skep_client::{Allocation, SeekTarget};
 use skep_types::{Error, Result};
 use std::ops::Range;
 
@@ -21,6 +23,9 @@ pub(super) async fn allocate<F: FileSystem>(
 ) -> Outcome {
     let Allocate { inode, handle, range, kind, keeps_size, uid } = allocate;
     privileges::clear_unless_kept(context, inode, uid, caller).await?;
+    if kind != Allocation::Reserve {
+        context.file_system.note_direct_write(handle);
+    }
     context.file_system.allocate(handle, range, kind, keeps_size).await?;
     files::sync_if_asked(&context.file_system, handle).await?;
     Ok(ReplyBody::Empty)
@@ -33,6 +38,7 @@ pub(super) async fn copy<F: FileSystem>(
 ) -> Outcome {
     let Copy { from, inode, to, length, uid, is_long } = copy;
     privileges::clear_unless_kept(context, inode, uid, caller).await?;
+    context.file_system.note_direct_write(to.0);
     let copied = context.file_system.copy(from, to, length).await?;
     files::sync_if_asked(&context.file_system, to.0).await?;
     Ok(if is_long {

@@ -7,7 +7,7 @@ use crate::reply::{Outcome, ReplyBody};
 use crate::request::attributes::AttributeRequest;
 use crate::waits::Caller;
 use skep_client::{HandleId, SetAttributes, Stat};
-use skep_types::InodeId;
+use skep_types::{Attributes, InodeId};
 use std::sync::atomic::Ordering;
 
 const NANOSECONDS: u32 = 1_000_000_000;
@@ -72,7 +72,8 @@ async fn get<F: FileSystem>(
 
 /// Returns whether only the program gets these attributes, and the kernel keeps the attributes
 /// that it has seen before. Otherwise the new modification time would make the kernel drop all
-/// pages of the file, although the pages contain the writes that have changed the time.
+/// pages of the file, although the pages contain the writes that have changed the time. The kernel
+/// must get a changed owner or changed permissions.
 ///
 /// The kernel ignores attributes for its own use if it has dropped the inode's attributes since it
 /// requested them. It fills in the program's `stat` nevertheless (Linux 6.18).
@@ -80,7 +81,9 @@ fn hides_from_kernel<F: FileSystem>(context: &Context<F>, stat: &Stat) -> bool {
     let inode = stat.attributes.inode;
     let seen = context.file_system.seen_by_kernel(inode);
     let hides = seen.is_some_and(|seen| {
-        seen.modified != stat.attributes.modified && seen.size == stat.attributes.size
+        let new = &stat.attributes;
+        let access = |it: &Attributes| (it.permissions, it.uid, it.gid, it.links, it.has_acl);
+        seen.modified != new.modified && seen.size == new.size && access(&seen) == access(new)
     });
     if hides {
         context.waits.drop_attributes(inode);

@@ -26,7 +26,7 @@ impl RestoredMarks {
         directory: &Path,
         target: &mut MetadataTarget<E>,
     ) -> Result<Self> {
-        let is_restored = restored::has(directory, RESTORED_MARK);
+        let is_restored = restored::has(directory, RESTORED_MARK)?;
         if is_restored {
             restored::mark(directory, REMOVAL_OFF_MARK)?;
             target.continue_above_copy();
@@ -40,7 +40,7 @@ impl RestoredMarks {
         Ok(Self {
             directory: directory.to_owned(),
             is_restored: Cell::new(is_restored),
-            is_removal_off: Cell::new(restored::has(directory, REMOVAL_OFF_MARK)),
+            is_removal_off: Cell::new(restored::has(directory, REMOVAL_OFF_MARK)?),
         })
     }
 
@@ -74,7 +74,8 @@ impl RestoredMarks {
         if !self.is_removal_off.get() {
             return TargetHealth::default();
         }
-        if !restored::has(&self.directory, REMOVAL_OFF_MARK) {
+        // After an error of the disk the mark counts as present.
+        if matches!(restored::has(&self.directory, REMOVAL_OFF_MARK), Ok(false)) {
             self.is_removal_off.set(false);
             tracing::info!("{}: storage may remove chunk files again", self.directory.display());
             return TargetHealth::default();

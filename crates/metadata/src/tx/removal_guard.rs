@@ -4,6 +4,7 @@
 //! have chunk files and no inode. The clean-up of storage would take them for orphans. So the
 //! target refuses to name inodes that do not exist, until an administrator permits it.
 
+use super::shared::SKIPPED_NUMBERS;
 use skep_types::{Error, ErrorCode, InodeId, Result};
 
 /// Decides whether the target replies to the clean-up of storage.
@@ -22,7 +23,8 @@ impl RemovalGuard {
     /// # Errors
     /// `NotPermitted` if the target is an old copy, or was put back from one.
     pub(crate) fn check(&mut self, inode: InodeId, numbers_end: u64) -> Result<()> {
-        if inode.number() >= numbers_end {
+        // A number beyond all that a target assigns after a copy comes from a damaged name.
+        if (numbers_end..numbers_end.saturating_add(SKIPPED_NUMBERS)).contains(&inode.number()) {
             self.newer_inode.get_or_insert(inode);
         }
         if !self.is_off && self.newer_inode.is_none() {

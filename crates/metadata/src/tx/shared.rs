@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Numbers that a target skips if its directory was put back from a copy.
-const SKIPPED_NUMBERS: u64 = 1 << 32;
+pub(super) const SKIPPED_NUMBERS: u64 = 1 << 32;
 
 /// Numbers for inodes and transactions, taken from ranges whose reservation is safe.
 #[derive(Debug)]

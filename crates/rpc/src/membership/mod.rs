@@ -207,6 +207,11 @@ impl Membership {
         }
         let mut request = self.request.borrow().clone();
         request.server.node = self.node();
+        // An earlier attempt may have failed after management had registered the target.
+        if let Some(at) = request.server.targets.iter().position(|it| it.uuid == claim.uuid) {
+            request.server.targets.remove(at);
+            request.capacities.remove(at);
+        }
         request.server.targets.push(claim);
         request.capacities.push(capacity);
         let registered = self.management.call_once(&request, MANAGEMENT_DEADLINE).await?;

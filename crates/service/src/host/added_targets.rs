@@ -47,18 +47,23 @@ impl AddedTargets {
         if self.contains(path) {
             return Ok(());
         }
-        self.paths.push(path.to_owned());
-        self.store()
+        let mut paths = self.paths.clone();
+        paths.push(path.to_owned());
+        self.store(paths)
     }
 
     pub(super) fn remove(&mut self, path: &Path) -> Result<()> {
-        self.paths.retain(|added| added != path);
-        self.store()
+        let mut paths = self.paths.clone();
+        paths.retain(|added| added != path);
+        self.store(paths)
     }
 
-    fn store(&self) -> Result<()> {
-        let lines: String = self.paths.iter().map(|it| format!("{}\n", it.display())).collect();
-        replace_atomically(&self.file, lines.as_bytes())
+    /// Replaces the list in the file, and then in memory. After an error both have the old list.
+    fn store(&mut self, paths: Vec<PathBuf>) -> Result<()> {
+        let lines: String = paths.iter().map(|it| format!("{}\n", it.display())).collect();
+        replace_atomically(&self.file, lines.as_bytes())?;
+        self.paths = paths;
+        Ok(())
     }
 }
 
@@ -80,5 +85,18 @@ mod tests {
         assert_eq!(load(std::slice::from_ref(&first)).paths(), std::slice::from_ref(&second));
         added.remove(&first).unwrap();
         assert_eq!(load(&[]).paths(), [second]);
+    }
+
+    #[test]
+    fn failed_change_of_the_list_may_be_repeated() {
+        let node = tempfile::tempdir().unwrap();
+        let missing = node.path().join("missing");
+        let mut added = AddedTargets::load(&missing, &[]).unwrap();
+        added.add(Path::new("/disk1")).unwrap_err();
+        assert!(!added.contains(Path::new("/disk1")));
+        std::fs::create_dir(&missing).unwrap();
+        added.add(Path::new("/disk1")).unwrap();
+        let again = AddedTargets::load(&missing, &[]).unwrap();
+        assert_eq!(again.paths(), [PathBuf::from("/disk1")]);
     }
 }

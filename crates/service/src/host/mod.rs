@@ -186,6 +186,7 @@ impl Host {
             unserved: RefCell::new(unserved),
             added: RefCell::new(added),
             target_ended: Notify::default(),
+            measured: RefCell::default(),
             links: Links::new(membership.identity(), membership.map_cell()),
             membership,
             map_changed: Rc::default(),

@@ -15,7 +15,7 @@ use skep_types::{Error, ErrorCode, Result, TargetId};
 use skep_wire::Request;
 use skep_wire::management::EmptyReply;
 use skep_wire::node::{AddTarget, AddTargetReply, StopTarget};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
 
 /// Whether a message is a request about the targets of a node.
@@ -58,6 +58,7 @@ impl ServingNode {
             self.initialise_target(&path).await?;
         }
         let mut directory = self.host.open_target(&path, &self.node.borrow())?;
+        self.check_copy(&directory)?;
         // The line comes first: if the service dies now, its next start registers the target.
         self.added.borrow_mut().add(&path)?;
         let (map, node) = (self.membership.map_cell().load(), self.membership.node());
@@ -95,6 +96,9 @@ impl ServingNode {
                            breaks";
             return refused(ErrorCode::InvalidArgument, problem.into());
         }
+        if path.components().any(|part| part == Component::ParentDir) {
+            return refused(ErrorCode::InvalidArgument, "the path contains `..`".into());
+        }
         if let Some(unserved) = self.unserved.borrow().iter().find(|it| it.path == path) {
             let problem = format!(
                 "this node has the target already and cannot serve it ({}); it tries again by \
@@ -103,8 +107,11 @@ impl ServingNode {
             );
             return refused(ErrorCode::InUse, problem);
         }
-        let running = self.running.borrow();
+        let (running, unserved) = (self.running.borrow(), self.unserved.borrow());
+        let waiting = self.waiting.borrow();
         let others = running.iter().map(|it| it.path.as_path());
+        let others = others.chain(unserved.iter().map(|it| it.path.as_path()));
+        let others = others.chain(waiting.iter().flatten().map(Directory::path));
         for other in others.chain([self.host.settings.directory.as_path()]) {
             let other = PathBuf::from(absolute(other));
             if path.starts_with(&other) || other.starts_with(path) {
@@ -139,10 +146,12 @@ impl ServingNode {
                 path.display()
             ));
         }
-        let file_system = |path: &Path| capacity::capacity(path, self.host.reserve).file_system;
+        let file_system = capacity::capacity(path, self.host.reserve).file_system;
         let running = self.running.borrow();
         let others = running.iter().filter(|it| it.path != path);
-        let mut shared = others.filter(|it| file_system(&it.path) == file_system(path));
+        // The last report has the file system of a target: a look at a disk that hangs would delay
+        // the heartbeats of this node.
+        let mut shared = others.filter(|it| it.file_system() == Some(file_system));
         if let Some(other) = shared.next() {
             warnings.push(format!(
                 "{} is on the same file system as target {} ({}): the two share its free space \
@@ -155,14 +164,38 @@ impl ServingNode {
         warnings
     }
 
+    /// Refuses a directory that is a copy of the directory of a served target.
+    fn check_copy(&self, directory: &Directory) -> Result<()> {
+        let target = directory.identity().target;
+        match self.path_of(target) {
+            Some(other) if target != TargetId::default() && other != directory.path() => {
+                let what = format!(
+                    "cannot add the target {}: this node has target {target} at {}, and one of the \
+                     two directories is a copy of the other; delete the copy",
+                    directory.path().display(),
+                    other.display()
+                );
+                Err(Error::new(ErrorCode::InUse, what))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the directory of a target of this node, also if the node cannot serve it at present.
+    fn path_of(&self, target: TargetId) -> Option<PathBuf> {
+        let running = self.running.borrow();
+        let served = running.iter().find(|it| it.target == target).map(|it| it.path.clone());
+        served.or_else(|| {
+            let map = self.membership.map_cell().load();
+            let path = PathBuf::from(&map.target(target)?.path);
+            self.unserved.borrow().iter().any(|it| it.path == path).then_some(path)
+        })
+    }
+
     /// Stops an added target, and does not serve it after later starts.
     async fn stop_target(&self, body: &[u8]) -> Result<EmptyReply> {
         let StopTarget { target, is_dry_run } = StopTarget::from_bytes(body)?;
-        let path = {
-            let running = self.running.borrow();
-            running.iter().find(|it| it.target == target).map(|it| it.path.clone())
-        };
-        let Some(path) = path else { return Ok(EmptyReply {}) };
+        let Some(path) = self.path_of(target) else { return Ok(EmptyReply {}) };
         if !self.added.borrow().contains(&path) {
             let what = format!(
                 "cannot stop target {target}: it is in the settings of its service; take {} out \
@@ -174,6 +207,7 @@ impl ServingNode {
         if !is_dry_run {
             self.added.borrow_mut().remove(&path)?;
             self.membership.forget_target(target);
+            self.unserved.borrow_mut().retain(|it| it.path != path);
             self.end_target(target).await;
             tracing::info!("target {target} ({}) has left this node", path.display());
         }

@@ -25,6 +25,7 @@ use skep_types::map::{Capacity, Condition, TargetHealth};
 use skep_types::{ClusterMap, Error, ErrorCode, NodeId, Result, Target, TargetId};
 use skep_wire::management::{RegisterReply, TargetReport};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -73,6 +74,8 @@ pub(super) struct ServingNode {
     pub(super) added: RefCell<AddedTargets>,
     /// Notified when a target's thread has ended.
     pub(super) target_ended: Notify,
+    /// Targets whose capacity is among the metrics: each one once, also after a second start.
+    pub(super) measured: RefCell<BTreeSet<TargetId>>,
     pub(super) host: Host,
 }
 
@@ -93,6 +96,11 @@ pub(super) struct RunningTarget {
 }
 
 impl RunningTarget {
+    /// Returns the file system of the target in its last report.
+    pub(super) fn file_system(&self) -> Option<u128> {
+        Some(self.capacity.get().file_system).filter(|it| *it != 0)
+    }
+
     /// Returns the report about the target for management. A target that starts counts as serving,
     /// since its clients wait.
     fn report(&self, reserve: fn(u64) -> u64) -> TargetReport {
@@ -189,14 +197,21 @@ impl ServingNode {
     pub(super) fn start(&self, directory: Directory, pause: Option<Duration>) -> Result<()> {
         let target = directory.identity().target;
         let path = directory.path().to_owned();
+        if self.serves(target) {
+            let what = format!(
+                "cannot serve {}: this node serves target {target} from another directory already; \
+                 one of the two is a copy of the other",
+                path.display()
+            );
+            return Err(Error::new(ErrorCode::InUse, what));
+        }
         let (sender, events) = Mailbox::new(MAILBOX_ITEMS)?;
         let ready = self.reports.clone();
         let metrics = Arc::clone(self.figures.registry());
-        metrics.add(Arc::new(CapacityFigures {
-            target,
-            path: path.clone(),
-            reserve: self.reserve,
-        }));
+        if self.measured.borrow_mut().insert(target) {
+            let figures = CapacityFigures { target, path: path.clone(), reserve: self.reserve };
+            metrics.add(Arc::new(figures));
+        }
         let start = TargetStart {
             directory,
             target,

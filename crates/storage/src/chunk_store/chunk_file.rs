@@ -68,6 +68,9 @@ pub(crate) struct ChunkFile {
     pub(crate) is_new: Cell<bool>,
     /// Whether the file was used since the cache's clock last passed it.
     pub(crate) is_recent: Cell<bool>,
+    /// Whether the file may be longer than its logical size, since a failed write was undone beside
+    /// other writes. The last of them sets the length.
+    pub(crate) must_shrink: Cell<bool>,
 }
 
 impl ChunkFile {
@@ -104,6 +107,7 @@ impl ChunkFile {
             is_removed: Cell::new(false),
             is_new: Cell::new(false),
             is_recent: Cell::new(true),
+            must_shrink: Cell::new(false),
         }))
     }
 

@@ -5,7 +5,7 @@ use super::ChunkStore;
 use super::chunk_file::{ChunkFile, granule_in_region, whole_granules};
 use super::region::physical_range;
 use super::write::RegionWrite;
-use skep_format::chunk::{PAGE_BYTES, granule_checksum, page_offset};
+use skep_format::chunk::{PAGE_BYTES, granule_checksum, page_offset, physical_length};
 use skep_types::{ErrorCode, GRANULE_BYTES, Result};
 use std::io;
 use std::ops::Range;
@@ -16,8 +16,14 @@ impl ChunkStore {
     /// writes.
     pub(super) async fn undo(&self, file: &ChunkFile, writes: &[RegionWrite]) -> Result<()> {
         // Other writes may have extended the file by data that its size does not include yet.
+        let size = file.size.get();
         let end = file.size_without(writes.last().map_or(0, |write| write.range.end));
-        self.set_physical_length(file, end)?;
+        let length = file.file.borrow_std().metadata().map(|it| it.len());
+        let length = length.map_err(|error| self.note_failure(file.io_error(error)))?;
+        if length > physical_length(end) {
+            self.set_physical_length(file, end)?;
+        }
+        file.must_shrink.set(file.must_shrink.get() || end > size);
         for write in writes {
             let kept = write.range.start..write.range.end.min(end);
             if write.was_blank && self.punch(file, write.index, &kept)? {
@@ -27,6 +33,9 @@ impl ChunkStore {
                 write.region.checksums.borrow_mut().fill(0);
                 continue;
             }
+            // If the other writes fail too, the file ends at its size again, without these bytes.
+            let beyond = write.range.start.max(size)..write.range.end.min(end);
+            self.zero(file, &beyond)?;
             self.refresh_checksums(file, write).await?;
             match self.write_page(file, write.index, &write.region) {
                 // There is no space for the page of a region that was blank. The next load accepts
@@ -52,6 +61,32 @@ impl ChunkStore {
             }
         }
         Ok(true)
+    }
+
+    /// Sets a logical range within one region to zeros.
+    fn zero(&self, file: &ChunkFile, range: &Range<u64>) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let bytes = physical_range(range);
+        let zeroed = match file.file.punch_hole(bytes.clone()) {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                file.file.write_now(&vec![0; (bytes.end - bytes.start) as usize], bytes.start)
+            }
+            punched => punched,
+        };
+        zeroed.map_err(|error| self.note_failure(file.io_error(error)))
+    }
+
+    /// Sets the length of a file that a failed write has left too long, as soon as no other write
+    /// of the file is in progress. The caller must still hold its place among the writes.
+    pub(super) fn shrink(&self, file: &ChunkFile) -> Result<()> {
+        if !file.must_shrink.get() || file.has_other_writes() || file.is_removed.get() {
+            return Ok(());
+        }
+        self.truncate_to_size(file)?;
+        file.must_shrink.set(false);
+        Ok(())
     }
 
     async fn refresh_checksums(&self, file: &ChunkFile, write: &RegionWrite) -> Result<()> {

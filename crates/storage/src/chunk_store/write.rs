@@ -151,12 +151,15 @@ impl ChunkStore {
         }
         let _writing = file.begin_write(range.end);
         // A truncation may have held the lock.
-        if let Err(error) = self.check_generation(to.key, to.truncate_generation) {
-            self.drop_if_new(file);
-            return Err(error);
-        }
-        self.write_locked(file, to.stripe, incoming, free_space).await?;
-        Ok(true)
+        let written = match self.check_generation(to.key, to.truncate_generation) {
+            Ok(()) => self.write_locked(file, to.stripe, incoming, free_space).await,
+            Err(error) => {
+                self.drop_if_new(file);
+                Err(error)
+            }
+        };
+        let shrunk = self.shrink(file);
+        written.and(shrunk).map(|()| true)
     }
 
     /// Records the regions in memory that a write will change in the dirty log. The write checks
@@ -253,7 +256,11 @@ impl ChunkStore {
     }
 
     /// Loads the regions that the write touches, and computes their checksums after the write.
-    async fn prepare(&self, file: &ChunkFile, incoming: &Incoming<'_>) -> Result<Vec<RegionWrite>> {
+    pub(super) async fn prepare(
+        &self,
+        file: &ChunkFile,
+        incoming: &Incoming<'_>,
+    ) -> Result<Vec<RegionWrite>> {
         let mut writes = Vec::with_capacity(2);
         let mut pieces = incoming.pieces().peekable();
         for (index, range) in region_pieces(incoming.range()) {

@@ -154,7 +154,7 @@ const OVERVIEW: &[Panel] = &[
         "Free space",
         "bytes",
         "Bytes that storage targets can still store. Targets on one file system share its space.",
-        &[query("sum(skep_target_free_bytes{CLUSTER})", "")],
+        &[query("sum(skep_target_free_bytes{CLUSTER,skep_service=\"storage\"})", "")],
     ),
     number(
         "Fullest target",

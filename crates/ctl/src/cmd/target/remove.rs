@@ -8,7 +8,7 @@ use crate::view::target_named;
 use serde::Serialize;
 use skep_rpc::CallOptions;
 use skep_types::map::{Condition, Reachability};
-use skep_types::{ClusterMap, Error, ErrorCode, Result, Target, TargetId, TargetKind};
+use skep_types::{ClusterMap, Error, ErrorCode, Node, Result, Target, TargetId, TargetKind};
 use skep_wire::management::RemoveTarget;
 use skep_wire::node::StopTarget;
 use std::time::Duration;
@@ -77,7 +77,7 @@ pub(crate) fn run(args: RemoveArgs) -> Result<()> {
     })
 }
 
-/// Asks the service of a target to stop it. Returns whether the service does so, or would do so
+/// Asks the service of a target to stop it and to take it out of its list. Returns whether the service does so, or would do so
 /// without a dry run: it stops only targets that `skep target add` has added.
 async fn stop_added(
     access: &Access,
@@ -87,9 +87,8 @@ async fn stop_added(
 ) -> Result<bool> {
     let group = map.group_of(target.id).map(|group| group.id);
     let has_shards = map.shards.iter().any(|range| Some(range.group) == group);
-    let is_served =
-        target.reachability == Reachability::Online && target.health.condition != Condition::Down;
-    let Some(node) = map.node(target.node).filter(|_| is_served && !has_shards) else {
+    let is_online = |node: &&Node| node.reachability == Reachability::Online;
+    let Some(node) = map.node(target.node).filter(is_online).filter(|_| !has_shards) else {
         return Ok(false);
     };
     let (_, connection) = access.connect(node, TargetId::default(), PATIENCE).await?;

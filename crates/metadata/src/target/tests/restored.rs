@@ -46,7 +46,7 @@ fn old_copy_gives_storage_no_list_of_orphans() {
     let gone = InodeId::from_parts(file.shard(), file.number() + 1);
     assert_eq!(which_exist(&mut story, &[file, gone]).unwrap(), [true, false]);
     // Storage has a chunk file of an inode that this target has not assigned.
-    let newer = InodeId::from_parts(file.shard(), file.number() + (1 << 40));
+    let newer = InodeId::from_parts(file.shard(), file.number() + (1 << 31));
     let refused = which_exist(&mut story, &[file, newer]).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::NotPermitted);
     assert_eq!(story.target.newer_inode(), Some(newer));

@@ -1,6 +1,7 @@
 //! Writes to one chunk file that run at the same time.
 
 use super::*;
+use crate::chunk_store::write::Incoming;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -74,6 +75,34 @@ fn undo_of_a_write_keeps_the_data_of_other_writes() {
         drop(other);
         store.undo(&file, &[]).await.unwrap();
         assert_eq!(length(), physical_offset(5));
+    });
+}
+
+/// Semantics 4.8.
+#[test]
+fn failed_writes_side_by_side_keep_acknowledged_bytes() {
+    run(|dir| async move {
+        let store = open(&dir);
+        write(&store, key(1), 0, b"acknowledged").await.unwrap();
+        let file = store.existing(&key(1)).unwrap().unwrap();
+        let data = Buf::copy_of(&[7; 5000]);
+        let checksums = piece_checksums(12, data.bytes());
+        let incoming = Incoming { offset: 12, data: &data, checksums: &checksums };
+        let (first, second) = (file.begin_write(5012), file.begin_write(3 * MIB));
+        let writes = store.prepare(&file, &incoming).await.unwrap();
+        file.file.write_now(data.bytes(), physical_offset(12)).unwrap();
+        file.file.write_now(b"written", physical_offset(3 * MIB - 7)).unwrap();
+        store.undo(&file, &writes).await.unwrap();
+        store.shrink(&file).unwrap();
+        drop(first);
+        // The second write fails before it has changed a region.
+        store.shrink(&file).unwrap();
+        drop(second);
+        let length = std::fs::metadata(&file.path).unwrap().len();
+        assert_eq!(length, physical_offset(12));
+        write(&store, key(1), 12, b" and appended").await.unwrap();
+        let all = b"acknowledged and appended";
+        assert_eq!(read(&store, key(1), 0, 100).await.unwrap(), all);
     });
 }
 

@@ -4,6 +4,11 @@ use super::*;
 use skep_testkit::thin::ThinDisk;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+/// Held by tests that drop the page cache of the host, and by tests whose failed pages must stay in
+/// it.
+static PAGE_CACHE: Mutex<()> = Mutex::new(());
 
 /// Environment variable that makes a test run its body with a low limit of descriptors.
 const LOW_LIMIT: &str = "SKEP_TEST_LOW_DESCRIPTOR_LIMIT";
@@ -105,6 +110,7 @@ fn read_only_disk_is_served_for_reading() {
 /// Semantics 3.5.
 #[test]
 fn failed_write_back_is_an_error_for_each_sync() {
+    let _page_cache = PAGE_CACHE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let Some(thin) = ThinDisk::new(dir.path(), 200) else { return };
     let target = thin.path().join("target");
@@ -146,6 +152,7 @@ fn failed_write_back_is_an_error_for_each_sync() {
 /// Semantics 3.5.
 #[test]
 fn lost_write_back_changes_the_incarnation() {
+    let _page_cache = PAGE_CACHE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let Some(thin) = ThinDisk::new(dir.path(), 24) else { return };
     let target = thin.path().join("target");

@@ -1,0 +1,70 @@
+//! The report of a file's times that the mount sends a moment after an `fsync`. Pure.
+//!
+//! A report that is under way must not reach metadata after a change of the times by a program, or
+//! after the close of the file: it would replace the new times. So such a change waits for the
+//! report, and no report begins while the change is in progress.
+//!
+//! Does not own the requests (`files::later_report`).
+
+/// The state of the report.
+#[derive(Debug, Default)]
+pub(super) struct TimesReport {
+    /// A task will send a report soon.
+    is_due: bool,
+    /// The report is under way.
+    is_sending: bool,
+    /// Number of changes of the times, and closes, that are in progress.
+    changes: u32,
+}
+
+impl TimesReport {
+    /// Plans a report. Returns `false` if one is planned already.
+    pub(super) fn plan(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_due, true)
+    }
+
+    /// Begins the planned report. Returns `false` if a change is in progress: the change itself
+    /// reports all earlier writes.
+    pub(super) fn begin(&mut self) -> bool {
+        self.is_due = false;
+        self.is_sending = self.changes == 0;
+        self.is_sending
+    }
+
+    pub(super) fn end(&mut self) {
+        self.is_sending = false;
+    }
+
+    pub(super) fn begin_change(&mut self) {
+        self.changes += 1;
+    }
+
+    pub(super) fn end_change(&mut self) {
+        debug_assert!(self.changes > 0, "a change ended that had not begun");
+        self.changes -= 1;
+    }
+
+    pub(super) fn is_sending(&self) -> bool {
+        self.is_sending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn report_of_times_and_change_of_times_exclude_each_other() {
+        let mut report = TimesReport::default();
+        assert!(report.plan() && !report.plan());
+        assert!(report.begin());
+        report.begin_change();
+        assert!(report.is_sending(), "the change waits");
+        report.end();
+        assert!(!report.is_sending());
+        assert!(report.plan());
+        assert!(!report.begin(), "the change reports the writes itself");
+        report.end_change();
+        assert!(report.plan() && report.begin());
+    }
+}
