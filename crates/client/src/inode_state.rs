@@ -233,7 +233,8 @@ impl InodeState {
         self.with(|parts| parts.times.plan())
     }
 
-    /// Begins the planned report. Returns `None` if a program changes the times, or closes the file.
+    /// Begins the planned report. Returns `None` if a program changes the times, or closes the
+    /// file.
     pub(crate) fn begin_times_report(self: &Arc<Self>) -> Option<TimesReportGuard> {
         self.with(|parts| parts.times.begin()).then(|| TimesReportGuard(Arc::clone(self)))
     }

@@ -30,8 +30,8 @@ pub(crate) fn run<E: Engine>(
         }
         let exists_here = context.get_raw(&Key::Inode(inode))?.is_some();
         if !exists_here {
-            let numbers_end = context.shared.numbers.reserved_end();
-            context.shared.removal.check(inode, numbers_end)?;
+            let newer = context.shared.numbers.newer();
+            context.shared.removal.check(inode, &newer)?;
         }
         exists.push(exists_here);
     }

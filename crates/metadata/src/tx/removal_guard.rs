@@ -4,8 +4,8 @@
 //! have chunk files and no inode. The clean-up of storage would take them for orphans. So the
 //! target refuses to name inodes that do not exist, until an administrator permits it.
 
-use super::shared::SKIPPED_NUMBERS;
 use skep_types::{Error, ErrorCode, InodeId, Result};
+use std::ops::Range;
 
 /// Decides whether the target replies to the clean-up of storage.
 #[derive(Debug, Default)]
@@ -17,14 +17,13 @@ pub(crate) struct RemovalGuard {
 }
 
 impl RemovalGuard {
-    /// Checks that storage may remove the chunk files of an inode that does not exist.
-    /// `numbers_end` is above all numbers that the target has assigned.
+    /// Checks that storage may remove the chunk files of an inode that does not exist. `newer` are
+    /// the numbers that only a newer state of this target can have assigned.
     ///
     /// # Errors
     /// `NotPermitted` if the target is an old copy, or was put back from one.
-    pub(crate) fn check(&mut self, inode: InodeId, numbers_end: u64) -> Result<()> {
-        // A number beyond all that a target assigns after a copy comes from a damaged name.
-        if (numbers_end..numbers_end.saturating_add(SKIPPED_NUMBERS)).contains(&inode.number()) {
+    pub(crate) fn check(&mut self, inode: InodeId, newer: &Range<u64>) -> Result<()> {
+        if newer.contains(&inode.number()) {
             self.newer_inode.get_or_insert(inode);
         }
         if !self.is_off && self.newer_inode.is_none() {

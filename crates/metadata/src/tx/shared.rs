@@ -11,11 +11,12 @@ use crate::tx::start_numbers::StartNumbers;
 use crate::tx::wall_clock::WallClock;
 use skep_cluster::placement::{Candidates, Cursor};
 use skep_types::{ClusterMap, Epoch, GroupId, Lsn, ShardId, TargetKind};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Numbers that a target skips if its directory was put back from a copy.
-pub(super) const SKIPPED_NUMBERS: u64 = 1 << 32;
+const SKIPPED_NUMBERS: u64 = 1 << 32;
 
 /// Numbers for inodes and transactions, taken from ranges whose reservation is safe.
 #[derive(Debug)]
@@ -52,6 +53,13 @@ impl Numbers {
     /// caller calls this before it takes the first number.
     pub(crate) fn skip(&mut self) {
         *self = Self::new(Some(self.reserved.0 + SKIPPED_NUMBERS), self.reserved.1);
+    }
+
+    /// Returns the numbers that a newer state of this target can have assigned. A number beyond
+    /// them comes from a damaged name.
+    pub(crate) fn newer(&self) -> Range<u64> {
+        let end = self.reserved_end();
+        end..end.saturating_add(SKIPPED_NUMBERS)
     }
 
     /// Whether a number can be taken at once.

@@ -46,8 +46,7 @@ pub(crate) struct ChunkFile {
     /// Logical size in bytes. Only a writer that holds the lock may change it, and only an
     /// exclusive one may reduce it.
     pub(crate) size: Cell<u64>,
-    /// The ends of the ranges of the writes that hold the lock. They may lie beyond `size`.
-    writing: RefCell<Vec<u64>>,
+    pub(crate) writes: WritesInProgress,
     pub(crate) regions: RefCell<HashMap<u64, Rc<Region>>>,
     pub(crate) lock: RangeLock,
     /// Held while a task loads a region, so that no two tasks load the same region.
@@ -68,6 +67,13 @@ pub(crate) struct ChunkFile {
     pub(crate) is_new: Cell<bool>,
     /// Whether the file was used since the cache's clock last passed it.
     pub(crate) is_recent: Cell<bool>,
+}
+
+/// The writes of a chunk file that hold its lock.
+#[derive(Debug, Default)]
+pub(crate) struct WritesInProgress {
+    /// The ends of their ranges, which may lie beyond the size of the file.
+    ends: RefCell<Vec<u64>>,
     /// Whether the file may be longer than its logical size, since a failed write was undone beside
     /// other writes. The last of them sets the length.
     pub(crate) must_shrink: Cell<bool>,
@@ -96,7 +102,7 @@ impl ChunkFile {
             path,
             file: file.into(),
             size: Cell::new(logical_size(length)),
-            writing: RefCell::default(),
+            writes: WritesInProgress::default(),
             regions: RefCell::default(),
             lock: RangeLock::default(),
             loading: Semaphore::new(1),
@@ -107,24 +113,23 @@ impl ChunkFile {
             is_removed: Cell::new(false),
             is_new: Cell::new(false),
             is_recent: Cell::new(true),
-            must_shrink: Cell::new(false),
         }))
     }
 
     /// Marks a write in progress whose range ends at `end`. The caller must hold the lock.
     pub(crate) fn begin_write(&self, end: u64) -> WriteInProgress<'_> {
-        self.writing.borrow_mut().push(end);
+        self.writes.ends.borrow_mut().push(end);
         WriteInProgress { file: self, end }
     }
 
     /// Whether another write than the caller's own is in progress.
     pub(crate) fn has_other_writes(&self) -> bool {
-        self.writing.borrow().len() > 1
+        self.writes.ends.borrow().len() > 1
     }
 
     /// Returns the size of the file after all writes in progress, except one that ends at `own`.
     pub(crate) fn size_without(&self, own: u64) -> u64 {
-        let writing = self.writing.borrow();
+        let writing = self.writes.ends.borrow();
         let own = writing.iter().position(|end| *end == own);
         let others = writing.iter().enumerate().filter(|(index, _)| Some(*index) != own);
         others.map(|(_, end)| *end).max().unwrap_or(0).max(self.size.get())
@@ -169,7 +174,7 @@ pub(crate) struct WriteInProgress<'a> {
 
 impl Drop for WriteInProgress<'_> {
     fn drop(&mut self) {
-        let mut writing = self.file.writing.borrow_mut();
+        let mut writing = self.file.writes.ends.borrow_mut();
         if let Some(index) = writing.iter().position(|end| *end == self.end) {
             writing.swap_remove(index);
         }

@@ -23,7 +23,7 @@ impl ChunkStore {
         if length > physical_length(end) {
             self.set_physical_length(file, end)?;
         }
-        file.must_shrink.set(file.must_shrink.get() || end > size);
+        file.writes.must_shrink.set(file.writes.must_shrink.get() || end > size);
         for write in writes {
             let kept = write.range.start..write.range.end.min(end);
             if write.was_blank && self.punch(file, write.index, &kept)? {
@@ -81,11 +81,11 @@ impl ChunkStore {
     /// Sets the length of a file that a failed write has left too long, as soon as no other write
     /// of the file is in progress. The caller must still hold its place among the writes.
     pub(super) fn shrink(&self, file: &ChunkFile) -> Result<()> {
-        if !file.must_shrink.get() || file.has_other_writes() || file.is_removed.get() {
+        if !file.writes.must_shrink.get() || file.has_other_writes() || file.is_removed.get() {
             return Ok(());
         }
         self.truncate_to_size(file)?;
-        file.must_shrink.set(false);
+        file.writes.must_shrink.set(false);
         Ok(())
     }
 

@@ -77,8 +77,9 @@ pub(crate) fn run(args: RemoveArgs) -> Result<()> {
     })
 }
 
-/// Asks the service of a target to stop it and to take it out of its list. Returns whether the service does so, or would do so
-/// without a dry run: it stops only targets that `skep target add` has added.
+/// Asks the service of a target to stop it and to take it out of its list. Returns whether the
+/// service does so, or would do so without a dry run: it stops only targets that `skep target add`
+/// has added.
 async fn stop_added(
     access: &Access,
     map: &ClusterMap,
