@@ -6,7 +6,6 @@ mod client;
 mod cluster;
 mod completion;
 mod config;
-mod copy;
 mod debug;
 mod deploy;
 mod down;
@@ -70,7 +69,6 @@ pub(crate) enum Verb {
     Cluster(cluster::ClusterVerb),
     #[command(subcommand)]
     Config(config::ConfigVerb),
-    Copy(copy::CopyArgs),
     #[command(subcommand)]
     Bench(bench::BenchVerb),
     #[command(subcommand)]
@@ -126,7 +124,6 @@ impl Verb {
             Self::Entry(verb) => verb.run(),
             Self::Cluster(verb) => verb.run(),
             Self::Config(verb) => verb.run(),
-            Self::Copy(args) => done(copy::run(&args)),
             Self::Bench(verb) => verb.run(),
             Self::Lab(verb) => verb.run(),
             Self::Study(verb) => verb.run(),

@@ -19,7 +19,6 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/client/src/mount.rs", "poll: the capacity of the cluster, for one lease at most"),
     ("crates/client/src/session/renewal.rs", "poll: another thread's renewal of the session"),
     ("crates/client/src/sharing/follow.rs", "retry: waits for notifications of a metadata target"),
-    ("crates/copy/src/pace.rs", "delay: keeps a copy below the rate that the user allows"),
     ("crates/ctl/src/cmd/client/evict.rs", "poll: locks and opens of the evicted client"),
     ("crates/ctl/src/cmd/target/remove.rs", "poll: requests and removals of chunk files in progress on a target; the next heartbeat of its node"),
     ("crates/ctl/src/cmd/down.rs", "poll: the end of the supervisor"),
