@@ -6,7 +6,8 @@
 use super::capacity;
 use super::targets::{ServingNode, is_known};
 use super::unserved::UnservedTarget;
-use skep_types::Result;
+use skep_store::identity::Directory;
+use skep_types::{Result, TargetId};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -43,15 +44,21 @@ impl ServingNode {
         }
     }
 
+    /// Registers a target of the running node, unless the map contains it. Returns its id then.
+    pub(super) async fn register_late(&self, directory: &Directory) -> Result<Option<TargetId>> {
+        if is_known(&self.membership.map_cell().load(), self.membership.node(), directory) {
+            return Ok(None);
+        }
+        let free_space = capacity::capacity(directory.path(), self.host.reserve);
+        let claim = self.host.claim(directory);
+        self.membership.add_target(claim, free_space).await.map(Some)
+    }
+
     /// Opens a target and starts its thread. Registers the target if the map does not contain it.
     async fn serve_again(&self, path: &Path, pause: Duration) -> Result<()> {
         let mut directory = self.host.open_target(path, &self.node.borrow())?;
-        let (map, node) = (self.membership.map_cell().load(), self.membership.node());
-        if !is_known(&map, node, &directory) {
-            let free_space = capacity::capacity(path, self.host.reserve);
-            let claim = self.host.claim(&directory);
-            let target = self.membership.add_target(claim, free_space).await?;
-            directory.assign(node, target)?;
+        if let Some(target) = self.register_late(&directory).await? {
+            directory.assign(self.membership.node(), target)?;
         }
         tracing::info!("this node has opened {} again", path.display());
         self.start(directory, Some(pause))

@@ -4,7 +4,7 @@
 //! their threads (`targets`), or the removal of a target from the cluster, which management does.
 
 use super::init::check_disk;
-use super::targets::{ServingNode, is_known};
+use super::targets::ServingNode;
 use super::{absolute, capacity};
 use crate::mount_points::is_on_root;
 use skep_env::Mailbox;
@@ -61,17 +61,13 @@ impl ServingNode {
         self.check_copy(&directory)?;
         // The line comes first: if the service dies now, its next start registers the target.
         self.added.borrow_mut().add(&path)?;
-        let (map, node) = (self.membership.map_cell().load(), self.membership.node());
-        if !is_known(&map, node, &directory) {
-            let free_space = capacity::capacity(&path, self.host.reserve);
-            let claim = self.host.claim(&directory);
-            let registered = self.membership.add_target(claim, free_space).await;
-            let target = registered.inspect_err(|_| {
-                // Best effort: the error of the registration is the one to report, and the next
-                // start of the service tries to register the target if the line is still there.
-                let _ = self.added.borrow_mut().remove(&path);
-            })?;
-            directory.assign(node, target)?;
+        let registered = self.register_late(&directory).await.inspect_err(|_| {
+            // Best effort: the error of the registration is the one to report, and the next start
+            // of the service tries to register the target if the line is still there.
+            let _ = self.added.borrow_mut().remove(&path);
+        })?;
+        if let Some(target) = registered {
+            directory.assign(self.membership.node(), target)?;
         }
         let target = directory.identity().target;
         self.start(directory, None)?;
