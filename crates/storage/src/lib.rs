@@ -5,7 +5,6 @@
 //! files: a storage target only sees inode ids.
 
 mod benchmark;
-mod both;
 pub mod chunk_store;
 mod emulation;
 mod handlers;

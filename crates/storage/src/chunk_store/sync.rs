@@ -12,7 +12,7 @@ use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region};
 use super::names::leaf_of;
 use super::region::data_range;
-use crate::both::both;
+use futures_lite::future::zip;
 use skep_format::chunk::{GRANULES, RegionHeader, granule_checksum, physical_offset};
 use skep_types::{ChunkFileKey, Error, ErrorCode, GRANULE_BYTES, HostIncarnation, Result};
 use std::collections::BTreeSet;
@@ -36,7 +36,7 @@ impl ChunkStore {
 
     pub(super) async fn sync_file(&self, file: &Rc<ChunkFile>) -> Result<()> {
         // The disk's file system usually makes both durable with one commit of its journal.
-        let (data, name) = both(self.sync_data(file), self.sync_name(file)).await;
+        let (data, name) = zip(self.sync_data(file), self.sync_name(file)).await;
         data.and(name)?;
         // Another operation may have failed while this one waited for its sync.
         self.check_writable()
