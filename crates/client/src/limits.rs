@@ -66,21 +66,21 @@ pub(crate) const CONTENTION_PAUSE: Duration = Duration::from_millis(1);
 /// How long a deferred close waits, so that it can be sent with other closes in one message. Short
 /// enough that the space of a file that was unlinked while open seems to become free at once.
 pub(crate) const CLOSE_DELAY: Duration = Duration::from_millis(5);
-/// How long after an `fsync` the mount reports times to metadata if nothing else has changed.
+/// Time from an `fsync` to the report of the times to metadata, if nothing else has changed.
 /// Shorter than the time for which other mounts cache attributes, long enough that a database that
 /// syncs all the time costs metadata little.
 pub(crate) const TIMES_DELAY: Duration = Duration::from_millis(100);
 /// How long setting a stripe pattern waits until metadata has acknowledged the deferred closes of
 /// the file.
 pub(crate) const DEFERRED_CLOSE_WAIT: Duration = Duration::from_secs(1);
-/// How long setting a stripe pattern, and handling a sharing notification, wait for a close that
-/// the kernel or this mount has not sent yet. Several times [`CLOSE_DELAY`].
+/// Time limit for a close that the kernel or this mount has not sent yet, while the client sets a
+/// stripe pattern or handles a sharing notification. Several times [`CLOSE_DELAY`].
 pub(crate) const KERNEL_CLOSE_WAIT: Duration = Duration::from_millis(50);
 /// Maximum number of notifications that are recorded for opens in flight. If more arrive during an
 /// open, the mount treats its file as shared. 16 bytes each.
 pub(crate) const MAX_NOTED_NOTIFICATIONS: usize = 4096;
-/// How often a client compares its opens with the target's after a new start of the target,
-/// until nothing is missing.
+/// Maximum number of times that a client compares its opens with the target's after a new start of
+/// the target. It stops when no open is missing.
 pub(crate) const OPEN_COMPARISONS: usize = 4;
 /// How long a write continues after its caller was killed. Servers that reply have finished the
 /// write by then. If a server is down, the killed program must be able to end.

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_words_are_refused_by_name() {
+    fn error_for_an_invalid_pattern_quotes_the_invalid_part() {
         let map = map();
         let of_metadata = map.targets.iter().find(|it| it.kind == TargetKind::Metadata).unwrap().id;
         for (text, words) in [

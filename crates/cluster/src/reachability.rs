@@ -83,8 +83,8 @@ impl SoftState {
         before.is_none_or(|before| before.reachability != Reachability::Online)
     }
 
-    /// Records the capacity that a target has reported. Returns whether the change justifies a new
-    /// map. If not, the map keeps the older numbers.
+    /// Records the capacity that a target has reported. Returns whether the change is large enough
+    /// for a new map. Otherwise the published map keeps the older numbers.
     pub fn report(&mut self, target: TargetId, capacity: Capacity) -> bool {
         self.reported.insert(target, capacity);
         let shown = self.published.entry(target).or_default();

@@ -29,7 +29,7 @@ pub struct Piece {
     /// Offset of the piece in the caller's range.
     pub offset_in_range: u64,
     /// Length of the piece in bytes: at least 1, at most the chunk size of the component. For
-    /// inline bytes, at most their number.
+    /// inline bytes, at most the number of inline bytes of the file.
     pub length: u64,
 }
 

@@ -34,7 +34,8 @@ pub(crate) struct ClientFile {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NamedCluster {
-    /// Addresses of management, as `host` or `host:port`. Empty: those in the token.
+    /// Addresses of management, as `host` or `host:port`. If empty, the addresses in the token
+    /// apply.
     #[serde(default)]
     pub(crate) management: Vec<String>,
     /// File that holds the token.

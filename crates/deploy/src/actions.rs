@@ -244,12 +244,13 @@ fn initialise(host: &Host, role: Role) -> String {
         if !parent.is_empty() {
             let _ = writeln!(text, "make_dir {parent} 755");
         }
-        // A directory that was there before stays after a removal, without the target's files.
+        // A removal keeps a directory that existed before the deployment, and deletes only the
+        // target's files in it.
         let _ =
             writeln!(text, "[ -e {target} ] || record 'dir {target}'\nrecord 'target {target}'");
     }
     let token = if role == Role::Management { "" } else { " --token-file /etc/skep/token" };
-    // Without an identity, the directory is left from an interrupted initialisation.
+    // A directory without an identity was left behind by an interrupted initialisation.
     let _ = write!(
         text,
         "record 'dir /srv/skep/{role}'\n\

@@ -210,8 +210,8 @@ fn directory(state: &str) -> Contents {
     }
 }
 
-/// Returns the difference of a clock that was read between two moments. Zero if its time was
-/// between them.
+/// Returns by how many seconds a host's clock is ahead. The host read it between `began` and
+/// `ended`; a time between these two gives zero.
 fn offset(clock: f64, began: Duration, ended: Duration) -> f64 {
     let (began, ended) = (began.as_secs_f64(), ended.as_secs_f64());
     (clock - ended).max(0.0) + (clock - began).min(0.0)

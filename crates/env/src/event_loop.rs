@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn event_loop_polls_before_it_sleeps_in_a_conversation() {
+    fn loop_polls_before_it_sleeps_only_after_traffic() {
         let polls = |traffic| {
             block_on(async move {
                 set_spin(Duration::from_micros(50));

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn mount_mark_is_the_same_at_each_read() {
+    fn mount_mark_identifies_a_mounted_file_system() {
         let dir = tempfile::tempdir().unwrap();
         let mark = mount_mark(dir.path()).unwrap();
         assert_eq!(mark, mount_mark(dir.path()).unwrap());

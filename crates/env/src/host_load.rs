@@ -11,8 +11,8 @@ use std::time::Duration;
 
 /// Minimum time between two samples. Taking one costs some microseconds.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(2);
-/// Number of samples in a row that make a host busy. A single one may have met a kernel thread that
-/// ran for a moment.
+/// Number of consecutive busy samples after which a host counts as busy. A single one may have
+/// counted a kernel thread that ran only for a moment.
 const BUSY_SAMPLES: u32 = 2;
 
 /// The time in nanoseconds from which on a thread may take the next sample.

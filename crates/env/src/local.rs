@@ -120,8 +120,8 @@ struct Waiter {
 #[derive(Debug)]
 pub struct Permit(Rc<Semaphore>);
 
-/// The place of a waiting future in the queue. If the future is dropped, the place leaves the
-/// queue, or passes on the permit that it was granted.
+/// The place of a waiting future in the queue. Dropping it removes it from the queue; a permit that
+/// it was already granted goes to the next place.
 struct Place<'a> {
     semaphore: &'a Rc<Semaphore>,
     waiter: Rc<Waiter>,

@@ -20,9 +20,9 @@ use std::time::Duration;
 const SPAN: Duration = Duration::from_millis(500);
 /// Length in bytes of one message, like one request in a lab.
 const PIECE: usize = 1 << 20;
-/// Work per byte in a lab, relative to this measurement. While this measurement moves about four
-/// bytes, a lab without limits writes one byte. And half of the machine must stay idle, since a
-/// busy machine cannot emulate rates.
+/// Work per byte in a lab, relative to this measurement: a factor of 4, since a lab without limits
+/// writes about one byte in the time in which this measurement moves four, and a factor of 2, since
+/// a busy machine cannot emulate rates and half of it must stay idle.
 const COST_OF_A_LAB: u64 = 8;
 
 /// Returns the number of bytes per second that a lab on this machine can carry now.

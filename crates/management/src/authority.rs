@@ -207,8 +207,8 @@ impl Authority {
         self.note_alive(node, &capacities);
     }
 
-    /// Records that a server has registered with all targets that it serves: its other targets are
-    /// down.
+    /// Records that a server has registered. `capacities` names the targets that it serves; its
+    /// other targets count as down.
     pub(crate) fn note_registration(&self, node: NodeId, capacities: &[(TargetId, Capacity)]) {
         let mut inner = self.inner.borrow_mut();
         let AuthorityState { state, soft, .. } = &mut *inner;

@@ -153,8 +153,8 @@ impl RunningManagement {
     }
 }
 
-/// Returns the addresses of management: those in the token, `former`, unless the settings or the
-/// addresses of this host have changed.
+/// Returns the addresses of management: `former`, the addresses in the token, unless the settings
+/// or the addresses of this host have changed.
 fn addresses(
     listener: &TcpListener,
     settings: &ManagementSettings,

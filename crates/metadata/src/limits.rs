@@ -52,8 +52,8 @@ pub const RETRY_PAUSE: Duration = Duration::from_secs(1);
 pub const RESOLVABLE_AFTER: Duration = Duration::from_secs(10);
 /// Pause before a participant asks again about a transaction whose decision it could not carry out.
 pub const STUCK_PAUSE: Duration = Duration::from_secs(60);
-/// Maximum number of prepared transactions of other groups. Each of them keeps locks and is asked
-/// about.
+/// Maximum number of prepared transactions of other groups. Each of them keeps locks, and the
+/// target asks its coordinator for the decision.
 pub const MAX_PREPARED: usize = 4096;
 /// Largest difference between the host's clock and the time that has passed since boot that a
 /// target accepts between two batches. Time servers correct a running clock in much smaller steps.

@@ -2,9 +2,10 @@
 //!
 //! The state machine of the target has no clock and counts nothing. The service around it sees when
 //! a request arrives, which batch takes it, and when its reply leaves; the meter derives the stages
-//! from these times. A request whose reply leaves at the end of the batch that took it was only
-//! waiting and processed. For any other request, the time after that batch counts as `log_sync` if
-//! the batch of its reply began with the end of a sync, otherwise as `others`.
+//! from these times. If the reply leaves at the end of the batch that took the request, the request
+//! has only waited and been processed. If the reply leaves with a later batch, the time between the
+//! two batches counts as `log_sync` if the later batch began with the end of a sync, otherwise as
+//! `others`.
 //!
 //! Does not own the counters (`skep-metrics`) or the requests.
 

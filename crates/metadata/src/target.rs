@@ -70,7 +70,7 @@ pub struct MetadataTarget<E> {
     gates: SyncGates,
     batch: BatchOutput,
     checkpoints: CheckpointTrigger,
-    /// Newest cluster map whose removed clients made the target end sessions.
+    /// Version of the newest cluster map that removed a client with a session at this target.
     fence: MapVersion,
     truncation_replies: TruncationReplies,
     target: TargetId,
@@ -207,9 +207,9 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Returns the version of the newest cluster map whose removed clients made the target end
-    /// sessions. Each reply of this target carries this version: a target with an older map must
-    /// not serve a client that got such a reply.
+    /// Returns the version of the newest cluster map that removed a client with a session at this
+    /// target. Each reply of this target carries this version: a target with an older map must not
+    /// serve a client that got such a reply.
     pub fn fence(&self) -> MapVersion {
         self.fence
     }

@@ -25,7 +25,7 @@ pub const LEFT_OUT: u64 = u64::MAX;
 /// Ranks are halved when their sum has grown by this factor, times the number of accounts. So an
 /// account that was heavy long ago can be replaced.
 const AGING: u64 = 4096;
-/// Bytes that count as much for the rank of an account as one operation.
+/// This number of bytes raises the rank of an account as much as one operation does.
 const BYTES_PER_RANK: u64 = 16 << 10;
 
 /// A way to divide the load.

@@ -15,8 +15,8 @@ const MAX_REPORTED: usize = 32;
 pub(crate) struct EvictionWatch {
     clients: BTreeMap<u32, String>,
     leaves: Option<(u64, u64)>,
-    /// Clients that vanished in the round before, and are judged with the next count of leaves: a
-    /// reply may be counted a moment after the map has changed.
+    /// Clients that vanished in the previous round. The next count of leaves shows whether they
+    /// were evicted, since management may count a leave a moment after it has changed the map.
     vanished: Vec<String>,
     reported: VecDeque<(u64, String)>,
 }

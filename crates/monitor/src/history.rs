@@ -146,9 +146,9 @@ impl History {
         &self.recent
     }
 
-    /// Calls `visit` with the frames from `from_ms` until before `to_ms`, oldest first. The frames
-    /// have the length that [`Self::step_ms`] returns for `span_ms`, which differs from the time
-    /// between the ends if a caller has moved an end to a whole point.
+    /// Calls `visit` with the frames from `from_ms` until before `to_ms`, oldest first. `span_ms`
+    /// determines their length ([`Self::step_ms`]); it differs from `to_ms - from_ms` if the caller
+    /// has moved one of the two to a whole point.
     pub fn read(&self, span_ms: u64, from_ms: u64, to_ms: u64, mut visit: impl FnMut(&Frame)) {
         let index = tier_of(span_ms);
         let in_memory = self.recent.front().map_or(u64::MAX, |frame| frame.start_ms);

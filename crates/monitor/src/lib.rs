@@ -161,11 +161,11 @@ async fn collect_for_ever(
     }
 }
 
-/// Returns the time of the next round: an interval after the last one was due, but so late that
-/// the work of a round takes at most a part of one CPU.
+/// Returns the time of the next round: an interval after the last one was due, or later if the
+/// rounds would otherwise take more than their share of one CPU (`limits::CPU_SHARE`).
 fn next_round(due: Duration, interval: Duration, now: Duration, work: Duration) -> Duration {
     let pause = (work * limits::CPU_SHARE).saturating_sub(work);
-    // After a late round, rounds do not follow one another at once.
+    // After a late round, the next round does not follow at once.
     (due + interval).max(now + pause).max(now + interval / 10)
 }
 

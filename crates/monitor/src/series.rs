@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn points_have_rates_latencies_and_gaps() {
+    fn points_show_rates_latencies_and_missing_seconds() {
         let (_directory, mut history) = history(50);
         history.add(frame(START + 59, 10));
         let query = SeriesQuery::of(&parameters(&[

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn slowest_server_is_slower_among_more_servers() {
+    fn slowest_of_many_servers_is_slower_than_of_few() {
         let values = [1.0, 2.0, 8.0, 20.0].map(expected_maximum);
         assert!(values[0].abs() < 1e-9 && (values[2] - 1.42).abs() < 0.02, "{values:?}");
         assert!(values.windows(2).all(|it| it[0] < it[1]));

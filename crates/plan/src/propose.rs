@@ -195,7 +195,8 @@ fn workload(needs: &Needs, operation: Operation, clients: u32) -> Workload {
     }
 }
 
-/// Returns the smallest number of servers that meets the needs. `None` means that no number does.
+/// Returns the smallest number of servers that meets the needs. `None` means that no number of
+/// servers meets them.
 fn smallest(calibration: &Calibration, needs: &Needs, of_one: &System) -> Option<u32> {
     let meets = |servers: u32| {
         let system = System { servers, ..of_one.clone() };
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn redundancy_costs_servers_or_money() {
+    fn systems_with_redundancy_cost_more() {
         let plain = run(&needs()).unwrap().remove(0);
         let safe = run(&Needs { redundancy: Redundancy::Raid1, ..needs() }).unwrap().remove(0);
         assert!(safe.cost.usd_per_hour > plain.cost.usd_per_hour);

@@ -64,7 +64,7 @@ pub struct CrossValidation {
 pub enum Group {
     /// One table at a time.
     Table,
-    /// All tables of one study at a time: nothing of its hardware has been seen.
+    /// All tables of one study at a time, so the fit has no measurement of the study's hardware.
     Study,
 }
 

@@ -124,8 +124,8 @@ impl Connection {
     ///
     /// # Errors
     /// - `Disconnected` if nothing listens at the address, the host does not reply in time, or the
-    ///   connection ends during the handshake. Also if the process at the address behaves unlike a
-    ///   service of this cluster.
+    ///   connection ends during the handshake. A process at the address that does not behave like a
+    ///   service of this cluster gives the same error.
     /// - `StaleMap` or `NotReady` if the peer refuses the target.
     /// - `AuthenticationFailed` or `VersionMismatch` if the peer refuses the handshake with this
     ///   code and this node has not joined the cluster yet (`identity` has no node id). A member of

@@ -43,7 +43,7 @@ pub struct Router {
     own: Option<OwnTerm>,
     /// Whether the task that follows the cluster map has started.
     is_watching: Cell<bool>,
-    /// This router, for that task.
+    /// This router, for the task that follows the cluster map.
     this: Weak<Self>,
 }
 

@@ -125,7 +125,7 @@ fn connections_without_the_secret_are_refused_with_a_reason() {
 }
 
 #[test]
-fn waiting_request_is_not_sent_under_a_newer_id() {
+fn waiting_request_is_not_sent_after_the_node_id_changes() {
     block_on(async {
         let cell = MapCell::new(ClusterMap::empty(ClusterId::default()), NodeId::new(5));
         let identity = identity(1, &Secret::generate());

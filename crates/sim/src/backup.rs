@@ -8,7 +8,7 @@
 //!
 //! # Checks
 //! - A take-over loses no change that a client has seen (`Witness::lose_unheld`).
-//! - The logs of both members are equal as far as both have them.
+//! - The logs of both members are equal up to the end of the shorter one.
 //! - The store of no member is ahead of the log that the group continues.
 
 use crate::disk::{LogDisk, SyncPoint};

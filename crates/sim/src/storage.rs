@@ -155,8 +155,8 @@ impl StorageProcess {
             return;
         }
         self.generations.insert(key, generation);
-        // If the file has grown beyond the old bytes since, they stay in it, as after every change
-        // that was not synced.
+        // If the file has grown beyond the old bytes since, this truncation does not remove them. A
+        // power loss may have such an effect on every change that was not synced.
         if self.old_tails.get(&key).is_some_and(|it| generation >= *it) {
             self.old_tails.remove(&key);
         }

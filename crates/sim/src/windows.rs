@@ -143,8 +143,8 @@ impl Window {
     }
 }
 
-/// Whether the refusal of a rename or exchange is correct if its first name had its state of one
-/// moment, and its second name its state of another. The two directories may be on different
+/// Whether the refusal of a rename or exchange is correct, given that the target looked up the
+/// first name at one moment and the second name at another. The two directories may be on different
 /// targets, which look up the names one after the other. A refused operation locks nothing.
 fn is_right_at_two_moments(window: &Window, answer: &Result<Summary, ErrorCode>) -> bool {
     let Err(code) = answer else { return false };

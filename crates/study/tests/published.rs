@@ -79,7 +79,7 @@ fn published_plans_are_ready_plans_and_reports_match_results() {
 }
 
 #[test]
-fn round_robin_repeats_the_paper_and_balanced_is_always_best() {
+fn round_robin_reproduces_the_paper_and_balanced_is_best() {
     for name in ["scenario1", "scenario2"] {
         let (_, report) = study(name);
         let counts = experiment(&report, "count");

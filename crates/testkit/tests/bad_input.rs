@@ -146,7 +146,7 @@ fn ask(address: &str, frame: &[u8]) -> (u16, String) {
 }
 
 #[test]
-fn newer_protocol_is_refused_unless_it_also_speaks_ours() {
+fn newer_peer_is_refused_unless_it_supports_our_version() {
     let cluster = Cluster::start(Shape::small());
     let token = token(&cluster);
     let (key, address) = token.split_once('@').expect("a token names an address");

@@ -433,7 +433,7 @@ fn kinds(file: &Path) -> Vec<String> {
 }
 
 #[test]
-fn results_outlive_a_disk_that_fills_up() {
+fn earlier_results_are_kept_when_the_disk_fills_up() {
     let cluster = small_cluster();
     let scratch = Scratch::new();
     let small = scratch.directory("small");

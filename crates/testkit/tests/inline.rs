@@ -189,7 +189,7 @@ fn cluster_setting_inline_bytes_applies_to_new_files() {
 /// Semantics 2.1, 2.2, 2.6, 2.7, 2.11, 2.12 and 2.13, across the border between metadata and
 /// storage.
 #[test]
-fn each_kind_of_change_over_the_border_is_seen_by_both_mounts() {
+fn changes_across_the_inline_end_are_seen_by_both_mounts() {
     let (cluster, second) = mounts();
     for (here, there) in [(cluster.path(), second.path()), (second.path(), cluster.path())] {
         let name = format!("file-{}", here.display().to_string().len());

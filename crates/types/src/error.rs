@@ -215,7 +215,8 @@ impl From<std::io::Error> for Error {
 }
 
 /// Whether an error means that the process or the host has no free file descriptor (`EMFILE`,
-/// `ENFILE`). Such a lack passes, and it does not concern the file that should be opened.
+/// `ENFILE`). Such an error is temporary, and has nothing to do with the file that the caller
+/// opens.
 pub fn is_out_of_descriptors(error: &std::io::Error) -> bool {
     const ENFILE: i32 = 23;
     const EMFILE: i32 = 24;

@@ -7,7 +7,7 @@ use skep_types::codec::{Bytes, record};
 use skep_types::{Epoch, Lsn};
 
 record! {
-    /// A log record. The record before it in a request has the number before.
+    /// A log record. The records in one request have consecutive numbers.
     pub struct ShippedRecord {
         /// Epoch of the group in which its primary made the record.
         pub epoch: Epoch,
@@ -18,9 +18,9 @@ record! {
 
 record! {
     /// Ships records of the group's log to a member that is not the primary. The member appends
-    /// the records that follow its last one, and replies. It does not wait for its sync. If it has
-    /// other records of the same numbers, from an earlier primary, it removes them first. Without
-    /// records, the request carries `held`, `safe` and `syncs_at_once`.
+    /// the records that follow its last one, and replies. It replies before it has synced them. If
+    /// it has other records with the same numbers, from an earlier primary, it removes them first.
+    /// Without records, the request carries `held`, `safe` and `syncs_at_once`.
     ///
     /// The member returns `StaleMap` if the group has another epoch in the member's cluster map.
     pub struct ShipLog {
@@ -61,13 +61,13 @@ record! {
     pub struct LogHeld {
         /// Epoch of the group in the member's cluster map.
         pub epoch: Epoch,
-        /// Last record that the member has appended or compared in this epoch: the member has the
-        /// same record as the primary, and all records before it.
+        /// Last record that the member has appended in this epoch, or has found equal to the
+        /// primary's record. The member has this record and all records before it.
         pub appended: Lsn,
         /// Last one of these records that the member has synced.
         pub synced: Lsn,
-        /// Record after which the primary ships if the member is behind: the last record of the
-        /// member's log, or an earlier one if later ones come from an earlier primary.
+        /// If the member is behind, the primary ships the records after this one: the last record
+        /// of the member's log, or an earlier one if the last ones come from an earlier primary.
         pub ship_after: Lsn,
         /// Whether the member did not append the records of the request, because it does not have
         /// the record before `first`.

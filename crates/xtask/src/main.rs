@@ -34,7 +34,7 @@ enum Command {
     Tidy,
     /// Lists the sentences that `tidy` counts as unclear.
     Language {
-        /// Only areas that begin with this, such as `crates/client` or `messages`.
+        /// Prefix of the areas to list, such as `crates/client` or `messages`.
         #[arg(default_value = "")]
         area: String,
         /// Write down the counts that have fallen, and list nothing.

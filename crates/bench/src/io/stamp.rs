@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn no_word_is_zero() {
+    fn no_eight_byte_word_of_the_data_is_zero() {
         for signature in [0, 4094, 4095, u32::MAX] {
             let mut buffer = [0; 8];
             Stamp::new(signature, 0).fill(&mut buffer, 0);

@@ -54,7 +54,7 @@ pub(crate) struct Fleet {
 
 /// The meaning of an answer for the loop that waits for answers.
 enum Turn {
-    /// Neither the expected answer nor progress.
+    /// The answer is not an expected one, and shows no progress.
     Other,
     /// The phase made progress, which restarts the time limit.
     Moved,

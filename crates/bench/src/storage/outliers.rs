@@ -95,7 +95,7 @@ fn judge_one(all: &[(u32, Vec<f64>)], index: usize, phase: &str, rules: Rules) -
     })
 }
 
-/// A measured object, compared with the others.
+/// A measured object, and how it compares with the others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
     /// Number of measurements of the object.
@@ -185,7 +185,7 @@ fn share_of_orders(n: usize, m: usize, above: usize) -> f64 {
             let total = taken as f64;
             let mut next = vec![0.0; n * m + 1];
             for (pairs, place) in next.iter_mut().enumerate() {
-                // The largest value so far is either from the second list, or from the first list
+                // The largest of these values is from the second list, or it is from the first list
                 // and then above all values of the second list.
                 let of_second = if other > 0 { shares[own][pairs] * other as f64 } else { 0.0 };
                 let of_first = match own > 0 && pairs >= other {
@@ -278,8 +278,8 @@ mod tests {
 
     #[test]
     fn exact_counts_agree_with_the_normal_distribution() {
-        // Three values against three have 20 orders: 1, 1, 2, 3, 3, 3, ... of them with 0, 1, 2, 3,
-        // 4, 5, ... pairs.
+        // Two lists of three values can be merged in 20 orders. In 1, 1, 2, 3, 3, 3, ... of these
+        // orders, 0, 1, 2, 3, 4, 5, ... pairs have the greater value in the first list.
         for (above, orders) in [(0, 1.0), (1, 2.0), (2, 4.0), (3, 7.0), (4, 10.0), (9, 20.0)] {
             assert!((share_of_orders(3, 3, above) - orders / 20.0).abs() < 1e-12, "{above}");
         }

@@ -59,8 +59,8 @@ impl Client {
         self.check_lost(file, *key).await.map(|()| Missing::Changed)
     }
 
-    /// Checks that a chunk file, which did not exist a moment ago and was synced once, exists now:
-    /// another client may have created and synced it meanwhile.
+    /// Checks again whether a chunk file exists that is recorded as synced: another client may have
+    /// created and synced it since storage replied that it does not exist.
     ///
     /// # Errors
     /// Returns `Corrupt` if it does not exist.

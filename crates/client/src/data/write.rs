@@ -47,7 +47,7 @@ pub trait Writes {
     fn write(&self, handle: HandleId, offset: u64, data: Buf) -> impl Future<Output = Result<()>>;
 
     /// Writes all of `data` at the end of the file. `expected` is the end that the caller has
-    /// cached. An append that the caller expects behind another append in progress waits for that
+    /// cached. If `expected` is the end of another append in progress, this append waits for that
     /// one, so the parts of one large append stay in order. The kernel serializes all other appends
     /// of one mount. If several mounts share the file, a lock at metadata serializes their appends.
     ///

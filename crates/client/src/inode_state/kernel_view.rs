@@ -7,8 +7,9 @@
 //!
 //! # Hazard: pages that are dropped during a write
 //! If the kernel drops a page while its write of the page is under way, a read may bring the bytes
-//! from before the write into the cache. So after attributes that made the kernel drop its pages
-//! beside a write, it must compare times again, until it has dropped them without a write.
+//! from before the write into the cache. So if the mount sends attributes that make the kernel drop
+//! its pages during a write, the kernel must compare times again later, until it has dropped its
+//! pages while no write was in progress.
 //!
 //! Does not own the condition that no other client uses the file (`opens`), or the check that the
 //! lease has not run out (`attributes::stat`).
@@ -32,7 +33,7 @@ pub(super) struct KernelView {
 /// The writes of this mount when it sent attributes that make the kernel drop its pages.
 #[derive(Debug, Clone, Copy)]
 struct PageDrop {
-    /// Number of writes that had begun.
+    /// Number of writes that had begun by then.
     writes: u64,
     /// A write was in progress.
     is_writing: bool,
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_dropped_beside_a_write_are_dropped_again() {
+    fn pages_dropped_during_a_write_are_dropped_again() {
         let mut view = KernelView::default();
         view.note_shown(&attributes(1), false);
         assert_eq!(view.shown(), None, "this mount has not written");

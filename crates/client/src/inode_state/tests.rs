@@ -91,7 +91,7 @@ fn truncation_waits_for_writes_and_clears_unreported_sizes() {
 }
 
 #[test]
-fn size_is_measured_if_a_truncation_precedes_the_report() {
+fn chunk_files_are_asked_for_the_size_after_an_early_truncation() {
     let state = opened(0);
     write(&state, 1000, 0, 1);
     let report = state.unreported().unwrap();
@@ -124,7 +124,7 @@ fn size_is_not_measured_if_metadata_has_all_writes() {
 }
 
 #[test]
-fn confirmed_writes_are_not_measured_after_a_truncation() {
+fn truncation_removes_confirmed_writes_from_the_size() {
     let state = opened(1000);
     state.opened();
     state.set_shared();

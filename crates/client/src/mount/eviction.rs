@@ -81,8 +81,8 @@ impl Worker {
         request: &R,
         options: CallOptions,
     ) -> Result<R::Reply> {
-        // The id must be read before the check. Then a handle that passes the check was opened
-        // under this client id or a newer one.
+        // Read the id before the check: a handle that passes the check was then opened under this
+        // client id or a newer one.
         let node = self.mount.node();
         file.check_live()?;
         let options = CallOptions { only_as: Some(node), ..options };

@@ -19,7 +19,8 @@ use skep_wire::metadata::{CompareOpens, OpenMode, OpenedFile};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Open files with the same inode and mode. For the target, they differ only in their number.
+/// Open files with the same inode and mode. The target does not distinguish them, and keeps only
+/// their number.
 type OpenFiles = HashMap<(InodeId, bool), Vec<Arc<OpenFile>>>;
 
 impl Client {

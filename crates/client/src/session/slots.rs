@@ -8,7 +8,7 @@ use std::rc::Rc;
 /// One thread's range of slots in the session at a group.
 ///
 /// # Invariants
-/// Each slot is either in `free` or taken by exactly one [`Slot`]. No sequence in `sequences` ever
+/// Each slot is either in `free` or taken by exactly one [`Slot`]. No entry of `sequences` ever
 /// decreases.
 #[derive(Debug)]
 pub(crate) struct ThreadSession {

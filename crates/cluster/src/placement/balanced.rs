@@ -163,8 +163,8 @@ impl Tier {
         }
         sample(&self.sums, draw, &mut picks[..rest]);
         for pick in &picks[..rest] {
-            // The drawn server may have no more groups, or may give one more already. The next
-            // suitable server then gives the group.
+            // If the drawn server has no group left, or gives one more already, the next suitable
+            // server gives the group.
             let servers = self.servers.len();
             let takes = (0..servers).map(|i| (*pick as usize + i) % servers).find(|server| {
                 let share = usize::from(shares[*server].1);

@@ -1,11 +1,13 @@
-//! Failure domains in the balanced policy: which servers give one group more than the others.
+//! Failure domains in the balanced policy: which servers give a file one group more than the other
+//! servers.
 //!
 //! The number of groups per server is fixed to within one before failure domains are considered,
 //! because the bandwidth of a file depends on it. This module chooses the servers that give one
-//! more group, or any group at all. The numbers of groups per domain become as even as possible: a
-//! domain gives one more only if no other domain that can give one has fewer. Between equal
-//! domains, and between servers of one domain, free space and the seed of the file decide, as they
-//! do without domains.
+//! more group; if a file has fewer groups than there are servers, no other server gives any. The
+//! numbers of groups per domain become as even as possible: each further group comes from a domain
+//! with the lowest number among the domains that can give one. Between domains with equal numbers,
+//! and between servers of one domain, free space and the seed of the file decide, as they do
+//! without domains.
 //!
 //! The module is not used if each server has its own domain, or if all servers share one.
 
@@ -48,8 +50,8 @@ struct Quota {
 }
 
 impl Quota {
-    /// Returns the number of groups that the domain gives so far. `None` if it cannot give one
-    /// more.
+    /// Returns the number of groups that the domain gives so far. `None` if none of its servers can
+    /// give one more.
     fn before_next(&self) -> Option<u16> {
         (self.gives < self.slots).then_some(self.base + self.gives)
     }
@@ -90,7 +92,7 @@ impl Domains {
         }
         let draw = Draw { seed, step: STEP_DOMAIN, salt: 0 };
         if level == 0 && picks.len() <= self.list.len() {
-            // Some domains give one server each.
+            // Each sampled domain gives one server.
             sample(&self.sums, draw, picks);
             for pick in picks {
                 let domain = *pick as usize;
@@ -123,7 +125,7 @@ impl Domains {
         seed: u64,
         picks: &mut [u32],
     ) {
-        // Other draws have small salts, so they cannot have this one.
+        // The salts of all other draws are small numbers, so none of them is equal to this one.
         let draw = Draw { seed, step: STEP_SERVER, salt: !(domain as u64) };
         let Domain { servers: own, sums } = &self.list[domain];
         if picks.is_empty() {
@@ -160,9 +162,9 @@ impl Domain {
         self.servers.iter().copied().zip(weights).filter(is_able)
     }
 
-    /// Returns the share of the domain before any server gives one more group. Each server then
-    /// gives `level` groups, or all its groups if it has fewer. `wanted` is the number of servers,
-    /// over all domains, that are to give one more.
+    /// Returns the share of the domain before any server gives one more group: each server gives
+    /// `level` groups, or all its groups if it has fewer. `wanted` is the number of servers, over
+    /// all domains, that will give one more.
     fn quota(&self, servers: &[Server], level: usize, wanted: usize) -> Quota {
         let all = || self.servers.iter().map(move |server| servers[*server as usize].groups.len());
         let quota = |base: usize, slots: usize, weight| Quota {

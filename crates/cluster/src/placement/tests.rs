@@ -131,7 +131,7 @@ fn groups_with_more_free_space_are_chosen_more_often() {
 }
 
 #[test]
-fn worse_capacity_pools_are_used_only_if_better_ones_lack() {
+fn worse_capacity_pools_are_used_only_without_better_ones() {
     let mut map = map(&[2, 2]);
     map.targets[0].capacity_pool = CapacityPool::Low;
     map.targets[1].capacity_pool = CapacityPool::Emergency;

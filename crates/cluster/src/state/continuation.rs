@@ -67,7 +67,7 @@ mod tests {
         assert!(copy.map().version > state.map().version);
         assert!(copy.map().has_removed(skep_types::NodeId::new(lost)), "no target serves it");
         assert!(register(&mut copy) > lost);
-        // A node has seen a much newer map.
+        // A node reports a much newer map.
         let newer = MapVersion::new(5000 << 40);
         copy.apply(&Command::ContinueAbove { version: newer }).unwrap();
         assert!(copy.map().version > newer);

@@ -55,7 +55,7 @@ pub(super) struct ServiceArgs {
 
 /// The task of a service process after it has loaded its settings.
 pub(super) enum Task<T> {
-    /// Nothing more: the process has printed its settings.
+    /// None, since the process has printed its settings.
     Done,
     /// Initialise the directories of the service, and exit.
     Initialise(T),

@@ -77,7 +77,7 @@ fn existing_installation_of_the_same_cluster_is_accepted() {
 }
 
 #[test]
-fn hosts_must_reach_the_services_of_all_others() {
+fn hosts_must_reach_the_services_of_all_other_hosts() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let host = deployment.host("s1").unwrap();
     let peers = peers(&deployment, host);

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_polls_only_while_messages_are_near() {
+    fn loop_polls_only_if_messages_usually_arrive_soon() {
         let mut now = Duration::from_secs(1);
         let mut spin = talking(now);
         assert_eq!(rounds(&mut spin, &mut now, 100, MICRO * 6), 100);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_ends_a_round_without_a_verdict() {
+    fn polling_that_a_timer_ends_does_not_change_the_statistics() {
         let now = Duration::from_secs(1);
         let mut spin = talking(now);
         let mut round = spin.begin(now, Some(MICRO * 3)).unwrap();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_polls_only_in_a_conversation() {
+    fn loop_polls_only_shortly_after_traffic_with_a_peer() {
         let begins = |traffic, age: Duration, expected_replies| {
             let now = Duration::from_secs(1);
             let mut spin = talking(now);

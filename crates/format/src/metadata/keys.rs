@@ -62,8 +62,8 @@ pub enum Key<'a> {
     /// The inline bytes of a file. Value: `InlineRecord`. A missing record means that all inline
     /// bytes are zeros.
     Inline(InodeId),
-    /// The newest cluster map whose removed clients made the target end sessions. Value: the
-    /// version of that map.
+    /// Value: the version of the newest cluster map that removed a client with a session at this
+    /// target.
     Fence,
 }
 

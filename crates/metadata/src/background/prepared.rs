@@ -23,8 +23,8 @@ use std::time::Duration;
 enum Wait {
     /// The job asks the coordinator at this time.
     Until(Duration),
-    /// The job asked the coordinator at this time, and has no reply yet. There is never a second
-    /// question.
+    /// The job asked the coordinator at this time, and has no reply yet. It asks again only after
+    /// the reply.
     Asked(Duration),
 }
 

@@ -88,9 +88,9 @@ fn handed_down_by<E: Engine>(
     Ok(attributes.handed_down_project())
 }
 
-/// Whether the exchange has a step for an inode, as in `rename`. A directory that changes its
-/// parent always has one, which sets the parent. Any other inode has one, which raises its change
-/// time, only if this group serves the inode.
+/// Whether the exchange has a step for an inode, as in `rename`. For a directory that changes its
+/// parent there is always a step, which sets the parent. For any other inode there is a step only
+/// if this group serves the inode; this step raises the change time.
 fn must_know<E: Engine>(
     context: &Context<'_, E>,
     inode: InodeId,

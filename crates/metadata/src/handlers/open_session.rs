@@ -25,7 +25,8 @@ pub(crate) fn run<E: Engine>(
     };
     context.put(&Key::Session(session), &record);
     let lease_ms = context.shared.map.policy.lease_ms;
-    // The reply leaves after the session is synced, and the log has the start before the session.
+    // The target replies after it has synced the session. The log has the start before the session,
+    // so the start is durable then too.
     let start = context.shared.starts.last().map_or(0, |(number, _)| number);
     Ok(OpenSessionReply { slots: record.slots, lease_ms, start })
 }

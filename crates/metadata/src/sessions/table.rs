@@ -72,9 +72,9 @@ pub(crate) struct SilentClients {
     pub(crate) doubtful: BTreeSet<NodeId>,
 }
 
-/// Whether the target itself may be cut off, because more than a quarter of its clients are silent,
-/// and either several or all. Many clients may also have died together. Then
-/// management does not receive their heartbeats.
+/// Whether the target itself may be cut off from its clients: more than a quarter of them are
+/// silent, and these are several clients or all. If they have died together instead, management
+/// receives no heartbeats from them either.
 fn may_be_cut_off(silent: usize, all: usize) -> bool {
     silent * 4 > all && (silent > 1 || silent == all)
 }

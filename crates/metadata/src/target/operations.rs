@@ -90,7 +90,7 @@ impl Operations {
         self.park(op);
     }
 
-    /// Puts an operation back that runs again after more records are safe.
+    /// Parks an operation, which runs again after more records are safe.
     pub(crate) fn park_until_safe(&mut self, op: Operation) {
         self.until_safe.push(op.id);
         self.park(op);
@@ -106,7 +106,7 @@ impl Operations {
         self.ready.extend(std::mem::take(&mut self.until_safe));
     }
 
-    /// Makes the operations ready whose pause is over.
+    /// Makes each paused operation ready whose pause has ended.
     pub(crate) fn wake_paused(&mut self, now: Duration) {
         while let Some((_, id)) = self.paused.first().copied().filter(|(due, _)| *due <= now) {
             self.paused.pop_first();

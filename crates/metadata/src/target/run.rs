@@ -164,8 +164,8 @@ impl<E: Engine> MetadataTarget<E> {
             return Err(error.within("metadata target"));
         }
         if let Some(transaction) = ends {
-            // The store contradicts the prepared steps. Nothing of them was carried out, and their
-            // names and inodes stay locked. Everything else is served.
+            // The store contradicts the prepared steps. None of the steps was carried out, and
+            // their names and inodes stay locked. The target serves all other requests.
             self.background.set_problem(transaction, &error);
         }
         self.abandon(&mut op);

@@ -6,8 +6,8 @@
 //!
 //! # Invariants
 //! - `safe <= held <= appended`, and none of the three falls.
-//! - *held* and *safe* are at most the progress of each serving member, except a member that became
-//!   a serving one since they were reached: before that, it had every record up to *held*.
+//! - *held* and *safe* are at most the progress of each member that was serving when they were
+//!   reached. A member that begins to serve later has every record up to *held* before that.
 
 use skep_types::{ClusterMap, GroupId, Lsn, MemberState, TargetId};
 use std::collections::BTreeMap;

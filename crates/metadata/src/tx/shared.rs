@@ -40,7 +40,7 @@ impl Numbers {
         Self { next, usable: next, reserved: (next, last) }
     }
 
-    /// Takes the next number; `None` means that the next reservation must be safe first.
+    /// Takes the next number. `None` means that the next reservation must become safe first.
     pub(crate) fn take(&mut self) -> Option<u64> {
         if self.next >= self.usable {
             return None;
@@ -83,8 +83,8 @@ impl Numbers {
         self.reserved = (end, lsn);
     }
 
-    /// Makes the last reservation usable, if all records up to `lsn` are safe and it is one of
-    /// them.
+    /// Makes the numbers of the last reservation usable if its record is safe. `lsn` is the last
+    /// safe record.
     pub(crate) fn safe(&mut self, lsn: Lsn) {
         if self.reserved.1 <= lsn {
             self.usable = self.reserved.0;

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_acknowledged_before_the_start_is_safe() {
+    fn start_number_is_used_only_after_its_record_is_safe() {
         let mut starts = StartNumbers::default();
         starts.begin(Lsn::new(1));
         starts.safe(Lsn::new(9));

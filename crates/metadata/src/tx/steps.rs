@@ -75,8 +75,8 @@ pub(crate) fn check<E: Engine>(
         },
         Step::RemoveDirectoryInode { inode } => {
             let directory = context.directory(*inode)?;
-            // A prepared transaction may be about to remove the last name. For its client, the
-            // directory is empty already.
+            // A prepared transaction may be about to remove the last name in the directory. The
+            // client that requested this may already see the directory as empty.
             if let Some(held) = context.shared.locks.any_dentry_of(*inode) {
                 return Err(Stop::Held(held));
             }

@@ -4,9 +4,9 @@
 //! # Invariants
 //! - A change reaches the engine only after its log record is safe. So the engine never holds a
 //!   change that a power loss or another primary could remove from the log.
-//! - The contents of the engine are always those after one specific log record. So changes that a
-//!   sync covers are kept in *layers*, separate from later ones (`current`), even for the same key.
-//!   The engine gets a layer as a whole.
+//! - The contents of the engine are always those after one specific log record. So the table keeps
+//!   the changes that one sync covers in a *layer* of their own, apart from later changes
+//!   (`current`), even of the same key. It gives a layer to the engine as a whole.
 
 use crate::engine::{Engine, Mutations};
 use skep_format::metadata::{Batch, Mutation, decode_value};
@@ -127,7 +127,8 @@ impl<E: Engine> Table<E> {
         !self.has_batch() || self.batch_bytes + bytes <= record_bytes
     }
 
-    /// Ends the batch. Returns its log payload, and keeps its changes as logged.
+    /// Ends the batch: returns the payload of its log record, and moves its changes to the logged
+    /// ones.
     pub(crate) fn log_batch(&mut self) -> Vec<u8> {
         self.batch_bytes = 0;
         let mutations = self

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn added_targets_persist_without_those_in_the_settings() {
+    fn list_of_added_targets_omits_targets_in_the_settings() {
         let node = tempfile::tempdir().unwrap();
         let load = |settings: &[PathBuf]| AddedTargets::load(node.path(), settings).unwrap();
         let [first, second] = ["/disk 1/a", "/disk2/b"].map(PathBuf::from);

@@ -74,8 +74,8 @@ pub(crate) struct ChunkFile {
 pub(crate) struct WritesInProgress {
     /// The ends of their ranges, which may lie beyond the size of the file.
     ends: RefCell<Vec<u64>>,
-    /// Whether the file may be longer than its logical size, since a failed write was undone beside
-    /// other writes. The last of them sets the length.
+    /// Whether the file may be longer than its logical size, since a failed write was undone while
+    /// other writes were in progress. The last of these writes sets the length of the file.
     pub(crate) must_shrink: Cell<bool>,
 }
 

@@ -167,7 +167,8 @@ impl ChunkStore {
     /// Syncs the whole file system. Uses a thread of its own because this takes long.
     ///
     /// An error does not name the files that it concerns. Open files report it again at their own
-    /// next sync. Files that were evicted meanwhile may not, so their changes count as lost.
+    /// next sync. A file that was evicted meanwhile may never report it, so its changes count as
+    /// lost.
     pub(super) async fn sync_all(&self) -> Result<()> {
         let permit = self.cleaner.full_sync.running.acquire().await;
         let evicted = self.open.borrow().evicted_unsynced();

@@ -77,8 +77,8 @@ impl RangeLock {
         guard
     }
 
-    /// Takes a place in the queue for a write, which may touch the regions of `range` only, and
-    /// reduces the size of the file in no case. The write must wait for [`RangeGuard::admission`].
+    /// Takes a place in the queue for a write. The write must wait for [`RangeGuard::admission`],
+    /// must touch only the regions of `range`, and must not reduce the size of the file.
     pub(crate) fn write(&self, range: Range<u64>) -> RangeGuard<'_> {
         self.join(range, Access::Write)
     }

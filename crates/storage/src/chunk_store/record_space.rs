@@ -15,7 +15,7 @@ const RESERVED_FILE: &str = "reserved";
 /// Most space that the file holds: enough for a dirty log of `MAX_DIRTY_REGIONS` entries and a
 /// state.
 const MOST_BYTES: u64 = 4 << 20;
-/// Divisor of the file system's size: on a small file system the file holds one of `SHARE` bytes.
+/// Divisor of the file system's size: on a small file system, the file takes one byte in `SHARE`.
 const SHARE: u64 = 256;
 
 /// Replaces a record of the target atomically. If the disk is full, uses the reserved space.

@@ -17,7 +17,8 @@ use skep_wire::storage::StripeHint;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// The place of a write.
+/// The chunk file and the offset to which a client writes, and the facts about the file that the
+/// write relies on.
 #[derive(Debug, Clone, Copy)]
 pub struct Destination<'a> {
     /// The chunk file.

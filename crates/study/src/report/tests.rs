@@ -231,7 +231,7 @@ fn numeric_values_are_compared_with_their_neighbours() {
 }
 
 #[test]
-fn the_limit_is_reported_once_with_its_number_of_hosts() {
+fn report_names_the_number_of_hosts_that_saturates_once() {
     let of = |hosts: &str, of: &dyn Fn(&Settings) -> f64| {
         let report = of_factors(&format!("hosts = {hosts}"), of);
         let found = about(&report, "hosts");

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_without_information_are_not_judged() {
+    fn too_few_distinct_values_give_no_bimodality_result() {
         assert_eq!(bimodality(&[1.0; 50]), None);
         assert_eq!(bimodality(&[1.0, 1.0, 2.0, 2.0]), None);
         let exact: Vec<f64> = (0..20).map(|it| f64::from(1 + it % 2)).collect();

@@ -58,7 +58,7 @@ fn is_mapped(page: usize) -> bool {
 struct Page {
     /// Number of the last change that has returned.
     done: AtomicU64,
-    /// Number of the last change that had returned when the writer closed the file.
+    /// Number of the last change whose call had returned when the writer last closed the file.
     closed: AtomicU64,
     /// Number of the last change that has begun.
     begun: AtomicU64,

@@ -110,7 +110,7 @@ fn targets_of_equal_domains_are_used_equally_often() {
 }
 
 #[test]
-fn free_space_counts_between_and_within_domains() {
+fn free_space_weighs_domains_and_servers_within_them() {
     let shape = [(1, 1), (1, 1), (2, 1), (2, 1)];
     let mut map = with_domains(&shape);
     map.targets[0].capacity.free_bytes = 50 << 30;
@@ -203,8 +203,8 @@ proptest! {
         prop_assert_eq!(chosen.iter().collect::<BTreeSet<_>>().len(), chosen.len());
         let servers = servers_of(&map, &shape, &chosen);
         prop_assert!(is_even(&shape, &servers));
-        // A domain that has given one more had, before that, at most as many targets as any domain
-        // that still could give one more.
+        // Before a domain gave one more target, its number of targets was at most that of each
+        // domain that can still give one more.
         let most = servers.iter().copied().max().unwrap_or(0);
         let has: Vec<usize> = shape.iter().map(|(_, targets)| *targets).collect();
         let more = |server: usize| has[server] >= most && servers[server] < most;

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_move_the_cursor() {
+    fn control_characters_in_names_become_question_marks() {
         assert_eq!(printable("a\x1b[2Jb\n"), "a?[2Jb?");
         assert_eq!(
             [time(0.0), time(12.4), time(4_200.0), time(2e6)],

@@ -141,9 +141,9 @@ fn refuse_open(target: &Target) -> Result<()> {
     Err(Error::new(ErrorCode::InUse, what))
 }
 
-/// Checks twice that nothing uses the group of a target. All metadata targets must place files by a
-/// map in which the target is closed: a file that one of them placed before is in the second list,
-/// or in a prepared transaction.
+/// Checks twice that nothing uses the group of a target. During both checks, every metadata target
+/// has a map in which the target is closed, so it places no more files there. A file that it placed
+/// earlier is in the second list, or in a prepared transaction.
 async fn await_unused(access: &Access, map: &ClusterMap, target: &Target) -> Result<()> {
     let Some(group) = map.group_of(target.id).map(|group| group.id) else { return Ok(()) };
     let deadline = skep_env::now() + PATIENCE;

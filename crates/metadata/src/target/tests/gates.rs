@@ -63,7 +63,8 @@ fn read() -> Event {
 }
 
 impl Story {
-    /// Runs events until nothing follows from them. The second member confirms all at once.
+    /// Handles events, and the events that follow from them, until there are none. The second
+    /// member confirms each record at once.
     fn settle(&mut self, events: Vec<Event>) {
         let mut next = events;
         for _ in 0..20 {
@@ -326,9 +327,9 @@ fn restart_keeps_unconfirmed_records_out_of_the_store() {
     assert_eq!(pair.answered(), [200]);
 }
 
-/// Numbers of a reservation that the store does not have may have been used: it may have been safe.
+/// The store may lack a reservation that was safe, so the target may have used its numbers.
 #[test]
-fn restart_uses_no_numbers_of_an_older_reservation() {
+fn restart_skips_numbers_of_an_unconfirmed_reservation() {
     let target = open_pair(MemoryEngine::default(), &[]);
     let mut pair = Story { target, log: Vec::new(), ..Story::begin() };
     pair.run(vec![Event::Tick]);

@@ -301,7 +301,7 @@ fn write_from_before_a_truncation_is_refused() {
 /// If the target replied to a write before the start of that write was synced, a power loss could
 /// remove both the write and the start. The next start would then use the same start number.
 #[test]
-fn inline_writes_wait_until_the_start_is_synced() {
+fn inline_writes_wait_until_the_start_number_is_synced() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     story.kill();
@@ -347,7 +347,7 @@ fn damaged_inline_bytes_are_neither_read_nor_overwritten() {
 }
 
 #[test]
-fn inline_writes_need_a_session_and_drop_the_capability() {
+fn inline_writes_need_a_session_and_remove_file_capabilities() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let unknown = story.ask(1, 77, (0, 1), &write(inode, 0, b"x")).unwrap_err();

@@ -4,7 +4,7 @@ use super::*;
 
 /// More than 65,000 links, the number above which ext4 stops counting.
 #[test]
-fn a_directory_counts_all_directories_in_it() {
+fn link_count_of_a_directory_counts_all_subdirectories() {
     const COUNT: u32 = 66_000;
     let mut story = Story::begin();
     let directory = InodeId::ROOT;

@@ -46,7 +46,7 @@ fn a_size_recovery_restarts_after_another_death() {
 /// Before the fix, a writer that died after it had overwritten bytes left the version and the times
 /// of the file as they were. So other clients used their old cached pages forever.
 #[test]
-fn a_dead_writer_changes_version_and_mtime() {
+fn death_of_a_writer_changes_version_and_mtime() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let written =

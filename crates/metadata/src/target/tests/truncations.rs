@@ -117,9 +117,9 @@ fn a_truncation_is_finished_after_its_client_died() {
     assert!(story.calls.is_empty());
 }
 
-/// Before the fix, the target determined again, when a reply arrived, which chunk files to
-/// truncate. A writer had closed the file meanwhile, so there were fewer of them, and the target no
-/// longer waited for the replies about the others.
+/// Before the fix, the target computed the list of chunk files to truncate again at each reply.
+/// After a writer had closed the file, the list was shorter, and the target no longer waited for
+/// the replies about the other chunk files.
 #[test]
 fn waiting_truncation_raises_the_generation_only_once() {
     let mut story = Story::begin();
@@ -221,8 +221,8 @@ fn a_removed_file_ends_its_truncation() {
     assert!(story.calls.iter().all(|(_, call)| call.message == st::RemoveChunks::ID));
 }
 
-/// Before the fix, a power loss of a storage host brought truncated bytes back, and metadata never
-/// noticed. They appeared when the file grew.
+/// Before the fix, metadata did not notice that a power loss of a storage host had brought
+/// truncated bytes back. Programs read these bytes after the file had grown.
 #[test]
 fn a_truncation_that_storage_has_lost_is_repeated() {
     let mut story = Story::begin();
