@@ -31,7 +31,7 @@ const EXAMPLES: &[Example] = &[
 /// Shortest interval: the replies themselves take a few milliseconds.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The objects that the lines stand for.
+/// The kind of objects with one line of figures each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Division {
     /// Services
@@ -73,7 +73,7 @@ impl From<Division> for By {
 pub(crate) struct StatsArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// The objects that the lines stand for
+    /// Show one line for each object of this kind
     #[arg(long, value_enum, default_value = "target")]
     by: Division,
     #[command(flatten)]

@@ -15,7 +15,7 @@ const EXAMPLES: &[Example] = &[
         "skep target restored /srv/skep/metadata-1",
     ),
     (
-        "when no file of the time after the copy is needed any more",
+        "when files that were created after the copy are no longer needed",
         "skep target restored /srv/skep/metadata-1 --allow-removal",
     ),
 ];
