@@ -113,10 +113,13 @@ pub fn check_invariants(group: &Group) {
     let Group { id, epoch, primary, primary_since, ref members, .. } = *group;
     assert!(serving(group).any(|it| it == primary), "the primary of group {id} serves");
     assert!(primary_since.raw() >= 1 && primary_since <= epoch, "group {id} has a current term");
-    assert!(members.len() <= MAX_MEMBERS, "group {id} has few members");
+    assert!(members.len() <= MAX_MEMBERS, "group {id} has at most the maximum number of members");
     for (index, member) in members.iter().enumerate() {
         let others = &members[index + 1..];
-        assert!(others.iter().all(|it| it.target != member.target), "group {id} has no twins");
+        assert!(
+            others.iter().all(|it| it.target != member.target),
+            "group {id} has each member once"
+        );
     }
 }
 

@@ -72,14 +72,17 @@ fn number<T: std::str::FromStr>(key: &str, text: &str) -> Result<T> {
 /// Returns `number`, which must not be zero.
 fn positive<T: Default + PartialEq>(word: &str, number: T) -> Result<T> {
     if number == T::default() {
-        return Err(wrong(format!("{word}: at least 1")));
+        return Err(wrong(format!("{word}: expected at least 1")));
     }
     Ok(number)
 }
 
 fn bytes(key: &str, text: &str) -> Result<u64> {
     size::parse(text).ok_or_else(|| {
-        wrong(format!("{key}={text}: write a number of bytes, or one with {}", size::SUFFIXES))
+        wrong(format!(
+            "{key}={text}: expected a number of bytes, or a number with {}",
+            size::SUFFIXES
+        ))
     })
 }
 

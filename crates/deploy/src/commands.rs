@@ -385,8 +385,8 @@ fn refuse_data(
         return Ok(());
     }
     let what = format!(
-        "cannot remove {}: it holds data of the cluster, which would be lost; to lose it, add \
-         --destroy-data",
+        "cannot remove {}: it holds data of the cluster, which would be lost; to delete the data, \
+         add --destroy-data",
         lost.join("; ")
     );
     Err(Error::new(ErrorCode::NotPermitted, what))

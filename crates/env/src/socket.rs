@@ -271,8 +271,8 @@ impl TcpStream {
             // heap.
             let op = unsafe { submit_traffic(entry.build().into(), state, Traffic::Sent) };
             let (result, kept) = op.await;
-            state = kept.downcast().expect("what was kept comes back");
-            debug_assert!(!state.parts.is_empty(), "parts stay with their vectors");
+            state = kept.downcast().expect("an operation returns the state that it kept");
+            debug_assert!(!state.parts.is_empty(), "the vectors point to parts that exist");
             let mut sent = check(result)?;
             while first < state.vectors.len() && sent >= state.vectors[first].iov_len {
                 sent -= state.vectors[first].iov_len;

@@ -49,7 +49,7 @@ fn try_start(directory: &Path, registry: Arc<Registry>) -> std::io::Result<Metri
             http::serve(listener, Arc::clone(figures.registry())).await;
         });
         if let Err(error) = served {
-            tracing::warn!("the service of the metrics of this mount ended: {error}");
+            tracing::warn!("cannot serve the metrics of this mount any longer: {error}");
         }
     })?;
     Ok(socket)

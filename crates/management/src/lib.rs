@@ -166,7 +166,9 @@ fn addresses(
         // At boot, the network may come up later than management.
         Err(error) if error.code() == ErrorCode::Configuration => {
             let shown = former.join(", ");
-            tracing::warn!("management keeps the addresses in its token, {shown}: {error}");
+            tracing::warn!(
+                "management continues to use the addresses in its token, {shown}: {error}"
+            );
             former.to_owned()
         }
         Err(error) => return Err(error),

@@ -107,9 +107,9 @@ fn open_engine(directory: &Path, target: TargetId, cache_bytes: u64) -> Result<F
 fn mark_failed_sync(directory: &Path) {
     if let Err(error) = failed_sync::mark(directory) {
         tracing::error!(
-            "cannot note in {} that its device failed: {error}; if the device works again, restart \
-             the host before the next start of this target, so that the target reads what is on \
-             the device",
+            "cannot record in {} that its device failed: {error}; if the device works again, \
+             restart the host before the next start of this target, so that the target reads what \
+             is on the device",
             directory.display()
         );
     }
@@ -428,7 +428,7 @@ async fn send(router: &Router, call: &OutgoingCall) -> Result<Vec<u8>> {
         st::StatChunk::ID => send_as::<st::StatChunk>(router, call).await,
         st::RemoveChunks::ID => send_as::<st::RemoveChunks>(router, call).await,
         other => {
-            let what = format!("cannot send message {other}: metadata has no such call");
+            let what = format!("cannot send message {other}: metadata targets do not send it");
             Err(Error::new(ErrorCode::Unsupported, what))
         }
     }

@@ -42,7 +42,8 @@ pub(crate) fn span_of(parameters: &Parameters, default_s: u64) -> Result<u64, St
 pub(crate) fn dimension_of(parameters: &Parameters) -> Result<Dimension, String> {
     let name = parameters.get("by").map_or("node", String::as_str);
     let names = Dimension::ALL.map(|(_, name)| name).join(", ");
-    Dimension::named(name).ok_or_else(|| format!("invalid by '{name}': expected one of {names}"))
+    Dimension::named(name)
+        .ok_or_else(|| format!("invalid parameter by='{name}': expected one of {names}"))
 }
 
 impl SeriesQuery {

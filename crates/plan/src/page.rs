@@ -67,8 +67,8 @@ pub fn of_candidates(candidates: &[Candidate]) -> Result<String> {
         .collect();
     let _ = write!(
         body,
-        "<h2>Predicted sequential writes by number of clients</h2>\n<p>Bands have the true rate with \
-         a probability of 90 %.</p>\n{}",
+        "<h2>Predicted sequential writes by number of clients</h2>\n<p>With a probability of 90 %, \
+         the true rate lies within the band.</p>\n{}",
         figure(&series, "clients", "MB/s")?
     );
     Ok(page("Systems that meet the needs", &body))

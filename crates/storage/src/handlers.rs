@@ -152,7 +152,7 @@ pub(crate) async fn dispatch(
         other => {
             let error = Error::new(
                 ErrorCode::Unsupported,
-                format!("a storage target has no message {other}"),
+                format!("message {other} is not for a storage target"),
             );
             requester.outbox.refuse(&incoming.header, &error);
         }

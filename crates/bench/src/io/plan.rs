@@ -160,7 +160,7 @@ impl Plan {
         must(self.segments > 0, "there must be at least one segment (-s)");
         must(
             (1..=MAX_REPETITIONS).contains(&self.repetitions),
-            &format!("repetitions (-i) are 1 to {MAX_REPETITIONS}"),
+            &format!("repetitions (-i) must be 1 to {MAX_REPETITIONS}"),
         );
         must(
             self.patience_s > 0,

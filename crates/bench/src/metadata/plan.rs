@@ -173,7 +173,7 @@ impl Plan {
         );
         must(
             (1..=MAX_REPETITIONS).contains(&self.repetitions),
-            &format!("repetitions (-i) are 1 to {MAX_REPETITIONS}"),
+            &format!("repetitions (-i) must be 1 to {MAX_REPETITIONS}"),
         );
         must(
             self.repetitions == 1 || self.create == self.remove,

@@ -128,7 +128,7 @@ impl Engine for MetadataEngine {
         if makes && self.seat.rank == 0 {
             fs::create_dir(&top).map_err(|error| match error.kind() {
                 io::ErrorKind::AlreadyExists => format!(
-                    "{} exists, perhaps of a run with -C that was not followed by one with -r; \
+                    "{} exists, perhaps from a run with -C and no later run with -r; \
                      name another directory (-d), or remove it",
                     top.display()
                 ),

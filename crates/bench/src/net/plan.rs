@@ -150,7 +150,7 @@ impl Plan {
         must(self.message_bytes > 0, "the message size must not be 0");
         must(
             (1..=MAX_REPETITIONS).contains(&self.repetitions),
-            &format!("repetitions are 1 to {MAX_REPETITIONS}"),
+            &format!("repetitions must be 1 to {MAX_REPETITIONS}"),
         );
         must(
             self.patience_s > 0,

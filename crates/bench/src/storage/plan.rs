@@ -63,7 +63,7 @@ impl Plan {
         );
         must(
             (1..=MAX_REPETITIONS).contains(&self.repetitions),
-            &format!("repetitions are 1 to {MAX_REPETITIONS}"),
+            &format!("repetitions must be 1 to {MAX_REPETITIONS}"),
         );
         must(
             self.patience_s > 0,

@@ -184,7 +184,7 @@ impl ToolEngine {
         let dialect = Dialect::of(&version.text);
         let hosts = mpi::host_file(&self.assignment, dialect)?;
         if hosts.is_some() && directory.contains("{host}") {
-            return Err("hosts behind ssh must have one path: remove {host} from it".into());
+            return Err("hosts behind ssh must use the same path: remove {host} from it".into());
         }
         let file = hosts.as_ref().map(|_| Temporary::new());
         if let (Some(file), Some(text)) = (&file, &hosts) {

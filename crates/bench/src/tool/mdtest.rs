@@ -81,7 +81,7 @@ pub(super) fn parse(
         let row = row.ok_or_else(|| format!("its summary has no line '{title}'"))?;
         let numbers: Vec<f64> = row.split_whitespace().flat_map(str::parse).collect();
         let [max, min, mean, deviation] = numbers[..] else {
-            return Err(format!("its line '{title}' has no four numbers: {row}"));
+            return Err(format!("its line '{title}' does not have four numbers: {row}"));
         };
         if mean <= 0.0 {
             return Err(format!("its line '{title}' reports no operations"));

@@ -37,7 +37,7 @@ pub(crate) async fn read(
         // The first mismatch may be damage in transit, so the client reads once more.
         if std::mem::replace(&mut has_failed, true) {
             let text = format!(
-                "file {inode}, {length} bytes at {offset} from metadata: data doesn't match its \
+                "file {inode}, {length} bytes at {offset} from metadata: data does not match its \
                  checksum"
             );
             tracing::error!("{text}");

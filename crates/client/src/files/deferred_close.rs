@@ -49,7 +49,7 @@ impl Client {
             let request = CloseMany { files: files.to_vec() };
             let how = ModifyOptions::of_session();
             if let Err(error) = self.modify(files[0].inode, request, how, |_, _| ()).await {
-                tracing::debug!("{} files stay open at metadata: {error}", files.len());
+                tracing::debug!("cannot close {} files at metadata: {error}", files.len());
             }
         }
     }
@@ -65,7 +65,7 @@ impl Client {
             // session.
             let request = CloseMany { files: closed };
             if let Err(error) = self.modify(inode, request, how, |_, _| ()).await {
-                tracing::warn!("{} files stay open at metadata: {error}", files.len());
+                tracing::warn!("cannot close {} files at metadata: {error}", files.len());
             }
         }
         let mount = self.mount();

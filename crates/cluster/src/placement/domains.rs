@@ -189,7 +189,7 @@ fn share_out(quotas: &mut [Quota], mut wanted: usize, draw: Draw) {
         let least = quotas.iter().filter_map(Quota::before_next).min();
         let is_next = |quota: &Quota| least.is_some() && quota.before_next() == least;
         let count = quotas.iter().filter(|quota| is_next(quota)).count();
-        assert!(count > 0, "there are as many as wanted");
+        assert!(count > 0, "the domains can give all wanted groups");
         if count > wanted {
             let (mut next, mut sums) = ([0_usize; MAX_STRIPE_WIDTH], [0_u64; MAX_STRIPE_WIDTH]);
             let (mut found, mut sum) = (0, 0);

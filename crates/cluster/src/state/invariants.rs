@@ -18,10 +18,19 @@ impl Durable {
         assert!(rises(map.targets.iter().map(|target| target.id)), "targets are sorted");
         assert!(rises(map.groups.iter().map(|group| group.id)), "groups are sorted");
         let next_node = NodeId::new(self.next_node);
-        assert!(map.newest_node < next_node, "node ids are given once");
-        assert!(map.nodes.iter().all(|node| node.id <= map.newest_node), "no node is newer");
-        assert!(map.targets.iter().all(|it| it.id.raw() < self.next_target), "no target is newer");
-        assert!(map.groups.iter().all(|it| it.id.raw() < self.next_group), "no group is newer");
+        assert!(map.newest_node < next_node, "the next node id is above the newest one");
+        assert!(
+            map.nodes.iter().all(|node| node.id <= map.newest_node),
+            "no node id is above the newest one"
+        );
+        assert!(
+            map.targets.iter().all(|it| it.id.raw() < self.next_target),
+            "each target id is below the next one"
+        );
+        assert!(
+            map.groups.iter().all(|it| it.id.raw() < self.next_group),
+            "each group id is below the next one"
+        );
         let is_client = |node: &&Node| node.kind == NodeKind::Client;
         let servers = map.nodes.iter().filter(|node| !is_client(node)).map(|node| node.id);
         assert!(servers.eq(self.node_uuids.iter().map(|(id, _)| *id)), "each server has a uuid");

@@ -76,8 +76,9 @@ pub(crate) fn is_root() -> bool {
 /// # Errors
 /// Returns the reason why the kernel does not offer it.
 pub(crate) fn allow_uring() -> Result<(), String> {
-    let value = std::fs::read_to_string(ENABLE_URING)
-        .map_err(|_| "this kernel has no FUSE over io_uring; Linux 6.14 or later has".to_owned())?;
+    let value = std::fs::read_to_string(ENABLE_URING).map_err(|_| {
+        "this kernel has no FUSE over io_uring; it needs Linux 6.14 or later".to_owned()
+    })?;
     if value.trim() == "Y" {
         return Ok(());
     }

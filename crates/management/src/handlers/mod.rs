@@ -111,8 +111,10 @@ pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &R
             link_requests::answer(None, incoming, outbox)
         }
         other => {
-            let error =
-                Error::new(ErrorCode::Unsupported, format!("management has no message {other}"));
+            let error = Error::new(
+                ErrorCode::Unsupported,
+                format!("message {other} is not for management"),
+            );
             outbox.refuse(&incoming.header, &error);
         }
     }

@@ -101,7 +101,7 @@ impl RemovalQueue {
     pub(super) fn check_invariants(&self) {
         assert!(
             self.has_more || (!self.was_full && self.cursor.is_empty()),
-            "a queue with all work items is in no round"
+            "a queue that has all work items does not read the store"
         );
         assert!(
             (1..self.keys.len().min(64)).all(|i| self.keys[i] != self.keys[i - 1]),

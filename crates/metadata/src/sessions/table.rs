@@ -259,7 +259,7 @@ impl Sessions {
             let open = self.all.get(session);
             assert!(
                 open.is_some_and(|open| *slot < open.slots),
-                "slot {slot}, whose refusal is remembered, is one of the open session {session}"
+                "slot {slot} has a stored refusal, so it belongs to the open session {session}"
             );
         }
     }

@@ -112,7 +112,7 @@ impl ServingNode {
             let other = PathBuf::from(absolute(other));
             if path.starts_with(&other) || other.starts_with(path) {
                 let problem = format!(
-                    "one of it and {} contains the other; choose a directory of its own",
+                    "it is a parent or a subdirectory of {}; choose a separate directory",
                     other.display()
                 );
                 return refused(ErrorCode::InvalidArgument, problem);

@@ -153,7 +153,7 @@ fn condition_on(condition: &Condition, system: &System) -> Result<()> {
         let keys = [("count", condition.count.is_some()), ("chooser", condition.chooser.is_some())];
         return match keys.iter().find(|(_, is_set)| *is_set) {
             Some((key, _)) => Err(wrong(format!(
-                "`{key}` needs a mount of Skep: on other file systems a study can't choose \
+                "`{key}` needs a mount of Skep: on other file systems a study cannot choose \
                  targets; leave `count`, `chooser` and `targets` out"
             ))),
             None => Ok(()),

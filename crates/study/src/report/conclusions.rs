@@ -85,8 +85,8 @@ pub(super) fn draw(
 fn first_step(found: &CalibratedRecord) -> Conclusion {
     let (number, unit) = size::whole(found.data_bytes);
     let enough = |is_enough| match is_enough {
-        true => "more brings nothing",
-        false => "the most that was tried: more may bring more",
+        true => "more does not increase bandwidth",
+        false => "the largest value that was tried, so a larger one may increase bandwidth",
     };
     Conclusion {
         about: "calibration",
@@ -198,7 +198,7 @@ fn chooser(experiment: &ExperimentReport) -> Option<Conclusion> {
             figures.push(percent(format!("{chooser} over {other}{}", among(&it.among)), gain));
             figures.push(number("probability by chance (Welch)", it.welch.p));
             format!(
-                "Use the chooser {chooser}: with {} it gives {}, over everything {}.",
+                "Use the chooser {chooser}: with {} it gives {}, over all runs {}.",
                 it.among,
                 against(gain, other),
                 against(top / over_all.last().map_or(top, |it| it.0) - 1.0, "the worst")
@@ -281,9 +281,9 @@ fn dips(line: &[&Group], factor: Factor, figures: &mut Vec<Figure>) -> String {
             continue;
         }
         let value = factor.text(&group.settings);
-        figures.push(percent(format!("{value} below smaller and larger ones"), below));
+        figures.push(percent(format!("{value} below smaller and larger values"), below));
         let percent = below * 100.0;
-        text += &format!("; but with {value} it is {percent:.0} % below smaller and larger ones");
+        text += &format!("; but with {value} it is {percent:.0} % below smaller and larger values");
     }
     text
 }
@@ -320,7 +320,7 @@ fn two_ways(experiment: &ExperimentReport, it: &Comparison) -> Option<Conclusion
             chance(it.welch.p)
         ),
         false => format!(
-            "Of {}, {} and {} don't differ significantly{common}: {:.1} % ({}).",
+            "Of {}, {} and {} do not differ significantly{common}: {:.1} % ({}).",
             it.factor.axis(),
             it.first,
             it.second,
@@ -379,7 +379,7 @@ fn modes(experiment: &ExperimentReport, group: &Group) -> Option<Conclusion> {
     ];
     let mut text = format!(
         "Results of {} have two modes, {:.0} and {:.0} MiB/s ({:.0} % and {:.0} % of runs): their \
-         mean is no result.",
+         mean describes neither mode.",
         group.label,
         mib(low.mean),
         mib(high.mean),
@@ -392,7 +392,7 @@ fn modes(experiment: &ExperimentReport, group: &Group) -> Option<Conclusion> {
             .iter()
             .map(|it| format!("{} gives {:.0} MiB/s", it.min_max, mib(it.summary.mean)))
             .collect();
-        text.push_str(&format!(" Where the targets lie says which: {}.", parts.join(", ")));
+        text.push_str(&format!(" The allocation determines the mode: {}.", parts.join(", ")));
         figures.extend(group.allocations.iter().map(|it| {
             bandwidth(
                 format!("mean of {} ({} runs)", it.min_max, it.summary.count),
@@ -428,11 +428,11 @@ fn allocations(experiment: &ExperimentReport) -> Option<Conclusion> {
     }
     let mut text = Vec::new();
     if !different.is_empty() {
-        text.push(format!("Where targets lie makes a difference: {}.", different.join("; ")));
+        text.push(format!("The allocation makes a difference: {}.", different.join("; ")));
     }
     if !alike.is_empty() {
         let alike = alike.join(", ");
-        text.push(format!("Allocations that don't differ significantly: {alike}."));
+        text.push(format!("Allocations that do not differ significantly: {alike}."));
     }
     let text = text.join(" ");
     (!text.is_empty()).then(|| conclusion("allocation", experiment, text, figures))

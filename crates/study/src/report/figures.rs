@@ -157,7 +157,7 @@ enum Style {
 fn picture(layout: &Layout, style: Style) -> Result<String> {
     let mut svg = String::new();
     render(&mut svg, layout, style)
-        .map_err(|error| Error::new(ErrorCode::Io, format!("a figure can't be drawn: {error}")))?;
+        .map_err(|error| Error::new(ErrorCode::Io, format!("cannot draw a figure: {error}")))?;
     Ok(svg)
 }
 

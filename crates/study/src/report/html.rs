@@ -37,7 +37,7 @@ pub(super) fn page(contents: &Contents, report: &Report, figures: &[Drawn]) -> S
     }
     page.push_str("</ul>\n");
     if report.conclusions.is_empty() {
-        page.push_str("<p>There are no results yet from which anything follows.</p>\n");
+        page.push_str("<p>There are not enough results yet for a conclusion.</p>\n");
     }
     for it in &report.experiments {
         experiment(&mut page, it, figures);
@@ -76,21 +76,24 @@ fn heading(report: &Report) -> String {
     );
     if report.runs_invalid > 0 {
         let kept = match report.includes_invalid {
-            true => "All the same they are in the figures and tables below: take them with care.",
-            false => "They are in no figure and no table.",
+            true => {
+                "The figures and tables below include them nevertheless, so read these with \
+                     care."
+            }
+            false => "No figure and no table includes them.",
         };
         let _ = writeln!(
             text,
-            "<p class=\"note\">{} runs don't count: something else than what is studied was the \
-             limit (points.csv names them). {kept}</p>",
+            "<p class=\"note\">{} runs are invalid: the limit was a part of the system other than \
+             the studied one (points.csv names them). {kept}</p>",
             report.runs_invalid
         );
     }
     if report.runs_with_caches > 0 {
         let _ = writeln!(
             text,
-            "<p class=\"note\">Before {} of the runs caches were not dropped everywhere: what was written \
-             or read may have been in memory (points.csv names them).</p>",
+            "<p class=\"note\">Before {} of the runs, not all caches were dropped, so their data \
+             may have been in memory (points.csv names them).</p>",
             report.runs_with_caches
         );
     }
@@ -113,8 +116,8 @@ fn invalid(report: &Report) -> String {
     };
     let lines: String = report.invalid.iter().map(line).collect();
     format!(
-        "<h2>Runs that didn't count</h2>\n<p>Those that were made again count by what they \
-         measured then.</p>\n<table><tr><th>run</th><th>begun</th><th>because</th></tr>\n{lines}</table>\n"
+        "<h2>Invalid runs</h2>\n<p>If a run was repeated, the report uses the result of the \
+         repetition.</p>\n<table><tr><th>run</th><th>begun</th><th>because</th></tr>\n{lines}</table>\n"
     )
 }
 
@@ -243,16 +246,18 @@ fn compared_pair(page: &mut String, pair: &str, among: &str, runs: [usize; 2], w
 
 /// Explains the terms of the report. All bandwidths are in MiB/s (2^20 bytes).
 fn method() -> &'static str {
-    "<p>Bandwidths are in MiB/s (2<sup>20</sup> bytes). That of a run is the bytes of all its \
-     applications over the time from the first begin to the last end (Eq. 1 of Boito, Pallez, \
-     Teylo, CLUSTER 2022). (min,max) is the smallest and the largest number of the file's targets \
-     on one server. Boxes reach from the first to the third quartile, whiskers to the last value \
-     within 1.5 times that distance; the thick line is the median, the cross the mean.</p>\n\
-     <p>normal?: Kolmogorov and Smirnov's test in the form of Lilliefors (mean and standard \
-     deviation estimated from the sample; p by 4000 drawn samples): a small p says that the values \
-     are not normal. modes: two where a mixture of two normal distributions is better than one by \
-     more than 10 (Bayesian information criterion), they are apart (Ashman's D above 4), and each \
-     has a tenth of the runs. p of compared groups: Welch's t test, two-sided; words speak of a \
-     difference where p is below 0.05 and it is at least 1 %. No correction is made for the number \
-     of comparisons: of twenty pairs without a difference one has such a p.</p>\n"
+    "<p>Bandwidths are in MiB/s (2<sup>20</sup> bytes). The bandwidth of a run is the number of \
+     bytes of all its applications, divided by the time from the first begin to the last end (Eq. \
+     1 of Boito, Pallez, Teylo, CLUSTER 2022). (min,max) are the smallest and the largest number \
+     of a file's targets on one server. Boxes reach from the first to the third quartile. Whiskers \
+     reach to the last value within 1.5 times that distance. The thick line is the median, and the \
+     cross is the mean.</p>\n<p>normal?: the p-value of the Kolmogorov-Smirnov test in the form of \
+     Lilliefors (mean and standard deviation are estimated from the sample; p comes from 4000 \
+     simulated samples). A small p means that the values are not normally distributed. modes: two \
+     modes are reported if a mixture of two normal distributions fits better than one distribution \
+     by more than 10 (Bayesian information criterion), the two are separate (Ashman's D above 4), \
+     and each has at least a tenth of the runs. p of compared groups: Welch's t test, two-sided. \
+     The sentences report a difference if p is below 0.05 and the difference is at least 1 %. \
+     There is no correction for the number of comparisons: of twenty pairs without a difference, \
+     about one has such a p.</p>\n"
 }

@@ -166,7 +166,7 @@ fn a_system_of_slow_targets_is_recognised() {
     let chooser = about(&report, "chooser");
     assert!(!chooser[0].text.contains("Use the chooser"), "{}", chooser[0].text);
     let lie = about(&report, "allocation");
-    assert!(lie[0].text.starts_with("Allocations that don't differ"), "{}", lie[0].text);
+    assert!(lie[0].text.starts_with("Allocations that do not differ"), "{}", lie[0].text);
     assert!(lie[0].text.contains("(1,1) and (0,2) (p = "), "{}", lie[0].text);
 }
 
@@ -241,7 +241,7 @@ fn report_names_the_number_of_hosts_that_saturates_once() {
     let text = of("[1, 2, 4]", &|it| f64::from(it.hosts) * 10.0);
     assert!(text.starts_with("The clients are the limit: 4 client hosts, the most"), "{text}");
     let text = of("[1, 2, 4]", &|_| 10.0);
-    assert!(text.starts_with("One client host is enough: more get less than 5 % more"), "{text}");
+    assert!(text.starts_with("One client host is enough: more hosts gain less than 5 %"), "{text}");
 }
 
 #[test]
@@ -304,10 +304,10 @@ fn excluded_runs_appear_only_as_points() {
         all.experiments.iter().flat_map(|it| &it.groups).map(|it| it.values.len()).sum();
     assert_eq!(counted, 360, "all runs if requested");
     let files = files(&contents, &report).expect("drawn");
-    assert!(String::from_utf8_lossy(&files[0].1).contains("81 runs don't count"));
+    assert!(String::from_utf8_lossy(&files[0].1).contains("81 runs are invalid"));
     assert!(
         String::from_utf8_lossy(&files[0].1)
-            .contains("Before 1 of the runs caches were not dropped")
+            .contains("Before 1 of the runs, not all caches were dropped")
     );
     assert_eq!((report.runs_with_caches, report.invalid.len()), (1, 81));
     let csv = String::from_utf8_lossy(&files[1].1).into_owned();
@@ -323,5 +323,5 @@ fn report_without_results_states_their_absence() {
     let report = analyse(&contents, false);
     assert!(report.experiments.is_empty() && report.conclusions.is_empty());
     let files = files(&contents, &report).expect("a page");
-    assert!(String::from_utf8_lossy(&files[0].1).contains("no results yet"));
+    assert!(String::from_utf8_lossy(&files[0].1).contains("not enough results yet"));
 }

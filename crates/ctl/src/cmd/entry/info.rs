@@ -253,22 +253,20 @@ fn why(map: &ClusterMap, component: &Component) -> String {
     }
     let rule = match component.chooser {
         Chooser::Cluster | Chooser::Balanced if map.has_domains() => {
-            "as many on each server to within one, spread as evenly over failure domains as that \
-             allows, targets with more free space more often"
+            "equally many on each server, or one more on some; then spread evenly over failure \
+             domains; targets with more free space more often"
         }
         Chooser::Cluster | Chooser::Balanced => {
-            "as many on each server to within one, targets with more free space more often"
+            "equally many on each server, or one more on some; targets with more free space more \
+             often"
         }
         Chooser::Randomized => {
-            "random ones, from equal parts of all targets, regardless of their \
-                                servers"
+            "random targets, one from each of several equal parts of the list of all targets"
         }
-        Chooser::RoundRobin => "the next in the order of their ids, regardless of their servers",
-        Chooser::RandomRobin => {
-            "the next in the order of their ids, shuffled, regardless of their servers"
-        }
+        Chooser::RoundRobin => "the next targets in the order of their ids",
+        Chooser::RandomRobin => "the next targets in the order of their ids, shuffled",
         Chooser::RandomInterNode => "one random target on each of several servers",
-        Chooser::RandomIntraNode => "random ones on one random server",
+        Chooser::RandomIntraNode => "random targets of one random server",
         Chooser::Listed => "as listed, in that order",
     };
     let (wanted, found) = (usize::from(component.wanted), component.groups.len());

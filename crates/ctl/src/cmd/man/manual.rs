@@ -107,7 +107,7 @@ fn page(
             true => man.render_subcommands_section(&mut text),
             false => Ok(()),
         });
-    rendered.expect("memory takes all that is written");
+    rendered.expect("a write to memory cannot fail");
     let mut more = Roff::new();
     if !options.is_empty() {
         more.control("SH", ["MOUNT OPTIONS"]);

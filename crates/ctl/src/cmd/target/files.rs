@@ -68,7 +68,7 @@ pub(crate) fn run(args: FilesArgs) -> Result<()> {
 
 fn as_table(lines: &[TargetFile], with_paths: bool) -> String {
     if lines.is_empty() {
-        return "No file lies on the target.\n".into();
+        return "No file is stored on the target.\n".into();
     }
     let titles = ["ENTRY", "KIND", "PATH"];
     let columns = if with_paths { titles.len() } else { titles.len() - 1 };

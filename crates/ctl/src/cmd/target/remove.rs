@@ -20,10 +20,10 @@ const EXAMPLES: &[Example] = &[
 
 /// Remove a target on which no data lies
 ///
-/// The command refuses as long as a file lies on the target, a directory's pattern names it, the
-/// target is open to new files, or the settings of its service name it. A target that `skep target
-/// add` has added leaves without a restart of its service. The id of a removed target is never
-/// used again.
+/// The command refuses as long as a file is stored on the target, a directory's pattern names it,
+/// the target is open to new files, or the settings of its service name it. A target that `skep
+/// target add` has added leaves without a restart of its service. The id of a removed target is
+/// never used again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct RemoveArgs {

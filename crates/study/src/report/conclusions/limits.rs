@@ -104,12 +104,12 @@ fn clients_alone(it: Clients<'_>) -> Conclusion {
     let text = match it.is_most {
         true => format!(
             "The clients are the limit{common}: {enough}, the most that were tried, still get more \
-             than fewer do."
+             bandwidth than fewer hosts."
         ),
         false if it.enough == 1 => {
-            format!("One client host is enough{common}: more get less than 5 % more.")
+            format!("One client host is enough{common}: more hosts gain less than 5 %.")
         }
-        false => format!("{enough} are enough{common}: more get less than 5 % more."),
+        false => format!("{enough} are enough{common}: more hosts gain less than 5 %."),
     };
     conclusion("hosts", it.experiment, text, it.figures)
 }
@@ -202,7 +202,7 @@ fn uneven_ones(means: &BTreeMap<MinMax, f64>, of_even: f64, figures: &mut Vec<Fi
     let expected = |it: &MinMax| of_even / 2.0 * f64::from(it.0 + it.1) / f64::from(it.1);
     let off = |(it, mean): (&MinMax, &f64)| (mean / expected(it) - 1.0).abs();
     let Some(worst) = uneven().map(off).max_by(f64::total_cmp) else { return String::new() };
-    figures.push(percent("largest distance from what min/max says", worst));
+    figures.push(percent("largest deviation from the ratio min/max", worst));
     let (lowest, low) = uneven().min_by(|one, two| one.1.total_cmp(two.1)).expect("one is there");
     figures.push(percent(format!("even allocations over {lowest}"), of_even / low - 1.0));
     format!(
