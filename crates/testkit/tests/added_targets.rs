@@ -35,7 +35,7 @@ fn an_added_target_serves_without_a_restart() {
     let inside = &cluster.skep_list(&["target", "list"])[1]["path"];
     let inside = format!("{}/inside", inside.as_str().expect("a path"));
     let inside = refused(&inside).expect_failure();
-    assert!(inside.contains("contains the other"), "{inside}");
+    assert!(inside.contains("a parent or a subdirectory"), "{inside}");
     let none = cluster.try_skep(&["target", "add", "management-1", "/x"]).expect_failure();
     assert!(none.contains("only metadata and storage services"), "{none}");
 
