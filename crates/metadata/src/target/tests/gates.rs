@@ -63,8 +63,8 @@ fn read() -> Event {
 }
 
 impl Story {
-    /// Handles events, and the events that follow from them, until there are none. The second
-    /// member confirms each record at once.
+    /// Handles events, and then the events that follow from them, until no event is left. The
+    /// second member confirms each record at once.
     fn settle(&mut self, events: Vec<Event>) {
         let mut next = events;
         for _ in 0..20 {
