@@ -79,14 +79,14 @@ pub struct Facts {
     pub token: Option<bool>,
     /// Whether the cluster is formatted. Recorded on the host of management.
     pub is_formatted: bool,
-    /// Name of the cluster that was deployed here. `None` means that none was.
+    /// Name of the cluster that was deployed here. `None` means that no cluster was deployed here.
     pub deployed: Option<String>,
     /// The file system at the mount point: `Some(true)` if it is Skep's.
     pub mount: Option<bool>,
     /// TCP ports on which programs listen.
     pub listening: BTreeSet<u16>,
-    /// Difference of the host's clock to this host's clock, in seconds, as far as the session's
-    /// duration permits to see it. Positive: the host's clock is ahead.
+    /// Difference of the host's clock to this host's clock, in seconds. Its error is at most the
+    /// duration of the session. A positive value means that the host's clock is ahead.
     pub clock_offset: f64,
 }
 

@@ -63,7 +63,7 @@ pub async fn serve_pages(listener: TcpListener, max_connections: usize, handler:
     }
 }
 
-/// A request, as far as the server looks at it.
+/// The parts of a request that the server uses.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// The method, such as `GET`.

@@ -215,7 +215,7 @@ async fn accept(listener: TcpListener, service: Rc<Service>) {
     }
 }
 
-/// A connection whose handshake may begin.
+/// An accepted connection, with the permission to run its handshake.
 struct Accepted {
     stream: TcpStream,
     ticket: Ticket,

@@ -40,11 +40,11 @@ pub struct Disks {
     pub of: DiskType,
     /// Whether they are attached and paid for one by one. Built-in disks are part of the server.
     pub are_attached: bool,
-    /// The redundancy below the targets.
+    /// Redundancy of the disks that form one target.
     pub redundancy: Redundancy,
 }
 
-/// Redundancy of the disks below a target.
+/// Redundancy of the disks that form one target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Redundancy {

@@ -1,9 +1,10 @@
-//! Both ends of a network benchmark. Its messages are like the messages between clients and storage
-//! targets, with bulk data and checksums, but no device is involved.
+//! Network benchmarks between two services, or between a client and a service: the code of both
+//! ends. The messages are like the messages between clients and storage targets, with bulk data and
+//! checksums, but no device is involved.
 //!
 //! The benchmark measures the path of real data: it uses connections of the same kind, to the
-//! threads of the named targets. Checksums are computed and verified for all bytes. Only the chunk
-//! files are missing.
+//! threads of the named targets. Checksums are computed and verified for all bytes. Only the access
+//! to chunk files is missing.
 
 use crate::access::{Channel, Identity};
 use crate::client::{CallOptions, Connection};

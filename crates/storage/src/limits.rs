@@ -47,7 +47,8 @@ pub(crate) const MAX_RESERVED_BYTES: u64 = 1 << 30;
 /// Maximum number of regions, and of holes between them, that one request clears: up to 1 GiB of
 /// data, with one page written per region.
 pub(crate) const MAX_CLEARED_STEPS: usize = 512;
-/// Number of pages that a search for data or holes passes before it yields to other requests.
+/// Number of region pages that a search for data or holes examines before it yields to other
+/// requests.
 pub(crate) const SEEKS_AT_ONCE: usize = 256;
 /// Maximum number of chunk files in one reply to `ListChunks`.
 pub(crate) const MAX_LISTED: u32 = 4096;

@@ -55,7 +55,7 @@ impl ChunkFileSet {
     /// Checks that all chunk files belong to a pattern.
     ///
     /// # Errors
-    /// Returns `InvalidArgument` if one of them does not.
+    /// Returns `InvalidArgument` if a chunk file does not belong to the pattern.
     pub fn check(&self, pattern: &StripePattern) -> Result<()> {
         let count = pattern.chunk_file_count();
         if self.bits.len() <= count.div_ceil(8)

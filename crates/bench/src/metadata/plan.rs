@@ -94,8 +94,8 @@ impl Default for Plan {
     }
 }
 
-/// All measured operations, in the order of mdtest's table. Each has its name in results and its
-/// name in that table.
+/// All measured operations, in the order of mdtest's table. Each entry has the operation's name in
+/// results, and its name in the table of mdtest.
 pub const OPERATIONS: [(&str, &str); 9] = [
     ("directory_creation", "Directory creation"),
     ("directory_stat", "Directory stat"),

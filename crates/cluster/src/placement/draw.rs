@@ -15,9 +15,9 @@ pub(super) const STEP_GROUP: u64 = 0xBBE0_5633_03A4_615F;
 pub(super) const STEP_FIRST_SERVER: u64 = 0xA0F2_EC75_A1FE_1575;
 const STEP_FIRST_GROUP: u64 = 0x89E1_8285_7D9E_D689;
 
-/// Binary logarithm of the number of consecutive seeds in a block. Seeds of one block share their
-/// strata. The next block has different strata, so that over time each combination of groups
-/// occurs.
+/// Binary logarithm of the number of consecutive seeds in a block. All seeds of one block divide
+/// the ring into the same strata. The next block has different strata, so that over time each
+/// combination of groups occurs.
 const BLOCK_BITS: u32 = 6;
 
 /// The groups of one server in one tier.

@@ -123,7 +123,7 @@ impl Spin {
         Some(Round { start: now, last_poll: now, limit, has_succeeded: false, is_preempted: false })
     }
 
-    /// Takes the result of a round into account.
+    /// Ends a round. Its result influences whether and how long later waits poll.
     pub(super) fn end(&mut self, round: &Round) {
         #[cfg(test)]
         {

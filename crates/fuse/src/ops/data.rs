@@ -52,9 +52,9 @@ async fn write<F: FileSystem>(context: &Context<F>, write: Write, caller: Caller
         false => fs.write(handle, offset, data).await,
     };
     if is_direct && appends && fs.is_cached(inode) {
-        // The bytes went to the present end of the file, which may lie elsewhere. The kernel
-        // requests the attributes before the next read, sees that the file was modified, and drops
-        // all pages.
+        // The mount wrote the bytes at the current end of the file, which may differ from the end
+        // that the kernel has cached. The kernel requests the attributes before the next read, sees
+        // that the file was modified, and drops all pages.
         context.waits.drop_attributes(inode);
     } else if is_direct && fs.is_cached(inode) {
         drop_pages(context, inode, offset..offset.saturating_add(u64::from(size)), caller).await;

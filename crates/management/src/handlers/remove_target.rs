@@ -1,4 +1,5 @@
-//! `RemoveTarget`: removes a target on which no data lies. Refuses while its service serves it.
+//! `RemoveTarget`: removes a target that stores no data. Management refuses while a service serves
+//! the target.
 
 use crate::authority::Authority;
 use skep_cluster::Command;

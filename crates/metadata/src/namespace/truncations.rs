@@ -73,8 +73,8 @@ pub(crate) fn truncate<E: Engine>(
     Ok(())
 }
 
-/// Returns the chunk files of a file of length `size` that may reach beyond their parts of it.
-/// `reach` is an offset beyond which no chunk file has bytes.
+/// Returns the chunk files that may have bytes beyond the end of a file of length `size`. `reach`
+/// is an offset beyond which no chunk file has bytes.
 fn chunk_files_beyond(
     pattern: &StripePattern,
     inode: InodeId,

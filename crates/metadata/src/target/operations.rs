@@ -84,7 +84,7 @@ impl Operations {
         self.waiting.insert(op.id, op);
     }
 
-    /// Puts an operation back that runs again at `due`.
+    /// Parks an operation, which runs again at `due`.
     pub(crate) fn park_until(&mut self, due: Duration, op: Operation) {
         self.paused.insert((due, op.id));
         self.park(op);

@@ -28,9 +28,9 @@ impl<E: Engine> MetadataTarget<E> {
         self.shared.removal.is_off = !is_permitted;
     }
 
-    /// Returns an inode of a chunk file whose number this target has not assigned. Such an inode
-    /// shows that the directory of the target is an old copy: the caller must start the target
-    /// again with [`Self::continue_above_copy`].
+    /// Returns an inode that has a chunk file, but whose number this target has not assigned yet.
+    /// Such an inode shows that the directory of the target is an old copy: the caller must start
+    /// the target again with [`Self::continue_above_copy`].
     pub fn newer_inode(&self) -> Option<InodeId> {
         self.shared.removal.newer_inode
     }

@@ -17,8 +17,9 @@ pub(crate) struct RemovalGuard {
 }
 
 impl RemovalGuard {
-    /// Checks that storage may remove the chunk files of an inode that does not exist. `newer` are
-    /// the numbers that only a newer state of this target can have assigned.
+    /// Checks that storage may remove the chunk files of an inode that does not exist. If the
+    /// number of `inode` is in `newer`, only a later state of this target can have assigned it, so
+    /// the directory is an old copy.
     ///
     /// # Errors
     /// `NotPermitted` if the target is an old copy, or was put back from one.

@@ -38,7 +38,7 @@ pub(super) async fn accept(listener: TcpListener, node: Rc<ServingNode>) {
     }
 }
 
-/// A connection whose handshake may begin.
+/// An accepted connection, with the permission to run its handshake.
 struct Accepted {
     stream: TcpStream,
     ticket: Ticket,

@@ -15,7 +15,7 @@ const EXAMPLES: &[Example] = &[(
 /// Copy the directory of management, also while it runs
 ///
 /// The copy contains the cluster's secret. `skep cluster restore` makes a directory of management
-/// of it.
+/// from it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct BackupArgs {

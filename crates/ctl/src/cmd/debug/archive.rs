@@ -84,7 +84,7 @@ fn header(name: &str, len: usize, modified_s: u64) -> [u8; BLOCK] {
     put(116, "0000000\0");
     put(124, &format!("{len:011o}\0"));
     put(136, &format!("{:011o}\0", modified_s & 0o77_777_777_777));
-    // The checksum is computed with spaces in its own place.
+    // The checksum of the header is computed with spaces in the checksum field.
     put(148, "        ");
     put(156, "0");
     put(257, "ustar\0");

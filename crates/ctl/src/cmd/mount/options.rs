@@ -284,7 +284,7 @@ mod tests {
                     "SIZE" => format!("{name}=16MiB"),
                     _ => word.to_owned(),
                 };
-                // Values of `transport=` that are in one row with the option.
+                // Values of the option `transport=`, which are in the same row as the option.
                 if ["uring", "device"].contains(&word) {
                     continue;
                 }

@@ -77,9 +77,9 @@ pub(crate) fn run(args: RemoveArgs) -> Result<()> {
     })
 }
 
-/// Asks the service of a target to stop it and to take it out of its list. Returns whether the
-/// service does so, or would do so without a dry run: it stops only targets that `skep target add`
-/// has added.
+/// Asks the service of a target to stop the target, and to remove it from the list of added
+/// targets. Returns `false` if the service is not online, if the target serves shards, or if the
+/// settings of the service name the target. A dry run stops nothing, and returns the same value.
 async fn stop_added(
     access: &Access,
     map: &ClusterMap,
@@ -105,8 +105,8 @@ async fn stop_added(
     }
 }
 
-/// Removes a target from the cluster map. Management takes a target that has just been stopped for
-/// served until the next heartbeat of its node.
+/// Removes a target from the cluster map. After the service has stopped the target, management
+/// still considers the target as served until the next heartbeat of the node.
 async fn remove(
     access: &Access,
     map: &ClusterMap,

@@ -75,7 +75,7 @@ fn a_decision_that_fails_stops_only_its_transaction() {
     let inode = story.create(1, (0, 1));
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
     story.ask(1, 1, (0, 2), &close).unwrap();
-    // Each step alone is possible.
+    // Each step would succeed without the other ones.
     let step = md::Step::DropLink { inode };
     let prepare = md::Prepare { transaction: id(7), steps: vec![step.clone(), step] };
     story.ask(1, 0, (0, 0), &prepare).unwrap();
