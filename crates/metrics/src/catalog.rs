@@ -41,18 +41,18 @@ macro_rules! operations {
                 concat!("skep_", $service, "_received_bytes"),
                 Unit::Bytes,
                 &[$($label,)* "operation"],
-                concat!("Bytes of file data in requests: data that were written, ", $of, "."),
+                concat!("Bytes of file data that operations ", $of, " have received (writes)."),
             ),
             sent_bytes: &Definition::counter(
                 concat!("skep_", $service, "_sent_bytes"),
                 Unit::Bytes,
                 &[$($label,)* "operation"],
-                concat!("Bytes of file data in replies: data that were read, ", $of, "."),
+                concat!("Bytes of file data that operations ", $of, " have sent (reads)."),
             ),
             duration: &Definition::histogram(
                 concat!("skep_", $service, "_operation_seconds"),
                 &[$($label,)* "operation"],
-                concat!("Time from the arrival of a request to its reply, ", $of, "."),
+                concat!("Time of operations ", $of, " from the arrival of the request to the reply."),
             ),
             stage_duration: &Definition::histogram(
                 concat!("skep_", $service, "_stage_seconds"),
@@ -111,7 +111,7 @@ definitions! {
         "Bytes of file data that were written, by cause.");
     /// Time by cause.
     LOAD_BUSY_SECONDS = Definition::counter("skep_load_busy_seconds", Unit::Seconds, LOAD,
-        "Time from the arrival of requests to their replies, added up, by cause.");
+        "Sum of the times from the arrival of a request to its reply, by cause.");
 
     /// Bytes appended to the log.
     LOG_BYTES = Definition::counter("skep_metadata_log_bytes", Unit::Bytes, TARGET,
@@ -207,7 +207,7 @@ definitions! {
         "Bytes read from a disk of the host (rkB/s of iostat).");
     /// Time of reads.
     DISK_READ_SECONDS = Definition::counter("skep_host_disk_read_seconds", Unit::Seconds, DEVICE,
-        "Time of all reads of a disk, added up (r_await of iostat is this by reads).");
+        "Sum of the times of all reads of a disk (divided by the reads, r_await of iostat).");
     /// Writes of a disk.
     DISK_WRITES = Definition::counter("skep_host_disk_writes", Unit::Count, DEVICE,
         "Writes that a disk of the host has completed (w/s of iostat).");
@@ -216,16 +216,16 @@ definitions! {
         "Bytes written to a disk of the host (wkB/s of iostat).");
     /// Time of writes.
     DISK_WRITE_SECONDS = Definition::counter("skep_host_disk_write_seconds", Unit::Seconds, DEVICE,
-        "Time of all writes of a disk, added up (w_await of iostat is this by writes).");
+        "Sum of the times of all writes of a disk (divided by the writes, w_await of iostat).");
     /// Flushes of a disk.
     DISK_FLUSHES = Definition::counter("skep_host_disk_flushes", Unit::Count, DEVICE,
         "Flushes that a disk of the host has completed (f/s of iostat).");
     /// Time of flushes.
     DISK_FLUSH_SECONDS = Definition::counter("skep_host_disk_flush_seconds", Unit::Seconds, DEVICE,
-        "Time of all flushes of a disk, added up.");
+        "Sum of the times of all flushes of a disk.");
     /// Requests in flight.
     DISK_IN_FLIGHT = Definition::gauge("skep_host_disk_in_flight", Unit::Count, DEVICE,
-        "Requests that a disk of the host works on.");
+        "Requests in progress at a disk of the host.");
     /// Busy time of a disk.
     DISK_BUSY_SECONDS = Definition::counter("skep_host_disk_busy_seconds", Unit::Seconds, DEVICE,
         "Time in which a disk had requests (%util of iostat).");
