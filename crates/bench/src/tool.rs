@@ -96,7 +96,7 @@ pub(crate) enum Work {
 pub(crate) struct Assignment {
     pub(crate) runner: Runner,
     pub(crate) work: Work,
-    /// All hosts with processes. Ranks are assigned to them in turn.
+    /// All hosts with processes. The hosts get the ranks in turn.
     pub(crate) hosts: Vec<Host>,
     /// Number of processes over all hosts.
     pub(crate) processes: u32,

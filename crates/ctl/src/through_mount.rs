@@ -2,7 +2,7 @@
 //!
 //! The mount answers with extended attributes whose values are encoded records of the same version
 //! of the program. The kernel checks the user's permission: reading the attributes of a file needs
-//! the permission to read the file. Does not own their names (`skep_fuse`).
+//! the permission to read the file. Does not own the names of the attributes (`skep_fuse`).
 
 use rustix::io::Errno;
 use skep_client::FileUsers;

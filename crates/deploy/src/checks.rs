@@ -22,9 +22,9 @@ const CLOCK_PROBLEM: f64 = 60.0;
 /// The result of all checks.
 #[derive(Debug, Default)]
 pub struct Verdict {
-    /// Problems: reasons not to start.
+    /// Reasons for which the command stops before its first step.
     pub problems: Vec<HostProblem>,
-    /// Warnings: reasons to look at a host.
+    /// Facts about a host that an administrator should check, but that do not stop the command.
     pub warnings: Vec<HostProblem>,
 }
 

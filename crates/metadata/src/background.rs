@@ -195,7 +195,7 @@ impl Background {
     /// Adds a prepared transaction to the jobs, if the request has created one.
     ///
     /// # Errors
-    /// An error of the engine.
+    /// Errors of the engine.
     pub(crate) fn after_prepare<E: Engine>(
         &mut self,
         transaction: TransactionId,

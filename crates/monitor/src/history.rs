@@ -196,7 +196,7 @@ fn step(index: usize) -> u64 {
     FORMS[index].step_ms
 }
 
-/// Whether removing files may help against an error.
+/// Whether an error means a lack of space, so that a write may succeed after files are removed.
 fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)

@@ -74,7 +74,7 @@ pub struct Prediction {
 }
 
 impl Calibration {
-    /// Returns the assumed values without any measurement.
+    /// Returns a calibration without measurements: all parameters have their assumed values.
     pub fn assumed() -> Self {
         Self::fit(&[])
     }
@@ -211,7 +211,8 @@ impl Range {
     }
 }
 
-/// Weighted errors of all points, and of the parameters from their assumed values.
+/// Returns the weighted errors of the predictions of all points, and the weighted deviations of the
+/// parameters from their assumed values.
 fn residuals(logs: &Vector, points: &[(&Point, f64)]) -> Vec<f64> {
     let parameters = Parameters::from_logs(logs);
     let of_point = |(point, weight): &(&Point, f64)| {

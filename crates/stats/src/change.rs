@@ -58,7 +58,7 @@ fn comparable<'a>(
 /// is `None`, the changes are those since the start of the process.
 ///
 /// An account of load that was replaced by another moves its figures to the account [`LEFT_OUT`].
-/// This is no new load, so it is subtracted there.
+/// These figures are not new load, so this function subtracts them from the change of [`LEFT_OUT`].
 pub(crate) fn changes<'a>(
     before: Option<&ServiceFigures>,
     now: &'a ServiceFigures,

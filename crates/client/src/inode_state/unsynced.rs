@@ -186,8 +186,9 @@ impl UnsyncedWrites {
         if state.last_write <= synced.upto {
             self.chunk_files.remove(&synced.key);
         } else {
-            // Writes that were acknowledged during the sync went to the current incarnation; if
-            // not, their own replies carry a different incarnation, which reveals the loss.
+            // Assume that writes that were acknowledged during the sync belong to the current
+            // incarnation. If one does not, its own reply has a different incarnation, which shows
+            // the loss.
             state.incarnation = incarnation;
         }
         self.losses += u64::from(is_lost);

@@ -33,7 +33,8 @@ impl ChunkStore {
                 write.region.checksums.borrow_mut().fill(0);
                 continue;
             }
-            // If the other writes fail too, the file ends at its size again, without these bytes.
+            // If the other writes fail too, the file is truncated to its size, which removes these
+            // bytes.
             let beyond = write.range.start.max(size)..write.range.end.min(end);
             self.zero(file, &beyond)?;
             self.refresh_checksums(file, write).await?;

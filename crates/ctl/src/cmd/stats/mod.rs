@@ -172,7 +172,7 @@ impl Report {
         self.check_reached()
     }
 
-    /// Prints the report as one of several.
+    /// Prints the report as one of a series: on a terminal, it replaces the previous one.
     fn print_next(&self) -> Result<()> {
         match format() {
             OutputFormat::Table if std::io::stdout().is_terminal() => {

@@ -117,7 +117,8 @@ fn failed_write_back_is_an_error_for_each_sync() {
     std::fs::create_dir(&target).unwrap();
     skep_env::block_on(async move {
         let store = open(&target);
-        // The file system has space for the file, but the device gets none for its zeros.
+        // The file system allocates space for the file. `fallocate -d` then makes a hole for the
+        // zeros in the image of the device, so later data needs new space of the device.
         write(&store, key(1), 0, &vec![0; 40 * MIB as usize]).await.unwrap();
         store.sync(&key(1)).await.unwrap();
         let dug = Command::new("fallocate").arg("-d").arg(thin.image()).output().unwrap();
