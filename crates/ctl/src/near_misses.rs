@@ -56,7 +56,7 @@ const ANSWERS: &[(&str, &str)] = &[
     ("netbench", "bench net"),
     ("version", "--version"),
     ("quota", "Skep has no quotas yet"),
-    ("fsck", "Skep cannot check a whole file system yet"),
+    ("e2fsck", "fsck"),
     ("snapshot", "Skep has no snapshots yet"),
 ];
 

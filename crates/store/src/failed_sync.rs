@@ -47,6 +47,11 @@ pub fn mark(directory: &Path) -> Result<()> {
     replace_atomically(&directory.join(MARK), b"")
 }
 
+/// Whether the directory of a target is marked: its store may have bytes that the device lacks.
+pub fn is_marked(directory: &Path) -> bool {
+    directory.join(MARK).exists()
+}
+
 /// If the directory of a target is marked, drops the pages of all files in `store` from the page
 /// cache, so that reads return the bytes on the device, and removes the mark. Returns whether the
 /// directory was marked. Blocks.
@@ -55,7 +60,7 @@ pub fn mark(directory: &Path) -> Result<()> {
 /// Errors of the file system, with the path. The mark stays.
 pub fn read_from_device(directory: &Path, store: &Path) -> Result<bool> {
     let mark = directory.join(MARK);
-    if !mark.exists() {
+    if !is_marked(directory) {
         return Ok(false);
     }
     drop_pages(store)?;

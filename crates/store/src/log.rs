@@ -19,14 +19,19 @@
 //! The first record numbers of the segments ascend, and the next allocation is never due before the
 //! end of the log: see [`Log::check_invariants`].
 
+mod segments;
+
 use crate::atomic::sync_directory;
 use crate::failed_sync;
+use segments::path_of as segment_path;
 use skep_env::File;
-use skep_format::log::{LogOwner, RECORD_HEADER_BYTES, Record, encode_record, scan};
+use skep_format::log::{LogOwner, encode_record};
 use skep_types::{Epoch, Error, ErrorCode, Lsn, Result};
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+
+pub use segments::Segments;
 
 /// Length of a segment after which a new one is started.
 const SEGMENT_BYTES: u64 = 32 << 20;
@@ -68,10 +73,6 @@ pub struct Recovered {
     pub truncated_bytes: u64,
 }
 
-fn segment_path(directory: &Path, first: Lsn) -> PathBuf {
-    directory.join(format!("{:016x}.log", first.raw()))
-}
-
 fn at(path: &Path) -> impl Fn(std::io::Error) -> Error + '_ {
     move |error| Error::from(error).within(path.display())
 }
@@ -109,49 +110,14 @@ impl Log {
     /// - Errors of the file system.
     pub fn open(directory: &Path, owner: LogOwner, next: Lsn) -> Result<Recovered> {
         std::fs::create_dir_all(directory).map_err(at(directory))?;
-        let mut segments = list_segments(directory)?;
-        let mut records: Vec<(Lsn, Vec<u8>)> = Vec::new();
-        let mut epoch = Epoch::default();
-        let mut end = (0, 0);
-        let mut tail = Vec::new();
-        let mut synced = Lsn::default();
-        for (index, first) in segments.iter().enumerate() {
-            let path = segment_path(directory, *first);
-            let bytes = std::fs::read(&path).map_err(at(&path))?;
-            let within = |error: Error| error.within(format_args!("log {}", path.display()));
-            if let Some((last, _)) = records.last()
-                && first.raw() != last.raw() + 1
-            {
-                let context =
-                    format!("does not continue record {last}: a segment is missing before it");
-                return Err(within(Error::new(ErrorCode::Corrupt, context)));
-            }
-            let found = scan(owner, *first, &bytes).map_err(within)?;
-            if found.end < bytes.len() && index + 1 < segments.len() {
-                let problem =
-                    format!("damaged at byte {}, though a later segment exists", found.end);
-                return Err(within(Error::new(ErrorCode::Corrupt, problem)));
-            }
-            end = (found.end as u64, bytes.len() as u64);
-            synced = found.records.iter().map(|it| it.synced).fold(synced, Lsn::max);
-            tail = bytes[offset_after(&found.records, synced)..found.end].to_vec();
-            match found.records.first().map(|it| it.epoch) {
-                Some(first_epoch) if first_epoch < epoch => {
-                    let problem = format!(
-                        "begins in group epoch {first_epoch}, after records of epoch {epoch}"
-                    );
-                    return Err(within(Error::new(ErrorCode::Corrupt, problem)));
-                }
-                _ => epoch = found.records.last().map_or(epoch, |it| it.epoch),
-            }
-            records.extend(found.records.into_iter().map(|it| (it.lsn, it.payload)));
-        }
+        let Segments { first: mut segments, records, epoch, end, length, tail } =
+            Segments::read(directory, owner)?;
         if segments.is_empty() {
             segments.push(next);
         }
         let path = segment_path(directory, segments[segments.len() - 1]);
         let file = open_segment(&path)?;
-        let (offset, length) = end;
+        let offset = end;
         {
             file.borrow_std().set_len(offset).map_err(at(&path))?;
             // The caller applies these records to its store, so the records must survive a power
@@ -314,26 +280,6 @@ impl Log {
         assert!(self.segments.is_sorted_by(|first, next| first < next), "segments rise");
         assert!(self.allocate_at >= self.offset, "space is allocated before it is used up");
     }
-}
-
-/// Returns the offset after the record `lsn` of a segment. `records` are all records of the
-/// segment.
-fn offset_after(records: &[Record], lsn: Lsn) -> usize {
-    let older = records.iter().take_while(|it| it.lsn <= lsn);
-    older.map(|it| RECORD_HEADER_BYTES + it.payload.len()).sum()
-}
-
-fn list_segments(directory: &Path) -> Result<Vec<Lsn>> {
-    let mut segments = Vec::new();
-    for entry in std::fs::read_dir(directory).map_err(at(directory))? {
-        let name = entry.map_err(at(directory))?.file_name();
-        let number = name.to_str().and_then(|name| name.strip_suffix(".log"));
-        if let Some(first) = number.and_then(|hex| u64::from_str_radix(hex, 16).ok()) {
-            segments.push(Lsn::new(first));
-        }
-    }
-    segments.sort();
-    Ok(segments)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Chunk files that an administrator or a repair of the file system has removed from the disk of a
 //! storage target.
 
+use skep_testkit::cluster::skep;
 use skep_testkit::files;
 use skep_testkit::{Cluster, Random, Shape};
 use std::fs;
@@ -27,6 +28,11 @@ fn removed_chunk_file_of_a_synced_file_is_an_error() {
     cluster.stop();
     assert!(!removed.is_empty(), "the bytes are in chunk files");
     removed.iter().for_each(|path| fs::remove_file(path).expect("the chunk file exists"));
+    let data = cluster.data().display().to_string();
+    let found = skep(["fsck", &data]);
+    assert_eq!(found.status.code(), Some(1), "{}", found.stdout);
+    let lines = found.stdout.lines().filter(|line| line.starts_with("- no-chunk-file: "));
+    assert_eq!(lines.count(), removed.len(), "{}", found.stdout);
     cluster.up().expect_success();
     let error = fs::read(lost).expect_err("no zeros are returned in place of lost bytes");
     assert_eq!(error.raw_os_error(), Some(5), "{error}");

@@ -206,6 +206,7 @@ fn output_of_up_and_down_matches_its_schema() {
         assert_eq!(parse(&printed)["transport"], "device");
     }
     assert_eq!(check_command(scratch.path(), &["down"], "down")["was_up"], true);
+    assert_eq!(check_command(scratch.path(), &["fsck"], "fsck")["findings"], json!([]));
     check_lines("up", &up("ndjson", &["--no-mount"]));
     assert_eq!(parse(&run(&["down", "--output", "json"]))["was_up"], true);
 }

@@ -10,6 +10,7 @@ mod debug;
 mod deploy;
 mod down;
 mod entry;
+mod fsck;
 mod group;
 mod health;
 mod lab;
@@ -60,6 +61,7 @@ pub(crate) enum Verb {
     Transaction(transaction::TransactionVerb),
     #[command(subcommand)]
     Health(health::HealthVerb),
+    Fsck(fsck::FsckArgs),
     Stats(stats::StatsArgs),
     #[command(subcommand)]
     Debug(debug::DebugVerb),
@@ -119,6 +121,7 @@ impl Verb {
             Self::Group(verb) => verb.run(),
             Self::Transaction(verb) => verb.run(),
             Self::Health(verb) => verb.run(),
+            Self::Fsck(args) => fsck::run(&args),
             Self::Stats(args) => done(stats::run(args)),
             Self::Debug(verb) => verb.run(),
             Self::Entry(verb) => verb.run(),

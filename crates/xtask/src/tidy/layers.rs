@@ -32,6 +32,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("skep-client", &["skep-wire", "skep-cluster", "skep-env", "skep-rpc"]),
     // The interface of the client's operations uses the structs of the messages.
     ("skep-fuse", &["skep-wire", "skep-metrics", "skep-env", "skep-exporter", "skep-client"]),
+    // Reads the directories of stopped targets: of metadata, only the key-value store.
+    ("skep-fsck", &["skep-wire", "skep-format", "skep-store", "skep-metadata"]),
     // Measures any mounted file system, so it does not depend on the client.
     ("skep-bench", &["skep-wire", "skep-env", "skep-rpc"]),
     // Labs start the program `skep`, and depend on none of its libraries.
@@ -49,7 +51,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("skep-ctl", &["skep-wire", "skep-format", "skep-cluster", "skep-env", "skep-rpc",
         "skep-store", "skep-service", "skep-management", "skep-metadata", "skep-storage",
         "skep-client", "skep-fuse", "skep-bench", "skep-lab", "skep-study", "skep-metrics",
-        "skep-stats", "skep-monitor", "skep-plan", "skep-tune", "skep-deploy"]),
+        "skep-stats", "skep-monitor", "skep-plan", "skep-tune", "skep-deploy",
+        "skep-fsck"]),
     // Crates that are not shipped to users.
     ("skep-sim", &["skep-wire", "skep-format", "skep-cluster", "skep-metadata"]),
     ("skep-testkit", &[]),

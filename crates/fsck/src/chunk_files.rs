@@ -1,0 +1,120 @@
+//! The chunk files of storage targets, and their rules: each belongs to an inode, and each synced
+//! one exists.
+//!
+//! Owns the listing of chunk files by name. Does not read their contents: a read of a file checks
+//! its checksums.
+
+use crate::directories::Directories;
+use crate::finding::{Finding, Findings};
+use crate::records::{Inode, Records};
+use skep_types::{ChunkFileKey, ClusterMap, Error, GroupId, InodeId, Result, TargetId, TargetKind};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Name of the directory in a target that contains all chunk files.
+const CHUNKS: &str = "chunks";
+/// Levels of directories below it.
+const LEVELS: u32 = 2;
+
+/// The chunk files of all storage targets that are at hand.
+#[derive(Debug, Default)]
+pub(crate) struct ChunkFiles(BTreeMap<TargetId, BTreeSet<ChunkFileKey>>);
+
+impl ChunkFiles {
+    /// Lists the chunk files of all storage targets.
+    pub(crate) fn read(directories: &Directories) -> Result<Self> {
+        let mut files = Self::default();
+        for (target, directory) in directories.storage() {
+            let keys = files.0.entry(target).or_default();
+            list(&directory.path().join(CHUNKS), LEVELS, keys)?;
+        }
+        Ok(files)
+    }
+
+    /// Returns the number of chunk files.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.values().map(|keys| keys.len() as u64).sum()
+    }
+
+    /// Returns a line for each storage target of the cluster whose directory is not at hand.
+    pub(crate) fn missing_targets(&self, map: &ClusterMap) -> Vec<String> {
+        let targets = map.targets.iter().filter(|it| it.kind == TargetKind::Storage);
+        let missing = targets.filter(|it| !self.0.contains_key(&it.id));
+        missing.map(|it| format!("storage target {}: its directory is not given", it.id)).collect()
+    }
+}
+
+fn list(directory: &Path, levels: u32, keys: &mut BTreeSet<ChunkFileKey>) -> Result<()> {
+    let failed = |error: std::io::Error| Error::from(error).within(directory.display());
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        found => found.map_err(failed)?,
+    };
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        if levels > 0 && entry.file_type().map_err(failed)?.is_dir() {
+            list(&entry.path(), levels - 1, keys)?;
+        } else if levels == 0 {
+            keys.extend(
+                entry.file_name().to_str().and_then(|name| name.parse::<ChunkFileKey>().ok()),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Checks chunk files against inodes, in both directions.
+pub(crate) fn check(
+    records: &Records,
+    files: &ChunkFiles,
+    map: &ClusterMap,
+    findings: &mut Findings,
+) {
+    for (target, keys) in &files.0 {
+        let group = map.group_of(*target).map(|group| group.id);
+        for key in keys.iter().filter(|key| !is_owned(records, group, key)) {
+            findings.add(Finding::Orphan { target: *target, key: *key });
+        }
+    }
+    for (inode, record) in &records.inodes {
+        check_synced(*inode, record, files, map, findings);
+    }
+}
+
+/// Whether a chunk file of a group belongs to an inode, or will be removed.
+fn is_owned(records: &Records, group: Option<GroupId>, key: &ChunkFileKey) -> bool {
+    let Some(group) = group else { return false };
+    let pattern = records.inodes.get(&key.inode).and_then(|it| it.pattern.as_ref());
+    let is_part = pattern.is_some_and(|pattern| {
+        let component = pattern.components.get(usize::from(key.component));
+        let named = component.and_then(|it| it.groups.get(usize::from(key.index)));
+        pattern.generation == key.generation && named == Some(&group)
+    });
+    is_part || records.removals.contains(&(group, *key))
+}
+
+/// Checks that the pattern of a file names groups of the cluster, and that its synced chunk files
+/// exist.
+fn check_synced(
+    inode: InodeId,
+    record: &Inode,
+    files: &ChunkFiles,
+    map: &ClusterMap,
+    findings: &mut Findings,
+) {
+    let Some(pattern) = &record.pattern else { return };
+    let groups: BTreeSet<_> = pattern.components.iter().flat_map(|it| &it.groups).collect();
+    for group in groups {
+        if map.group(*group).is_none_or(|it| it.kind != TargetKind::Storage) {
+            findings.add(Finding::NoGroup { inode, group: *group });
+        }
+    }
+    for (component, index) in record.synced.numbers().filter_map(|it| pattern.chunk_file_at(it)) {
+        let group = pattern.components[usize::from(component)].groups[usize::from(index)];
+        let Some(target) = map.group(group).map(|it| it.primary) else { continue };
+        let key = ChunkFileKey { inode, generation: pattern.generation, component, index };
+        if files.0.get(&target).is_some_and(|keys| !keys.contains(&key)) {
+            findings.add(Finding::NoChunkFile { target, key });
+        }
+    }
+}

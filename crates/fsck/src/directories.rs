@@ -1,0 +1,151 @@
+//! Finds the directories of a cluster's targets, and locks them against services.
+//!
+//! Owns the search and the choice of the cluster map. Does not read the contents of targets.
+
+use skep_format::cached_map::CachedMap;
+use skep_format::identity::{DirectoryKind, Identity};
+use skep_store::identity::{Directory, read_identity};
+use skep_types::{ClusterMap, Error, ErrorCode, Result, TargetId, TargetKind};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Name of the file with the cached cluster map in the directory of a service.
+const CACHED_MAP_FILE: &str = "kept-map";
+/// Depth below a root to which the search goes: data directory, service, target, and one level more
+/// for disks that are mounted below a directory of their own.
+const MAX_DEPTH: u32 = 4;
+
+/// The directories of a cluster's targets.
+#[derive(Debug)]
+pub(crate) struct Directories {
+    /// The newest cluster map that a service has cached.
+    pub(crate) map: ClusterMap,
+    metadata: BTreeMap<TargetId, Directory>,
+    storage: BTreeMap<TargetId, Directory>,
+}
+
+fn refused(what: impl Into<String>) -> Error {
+    Error::new(ErrorCode::Configuration, what)
+}
+
+/// The directories that a search has found.
+#[derive(Default)]
+struct Search {
+    targets: Vec<(PathBuf, Identity)>,
+    map: Option<ClusterMap>,
+}
+
+impl Search {
+    fn visit(&mut self, path: &Path, depth: u32) -> Result<()> {
+        let failed = |error: std::io::Error| Error::from(error).within(path.display());
+        match read_identity(path)? {
+            Some(identity) => match identity.kind {
+                DirectoryKind::MetadataTarget | DirectoryKind::StorageTarget => {
+                    self.targets.push((path.to_owned(), identity));
+                    return Ok(());
+                }
+                DirectoryKind::Management => return Ok(()),
+                DirectoryKind::MetadataNode | DirectoryKind::StorageNode => self.read_map(path)?,
+            },
+            None if depth == MAX_DEPTH => return Ok(()),
+            None => {}
+        }
+        for entry in std::fs::read_dir(path).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            // Does not follow symbolic links, so the search ends.
+            if entry.file_type().map_err(failed)?.is_dir() && depth < MAX_DEPTH {
+                self.visit(&entry.path(), depth + 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_map(&mut self, service: &Path) -> Result<()> {
+        let path = service.join(CACHED_MAP_FILE);
+        let bytes = match std::fs::read(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            read => read.map_err(|error| Error::from(error).within(path.display()))?,
+        };
+        let CachedMap { map, .. } =
+            CachedMap::from_file(&bytes).map_err(|error| error.within(path.display()))?;
+        if self.map.as_ref().is_none_or(|it| it.version < map.version) {
+            self.map = Some(map);
+        }
+        Ok(())
+    }
+}
+
+impl Directories {
+    /// Searches `roots` for targets, and locks all that it finds.
+    pub(crate) fn open(roots: &[PathBuf]) -> Result<Self> {
+        let mut search = Search::default();
+        for root in roots {
+            search.visit(root, 0)?;
+        }
+        let Some(map) = search.map else {
+            return Err(refused(
+                "cannot check: no service below the given directories has a cached cluster map; \
+                 name the directories of the services, for example the data directory of `skep up`",
+            ));
+        };
+        let mut found = Self { map, metadata: BTreeMap::new(), storage: BTreeMap::new() };
+        for (path, identity) in search.targets {
+            if identity.cluster != found.map.cluster {
+                return Err(refused(format!(
+                    "cannot check: {} belongs to cluster {}, and another directory to cluster {}; \
+                     name the directories of one cluster",
+                    path.display(),
+                    identity.cluster,
+                    found.map.cluster
+                )));
+            }
+            let directory = Directory::open(&path, identity.kind, Some(identity.cluster))?;
+            let all = match identity.kind {
+                DirectoryKind::MetadataTarget => &mut found.metadata,
+                _ => &mut found.storage,
+            };
+            if let Some(other) = all.insert(identity.target, directory) {
+                return Err(refused(format!(
+                    "cannot check: {} and {} are the same target; name only one of them",
+                    other.path().display(),
+                    path.display()
+                )));
+            }
+        }
+        found.check_complete()?;
+        Ok(found)
+    }
+
+    /// Refuses a check without one of the metadata groups: all counts would be wrong.
+    fn check_complete(&self) -> Result<()> {
+        let groups = self.map.groups.iter().filter(|it| it.kind == TargetKind::Metadata);
+        for group in groups {
+            if !self.metadata.contains_key(&group.primary) {
+                return Err(refused(format!(
+                    "cannot check: the directory of metadata target {} (primary of group {}) is \
+                     not below the given directories; name it too",
+                    group.primary, group.id
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the primaries of all metadata groups.
+    pub(crate) fn metadata_primaries(&self) -> impl Iterator<Item = (TargetId, &Directory)> {
+        let is_primary = |target: TargetId| self.map.group_led_by(target).is_some();
+        let all = self.metadata.iter().map(|(target, directory)| (*target, directory));
+        all.filter(move |(target, _)| is_primary(*target))
+    }
+
+    /// Returns the storage targets.
+    pub(crate) fn storage(&self) -> impl Iterator<Item = (TargetId, &Directory)> {
+        self.storage.iter().map(|(target, directory)| (*target, directory))
+    }
+
+    /// Returns a line for each metadata target that is not the primary of a group.
+    pub(crate) fn members_without_check(&self) -> Vec<String> {
+        let others = self.metadata.keys().filter(|it| self.map.group_led_by(**it).is_none());
+        others.map(|it| format!("metadata target {it}: it is not the primary of a group")).collect()
+    }
+}

@@ -1,0 +1,82 @@
+//! The rules for sessions, opens, locks, transactions, and other records that belong to an inode.
+
+use crate::finding::{Finding, Findings};
+use crate::records::Records;
+use skep_format::metadata::OpenCounts;
+use skep_types::{FileKind, InodeId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Checks opens and sessions.
+pub(crate) fn check(records: &Records, findings: &mut Findings) {
+    check_sums(records, findings);
+    check_sessions(records, findings);
+    for (inode, record) in &records.inodes {
+        let is_open = records.opens.get(inode).is_some_and(|it| !it.is_zero());
+        let is_unnamed = record.links == 0 && record.kind != FileKind::Directory;
+        if is_unnamed && !is_open && !records.in_doubt.contains(inode) {
+            findings.add(Finding::NeitherNamedNorOpen { inode: *inode });
+        }
+    }
+    let opens = records.opens.keys().map(|it| (*it, "opens"));
+    for (inode, what) in opens.chain(records.attached.iter().copied()) {
+        // A removal deletes extended attributes only if the record of the inode has their mark.
+        let is_owned = records
+            .inodes
+            .get(&inode)
+            .is_some_and(|it| it.has_xattrs || what != "extended attributes");
+        if !is_owned && !records.in_doubt.contains(&inode) {
+            findings.add(Finding::NoOwner { inode, what });
+        }
+    }
+    // A participant asks the coordinator, so the coordinator must be a group with a store.
+    for (group, transaction) in &records.prepared {
+        if !records.reserved.contains_key(&transaction.coordinator) {
+            let (group, transaction) = (*group, *transaction);
+            findings.add(Finding::NoCoordinator { group, transaction });
+        }
+    }
+}
+
+/// Compares the open counts of inodes with the sums over the sessions.
+fn check_sums(records: &Records, findings: &mut Findings) {
+    let mut sums: BTreeMap<InodeId, OpenCounts> = BTreeMap::new();
+    for open in &records.session_opens {
+        let sum = sums.entry(open.inode).or_default();
+        sum.readers = sum.readers.saturating_add(open.counts.readers);
+        sum.writers = sum.writers.saturating_add(open.counts.writers);
+    }
+    let inodes: BTreeSet<_> = sums.keys().chain(records.opens.keys()).copied().collect();
+    for inode in inodes {
+        let pair = |of: &BTreeMap<InodeId, OpenCounts>| {
+            let counts = of.get(&inode).copied().unwrap_or_default();
+            (counts.readers, counts.writers)
+        };
+        let (stored, counted) = (pair(&records.opens), pair(&sums));
+        if stored != counted {
+            findings.add(Finding::WrongOpens { inode, stored, counted });
+        }
+    }
+}
+
+/// Checks that opens, locks and slots belong to sessions, and locks to opens.
+fn check_sessions(records: &Records, findings: &mut Findings) {
+    let sessions = &records.sessions;
+    let opens = records.session_opens.iter();
+    let open_files: BTreeSet<_> =
+        opens.clone().map(|it| (it.group, it.session, it.inode)).collect();
+    let with_opens: BTreeSet<_> = opens.map(|it| (it.group, it.session)).collect();
+    let with_locks: BTreeSet<_> = records.locks.iter().map(|(it, of)| (*it, of.session)).collect();
+    // Slots stay for a while after the end of their session: its client may ask for replies.
+    let with_slots: BTreeSet<_> =
+        sessions.with_slots.difference(&sessions.ended).copied().collect();
+    for (owners, what) in [(with_opens, "opens"), (with_locks, "locks"), (with_slots, "slots")] {
+        for (group, session) in owners.difference(&sessions.open) {
+            findings.add(Finding::NoSession { group: *group, session: *session, what });
+        }
+    }
+    let locked: BTreeSet<_> =
+        records.locks.iter().map(|(group, of)| (*group, of.session, of.inode)).collect();
+    for (_, session, inode) in locked.difference(&open_files) {
+        findings.add(Finding::LockWithoutOpen { session: *session, inode: *inode });
+    }
+}

@@ -1,0 +1,102 @@
+//! The records of all metadata targets, as the next start would see them: the store of each target,
+//! with the log records that the store does not have yet.
+//!
+//! Owns the reading of stores and logs. The rules for the records are in the other modules.
+
+mod read;
+
+use crate::directories::Directories;
+use crate::finding::{Counts, Findings};
+use skep_format::metadata::{LockOwner, OpenCounts};
+use skep_types::{ChunkFileKey, ChunkFileSet, FileKind, GroupId, InodeId, Result};
+use skep_types::{SessionId, StripePattern};
+use skep_wire::metadata::TransactionId;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The fields of an inode that the rules need.
+#[derive(Debug, Clone)]
+pub(crate) struct Inode {
+    pub(crate) kind: FileKind,
+    pub(crate) links: u32,
+    pub(crate) size: u64,
+    pub(crate) parent: InodeId,
+    pub(crate) has_xattrs: bool,
+    /// Pattern of a regular file. `None` for all others.
+    pub(crate) pattern: Option<StripePattern>,
+    pub(crate) synced: ChunkFileSet,
+}
+
+/// An entry of a directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) directory: InodeId,
+    pub(crate) cursor: u64,
+    pub(crate) name: Vec<u8>,
+    pub(crate) inode: InodeId,
+    pub(crate) kind: FileKind,
+}
+
+/// An open of a session.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SessionOpen {
+    pub(crate) group: GroupId,
+    pub(crate) session: SessionId,
+    pub(crate) inode: InodeId,
+    pub(crate) counts: OpenCounts,
+}
+
+/// The sessions of all groups.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    pub(crate) open: BTreeSet<(GroupId, SessionId)>,
+    /// Sessions whose end is still recorded.
+    pub(crate) ended: BTreeSet<(GroupId, SessionId)>,
+    /// Sessions that have slots.
+    pub(crate) with_slots: BTreeSet<(GroupId, SessionId)>,
+}
+
+/// The records of all metadata targets.
+#[derive(Debug, Default)]
+pub(crate) struct Records {
+    pub(crate) inodes: BTreeMap<InodeId, Inode>,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) opens: BTreeMap<InodeId, OpenCounts>,
+    pub(crate) session_opens: Vec<SessionOpen>,
+    pub(crate) sessions: Sessions,
+    pub(crate) locks: BTreeSet<(GroupId, LockOwner)>,
+    /// Other records that need an inode, with the word for their kind.
+    pub(crate) attached: BTreeSet<(InodeId, &'static str)>,
+    /// Chunk files that a metadata target will still remove.
+    pub(crate) removals: BTreeSet<(GroupId, ChunkFileKey)>,
+    pub(crate) prepared: BTreeSet<(GroupId, TransactionId)>,
+    /// Inodes that the steps of prepared transactions name: their counts may be those from before
+    /// the transaction.
+    pub(crate) in_doubt: BTreeSet<InodeId>,
+    /// First number of each group that is not reserved.
+    pub(crate) reserved: BTreeMap<GroupId, u64>,
+    pub(crate) log_records: u64,
+}
+
+impl Records {
+    /// Reads all primaries of metadata groups.
+    pub(crate) fn read(directories: &Directories, findings: &mut Findings) -> Result<Self> {
+        let mut records = Self::default();
+        for (target, directory) in directories.metadata_primaries() {
+            read::read_target(&mut records, target, directory, &directories.map, findings)?;
+        }
+        Ok(records)
+    }
+
+    /// Returns the numbers of records, without chunk files.
+    pub(crate) fn counts(&self) -> Counts {
+        Counts {
+            inodes: self.inodes.len() as u64,
+            entries: self.entries.len() as u64,
+            opens: self.session_opens.len() as u64,
+            chunk_files: 0,
+            removals: self.removals.len() as u64,
+            prepared: self.prepared.len() as u64,
+            log_records: self.log_records,
+        }
+    }
+}

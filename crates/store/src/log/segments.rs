@@ -1,0 +1,106 @@
+//! The segments of a log, read as they are: names, order, and the records in them.
+//!
+//! Changes nothing, so that a checker can read the log of a stopped target too. Does not own
+//! appends and the repair of an unfinished end ([`super::Log`]).
+
+use skep_format::log::{LogOwner, RECORD_HEADER_BYTES, Record, scan};
+use skep_types::{Epoch, Error, ErrorCode, Lsn, Result};
+use std::path::{Path, PathBuf};
+
+/// All segments of a log, and the records in them.
+#[derive(Debug, Default)]
+pub struct Segments {
+    /// Numbers of the segments' first records, in ascending order.
+    pub first: Vec<Lsn>,
+    /// All records with their numbers, in ascending order.
+    pub records: Vec<(Lsn, Vec<u8>)>,
+    /// Group epoch of the last record, or zero if there is no record.
+    pub epoch: Epoch,
+    /// End of the last complete record, in bytes from the start of the last segment.
+    pub end: u64,
+    /// Length of the last segment in bytes. It exceeds `end` by space that was allocated ahead, and
+    /// by the rest of a record that was not written completely.
+    pub length: u64,
+    /// Bytes of the last segment before `end` that no record marks as synced.
+    pub(super) tail: Vec<u8>,
+}
+
+impl Segments {
+    /// Reads all segments in a directory. A missing directory counts as a log without segments.
+    /// Blocks.
+    ///
+    /// # Errors
+    /// - `Corrupt` with file and offset if a synced record is damaged or a segment is missing.
+    /// - `Unsupported` if the log has records of another version.
+    /// - Errors of the file system.
+    pub fn read(directory: &Path, owner: LogOwner) -> Result<Self> {
+        let mut read = Self { first: list(directory)?, ..Self::default() };
+        let mut synced = Lsn::default();
+        for (index, first) in read.first.iter().enumerate() {
+            let path = path_of(directory, *first);
+            let bytes = std::fs::read(&path).map_err(at(&path))?;
+            let within = |error: Error| error.within(format_args!("log {}", path.display()));
+            if let Some((last, _)) = read.records.last()
+                && first.raw() != last.raw() + 1
+            {
+                let context =
+                    format!("does not continue record {last}: a segment is missing before it");
+                return Err(within(Error::new(ErrorCode::Corrupt, context)));
+            }
+            let found = scan(owner, *first, &bytes).map_err(within)?;
+            if found.end < bytes.len() && index + 1 < read.first.len() {
+                let problem =
+                    format!("damaged at byte {}, though a later segment exists", found.end);
+                return Err(within(Error::new(ErrorCode::Corrupt, problem)));
+            }
+            (read.end, read.length) = (found.end as u64, bytes.len() as u64);
+            synced = found.records.iter().map(|it| it.synced).fold(synced, Lsn::max);
+            read.tail = bytes[offset_after(&found.records, synced)..found.end].to_vec();
+            match found.records.first().map(|it| it.epoch) {
+                Some(first_epoch) if first_epoch < read.epoch => {
+                    let problem = format!(
+                        "begins in group epoch {first_epoch}, after records of epoch {}",
+                        read.epoch
+                    );
+                    return Err(within(Error::new(ErrorCode::Corrupt, problem)));
+                }
+                _ => read.epoch = found.records.last().map_or(read.epoch, |it| it.epoch),
+            }
+            read.records.extend(found.records.into_iter().map(|it| (it.lsn, it.payload)));
+        }
+        Ok(read)
+    }
+}
+
+/// Returns the path of the segment that begins with the record `first`.
+pub(super) fn path_of(directory: &Path, first: Lsn) -> PathBuf {
+    directory.join(format!("{:016x}.log", first.raw()))
+}
+
+fn at(path: &Path) -> impl Fn(std::io::Error) -> Error + '_ {
+    move |error| Error::from(error).within(path.display())
+}
+
+/// Returns the offset after the record `lsn` of a segment. `records` are all records of the
+/// segment.
+fn offset_after(records: &[Record], lsn: Lsn) -> usize {
+    let older = records.iter().take_while(|it| it.lsn <= lsn);
+    older.map(|it| RECORD_HEADER_BYTES + it.payload.len()).sum()
+}
+
+fn list(directory: &Path) -> Result<Vec<Lsn>> {
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        found => found.map_err(at(directory))?,
+    };
+    let mut segments = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(at(directory))?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_suffix(".log"));
+        if let Some(first) = number.and_then(|hex| u64::from_str_radix(hex, 16).ok()) {
+            segments.push(Lsn::new(first));
+        }
+    }
+    segments.sort();
+    Ok(segments)
+}
