@@ -11,6 +11,7 @@
 //! - `locks`: the file locks of applications.
 //! - `sharing`: the notifications about shared files.
 //! - `sessions`: the clients' sessions.
+//! - [`shipping`]: the log of a group of several targets, and the role of a backup.
 //! - `background`: the work that a target does without a request.
 
 mod background;
@@ -25,6 +26,7 @@ pub mod service;
 mod sessions;
 pub mod settings;
 mod sharing;
+pub mod shipping;
 pub mod target;
 mod term;
 mod tx;

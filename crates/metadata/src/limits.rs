@@ -168,6 +168,33 @@ pub const USES_EXAMINED: usize = 10_000;
 pub const OPENS_COUNTED: usize = 8192;
 /// Maximum depth of a directory into which a rename may move another directory.
 pub const MAX_DEPTH: usize = 4096;
+/// Bytes of records in one `ShipLog`. A longer record has a request of its own.
+pub const SHIP_BYTES: usize = 1 << 20;
+/// Bytes of records under way to a member, without a reply, at which the primary ships no more.
+pub const SHIPPED_BYTES: usize = 16 << 20;
+/// Number of records under way to a member, and in one request, at which the primary ships no more.
+pub const SHIPPED_RECORDS: usize = 4096;
+/// Number of requests under way to a member at which the primary ships no more.
+pub const SHIPPED_REQUESTS: usize = 64;
+/// Time without a reply of a member after which the primary counts the requests under way as lost.
+pub const SHIP_AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// Pause after a request to a member has failed.
+pub const MEMBER_PAUSE: Duration = Duration::from_millis(20);
+/// Age of a request at which the primary sends a new value of *safe* even if it ships no record.
+pub const SAFE_NOTICE_PAUSE: Duration = Duration::from_millis(100);
+/// Maximum time for which a member delays its reply to `AwaitLogSync`.
+pub const AWAIT_SYNC: Duration = Duration::from_millis(250);
+/// Age at which the primary counts an `AwaitLogSync` as lost: four times [`AWAIT_SYNC`].
+pub const AWAIT_LOST_AFTER: Duration = Duration::from_secs(1);
+/// Number of `AwaitLogSync` that wait at a member. If another one arrives, the oldest one gets its
+/// reply.
+pub const MAX_SYNC_WAITS: usize = 8;
+/// Bytes of records that are not safe yet at which a primary accepts no more requests. A slow or
+/// absent member delays *safe*, and the primary keeps these records in memory for it.
+pub const KEPT_BYTES: usize = 64 << 20;
+/// Bytes of records above its store at which a backup appends no more. The primary stops earlier.
+/// The difference is more than one batch of requests changes.
+pub const MAX_BACKUP_BYTES: usize = 2 * KEPT_BYTES;
 /// Number of subdirectories above which a directory spreads new subdirectories over all metadata
 /// groups.
 pub const SPREAD_SUBDIRECTORIES: u32 = 1000;

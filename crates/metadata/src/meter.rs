@@ -224,7 +224,10 @@ impl Meter {
                 Action::Reply { connection, request, result } => {
                     self.replied(*connection, request, result, now);
                 }
-                Action::Call { .. } | Action::Evict { .. } => {}
+                Action::Call { .. }
+                | Action::Evict { .. }
+                | Action::SendToMember(_)
+                | Action::Truncate { .. } => {}
             }
         }
         for key in self.batch.taken.drain(..) {

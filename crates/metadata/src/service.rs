@@ -5,6 +5,7 @@
 //! inbox to the target as one batch, and performs the returned actions in order. Then the thread
 //! waits for the next event: a request, the end of a sync, a reply of another group, or a timer.
 
+mod members;
 mod restored;
 
 use crate::engine::Engine;
@@ -132,6 +133,8 @@ struct Shell {
     meter: RefCell<Meter>,
     marks: RestoredMarks,
     is_stopping: Cell<bool>,
+    /// Whether the target accepts no more requests until another member has confirmed records.
+    is_backlogged: Cell<bool>,
 }
 
 impl Shell {
@@ -169,6 +172,7 @@ impl Shell {
             group: term.group,
             target: id,
             epoch,
+            synced: None,
             policy,
             limits: Limits::default(),
             map: term.map,
@@ -177,21 +181,7 @@ impl Shell {
         };
         let mut target = MetadataTarget::open(engine, records, start)?;
         let marks = RestoredMarks::apply(directory.path(), &mut target)?;
-        let shell = Rc::new(Self {
-            inbox: RefCell::default(),
-            inbox_bytes: Cell::new(0),
-            arrived: Notify::default(),
-            taken: Notify::default(),
-            connections: RefCell::default(),
-            next_connection: Cell::new(1),
-            router,
-            management,
-            evicting: RefCell::default(),
-            failure: RefCell::default(),
-            meter: RefCell::new(Meter::new(&metrics, id)),
-            marks,
-            is_stopping: Cell::new(false),
-        });
+        let shell = Self::new(router, management, Meter::new(&metrics, id), marks);
         let _receiving = skep_env::spawn(Rc::clone(&shell).receive(events));
         if let Some(ready) = ready {
             ready.report();
@@ -222,6 +212,7 @@ impl Shell {
             if !target.is_primary() {
                 return Err(term::ended(term.group));
             }
+            shell.is_backlogged.set(target.is_backlogged());
             shell.router.need(target.fence());
             shell.marks.after_batch(&target)?;
             free_space.logged(actions.iter().map(Action::logged_bytes).sum());
@@ -230,6 +221,30 @@ impl Shell {
         }
         log.sync()?;
         target.engine().checkpoint()
+    }
+
+    fn new(
+        router: Rc<Router>,
+        management: Rc<Management>,
+        meter: Meter,
+        marks: RestoredMarks,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            inbox: RefCell::default(),
+            inbox_bytes: Cell::new(0),
+            arrived: Notify::default(),
+            taken: Notify::default(),
+            connections: RefCell::default(),
+            next_connection: Cell::new(1),
+            router,
+            management,
+            evicting: RefCell::default(),
+            failure: RefCell::default(),
+            meter: RefCell::new(meter),
+            marks,
+            is_stopping: Cell::new(false),
+            is_backlogged: Cell::new(false),
+        })
     }
 
     /// Waits for an event until `until` at the latest.
@@ -284,6 +299,7 @@ impl Shell {
         loop {
             while self.inbox.borrow().len() >= MAX_INBOX
                 || self.inbox_bytes.get() >= MAX_INBOX_BYTES
+                || self.is_backlogged.get()
             {
                 self.taken.wait().await;
             }
@@ -322,6 +338,8 @@ impl Shell {
                 Action::Append { epoch, lsn, synced, payload } => {
                     log.append(epoch, lsn, synced, &payload)?;
                 }
+                Action::Truncate { after } => log.truncate(after)?,
+                Action::SendToMember(request) => members::send(self, request),
                 Action::Sync { lsn } => self.start_sync(log, lsn),
                 Action::Reply { connection, mut request, result } => {
                     request.lowest_map = request.lowest_map.max(target.fence());

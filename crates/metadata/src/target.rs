@@ -30,23 +30,27 @@ mod restored;
 mod run;
 pub(crate) mod start;
 mod start_number;
+mod sync_timer;
 mod transactions;
 mod truncations;
 mod watermarks;
 
 pub use events::{Action, Event};
-pub(crate) use gates::PendingReply;
+pub(crate) use gates::{CheckpointTrigger, PendingReply};
 pub use start::{Start, SyncPolicy};
+pub(crate) use sync_timer::SyncTimer;
+pub(crate) use watermarks::Progress;
 
 use crate::background::Background;
 use crate::engine::Engine;
 use crate::limits::LONGEST_WAIT;
 use crate::sessions::table::Sessions;
+use crate::shipping::shipper::Shipper;
 use crate::tx::shared::Shared;
 use crate::tx::table::Table;
 use crate::tx::work::InternalWork;
 use calls::Calls;
-use gates::{BatchOutput, CheckpointTrigger, SyncGates};
+use gates::{BatchOutput, SyncGates};
 use operations::Operations;
 use skep_format::metadata::Key;
 use skep_types::{
@@ -57,7 +61,7 @@ use skep_wire::senders::SenderEpochs;
 use std::sync::Arc;
 use std::time::Duration;
 use truncations::TruncationReplies;
-use watermarks::{Progress, other_serving};
+use watermarks::other_serving;
 
 /// A metadata target: its whole state, and the batch that is running.
 pub struct MetadataTarget<E> {
@@ -68,6 +72,7 @@ pub struct MetadataTarget<E> {
     background: Background,
     calls: Calls,
     gates: SyncGates,
+    shipper: Shipper,
     batch: BatchOutput,
     checkpoints: CheckpointTrigger,
     /// Version of the newest cluster map that removed a client with a session at this target.
@@ -108,8 +113,8 @@ impl<E: Engine> MetadataTarget<E> {
                 }
                 Event::Answer { call, result } => self.on_answer(call, result)?,
                 Event::Synced { lsn } => self.on_synced(lsn)?,
-                Event::Progress { member, epoch, appended, synced } => {
-                    self.on_progress(member, epoch, Progress { appended, synced })?;
+                Event::MemberReply { member, number, result } => {
+                    self.on_member_reply(member, number, &result)?;
                 }
                 Event::Map(map) => self.set_map(map)?,
                 Event::Checkpointed { .. } => self.checkpoints.end(),
@@ -128,6 +133,7 @@ impl<E: Engine> MetadataTarget<E> {
         if cfg!(debug_assertions) {
             // Only the cheap checks run here: these structures are small or nearly always empty.
             self.gates.check_invariants();
+            self.shipper.check_invariants(self.gates.safe(), self.gates.last_logged());
             self.shared.numbers.check_invariants();
             self.shared.locks.check_invariants();
         }
@@ -140,6 +146,7 @@ impl<E: Engine> MetadataTarget<E> {
             return self.shared.now;
         }
         let due = self.operations.next_due().into_iter().chain(self.gates.next_due());
+        let due = due.chain(self.shipper.next_due(self.gates.safe()));
         due.fold(self.shared.now + LONGEST_WAIT, Duration::min)
     }
 
@@ -157,6 +164,12 @@ impl<E: Engine> MetadataTarget<E> {
     pub fn is_primary(&self) -> bool {
         let group = self.shared.map.group(self.shared.group);
         group.is_some_and(|it| it.primary_since == self.shared.primary_since)
+    }
+
+    /// Whether so many records wait for another member that the caller must pass on no more
+    /// requests until some of them are safe.
+    pub fn is_backlogged(&self) -> bool {
+        self.shipper.is_full()
     }
 
     /// Returns the engine, for checkpoints and checkers.
@@ -186,14 +199,26 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     fn set_map(&mut self, map: Arc<ClusterMap>) -> Result<()> {
-        if let Some(group) = map.group(self.shared.group)
-            && group.epoch > self.gates.epoch()
-        {
+        let Some(group) = map.group(self.shared.group) else {
+            self.shared.set_map(map);
+            return Ok(());
+        };
+        if group.primary_since != self.shared.primary_since {
+            // Another member is the primary, or was in between. This target must not make records
+            // under the epoch of another primary, nor count reports of that epoch for its own
+            // records. The caller performs no further actions.
+            self.shared.set_map(map);
+            return Ok(());
+        }
+        if group.epoch > self.gates.epoch() {
             // The changes that the batch already has belong to the earlier epoch.
             self.end_record();
             self.gates.begin_epoch(group.epoch);
+            self.shipper.begin_epoch(group.epoch);
         }
-        self.gates.set_others(other_serving(&map, self.shared.group, self.target));
+        let others = other_serving(&map, self.shared.group, self.target);
+        self.shipper.set_members(&others, group.members.len() > 1);
+        self.gates.set_others(others);
         self.release_gated()?;
         self.shared.set_map(map);
         self.end_sessions_of_removed();

@@ -165,6 +165,36 @@ impl Router {
         self.retry(|| Ok(group), request, options).await
     }
 
+    /// Sends a request once to one member of the group that this router's target leads, and returns
+    /// its reply. The caller decides whether to repeat it.
+    ///
+    /// # Errors
+    /// - `Deposed` if this target is not, or no longer, the primary of its group.
+    /// - `TimedOut` if the reply does not arrive within `patience`. The connection then ends, so
+    ///   that no requests pile up in front of a process that is stopped.
+    /// - The other errors of [`Connection::call`].
+    pub async fn call_member<R: Request>(
+        &self,
+        member: TargetId,
+        request: &R,
+        patience: Duration,
+    ) -> Result<R::Reply> {
+        let (map, sender) = (self.map(), self.sender()?);
+        let (group, epoch) = (sender.group, sender.epoch);
+        let options =
+            CallOptions { group, epoch, sender, time_left: Some(patience), ..Default::default() };
+        let connection = self.connection(&map, member).await?;
+        let result = connection.call(request, &options).await;
+        self.cell.need(connection.needed_map());
+        if let Err(error) = &result
+            && (error.code() == ErrorCode::TimedOut
+                || error.code().retry_class() == RetryClass::AfterFailover)
+        {
+            connection.close();
+        }
+        result.map(|(reply, _)| reply).map_err(|error| error.within(member))
+    }
+
     async fn retry<R: Request>(
         &self,
         resolve: impl Fn() -> Result<GroupId>,

@@ -15,13 +15,14 @@ use crate::disk::{LogDisk, SyncPoint};
 use crate::knobs::{Knobs, PlantedBug, SLOW_SYNC_MICROS, USUAL_SYNC_MICROS};
 use crate::target::applied;
 use crate::world::{SimEvent, World};
-use skep_format::log::LogOwner;
+use skep_format::log::{LogOwner, Record};
 use skep_format::metadata::Batch;
 use skep_metadata::engine::memory::MemoryEngine;
 use skep_metadata::engine::{Engine, Mutations};
 use skep_metadata::target::Event;
 use skep_types::codec::Codec;
 use skep_types::{ClusterId, Epoch, Lsn, TargetId};
+use skep_wire::log_shipping::LogHeld;
 use std::time::Duration;
 
 /// Maximum time that a record or a report travels, in microseconds.
@@ -92,8 +93,8 @@ impl Backup {
 }
 
 /// Returns the last record of a member, from its log or from its store.
-fn last_of(records: &[(Lsn, Vec<u8>)], engine: &MemoryEngine) -> Lsn {
-    records.last().map(|(lsn, _)| *lsn).max(applied(engine)).unwrap_or_default()
+fn last_of(records: &[Record], engine: &MemoryEngine) -> Lsn {
+    records.last().map(|it| it.lsn).max(applied(engine)).unwrap_or_default()
 }
 
 impl World {
@@ -104,13 +105,13 @@ impl World {
 
     /// Connects the backup to a primary that has started with these records, and sends the records
     /// that the backup does not have.
-    pub(crate) fn connect_backup(&mut self, index: usize, records: &[(Lsn, Vec<u8>)]) {
+    pub(crate) fn connect_backup(&mut self, index: usize, records: &[Record]) {
         let Some(backup) = &mut self.targets[index].backup else { return };
         backup.is_syncing = false;
         backup.unsynced.clear();
         let appended = backup.appended;
-        for (lsn, payload) in records.iter().filter(|(lsn, _)| *lsn > appended) {
-            self.ship(index, *lsn, payload);
+        for record in records.iter().filter(|it| it.lsn > appended) {
+            self.ship(index, record.lsn, &record.payload);
         }
         self.report_progress(index);
         self.sync_backup(index);
@@ -210,7 +211,8 @@ impl World {
         }
         let Some(backup) = &process.backup else { return };
         let (member, epoch) = (backup.target, process.epoch);
-        process.inbox.push(Event::Progress { member, epoch, appended, synced });
+        let held = LogHeld { epoch, appended, synced, ship_after: appended, is_behind: false };
+        process.inbox.push(Event::MemberReply { member, number: 0, result: Ok(held) });
         self.wake_target(index);
     }
 
@@ -278,11 +280,11 @@ impl World {
             }
         };
         let last_of_backup = last_of(&of_backup, &backup.engine);
-        let is_equal = |(lsn, payload): &(Lsn, Vec<u8>)| {
-            let other = of_backup.iter().find(|it| it.0 == *lsn);
-            other.is_none_or(|it| it.1 == *payload)
+        let is_equal = |record: &Record| {
+            let other = of_backup.iter().find(|it| it.lsn == record.lsn);
+            other.is_none_or(|it| it.payload == record.payload)
         };
-        let differing = records.iter().find(|it| !is_equal(it)).map(|it| it.0);
+        let differing = records.iter().find(|it| !is_equal(it)).map(|it| it.lsn);
         let takes_over = is_serving && (!lose_both || last_of_backup > last);
         let common = last.min(last_of_backup);
         let is_ahead = if takes_over {

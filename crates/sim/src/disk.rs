@@ -7,7 +7,7 @@
 //! killed, all bytes survive.
 
 use crate::random::Random;
-use skep_format::log::{LogOwner, RECORD_HEADER_BYTES, encode_record, scan};
+use skep_format::log::{LogOwner, RECORD_HEADER_BYTES, Record, encode_record, scan};
 use skep_types::{Epoch, Error, ErrorCode, Lsn, Result};
 
 const SECTOR: usize = 512;
@@ -127,8 +127,8 @@ impl LogDisk {
     ///
     /// # Errors
     /// `Corrupt` if a synced record is damaged.
-    pub(crate) fn recover(&mut self) -> Result<Vec<(Lsn, Vec<u8>)>> {
-        let mut records: Vec<(Lsn, Vec<u8>)> = Vec::new();
+    pub(crate) fn recover(&mut self) -> Result<Vec<Record>> {
+        let mut records: Vec<Record> = Vec::new();
         let mut kept = 0;
         let mut is_over = false;
         // The expected first record of the next segment, even if no record precedes that segment.
@@ -148,7 +148,7 @@ impl LogDisk {
             segment.bytes.truncate(found.end);
             segment.synced = found.end;
             next = Lsn::new(next.raw() + found.records.len() as u64);
-            records.extend(found.records.into_iter().map(|it| (it.lsn, it.payload)));
+            records.extend(found.records);
             kept += 1;
         }
         self.segments.truncate(kept);
@@ -184,7 +184,7 @@ mod tests {
             disk.power_loss(&mut Random::new(seed));
             let records = disk.recover().expect("a log that lost only unsynced records");
             assert!(records.len() >= 9, "seed {seed}: {}", records.len());
-            assert!(records.iter().zip(1..).all(|(record, lsn)| record.0.raw() == lsn));
+            assert!(records.iter().zip(1..).all(|(record, lsn)| record.lsn.raw() == lsn));
         }
     }
 
@@ -201,7 +201,11 @@ mod tests {
         disk.segments[0].bytes.clear();
         assert_eq!(disk.recover().expect("a log without synced records"), []);
         disk.append(EPOCH, first, Lsn::new(1), b"anew").expect("a small record");
-        assert_eq!(disk.recover().expect("an undamaged log"), [(first, b"anew".to_vec())]);
+        let records = disk.recover().expect("an undamaged log");
+        assert_eq!(
+            (records.len(), records[0].lsn, &records[0].payload[..]),
+            (1, first, &b"anew"[..])
+        );
     }
 
     #[test]
@@ -219,7 +223,7 @@ mod tests {
         let mut disk = filled(20);
         disk.trim(Lsn::new(11));
         let records = disk.recover().expect("an undamaged log");
-        assert!(records[0].0.raw() > 1 && records[0].0.raw() <= 12);
-        assert_eq!(records.last().map(|it| it.0.raw()), Some(20));
+        assert!(records[0].lsn.raw() > 1 && records[0].lsn.raw() <= 12);
+        assert_eq!(records.last().map(|it| it.lsn.raw()), Some(20));
     }
 }

@@ -6,7 +6,7 @@ use crate::disk::{LogDisk, SyncPoint};
 use crate::knobs::{Knobs, PlantedBug, SLOW_SYNC_MICROS, USUAL_SYNC_MICROS};
 use crate::network::{Node, Purpose};
 use crate::world::{Phase, SimEvent, World, backup_of};
-use skep_format::log::LogOwner;
+use skep_format::log::{LogOwner, Record};
 use skep_format::metadata::{Batch, Key, Mutation};
 use skep_metadata::engine::Engine;
 use skep_metadata::engine::memory::MemoryEngine;
@@ -25,7 +25,7 @@ use std::time::Duration;
 const LONGEST_CPU_WAIT: Duration = Duration::from_millis(1);
 
 /// The state that a stopped target keeps: the engine, and the records of the log.
-pub(crate) type StoppedState = (MemoryEngine, Vec<(Lsn, Vec<u8>)>);
+pub(crate) type StoppedState = (MemoryEngine, Vec<Record>);
 
 /// The process of a metadata target, whether running or stopped.
 #[derive(Debug)]
@@ -83,6 +83,7 @@ impl World {
             group: GroupId::new(index as u32 + 1),
             target: self.targets[index].target,
             epoch: self.targets[index].epoch,
+            synced: None,
             policy: self.knobs.policy,
             limits: self.knobs.limits.clone(),
             map: Arc::clone(&self.map),
@@ -293,6 +294,11 @@ impl World {
                 let node = Node::Target(index);
                 self.call(node, request.group, header, request.body, Purpose::Target(call));
             }
+            // The simulated backup gets the records from `ship`.
+            Action::SendToMember(_) => {}
+            Action::Truncate { after } => {
+                self.fail(format!("primary {index} removes records after {after}"));
+            }
             Action::Checkpoint { lsn } => {
                 let life = self.targets[index].life;
                 let pause = self.random.micros(500, 30_000);
@@ -325,7 +331,7 @@ impl World {
         };
         // If the log was trimmed, it may have lost all records after the checkpoint, so the
         // checkpoint counts too.
-        let last = records.last().map(|(lsn, _)| *lsn).max(applied(&engine));
+        let last = records.last().map(|it| it.lsn).max(applied(&engine));
         process.stopped = Some((engine, records));
         if let Some(lost_from) = oldest.filter(|_| is_power_loss) {
             self.check_age(index, lost_from);
@@ -381,16 +387,16 @@ pub(crate) fn applied(engine: &MemoryEngine) -> Option<Lsn> {
 }
 
 /// Implements planted bugs: a starting target loses all keys with a prefix.
-fn forget(engine: &mut MemoryEngine, records: &mut [(Lsn, Vec<u8>)], prefix: &[u8]) {
+fn forget(engine: &mut MemoryEngine, records: &mut [Record], prefix: &[u8]) {
     let pairs = engine.scan(prefix, &[], usize::MAX).unwrap_or_default();
     let removals = pairs.into_iter().map(|(key, _)| (key, None)).collect();
     let applied = applied(engine).unwrap_or_default();
     // An engine in memory cannot fail.
     let _ = engine.apply(&removals, applied);
-    for (_, payload) in records {
-        if let Ok(mut batch) = Batch::from_bytes(payload) {
+    for record in records {
+        if let Ok(mut batch) = Batch::from_bytes(&record.payload) {
             batch.mutations.retain(|it| !it.key.0.starts_with(prefix));
-            *payload = batch.to_bytes();
+            record.payload = batch.to_bytes();
         }
     }
 }

@@ -20,12 +20,13 @@
 //! end of the log: see [`Log::check_invariants`].
 
 mod segments;
+mod truncate;
 
 use crate::atomic::sync_directory;
 use crate::failed_sync;
 use segments::path_of as segment_path;
 use skep_env::File;
-use skep_format::log::{LogOwner, encode_record};
+use skep_format::log::{LogOwner, Record, encode_record};
 use skep_types::{Epoch, Error, ErrorCode, Lsn, Result};
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
@@ -65,8 +66,8 @@ pub struct Log {
 pub struct Recovered {
     /// The log, ready for appends.
     pub log: Log,
-    /// All records with their numbers, in ascending order.
-    pub records: Vec<(Lsn, Vec<u8>)>,
+    /// All records, in ascending order of their numbers.
+    pub records: Vec<Record>,
     /// Group epoch of the last record, or zero if there is no record.
     pub epoch: Epoch,
     /// Number of bytes after the last complete record, which were truncated.
@@ -315,7 +316,7 @@ mod tests {
         assert_eq!(recovered.epoch, EPOCH);
         recovered.log.append(EPOCH, Lsn::new(3), Lsn::new(2), b"again").unwrap();
         let records = open(directory.path()).unwrap().records;
-        assert_eq!(records[2], (Lsn::new(3), b"again".to_vec()));
+        assert_eq!((records[2].lsn, records[2].payload.as_slice()), (Lsn::new(3), &b"again"[..]));
     }
 
     #[test]
@@ -340,7 +341,7 @@ mod tests {
         assert_eq!(error.code(), ErrorCode::TooLarge);
         log.append(EPOCH, Lsn::new(1), Lsn::new(0), b"small").unwrap();
         let records = open(directory.path()).unwrap().records;
-        assert_eq!(records, [(Lsn::new(1), b"small".to_vec())]);
+        assert_eq!((records.len(), records[0].payload.as_slice()), (1, &b"small"[..]));
     }
 
     #[test]
@@ -353,7 +354,7 @@ mod tests {
         assert_eq!((recovered.records.len(), recovered.log.segments.len()), (20, 5));
         recovered.log.trim(Lsn::new(11)).unwrap();
         let recovered = open(directory.path()).unwrap();
-        assert_eq!(recovered.records.first().map(|it| it.0), Some(Lsn::new(9)));
+        assert_eq!(recovered.records.first().map(|it| it.lsn), Some(Lsn::new(9)));
     }
 
     #[test]
@@ -443,8 +444,9 @@ mod tests {
         assert_eq!(open(&path).unwrap().records.len(), 30);
         ThinDisk::drop_page_cache();
         let records = open(&path).unwrap().records;
-        let is_whole = |(lsn, bytes): &(Lsn, Vec<u8>)| {
-            lsn.raw() == 1 || *bytes == vec![lsn.raw() as u8; 1 << 20]
+        let is_whole = |record: &Record| {
+            let lsn = record.lsn.raw();
+            lsn == 1 || record.payload == vec![lsn as u8; 1 << 20]
         };
         assert_eq!((records.len(), records.iter().all(is_whole)), (30, true));
     }

@@ -104,14 +104,15 @@ impl Reader<'_> {
     /// Returns the changes of the log records after `applied`, which the store has.
     fn changes_of(&mut self, log: Segments, applied: Lsn) -> Changes {
         let mut changes = Changes::new();
-        match log.records.first() {
-            Some((first, _)) if first.raw() > applied.raw() + 1 => self.damaged(format!(
+        match log.records.first().map(|record| record.lsn) {
+            Some(first) if first.raw() > applied.raw() + 1 => self.damaged(format!(
                 "the log begins with record {first}, but the store ends with record {applied}"
             )),
             _ => {}
         }
-        for (lsn, payload) in log.records.iter().filter(|(lsn, _)| *lsn > applied) {
-            match Batch::from_bytes(payload) {
+        for record in log.records.iter().filter(|record| record.lsn > applied) {
+            let lsn = record.lsn;
+            match Batch::from_bytes(&record.payload) {
                 Ok(batch) => {
                     let mutations = batch.mutations.into_iter();
                     changes.extend(mutations.map(|it| (it.key.0, it.value.map(|value| value.0))));

@@ -1,8 +1,10 @@
 //! The interface of the state machine: its events and its actions.
 
+use crate::shipping::MemberRequest;
 use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
 use skep_types::{ClusterMap, Epoch, Lsn, NodeId, Result, TargetId};
 use skep_wire::frame::Header;
+use skep_wire::log_shipping::LogHeld;
 use std::sync::Arc;
 
 /// An input of the state machine.
@@ -29,17 +31,16 @@ pub enum Event {
         /// Last record that is synced.
         lsn: Lsn,
     },
-    /// Another member of the group has reported its progress with the log.
-    Progress {
+    /// Another member of the group has replied to [`Action::SendToMember`], or the request has
+    /// failed. The target repeats what is still necessary.
+    MemberReply {
         /// The member.
         member: TargetId,
-        /// Epoch of the group in which the member got the records. The target ignores progress in
-        /// another epoch than its own.
-        epoch: Epoch,
-        /// Last record that the member has appended.
-        appended: Lsn,
-        /// Last record that the member has synced.
-        synced: Lsn,
+        /// Number of the request.
+        number: u64,
+        /// The member's progress with the log. The target ignores progress in another epoch than
+        /// its own.
+        result: Result<LogHeld>,
     },
     /// A new cluster map has arrived.
     Map(Arc<ClusterMap>),
@@ -73,6 +74,14 @@ pub enum Action {
         /// Contents of the record.
         payload: Vec<u8>,
     },
+    /// Remove the records after this one from the log, durably: no power loss may bring them back.
+    /// Only a backup does this, and never while a sync is running.
+    Truncate {
+        /// Last record that stays.
+        after: Lsn,
+    },
+    /// Send a request to another member of the group, once. Then report [`Event::MemberReply`].
+    SendToMember(MemberRequest),
     /// Sync the log, then report [`Event::Synced`].
     Sync {
         /// Last record to sync.

@@ -7,8 +7,9 @@
 use super::calls::CallPurpose;
 use super::events::Action;
 use super::start::SyncPolicy;
+use super::sync_timer::SyncTimer;
 use super::watermarks::{Progress, Watermarks};
-use crate::limits::SYNC_AFTER;
+use crate::shipping::member_link::GroupLog;
 use crate::tx::operation::{ConnectionId, OutgoingCall};
 use skep_types::{Epoch, Lsn, Result, TargetId};
 use skep_wire::frame::Header;
@@ -47,7 +48,8 @@ pub(crate) struct BatchOutput {
 /// The state of the log, with the replies and calls that wait for it.
 ///
 /// # Invariants
-/// - The last synced record is at most `syncing`, which is at most the last appended one.
+/// - The last synced record is at most the last one that a sync covers, which is at most the last
+///   appended one.
 /// - Each reply in `until_held` waits for a record that is not held, and each reply in `until_safe`
 ///   and each call in `calls` for a record that is not safe.
 #[derive(Debug)]
@@ -56,11 +58,9 @@ pub(crate) struct SyncGates {
     /// Epoch of the group, for new records.
     epoch: Epoch,
     watermarks: Watermarks,
-    syncing: Option<Lsn>,
-    /// Append time of the oldest record that no sync covers.
-    first_unsynced_at: Option<Duration>,
-    /// Whether a reply, call or operation waits for a sync, so that the next sync begins at once.
-    is_requested: bool,
+    sync: SyncTimer,
+    /// Last record for whose sync, by all serving members, a reply, call or operation waits.
+    sync_wanted: Lsn,
     until_held: BTreeMap<Lsn, Vec<(ReplyGate, PendingReply)>>,
     until_safe: BTreeMap<Lsn, Vec<PendingReply>>,
     calls: BTreeMap<Lsn, Vec<PendingCall>>,
@@ -68,14 +68,19 @@ pub(crate) struct SyncGates {
 
 impl SyncGates {
     /// Creates the gates of a target whose log ends with a record of this epoch.
-    pub(crate) fn new(policy: SyncPolicy, epoch: Epoch, watermarks: Watermarks) -> Self {
+    pub(crate) fn new(
+        policy: SyncPolicy,
+        epoch: Epoch,
+        watermarks: Watermarks,
+        now: Duration,
+    ) -> Self {
+        let synced = watermarks.synced();
         Self {
             policy,
             epoch,
+            sync: SyncTimer::new(synced, synced < watermarks.appended(), now),
             watermarks,
-            syncing: None,
-            first_unsynced_at: None,
-            is_requested: false,
+            sync_wanted: Lsn::default(),
             until_held: BTreeMap::new(),
             until_safe: BTreeMap::new(),
             calls: BTreeMap::new(),
@@ -87,10 +92,12 @@ impl SyncGates {
         self.epoch
     }
 
-    /// Begins a higher epoch. All later records carry it.
+    /// Begins a higher epoch. All later records carry it. Forgets the progress of all others: a
+    /// member that lost power has less than it reported in an earlier epoch.
     pub(crate) fn begin_epoch(&mut self, epoch: Epoch) {
         debug_assert!(epoch > self.epoch, "epochs rise");
         self.epoch = epoch;
+        self.watermarks.forget_others();
     }
 
     /// Returns the number of the record that will hold the next transaction.
@@ -117,19 +124,9 @@ impl SyncGates {
         self.watermarks.set_others(others);
     }
 
-    /// Records the progress of another member in `epoch`. Returns `false` if the progress belongs
-    /// to another epoch.
-    pub(crate) fn acknowledge(
-        &mut self,
-        member: TargetId,
-        epoch: Epoch,
-        progress: Progress,
-    ) -> bool {
-        let is_current = epoch == self.epoch;
-        if is_current {
-            self.watermarks.acknowledge(member, progress);
-        }
-        is_current
+    /// Records the progress of another member in this epoch.
+    pub(crate) fn acknowledge(&mut self, member: TargetId, progress: Progress) {
+        self.watermarks.acknowledge(member, progress);
     }
 
     /// Whether every reply waits for a sync.
@@ -140,7 +137,7 @@ impl SyncGates {
     /// Whether the log has a record that no sync covers, for tests.
     #[cfg(test)]
     pub(crate) fn has_unsynced(&self) -> bool {
-        self.first_unsynced_at.is_some()
+        self.sync.has_unsynced()
     }
 
     /// Whether the log has a record that some serving member has not synced.
@@ -151,25 +148,43 @@ impl SyncGates {
     /// Returns the time at which the next sync is due. `None` means that a sync is running, or that
     /// there is nothing to sync.
     pub(crate) fn next_due(&self) -> Option<Duration> {
-        let first = self.first_unsynced_at.filter(|_| self.syncing.is_none());
-        first.map(|at| at + SYNC_AFTER)
+        self.sync.next_due()
     }
 
-    /// Makes the next sync begin at once.
+    /// Makes the next sync begin at once, here and at the other members.
     pub(crate) fn request_sync(&mut self) {
-        self.is_requested = true;
+        self.request_sync_of(self.next_lsn());
+    }
+
+    fn request_sync_of(&mut self, lsn: Lsn) {
+        if lsn > self.synced() {
+            self.sync.request();
+        }
+        self.sync_wanted = self.sync_wanted.max(lsn);
+    }
+
+    /// Returns what requests report to the other members.
+    pub(crate) fn group_log(&self) -> GroupLog {
+        GroupLog {
+            epoch: self.epoch,
+            held: self.watermarks.held(),
+            safe: self.safe(),
+            sync_wanted: self.sync_wanted,
+        }
     }
 
     /// Ends the current log record.
     pub(crate) fn end_record(&mut self, now: Duration) {
         self.watermarks.append(self.next_lsn());
-        self.first_unsynced_at.get_or_insert(now);
+        self.sync.appended(now);
     }
 
     /// Returns the reply if its records are held and safe, or else keeps it until they are.
     pub(crate) fn pass(&mut self, gate: ReplyGate, reply: PendingReply) -> Option<PendingReply> {
         // A reply that waits for a sync must not wait for the next periodic one.
-        self.is_requested |= gate.safe > self.synced();
+        if gate.safe > self.safe() {
+            self.request_sync_of(gate.safe);
+        }
         if gate.held > self.watermarks.held() {
             self.until_held.entry(gate.held).or_default().push((gate, reply));
         } else if gate.safe > self.safe() {
@@ -183,7 +198,7 @@ impl SyncGates {
     /// Holds a call back until record `after` is safe.
     pub(crate) fn gate_call(&mut self, after: Lsn, call: PendingCall) {
         self.calls.entry(after).or_default().push(call);
-        self.is_requested = true;
+        self.request_sync_of(after);
     }
 
     /// Whether a call that sends the decision on this transaction is held back.
@@ -194,28 +209,16 @@ impl SyncGates {
     /// Begins a sync if one is due or requested. Returns the last record that the sync covers;
     /// `None` means that no sync begins.
     pub(crate) fn begin_sync(&mut self, now: Duration) -> Option<Lsn> {
-        let last = self.last_logged();
-        if self.syncing.is_some() || last == self.synced() {
-            return None;
-        }
-        let is_due = self.first_unsynced_at.is_some_and(|at| now >= at + SYNC_AFTER);
-        if !(self.is_requested || is_due) {
-            return None;
-        }
-        self.is_requested = false;
-        self.first_unsynced_at = None;
-        self.syncing = Some(last);
-        self.syncing
+        self.sync.begin(self.last_logged(), now)
     }
 
     /// Ends the sync up to `lsn`. Returns `false` if a different sync, or none, is running.
     pub(crate) fn end_sync(&mut self, lsn: Lsn) -> bool {
-        if self.syncing != Some(lsn) {
-            return false;
+        let was_running = self.sync.end(lsn);
+        if was_running {
+            self.watermarks.sync(lsn);
         }
-        self.syncing = None;
-        self.watermarks.sync(lsn);
-        true
+        was_running
     }
 
     /// Removes and returns the replies whose records are held and safe, and the calls whose records
@@ -233,7 +236,7 @@ impl SyncGates {
     pub(crate) fn check_invariants(&self) {
         self.watermarks.check_invariants();
         let (synced, last) = (self.synced(), self.last_logged());
-        let last_covered = self.syncing.unwrap_or(synced);
+        let last_covered = self.sync.covered();
         assert!(
             synced <= last_covered && last_covered <= last,
             "synced ({synced}) <= covered by a sync ({last_covered}) <= last record ({last})",

@@ -3,12 +3,12 @@
 
 use super::events::Action;
 use super::gates::{PendingReply, ReplyGate};
-use super::watermarks::Progress;
 use crate::engine::Engine;
 use crate::target::MetadataTarget;
 use crate::tx::operation::ConnectionId;
-use skep_types::{Epoch, Error, Lsn, Result, TargetId};
+use skep_types::{Error, Lsn, Result, TargetId};
 use skep_wire::frame::Header;
+use skep_wire::log_shipping::LogHeld;
 
 impl<E: Engine> MetadataTarget<E> {
     /// Handles the end of this target's sync up to `lsn`.
@@ -19,16 +19,18 @@ impl<E: Engine> MetadataTarget<E> {
         self.release_gated()
     }
 
-    /// Handles the progress of another member of the group.
-    pub(super) fn on_progress(
+    /// Handles the reply of another member of the group to a request of the shipper.
+    pub(super) fn on_member_reply(
         &mut self,
         member: TargetId,
-        epoch: Epoch,
-        progress: Progress,
+        number: u64,
+        result: &Result<LogHeld>,
     ) -> Result<()> {
-        if !self.gates.acknowledge(member, epoch, progress) {
+        let now = self.shared.now;
+        let Some(progress) = self.shipper.on_reply(member, number, result, now) else {
             return Ok(());
-        }
+        };
+        self.gates.acknowledge(member, progress);
         self.release_gated()
     }
 
@@ -44,6 +46,7 @@ impl<E: Engine> MetadataTarget<E> {
             return Ok(());
         }
         self.released = safe;
+        self.shipper.release(safe);
         self.shared.numbers.safe(safe);
         self.shared.starts.safe(safe);
         self.operations.wake_unsafe();
@@ -63,22 +66,26 @@ impl<E: Engine> MetadataTarget<E> {
             self.checkpoints.logged(payload.len());
             let (epoch, lsn) = (self.gates.epoch(), self.gates.next_lsn());
             let synced = self.gates.synced();
+            self.shipper.append(epoch, lsn, synced, &payload);
             self.batch.records.push(Action::Append { epoch, lsn, synced, payload });
             self.gates.end_record(self.shared.now);
         }
     }
 
-    /// Ends a batch. Returns its log records, then its other actions, then the replies, then a sync
-    /// if one begins.
+    /// Ends a batch. Returns its log records, then the requests that ship them, then its other
+    /// actions, then the replies, then a sync if one begins.
     pub(super) fn end_batch(&mut self) -> Vec<Action> {
         self.end_record();
         let batch = std::mem::take(&mut self.batch);
-        let mut actions = batch.records;
-        actions.extend(batch.actions);
         // The records of this batch are complete, so in a group of one they are held now.
         let gates = &mut self.gates;
-        let released = batch.replies.into_iter().filter_map(|(gate, it)| gates.pass(gate, it));
-        actions.extend(released.map(|reply| {
+        let replies = batch.replies.into_iter().filter_map(|(gate, it)| gates.pass(gate, it));
+        let replies: Vec<_> = replies.collect();
+        let mut actions = batch.records;
+        let requests = self.shipper.requests(&gates.group_log(), self.shared.now);
+        actions.extend(requests.into_iter().map(Action::SendToMember));
+        actions.extend(batch.actions);
+        actions.extend(replies.into_iter().map(|reply| {
             let PendingReply { connection, request, result } = reply;
             Action::Reply { connection, request, result }
         }));

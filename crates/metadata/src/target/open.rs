@@ -5,42 +5,50 @@ use super::gates::{BatchOutput, CheckpointTrigger, SyncGates};
 use super::operations::Operations;
 use super::start::Start;
 use super::truncations::TruncationReplies;
-use super::watermarks::{Watermarks, other_serving};
+use super::watermarks::{Progress, Watermarks, other_serving};
 use crate::background::Background;
 use crate::engine::Engine;
 use crate::sessions::table::Sessions;
+use crate::shipping::record_window::RecordWindow;
+use crate::shipping::shipper::Shipper;
 use crate::target::MetadataTarget;
 use crate::tx::shared::Shared;
 use crate::tx::table::Table;
+use skep_format::log::Record;
 use skep_format::metadata::Key;
 use skep_types::{Error, ErrorCode, Lsn, MapVersion, Result};
 use skep_wire::senders::SenderEpochs;
 
 impl<E: Engine> MetadataTarget<E> {
     /// Starts from an engine and the log records since its last checkpoint. Skips records that the
-    /// engine already has. All of `records` must be on the device.
+    /// engine already has.
     ///
     /// # Errors
     /// - `Corrupt` if a record is missing or malformed.
     /// - An error of the engine.
     pub fn open(
         engine: E,
-        records: impl IntoIterator<Item = (Lsn, Vec<u8>)>,
+        records: impl IntoIterator<Item = Record>,
         start: Start,
     ) -> Result<Self> {
         let mut table = Table::new(engine, start.limits.scan_page);
         let others = other_serving(&start.map, start.group, start.target);
         let stored = table.get_safe::<Lsn>(&Key::Applied.to_bytes())?.unwrap_or_default();
         // Without other members, all that is synced here is safe.
-        let last = replay(&mut table, stored, records, others.is_empty())?;
+        let are_safe = others.is_empty() && start.synced.is_none();
+        let mut window = RecordWindow::after(stored);
+        let last = replay(&mut table, &mut window, records, are_safe)?;
         let reserved = table.get_decoded::<u64>(&Key::NumbersReserved.to_bytes())?;
         let fence = table.get_decoded::<MapVersion>(&Key::Fence.to_bytes())?;
-        let watermarks = Watermarks::new(last, stored, others);
+        let synced = start.synced.map_or(last, |it| it.min(last));
+        let own = Progress { appended: last, synced };
+        let watermarks = Watermarks::new(own, stored, others);
         let mut target = Self {
             sessions: Sessions::default(),
             background: Background::default(),
             table,
-            gates: SyncGates::new(start.policy, start.epoch, watermarks),
+            gates: SyncGates::new(start.policy, start.epoch, watermarks, start.now),
+            shipper: Shipper::new(start.epoch, window),
             shared: Shared::new(&start, reserved, last),
             operations: Operations::new(),
             calls: Calls::default(),
@@ -73,17 +81,20 @@ impl<E: Engine> MetadataTarget<E> {
     }
 }
 
-/// Applies the log records after `applied`, which the engine does not have, to the engine if they
-/// are safe, or else to a layer above it. Returns the number of the last record.
+/// Applies the log records after the empty `window`, which the engine does not have, to the engine
+/// if they are safe, or else to a layer above it and to the window. Returns the number of the last
+/// record.
 fn replay<E: Engine>(
     table: &mut Table<E>,
-    applied: Lsn,
-    records: impl IntoIterator<Item = (Lsn, Vec<u8>)>,
+    window: &mut RecordWindow,
+    records: impl IntoIterator<Item = Record>,
     are_safe: bool,
 ) -> Result<Lsn> {
+    let applied = window.before();
     let mut last = applied;
     let mut previous: Option<Lsn> = None;
-    for (lsn, payload) in records {
+    for record in records {
+        let lsn = record.lsn;
         let expected = previous.map_or(applied.raw() + 1, |it| it.raw() + 1);
         let follows =
             if previous.is_none() { lsn.raw() <= expected } else { lsn.raw() == expected };
@@ -95,13 +106,16 @@ fn replay<E: Engine>(
         }
         // A restart on a full disk must not write records again that the engine already has.
         if lsn > applied {
-            table.replay(lsn, &payload, are_safe)?;
+            table.replay(lsn, &record.payload, are_safe)?;
+            window.push(record);
         }
         previous = Some(lsn);
         last = last.max(lsn);
     }
     if !are_safe {
         table.begin_sync(last);
+    } else {
+        window.take_up_to(last);
     }
     Ok(last)
 }

@@ -1,7 +1,7 @@
 //! The parameters of a target's start, and the policy for syncs of its log.
 
 use crate::limits::Limits;
-use skep_types::{ClusterMap, Epoch, GroupId, TargetId, Timestamp};
+use skep_types::{ClusterMap, Epoch, GroupId, Lsn, TargetId, Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +25,8 @@ pub struct Start {
     /// Group epoch of the last record of the log, or zero if the log has no record. No later record
     /// gets a lower epoch, even if the cluster map is older.
     pub epoch: Epoch,
+    /// Last record that is on the device. `None` means that all records are.
+    pub synced: Option<Lsn>,
     /// When the log is synced.
     pub policy: SyncPolicy,
     /// Limits of the target.

@@ -26,7 +26,7 @@ use super::*;
 use crate::engine::memory::MemoryEngine;
 use crate::limits::Limits;
 use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
-use skep_format::log::LogOwner;
+use skep_format::log::{LogOwner, Record};
 use skep_types::codec::Codec;
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability, ShardRange};
 use skep_types::{
@@ -80,7 +80,7 @@ const LOG: LogOwner = LogOwner { cluster: ClusterId::new([0; 16]), target: Targe
 
 fn open(
     engine: MemoryEngine,
-    records: &[(Lsn, Vec<u8>)],
+    records: &[Record],
     limits: &Limits,
     now: Duration,
 ) -> MetadataTarget<MemoryEngine> {
@@ -88,6 +88,7 @@ fn open(
         group: GroupId::new(1),
         target: TargetId::new(1),
         epoch: Epoch::default(),
+        synced: None,
         policy: SyncPolicy::Interval,
         limits: limits.clone(),
         map: Arc::new(map()),
@@ -149,8 +150,7 @@ impl Story {
     fn kill(&mut self) {
         let scanned = skep_format::log::scan(LOG, Lsn::new(1), &self.log).unwrap();
         assert_eq!(scanned.end, self.log.len(), "a record can't be read back");
-        let records: Vec<_> = scanned.records.into_iter().map(|it| (it.lsn, it.payload)).collect();
-        self.target = open(MemoryEngine::default(), &records, &self.limits, self.now);
+        self.target = open(MemoryEngine::default(), &scanned.records, &self.limits, self.now);
         self.calls.clear();
         self.replies.clear();
     }
@@ -189,6 +189,8 @@ impl Story {
                     self.evicted.push((client, unless_heard));
                 }
                 Action::Checkpoint { lsn } => next.push(Event::Checkpointed { lsn }),
+                Action::SendToMember(_) => {}
+                Action::Truncate { after } => panic!("a primary removes no record after {after}"),
             }
         }
         if next.is_empty() && self.target.gates.has_unsynced() {

@@ -7,7 +7,8 @@
 //! # Invariants
 //! - `safe <= held <= appended`, and none of the three falls.
 //! - *held* and *safe* are at most the progress of each member that was serving when they were
-//!   reached. A member that begins to serve later has every record up to *held* before that.
+//!   reached. A member that begins to serve later has every record up to *held* before that. In a
+//!   new epoch, a member reports its progress again; until then its progress counts as zero.
 
 use skep_types::{ClusterMap, GroupId, Lsn, MemberState, TargetId};
 use std::collections::BTreeMap;
@@ -30,7 +31,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     /// Returns the larger value of each field: messages about progress may overtake each other.
-    fn max(self, other: Self) -> Self {
+    pub(crate) fn max(self, other: Self) -> Self {
         Self { appended: self.appended.max(other.appended), synced: self.synced.max(other.synced) }
     }
 }
@@ -46,10 +47,13 @@ pub(crate) struct Watermarks {
 }
 
 impl Watermarks {
-    /// Creates the watermarks of a target whose log ends with the synced record `last`. `stored` is
-    /// the last record in its store, which is safe.
-    pub(crate) fn new(last: Lsn, stored: Lsn, others: impl IntoIterator<Item = TargetId>) -> Self {
-        let own = Progress { appended: last, synced: last };
+    /// Creates the watermarks of a target with this progress. `stored` is the last record in its
+    /// store, which is safe.
+    pub(crate) fn new(
+        own: Progress,
+        stored: Lsn,
+        others: impl IntoIterator<Item = TargetId>,
+    ) -> Self {
         let others = others.into_iter().map(|member| (member, Progress::default())).collect();
         let mut watermarks = Self { own, others, held: stored, safe: stored };
         watermarks.rise();
@@ -105,6 +109,11 @@ impl Watermarks {
         self.rise();
     }
 
+    /// Forgets the progress of all other members, for a new epoch. *held* and *safe* stay.
+    pub(crate) fn forget_others(&mut self) {
+        self.others.values_mut().for_each(|progress| *progress = Progress::default());
+    }
+
     fn rise(&mut self) {
         let all = || std::iter::once(&self.own).chain(self.others.values());
         let held = all().map(|it| it.appended).min().unwrap_or_default();
@@ -141,7 +150,7 @@ mod tests {
 
     #[test]
     fn records_of_one_member_are_held_when_appended() {
-        let mut group = Watermarks::new(lsn(5), lsn(3), []);
+        let mut group = Watermarks::new(progress(5, 5), lsn(3), []);
         assert_eq!((group.held(), group.safe()), (lsn(5), lsn(5)));
         group.append(lsn(7));
         assert_eq!((group.held(), group.safe()), (lsn(7), lsn(5)));
@@ -151,7 +160,7 @@ mod tests {
 
     #[test]
     fn watermarks_wait_for_the_second_member() {
-        let mut group = Watermarks::new(lsn(5), lsn(3), [BACKUP]);
+        let mut group = Watermarks::new(progress(5, 5), lsn(3), [BACKUP]);
         assert_eq!((group.held(), group.safe()), (lsn(3), lsn(3)));
         group.acknowledge(BACKUP, progress(5, 4));
         assert_eq!((group.held(), group.safe()), (lsn(5), lsn(4)));
@@ -161,8 +170,22 @@ mod tests {
     }
 
     #[test]
+    fn new_epoch_counts_only_new_reports() {
+        let mut group = Watermarks::new(progress(0, 0), lsn(0), [BACKUP]);
+        group.append(lsn(4));
+        group.acknowledge(BACKUP, progress(4, 4));
+        group.forget_others();
+        group.append(lsn(6));
+        assert_eq!(group.held(), lsn(4));
+        group.acknowledge(BACKUP, progress(3, 3));
+        assert_eq!(group.held(), lsn(4), "the member has lost a record, held does not fall");
+        group.acknowledge(BACKUP, progress(6, 3));
+        assert_eq!(group.held(), lsn(6));
+    }
+
+    #[test]
     fn watermarks_ignore_members_that_do_not_serve() {
-        let mut group = Watermarks::new(lsn(0), lsn(0), [BACKUP]);
+        let mut group = Watermarks::new(progress(0, 0), lsn(0), [BACKUP]);
         group.append(lsn(4));
         group.sync(lsn(4));
         group.acknowledge(TargetId::new(3), progress(4, 4));
@@ -185,7 +208,7 @@ mod tests {
             members in 0_u32..3,
         ) {
             let names: Vec<_> = (10..10 + members).map(TargetId::new).collect();
-            let mut group = Watermarks::new(lsn(0), lsn(0), names.clone());
+            let mut group = Watermarks::new(progress(0, 0), lsn(0), names.clone());
             let mut own = (0, 0);
             let mut others = vec![(0, 0); names.len()];
             for (step, member, more, synced) in steps {

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 pub struct Segments {
     /// Numbers of the segments' first records, in ascending order.
     pub first: Vec<Lsn>,
-    /// All records with their numbers, in ascending order.
-    pub records: Vec<(Lsn, Vec<u8>)>,
+    /// All records, in ascending order of their numbers.
+    pub records: Vec<Record>,
     /// Group epoch of the last record, or zero if there is no record.
     pub epoch: Epoch,
     /// End of the last complete record, in bytes from the start of the last segment.
@@ -40,7 +40,7 @@ impl Segments {
             let path = path_of(directory, *first);
             let bytes = std::fs::read(&path).map_err(at(&path))?;
             let within = |error: Error| error.within(format_args!("log {}", path.display()));
-            if let Some((last, _)) = read.records.last()
+            if let Some(last) = read.records.last().map(|it| it.lsn)
                 && first.raw() != last.raw() + 1
             {
                 let context =
@@ -66,7 +66,7 @@ impl Segments {
                 }
                 _ => read.epoch = found.records.last().map_or(read.epoch, |it| it.epoch),
             }
-            read.records.extend(found.records.into_iter().map(|it| (it.lsn, it.payload)));
+            read.records.extend(found.records);
         }
         Ok(read)
     }
@@ -83,7 +83,7 @@ fn at(path: &Path) -> impl Fn(std::io::Error) -> Error + '_ {
 
 /// Returns the offset after the record `lsn` of a segment. `records` are all records of the
 /// segment.
-fn offset_after(records: &[Record], lsn: Lsn) -> usize {
+pub(super) fn offset_after(records: &[Record], lsn: Lsn) -> usize {
     let older = records.iter().take_while(|it| it.lsn <= lsn);
     older.map(|it| RECORD_HEADER_BYTES + it.payload.len()).sum()
 }

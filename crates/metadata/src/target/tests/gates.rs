@@ -3,6 +3,7 @@
 
 use super::*;
 use skep_types::map::{GroupMember, MemberState};
+use skep_wire::log_shipping::LogHeld;
 
 const BACKUP: TargetId = TargetId::new(9);
 
@@ -13,11 +14,12 @@ fn map_of_two() -> ClusterMap {
     map
 }
 
-fn open_pair(engine: MemoryEngine, records: &[(Lsn, Vec<u8>)]) -> MetadataTarget<MemoryEngine> {
+fn open_pair(engine: MemoryEngine, records: &[Record]) -> MetadataTarget<MemoryEngine> {
     let start = Start {
         group: GroupId::new(1),
         target: TargetId::new(1),
         epoch: Epoch::default(),
+        synced: None,
         policy: SyncPolicy::Interval,
         limits: Limits::default(),
         map: Arc::new(map_of_two()),
@@ -28,7 +30,9 @@ fn open_pair(engine: MemoryEngine, records: &[(Lsn, Vec<u8>)]) -> MetadataTarget
 }
 
 fn progress(epoch: u64, appended: Lsn, synced: Lsn) -> Event {
-    Event::Progress { member: BACKUP, epoch: Epoch::new(epoch), appended, synced }
+    let epoch = Epoch::new(epoch);
+    let held = LogHeld { epoch, appended, synced, ship_after: appended, is_behind: false };
+    Event::MemberReply { member: BACKUP, number: 0, result: Ok(held) }
 }
 
 /// A target with two sessions, whose second member has synced everything.
@@ -121,7 +125,6 @@ impl Story {
     /// Kills the process and starts it again, with the store as it is.
     fn restart_pair(&mut self) {
         let records = skep_format::log::scan(LOG, Lsn::new(1), &self.log).unwrap().records;
-        let records: Vec<_> = records.into_iter().map(|it| (it.lsn, it.payload)).collect();
         self.target = open_pair(self.target.engine().clone(), &records);
         self.calls.clear();
         self.replies.clear();

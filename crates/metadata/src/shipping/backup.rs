@@ -1,0 +1,461 @@
+//! The role of a serving member that is not the primary: it appends the records that the primary
+//! ships, syncs them, and writes to its store what is safe.
+//!
+//! A pure state machine with the events and actions of [`crate::target::MetadataTarget`]. The
+//! backup keeps the records above its store and nothing else: sessions, slots, opens, locks and
+//! transactions are keys in its store or in these records, and a new primary reads them there
+//! ([`Backup::into_stopped`]). Does not decide who is the primary, and does not run operations.
+//!
+//! # Comparison
+//! In a new epoch, records above the store may come from an earlier primary. The backup reports as
+//! *appended* only records up to `matched`, which it has compared with the primary's or appended in
+//! this epoch. A comparison of one record is enough for all before it: one primary makes the
+//! records of an epoch, and appends each after the same earlier records.
+//!
+//! # Invariants
+//! - stored <= matched <= last record. The store has safe records that this member has synced.
+//! - The backup removes only records after `matched`, and only while no sync is running: the end of
+//!   a sync would otherwise count for other records with the same numbers.
+//! - `synced` is the member's own progress, never the primary's.
+
+use super::record_window::{RecordWindow, record_bytes};
+use super::{following, preceding};
+use crate::engine::{Engine, Mutations};
+use crate::limits::{AWAIT_SYNC, LONGEST_WAIT, Limits, MAX_BACKUP_BYTES, MAX_SYNC_WAITS};
+use crate::target::{Action, CheckpointTrigger, Event, Start, SyncTimer};
+use crate::tx::operation::ConnectionId;
+use skep_format::log::Record;
+use skep_format::metadata::{Batch, Key, decode_value};
+use skep_types::codec::Codec;
+use skep_types::{
+    ClusterMap, Epoch, Error, ErrorCode, GroupId, Lsn, MemberState, Result, TargetId,
+};
+use skep_wire::Request;
+use skep_wire::frame::Header;
+use skep_wire::log_shipping::{AwaitLogSync, LogHeld, ShipLog, ShippedRecord};
+use skep_wire::senders::SenderEpochs;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A member of a group that is not its primary.
+#[derive(Debug)]
+pub struct Backup<E> {
+    engine: E,
+    group: GroupId,
+    target: TargetId,
+    map: Arc<ClusterMap>,
+    senders: SenderEpochs,
+    /// Records above the store. The record before the first one is the last one in the store.
+    records: RecordWindow,
+    /// Last record that is the primary's, by a comparison in this epoch.
+    matched: Lsn,
+    /// Last record that is safe, as the primary has reported.
+    safe: Lsn,
+    sync: SyncTimer,
+    waits: VecDeque<SyncWait>,
+    checkpoints: CheckpointTrigger,
+    limits: Limits,
+    /// Error message for records that do not fit on the disk. `None` means that there is space.
+    shortage: Option<String>,
+    now: Duration,
+    actions: Vec<Action>,
+}
+
+/// An `AwaitLogSync` without a reply.
+#[derive(Debug)]
+struct SyncWait {
+    connection: ConnectionId,
+    header: Header,
+    /// The reply waits for a sync of a later record.
+    synced: Lsn,
+    until: Duration,
+}
+
+/// The state that a backup leaves behind: a start as primary continues from it.
+#[derive(Debug)]
+pub struct Stopped<E> {
+    /// The store.
+    pub engine: E,
+    /// The records above the store.
+    pub records: Vec<Record>,
+    /// Last record that the member has synced.
+    pub synced: Lsn,
+}
+
+impl<E: Engine> Backup<E> {
+    /// Opens a member from its engine and the records of its log. Skips records that the engine
+    /// already has. Records after [`Start::synced`] are not on the device yet.
+    ///
+    /// # Errors
+    /// - `Corrupt` if a record is missing.
+    /// - An error of the engine.
+    pub fn open(
+        engine: E,
+        records: impl IntoIterator<Item = Record>,
+        start: Start,
+    ) -> Result<Self> {
+        let key = Key::Applied.to_bytes();
+        let stored = engine.get(&key)?.map(|value| decode_value(&key, &value)).transpose()?;
+        let stored: Lsn = stored.unwrap_or_default();
+        let mut window = RecordWindow::after(stored);
+        for record in records.into_iter().filter(|record| record.lsn > stored) {
+            if record.lsn != following(window.last()) {
+                let (found, expected) = (record.lsn, following(window.last()));
+                let what = format!("log record {found} found where record {expected} was expected");
+                return Err(Error::new(ErrorCode::Corrupt, what));
+            }
+            window.push(record);
+        }
+        let synced = start.synced.map_or(window.last(), |it| it.min(window.last()));
+        Ok(Self {
+            engine,
+            group: start.group,
+            target: start.target,
+            map: start.map,
+            senders: SenderEpochs::default(),
+            sync: SyncTimer::new(synced, synced < window.last(), start.now),
+            records: window,
+            matched: stored,
+            safe: stored,
+            waits: VecDeque::new(),
+            checkpoints: CheckpointTrigger::default(),
+            limits: start.limits,
+            shortage: None,
+            now: start.now,
+            actions: Vec::new(),
+        })
+    }
+
+    /// Handles events as one batch. Returns the actions, which the caller must perform in order.
+    ///
+    /// # Errors
+    /// - `Corrupt` if the primary ships a record that cannot be the next one.
+    /// - An error of the engine.
+    ///
+    /// The caller must not use the backup again after an error.
+    pub fn handle(
+        &mut self,
+        events: impl IntoIterator<Item = Event>,
+        now: Duration,
+    ) -> Result<Vec<Action>> {
+        self.now = now;
+        for event in events {
+            match event {
+                Event::Request { connection, header, body } => {
+                    self.on_request(connection, header, &body)?;
+                }
+                Event::Synced { lsn } => {
+                    self.sync.end(lsn);
+                }
+                Event::Map(map) => self.set_map(map),
+                Event::Checkpointed { .. } => self.checkpoints.end(),
+                Event::FreeSpace { shortage } => self.shortage = shortage,
+                // A backup sends no requests.
+                Event::Answer { .. } | Event::MemberReply { .. } | Event::Tick => {}
+            }
+        }
+        self.store()?;
+        self.end_waits();
+        let mut actions = std::mem::take(&mut self.actions);
+        if let Some(lsn) = self.sync.begin(self.records.last(), now) {
+            actions.push(Action::Sync { lsn });
+        }
+        Ok(actions)
+    }
+
+    /// Returns the time at which the caller must send [`Event::Tick`] at the latest.
+    pub fn next_tick(&self) -> Duration {
+        let waits = self.waits.iter().map(|wait| wait.until);
+        waits.chain(self.sync.next_due()).fold(self.now + LONGEST_WAIT, Duration::min)
+    }
+
+    /// Whether the newest map has this target as a member that is not the primary.
+    pub fn is_backup(&self) -> bool {
+        let group = self.map.group(self.group);
+        group.is_some_and(|group| {
+            group.primary != self.target
+                && group.members.iter().any(|member| member.target == self.target)
+        })
+    }
+
+    /// Ends the role, and returns what the member has.
+    pub fn into_stopped(self) -> Stopped<E> {
+        let records = self.records.from(Lsn::default()).cloned().collect();
+        Stopped { engine: self.engine, records, synced: self.sync.synced() }
+    }
+
+    /// Returns the engine, for checkpoints and checkers.
+    pub fn engine(&self) -> &E {
+        &self.engine
+    }
+
+    /// Returns the engine, for checkpoints.
+    pub fn engine_mut(&mut self) -> &mut E {
+        &mut self.engine
+    }
+
+    /// Returns the last record of the log, whether compared or not.
+    pub fn last_logged(&self) -> Lsn {
+        self.records.last()
+    }
+
+    /// Returns the progress that the backup reports.
+    pub fn held(&self) -> LogHeld {
+        LogHeld {
+            epoch: self.epoch(),
+            appended: self.matched,
+            synced: self.sync.synced().min(self.matched),
+            ship_after: self.matched,
+            is_behind: false,
+        }
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.map.group(self.group).map(|group| group.epoch).unwrap_or_default()
+    }
+
+    fn set_map(&mut self, map: Arc<ClusterMap>) {
+        let before = self.epoch();
+        self.map = map;
+        if self.epoch() != before {
+            // The primary of the new epoch may be another one, with other records.
+            self.matched = self.records.before();
+        }
+    }
+
+    fn on_request(&mut self, connection: ConnectionId, header: Header, body: &[u8]) -> Result<()> {
+        let reply = match self.admit(&header) {
+            Err(refusal) => Err(refusal),
+            Ok(()) if header.message == ShipLog::ID => match ShipLog::from_bytes(body) {
+                Ok(ship) => self.receive(ship)?,
+                Err(error) => Err(Error::new(ErrorCode::Protocol, error.context())),
+            },
+            Ok(()) => match AwaitLogSync::from_bytes(body) {
+                Ok(request) => {
+                    self.await_sync(connection, header, &request);
+                    return Ok(());
+                }
+                Err(error) => Err(Error::new(ErrorCode::Protocol, error.context())),
+            },
+        };
+        self.reply(connection, header, reply);
+        Ok(())
+    }
+
+    fn reply(&mut self, connection: ConnectionId, request: Header, reply: Result<LogHeld>) {
+        let result = reply.map(|held| held.to_bytes());
+        self.actions.push(Action::Reply { connection, request, result });
+    }
+
+    /// Checks that a request comes from the primary of the group, in the epoch of this member's
+    /// map. Refuses every request of a client: it belongs to the primary.
+    fn admit(&mut self, header: &Header) -> Result<()> {
+        let stale = |what: String| Err(Error::new(ErrorCode::StaleMap, what));
+        let (own, target, epoch) = (self.group, self.target, self.epoch());
+        if ![ShipLog::ID, AwaitLogSync::ID].contains(&header.message) {
+            return stale(format!(
+                "target {target} is not the primary of group {own}: send the request to the \
+                 primary"
+            ));
+        }
+        if header.sender_group != own || header.group != own {
+            let sender = header.sender_group;
+            let what = format!("group {sender} cannot ship its log to a member of group {own}");
+            return Err(Error::new(ErrorCode::Protocol, what));
+        }
+        self.senders.check(header, &self.map)?;
+        if header.epoch != epoch || !self.serves() {
+            return stale(format!(
+                "target {target} cannot append a record of epoch {} of group {own}: its map has \
+                 epoch {epoch}",
+                header.epoch
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether this target is a serving member and not the primary.
+    fn serves(&self) -> bool {
+        let group = self.map.group(self.group);
+        let is_serving = |it: &skep_types::GroupMember| {
+            it.target == self.target && it.state == MemberState::Serving
+        };
+        self.is_backup() && group.is_some_and(|group| group.members.iter().any(is_serving))
+    }
+
+    /// Compares and appends the records of a request.
+    ///
+    /// The outer error ends the backup, and the inner one is the reply.
+    fn receive(&mut self, ship: ShipLog) -> Result<Result<LogHeld>> {
+        if ship.epoch != self.epoch() {
+            let what = format!("the request has epoch {}, not {}", ship.epoch, self.epoch());
+            return Ok(Err(Error::new(ErrorCode::StaleMap, what)));
+        }
+        let (before, held, safe) = (preceding(ship.first), ship.held, ship.safe);
+        if safe > held || ship.previous_epoch == Epoch::default() && before > safe {
+            let what = format!(
+                "cannot append after record {before}, whose epoch is missing: record {safe} is \
+                 safe and record {held} is held"
+            );
+            return Ok(Err(Error::new(ErrorCode::Protocol, what)));
+        }
+        if let Some(ship_after) = self.differs_at(before, ship.previous_epoch) {
+            return Ok(Ok(LogHeld { ship_after, is_behind: true, ..self.held() }));
+        }
+        self.matched = self.matched.max(before);
+        let epoch = ship.epoch;
+        let mut lsn = ship.first;
+        for record in ship.records {
+            if let Err(refusal) = self.receive_record(lsn, record, epoch) {
+                return Ok(Err(refusal));
+            }
+            lsn = following(lsn);
+        }
+        self.safe = self.safe.max(safe);
+        if ship.syncs_at_once && self.sync.synced() < self.records.last() {
+            self.sync.request();
+        }
+        Ok(Ok(self.held()))
+    }
+
+    /// Compares this member's record `lsn` with the primary's, which has this epoch. Returns the
+    /// record after which the primary must ship, or `None` if the two are equal.
+    fn differs_at(&self, lsn: Lsn, epoch: Epoch) -> Option<Lsn> {
+        if lsn > self.records.last() {
+            return Some(self.records.last());
+        }
+        // The records up to `matched` are known to be equal. The primary keeps all records that are
+        // not safe, so one that it does not have is safe, and equal in all members.
+        let is_equal = lsn <= self.matched || epoch == Epoch::default();
+        let own = self.records.epoch_of(lsn).filter(|_| !is_equal)?;
+        let first = self.records.first_of_same_epoch(lsn);
+        (own != epoch).then(|| preceding(first).max(self.matched))
+    }
+
+    /// Appends one record after `matched`, or compares it with the one that the member has.
+    fn receive_record(&mut self, lsn: Lsn, record: ShippedRecord, epoch: Epoch) -> Result<()> {
+        if lsn <= self.matched {
+            return Ok(());
+        }
+        let ShippedRecord { epoch: of_record, payload } = record;
+        let previous = self.records.epoch_of(preceding(lsn)).unwrap_or_default();
+        if !(previous <= of_record && of_record <= epoch) {
+            let what = format!(
+                "record {lsn} has epoch {of_record}: expected {previous} to {epoch}, the epochs \
+                 of the record before and of the group"
+            );
+            return Err(Error::new(ErrorCode::Protocol, what));
+        }
+        match self.records.epoch_of(lsn) {
+            Some(own) if own == of_record => {}
+            Some(_) => {
+                if self.sync.is_running() {
+                    let what = format!(
+                        "cannot replace record {lsn} while a sync covers it: repeat the request"
+                    );
+                    return Err(Error::new(ErrorCode::Busy, what));
+                }
+                self.remove_after(preceding(lsn));
+                self.append(of_record, lsn, payload.0)?;
+            }
+            None => self.append(of_record, lsn, payload.0)?,
+        }
+        self.matched = lsn;
+        Ok(())
+    }
+
+    /// Removes records of an earlier primary.
+    fn remove_after(&mut self, last: Lsn) {
+        assert!(last >= self.matched, "the primary's own records stay");
+        self.records.truncate(last);
+        self.sync.truncate(last);
+        self.actions.push(Action::Truncate { after: last });
+    }
+
+    fn append(&mut self, epoch: Epoch, lsn: Lsn, payload: Vec<u8>) -> Result<()> {
+        if let Some(shortage) = &self.shortage {
+            return Err(Error::new(ErrorCode::NoSpace, shortage.clone()));
+        }
+        let record = Record { epoch, lsn, synced: self.sync.synced(), payload };
+        if self.records.bytes() + record_bytes(&record) > MAX_BACKUP_BYTES {
+            let what = format!(
+                "cannot append record {lsn}: {} bytes of records wait until they are safe, and \
+                 the limit is {MAX_BACKUP_BYTES}",
+                self.records.bytes()
+            );
+            return Err(Error::new(ErrorCode::Busy, what));
+        }
+        Batch::from_bytes(&record.payload).map_err(|error| {
+            let what = format!("record {lsn}: {}", error.context());
+            Error::new(ErrorCode::Protocol, what)
+        })?;
+        self.checkpoints.logged(record.payload.len());
+        self.sync.appended(self.now);
+        let (synced, payload) = (record.synced, record.payload.clone());
+        self.actions.push(Action::Append { epoch, lsn, synced, payload });
+        self.records.push(record);
+        Ok(())
+    }
+
+    /// Writes the records that are safe, and synced here, to the store.
+    fn store(&mut self) -> Result<()> {
+        let last = self.safe.min(self.sync.synced()).min(self.matched);
+        if last <= self.records.before() {
+            return Ok(());
+        }
+        let mut changes = Mutations::new();
+        for record in self.records.take_up_to(last) {
+            let batch = Batch::from_bytes(&record.payload)
+                .map_err(|error| error.within(format_args!("log record {}", record.lsn)))?;
+            let mutations = batch.mutations.into_iter();
+            changes.extend(mutations.map(|it| (it.key.0, it.value.map(|value| value.0))));
+        }
+        self.engine.apply(&changes, last)?;
+        if self.checkpoints.begin(self.limits.checkpoint_log_bytes) {
+            self.actions.push(Action::Checkpoint { lsn: last });
+        }
+        Ok(())
+    }
+
+    fn await_sync(&mut self, connection: ConnectionId, header: Header, request: &AwaitLogSync) {
+        let until = self.now + AWAIT_SYNC;
+        self.waits.push_back(SyncWait { connection, header, synced: request.synced, until });
+        if self.waits.len() > MAX_SYNC_WAITS
+            && let Some(oldest) = self.waits.pop_front()
+        {
+            self.reply(oldest.connection, oldest.header, Ok(self.held()));
+        }
+    }
+
+    /// Replies to the waits that have ended: by a sync, by their time, or by a new epoch.
+    fn end_waits(&mut self) {
+        let (held, now) = (self.held(), self.now);
+        let has_ended = |wait: &SyncWait| {
+            held.synced > wait.synced || now >= wait.until || wait.header.epoch != held.epoch
+        };
+        let waits = std::mem::take(&mut self.waits);
+        let (ended, waiting): (VecDeque<_>, _) = waits.into_iter().partition(has_ended);
+        self.waits = waiting;
+        for wait in ended {
+            self.reply(wait.connection, wait.header, Ok(held));
+        }
+    }
+
+    /// Checks the invariants of the type.
+    ///
+    /// # Panics
+    /// Panics if an invariant is violated. The message is the statement that should hold.
+    pub fn check_invariants(&self) {
+        let (stored, last) = (self.records.before(), self.records.last());
+        let matched = self.matched;
+        assert!(
+            stored <= matched && matched <= last,
+            "stored ({stored}) <= compared ({matched}) <= last record ({last})"
+        );
+        let synced = self.sync.synced();
+        assert!(stored <= synced && synced <= last, "{stored} <= synced ({synced}) <= {last}");
+        assert!(stored <= self.safe, "the store has safe records only");
+        assert!(self.waits.len() <= MAX_SYNC_WAITS, "few waits");
+    }
+}

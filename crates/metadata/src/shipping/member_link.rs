@@ -1,0 +1,247 @@
+//! The primary's link to one other member: the member's progress in this epoch, the requests under
+//! way, and the next record to ship.
+//!
+//! Does not own the records (`record_window`), and sends nothing itself.
+//!
+//! # Comparison
+//! At the beginning of an epoch, and after each loss, the primary does not know where the member's
+//! log agrees with its own. Then one request at a time is under way, until the member confirms that
+//! it has the record before the request's first one. From then on several are under way.
+
+use super::record_window::{RecordWindow, record_bytes};
+use super::{MemberMessage, following, preceding};
+use crate::limits::{
+    AWAIT_LOST_AFTER, MEMBER_PAUSE, SAFE_NOTICE_PAUSE, SHIP_AGAIN_AFTER, SHIP_BYTES, SHIPPED_BYTES,
+    SHIPPED_RECORDS, SHIPPED_REQUESTS,
+};
+use crate::target::Progress;
+use skep_types::codec::Bytes;
+use skep_types::{Epoch, Lsn, Result};
+use skep_wire::log_shipping::{AwaitLogSync, LogHeld, ShipLog, ShippedRecord};
+use std::time::Duration;
+
+/// The state of the group's log that requests report to the member.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GroupLog {
+    pub(crate) epoch: Epoch,
+    pub(crate) held: Lsn,
+    pub(crate) safe: Lsn,
+    /// Last record for whose sync a reply, call or operation waits.
+    pub(crate) sync_wanted: Lsn,
+}
+
+/// A `ShipLog` without a reply.
+#[derive(Debug)]
+struct UnderWay {
+    number: u64,
+    records: usize,
+    bytes: usize,
+}
+
+/// The primary's link to one other member.
+#[derive(Debug)]
+pub(super) struct MemberLink {
+    progress: Progress,
+    /// Whether the member has confirmed the record before `next`, so that it appends what follows.
+    is_compared: bool,
+    /// Next record to ship.
+    next: Lsn,
+    under_way: Vec<UnderWay>,
+    /// Number and time of the `AwaitLogSync` under way.
+    awaiting: Option<(u64, Duration)>,
+    /// Replies to requests with lower numbers do not change `next`.
+    resumed_at: u64,
+    /// Time of the last reply, or of the first request after a time without requests under way.
+    replied_at: Duration,
+    paused_until: Duration,
+    sent_at: Duration,
+    /// Last value of *safe* that a request has carried.
+    sent_safe: Lsn,
+    /// Last record of the newest request that asked for a sync at once.
+    sync_asked: Lsn,
+}
+
+impl MemberLink {
+    /// Creates the link to a member at the beginning of an epoch, when the last record of the
+    /// primary is `last`.
+    pub(super) fn new(last: Lsn) -> Self {
+        Self {
+            progress: Progress::default(),
+            is_compared: false,
+            next: following(last),
+            under_way: Vec::new(),
+            awaiting: None,
+            resumed_at: 0,
+            replied_at: Duration::ZERO,
+            paused_until: Duration::ZERO,
+            sent_at: Duration::ZERO,
+            sent_safe: Lsn::default(),
+            sync_asked: Lsn::default(),
+        }
+    }
+
+    /// Handles the reply to a request, or its failure. Returns the progress of the member if the
+    /// reply belongs to this epoch. `next_number` is the number of the next request.
+    pub(super) fn on_reply(
+        &mut self,
+        reply: (u64, &Result<LogHeld>),
+        log: (Epoch, &RecordWindow),
+        next_number: u64,
+        now: Duration,
+    ) -> Option<Progress> {
+        let ((number, result), (epoch, window)) = (reply, log);
+        let was_awaited = self.awaiting.take_if(|(awaited, _)| *awaited == number).is_some();
+        self.under_way.retain(|it| it.number != number);
+        let is_current = was_awaited || number >= self.resumed_at;
+        let Some(held) = result.as_ref().ok().filter(|held| held.epoch == epoch) else {
+            if is_current {
+                self.paused_until = now + MEMBER_PAUSE;
+                self.resume(next_number);
+            }
+            return None;
+        };
+        self.replied_at = now;
+        self.progress = self.progress.max(Progress {
+            appended: held.appended.min(window.last()),
+            synced: held.synced.min(held.appended).min(window.last()),
+        });
+        if !was_awaited && is_current {
+            if held.is_behind {
+                self.resume(next_number);
+                // Records before the window are safe, so a serving member has them.
+                let next = following(held.ship_after.max(self.progress.appended));
+                self.next = next.clamp(following(window.before()), following(window.last()));
+                self.is_compared = self.next == following(self.progress.appended);
+            } else {
+                self.is_compared = true;
+                self.next = self.next.max(following(self.progress.appended));
+            }
+        }
+        Some(self.progress)
+    }
+
+    /// Returns the requests to send now, with their numbers.
+    pub(super) fn requests(
+        &mut self,
+        log: &GroupLog,
+        window: &RecordWindow,
+        next_number: &mut u64,
+        now: Duration,
+    ) -> Vec<(u64, MemberMessage)> {
+        let mut requests = Vec::new();
+        if now < self.paused_until {
+            return requests;
+        }
+        if !self.under_way.is_empty() && now >= self.replied_at + SHIP_AGAIN_AFTER {
+            self.resume(*next_number);
+        }
+        // A resumed link begins after the records that all members have synced at the latest.
+        self.next = self.next.max(following(window.before()));
+        while self.may_send() && self.has_cause(log, window, now) {
+            let ship = self.ship(log, window, *next_number, now);
+            requests.push((*next_number, MemberMessage::Ship(ship)));
+            *next_number += 1;
+        }
+        self.awaiting.take_if(|(_, sent)| now >= *sent + AWAIT_LOST_AFTER);
+        let has_unsynced = self.progress.synced < preceding(self.next);
+        if self.is_compared && self.awaiting.is_none() && has_unsynced {
+            let message = AwaitLogSync { epoch: log.epoch, synced: self.progress.synced };
+            requests.push((*next_number, MemberMessage::AwaitSync(message)));
+            self.awaiting = Some((*next_number, now));
+            *next_number += 1;
+        }
+        requests
+    }
+
+    /// Returns the time at which [`Self::requests`] has something to send even if no event arrives.
+    pub(super) fn next_due(&self, safe: Lsn) -> Option<Duration> {
+        let resent = (!self.under_way.is_empty()).then_some(self.replied_at + SHIP_AGAIN_AFTER);
+        let is_idle = self.under_way.is_empty() && self.is_compared && self.sent_safe < safe;
+        let noticed = is_idle.then_some(self.sent_at + SAFE_NOTICE_PAUSE);
+        let awaited = self.awaiting.map(|(_, sent)| sent + AWAIT_LOST_AFTER);
+        let begun = (self.under_way.is_empty() && !self.is_compared).then_some(self.paused_until);
+        let due = resent.into_iter().chain(noticed).chain(awaited).chain(begun).min()?;
+        Some(due.max(self.paused_until))
+    }
+
+    /// Counts the requests under way as lost: one request asks the member where to continue.
+    fn resume(&mut self, next_number: u64) {
+        self.under_way.clear();
+        self.resumed_at = next_number;
+        self.is_compared = false;
+        if self.progress.appended > Lsn::default() {
+            self.next = following(self.progress.appended);
+        }
+        self.sent_safe = Lsn::default();
+        self.sync_asked = self.progress.synced;
+    }
+
+    fn may_send(&self) -> bool {
+        let records: usize = self.under_way.iter().map(|it| it.records).sum();
+        let bytes: usize = self.under_way.iter().map(|it| it.bytes).sum();
+        let has_space = self.under_way.len() < SHIPPED_REQUESTS
+            && records < SHIPPED_RECORDS
+            && bytes < SHIPPED_BYTES;
+        self.under_way.is_empty() || self.is_compared && has_space
+    }
+
+    /// Whether there is anything to send: records, a question where to continue, a sync that must
+    /// begin at once, or a new value of *safe*.
+    fn has_cause(&self, log: &GroupLog, window: &RecordWindow, now: Duration) -> bool {
+        let asks = !self.is_compared && self.under_way.is_empty();
+        let reports = self.sent_safe < log.safe && now >= self.sent_at + SAFE_NOTICE_PAUSE;
+        self.next <= window.last() || asks || reports || self.needs_sync(log)
+    }
+
+    fn needs_sync(&self, log: &GroupLog) -> bool {
+        log.sync_wanted > self.sync_asked.max(self.progress.synced)
+    }
+
+    fn ship(
+        &mut self,
+        log: &GroupLog,
+        window: &RecordWindow,
+        number: u64,
+        now: Duration,
+    ) -> ShipLog {
+        let first = self.next;
+        let (mut records, mut bytes) = (Vec::new(), 0);
+        for record in window.from(first) {
+            let size = record_bytes(record);
+            let is_full = bytes + size > SHIP_BYTES || records.len() >= SHIPPED_RECORDS;
+            if is_full && !records.is_empty() {
+                break;
+            }
+            bytes += size;
+            let payload = Bytes(record.payload.clone());
+            records.push(ShippedRecord { epoch: record.epoch, payload });
+        }
+        let syncs_at_once = self.needs_sync(log);
+        self.next = Lsn::new(first.raw() + records.len() as u64);
+        if syncs_at_once {
+            // If `sync_wanted` is a later record, the request with that record asks again.
+            self.sync_asked = log.sync_wanted.min(preceding(self.next));
+        }
+        if self.under_way.is_empty() {
+            self.replied_at = now;
+        }
+        self.under_way.push(UnderWay { number, records: records.len(), bytes });
+        (self.sent_at, self.sent_safe) = (now, log.safe);
+        ShipLog {
+            epoch: log.epoch,
+            first,
+            previous_epoch: window.epoch_of(preceding(first)).unwrap_or_default(),
+            records,
+            held: log.held,
+            safe: log.safe,
+            syncs_at_once,
+        }
+    }
+
+    /// Panics if an invariant of the type is violated.
+    pub(super) fn check_invariants(&self, window: &RecordWindow) {
+        assert!(self.progress.synced <= self.progress.appended, "a member syncs what it has");
+        assert!(self.next <= following(window.last()), "only records that exist are shipped");
+        assert!(self.under_way.len() <= SHIPPED_REQUESTS, "few requests are under way");
+    }
+}

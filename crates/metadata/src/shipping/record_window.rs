@@ -1,0 +1,153 @@
+//! Consecutive records of a log in memory: at the primary those that are not safe yet, at a backup
+//! those that are not in its store yet.
+//!
+//! Does not own the log on disk, and does not decide how long a record stays.
+//!
+//! # Invariants
+//! - The numbers of the records are consecutive and begin after `before`.
+//! - Their epochs never fall.
+
+use super::{following, preceding};
+use skep_format::log::{RECORD_HEADER_BYTES, Record};
+use skep_types::{Epoch, Lsn};
+use std::collections::VecDeque;
+
+/// Consecutive records of a log.
+#[derive(Debug, Default)]
+pub(crate) struct RecordWindow {
+    /// Number of the record before the first one.
+    before: Lsn,
+    records: VecDeque<Record>,
+    bytes: usize,
+}
+
+/// Returns the bytes that a record takes in a log.
+pub(super) fn record_bytes(record: &Record) -> usize {
+    RECORD_HEADER_BYTES + record.payload.len()
+}
+
+impl RecordWindow {
+    /// Creates an empty window after the record `before`.
+    pub(crate) fn after(before: Lsn) -> Self {
+        Self { before, ..Self::default() }
+    }
+
+    /// Returns the number of the record before the first one.
+    pub(crate) fn before(&self) -> Lsn {
+        self.before
+    }
+
+    /// Returns the number of the last record, or [`Self::before`] if the window is empty.
+    pub(crate) fn last(&self) -> Lsn {
+        Lsn::new(self.before.raw() + self.records.len() as u64)
+    }
+
+    /// Returns the bytes that the records take in a log.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns the epoch of a record. `None` means that the window does not have the record.
+    pub(crate) fn epoch_of(&self, lsn: Lsn) -> Option<Epoch> {
+        self.get(lsn).map(|record| record.epoch)
+    }
+
+    /// Returns the epoch of the last record. `None` means that the window is empty.
+    pub(crate) fn last_epoch(&self) -> Option<Epoch> {
+        self.records.back().map(|record| record.epoch)
+    }
+
+    /// Returns the number of the first record in the window that has the epoch of the record `lsn`.
+    pub(crate) fn first_of_same_epoch(&self, lsn: Lsn) -> Lsn {
+        let Some(epoch) = self.epoch_of(lsn) else { return lsn };
+        let older = self.records.partition_point(|record| record.epoch < epoch);
+        Lsn::new(self.before.raw() + older as u64 + 1)
+    }
+
+    /// Iterates over the records from `first` on.
+    pub(crate) fn from(&self, first: Lsn) -> impl Iterator<Item = &Record> {
+        let skipped = preceding(first).raw().saturating_sub(self.before.raw());
+        self.records.iter().skip(usize::try_from(skipped).unwrap_or(usize::MAX))
+    }
+
+    /// Adds the next record.
+    ///
+    /// # Panics
+    /// Panics if the record does not follow the last one.
+    pub(crate) fn push(&mut self, record: Record) {
+        assert_eq!(record.lsn, following(self.last()), "records are consecutive");
+        assert!(self.last_epoch().is_none_or(|last| last <= record.epoch), "epochs never fall");
+        self.bytes += record_bytes(&record);
+        self.records.push_back(record);
+    }
+
+    /// Removes the records up to `last`, and returns them. If the window has no records that far,
+    /// later records begin after `last`.
+    pub(crate) fn take_up_to(&mut self, last: Lsn) -> Vec<Record> {
+        let count = last.raw().saturating_sub(self.before.raw());
+        let count = usize::try_from(count).unwrap_or(usize::MAX).min(self.records.len());
+        let taken: Vec<_> = self.records.drain(..count).collect();
+        self.bytes -= taken.iter().map(record_bytes).sum::<usize>();
+        self.before = self.before.max(last);
+        taken
+    }
+
+    /// Removes the records after `last`.
+    pub(crate) fn truncate(&mut self, last: Lsn) {
+        let kept = last.raw().saturating_sub(self.before.raw());
+        let kept = usize::try_from(kept).unwrap_or(usize::MAX).min(self.records.len());
+        let removed = self.records.split_off(kept);
+        self.bytes -= removed.iter().map(record_bytes).sum::<usize>();
+    }
+
+    fn get(&self, lsn: Lsn) -> Option<&Record> {
+        let index = preceding(lsn).raw().checked_sub(self.before.raw())?;
+        self.records.get(usize::try_from(index).ok()?).filter(|record| record.lsn == lsn)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(lsn: u64, epoch: u64) -> Record {
+        let (epoch, lsn) = (Epoch::new(epoch), Lsn::new(lsn));
+        Record { epoch, lsn, synced: Lsn::default(), payload: vec![7; 10] }
+    }
+
+    fn window() -> RecordWindow {
+        let mut window = RecordWindow::after(Lsn::new(4));
+        for (lsn, epoch) in [(5, 1), (6, 1), (7, 3), (8, 3)] {
+            window.push(record(lsn, epoch));
+        }
+        window
+    }
+
+    fn numbers(window: &RecordWindow) -> Vec<u64> {
+        window.from(Lsn::default()).map(|record| record.lsn.raw()).collect()
+    }
+
+    #[test]
+    fn window_finds_records_by_number() {
+        let window = window();
+        let epochs = [0, 4, 5, 7, 8, 9].map(|lsn| window.epoch_of(Lsn::new(lsn)).map(Epoch::raw));
+        assert_eq!(epochs, [None, None, Some(1), Some(3), Some(3), None]);
+        let firsts = [5, 6, 7, 8].map(|lsn| window.first_of_same_epoch(Lsn::new(lsn)).raw());
+        assert_eq!(firsts, [5, 5, 7, 7]);
+        let from: Vec<_> = window.from(Lsn::new(7)).map(|record| record.lsn.raw()).collect();
+        assert_eq!(from, [7, 8]);
+    }
+
+    #[test]
+    fn removed_records_no_longer_count() {
+        let mut window = window();
+        window.truncate(Lsn::new(7));
+        assert_eq!((numbers(&window), window.last()), (vec![5, 6, 7], Lsn::new(7)));
+        assert_eq!(window.take_up_to(Lsn::new(5)).len(), 1);
+        assert_eq!(window.bytes(), 2 * (RECORD_HEADER_BYTES + 10));
+        window.take_up_to(Lsn::new(9));
+        assert_eq!((window.before(), window.last(), window.bytes()), (Lsn::new(9), Lsn::new(9), 0));
+        window.push(record(10, 3));
+        assert_eq!(numbers(&window), [10]);
+    }
+}

@@ -1,0 +1,174 @@
+//! Single requests to a backup.
+
+use super::*;
+use crate::limits::MAX_SYNC_WAITS;
+use skep_wire::log_shipping::ShippedRecord;
+use skep_wire::metadata::GetAttributes;
+
+const NOW: Duration = Duration::from_secs(1);
+
+/// Returns a request in epoch 3 with records of that epoch.
+fn ship(numbers: std::ops::Range<u64>, previous_epoch: u64, safe: u64) -> ShipLog {
+    let first = Lsn::new(numbers.start);
+    let shipped = |record: Record| {
+        let (epoch, payload) = (record.epoch, Bytes(record.payload));
+        ShippedRecord { epoch, payload }
+    };
+    ShipLog {
+        epoch: Epoch::new(3),
+        first,
+        previous_epoch: Epoch::new(previous_epoch),
+        records: numbers.map(|lsn| shipped(record(lsn, 3))).collect(),
+        held: Lsn::new(safe),
+        safe: Lsn::new(safe),
+        syncs_at_once: false,
+    }
+}
+
+fn ask<R: Request>(member: &mut Member, request: &R) -> Result<LogHeld, ErrorCode> {
+    member.handle(vec![arrival(1, 3, request)], NOW);
+    let (_, result) = member.replies.pop().expect("a reply");
+    result.map_err(|error| error.code())
+}
+
+fn epochs(member: &Member) -> Vec<u64> {
+    member.log.iter().map(|record| record.epoch.raw()).collect()
+}
+
+fn with_log(epochs: &[u64]) -> Member {
+    let log = (1..).zip(epochs).map(|(lsn, epoch)| record(lsn, *epoch)).collect();
+    Member::open(MemoryEngine::default(), log, 3, NOW)
+}
+
+#[test]
+fn gap_is_reported_and_nothing_appended() {
+    let mut member = Member::begin(3);
+    let held = ask(&mut member, &ship(3..5, 3, 0)).unwrap();
+    assert_eq!((held.is_behind, held.ship_after, held.appended), (true, Lsn::new(0), Lsn::new(0)));
+    assert_eq!(epochs(&member), [0; 0]);
+    let held = ask(&mut member, &ship(1..4, 0, 0)).unwrap();
+    assert_eq!((held.is_behind, held.appended), (false, Lsn::new(3)));
+}
+
+#[test]
+fn records_of_an_earlier_primary_count_only_after_comparison() {
+    let mut member = with_log(&[1, 1, 2]);
+    let held = ask(&mut member, &ship(6..6, 3, 0)).unwrap();
+    assert_eq!((held.is_behind, held.appended, held.ship_after), (true, Lsn::new(0), Lsn::new(3)));
+    // The primary's record 3 has another epoch: ship after the records of epoch 2.
+    let held = ask(&mut member, &ship(4..6, 1, 0)).unwrap();
+    assert_eq!((held.is_behind, held.appended, held.ship_after), (true, Lsn::new(0), Lsn::new(2)));
+    assert_eq!(epochs(&member), [1, 1, 2], "nothing is removed without a replacement");
+    let held = ask(&mut member, &ship(3..6, 1, 0)).unwrap();
+    assert_eq!((held.is_behind, held.appended), (false, Lsn::new(5)));
+    assert_eq!(epochs(&member), [1, 1, 3, 3, 3]);
+}
+
+#[test]
+fn record_is_not_replaced_while_a_sync_covers_it() {
+    let mut member = with_log(&[1, 1]);
+    let at_once = ShipLog { syncs_at_once: true, ..ship(3..4, 1, 0) };
+    ask(&mut member, &at_once).unwrap();
+    assert_eq!(member.syncing, Some(Lsn::new(3)));
+    // Another primary takes over in epoch 4, without record 3.
+    member.handle(vec![Event::Map(map(4))], NOW);
+    let other = ShipLog { epoch: Epoch::new(4), ..ship(3..3, 1, 0) };
+    let other = ShipLog {
+        records: vec![ShippedRecord { epoch: Epoch::new(4), payload: Bytes(record(3, 4).payload) }],
+        ..other
+    };
+    member.handle(vec![arrival(1, 4, &other)], NOW);
+    let (_, result) = member.replies.pop().unwrap();
+    assert_eq!(result.unwrap_err().code(), ErrorCode::Busy);
+    member.end_sync(NOW);
+    member.handle(vec![arrival(1, 4, &other)], NOW);
+    let (_, result) = member.replies.pop().unwrap();
+    let held = result.unwrap();
+    assert_eq!((held.appended, held.synced), (Lsn::new(3), Lsn::new(2)), "the new one is unsynced");
+    assert_eq!(epochs(&member), [1, 1, 4]);
+}
+
+#[test]
+fn request_of_another_epoch_is_refused() {
+    let mut member = with_log(&[1, 1]);
+    for epoch in [2, 4] {
+        let older = ShipLog { epoch: Epoch::new(epoch), ..ship(3..4, 1, 0) };
+        member.handle(vec![arrival(1, epoch, &older)], NOW);
+        let (_, result) = member.replies.pop().unwrap();
+        assert_eq!(result.unwrap_err().code(), ErrorCode::StaleMap, "epoch {epoch}");
+    }
+    let older = ShipLog { epoch: Epoch::new(2), ..ship(3..4, 1, 0) };
+    assert_eq!(ask(&mut member, &older).unwrap_err(), ErrorCode::StaleMap);
+    assert_eq!(epochs(&member), [1, 1]);
+}
+
+#[test]
+fn requests_of_clients_are_refused_as_stale() {
+    let mut member = Member::begin(3);
+    let read = GetAttributes { inode: skep_types::InodeId::ROOT };
+    assert_eq!(ask(&mut member, &read).unwrap_err(), ErrorCode::StaleMap);
+}
+
+#[test]
+fn another_group_cannot_ship_its_log() {
+    let mut member = Member::begin(3);
+    let mut event = arrival(1, 3, &ship(1..2, 0, 0));
+    if let Event::Request { header, .. } = &mut event {
+        header.sender_group = GroupId::new(7);
+    }
+    member.handle(vec![event], NOW);
+    let (_, result) = member.replies.pop().unwrap();
+    assert_eq!(result.unwrap_err().code(), ErrorCode::Protocol);
+}
+
+#[test]
+fn store_gets_records_that_are_safe_and_synced_here() {
+    let mut member = Member::begin(3);
+    ask(&mut member, &ShipLog { syncs_at_once: true, ..ship(1..5, 0, 0) }).unwrap();
+    ask(&mut member, &ship(5..6, 3, 2)).unwrap();
+    assert_eq!(member.stored(), 0, "no record is synced here");
+    member.end_sync(NOW);
+    assert_eq!(member.stored(), 2, "only record 2 is safe");
+    ask(&mut member, &ship(6..6, 3, 5)).unwrap();
+    assert_eq!(member.stored(), 4, "record 5 is not synced here");
+}
+
+#[test]
+fn full_disk_refuses_records() {
+    let mut member = Member::begin(3);
+    let shortage = Some("the disk is full".to_owned());
+    member.handle(vec![Event::FreeSpace { shortage }], NOW);
+    assert_eq!(ask(&mut member, &ship(1..2, 0, 0)).unwrap_err(), ErrorCode::NoSpace);
+    member.handle(vec![Event::FreeSpace { shortage: None }], NOW);
+    assert_eq!(ask(&mut member, &ship(1..2, 0, 0)).unwrap().appended, Lsn::new(1));
+}
+
+#[test]
+fn wait_for_a_sync_ends_with_the_sync() {
+    let mut member = Member::begin(3);
+    ask(&mut member, &ShipLog { syncs_at_once: true, ..ship(1..3, 0, 0) }).unwrap();
+    let wait = AwaitLogSync { epoch: Epoch::new(3), synced: Lsn::default() };
+    member.handle(vec![arrival(5, 3, &wait)], NOW);
+    assert!(member.replies.is_empty());
+    member.end_sync(NOW);
+    let (number, result) = member.replies.pop().unwrap();
+    assert_eq!((number, result.unwrap().synced), (5, Lsn::new(2)));
+    // The next wait ends with its time.
+    let wait = AwaitLogSync { synced: Lsn::new(2), ..wait };
+    member.handle(vec![arrival(6, 3, &wait)], NOW);
+    member.handle(vec![Event::Tick], NOW + Duration::from_millis(249));
+    assert!(member.replies.is_empty());
+    assert_eq!(member.backup.next_tick(), NOW + Duration::from_millis(250));
+    member.handle(vec![Event::Tick], NOW + Duration::from_millis(250));
+    assert_eq!(member.replies.len(), 1);
+}
+
+#[test]
+fn oldest_of_too_many_waits_gets_its_reply() {
+    let mut member = Member::begin(3);
+    let wait = AwaitLogSync { epoch: Epoch::new(3), synced: Lsn::default() };
+    let waits = (0..=MAX_SYNC_WAITS as u64).map(|number| arrival(number, 3, &wait));
+    member.handle(waits.collect(), NOW);
+    let replied: Vec<_> = member.replies.iter().map(|(number, _)| *number).collect();
+    assert_eq!(replied, [0]);
+}

@@ -1,0 +1,251 @@
+//! A shipper and a backup over a network that loses, doubles, delays and reorders messages, with
+//! restarts of the backup, and tails of earlier primaries.
+
+use super::*;
+use crate::limits::{SHIP_AGAIN_AFTER, SHIPPED_REQUESTS};
+
+/// A message, and the time at which it arrives.
+enum Message {
+    Request(u64, MemberMessage),
+    Reply(u64, Result<LogHeld>),
+}
+
+/// The primary with its log, and the network to one backup.
+struct Pair {
+    shipper: Shipper,
+    log: Vec<Record>,
+    epoch: u64,
+    known: Progress,
+    sync_wanted: Lsn,
+    member: Member,
+    network: Vec<(Duration, Message)>,
+    now: Duration,
+}
+
+impl Pair {
+    /// Both members have `common` records of epoch 1. Then the backup has records of epoch 2, and
+    /// the primary some of epoch 3, in the present epoch 4.
+    fn begin(common: u64, of_backup: u64, of_primary: u64) -> Self {
+        let both = (1..=common).map(|lsn| record(lsn, 1));
+        let extra = |count, epoch| (common + 1..=common + count).map(move |lsn| record(lsn, epoch));
+        let log: Vec<_> = both.clone().chain(extra(of_primary, 3)).collect();
+        let mut window = RecordWindow::after(Lsn::default());
+        log.iter().for_each(|record| window.push(record.clone()));
+        let mut shipper = Shipper::new(Epoch::new(4), window);
+        shipper.set_members(&[BACKUP], true);
+        let of_member = both.chain(extra(of_backup, 2)).collect();
+        let member = Member::open(MemoryEngine::default(), of_member, 4, Duration::ZERO);
+        Self {
+            shipper,
+            log,
+            epoch: 4,
+            known: Progress::default(),
+            sync_wanted: Lsn::default(),
+            member,
+            network: Vec::new(),
+            now: Duration::ZERO,
+        }
+    }
+
+    fn last(&self) -> Lsn {
+        Lsn::new(self.log.len() as u64)
+    }
+
+    fn append(&mut self) {
+        let record = record(self.log.len() as u64 + 1, self.epoch);
+        self.shipper.append(record.epoch, record.lsn, record.synced, &record.payload);
+        self.log.push(record);
+    }
+
+    /// Sends what the shipper wants to send. Returns the number of requests.
+    fn ship(&mut self, delay: Duration) -> usize {
+        self.shipper.release(self.known.synced);
+        let log = GroupLog {
+            epoch: Epoch::new(self.epoch),
+            held: self.known.appended,
+            safe: self.known.synced,
+            sync_wanted: self.sync_wanted,
+        };
+        let requests = self.shipper.requests(&log, self.now);
+        self.shipper.check_invariants(self.known.synced, self.last());
+        let count = requests.len();
+        for MemberRequest { number, message, .. } in requests {
+            self.network.push((self.now + delay, Message::Request(number, message)));
+        }
+        count
+    }
+
+    fn deliver(&mut self, message: Message, delay: Duration) {
+        match message {
+            Message::Request(number, message) => {
+                let event = match &message {
+                    MemberMessage::Ship(ship) => arrival(number, ship.epoch.raw(), ship),
+                    MemberMessage::AwaitSync(wait) => arrival(number, wait.epoch.raw(), wait),
+                };
+                self.member.handle(vec![event], self.now);
+            }
+            Message::Reply(number, result) => {
+                let progress = self.shipper.on_reply(BACKUP, number, &result, self.now);
+                if let Some(progress) = progress {
+                    self.check(progress);
+                    self.known = self.known.max(progress);
+                }
+            }
+        }
+        let replies = std::mem::take(&mut self.member.replies);
+        let replies = replies.into_iter().map(|(number, it)| Message::Reply(number, it));
+        self.network.extend(replies.map(|it| (self.now + delay, it)));
+    }
+
+    /// Checks that the backup has the primary's records as far as it has reported.
+    fn check(&self, progress: Progress) {
+        let count = progress.appended.raw() as usize;
+        let is_equal = |(own, other): (&Record, &Record)| {
+            (own.epoch, own.lsn, &own.payload) == (other.epoch, other.lsn, &other.payload)
+        };
+        assert!(self.member.log.len() >= count, "the backup has what it reports");
+        let pairs = self.log[..count].iter().zip(&self.member.log);
+        assert!(pairs.clone().all(is_equal), "the backup has the primary's records");
+        assert!(self.member.stored() <= self.known.synced.raw(), "the store has safe records");
+    }
+
+    /// Delivers the messages whose time has come.
+    fn advance(&mut self, pause: Duration, delay: Duration) {
+        self.now += pause;
+        let now = self.now;
+        let (due, later) =
+            std::mem::take(&mut self.network).into_iter().partition(|it| it.0 <= now);
+        self.network = later;
+        let due: Vec<(Duration, Message)> = due;
+        due.into_iter().for_each(|(_, message)| self.deliver(message, delay));
+    }
+
+    /// Lets everything arrive, until the backup has and has stored all records.
+    fn settle(&mut self) {
+        for _ in 0..3000 {
+            self.ship(Duration::from_millis(1));
+            self.member.end_sync(self.now);
+            self.member.handle(vec![Event::Tick], self.now);
+            self.advance(Duration::from_millis(2), Duration::from_millis(1));
+        }
+        let last = self.last();
+        assert_eq!(self.known, Progress { appended: last, synced: last });
+        assert_eq!(self.member.stored(), last.raw(), "the report of safe records arrives too");
+        assert_eq!(self.member.log.len(), self.log.len(), "nothing of an earlier primary is left");
+        self.check(self.known);
+    }
+}
+
+fn copy(message: &Message) -> Message {
+    match message {
+        Message::Request(number, message) => Message::Request(*number, message.clone()),
+        Message::Reply(number, result) => Message::Reply(*number, result.clone()),
+    }
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn backup_gets_every_record_over_any_network(
+        start in (0_u64..6, 0_u64..6, 0_u64..6),
+        steps in proptest::collection::vec((0_u8..12, 0_u16..=u16::MAX), 0..200),
+    ) {
+        let mut pair = Pair::begin(start.0, start.1, start.2);
+        for (step, value) in steps {
+            let delay = Duration::from_micros(u64::from(value) * 10);
+            match step {
+                0..=2 => pair.append(),
+                3 => pair.member.end_sync(pair.now),
+                4 if !pair.network.is_empty() => {
+                    let index = usize::from(value) % pair.network.len();
+                    pair.network.remove(index);
+                }
+                5 if !pair.network.is_empty() => {
+                    let index = usize::from(value) % pair.network.len();
+                    let twin = copy(&pair.network[index].1);
+                    pair.network.push((pair.now + delay, twin));
+                }
+                6 => pair.member.restart(pair.now),
+                7 => pair.sync_wanted = pair.last(),
+                8 => {
+                    pair.epoch += 1;
+                    let epoch = Epoch::new(pair.epoch);
+                    pair.shipper.begin_epoch(epoch);
+                    pair.member.epoch = pair.epoch;
+                    pair.member.handle(vec![Event::Map(map(pair.epoch))], pair.now);
+                }
+                _ => {
+                    pair.ship(delay);
+                    pair.member.handle(vec![Event::Tick], pair.now);
+                    pair.advance(Duration::from_micros(u64::from(value) * 4), delay);
+                }
+            }
+        }
+        pair.settle();
+    }
+}
+
+#[test]
+fn several_requests_are_under_way_and_bounded() {
+    let mut pair = Pair::begin(0, 0, 0);
+    assert_eq!(pair.ship(Duration::ZERO), 1, "one request asks where to begin");
+    pair.append();
+    assert_eq!(pair.ship(Duration::ZERO), 0, "nothing is shipped before the reply");
+    pair.advance(Duration::ZERO, Duration::ZERO);
+    pair.advance(Duration::ZERO, Duration::ZERO);
+    let mut ships = 0;
+    for _ in 0..2 * SHIPPED_REQUESTS {
+        pair.append();
+        pair.ship(Duration::from_secs(60));
+        ships = pair.network.len();
+    }
+    // The requests for records, and one that waits for a sync.
+    assert_eq!(ships, SHIPPED_REQUESTS + 1);
+}
+
+#[test]
+fn lost_records_are_shipped_again() {
+    let mut pair = Pair::begin(0, 0, 0);
+    pair.ship(Duration::ZERO);
+    pair.advance(Duration::ZERO, Duration::ZERO);
+    pair.advance(Duration::ZERO, Duration::ZERO);
+    pair.append();
+    assert!(pair.ship(Duration::ZERO) > 0);
+    pair.network.clear();
+    pair.now += SHIP_AGAIN_AFTER - Duration::from_millis(1);
+    assert_eq!(pair.ship(Duration::ZERO), 0);
+    assert_eq!(pair.shipper.next_due(Lsn::default()), Some(pair.now + Duration::from_millis(1)));
+    pair.now += Duration::from_millis(1);
+    assert_eq!(pair.ship(Duration::ZERO), 1);
+    pair.settle();
+}
+
+#[test]
+fn wanted_sync_is_requested_at_once() {
+    let mut pair = Pair::begin(3, 0, 0);
+    pair.ship(Duration::ZERO);
+    pair.advance(Duration::ZERO, Duration::ZERO);
+    pair.advance(Duration::ZERO, Duration::ZERO);
+    assert_eq!(pair.known.appended, Lsn::new(3), "the comparison of one record is enough");
+    pair.append();
+    pair.sync_wanted = pair.last();
+    pair.ship(Duration::ZERO);
+    pair.advance(Duration::ZERO, Duration::ZERO);
+    assert_eq!(pair.member.syncing, Some(Lsn::new(4)));
+}
+
+#[test]
+fn epoch_begins_without_progress() {
+    let mut pair = Pair::begin(3, 0, 0);
+    pair.settle();
+    pair.shipper.begin_epoch(Epoch::new(5));
+    let late = LogHeld {
+        epoch: Epoch::new(4),
+        appended: Lsn::new(3),
+        synced: Lsn::new(3),
+        ship_after: Lsn::new(3),
+        is_behind: false,
+    };
+    assert_eq!(pair.shipper.on_reply(BACKUP, 1, &Ok(late), pair.now), None);
+}

@@ -1,0 +1,101 @@
+//! The syncs of a log: which one is running, and when the next one begins. The primary and the
+//! backup of a group use the same timer.
+//!
+//! Owns no replies that wait for a sync (`gates`, `shipping::backup`).
+
+use crate::limits::SYNC_AFTER;
+use skep_types::Lsn;
+use std::time::Duration;
+
+/// The syncs of one member's log.
+#[derive(Debug)]
+pub(crate) struct SyncTimer {
+    synced: Lsn,
+    running: Option<Lsn>,
+    /// Append time of the oldest record that no sync covers.
+    first_unsynced_at: Option<Duration>,
+    /// Whether something waits for a sync, so that the next one begins at once.
+    is_requested: bool,
+}
+
+impl SyncTimer {
+    /// Creates the timer of a log that is synced up to `synced`.
+    pub(crate) fn new(synced: Lsn, has_unsynced: bool, now: Duration) -> Self {
+        let first_unsynced_at = has_unsynced.then_some(now);
+        Self { synced, running: None, first_unsynced_at, is_requested: false }
+    }
+
+    /// Returns the last synced record.
+    pub(crate) fn synced(&self) -> Lsn {
+        self.synced
+    }
+
+    /// Whether a sync is running.
+    pub(crate) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Returns the last record that a finished or running sync covers.
+    pub(crate) fn covered(&self) -> Lsn {
+        self.running.unwrap_or(self.synced)
+    }
+
+    /// Whether the log has a record that no sync covers, for tests.
+    #[cfg(test)]
+    pub(crate) fn has_unsynced(&self) -> bool {
+        self.first_unsynced_at.is_some()
+    }
+
+    /// Notes that a record was appended.
+    pub(crate) fn appended(&mut self, now: Duration) {
+        self.first_unsynced_at.get_or_insert(now);
+    }
+
+    /// Makes the next sync begin at once.
+    pub(crate) fn request(&mut self) {
+        self.is_requested = true;
+    }
+
+    /// Begins a sync if one is due or requested. `last` is the last appended record. Returns the
+    /// last record that the sync covers; `None` means that no sync begins.
+    pub(crate) fn begin(&mut self, last: Lsn, now: Duration) -> Option<Lsn> {
+        if self.running.is_some() || last <= self.synced {
+            return None;
+        }
+        let is_due = self.first_unsynced_at.is_some_and(|at| now >= at + SYNC_AFTER);
+        if !(self.is_requested || is_due) {
+            return None;
+        }
+        self.is_requested = false;
+        self.first_unsynced_at = None;
+        self.running = Some(last);
+        self.running
+    }
+
+    /// Notes the end of the sync up to `lsn`. Returns `false` if a different sync, or none, is
+    /// running.
+    pub(crate) fn end(&mut self, lsn: Lsn) -> bool {
+        let is_running = self.running == Some(lsn);
+        if is_running {
+            self.running = None;
+            self.synced = self.synced.max(lsn);
+        }
+        is_running
+    }
+
+    /// Notes that the records after `last` were removed. No sync may be running.
+    ///
+    /// # Panics
+    /// Panics if a sync is running.
+    pub(crate) fn truncate(&mut self, last: Lsn) {
+        assert!(self.running.is_none(), "no sync is running");
+        self.synced = self.synced.min(last);
+    }
+
+    /// Returns the time at which the next sync is due. `None` means that a sync is running, or that
+    /// there is nothing to sync.
+    pub(crate) fn next_due(&self) -> Option<Duration> {
+        let first = self.first_unsynced_at.filter(|_| self.running.is_none());
+        first.map(|at| at + SYNC_AFTER)
+    }
+}
