@@ -1,6 +1,6 @@
-//! The commands that change management's state, and their outcomes. Management's log stores the
-//! commands (and Raft will replicate them later). A command therefore has a binary layout and must
-//! contain everything on which its effect depends.
+//! The commands that change management's state, the proposals that carry them, and their outcomes.
+//! Management's log stores the proposals. A command therefore has a binary layout and must contain
+//! everything on which its effect depends, except the state at the time when it is applied.
 
 use skep_types::codec::{Codec, Reader, Writer, record};
 use skep_types::group_change::GroupChange;
@@ -25,11 +25,41 @@ record! {
     }
 }
 
+record! {
+    /// Identifies a request that changes management's state. All repetitions of the request have
+    /// the same id, so that management executes it once.
+    #[derive(Default, Copy, PartialOrd, Ord, Hash)]
+    pub struct RequestId {
+        /// Number that the sender drew at random when it started. Zero means that the command has
+        /// no request: management itself proposes it.
+        pub sender: u64,
+        /// Number that the sender gave to the request.
+        pub number: u64,
+    }
+}
+
+record! {
+    /// A command with the id of its request: one entry of management's log.
+    pub struct Proposal {
+        /// The request.
+        pub id: RequestId,
+        /// The command.
+        pub command: Command,
+    }
+}
+
+impl From<Command> for Proposal {
+    /// Returns the proposal of management itself.
+    fn from(command: Command) -> Self {
+        Self { id: RequestId::default(), command }
+    }
+}
+
 /// One change of management's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Management starts to serve (later: a new Raft leader starts). Starts a new range of map
-    /// versions.
+    /// A process of management begins to publish maps. It proposes this command first, which gives
+    /// it a range of map versions of its own.
     Start,
     /// Registers a server with its targets, for the first time or again.
     RegisterServer(ServerRegistration),
@@ -44,6 +74,13 @@ pub enum Command {
     Format,
     /// Replaces all settings of the cluster.
     SetPolicy(Policy),
+    /// Changes one setting. The others keep the values that they have when the command is applied.
+    ChangeSetting {
+        /// Name of the setting.
+        name: String,
+        /// The new value, in the unit of the setting.
+        value: u64,
+    },
     /// Raises the version in which programs must write records.
     SetFeatureLevel {
         /// The new feature level.
@@ -145,6 +182,11 @@ impl Codec for Command {
                 20_u8.encode(w);
                 version.encode(w);
             }
+            Self::ChangeSetting { name, value } => {
+                21_u8.encode(w);
+                name.encode(w);
+                value.encode(w);
+            }
         }
     }
 
@@ -164,20 +206,25 @@ impl Codec for Command {
             18 => Self::RemoveServer { node: Codec::decode(r)? },
             19 => Self::RenameServer { node: Codec::decode(r)?, name: Codec::decode(r)? },
             20 => Self::ContinueAbove { version: Codec::decode(r)? },
+            21 => Self::ChangeSetting { name: Codec::decode(r)?, value: Codec::decode(r)? },
             other => return Err(r.corrupt(format_args!("unknown command number {other}"))),
         })
     }
 }
 
-/// The result of a command that succeeded.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Outcome {
-    /// Whether the command changed the state. If not, management does not log it.
-    pub changed: bool,
-    /// For registrations: id of the node.
-    pub node: NodeId,
-    /// For registrations of servers: ids of the targets, in the order of the claims.
-    pub targets: Vec<TargetId>,
-    /// For changes of groups: id of the group.
-    pub group: GroupId,
+record! {
+    /// The result of a command that succeeded.
+    #[derive(Default)]
+    pub struct Outcome {
+        /// Whether the command changed the state. If not, management does not log it.
+        pub changed: bool,
+        /// For registrations: id of the node.
+        pub node: NodeId,
+        /// For registrations of servers: ids of the targets, in the order of the claims.
+        pub targets: Vec<TargetId>,
+        /// For changes of groups: id of the group.
+        pub group: GroupId,
+        /// For changes of one setting: its value before the change.
+        pub before: u64,
+    }
 }

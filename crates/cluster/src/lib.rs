@@ -11,6 +11,7 @@
 //! - [`deadlock`]: finds deadlock cycles that span several metadata targets.
 //! - [`problems`]: the problems that a cluster map shows, with their remedies.
 //! - [`settings`]: the settings of the cluster by name.
+//! - [`versions`]: the versions of the maps that management publishes.
 //!
 //! Architecture invariant: no function here reads a clock, draws a random number, or does I/O.
 //! Times and seeds are arguments, so simulator and tests run the same code as the services.
@@ -28,8 +29,9 @@ pub mod reachability;
 pub mod settings;
 pub mod state;
 pub mod striping;
+pub mod versions;
 
-pub use command::{Command, Outcome};
+pub use command::{Command, Outcome, Proposal, RequestId};
 pub use placement::Candidates;
 pub use reachability::SoftState;
 pub use state::ClusterState;

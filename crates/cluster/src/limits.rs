@@ -33,6 +33,10 @@ pub const MAX_ADDRESSES: usize = 16;
 /// Maximum length of a name, address, path or version of a node or target, in bytes.
 pub const MAX_TEXT_BYTES: usize = 1_024;
 
+/// Number of requests whose outcomes management keeps, so that a repetition is not executed again.
+/// A repetition arrives some seconds after the first attempt, and each new change takes a sync.
+pub const MAX_OUTCOMES: usize = 4_096;
+
 /// Minimum lease. Within a shorter lease, a busy but healthy host might not send a heartbeat.
 pub const MIN_LEASE_MS: u32 = 200;
 /// Maximum lease. A dead client blocks other clients for one lease.

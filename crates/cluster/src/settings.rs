@@ -63,6 +63,15 @@ const USER_PATTERNS: &[(&str, u64)] = &[
     ("targets", UserPatterns::Targets as u64),
 ];
 
+/// The value of a setting in its place: the part of the cluster map that replaces the present one.
+#[derive(Debug)]
+pub(crate) enum Changed {
+    /// The policy with the new value.
+    Policy(Policy),
+    /// The new feature level.
+    FeatureLevel(u32),
+}
+
 /// The field of the cluster map that holds the value of a setting.
 #[derive(Debug, Clone, Copy)]
 enum Field {
@@ -339,21 +348,32 @@ impl Setting {
         words.iter().find(|(_, number)| *number == value).map(|(word, _)| *word)
     }
 
-    /// Returns the command that sets this setting to `value` and leaves all others unchanged.
+    /// Returns the command that sets this setting to `value` and leaves all others as they are when
+    /// the command is applied.
     ///
     /// # Errors
     /// Returns `InvalidArgument`, which names the setting and its range, if `value` is out of
     /// range. Rules that depend on other settings or on the old value are checked only when the
     /// command is applied.
-    pub fn change(&self, map: &ClusterMap, value: u64) -> Result<Command> {
+    pub fn change(&self, value: u64) -> Result<Command> {
+        self.check(value).map_err(|what| Error::new(ErrorCode::InvalidArgument, what))?;
+        Ok(Command::ChangeSetting { name: self.name.into(), value })
+    }
+
+    /// Puts `value` into a copy of the part of the cluster map that holds this setting. Does not
+    /// check rules that depend on other settings or on the old value.
+    ///
+    /// # Errors
+    /// Returns `InvalidArgument` if `value` is out of range.
+    pub(crate) fn put(&self, policy: &Policy, value: u64) -> Result<Changed> {
         self.check(value).map_err(|what| Error::new(ErrorCode::InvalidArgument, what))?;
         Ok(match self.field {
             Field::Policy { put, .. } => {
-                let mut policy = map.policy.clone();
+                let mut policy = policy.clone();
                 put(&mut policy, value);
-                Command::SetPolicy(policy)
+                Changed::Policy(policy)
             }
-            Field::FeatureLevel => Command::SetFeatureLevel { level: small(value) },
+            Field::FeatureLevel => Changed::FeatureLevel(small(value)),
         })
     }
 
@@ -419,58 +439,4 @@ pub(crate) fn problems(policy: &Policy) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ClusterState;
-
-    fn change(state: &mut ClusterState, name: &str, value: u64) -> Result<()> {
-        let command = Setting::named(name)?.change(state.map(), value)?;
-        state.apply(&command).map(|_| ())
-    }
-
-    #[test]
-    fn setting_accepts_exactly_its_range() {
-        for setting in SETTINGS {
-            let mut state = ClusterState::new(ClusterId::new([1; 16]));
-            assert_eq!(setting.value(state.map()), setting.default());
-            // Lease and heartbeat limit each other, so the other one must be changed first.
-            if setting.name == "heartbeat" {
-                change(&mut state, "lease", u64::from(MAX_LEASE_MS)).unwrap();
-            } else {
-                change(&mut state, "heartbeat", u64::from(MIN_HEARTBEAT_MS)).unwrap();
-            }
-            if setting.name == "user-chunk-size-max" {
-                change(&mut state, "user-chunk-size-min", MIN_CHUNK_BYTES).unwrap();
-            }
-            for value in [setting.min, setting.max] {
-                change(&mut state, setting.name, value).unwrap();
-                assert_eq!(setting.value(state.map()), value, "{}", setting.name);
-            }
-            for value in setting.min.checked_sub(1).into_iter().chain([setting.max + 1]) {
-                let what = change(&mut state, setting.name, value).unwrap_err();
-                assert!(what.context().starts_with(setting.name), "{what}");
-                let last = setting.word(setting.max).map(str::to_owned);
-                let last = last.unwrap_or_else(|| setting.max.to_string());
-                assert!(what.context().contains(&last), "{what}");
-                assert_eq!(setting.value(state.map()), setting.max);
-            }
-        }
-    }
-
-    #[test]
-    fn contradictory_settings_are_refused_with_a_way_out() {
-        let mut state = ClusterState::new(ClusterId::new([1; 16]));
-        let mut refused =
-            |name, value| change(&mut state, name, value).unwrap_err().context().to_owned();
-        assert!(refused("heartbeat", 3_000).contains("half a lease of 5000 ms"));
-        assert!(refused("lease", 1_500).contains("change the other"));
-        assert!(refused("chunk-size", 100_000).contains("65536 and 131072"));
-        assert!(refused("inline-bytes", 5_000).contains("4096 and 8192"));
-        assert!(refused("colour", 1).contains("cleanup-interval"));
-        assert!(refused("chooser", 7).contains("balanced, randomized, roundrobin"));
-        change(&mut state, "user-chunk-size-max", 1 << 20).unwrap();
-        let mut refused =
-            |name, value| change(&mut state, name, value).unwrap_err().context().to_owned();
-        assert!(refused("user-chunk-size-min", 2 << 20).contains("change the other"));
-    }
-}
+mod tests;

@@ -2,9 +2,10 @@
 //! commands. A deterministic state machine: the same commands in the same order give the same
 //! state.
 //!
-//! Owns the identity of nodes and targets (an id belongs to one uuid for ever) and the map version.
-//! Does not own reachability and free space: they are soft state ([`crate::reachability`]), which
-//! management adds to the map before it publishes the map.
+//! Owns the identity of nodes and targets (an id belongs to one uuid for ever). Does not own
+//! reachability and free space: they are soft state ([`crate::reachability`]), which management
+//! adds to the map before it publishes the map. Does not own the map version either: management
+//! assigns one to each published map ([`crate::versions`]).
 //!
 //! # Invariants
 //! - All lists are in strictly ascending order of their ids. Every id is below the next id of its
@@ -14,48 +15,45 @@
 //! - Every target belongs to a node in the map and to at most one group. The group has the kind of
 //!   the target. A target without a group waits for one.
 //! - Every group meets the invariants of [`crate::groups`].
+//! - The map has version zero.
+//! - At most [`MAX_OUTCOMES`](crate::limits::MAX_OUTCOMES) outcomes are kept, one for each request.
 //! - In a formatted map, each shard belongs to exactly one range, which a metadata group serves.
 //!
 //! [`ClusterState::check_invariants`] asserts them.
 //!
-//! # Map versions
-//! A version is `starts << 40 | changes`. `starts` counts the `Start` commands in the log, so it is
-//! durable. `changes` counts all changes since the last start, logged or soft. A restart loses the
-//! soft changes, but it also logs a `Start`: every version after the restart is higher than every
-//! version before it. Between two starts, each change raises the version by one.
 
 mod clients;
 mod continuation;
 mod groups;
 mod invariants;
+mod outcomes;
 mod retirement;
 mod servers;
 
 pub use clients::ClientDetails;
 pub use retirement::closed_groups;
 
-use crate::command::{Command, Outcome};
+use crate::command::{Command, Outcome, Proposal};
 use crate::limits::{MAX_MAP_BYTES, MAX_TEXT_BYTES, NEWEST_FEATURE_LEVEL};
-use crate::settings;
-use skep_types::codec::{Codec, record};
+use crate::settings::{self, Changed, Setting};
+use outcomes::RecentOutcomes;
+use skep_types::codec::{Codec, Reader, Writer, record};
 use skep_types::map::{Policy, ShardRange};
 use skep_types::{
-    ClusterId, ClusterMap, Error, ErrorCode, GroupId, MapVersion, NodeId, NodeKind, Result,
-    SHARD_COUNT, ShardId, Target, TargetId, TargetKind,
+    ClusterId, ClusterMap, Error, ErrorCode, GroupId, NodeId, NodeKind, Result, SHARD_COUNT,
+    ShardId, Target, TargetId, TargetKind,
 };
 
-/// Number of bits of a map version that count the changes since the last start. At a thousand
-/// changes per second they last for 34 years. The other bits suffice for sixteen million starts.
-const CHANGE_BITS: u32 = 40;
 /// Encoded length of a node without its texts.
 const NODE_BYTES: usize = 24;
 /// Encoded length of a target without its path, with a group that has only this member.
 const TARGET_BYTES: usize = 108;
 
 record! {
-    /// The content of a snapshot of the state.
+    /// The part of the state that commands change.
     pub struct Durable {
-        /// The cluster map. Its soft fields (reachability, capacity) have no meaning.
+        /// The cluster map. Its version and its soft fields (reachability, capacity) have no
+        /// meaning.
         pub map: ClusterMap,
         /// The uuid of each server, in ascending order of id. Clients have no uuid.
         pub node_uuids: Vec<(NodeId, u128)>,
@@ -71,6 +69,8 @@ record! {
         pub next_group: u32,
         /// The storage targets that an administrator has closed to new files, in ascending order.
         pub closed: Vec<TargetId>,
+        /// Number of `Start` commands. A command that finds an old copy raises it further.
+        pub starts: u64,
     }
 }
 
@@ -78,6 +78,7 @@ record! {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterState {
     durable: Durable,
+    outcomes: RecentOutcomes,
 }
 
 impl ClusterState {
@@ -93,13 +94,18 @@ impl ClusterState {
                 next_target: 1,
                 next_group: 1,
                 closed: Vec::new(),
+                starts: 0,
             },
+            outcomes: RecentOutcomes::default(),
         }
     }
 
     /// Encodes the state as a snapshot.
     pub fn snapshot(&self) -> Vec<u8> {
-        self.durable.to_bytes()
+        let mut w = Writer::new();
+        self.durable.encode(&mut w);
+        self.outcomes.encode(&mut w);
+        w.finish()
     }
 
     /// Decodes a snapshot.
@@ -107,10 +113,14 @@ impl ClusterState {
     /// # Errors
     /// Returns `Corrupt` if the bytes are not a snapshot.
     pub fn from_snapshot(bytes: &[u8]) -> Result<Self> {
-        Ok(Self { durable: Durable::from_bytes(bytes)? })
+        let mut r = Reader::new(bytes);
+        let state = Self { durable: Codec::decode(&mut r)?, outcomes: Codec::decode(&mut r)? };
+        r.finish()?;
+        Ok(state)
     }
 
-    /// Returns the map without soft state: every node is `Offline` and no target has free space.
+    /// Returns the map without version and soft state: every node is `Offline` and no target has
+    /// free space.
     pub fn map(&self) -> &ClusterMap {
         &self.durable.map
     }
@@ -125,12 +135,28 @@ impl ClusterState {
         self.durable.mark_closed(map);
     }
 
-    /// Raises the map version for a change of soft state.
-    pub fn note_soft_change(&mut self) {
-        self.durable.raise_version();
+    /// Returns the number of starts, the upper part of map versions ([`crate::versions`]).
+    pub fn starts(&self) -> u64 {
+        self.durable.starts
     }
 
-    /// Applies a command. If the command fails or changes nothing, state and version stay the same.
+    /// Applies the command of a proposal, unless a proposal of the same request has changed the
+    /// state before. Then changes nothing, and returns the outcome of that one.
+    ///
+    /// # Errors
+    /// The errors of [`Self::apply`].
+    pub fn execute(&mut self, proposal: &Proposal) -> Result<Outcome> {
+        if let Some(first) = self.outcomes.of(proposal.id) {
+            return Ok(Outcome { changed: false, ..first.clone() });
+        }
+        let outcome = self.apply(&proposal.command)?;
+        if outcome.changed {
+            self.outcomes.keep(proposal.id, &outcome);
+        }
+        Ok(outcome)
+    }
+
+    /// Applies a command. If the command fails or changes nothing, the state stays the same.
     ///
     /// # Errors
     /// - `InvalidArgument` if the command is malformed.
@@ -154,6 +180,7 @@ impl ClusterState {
             Command::RemoveClient { node } => next.remove_client(*node)?,
             Command::Format => next.format()?,
             Command::SetPolicy(policy) => next.set_policy(policy)?,
+            Command::ChangeSetting { name, value } => next.change_setting(name, *value)?,
             Command::SetFeatureLevel { level } => next.set_feature_level(*level)?,
             Command::CreateGroup { targets } => next.create_group(targets)?,
             Command::ChangeGroup(change) => next.change_group(change)?,
@@ -168,9 +195,6 @@ impl ClusterState {
             next.check_size()?;
         }
         if outcome.changed {
-            if !matches!(command, Command::Start | Command::ContinueAbove { .. }) {
-                next.raise_version();
-            }
             self.durable = next;
             if cfg!(debug_assertions) {
                 self.check_invariants();
@@ -187,6 +211,7 @@ impl ClusterState {
         self.durable.check_ids();
         self.durable.check_groups();
         self.durable.check_closed();
+        self.outcomes.check_invariants();
     }
 }
 
@@ -208,13 +233,8 @@ impl Durable {
         )))
     }
 
-    fn raise_version(&mut self) {
-        self.map.version = MapVersion::new(self.map.version.raw() + 1);
-    }
-
     fn start(&mut self) -> Outcome {
-        let starts = (self.map.version.raw() >> CHANGE_BITS) + 1;
-        self.map.version = MapVersion::new(starts << CHANGE_BITS);
+        self.starts += 1;
         Outcome::default()
     }
 
@@ -270,6 +290,16 @@ impl Durable {
         }
         self.map.policy = policy.clone();
         Ok(Outcome::default())
+    }
+
+    fn change_setting(&mut self, name: &str, value: u64) -> Result<Outcome> {
+        let setting = Setting::named(name)?;
+        let before = setting.value(&self.map);
+        match setting.put(&self.map.policy, value)? {
+            Changed::Policy(policy) => self.set_policy(&policy)?,
+            Changed::FeatureLevel(level) => self.set_feature_level(level)?,
+        };
+        Ok(Outcome { before, ..Outcome::default() })
     }
 
     fn set_feature_level(&mut self, level: u32) -> Result<Outcome> {

@@ -9,7 +9,7 @@ use skep_types::{ClusterId, Lsn, Result};
 
 const LOG_MAGIC: [u8; 8] = *b"SKEPMLOG";
 const SNAPSHOT_MAGIC: [u8; 8] = *b"SKEPMSNP";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 
 /// Length of the head of the command log, in bytes.
 pub const LOG_HEAD_BYTES: usize = 16 + 24 + 4;
@@ -74,11 +74,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_of_version_2_are_stable() {
+    fn bytes_of_version_3_are_stable() {
         let head = LogHead { cluster: ClusterId::new([0x11; 16]), first: Lsn::new(0x22) };
         let bytes = head.to_file();
         assert_eq!(bytes.len(), LOG_HEAD_BYTES);
-        assert_eq!(&bytes[..16], b"SKEPMLOG\x02\0\0\0\x18\0\0\0");
+        assert_eq!(&bytes[..16], b"SKEPMLOG\x03\0\0\0\x18\0\0\0");
         assert_eq!(bytes[16..32], [0x11; 16]);
         assert_eq!(bytes[32..40], [0x22, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(LogHead::from_file(&bytes).unwrap(), head);
@@ -89,7 +89,7 @@ mod tests {
             state: Bytes(b"state".to_vec()),
         };
         let bytes = snapshot.to_file();
-        assert_eq!(&bytes[..16], b"SKEPMSNP\x02\0\0\0\x21\0\0\0");
+        assert_eq!(&bytes[..16], b"SKEPMSNP\x03\0\0\0\x21\0\0\0");
         assert_eq!(&bytes[32..45], b"\x33\0\0\0\0\0\0\0\x05\0\0\0s");
         assert_eq!(Snapshot::from_file(&bytes).unwrap(), snapshot);
         assert!(LogHead::from_file(&bytes).is_err());

@@ -2,15 +2,18 @@
 //! report.
 //!
 //! Owns the order of steps of a command: check it on a copy of the state, log it durably, apply it,
-//! publish the new map. A reply or map never contains the effect of a command that is not synced.
+//! publish the new map under the next version. A reply or map never contains the effect of a
+//! command that is not synced.
 //!
 //! # Invariants
-//! The published map is never newer than the state: see [`Authority::check_invariants`].
+//! The version of the published map belongs to the newest start in the state: see
+//! [`Authority::check_invariants`].
 
 use crate::command_log::CommandLog;
 use crate::log_level_changes::LogLevelChanges;
 use skep_cluster::state::ClientDetails;
-use skep_cluster::{ClusterState, Command, Outcome, SoftState};
+use skep_cluster::versions::{VersionSequence, starts_of};
+use skep_cluster::{ClusterState, Command, Outcome, Proposal, RequestId, SoftState};
 use skep_env::local::Notify;
 use skep_types::codec::Codec;
 use skep_types::map::{Capacity, Condition, Reachability, TargetHealth};
@@ -37,6 +40,8 @@ struct AuthorityState {
     state: ClusterState,
     soft: SoftState,
     command_log: CommandLog,
+    /// The versions of published maps.
+    versions: VersionSequence,
     /// Free space of the whole cluster when the map was published or at the last tick, whichever is
     /// later.
     total_capacity: Option<Capacity>,
@@ -64,6 +69,7 @@ impl Authority {
             state,
             soft,
             command_log,
+            versions: VersionSequence::default(),
             total_capacity: None,
             published,
             encoded: None,
@@ -74,7 +80,7 @@ impl Authority {
             failed: Notify::default(),
             log_level_changes: LogLevelChanges::default(),
         });
-        authority.command(&Command::Start)?;
+        authority.propose(&Command::Start.into())?;
         Ok(authority)
     }
 
@@ -119,18 +125,24 @@ impl Authority {
         clients.take(most).map(entry).collect()
     }
 
-    /// Checks whether a command would succeed, without changing the state.
-    pub(crate) fn check(&self, command: &Command) -> Result<()> {
-        self.inner.borrow().state.clone().apply(command).map(|_| ())
+    /// Returns the outcome that a command would have now, without changing the state.
+    pub(crate) fn check(&self, command: &Command) -> Result<Outcome> {
+        self.inner.borrow().state.clone().apply(command)
     }
 
-    /// Executes a command. If the command changes the state, it is durable when this returns.
-    pub(crate) fn command(&self, command: &Command) -> Result<Outcome> {
+    /// Executes the command of a request. See [`Self::propose`].
+    pub(crate) fn command(&self, id: RequestId, command: Command) -> Result<Outcome> {
+        self.propose(&Proposal { id, command })
+    }
+
+    /// Executes a command, once for all proposals of one request. If the command changes the state,
+    /// it is durable when this returns.
+    pub(crate) fn propose(&self, proposal: &Proposal) -> Result<Outcome> {
         let mut inner = self.inner.borrow_mut();
         let mut next = inner.state.clone();
-        let outcome = next.apply(command)?;
+        let outcome = next.execute(proposal)?;
         if outcome.changed {
-            if let Err(error) = inner.command_log.append(command) {
+            if let Err(error) = inner.command_log.append(proposal) {
                 tracing::error!("management cannot store a change: {error}");
                 if error.code() == ErrorCode::DeviceFailed {
                     self.failed.notify();
@@ -158,12 +170,12 @@ impl Authority {
         let Heartbeat { node, known, newest_node, .. } = heartbeat;
         let (version, newest) = {
             let inner = self.inner.borrow();
-            (inner.state.map().version, inner.state.map().newest_node)
+            (inner.published.version, inner.state.map().newest_node)
         };
         if *known <= version && *newest_node <= newest {
             return Ok(());
         }
-        self.command(&Command::ContinueAbove { version: *known })?;
+        self.propose(&Command::ContinueAbove { version: *known }.into())?;
         tracing::warn!(
             "node {node} has cluster map {known} with node ids up to {newest_node}, and management \
              had only map {version} with ids up to {newest}: its directory is an old copy. New ids \
@@ -251,15 +263,15 @@ impl Authority {
     }
 
     /// Removes a client from the cluster.
-    pub(crate) fn remove_client(&self, node: NodeId) -> Result<()> {
-        self.command(&Command::RemoveClient { node })?;
+    pub(crate) fn remove_client(&self, id: RequestId, node: NodeId) -> Result<()> {
+        self.command(id, Command::RemoveClient { node })?;
         self.inner.borrow_mut().soft.remove(node);
         Ok(())
     }
 
     /// Removes a server without targets from the cluster.
-    pub(crate) fn remove_server(&self, node: NodeId) -> Result<()> {
-        self.command(&Command::RemoveServer { node })?;
+    pub(crate) fn remove_server(&self, id: RequestId, node: NodeId) -> Result<()> {
+        self.command(id, Command::RemoveServer { node })?;
         self.inner.borrow_mut().soft.remove(node);
         Ok(())
     }
@@ -273,7 +285,7 @@ impl Authority {
         drop(inner);
         self.soft_change(passed.changed);
         for client in passed.expired_clients {
-            match self.remove_client(client) {
+            match self.remove_client(RequestId::default(), client) {
                 Ok(()) => tracing::info!("removed client {client}: its lease expired"),
                 Err(error) => tracing::error!(
                     "management cannot remove client {client}, whose lease expired: {error}"
@@ -282,27 +294,30 @@ impl Authority {
         }
     }
 
-    /// Checks that the published map is of this cluster and not newer than the state.
+    /// Checks that the published map is of this cluster, and that its version belongs to the newest
+    /// start.
     ///
     /// # Panics
     /// Panics if one of these conditions does not hold.
     pub(crate) fn check_invariants(&self) {
         let inner = self.inner.borrow();
-        let (published, state) = (&inner.published, inner.state.map());
-        assert_eq!(published.cluster, state.cluster, "the published map is of this cluster");
-        assert!(published.version <= state.version, "the published map is in the state");
+        let (published, state) = (&inner.published, &inner.state);
+        assert_eq!(published.cluster, state.map().cluster, "the published map is of this cluster");
+        let starts = starts_of(published.version);
+        assert_eq!(starts, state.starts(), "the map is published after the newest start");
     }
 
     fn soft_change(&self, changed: bool) {
         if changed {
-            self.inner.borrow_mut().state.note_soft_change();
             self.publish();
         }
     }
 
     fn publish(&self) {
         let mut inner = self.inner.borrow_mut();
-        let mut map = inner.state.map().clone();
+        let AuthorityState { state, versions, .. } = &mut *inner;
+        let mut map = state.map().clone();
+        map.version = versions.next(state.starts());
         inner.soft.overlay(&mut map);
         inner.state.mark_closed(&mut map);
         log_reachability(&inner.published, &map);

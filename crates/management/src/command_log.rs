@@ -1,8 +1,7 @@
 //! The command log and the snapshot in management's directory.
 //!
 //! Owns the durability and order of commands: a command takes effect only after its record in the
-//! log is synced. If management is replicated with Raft one day, Raft replaces this file and the
-//! state machine stays as it is.
+//! log is synced. A record contains a [`Proposal`]: the command and the id of its request.
 //!
 //! # Crash rule
 //! Each command is appended and synced before the next one is written. So a crash can tear only the
@@ -15,7 +14,7 @@
 //! already in the snapshot; the next start skips them.
 
 use crate::limits::COMMANDS_PER_SNAPSHOT;
-use skep_cluster::{ClusterState, Command};
+use skep_cluster::{ClusterState, Proposal};
 use skep_format::log::{LogOwner, RECORD_HEADER_BYTES, encode_record, scan};
 use skep_format::management::{LOG_HEAD_BYTES, LogHead, Snapshot};
 use skep_store::atomic::replace_atomically;
@@ -117,7 +116,7 @@ impl CommandLog {
     /// - `NoSpace` if the disk is full. The log is as before, and a later command can succeed.
     /// - `DeviceFailed` if this write or an earlier one failed in another way. Management then
     ///   accepts no command until it is restarted and has read the log from the disk again.
-    pub(crate) fn append(&mut self, command: &Command) -> Result<()> {
+    pub(crate) fn append(&mut self, proposal: &Proposal) -> Result<()> {
         let failed = |problem: String| {
             Error::new(
                 ErrorCode::DeviceFailed,
@@ -132,7 +131,7 @@ impl CommandLog {
         }
         // The epoch stays zero: commands belong to no group.
         let (epoch, lsn, synced) = (Epoch::default(), next(self.last), self.last);
-        let record = encode_record(owner(self.cluster), epoch, lsn, synced, &command.to_bytes())?;
+        let record = encode_record(owner(self.cluster), epoch, lsn, synced, &proposal.to_bytes())?;
         let written = self.log.write_all_at(&record, self.end).and_then(|()| self.log.sync_data());
         if let Err(error) = written {
             if is_full(&error) && self.truncate().is_ok() {
@@ -229,7 +228,7 @@ fn replay(directory: &Path, cluster: ClusterId) -> Result<Replayed> {
         .map_err(|error| error.within(format_args!("{} (after its head)", path.display())))?;
     for record in scanned.records.iter().filter(|record| record.lsn > applied) {
         let replayed =
-            Command::from_bytes(&record.payload).and_then(|command| state.apply(&command));
+            Proposal::from_bytes(&record.payload).and_then(|proposal| state.execute(&proposal));
         replayed.map_err(|error| {
             let context = format!("command {} cannot be applied: {error}", record.lsn);
             corrupt(&path, context)

@@ -95,7 +95,7 @@ impl RunningManagement {
         }
         let authority = Authority::start(state, command_log)?;
         if restored::has(path, RESTORED_MARK)? {
-            authority.command(&Command::ContinueAbove { version: MapVersion::default() })?;
+            authority.propose(&Command::ContinueAbove { version: MapVersion::default() }.into())?;
             restored::unmark(path, RESTORED_MARK)?;
             tracing::warn!(
                 "{} was put back from a copy: new ids and map versions continue above all that were \
@@ -114,7 +114,7 @@ impl RunningManagement {
             version: PROGRAM_VERSION.into(),
             targets: Vec::new(),
         };
-        let node = authority.command(&Command::RegisterServer(registration))?.node;
+        let node = authority.propose(&Command::RegisterServer(registration).into())?.node;
         directory.directory.assign(node, TargetId::default())?;
         authority.note_alive(node, &[]);
         let identity = Identity {

@@ -1,6 +1,7 @@
 //! Tests of management over real sockets, with members like real services and clients.
 
 mod copies;
+mod requests;
 
 use super::*;
 use skep_cluster::ClusterState;
@@ -164,7 +165,7 @@ fn capacity_is_published_with_the_first_target() {
         authority.tick();
         assert_eq!(authority.total_capacity(), Some(Capacity::default()));
         let RegisterServer { server, capacities } = server(NodeKind::Storage, 10);
-        let outcome = authority.command(&Command::RegisterServer(server)).unwrap();
+        let outcome = authority.propose(&Command::RegisterServer(server).into()).unwrap();
         assert_eq!(
             authority.total_capacity(),
             None,

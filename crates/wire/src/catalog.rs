@@ -83,7 +83,7 @@ catalog! {
     // Metadata and storage services: their targets. The contents of a request make it idempotent.
     8 "metadata and storage" reads node::AddTarget => node::AddTargetReply;
     9 "metadata and storage" reads node::StopTarget => mg::EmptyReply;
-    // Management. The contents of a request make it idempotent.
+    // Management. The sender and the number in the header make a request idempotent.
     16 "management" reads mg::RegisterServer => mg::RegisterReply;
     17 "management" reads mg::RegisterClient => mg::RegisterReply;
     18 "management" reads mg::Heartbeat => mg::HeartbeatReply;

@@ -44,7 +44,8 @@ skep_types::record! {
         /// Identifies the request on its connection: the requester chooses a tag that none of its
         /// requests in flight has. The reply has the tag of its request.
         pub tag: u64,
-        /// Session of the requester. Zero means no session.
+        /// Session of the requester. Zero means no session. In requests to management: the random
+        /// number of the sender.
         pub session: SessionId,
         /// Slot of the session in which a modifying request runs.
         pub slot: u32,

@@ -4,8 +4,9 @@
 //! Does not own the decision that the directory is a copy: management makes it at a start of a
 //! marked directory, and when a node reports a newer map.
 
-use super::{CHANGE_BITS, Durable, limit};
+use super::{Durable, limit};
 use crate::command::Outcome;
+use crate::versions::{MAX_STARTS, starts_of};
 use skep_types::{MapVersion, NodeId, Result};
 
 /// Starts of management that are skipped: more than a copy can be behind.
@@ -16,16 +17,16 @@ const SKIPPED_NODES: u32 = 1 << 20;
 const SKIPPED_TARGETS: u32 = 1 << 16;
 
 impl Durable {
-    /// Raises the next ids and the map version. The new version is also above `reported`.
+    /// Raises the next ids and the number of starts, so that later map versions are also above
+    /// `reported`.
     ///
     /// # Errors
     /// Returns `LimitReached` if the numbers of a kind would run out.
     pub(super) fn continue_above(&mut self, reported: MapVersion) -> Result<Outcome> {
-        let version = self.map.version.max(reported);
-        let starts = (version.raw() >> CHANGE_BITS) + SKIPPED_STARTS;
-        if starts >> (u64::BITS - CHANGE_BITS) != 0 {
+        let starts = self.starts.max(starts_of(reported)) + SKIPPED_STARTS;
+        if starts > MAX_STARTS {
             return Err(limit(format!(
-                "no map version is left above the reported version {version}"
+                "no map version is left above the reported version {reported}"
             )));
         }
         let raise = |next: u32, skipped: u32| {
@@ -37,7 +38,7 @@ impl Durable {
         // Clients that registered after the copy was made count as removed, so no target serves
         // them, and they register again.
         self.map.newest_node = NodeId::new(self.next_node - 1);
-        self.map.version = MapVersion::new(starts << CHANGE_BITS);
+        self.starts = starts;
         Ok(Outcome::default())
     }
 }
@@ -64,13 +65,13 @@ mod tests {
         let lost = register(&mut state);
         copy.apply(&Command::ContinueAbove { version: MapVersion::default() }).unwrap();
         copy.check_invariants();
-        assert!(copy.map().version > state.map().version);
+        assert!(copy.starts() > state.starts());
         assert!(copy.map().has_removed(skep_types::NodeId::new(lost)), "no target serves it");
         assert!(register(&mut copy) > lost);
         // A node reports a much newer map.
         let newer = MapVersion::new(5000 << 40);
         copy.apply(&Command::ContinueAbove { version: newer }).unwrap();
-        assert!(copy.map().version > newer);
+        assert!(copy.starts() > 5000);
         let before = copy.clone();
         let wild = Command::ContinueAbove { version: MapVersion::new(u64::MAX) };
         assert_eq!(copy.apply(&wild).unwrap_err().code(), ErrorCode::LimitReached);

@@ -4,7 +4,7 @@
 
 use super::Durable;
 use crate::groups;
-use skep_types::{Node, NodeId, NodeKind, SHARD_COUNT, TargetId, TargetKind};
+use skep_types::{MapVersion, Node, NodeId, NodeKind, SHARD_COUNT, TargetId, TargetKind};
 
 /// Whether the keys are in strictly ascending order: sorted, without duplicates.
 fn rises<K: Ord>(keys: impl IntoIterator<Item = K>) -> bool {
@@ -14,6 +14,7 @@ fn rises<K: Ord>(keys: impl IntoIterator<Item = K>) -> bool {
 impl Durable {
     pub(super) fn check_ids(&self) {
         let map = &self.map;
+        assert_eq!(map.version, MapVersion::default(), "the state has no map version");
         assert!(rises(map.nodes.iter().map(|node| node.id)), "nodes are sorted");
         assert!(rises(map.targets.iter().map(|target| target.id)), "targets are sorted");
         assert!(rises(map.groups.iter().map(|group| group.id)), "groups are sorted");

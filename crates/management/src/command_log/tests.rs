@@ -1,13 +1,14 @@
 //! Tests of management's log and snapshots after clean shutdowns, crashes and damage.
 
 use super::*;
-use skep_cluster::command::ClientRegistration;
+use skep_cluster::command::{ClientRegistration, Command};
 use skep_testkit::thin::ThinDisk;
 
 const CLUSTER: ClusterId = ClusterId::new([9; 16]);
 
-fn client(number: usize) -> Command {
-    Command::RegisterClient(ClientRegistration { host: format!("c{number}"), ..Default::default() })
+fn client(number: usize) -> Proposal {
+    let host = format!("c{number}");
+    Command::RegisterClient(ClientRegistration { host, ..Default::default() }).into()
 }
 
 /// Creates a command log with `commands` commands, and returns the state after the last command.
@@ -17,7 +18,7 @@ fn command_log(commands: usize) -> (tempfile::TempDir, ClusterState) {
     let (mut command_log, mut state) = CommandLog::open(directory.path(), CLUSTER).unwrap();
     for number in 0..commands {
         command_log.append(&client(number)).unwrap();
-        state.apply(&client(number)).unwrap();
+        state.execute(&client(number)).unwrap();
         command_log.fold(&state).unwrap();
     }
     (directory, state)
@@ -43,7 +44,7 @@ fn commands_in_the_snapshot_are_not_applied_again() {
     let (mut command_log, mut reopened) = CommandLog::open(directory.path(), CLUSTER).unwrap();
     assert_eq!(reopened, state);
     command_log.append(&client(5)).unwrap();
-    reopened.apply(&client(5)).unwrap();
+    reopened.execute(&client(5)).unwrap();
     assert_eq!(reopen(&directory).unwrap(), reopened);
 }
 
@@ -59,7 +60,7 @@ fn torn_tail_is_truncated_and_the_log_continues() {
     let left = std::fs::metadata(&path).unwrap().len() as usize;
     assert_eq!(left, LOG_HEAD_BYTES + 2 * record);
     command_log.append(&client(7)).unwrap();
-    state.apply(&client(7)).unwrap();
+    state.execute(&client(7)).unwrap();
     drop(command_log);
     assert_eq!(reopen(&directory).unwrap(), state);
 }
@@ -121,12 +122,13 @@ fn commands_are_accepted_again_when_space_is_free() {
         let mount_point = "x".repeat(900);
         let host = format!("c{number}");
         Command::RegisterClient(ClientRegistration { host, mount_point, ..Default::default() })
+            .into()
     };
     let mut number = 0;
     let error = loop {
         assert!(number < 1000, "the disk is small");
         match command_log.append(&long(number)) {
-            Ok(()) => state.apply(&long(number)).unwrap(),
+            Ok(()) => state.execute(&long(number)).unwrap(),
             Err(error) => break error,
         };
         number += 1;
@@ -135,7 +137,7 @@ fn commands_are_accepted_again_when_space_is_free() {
     assert_eq!(command_log.append(&long(number)).unwrap_err().code(), ErrorCode::NoSpace);
     std::fs::remove_file(&filler).unwrap();
     command_log.append(&client(number)).unwrap();
-    state.apply(&client(number)).unwrap();
+    state.execute(&client(number)).unwrap();
     drop(command_log);
     assert_eq!(CommandLog::open(&directory, CLUSTER).unwrap().1, state);
 }
@@ -152,7 +154,7 @@ fn a_log_that_cannot_be_replaced_accepts_no_commands() {
     std::fs::create_dir_all(path.join("x")).unwrap();
     let last = client(COMMANDS_PER_SNAPSHOT);
     command_log.append(&last).unwrap();
-    state.apply(&last).unwrap();
+    state.execute(&last).unwrap();
     command_log.fold(&state).unwrap_err();
     assert_eq!(command_log.append(&client(0)).unwrap_err().code(), ErrorCode::DeviceFailed);
 }
@@ -172,7 +174,7 @@ fn command_of_a_failed_sync_is_on_the_device_after_restart() {
             break;
         }
         command_log.append(&client(number)).unwrap();
-        state.apply(&client(number)).unwrap();
+        state.execute(&client(number)).unwrap();
     }
     assert!(command_log.end < 4096);
     thin.trim();
@@ -184,10 +186,8 @@ fn command_of_a_failed_sync_is_on_the_device_after_restart() {
     assert!((0..10_000).any(|number| fill(number).is_err()), "the device is full");
     // The process ends between the failed sync of a command and its next step. The command needs a
     // new block, for which the device has no space.
-    let long = Command::RegisterClient(ClientRegistration {
-        mount_point: "m".repeat(900),
-        ..Default::default()
-    });
+    let registration = ClientRegistration { mount_point: "m".repeat(900), ..Default::default() };
+    let long = Proposal::from(Command::RegisterClient(registration));
     let number = next(command_log.last);
     let record =
         encode_record(owner(CLUSTER), Epoch::default(), number, command_log.last, &long.to_bytes())
@@ -196,7 +196,7 @@ fn command_of_a_failed_sync_is_on_the_device_after_restart() {
     assert!(command_log.log.sync_data().is_err(), "the device is full");
     drop(command_log);
     thin.resize(200);
-    state.apply(&long).unwrap();
+    state.execute(&long).unwrap();
     assert_eq!(CommandLog::open(&directory, CLUSTER).unwrap().1, state);
     ThinDisk::drop_page_cache();
     assert_eq!(CommandLog::open(&directory, CLUSTER).unwrap().1, state);
@@ -213,7 +213,7 @@ fn a_copy_of_a_running_log_has_all_commands() {
         // The copy goes on after its last command, also across a restart.
         let (mut command_log, _) = CommandLog::open(copy.path(), CLUSTER).unwrap();
         command_log.append(&client(commands)).unwrap();
-        state.apply(&client(commands)).unwrap();
+        state.execute(&client(commands)).unwrap();
         assert_eq!(reopen(&copy).unwrap(), state);
     }
 }

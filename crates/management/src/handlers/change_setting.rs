@@ -1,19 +1,25 @@
 //! `ChangeSetting`: changes one setting of the cluster.
 
 use crate::authority::Authority;
+use skep_cluster::RequestId;
 use skep_cluster::settings::Setting;
 use skep_types::Result;
 use skep_wire::management::{ChangeSetting, ChangeSettingReply};
 
-pub(super) fn handle(authority: &Authority, request: ChangeSetting) -> Result<ChangeSettingReply> {
+pub(super) fn handle(
+    authority: &Authority,
+    id: RequestId,
+    request: ChangeSetting,
+) -> Result<ChangeSettingReply> {
     let ChangeSetting { name, value, is_dry_run } = request;
     let setting = Setting::named(&name)?;
-    let map = authority.map();
-    let before = setting.value(&map);
-    let command = setting.change(&map, value)?;
-    if is_dry_run {
-        authority.check(&command)?;
-    } else if authority.command(&command)?.changed {
+    let command = setting.change(value)?;
+    let outcome = match is_dry_run {
+        true => authority.check(&command)?,
+        false => authority.command(id, command)?,
+    };
+    let before = outcome.before;
+    if outcome.changed && !is_dry_run {
         let show = |value: u64| match setting.word(value) {
             Some(word) => word.to_owned(),
             None => format!("{value} {}", setting.unit.word()),

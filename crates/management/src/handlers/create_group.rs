@@ -1,11 +1,15 @@
 //! `CreateGroup`: makes a group of a target that waits for one.
 
 use crate::authority::Authority;
-use skep_cluster::Command;
+use skep_cluster::{Command, RequestId};
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::management::{CreateGroup, CreateGroupReply};
 
-pub(super) fn handle(authority: &Authority, request: CreateGroup) -> Result<CreateGroupReply> {
+pub(super) fn handle(
+    authority: &Authority,
+    id: RequestId,
+    request: CreateGroup,
+) -> Result<CreateGroupReply> {
     let CreateGroup { targets } = request;
     let count = targets.len();
     if count > 1 {
@@ -15,7 +19,7 @@ pub(super) fn handle(authority: &Authority, request: CreateGroup) -> Result<Crea
         );
         return Err(Error::new(ErrorCode::Unsupported, context));
     }
-    let outcome = authority.command(&Command::CreateGroup { targets })?;
+    let outcome = authority.command(id, Command::CreateGroup { targets })?;
     let map = authority.map();
     if outcome.changed
         && let Some(target) = map.primary(outcome.group)

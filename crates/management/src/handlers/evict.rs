@@ -4,10 +4,11 @@
 //! whose heartbeats do not arrive either.
 
 use crate::authority::Authority;
+use skep_cluster::RequestId;
 use skep_types::{Error, ErrorCode, NodeKind, Result};
 use skep_wire::management::{EmptyReply, Evict};
 
-pub(super) fn handle(authority: &Authority, request: Evict) -> Result<EmptyReply> {
+pub(super) fn handle(authority: &Authority, id: RequestId, request: Evict) -> Result<EmptyReply> {
     let map = authority.map();
     let Some(node) = map.node(request.client) else { return Ok(EmptyReply {}) };
     if node.kind != NodeKind::Client {
@@ -23,7 +24,7 @@ pub(super) fn handle(authority: &Authority, request: Evict) -> Result<EmptyReply
         );
         return Ok(EmptyReply {});
     }
-    authority.remove_client(node.id)?;
+    authority.remove_client(id, node.id)?;
     tracing::warn!(
         "removed client {} ({}): it sent no request to a metadata target for a lease, or `skep \
         client evict` was called",

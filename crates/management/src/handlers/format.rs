@@ -1,12 +1,12 @@
 //! `Format`: distributes the virtual shards over the existing metadata groups.
 
 use crate::authority::Authority;
-use skep_cluster::Command;
+use skep_cluster::{Command, RequestId};
 use skep_types::Result;
 use skep_wire::management::{Format, MapUpdate};
 
-pub(super) fn handle(authority: &Authority, _request: Format) -> Result<MapUpdate> {
-    authority.command(&Command::Format)?;
+pub(super) fn handle(authority: &Authority, id: RequestId, _request: Format) -> Result<MapUpdate> {
+    authority.command(id, Command::Format)?;
     let map = authority.map();
     tracing::info!("formatted over {} metadata groups", map.shards.len());
     Ok(MapUpdate { map: Some((*map).clone()) })

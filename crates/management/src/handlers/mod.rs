@@ -21,6 +21,7 @@ mod set_target_state;
 
 use crate::authority::Authority;
 use crate::limits::{ANSWER_BEFORE_DEADLINE, LONGEST_WAIT};
+use skep_cluster::RequestId;
 use skep_rpc::{Incoming, Outbox};
 use skep_service::{link_requests, quarantine};
 use skep_types::{Error, ErrorCode, Result};
@@ -44,6 +45,18 @@ fn answer<R: Request>(
         Ok(reply) => outbox.reply(&incoming.header, &reply),
         Err(error) => outbox.refuse(&incoming.header, &error),
     }
+}
+
+/// Like [`answer`], for a request that changes the state. `handle` also gets the id of the request.
+fn answer_change<R: Request>(
+    authority: &Rc<Authority>,
+    incoming: &Incoming,
+    outbox: &Rc<Outbox>,
+    handle: impl FnOnce(&Authority, RequestId, R) -> Result<R::Reply>,
+) {
+    let Header { session, sequence, .. } = incoming.header;
+    let id = RequestId { sender: session.raw(), number: sequence };
+    answer(authority, incoming, outbox, |authority, request| handle(authority, id, request));
 }
 
 /// Replies with a `MapUpdate`. `newer` is its encoded body; `None` means that there is no newer
@@ -78,31 +91,39 @@ pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &R
     }
     match incoming.header.message {
         messages::RegisterServer::ID => {
-            answer(authority, &incoming, outbox, register_server::handle);
+            answer_change(authority, &incoming, outbox, register_server::handle);
         }
         messages::RegisterClient::ID => {
-            answer(authority, &incoming, outbox, register_client::handle);
+            answer_change(authority, &incoming, outbox, register_client::handle);
         }
         messages::Heartbeat::ID => heartbeat::handle(authority, &incoming, outbox),
         messages::GetMap::ID => get_map::handle(authority, incoming, outbox),
-        messages::Leave::ID => answer(authority, &incoming, outbox, leave::handle),
-        messages::Evict::ID => answer(authority, &incoming, outbox, evict::handle),
-        messages::CreateGroup::ID => answer(authority, &incoming, outbox, create_group::handle),
-        messages::Format::ID => answer(authority, &incoming, outbox, format::handle),
-        messages::SetPolicy::ID => answer(authority, &incoming, outbox, set_policy::handle),
+        messages::Leave::ID => answer_change(authority, &incoming, outbox, leave::handle),
+        messages::Evict::ID => answer_change(authority, &incoming, outbox, evict::handle),
+        messages::CreateGroup::ID => {
+            answer_change(authority, &incoming, outbox, create_group::handle)
+        }
+        messages::Format::ID => answer_change(authority, &incoming, outbox, format::handle),
+        messages::SetPolicy::ID => answer_change(authority, &incoming, outbox, set_policy::handle),
         messages::ChangeSetting::ID => {
-            answer(authority, &incoming, outbox, change_setting::handle);
+            answer_change(authority, &incoming, outbox, change_setting::handle);
         }
         messages::ListClients::ID => answer(authority, &incoming, outbox, list_clients::handle),
         messages::SetClientLogLevel::ID => {
             set_client_log_level::handle(authority, incoming, outbox)
         }
         messages::SetTargetState::ID => {
-            answer(authority, &incoming, outbox, set_target_state::handle);
+            answer_change(authority, &incoming, outbox, set_target_state::handle);
         }
-        messages::RemoveTarget::ID => answer(authority, &incoming, outbox, remove_target::handle),
-        messages::RemoveServer::ID => answer(authority, &incoming, outbox, remove_server::handle),
-        messages::RenameServer::ID => answer(authority, &incoming, outbox, rename_server::handle),
+        messages::RemoveTarget::ID => {
+            answer_change(authority, &incoming, outbox, remove_target::handle)
+        }
+        messages::RemoveServer::ID => {
+            answer_change(authority, &incoming, outbox, remove_server::handle)
+        }
+        messages::RenameServer::ID => {
+            answer_change(authority, &incoming, outbox, rename_server::handle)
+        }
         messages::ConfirmLogLevel::ID => {
             answer(authority, &incoming, outbox, confirm_log_level::handle)
         }

@@ -1,18 +1,25 @@
 //! `RegisterClient`: a client registers before it mounts.
 
 use crate::authority::Authority;
-use skep_cluster::Command;
 use skep_cluster::command::ClientRegistration;
+use skep_cluster::{Command, RequestId};
 use skep_types::Result;
 use skep_wire::management::{RegisterClient, RegisterReply};
 
-pub(super) fn handle(authority: &Authority, request: RegisterClient) -> Result<RegisterReply> {
+pub(super) fn handle(
+    authority: &Authority,
+    id: RequestId,
+    request: RegisterClient,
+) -> Result<RegisterReply> {
     let RegisterClient { host, mount_point, version, pid } = request;
     let registered = skep_env::wall_time();
     let registration = ClientRegistration { host, mount_point, version, pid, registered };
     let command = Command::RegisterClient(registration);
-    let outcome = authority.command(&command)?;
-    authority.note_alive(outcome.node, &[]);
+    let outcome = authority.command(id, command)?;
+    if authority.map().node(outcome.node).is_some() {
+        // Otherwise this is a late repetition, and the client was removed in the meantime.
+        authority.note_alive(outcome.node, &[]);
+    }
     let map = (*authority.map()).clone();
     if let Some(node) = map.node(outcome.node) {
         tracing::info!("client {} ({}) registered", node.id, node.name);

@@ -1,15 +1,19 @@
 //! `RegisterServer`: a service registers itself and its targets.
 
 use crate::authority::Authority;
-use skep_cluster::Command;
 use skep_cluster::state::kind_word;
+use skep_cluster::{Command, RequestId};
 use skep_types::Result;
 use skep_wire::management::{RegisterReply, RegisterServer};
 
-pub(super) fn handle(authority: &Authority, request: RegisterServer) -> Result<RegisterReply> {
+pub(super) fn handle(
+    authority: &Authority,
+    id: RequestId,
+    request: RegisterServer,
+) -> Result<RegisterReply> {
     let RegisterServer { server, capacities } = request;
     let command = Command::RegisterServer(server);
-    let outcome = match authority.command(&command) {
+    let outcome = match authority.command(id, command) {
         Ok(outcome) => outcome,
         Err(error) => {
             tracing::warn!("registration refused: {error}");

@@ -1,12 +1,16 @@
 //! `RemoveServer`: removes a server without targets. Refuses while it sends heartbeats.
 
 use crate::authority::Authority;
-use skep_cluster::Command;
+use skep_cluster::{Command, RequestId};
 use skep_types::map::Reachability;
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::management::{EmptyReply, RemoveServer};
 
-pub(super) fn handle(authority: &Authority, request: RemoveServer) -> Result<EmptyReply> {
+pub(super) fn handle(
+    authority: &Authority,
+    request_id: RequestId,
+    request: RemoveServer,
+) -> Result<EmptyReply> {
     let id = request.node;
     authority.check(&Command::RemoveServer { node: id })?;
     let map = authority.map();
@@ -19,7 +23,7 @@ pub(super) fn handle(authority: &Authority, request: RemoveServer) -> Result<Emp
         return Err(Error::new(ErrorCode::InUse, what));
     }
     if !request.is_dry_run {
-        authority.remove_server(id)?;
+        authority.remove_server(request_id, id)?;
         tracing::info!("server {} ({id}) is removed from the cluster", node.name);
     }
     Ok(EmptyReply {})

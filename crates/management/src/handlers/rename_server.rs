@@ -1,13 +1,17 @@
 //! `RenameServer`: gives a server another name.
 
 use crate::authority::Authority;
-use skep_cluster::Command;
+use skep_cluster::{Command, RequestId};
 use skep_types::Result;
 use skep_wire::management::{EmptyReply, RenameServer};
 
-pub(super) fn handle(authority: &Authority, request: RenameServer) -> Result<EmptyReply> {
+pub(super) fn handle(
+    authority: &Authority,
+    id: RequestId,
+    request: RenameServer,
+) -> Result<EmptyReply> {
     let RenameServer { node, name } = request;
-    authority.command(&Command::RenameServer { node, name: name.clone() })?;
+    authority.command(id, Command::RenameServer { node, name: name.clone() })?;
     tracing::info!("node {node} is now called {name}");
     Ok(EmptyReply {})
 }

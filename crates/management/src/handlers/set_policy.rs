@@ -1,11 +1,15 @@
 //! `SetPolicy`: replaces the cluster's settings.
 
 use crate::authority::Authority;
-use skep_cluster::Command;
+use skep_cluster::{Command, RequestId};
 use skep_types::Result;
 use skep_wire::management::{MapUpdate, SetPolicy};
 
-pub(super) fn handle(authority: &Authority, request: SetPolicy) -> Result<MapUpdate> {
-    authority.command(&Command::SetPolicy(request.policy))?;
+pub(super) fn handle(
+    authority: &Authority,
+    id: RequestId,
+    request: SetPolicy,
+) -> Result<MapUpdate> {
+    authority.command(id, Command::SetPolicy(request.policy))?;
     Ok(MapUpdate { map: Some((*authority.map()).clone()) })
 }

@@ -21,6 +21,7 @@ use skep_wire::management::{
     RegisterReply,
 };
 use skep_wire::node::LogLevel;
+use skep_wire::senders::Sender;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -304,10 +305,10 @@ async fn register_until(
     };
     let mut logged = Vec::new();
     let mut pause = CLIENT_JOIN_PAUSE;
-    let mut awaits_format = false;
+    let mut attempt = RegistrationAttempt::new(management);
     // Retry: registration of a client. After 250 ms, doubling to 1 s, for `JoinLimits::patience`.
     loop {
-        let error = match register_once(management, request, limits, &mut awaits_format).await {
+        let error = match register_once(management, request, limits, &mut attempt).await {
             Ok(registered) => return Ok(registered),
             Err(error) if is_final(&error) => return Err(error),
             Err(error) => error,
@@ -328,32 +329,49 @@ async fn register_until(
     }
 }
 
+/// The part of a registration that later attempts use.
+struct RegistrationAttempt {
+    /// Number of the request. A repetition after a lost reply gets the client id of the first
+    /// attempt.
+    number: u64,
+    /// Whether the cluster was not formatted at the last attempt.
+    awaits_format: bool,
+}
+
+impl RegistrationAttempt {
+    fn new(management: &Management) -> Self {
+        Self { number: management.new_request(), awaits_format: false }
+    }
+}
+
 /// Makes one attempt to register. A client that needs a formatted cluster leaves an unformatted one
-/// again, and sets `awaits_format`. Its later attempts check the map before they register, since
-/// each registration gets a new client id.
+/// again. Its later attempts check the map before they register, since each registration after
+/// that gets a new client id.
 async fn register_once(
     management: &Management,
     request: &RegisterClient,
     limits: JoinLimits,
-    awaits_format: &mut bool,
+    attempt: &mut RegistrationAttempt,
 ) -> Result<RegisterReply> {
     let not_formatted = || {
         let context = "the cluster is not formatted: start its metadata services, then run `skep \
                        cluster format`";
         Error::new(ErrorCode::NotReady, context)
     };
-    if *awaits_format {
+    if attempt.awaits_format {
         let any = GetMap { known: MapVersion::new(0) };
         let update = management.call_once(&any, MANAGEMENT_DEADLINE).await?;
         if !update.map.is_some_and(|map| map.formatted) {
             return Err(not_formatted());
         }
     }
-    let registered = management.call_once(request, MANAGEMENT_DEADLINE).await?;
+    let sending =
+        management.attempt(Sender::default(), attempt.number, request, MANAGEMENT_DEADLINE);
+    let registered = sending.await?;
     if registered.map.formatted || !limits.needs_format {
         return Ok(registered);
     }
-    *awaits_format = true;
+    *attempt = RegistrationAttempt { awaits_format: true, ..RegistrationAttempt::new(management) };
     leave(management, registered.node).await;
     Err(not_formatted())
 }

@@ -10,7 +10,9 @@ use crate::limits::{
 };
 use crate::map_cell::MapCell;
 use skep_env::local::Notify;
-use skep_types::{ClusterMap, Error, ErrorCode, NodeId, NodeKind, Result, RetryClass, TargetId};
+use skep_types::{
+    ClusterMap, Error, ErrorCode, NodeId, NodeKind, Result, RetryClass, SessionId, TargetId,
+};
 use skep_wire::Request;
 use skep_wire::senders::Sender;
 use std::cell::{Cell, RefCell};
@@ -31,6 +33,10 @@ pub struct Management {
     cell: RefCell<Option<Arc<MapCell>>>,
     /// The open connection, and this node's id at the time when it was opened.
     connection: RefCell<Option<(Rc<Connection>, NodeId)>>,
+    /// Number that this handle has drawn at random. It identifies the sender of a request.
+    sender_number: u64,
+    /// Number of the last request.
+    last_request: Cell<u64>,
     is_connecting: Cell<bool>,
     connected: Notify,
 }
@@ -61,6 +67,9 @@ impl Management {
             answered: RefCell::default(),
             cell: RefCell::default(),
             connection: RefCell::default(),
+            // Zero means that a request has no id.
+            sender_number: skep_env::random_u64().max(1),
+            last_request: Cell::new(0),
             is_connecting: Cell::new(false),
             connected: Notify::default(),
         })
@@ -89,6 +98,13 @@ impl Management {
         }
     }
 
+    /// Returns the number of a new request. All attempts to send the request have this number, so
+    /// that management executes it once.
+    pub(super) fn new_request(&self) -> u64 {
+        self.last_request.set(self.last_request.get() + 1);
+        self.last_request.get()
+    }
+
     /// Sends a request without retries.
     ///
     /// # Errors
@@ -114,6 +130,17 @@ impl Management {
         request: &R,
         time_left: Duration,
     ) -> Result<R::Reply> {
+        self.attempt(sender, self.new_request(), request, time_left).await
+    }
+
+    /// Sends a request with the number `sequence` once.
+    pub(super) async fn attempt<R: Request>(
+        &self,
+        sender: Sender,
+        sequence: u64,
+        request: &R,
+        time_left: Duration,
+    ) -> Result<R::Reply> {
         let deadline = skep_env::now() + time_left;
         let late = || {
             let context = format!("no connection to management within {time_left:?}");
@@ -122,7 +149,9 @@ impl Management {
         let connecting = skep_env::timeout(time_left, self.connection()).await;
         let connection = connecting.unwrap_or_else(late)?;
         let time_left = Some(deadline.saturating_sub(skep_env::now()));
-        let options = CallOptions { sender, time_left, ..CallOptions::default() };
+        let session = SessionId::new(self.sender_number);
+        let options =
+            CallOptions { sender, session, sequence, time_left, ..CallOptions::default() };
         let result = connection.call(request, &options).await;
         if let Err(error) = &result
             && matches!(error.code(), ErrorCode::Disconnected | ErrorCode::TimedOut)
@@ -136,7 +165,8 @@ impl Management {
     }
 
     /// Repeats a request until management gives a final reply or `patience` has passed; `None`
-    /// means no limit. Repetition is safe: requests to management are idempotent by their contents.
+    /// means no limit. Repetition is safe: all attempts have the same number, and management
+    /// executes a request that changes its state once.
     ///
     /// # Errors
     /// - The error of management's final reply.
@@ -149,18 +179,21 @@ impl Management {
         let deadline = patience.map(|patience| skep_env::now() + patience);
         let mut backoff = FIRST_BACKOFF;
         let mut has_warned = false;
+        let sequence = self.new_request();
         // Retry: a request to management. After 2 ms, doubling to 1 s, for `patience`.
         loop {
-            let error = match self.call_once(request, MANAGEMENT_DEADLINE).await {
-                Ok(reply) => {
-                    if has_warned {
-                        tracing::warn!("management answers");
+            let error =
+                match self.attempt(Sender::default(), sequence, request, MANAGEMENT_DEADLINE).await
+                {
+                    Ok(reply) => {
+                        if has_warned {
+                            tracing::warn!("management answers");
+                        }
+                        return Ok(reply);
                     }
-                    return Ok(reply);
-                }
-                Err(error) if is_final(&error) => return Err(error),
-                Err(error) => error,
-            };
+                    Err(error) if is_final(&error) => return Err(error),
+                    Err(error) => error,
+                };
             if deadline.is_some_and(|deadline| skep_env::now() + backoff >= deadline) {
                 return Err(error);
             }

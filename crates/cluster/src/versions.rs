@@ -1,0 +1,87 @@
+//! Versions of the cluster maps that management publishes.
+//!
+//! A version is `starts << 40 | count`. `starts` counts the `Start` commands in management's log.
+//! A process of management proposes this command first, so its number of starts is its own and
+//! durable. `count` is zero for the first map with this number, and each later map has the next
+//! one. So two maps never share a version, and every map of a process has a higher version than
+//! all maps of its predecessors, although no version is logged. An interrupted or deposed process
+//! publishes only versions below those of its successor.
+//!
+//! Does not own the number of starts: it is in [`crate::ClusterState`].
+
+use skep_types::MapVersion;
+
+/// Number of bits that count the maps since the last start. At a thousand maps per second they last
+/// for 34 years.
+const COUNT_BITS: u32 = 40;
+/// Maximum number of starts in a version: sixteen million.
+pub const MAX_STARTS: u64 = u64::MAX >> COUNT_BITS;
+
+/// Returns the number of starts in a version.
+pub fn starts_of(version: MapVersion) -> u64 {
+    version.raw() >> COUNT_BITS
+}
+
+/// Assigns the versions of the maps that one process publishes.
+#[derive(Debug, Default)]
+pub struct VersionSequence {
+    last: MapVersion,
+}
+
+impl VersionSequence {
+    /// Returns the version of the next map. `starts` is the number of starts that belongs to this
+    /// process.
+    ///
+    /// # Panics
+    /// Panics if `starts` is lower than at an earlier call, or if no version is left. Then the next
+    /// version would not be higher than the last one.
+    pub fn next(&mut self, starts: u64) -> MapVersion {
+        assert!(starts <= MAX_STARTS, "fewer than sixteen million starts");
+        let next = (self.last.raw() + 1).max(starts << COUNT_BITS);
+        assert_eq!(next >> COUNT_BITS, starts, "versions stay in the range of their start");
+        self.last = MapVersion::new(next);
+        self.last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ClusterState, Command};
+    use skep_types::ClusterId;
+
+    #[test]
+    fn versions_after_a_restart_are_higher_than_all_before() {
+        let mut state = ClusterState::new(ClusterId::new([7; 16]));
+        let snapshot = state.snapshot();
+        state.apply(&Command::Start).unwrap();
+        let mut versions = VersionSequence::default();
+        let published: Vec<_> = (0..100).map(|_| versions.next(state.starts())).collect();
+        assert_eq!(published[0].raw(), 1 << 40, "the count begins at zero");
+        assert!(published.windows(2).all(|pair| pair[0].raw() + 1 == pair[1].raw()));
+        // The restart replays the command of the first start. It has no record of the maps.
+        let mut again = ClusterState::from_snapshot(&snapshot).unwrap();
+        again.apply(&Command::Start).unwrap();
+        again.apply(&Command::Start).unwrap();
+        let next = VersionSequence::default().next(again.starts());
+        assert!(next > published[99]);
+        assert_eq!(starts_of(next), 2);
+    }
+
+    #[test]
+    fn jump_of_starts_begins_a_new_range() {
+        let mut versions = VersionSequence::default();
+        let before = versions.next(3);
+        assert_eq!(versions.next(MAX_STARTS).raw(), MAX_STARTS << 40);
+        assert_eq!(versions.next(MAX_STARTS).raw(), (MAX_STARTS << 40) + 1);
+        assert!(before.raw() >> 40 == 3);
+    }
+
+    #[test]
+    #[should_panic(expected = "in the range of their start")]
+    fn lower_number_of_starts_is_refused() {
+        let mut versions = VersionSequence::default();
+        versions.next(2);
+        versions.next(1);
+    }
+}
