@@ -8,7 +8,9 @@
 //! - The average of the times that it has polled lately is below the limit. If polling has become
 //!   useless, only one wait in [`PROBE_INTERVAL`] polls, to find out whether this has changed.
 //! - The host has a processor to spare ([`host_load`]), and no other thread has just taken the
-//!   processor from the polling loop.
+//!   processor from the polling loop. A long time between two polls is no sign of that by itself:
+//!   the loop may have copied received data in the kernel, or an interrupt may have come. So the
+//!   loop then also compares the thread's number of involuntary context switches.
 //!
 //! # Hazard: `sched_yield`
 //! A polling loop must not call `sched_yield(2)`. Since Linux 6.18, a thread that yields gives up
@@ -28,7 +30,7 @@ const CONVERSATION_PAUSE: Duration = Duration::from_micros(500);
 const PROBE_INTERVAL: u32 = 32;
 /// Weight of the earlier rounds in the average, in relation to the newest round.
 const AVERAGE_WEIGHT: u32 = 3;
-/// Time between two polls of a round above which another thread has used the processor.
+/// Time between two polls of a round above which another thread may have used the processor.
 const PREEMPTED: Duration = Duration::from_micros(20);
 /// Time for which a loop does not poll after another thread has used its processor.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
@@ -49,6 +51,7 @@ pub(super) struct Spin {
     /// Time until which the loop does not poll.
     busy_until: Duration,
     is_host_busy: fn(Duration) -> bool,
+    preemptions: fn() -> i64,
     /// Number of finished rounds.
     #[cfg(test)]
     rounds: u64,
@@ -62,6 +65,22 @@ pub(super) struct Round {
     limit: Duration,
     has_succeeded: bool,
     is_preempted: bool,
+    preemptions: fn() -> i64,
+    /// The number of preemptions at the start.
+    preemptions_before: i64,
+}
+
+/// Returns how often the kernel has given the processor of this thread to another thread while this
+/// thread wanted to run on.
+fn preemptions_of_thread() -> i64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: `usage` has the type that the call fills. All bytes are initialised before, and every
+    // bit pattern is a valid value.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    usage.ru_nivcsw
 }
 
 impl Default for Spin {
@@ -75,6 +94,7 @@ impl Default for Spin {
             skipped: 0,
             busy_until: Duration::ZERO,
             is_host_busy: host_load::is_busy,
+            preemptions: preemptions_of_thread,
             #[cfg(test)]
             rounds: 0,
         }
@@ -120,7 +140,15 @@ impl Spin {
         }
         self.skipped = 0;
         let limit = next_timer.map_or(self.limit, |left| left.min(self.limit));
-        Some(Round { start: now, last_poll: now, limit, has_succeeded: false, is_preempted: false })
+        Some(Round {
+            start: now,
+            last_poll: now,
+            limit,
+            has_succeeded: false,
+            is_preempted: false,
+            preemptions: self.preemptions,
+            preemptions_before: (self.preemptions)(),
+        })
     }
 
     /// Ends a round. Its result influences whether and how long later waits poll.
@@ -148,7 +176,8 @@ impl Round {
     /// Whether the round ends with a poll at the time `now`.
     pub(super) fn ends(&mut self, now: Duration, has_completion: bool) -> bool {
         self.has_succeeded = has_completion;
-        self.is_preempted = now.saturating_sub(self.last_poll) > PREEMPTED;
+        self.is_preempted = now.saturating_sub(self.last_poll) > PREEMPTED
+            && (self.preemptions)() != self.preemptions_before;
         self.last_poll = now;
         has_completion || self.is_preempted || now.saturating_sub(self.start) >= self.limit
     }
@@ -160,6 +189,7 @@ impl Spin {
     pub(super) fn set_conversation(&mut self, last: Traffic, time: Duration) {
         (self.last_traffic, self.last_traffic_time) = (last, time);
         self.is_host_busy = |_| false;
+        self.preemptions = || 0;
     }
 
     pub(super) fn rounds(&self) -> u64 {
@@ -173,6 +203,11 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_micros(50);
     const MICRO: Duration = Duration::from_micros(1);
+
+    thread_local! {
+        /// The number of preemptions that a test has chosen.
+        static PREEMPTIONS: std::cell::Cell<i64> = const { std::cell::Cell::new(0) };
+    }
 
     /// A loop in a conversation on an idle host, whose last traffic was at `now`.
     fn talking(now: Duration) -> Spin {
@@ -229,9 +264,12 @@ mod tests {
     fn a_preempted_loop_does_not_poll_again_at_once() {
         let now = Duration::from_secs(1);
         let mut spin = talking(now);
+        PREEMPTIONS.set(7);
+        spin.preemptions = || PREEMPTIONS.get();
         let mut round = spin.begin(now, None).unwrap();
         assert!(!round.ends(now + MICRO, false));
         let back = now + PREEMPTED * 2;
+        PREEMPTIONS.set(8);
         assert!(round.ends(back, false), "another thread has used the processor");
         spin.end(&round);
         spin.last_traffic_time = back;
@@ -239,6 +277,37 @@ mod tests {
         let later = back + BUSY_PAUSE;
         spin.last_traffic_time = later;
         assert!(spin.begin(later, None).is_some());
+    }
+
+    /// Before the fix, a copy of received data in the kernel ended the polling for 5 ms.
+    #[test]
+    fn a_long_poll_of_the_loop_itself_is_no_preemption() {
+        let now = Duration::from_secs(1);
+        let mut spin = talking(now);
+        let mut round = spin.begin(now, None).unwrap();
+        let later = now + PREEMPTED * 2;
+        assert!(round.ends(later, true), "a message has arrived");
+        spin.end(&round);
+        spin.last_traffic_time = later;
+        assert!(spin.begin(later, None).is_some());
+    }
+
+    #[test]
+    fn preemptions_are_counted_for_each_thread() {
+        let start = std::time::Instant::now();
+        // More threads than processors take turns, so each is preempted at some time.
+        let count = std::thread::available_parallelism().map_or(1, usize::from) * 2;
+        let is_preempted = || {
+            let before = preemptions_of_thread();
+            while start.elapsed() < Duration::from_secs(20) && preemptions_of_thread() == before {
+                std::hint::spin_loop();
+            }
+            preemptions_of_thread() > before
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..count).map(|_| scope.spawn(is_preempted)).collect();
+            assert!(threads.into_iter().any(|it| it.join().unwrap()));
+        });
     }
 
     #[test]
