@@ -16,13 +16,14 @@ mod timer;
 
 use crate::clock;
 use crate::event::Event;
+use crate::number_map::NumberMap;
 use crate::task_context::{task_context, with_task_context};
 use async_executor::LocalExecutor;
 use async_task::Task;
 use io_uring::{IoUring, cqueue, squeue, types};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 use std::future::Future;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -67,29 +68,30 @@ pub(crate) enum Traffic {
     Received,
 }
 
-enum OpState {
+/// An operation in the kernel.
+struct PendingOp {
+    phase: OpPhase,
+    /// The memory that the kernel uses until the completion arrives.
+    keep: Box<dyn Any>,
+}
+
+enum OpPhase {
     Waiting {
         waker: Option<Waker>,
-        keep: Box<dyn Any>,
         traffic: Traffic,
     },
-    /// The future of the operation was dropped. Until the completion arrives, the loop keeps the
-    /// memory that the kernel uses.
-    Dropped {
-        _keep: Box<dyn Any>,
-    },
-    Done {
-        result: i32,
-        keep: Box<dyn Any>,
-    },
+    /// The future of the operation was dropped, and the completion has not arrived.
+    Dropped,
+    /// The completion has arrived, with this result.
+    Done(i32),
 }
 
 struct Loop {
     ring: Ring,
-    ops: HashMap<u64, OpState>,
+    ops: NumberMap<PendingOp>,
     next_op: u64,
     timers: BinaryHeap<std::cmp::Reverse<(Duration, u64)>>,
-    timer_wakers: HashMap<u64, Waker>,
+    timer_wakers: NumberMap<Waker>,
     next_timer: u64,
     /// The event that other threads raise to end this loop's sleep.
     wake_up: Arc<Event>,
@@ -132,10 +134,10 @@ impl Loop {
         let (next_op, next_timer) = NEXT_NUMBERS.get();
         Ok(Self {
             ring,
-            ops: HashMap::new(),
+            ops: NumberMap::default(),
             next_op,
             timers: BinaryHeap::new(),
-            timer_wakers: HashMap::new(),
+            timer_wakers: NumberMap::default(),
             next_timer,
             wake_up: Arc::new(Event::new_nonblocking()?),
             listens_for_wake_up: false,
@@ -169,17 +171,19 @@ impl Loop {
                 *is_wake_up_armed = false;
                 continue;
             }
-            match ops.remove(&id) {
-                Some(OpState::Waiting { waker, keep, traffic }) => {
+            let Some(op) = ops.get_mut(&id) else { continue };
+            match std::mem::replace(&mut op.phase, OpPhase::Done(completion.result())) {
+                OpPhase::Waiting { waker, traffic } => {
                     if traffic != Traffic::None {
                         seen = traffic;
                     }
-                    ops.insert(id, OpState::Done { result: completion.result(), keep });
                     if let Some(waker) = waker {
                         waker.wake();
                     }
                 }
-                Some(OpState::Dropped { .. } | OpState::Done { .. }) | None => {}
+                OpPhase::Dropped | OpPhase::Done(_) => {
+                    ops.remove(&id);
+                }
             }
         }
         spin.note_traffic(seen);

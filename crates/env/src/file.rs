@@ -149,6 +149,22 @@ impl File {
         Ok(done)
     }
 
+    /// Makes a worker of the kernel begin to write the dirty pages of a range to the device. Returns
+    /// when their requests are in the device's queue.
+    ///
+    /// # Errors
+    /// Returns the errors of `sync_file_range(2)`. They need no handling: if the device fails, the
+    /// next sync of the file returns its error.
+    pub async fn begin_write_back(&self, range: std::ops::Range<u64>) -> io::Result<()> {
+        let len = (range.end - range.start).min(u64::from(u32::MAX)) as u32;
+        let entry = opcode::SyncFileRange::new(self.fd(), len)
+            .offset(range.start)
+            .flags(libc::SYNC_FILE_RANGE_WRITE);
+        // SAFETY: the operation keeps the descriptor until the completion.
+        let op = unsafe { submit(entry.build().into(), Box::new(Rc::clone(&self.0))) };
+        check(op.await.0).map(|_| ())
+    }
+
     /// Waits until data, and the metadata needed to read it, are on the device.
     ///
     /// # Errors

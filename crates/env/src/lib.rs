@@ -25,6 +25,7 @@ mod host_load;
 pub mod local;
 mod mailbox;
 mod network;
+mod number_map;
 mod process;
 mod shared_notify;
 mod signals;
@@ -46,6 +47,7 @@ pub use file_system::{
 };
 pub use mailbox::{Mailbox, MailboxSender};
 pub use network::{HostAddress, host_addresses};
+pub use number_map::{NumberHasher, NumberMap};
 pub use process::{
     outlive_parent, replace_output, restrict_new_files, send_group_signal, send_signal,
     spawn_child, spawn_detached, spawn_detaching,

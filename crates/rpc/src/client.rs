@@ -9,7 +9,7 @@ use crate::origin::Origin;
 use crate::refusal;
 use crate::stream::FrameReader;
 use skep_env::local::{Receiver, Sender, oneshot};
-use skep_env::{Buf, MessagePart, TcpStream};
+use skep_env::{Buf, MessagePart, NumberMap, TcpStream};
 use skep_types::codec::Codec;
 use skep_types::text::shown;
 use skep_types::{
@@ -20,7 +20,6 @@ use skep_wire::bounds::bounds;
 use skep_wire::frame::{FLAG_DURABLE, HEADER_BYTES, Header};
 use skep_wire::senders;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -88,7 +87,7 @@ pub struct Connection {
     stream: TcpStream,
     outbox: RefCell<Vec<MessagePart>>,
     is_sending: Cell<bool>,
-    pending: RefCell<HashMap<u64, Pending>>,
+    pending: RefCell<NumberMap<Pending>>,
     next_tag: Cell<u64>,
     is_closed: Cell<bool>,
     /// The newest map version that the peer has named in a reply.

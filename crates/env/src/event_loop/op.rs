@@ -1,6 +1,6 @@
 //! Futures of operations that the kernel performs.
 
-use super::{CANCEL_ID, LOOP, OpState, Traffic, with_loop};
+use super::{CANCEL_ID, LOOP, OpPhase, PendingOp, Traffic, with_loop};
 use io_uring::squeue;
 use std::any::Any;
 use std::future::Future;
@@ -45,7 +45,8 @@ pub(crate) unsafe fn submit_traffic(
     with_loop(|it| {
         let id = it.next_op;
         it.next_op += 1;
-        it.ops.insert(id, OpState::Waiting { waker: None, keep, traffic });
+        let phase = OpPhase::Waiting { waker: None, traffic };
+        it.ops.insert(id, PendingOp { phase, keep });
         it.push(&entry.user_data(id));
         Op { id, finished: false }
     })
@@ -58,16 +59,23 @@ impl Future for Op {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let id = self.id;
-        let polled = with_loop(|it| match it.ops.remove(&id) {
-            Some(OpState::Done { result, keep }) => Poll::Ready((result, keep)),
-            Some(OpState::Waiting { keep, traffic, .. }) => {
-                let waker = Some(context.waker().clone());
-                it.ops.insert(id, OpState::Waiting { waker, keep, traffic });
-                Poll::Pending
+        let polled = with_loop(|it| {
+            match it.ops.get_mut(&id).map(|op| &mut op.phase) {
+                Some(OpPhase::Waiting { waker, .. }) => {
+                    if !waker.as_ref().is_some_and(|old| old.will_wake(context.waker())) {
+                        *waker = Some(context.waker().clone());
+                    }
+                    return Poll::Pending;
+                }
+                Some(OpPhase::Done(result)) => {
+                    let result = *result;
+                    if let Some(op) = it.ops.remove(&id) {
+                        return Poll::Ready((result, op.keep));
+                    }
+                }
+                Some(OpPhase::Dropped) | None => {}
             }
-            Some(OpState::Dropped { .. }) | None => {
-                unreachable!("an operation is awaited once")
-            }
+            unreachable!("an operation is awaited once")
         });
         self.finished = polled.is_ready();
         polled
@@ -83,8 +91,11 @@ impl Drop for Op {
         let _ = LOOP.try_with(|slot| {
             let Ok(mut slot) = slot.try_borrow_mut() else { return };
             let Some(it) = slot.as_mut() else { return };
-            if let Some(OpState::Waiting { keep, .. }) = it.ops.remove(&self.id) {
-                it.ops.insert(self.id, OpState::Dropped { _keep: keep });
+            let Some(op) = it.ops.get_mut(&self.id) else { return };
+            if let OpPhase::Done(_) = op.phase {
+                it.ops.remove(&self.id);
+            } else {
+                op.phase = OpPhase::Dropped;
                 let cancel = io_uring::opcode::AsyncCancel::new(self.id).build();
                 it.push(&squeue::Entry128::from(cancel).user_data(CANCEL_ID));
             }
