@@ -149,8 +149,8 @@ impl File {
         Ok(done)
     }
 
-    /// Makes a worker of the kernel begin to write the dirty pages of a range to the device. Returns
-    /// when their requests are in the device's queue.
+    /// Makes a worker of the kernel begin to write the dirty pages of a range to the device.
+    /// Returns when their requests are in the device's queue.
     ///
     /// # Errors
     /// Returns the errors of `sync_file_range(2)`. They need no handling: if the device fails, the

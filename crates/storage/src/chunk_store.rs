@@ -36,6 +36,7 @@ mod sync;
 mod truncate;
 mod undo;
 mod write;
+mod write_back;
 
 #[cfg(test)]
 mod tests;
@@ -56,13 +57,13 @@ use std::collections::HashSet;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Duration;
 
 pub use self::copy::CopySource;
 pub use self::read::ReadData;
 use self::space::SpaceGauge;
 pub(crate) use self::space::reserve;
 pub use self::write::Destination;
+use self::write_back::DiskLoad;
 
 /// Name of the file in a target's directory that contains the state record.
 const STATE_FILE: &str = "state";
@@ -84,9 +85,7 @@ pub struct ChunkStore {
     dirty: DirtyRegions,
     space: SpaceGauge,
     generations: RefCell<Generations>,
-    /// Time until which writes go to the kernel's workers, because the disk is slow and a write to
-    /// the page cache could block the thread.
-    disk_is_slow_until: Cell<Duration>,
+    disk: DiskLoad,
     problems: Problems,
     cleaner: Cleaner,
 }
@@ -199,7 +198,7 @@ impl ChunkStore {
             suspects: RefCell::new(suspects.into_iter().collect()),
             space: SpaceGauge::new(directory)?,
             generations: RefCell::default(),
-            disk_is_slow_until: Cell::new(Duration::ZERO),
+            disk: DiskLoad::default(),
             problems: Problems { failure: RefCell::new(failure), warning: RefCell::default() },
             cleaner: Cleaner {
                 wanted: Notify::default(),

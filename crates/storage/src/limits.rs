@@ -65,6 +65,12 @@ pub(crate) const SLOW_WRITE: Duration = Duration::from_millis(10);
 /// Time after a slow write for which writes go to the kernel's workers, so that reads need not
 /// wait.
 pub(crate) const SLOW_PAUSE: Duration = Duration::from_millis(100);
+/// Minimum length of a write to the end of a region that makes the target write the region back at
+/// once. A smaller one is likely to be repeated: it may be a page of a database.
+pub(crate) const WRITE_BACK_BYTES: u64 = 64 << 10;
+/// Maximum number of early write-backs of a target that wait for the kernel's workers. Further
+/// writes are left to the next sync.
+pub(crate) const MAX_WRITE_BACKS: usize = 32;
 /// Maximum number of requests of one connection that are executed concurrently. Further requests
 /// wait in the socket.
 pub(crate) const MAX_REQUESTS_PER_CONNECTION: usize = 64;

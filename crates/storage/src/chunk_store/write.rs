@@ -5,7 +5,7 @@ use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region, granule_in_region, whole_granules};
 use super::region::{knows_stripe, physical_range};
 use super::space::FreeSpace;
-use crate::limits::{INLINE_WRITE_BYTES, SLOW_PAUSE, SLOW_WRITE};
+use crate::limits::INLINE_WRITE_BYTES;
 use skep_env::Buf;
 use skep_format::chunk::{
     DirtyRegion, MAX_CHUNK_FILE_BYTES, RegionHeader, ZERO_GRANULE_CRC, granule_checksum,
@@ -244,6 +244,9 @@ impl ChunkStore {
                 // A sync that ran at the same time may have missed this write, so count the change
                 // again.
                 file.note_change();
+                for write in &writes {
+                    self.disk.begin_write_back(file, write.index, &write.range);
+                }
                 self.wake_cleaner_if_needed();
                 Ok(())
             }
@@ -371,16 +374,13 @@ impl ChunkStore {
         for write in writes {
             let (data, at) = (incoming.part(&write.range), physical_range(&write.range).start);
             let now = skep_env::now();
-            let written = if data.len() > INLINE_WRITE_BYTES || now < self.disk_is_slow_until.get()
-            {
+            let written = if data.len() > INLINE_WRITE_BYTES || self.disk.is_slow(now) {
                 file.file.write_at(data, at).await
             } else {
                 let written = file.file.write_now(data.bytes(), at);
                 let end = skep_env::now();
                 skep_env::note_blocked(end - now);
-                if end - now > SLOW_WRITE {
-                    self.disk_is_slow_until.set(end + SLOW_PAUSE);
-                }
+                self.disk.wrote(now, end);
                 written
             };
             written.map_err(|error| self.note_failure(file.io_error(error)))?;

@@ -14,6 +14,7 @@ use skep_types::HostIncarnation;
 use skep_types::random::SplitMix64;
 use std::collections::BTreeMap;
 use std::process::Command;
+use std::time::Duration;
 
 const FILES: u64 = 6;
 const LONGEST: u64 = 5 << 20;

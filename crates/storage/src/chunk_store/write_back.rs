@@ -1,0 +1,87 @@
+//! How busy the disk is, and the early write-back of streams.
+//!
+//! Without it, the disk would be idle while a client writes a stream, and the client's `fsync`
+//! would wait for all of it: the kernel begins to write after 30 s, or when a tenth of the memory
+//! is dirty. So when a stream reaches the end of a region, the target begins to write back the
+//! region and its page, which the stream will not change again. Smaller parts would cost more CPU
+//! time for the allocation of blocks. The data stays in the page cache, and the crash rule
+//! (docs/design/0003-chunk-store.md) holds in any order. A worker of the kernel allocates the
+//! blocks and sends the requests to the disk.
+//!
+//! Errors need no handling here: the kernel reports a failed write-back to the next sync.
+
+use super::chunk_file::ChunkFile;
+use crate::limits::{MAX_WRITE_BACKS, SLOW_PAUSE, SLOW_WRITE, WRITE_BACK_BYTES};
+use skep_format::chunk::{REGION_BYTES, page_offset};
+use std::cell::Cell;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How busy the disk of a target is.
+#[derive(Debug, Default)]
+pub(super) struct DiskLoad {
+    /// Time until which writes go to the kernel's workers, because the disk is slow and a write to
+    /// the page cache could block the thread.
+    slow_until: Cell<Duration>,
+    /// Number of early write-backs that the kernel's workers have not sent to the disk yet.
+    write_backs: Rc<Cell<usize>>,
+}
+
+impl DiskLoad {
+    /// Whether a write to the page cache was throttled a moment ago.
+    pub(super) fn is_slow(&self, now: Duration) -> bool {
+        now < self.slow_until.get()
+    }
+
+    /// Records that a write to the page cache took from `start` to `end`.
+    pub(super) fn wrote(&self, start: Duration, end: Duration) {
+        if end - start > SLOW_WRITE {
+            self.slow_until.set(end + SLOW_PAUSE);
+        }
+    }
+
+    /// Begins to write back a region if the logical range that was just written in it looks like
+    /// the end of a stream through the region. Does not wait.
+    pub(super) fn begin_write_back(&self, file: &Rc<ChunkFile>, region: u64, range: &Range<u64>) {
+        if !completes_region(range) || self.write_backs.get() >= MAX_WRITE_BACKS {
+            return;
+        }
+        self.write_backs.set(self.write_backs.get() + 1);
+        let (file, count) = (file.file.clone(), Rc::clone(&self.write_backs));
+        let range = page_offset(region)..page_offset(region + 1);
+        skep_env::spawn(async move {
+            file.begin_write_back(range).await.ok();
+            count.set(count.get() - 1);
+        })
+        .detach();
+    }
+}
+
+/// Whether a write of this range is likely to be the last one of a stream through a region.
+fn completes_region(range: &Range<u64>) -> bool {
+    range.end.is_multiple_of(REGION_BYTES) && range.end - range.start >= WRITE_BACK_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_long_write_to_the_end_completes_a_region() {
+        let end = 3 * REGION_BYTES;
+        assert!(completes_region(&(end - (1 << 20)..end)));
+        assert!(!completes_region(&(end - (1 << 20)..end - 4096)));
+        assert!(!completes_region(&(end - 4096..end)), "a database rewrites its last page often");
+    }
+
+    #[test]
+    fn a_throttled_write_makes_the_disk_slow_for_a_moment() {
+        let (load, start) = (DiskLoad::default(), Duration::from_secs(1));
+        load.wrote(start, start + SLOW_WRITE);
+        assert!(!load.is_slow(start));
+        let end = start + SLOW_WRITE * 2;
+        load.wrote(start, end);
+        assert!(load.is_slow(end) && !load.is_slow(end + SLOW_PAUSE));
+    }
+}
