@@ -2,6 +2,7 @@
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, granule_in_region, whole_granules};
+use futures_lite::future::zip;
 use skep_env::Buf;
 use skep_format::chunk::{GRANULES, ZERO_GRANULE_CRC, granule_checksum, region_pieces};
 use skep_types::codec::crc32c;
@@ -63,15 +64,19 @@ impl ChunkStore {
         let whole = whole_granules(range);
         let mut stored = Vec::with_capacity(buf.len() / GRANULE_BYTES as usize);
         for (index, piece) in region_pieces(whole.clone()) {
-            let region = self.region(file, index).await?;
+            let at = (piece.start - whole.start) as usize;
+            let len = (piece.end - piece.start) as usize;
+            // If the page is not in memory, the disk reads page and data at the same time. The
+            // caller's lock keeps the granules and their checksums as they are.
+            let data = self.read_into(file, piece.start, buf.slice(at..at + len));
+            let (region, read) = zip(self.region(file, index), data).await;
+            let region = region?;
+            read?;
             let first = granule_in_region(piece.start);
-            let count = ((piece.end - piece.start) / GRANULE_BYTES) as usize;
+            let count = len / GRANULE_BYTES as usize;
             stored.extend_from_slice(
                 &region.checksums.borrow()[first..(first + count).min(GRANULES)],
             );
-            let at = (piece.start - whole.start) as usize;
-            let len = (piece.end - piece.start) as usize;
-            self.read_into(file, piece.start, buf.slice(at..at + len)).await?;
         }
         let mut checksums = Vec::with_capacity(stored.len());
         let granules = buf.bytes().chunks_exact(GRANULE_BYTES as usize);
