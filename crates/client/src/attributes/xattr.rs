@@ -51,7 +51,8 @@ pub trait Xattrs {
 
 impl Xattrs for Client {
     async fn get_xattr(&self, inode: InodeId, name: &[u8]) -> Result<Vec<u8>> {
-        if self.mount().xattr_absence.is_absent(inode, name, skep_env::now()) {
+        let sent = skep_env::now();
+        if self.mount().xattr_absence.is_absent(inode, name, sent) {
             return Err(ErrorCode::NoAttribute.into());
         }
         let request = GetXattr { inode, name: name.into() };
@@ -65,6 +66,10 @@ impl Xattrs for Client {
         };
         match answer {
             Ok(BytesReply { bytes: Bytes(value) }) => Ok(value),
+            Err(error) if error.code() == ErrorCode::NoAttribute => {
+                self.mount().xattr_absence.note_missing(inode, name, sent);
+                Err(error)
+            }
             // The kernel requests the access control list before each lookup in a directory.
             // Without a list, the kernel checks the mode bits.
             Err(error)

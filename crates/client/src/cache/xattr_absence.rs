@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Returns whether the kernel requests an attribute by itself.
 pub(crate) fn is_asked_by_kernel(name: &[u8]) -> bool {
-    [b"security.capability", ACCESS_ACL, DEFAULT_ACL].contains(&name)
+    [CAPABILITY, ACCESS_ACL, DEFAULT_ACL].contains(&name)
 }
 
 /// The last record about an inode.
@@ -26,35 +26,59 @@ enum Absence {
 
 /// The inodes without the extended attributes that the kernel requests by itself.
 #[derive(Debug)]
-pub(crate) struct XattrAbsence(Recent<Absence>);
+pub(crate) struct XattrAbsence {
+    all: Recent<Absence>,
+    /// Time at which the mount sent a request to which metadata replied that the inode has no
+    /// [`CAPABILITY`]. While programs alternate writes and reads of a file, the kernel requests
+    /// this attribute before each write, and no attributes of the file arrive.
+    no_capability: Recent<Duration>,
+}
+
+/// The attribute that the kernel requests before a write, and before it runs a program.
+const CAPABILITY: &[u8] = b"security.capability";
 
 impl XattrAbsence {
     pub(crate) fn new() -> Self {
-        Self(Recent::new(MAX_REMEMBERED_XATTR_ABSENCE))
+        let most = MAX_REMEMBERED_XATTR_ABSENCE;
+        Self { all: Recent::new(most), no_capability: Recent::new(most) }
     }
 
     /// Records whether an inode has extended attributes that the kernel requests by itself.
     pub(crate) fn note(&self, attributes: &Attributes, now: Duration) {
         let has_none = !attributes.has_capability && !attributes.has_acl;
-        self.0.update(attributes.inode, |noted| match noted {
+        self.all.update(attributes.inode, |noted| match noted {
             Some(Absence::NotUntil(until)) if now < *until => Absence::NotUntil(*until),
             _ if has_none => Absence::Since(now),
             _ => Absence::NotUntil(now),
         });
     }
 
-    /// Returns whether the inode lacks this extended attribute, according to attributes that the
+    /// Records that metadata has replied to a request for this extended attribute that the inode
+    /// does not have it. The mount sent the request at the time `sent`.
+    pub(crate) fn note_missing(&self, inode: InodeId, name: &[u8], sent: Duration) {
+        if name == CAPABILITY {
+            self.no_capability.note(inode, sent);
+        }
+    }
+
+    /// Returns whether the inode lacks this extended attribute, according to replies that the
     /// kernel may still cache.
     pub(crate) fn is_absent(&self, inode: InodeId, name: &[u8], now: Duration) -> bool {
-        is_asked_by_kernel(name)
-            && matches!(self.0.get(inode),
-                Some(Absence::Since(at)) if now < at + XATTR_ABSENCE_VALID)
+        if !is_asked_by_kernel(name) {
+            return false;
+        }
+        let is_recent = |at: Duration| now < at + XATTR_ABSENCE_VALID;
+        match self.all.get(inode) {
+            Some(Absence::NotUntil(until)) if now < until => false,
+            Some(Absence::Since(at)) if is_recent(at) => true,
+            _ => name == CAPABILITY && self.no_capability.get(inode).is_some_and(is_recent),
+        }
     }
 
     /// Records that a program sets this extended attribute.
     pub(crate) fn forget(&self, inode: InodeId, name: &[u8], now: Duration) {
         if is_asked_by_kernel(name) {
-            self.0.note(inode, Absence::NotUntil(now + XATTR_ABSENCE_VALID));
+            self.all.note(inode, Absence::NotUntil(now + XATTR_ABSENCE_VALID));
         }
     }
 }
@@ -77,5 +101,21 @@ mod tests {
         absence.forget(inode, ACCESS_ACL, at);
         absence.note(&attributes, at);
         assert!(!absence.is_absent(inode, ACCESS_ACL, at), "the attributes may be older");
+    }
+
+    #[test]
+    fn missing_capability_is_cached_for_as_long_as_attributes() {
+        let (absence, inode) = (XattrAbsence::new(), InodeId::new(4));
+        let at = Duration::from_secs(9);
+        absence.note_missing(inode, ACCESS_ACL, at);
+        absence.note_missing(inode, CAPABILITY, at);
+        assert!(absence.is_absent(inode, CAPABILITY, at + XATTR_ABSENCE_VALID / 2));
+        assert!(!absence.is_absent(inode, ACCESS_ACL, at), "only the capability");
+        assert!(!absence.is_absent(inode, CAPABILITY, at + XATTR_ABSENCE_VALID));
+        // A program sets it while the reply to an earlier request is on its way.
+        absence.forget(inode, CAPABILITY, at);
+        absence.note_missing(inode, CAPABILITY, at);
+        assert!(!absence.is_absent(inode, CAPABILITY, at));
+        assert!(!absence.is_absent(inode, CAPABILITY, at + XATTR_ABSENCE_VALID));
     }
 }
