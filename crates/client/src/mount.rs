@@ -7,6 +7,7 @@ pub(crate) mod eviction;
 pub(crate) mod options;
 mod shutdown;
 
+use crate::cache::directory_changes::DirectoryChanges;
 use crate::cache::seen::SeenAttributes;
 use crate::cache::versions::CachedVersions;
 use crate::cache::xattr_absence::XattrAbsence;
@@ -38,6 +39,7 @@ pub struct Mount {
     pub(crate) handles: Handles,
     pub(crate) inodes: Inodes,
     pub(crate) caches: CachedVersions,
+    pub(crate) directory_changes: DirectoryChanges,
     pub(crate) locks: Arc<FileLocks>,
     pub(crate) deadlock: DeadlockSearch,
     pub(crate) notifications: Notifications,
@@ -82,6 +84,7 @@ impl Mount {
             handles: Handles::new(),
             inodes: Inodes::new(),
             caches: CachedVersions::new(),
+            directory_changes: DirectoryChanges::new(),
             locks: Arc::default(),
             deadlock: DeadlockSearch::default(),
             notifications: Notifications::default(),

@@ -94,6 +94,9 @@ pub(crate) enum ReplyBody {
     SeenAttributes(Attributes),
     /// The attributes that `stat` requested.
     Stat(Stat),
+    /// The attributes that `stat` requested, and how long the kernel may cache them, since they
+    /// arrived at the mount earlier.
+    AgedStat(Stat, Duration),
     /// The attributes that `stat` requested, for the program and not for the kernel's cache.
     HiddenStat(Stat),
     /// The attributes that `statx` requested, for the program and not for the kernel's cache.
@@ -195,6 +198,10 @@ pub(crate) fn encode(answer: ReplyBody, reply: &Buf, validity: &Validity<'_>) ->
         ReplyBody::SeenAttributes(attributes) => {
             let blocks = attributes.size.div_ceil(512);
             attributes_out(&attributes, (blocks, Duration::ZERO)).encode(&mut w);
+        }
+        ReplyBody::AgedStat(stat, validity_left) => {
+            (validity.note_shown)(&stat.attributes);
+            attributes_out(&stat.attributes, (blocks(&stat), validity_left)).encode(&mut w);
         }
         ReplyBody::HiddenStat(stat) => {
             attributes_out(&stat.attributes, (blocks(&stat), Duration::ZERO)).encode(&mut w);

@@ -139,13 +139,13 @@ impl Model {
                 self.check_opened(&reply)
             }
             Op::MakeDirectory(it) => {
-                let reply = decode::<md::EntryReply>(reply)?;
+                let reply = decode::<md::NewEntryReply>(reply)?.entry;
                 self.add_inode(it.directory, reply.inode, FileKind::Directory, &it.new, None)?;
                 self.inode_mut(it.directory)?.entries.insert(it.name.0.clone(), reply.inode);
                 self.check(reply.attributes.as_ref())
             }
             Op::MakeSymlink(it) => {
-                let reply = decode::<md::EntryReply>(reply)?;
+                let reply = decode::<md::NewEntryReply>(reply)?.entry;
                 self.add_inode(it.directory, reply.inode, FileKind::Symlink, &it.new, None)?;
                 self.inode_mut(it.directory)?.entries.insert(it.name.0.clone(), reply.inode);
                 let inode = self.inode_mut(reply.inode)?;
@@ -158,7 +158,7 @@ impl Model {
                 inode.links += 1;
                 inode.may_be_named = false;
                 self.inode_mut(it.directory)?.entries.insert(it.name.0.clone(), it.inode);
-                let reply = decode::<md::EntryReply>(reply)?;
+                let reply = decode::<md::NewEntryReply>(reply)?.entry;
                 self.check(reply.attributes.as_ref())
             }
             Op::Unlink(md::Unlink { directory, name })

@@ -132,7 +132,7 @@ impl Op {
                 Some(opened.attributes.inode)
             }
             Self::MakeDirectory(_) | Self::MakeSymlink(_) => {
-                md::EntryReply::from_bytes(reply).ok().map(|entry| entry.inode)
+                md::NewEntryReply::from_bytes(reply).ok().map(|reply| reply.entry.inode)
             }
             _ => None,
         }
@@ -143,6 +143,13 @@ impl Op {
     pub(crate) fn attributes(&self, reply: &[u8]) -> Option<skep_types::Attributes> {
         let attributes = match self {
             Self::Open(_) => md::OpenReply::from_bytes(reply).ok()?.attributes,
+            Self::Create(_) => md::OpenReply::from_bytes(reply).ok()?.directory?,
+            Self::MakeDirectory(_) | Self::MakeSymlink(_) | Self::Link(_) => {
+                md::NewEntryReply::from_bytes(reply).ok()?.directory?
+            }
+            Self::Unlink(_) | Self::RemoveDirectory(_) | Self::Rename(_) => {
+                md::NamesReply::from_bytes(reply).ok()?.directory?
+            }
             Self::SetAttributes(_) => md::SetAttributesReply::from_bytes(reply).ok()?.attributes,
             Self::GetAttributes(_) | Self::Close(_) | Self::ReportWritten(_) => {
                 md::AttributesReply::from_bytes(reply).ok()?.attributes

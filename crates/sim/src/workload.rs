@@ -425,8 +425,13 @@ impl World {
                     self.check_sharing(inode);
                 }
             }
-            Op::MakeDirectory(_) | Op::MakeSymlink(_) | Op::Lookup(_) => {
+            Op::Lookup(_) => {
                 if let Ok(entry) = md::EntryReply::from_bytes(reply) {
+                    self.remember_inode(entry.inode, entry.kind);
+                }
+            }
+            Op::MakeDirectory(_) | Op::MakeSymlink(_) => {
+                if let Ok(md::NewEntryReply { entry, .. }) = md::NewEntryReply::from_bytes(reply) {
                     self.remember_inode(entry.inode, entry.kind);
                 }
             }

@@ -161,50 +161,46 @@ fn changing_names_costs_few_requests() {
     let new = |number: usize| at.join(format!("new-{number}"));
     counted.check(
         "create and close",
-        "mount.get_attr metadata.get_attributes mount.lookup metadata.lookup
+        "mount.get_attr mount.lookup metadata.lookup
          mount.create metadata.create mount.flush mount.release",
         |number| drop(files::create_new(name(&at, number))),
     );
     counted.check("stat after create", "", |number| stat(&name(&at, number)));
-    counted.check(
-        "unlink",
-        "mount.get_attr metadata.get_attributes mount.unlink metadata.unlink",
-        |number| files::remove_file(name(&at, number)),
-    );
+    counted.check("unlink", "mount.get_attr mount.unlink metadata.unlink", |number| {
+        files::remove_file(name(&at, number))
+    });
     counted.check(
         "create, write and close",
-        "mount.get_attr metadata.get_attributes mount.lookup metadata.lookup
+        "mount.get_attr mount.lookup metadata.lookup
          mount.create metadata.create mount.get_xattr mount.write storage.write_chunk
          mount.flush metadata.report_written mount.release",
         |number| files::write(name(&at, number), [7; LEN]),
     );
     counted.check(
         "rename",
-        "mount.get_attr metadata.get_attributes mount.lookup metadata.lookup
+        "mount.get_attr mount.lookup metadata.lookup
          mount.rename metadata.rename",
         |number| files::rename(name(&at, number), new(number)),
     );
     counted.check(
         "link",
-        "mount.get_attr metadata.get_attributes mount.lookup metadata.lookup
+        "mount.get_attr mount.lookup metadata.lookup
          mount.link metadata.link",
         |number| files::hard_link(new(number), name(&at, number)),
     );
     (0..CALLS).for_each(|number| files::remove_file(new(number)));
     counted.check(
         "mkdir",
-        "mount.get_attr metadata.get_attributes mount.lookup metadata.lookup
+        "mount.get_attr mount.lookup metadata.lookup
          mount.mk_dir metadata.make_directory",
         |number| files::create_dir(new(number)),
     );
-    counted.check(
-        "rmdir",
-        "mount.get_attr metadata.get_attributes mount.rm_dir metadata.remove_directory",
-        |number| files::remove_dir(new(number)),
-    );
+    counted.check("rmdir", "mount.get_attr mount.rm_dir metadata.remove_directory", |number| {
+        files::remove_dir(new(number))
+    });
     counted.check(
         "symlink",
-        "mount.get_attr metadata.get_attributes mount.lookup metadata.lookup
+        "mount.get_attr mount.lookup metadata.lookup
          mount.symlink metadata.make_symlink",
         |number| files::symlink("file", new(number)),
     );

@@ -111,13 +111,13 @@ catalog! {
     44 "metadata" modifies md::Open => md::OpenReply;
     45 "metadata" modifies md::Close => md::AttributesReply;
     46 "metadata" modifies md::ReportWritten => md::AttributesReply;
-    47 "metadata" modifies md::MakeDirectory => md::EntryReply;
-    48 "metadata" modifies md::MakeSymlink => md::EntryReply;
+    47 "metadata" modifies md::MakeDirectory => md::NewEntryReply;
+    48 "metadata" modifies md::MakeSymlink => md::NewEntryReply;
     49 "metadata" reads md::ReadLink => md::BytesReply;
-    50 "metadata" modifies md::Link => md::EntryReply;
-    51 "metadata" modifies md::Unlink => mg::EmptyReply;
-    52 "metadata" modifies md::RemoveDirectory => mg::EmptyReply;
-    53 "metadata" modifies md::Rename => mg::EmptyReply;
+    50 "metadata" modifies md::Link => md::NewEntryReply;
+    51 "metadata" modifies md::Unlink => md::NamesReply;
+    52 "metadata" modifies md::RemoveDirectory => md::NamesReply;
+    53 "metadata" modifies md::Rename => md::NamesReply;
     54 "metadata" reads md::ReadDirectory => md::DirectoryEntries;
     55 "metadata" reads md::GetXattr => md::BytesReply;
     56 "metadata" modifies md::SetXattr => mg::EmptyReply;
@@ -135,7 +135,7 @@ catalog! {
     67 "metadata" reads fl::EndWait => mg::EmptyReply;
     68 "metadata" reads fl::ListLocks => fl::LockList;
     69 "metadata" reads fl::ListWaits => fl::WaitList;
-    70 "metadata" modifies md::Exchange => mg::EmptyReply;
+    70 "metadata" modifies md::Exchange => md::NamesReply;
     71 "metadata" modifies md::CreateUnnamed => md::OpenReply;
     // Metadata: the first bytes of files.
     72 "metadata" modifies il::WriteInline => il::WriteInlineReply;

@@ -23,7 +23,8 @@ pub use files::{
 };
 pub use names::{
     BytesReply, DirectoryEntries, DirectoryEntry, EntryReply, Exchange, Link, Lookup,
-    MakeDirectory, MakeSymlink, NewInode, ReadDirectory, ReadLink, RemoveDirectory, Rename, Unlink,
+    MakeDirectory, MakeSymlink, NamesReply, NewEntryReply, NewInode, ReadDirectory, ReadLink,
+    RemoveDirectory, Rename, Unlink, add_directory,
 };
 pub use sessions::{
     AskOutcome, CloseSession, CompareOpens, CompareOpensReply, KeepAlive, KeepAliveReply,

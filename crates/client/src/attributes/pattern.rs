@@ -124,7 +124,9 @@ impl Patterns for Client {
         let pattern = text.map(|text| self.read_pattern(text)).transpose()?;
         self.closes_acknowledged(inode).await;
         let request = SetPattern { inode, pattern, uid };
-        self.modify(inode, request, ModifyOptions::default(), |_, _| ()).await.map(|_| ())
+        let done = self.modify(inode, request, ModifyOptions::default(), |_, _| ()).await;
+        self.forget_directories();
+        done.map(|_| ())
     }
 }
 

@@ -13,6 +13,7 @@ use crate::session::request::ModifyOptions;
 use skep_types::{Attributes, ErrorCode, FileKind, InodeId, Result, Timestamp};
 use skep_wire::metadata::{GetAttributes, SetAttributes, SetAttributesReply};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The attributes of an inode and its allocated space, as returned by `stat(2)`.
 #[derive(Debug, Clone)]
@@ -59,6 +60,17 @@ pub trait InodeAttributes {
     /// Returns the attributes that the kernel has seen last of a file, if they differ from the
     /// present ones only by writes that the kernel's cached pages contain.
     fn seen_by_kernel(&self, _inode: InodeId) -> Option<Attributes> {
+        None
+    }
+
+    /// Returns the attributes of a directory after a change of an entry by this mount, if the mount
+    /// sent the change less than `max_age` ago and has not seen another change of the directory
+    /// since. Also returns how long ago the mount sent the change.
+    fn after_own_change(
+        &self,
+        _directory: InodeId,
+        _max_age: Duration,
+    ) -> Option<(Attributes, Duration)> {
         None
     }
 
@@ -133,6 +145,14 @@ impl InodeAttributes for Client {
     fn seen_by_kernel(&self, inode: InodeId) -> Option<Attributes> {
         let state = self.mount().inodes.get(inode)?;
         state.for_reading().filter(|_| state.is_cached())
+    }
+
+    fn after_own_change(
+        &self,
+        directory: InodeId,
+        max_age: Duration,
+    ) -> Option<(Attributes, Duration)> {
+        self.mount().directory_changes.get(directory, max_age, skep_env::now())
     }
 
     async fn set_attributes(&self, change: SetAttributes) -> Result<Attributes> {
@@ -220,6 +240,7 @@ impl Client {
     /// writes.
     pub(crate) fn note_attributes(&self, attributes: &mut Attributes) {
         self.note_xattrs(attributes);
+        self.mount().directory_changes.observe(attributes);
         if !matches!(attributes.kind, FileKind::Regular | FileKind::Symlink) {
             self.mount().seen.note(attributes);
             return;

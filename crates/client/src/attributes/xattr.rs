@@ -102,6 +102,7 @@ impl Xattrs for Client {
         self.mount().xattr_absence.forget(inode, name, skep_env::now());
         let done = self.modify(inode, request, how, |_, _| ()).await;
         self.mount().xattr_absence.forget(inode, name, skep_env::now());
+        self.forget_directories();
         self.mount().inodes.count_change(inode);
         done.map(|_| ())
     }
@@ -115,6 +116,7 @@ impl Xattrs for Client {
         let request = RemoveXattr { inode, name: name.into() };
         let how = ModifyOptions::default();
         let done = self.modify(inode, request, how, |_, _| ()).await;
+        self.forget_directories();
         self.mount().inodes.count_change(inode);
         done.map(|_| ())
     }
@@ -124,6 +126,13 @@ impl Client {
     /// Records whether an inode has extended attributes that the kernel requests by itself.
     pub(crate) fn note_xattrs(&self, attributes: &Attributes) {
         self.mount().xattr_absence.note(attributes, skep_env::now());
+    }
+
+    /// Forgets the attributes of directories after own changes: the caller has changed attributes
+    /// of an inode, and the reply does not contain them.
+    pub(crate) fn forget_directories(&self) {
+        let changes = &self.mount().directory_changes;
+        changes.forget_all(changes.send(skep_env::now()));
     }
 
     /// Returns whether `inode` is the root, and the root had neither a capability nor an access

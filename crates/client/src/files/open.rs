@@ -154,7 +154,9 @@ impl Client {
         let (directory, mode) = (request.directory, request.open);
         let orphan = move |client: Client, result| client.close_orphan(result, mode);
         let how = ModifyOptions::default();
-        let created = self.modify_once(directory, request, how, orphan).await?;
+        let sent = self.mount().directory_changes.send(skep_env::now());
+        let mut created = self.modify_once(directory, request, how, orphan).await?;
+        self.note_changed_directory(sent, created.reply.directory.take());
         self.open_again(created, mode).await
     }
 

@@ -1,14 +1,15 @@
 //! The entries of directories: lookup, creation and removal of directories and links, rename and
 //! exchange.
 
+use crate::cache::directory_changes::SentChange;
 use crate::client::Client;
 use crate::session::request::ModifyOptions;
 use skep_types::codec::Bytes;
 use skep_types::{Attributes, InodeId, Result};
 use skep_wire::Request;
 use skep_wire::metadata::{
-    EntryReply, Exchange, Link, Lookup, MakeDirectory, MakeSymlink, NewInode, ReadLink,
-    RemoveDirectory, Rename, Unlink,
+    EntryReply, Exchange, Link, Lookup, MakeDirectory, MakeSymlink, NamesReply, NewEntryReply,
+    NewInode, ReadLink, RemoveDirectory, Rename, Unlink,
 };
 
 /// Reads and changes the entries of directories.
@@ -139,8 +140,7 @@ impl Names for Client {
         new: NewInode,
     ) -> Result<Attributes> {
         let request = MakeDirectory { directory, name: name.into(), new };
-        let reply = self.change(directory, request).await?;
-        self.attributes_of(reply).await
+        self.make_name(directory, request).await
     }
 
     async fn make_symlink(
@@ -152,8 +152,7 @@ impl Names for Client {
     ) -> Result<Attributes> {
         let (name, link_target) = (name.into(), link_target.into());
         let request = MakeSymlink { directory, name, link_target, new };
-        let reply = self.change(directory, request).await?;
-        self.attributes_of(reply).await
+        self.make_name(directory, request).await
     }
 
     async fn read_link(&self, inode: InodeId) -> Result<Vec<u8>> {
@@ -163,19 +162,22 @@ impl Names for Client {
 
     async fn link(&self, inode: InodeId, directory: InodeId, name: &[u8]) -> Result<Attributes> {
         let request = Link { inode, directory, name: name.into() };
-        let reply = self.change(directory, request).await;
+        let attributes = self.make_name(directory, request).await;
         self.mount().inodes.count_change(inode);
-        self.attributes_of(reply?).await
+        attributes
     }
 
     async fn unlink(&self, directory: InodeId, name: &[u8]) -> Result<()> {
         let request = Unlink { directory, name: name.into() };
-        self.change(directory, request).await.map(|_| ())
+        let sent = self.mount().directory_changes.send(skep_env::now());
+        let reply = self.change(directory, request).await?;
+        self.note_changed_directory(sent, reply.directory);
+        Ok(())
     }
 
     async fn remove_directory(&self, directory: InodeId, name: &[u8]) -> Result<()> {
         let request = RemoveDirectory { directory, name: name.into() };
-        self.change(directory, request).await.map(|_| ())
+        self.remove_or_move(directory, request).await
     }
 
     async fn rename(
@@ -195,9 +197,9 @@ impl Names for Client {
             no_replace,
             whiteout,
         };
-        let done = self.change(to_directory, request).await;
+        let done = self.remove_or_move(to_directory, request).await;
         self.mount().inodes.count_name_change();
-        done.map(|_| ())
+        done
     }
 
     async fn exchange(
@@ -213,9 +215,9 @@ impl Names for Client {
             to_directory,
             to_name: to_name.into(),
         };
-        let done = self.change(to_directory, request).await;
+        let done = self.remove_or_move(to_directory, request).await;
         self.mount().inodes.count_name_change();
-        done.map(|_| ())
+        done
     }
 }
 
@@ -229,6 +231,42 @@ impl Client {
                 Ok(attributes)
             }
             None => self.fetch_attributes(reply.inode).await,
+        }
+    }
+
+    /// Sends a request that creates a name in a directory. Returns the attributes of its inode.
+    async fn make_name<R>(&self, directory: InodeId, request: R) -> Result<Attributes>
+    where
+        R: Request<Reply = NewEntryReply> + 'static,
+    {
+        let sent = self.mount().directory_changes.send(skep_env::now());
+        let NewEntryReply { entry, directory } = self.change(directory, request).await?;
+        self.note_changed_directory(sent, directory);
+        self.attributes_of(entry).await
+    }
+
+    /// Sends a request that may remove a directory, or change one that the reply does not
+    /// describe.
+    async fn remove_or_move<R>(&self, directory: InodeId, request: R) -> Result<()>
+    where
+        R: Request<Reply = NamesReply> + 'static,
+    {
+        let sent = self.mount().directory_changes.send(skep_env::now());
+        let reply = self.change(directory, request).await;
+        // A change whose outcome is unknown may have been executed.
+        let sent = self.mount().directory_changes.forget_all(sent);
+        let NamesReply { directory } = reply?;
+        if let Some(sent) = sent {
+            self.note_changed_directory(sent, directory);
+        }
+        Ok(())
+    }
+
+    /// Records the attributes of the directory in the reply to a change of an entry.
+    pub(crate) fn note_changed_directory(&self, sent: SentChange, directory: Option<Attributes>) {
+        if let Some(mut attributes) = directory {
+            self.note_attributes(&mut attributes);
+            self.mount().directory_changes.note(sent, &attributes, skep_env::now());
         }
     }
 

@@ -43,6 +43,11 @@ pub(crate) async fn perform<F: FileSystem>(
 /// has not seen yet. The kernel then drops the pages (`AUTO_INVAL_DATA`). No program sees the
 /// invented time, since these attributes are valid for no other use.
 ///
+/// # Directories
+/// After each change of an entry the kernel requests the attributes of the directory. The mount
+/// knows them from the reply to the change. The kernel may cache them only for the rest of the time
+/// for which it may cache attributes.
+///
 /// # Pages of a file that only this mount uses
 /// The writes of this mount change the modification time, but the kernel's pages contain them. So
 /// before the kernel reads from these pages, this function returns the time that the kernel has
@@ -56,6 +61,13 @@ async fn get<F: FileSystem>(
         && let Some(attributes) = context.file_system.attributes_for_reading(handle).await
     {
         return Ok(ReplyBody::SeenAttributes(attributes));
+    }
+    if let Some((attributes, age)) =
+        context.file_system.after_own_change(inode, context.options.validity)
+    {
+        let allocated_bytes = attributes.size;
+        let stat = Stat { attributes, allocated_bytes };
+        return Ok(ReplyBody::AgedStat(stat, context.options.validity.saturating_sub(age)));
     }
     let mut stat = context.file_system.stat(inode).await?;
     if reader.is_some() && context.file_system.is_shared(inode) {

@@ -48,9 +48,21 @@ pub(crate) fn run<E: Engine>(
     if request.kind == FileKind::Regular && request.open != OpenMode::No {
         context.count_open(inode, request.open)?;
     }
-    let InodeRecord { attributes, pattern, .. } = record;
-    let (truncated, synced) = (Vec::new(), ChunkFileSet::default());
-    Ok(OpenReply { created: true, attributes, pattern, is_shared: false, truncated, synced })
+    context.reply_directory = Some(directory.attributes);
+    Ok(new_file_reply(record))
+}
+
+/// Returns the reply about a new file.
+pub(super) fn new_file_reply(record: InodeRecord) -> OpenReply {
+    OpenReply {
+        created: true,
+        attributes: record.attributes,
+        pattern: record.pattern,
+        is_shared: false,
+        truncated: Vec::new(),
+        synced: ChunkFileSet::default(),
+        directory: None,
+    }
 }
 
 /// Returns the inode of a new file in a directory, with inherited permissions and stripe pattern.

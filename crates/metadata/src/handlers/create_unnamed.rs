@@ -3,12 +3,11 @@
 //! `Link` has named stays.
 
 use crate::engine::Engine;
-use crate::handlers::create::new_file;
+use crate::handlers::create::{new_file, new_file_reply};
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
-use skep_format::metadata::InodeRecord;
 use skep_types::codec::Bytes;
-use skep_types::{ChunkFileSet, Error, ErrorCode, FileKind};
+use skep_types::{Error, ErrorCode, FileKind};
 use skep_wire::metadata::{Create, CreateUnnamed, OpenMode, OpenReply};
 
 pub(crate) fn run<E: Engine>(
@@ -38,7 +37,5 @@ pub(crate) fn run<E: Engine>(
     record.may_be_named = true;
     context.put_inode(&record);
     context.count_open(record.attributes.inode, request.open)?;
-    let InodeRecord { attributes, pattern, .. } = record;
-    let (truncated, synced) = (Vec::new(), ChunkFileSet::default());
-    Ok(OpenReply { created: true, attributes, pattern, is_shared: false, truncated, synced })
+    Ok(new_file_reply(record))
 }

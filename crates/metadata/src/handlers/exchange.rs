@@ -9,13 +9,12 @@ use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use crate::tx::steps;
 use skep_types::{ErrorCode, FileKind, InodeId};
-use skep_wire::management::EmptyReply;
-use skep_wire::metadata::{Exchange, GetEntryInfo, Step};
+use skep_wire::metadata::{Exchange, GetEntryInfo, NamesReply, Step};
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: Exchange,
-) -> Result<EmptyReply, Stop> {
+) -> Result<NamesReply, Stop> {
     check_name(&request.to_name)?;
     check_name(&request.from_name)?;
     let (from_directory, to_directory) = (request.from_directory, request.to_directory);
@@ -26,7 +25,7 @@ pub(crate) fn run<E: Engine>(
         // Two names of one file, or the same name twice: as in a rename, the request changes
         // nothing.
         confirm_source(context, from_directory, &request.from_name, first)?;
-        return Ok(EmptyReply {});
+        return Ok(NamesReply { directory: None });
     }
     let changes_parent = from_directory != to_directory;
     let from_project = match changes_parent {
@@ -69,7 +68,7 @@ pub(crate) fn run<E: Engine>(
     let mut to = context.directory(to_directory)?;
     let found = context.dentry(to_directory, &request.to_name)?.ok_or(ErrorCode::NotFound)?;
     context.point_entry(&mut to, found, first, first_kind);
-    Ok(EmptyReply {})
+    Ok(NamesReply { directory: None })
 }
 
 /// Returns the project that a directory hands down, whichever group serves the directory. If

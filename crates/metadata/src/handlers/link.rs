@@ -6,12 +6,12 @@ use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use crate::tx::steps;
 use skep_types::{Error, ErrorCode};
-use skep_wire::metadata::{EntryReply, Link, Step};
+use skep_wire::metadata::{EntryReply, Link, NewEntryReply, Step};
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: Link,
-) -> Result<EntryReply, Stop> {
+) -> Result<NewEntryReply, Stop> {
     check_name(&request.name)?;
     let mut directory = context.directory(request.directory)?;
     if context.dentry(request.directory, &request.name)?.is_some() {
@@ -36,5 +36,6 @@ pub(crate) fn run<E: Engine>(
     let (inode, kind) = (request.inode, attributes.kind);
     context.insert_dentry(request.directory, &request.name, inode, kind)?;
     context.change_directory(&mut directory, 1, 0);
-    Ok(EntryReply { inode, kind, attributes: Some(attributes) })
+    let entry = EntryReply { inode, kind, attributes: Some(attributes) };
+    Ok(context.new_entry_reply(entry, directory))
 }

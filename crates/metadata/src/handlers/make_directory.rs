@@ -12,12 +12,12 @@ use crate::tx::operation::Stop;
 use crate::tx::steps;
 use skep_format::metadata::{InodeRecord, name_cursor};
 use skep_types::{Error, ErrorCode, FileKind, GroupId, InodeId};
-use skep_wire::metadata::{EntryReply, MakeDirectory, NewInode, Step};
+use skep_wire::metadata::{EntryReply, MakeDirectory, NewEntryReply, NewInode, Step};
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: MakeDirectory,
-) -> Result<EntryReply, Stop> {
+) -> Result<NewEntryReply, Stop> {
     check_name(&request.name)?;
     let mut directory = context.directory(request.directory)?;
     if context.dentry(request.directory, &request.name)?.is_some() {
@@ -55,7 +55,9 @@ pub(crate) fn run<E: Engine>(
     let inode = attributes.inode;
     context.insert_dentry(request.directory, &request.name, inode, FileKind::Directory)?;
     context.change_directory(&mut directory, 1, 1);
-    Ok(EntryReply { inode, kind: FileKind::Directory, attributes: Some(attributes) })
+    let attributes = Some(attributes);
+    let entry = EntryReply { inode, kind: FileKind::Directory, attributes };
+    Ok(context.new_entry_reply(entry, directory))
 }
 
 fn choose_group<E: Engine>(

@@ -7,12 +7,12 @@ use crate::tx::operation::Stop;
 use skep_format::metadata::InodeRecord;
 use skep_types::{ChunkFileSet, Error, ErrorCode, FileKind};
 use skep_wire::limits::MAX_SYMLINK_BYTES;
-use skep_wire::metadata::{EntryReply, MakeSymlink};
+use skep_wire::metadata::{EntryReply, MakeSymlink, NewEntryReply};
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: MakeSymlink,
-) -> Result<EntryReply, Stop> {
+) -> Result<NewEntryReply, Stop> {
     check_name(&request.name)?;
     if request.link_target.len() > MAX_SYMLINK_BYTES {
         return Err(ErrorCode::NameTooLong.into());
@@ -48,5 +48,6 @@ pub(crate) fn run<E: Engine>(
     context.put_inode(&record);
     context.insert_dentry(request.directory, &request.name, inode, kind)?;
     context.change_directory(&mut directory, 1, 0);
-    Ok(EntryReply { inode, kind, attributes: Some(record.attributes) })
+    let entry = EntryReply { inode, kind, attributes: Some(record.attributes) };
+    Ok(context.new_entry_reply(entry, directory))
 }

@@ -42,5 +42,13 @@ pub(crate) fn run<E: Engine>(
     context.count_open(request.inode, request.open)?;
     let InodeRecord { attributes, pattern, synced_chunk_files: synced, .. } = record;
     let truncated = Vec::new();
-    Ok(OpenReply { created: false, attributes, pattern, is_shared, truncated, synced })
+    Ok(OpenReply {
+        created: false,
+        attributes,
+        pattern,
+        is_shared,
+        truncated,
+        synced,
+        directory: None,
+    })
 }

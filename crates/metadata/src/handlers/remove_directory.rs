@@ -5,13 +5,12 @@ use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use crate::tx::steps;
 use skep_types::{ErrorCode, FileKind};
-use skep_wire::management::EmptyReply;
-use skep_wire::metadata::{RemoveDirectory, Step};
+use skep_wire::metadata::{NamesReply, RemoveDirectory, Step};
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: RemoveDirectory,
-) -> Result<EmptyReply, Stop> {
+) -> Result<NamesReply, Stop> {
     let mut directory = context.directory(request.directory)?;
     let Some((cursor, dentry)) = context.dentry(request.directory, &request.name)? else {
         return Err(ErrorCode::NotFound.into());
@@ -23,5 +22,5 @@ pub(crate) fn run<E: Engine>(
     steps::do_anywhere(context, vec![(dentry.inode, step)])?;
     context.remove_dentry(request.directory, cursor)?;
     context.change_directory(&mut directory, -1, -1);
-    Ok(EmptyReply {})
+    Ok(context.names_reply(directory))
 }

@@ -17,8 +17,7 @@ use crate::tx::steps;
 use skep_format::metadata::{DentryRecord, InodeRecord};
 use skep_types::codec::Bytes;
 use skep_types::{ChunkFileSet, Error, ErrorCode, FileKind, InodeId};
-use skep_wire::management::EmptyReply;
-use skep_wire::metadata::{GetEntryInfo, Lookup, NewInode, Rename, Step};
+use skep_wire::metadata::{GetEntryInfo, Lookup, NamesReply, NewInode, Rename, Step};
 
 /// Kind of whiteouts: overlay file systems mark a removed name with a character device.
 const WHITEOUT: FileKind = FileKind::CharDevice;
@@ -26,7 +25,7 @@ const WHITEOUT: FileKind = FileKind::CharDevice;
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: Rename,
-) -> Result<EmptyReply, Stop> {
+) -> Result<NamesReply, Stop> {
     check_name(&request.to_name)?;
     check_name(&request.from_name)?;
     let to = context.directory(request.to_directory)?;
@@ -39,7 +38,7 @@ pub(crate) fn run<E: Engine>(
         if existing.inode == inode {
             // Two names of one file: POSIX requires that a rename changes nothing.
             confirm_source(context, request.from_directory, &request.from_name, inode)?;
-            return Ok(EmptyReply {});
+            return Ok(NamesReply { directory: None });
         }
         match (kind, existing.kind) {
             (FileKind::Directory, FileKind::Directory) => {}
@@ -98,7 +97,7 @@ pub(crate) fn run<E: Engine>(
             context.change_directory(&mut to, 1, i32::from(is_directory));
         }
     }
-    Ok(EmptyReply {})
+    Ok(context.names_reply(to))
 }
 
 /// Creates the whiteout for the old name, at this group.

@@ -6,13 +6,12 @@ use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use crate::tx::steps;
 use skep_types::{ErrorCode, FileKind};
-use skep_wire::management::EmptyReply;
-use skep_wire::metadata::{Step, Unlink};
+use skep_wire::metadata::{NamesReply, Step, Unlink};
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: Unlink,
-) -> Result<EmptyReply, Stop> {
+) -> Result<NamesReply, Stop> {
     let mut directory = context.directory(request.directory)?;
     let Some((cursor, dentry)) = context.dentry(request.directory, &request.name)? else {
         return Err(ErrorCode::NotFound.into());
@@ -23,5 +22,5 @@ pub(crate) fn run<E: Engine>(
     steps::do_anywhere(context, vec![(dentry.inode, Step::DropLink { inode: dentry.inode })])?;
     context.remove_dentry(request.directory, cursor)?;
     context.change_directory(&mut directory, -1, 0);
-    Ok(EmptyReply {})
+    Ok(context.names_reply(directory))
 }

@@ -19,11 +19,13 @@ use crate::tx::work::InternalWork;
 use skep_format::metadata::{DecisionRecord, Key, SlotRecord};
 use skep_service::quarantine;
 use skep_types::codec::{Bytes, Codec};
-use skep_types::{Error, ErrorCode, Lsn, Result};
+use skep_types::{Attributes, Error, ErrorCode, Lsn, Result};
 use skep_wire::file_locks::{SetLock, SetLockReply};
 use skep_wire::frame::Header;
 use skep_wire::inline::SyncInline;
-use skep_wire::metadata::{Decide, OpenSession, Prepare, ResolveTransaction, SyncAll};
+use skep_wire::metadata::{
+    Decide, OpenSession, Prepare, ResolveTransaction, SyncAll, add_directory,
+};
 use skep_wire::storage::WhichExist;
 use skep_wire::{Request, catalog};
 
@@ -76,9 +78,10 @@ impl<E: Engine> MetadataTarget<E> {
             result
         };
         let outgoing = std::mem::take(&mut context.outgoing);
+        let directory = context.reply_directory.take();
         let writes = context.into_writes();
         match result {
-            Ok(reply) => self.commit(op, writes, reply)?,
+            Ok(reply) => self.commit(op, writes, (reply, directory))?,
             Err(Stop::AwaitsReplies) => {
                 for (index, call) in outgoing {
                     self.call(call, CallPurpose::Operation { id: op.id, index });
@@ -183,11 +186,21 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    fn commit(&mut self, mut op: Operation, writes: Vec<Change>, mut reply: Vec<u8>) -> Result<()> {
+    /// Commits the changes of an operation and sends its reply. The reply to a change of names also
+    /// carries the attributes of the directory, which are not logged.
+    fn commit(
+        &mut self,
+        mut op: Operation,
+        writes: Vec<Change>,
+        (mut reply, directory): (Vec<u8>, Option<Attributes>),
+    ) -> Result<()> {
         let lsn = match self.take_changes(&op, writes, &mut reply) {
             Ok(lsn) => lsn,
             Err(error) => return self.fail(op, error),
         };
+        if let Some(directory) = directory {
+            add_directory(&mut reply, &directory);
+        }
         if let Some(number) = op.transaction.take() {
             for participant in std::mem::take(&mut op.participants) {
                 self.send_decision(participant, number, true, Some(lsn));

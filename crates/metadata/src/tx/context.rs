@@ -13,9 +13,11 @@ use crate::tx::shared::Shared;
 use crate::tx::table::{Table, logged_bytes};
 use skep_format::metadata::{InodeRecord, Key, OpenCounts, decode_value};
 use skep_types::codec::Codec;
-use skep_types::{Error, ErrorCode, GroupId, InodeId, Result, ShardId, Timestamp};
+use skep_types::{Attributes, Error, ErrorCode, GroupId, InodeId, Result, ShardId, Timestamp};
 use skep_wire::Request;
-use skep_wire::metadata::{Prepare, PrepareReply, Step, TransactionId};
+use skep_wire::metadata::{
+    EntryReply, NamesReply, NewEntryReply, Prepare, PrepareReply, Step, TransactionId,
+};
 
 /// Translates an error of another target. This target must not mistake a device failure on another
 /// target for a failure of its own device.
@@ -35,6 +37,9 @@ pub(crate) struct Context<'a, E> {
     pub(crate) op: &'a mut Operation,
     /// Requests to send, each with the index of its reply in `op.remote_calls`.
     pub(crate) outgoing: Vec<(usize, OutgoingCall)>,
+    /// Attributes of the directory that the request changed. The target adds them to the reply
+    /// before it sends the reply, but does not log them.
+    pub(crate) reply_directory: Option<Attributes>,
     next_call: usize,
     owner: Owner,
     applies_prepared: bool,
@@ -50,6 +55,7 @@ impl<'a, E: Engine> Context<'a, E> {
             shared,
             op,
             outgoing: Vec::new(),
+            reply_directory: None,
             next_call: 0,
             owner,
             applies_prepared: false,
@@ -70,6 +76,22 @@ impl<'a, E: Engine> Context<'a, E> {
 
     pub(crate) fn into_writes(self) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
         self.writes
+    }
+
+    /// Returns the reply to a removal or a move of a name in a directory.
+    pub(crate) fn names_reply(&mut self, directory: InodeRecord) -> NamesReply {
+        self.reply_directory = Some(directory.attributes);
+        NamesReply { directory: None }
+    }
+
+    /// Returns the reply about a new name in a directory.
+    pub(crate) fn new_entry_reply(
+        &mut self,
+        entry: EntryReply,
+        directory: InodeRecord,
+    ) -> NewEntryReply {
+        self.reply_directory = Some(directory.attributes);
+        NewEntryReply { entry, directory: None }
     }
 
     // ---- the store

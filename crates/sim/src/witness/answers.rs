@@ -170,12 +170,19 @@ impl Witness {
 }
 
 /// Returns a reply as the record of its slot has it: without the truncated chunk files, which the
-/// target adds when storage has truncated them.
+/// target adds when storage has truncated them, and without the attributes of the directory.
 fn as_logged(op: &Op, reply: &[u8]) -> Vec<u8> {
-    let truncated = Vec::new();
+    let (truncated, directory) = (Vec::new(), None);
     let logged = match op {
-        Op::Open(_) => md::OpenReply::from_bytes(reply)
-            .map(|reply| md::OpenReply { truncated, ..reply }.to_bytes()),
+        Op::Open(_) | Op::Create(_) => md::OpenReply::from_bytes(reply)
+            .map(|reply| md::OpenReply { truncated, directory, ..reply }.to_bytes()),
+        Op::MakeDirectory(_) | Op::MakeSymlink(_) | Op::Link(_) => {
+            md::NewEntryReply::from_bytes(reply)
+                .map(|reply| md::NewEntryReply { directory, ..reply }.to_bytes())
+        }
+        Op::Unlink(_) | Op::RemoveDirectory(_) | Op::Rename(_) => {
+            md::NamesReply::from_bytes(reply).map(|_| md::NamesReply { directory }.to_bytes())
+        }
         Op::SetAttributes(_) => md::SetAttributesReply::from_bytes(reply)
             .map(|reply| md::SetAttributesReply { truncated, ..reply }.to_bytes()),
         _ => return reply.to_vec(),

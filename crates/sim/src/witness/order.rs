@@ -9,7 +9,7 @@ use crate::operation::Op;
 use skep_format::metadata::DentryRecord;
 use skep_types::codec::Codec;
 use skep_types::{InodeId, SessionId};
-use skep_wire::metadata::EntryReply;
+use skep_wire::metadata::NewEntryReply;
 
 impl Witness {
     /// Returns an order of a batch's operations that the reference model accepts.
@@ -94,7 +94,7 @@ impl Witness {
     /// prepared.
     fn check_prepared(&self, model: &Model, op: &Op, reply: &[u8]) -> Result<(), String> {
         let Op::MakeDirectory(_) = op else { return Ok(()) };
-        let made = EntryReply::from_bytes(reply).map_err(|error| error.to_string())?.inode;
+        let made = NewEntryReply::from_bytes(reply).map_err(|error| error.to_string())?.entry.inode;
         match (self.prepared.get(&made), model.inodes.get(&made)) {
             (Some(prepared), Some(new)) => fits_prepared(new, prepared),
             _ => Ok(()),

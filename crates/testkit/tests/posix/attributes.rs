@@ -1,7 +1,7 @@
 //! Attributes: permissions, owners, times.
 
 use crate::{Test, ok, refused};
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, XattrFlags, setxattr, utimensat};
 use rustix::io::Errno;
 use skep_testkit::files::{self, OrFail};
 use skep_testkit::program::run_in;
@@ -9,6 +9,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![attributes:
@@ -20,6 +21,7 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![attributes:
     writes_change_times,
     write_replaces_a_modification_time_in_the_future,
     changed_entries_change_the_times_of_a_directory,
+    directory_shows_every_completed_change_of_its_entries,
     attribute_changes_update_the_change_time,
     block_count_covers_the_written_bytes,
     fstat_shows_attributes_of_an_open_file,
@@ -165,6 +167,56 @@ fn changed_entries_change_the_times_of_a_directory(root: &Path) {
         let found = files::metadata(&directory);
         assert!(found.mtime() > 1_000_000, "step {number}: {}", found.mtime());
     }
+}
+
+/// Semantics 1.1. Replies to concurrent changes arrive in any order.
+fn directory_shows_every_completed_change_of_its_entries(root: &Path) {
+    let directory = root.join("directory");
+    files::create_dir(&directory);
+    // `stat(2)`, which the kernel answers from its cache if it can, unlike the `statx(2)` of `std`.
+    let stat = |path: &Path| rustix::fs::stat(path).or_fail("stat", path);
+    let found = || stat(&directory);
+    let mode = || found().st_mode & 0o7777;
+    let made = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (directory, found, made) = (&directory, &found, &made);
+            scope.spawn(move || {
+                for number in 0..50 {
+                    files::create_dir(directory.join(format!("child-{thread}-{number}")));
+                    let least = made.fetch_add(1, Ordering::SeqCst) + 3;
+                    let links = found().st_nlink;
+                    assert!(links >= least, "{links} links instead of {least}");
+                    let file = directory.join(format!("file-{thread}-{number}"));
+                    files::create_new(&file);
+                    let (new, shown) = (stat(&file), found());
+                    let created = (new.st_ctime, new.st_ctime_nsec);
+                    assert!((shown.st_mtime, shown.st_mtime_nsec) >= created);
+                }
+            });
+        }
+    });
+    assert_eq!(found().st_nlink, 202);
+    files::set_permissions(&directory, fs::Permissions::from_mode(0o701));
+    assert_eq!(mode(), 0o701);
+    files::rename(directory.join("child-0-0"), root.join("child"));
+    assert_eq!(found().st_nlink, 201, "the old directory of a rename");
+    files::remove_dir(directory.join("child-0-1"));
+    assert_eq!((found().st_nlink, mode()), (200, 0o701));
+    files::set_permissions(&directory, fs::Permissions::from_mode(0o755));
+    files::remove_file(directory.join("file-0-0"));
+    // An access control list of the owner, a user, the group, the mask and others (acl(5)).
+    let none = u32::MAX;
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (kind, permissions, id) in
+        [(1, 7, none), (2, 4, 5), (4, 5, none), (16, 0, none), (32, 5, none)]
+    {
+        list.extend([kind, 0, permissions, 0]);
+        list.extend(u32::to_le_bytes(id));
+    }
+    setxattr(&directory, "system.posix_acl_access", &list, XattrFlags::empty())
+        .or_fail("setxattr", &directory);
+    assert_eq!(mode(), 0o705, "the mask of the list is the mode of the group");
 }
 
 fn attribute_changes_update_the_change_time(root: &Path) {

@@ -13,9 +13,29 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![rmdir:
     of_a_file_is_refused,
     creation_in_a_removed_directory_is_refused,
     removed_open_directory_stays_usable_and_empty,
+    directory_removed_right_after_a_change_has_no_links,
     directory_can_be_made_and_removed_repeatedly,
     never_removes_a_directory_with_a_new_file,
 ];
+
+/// Semantics 1.14.
+fn directory_removed_right_after_a_change_has_no_links(root: &Path) {
+    let path = root.join("directory");
+    files::create_dir(&path);
+    let directory = files::open(&path);
+    files::write(path.join("file"), "x");
+    files::remove_file(path.join("file"));
+    files::remove_dir(&path);
+    assert_eq!(rustix::fs::fstat(&directory).map(|found| found.st_nlink), Ok(0));
+    // A rename that replaces the directory removes it too.
+    files::create_dir(&path);
+    let replaced = files::open(&path);
+    files::write(path.join("file"), "x");
+    files::remove_file(path.join("file"));
+    files::create_dir(root.join("other"));
+    files::rename(root.join("other"), &path);
+    assert_eq!(rustix::fs::fstat(&replaced).map(|found| found.st_nlink), Ok(0));
+}
 
 fn removes_only_empty_directories(root: &Path) {
     let path = root.join("directory");

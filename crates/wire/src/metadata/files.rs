@@ -89,6 +89,9 @@ record! {
         pub truncated: Vec<TruncatedChunk>,
         /// The chunk files of the file that clients have reported as synced.
         pub synced: ChunkFileSet,
+        /// Attributes of the directory, if the request created a name. `None` if the target replies
+        /// to a repetition of the request.
+        pub directory: Option<Attributes>,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Messages about the namespace: lookup, directories, links, renames.
 
-use skep_types::codec::{Bytes, record};
+use skep_types::codec::{Bytes, Codec, record};
 use skep_types::{Attributes, FileKind, InodeId};
 
 record! {
@@ -30,6 +30,27 @@ record! {
         pub kind: FileKind,
         /// Attributes of the inode. `None` means that a different target stores them.
         pub attributes: Option<Attributes>,
+    }
+}
+
+record! {
+    /// Reply to a request that creates a name.
+    pub struct NewEntryReply {
+        /// The inode to which the name refers.
+        pub entry: EntryReply,
+        /// Attributes of the directory after the change. `None` if the target replies to a
+        /// repetition of the request.
+        pub directory: Option<Attributes>,
+    }
+}
+
+record! {
+    /// Reply to a request that removes or moves a name.
+    pub struct NamesReply {
+        /// Attributes of the directory after the change. For a rename, this is the directory of the
+        /// new name. `None` if nothing has changed, if the target replies to a repetition of the
+        /// request, or if the target does not return them.
+        pub directory: Option<Attributes>,
     }
 }
 
@@ -153,6 +174,20 @@ record! {
     }
 }
 
+/// Adds the attributes of the changed directory to an encoded reply, which must end with the field
+/// `directory` and the value `None`.
+///
+/// A target stores each reply in its log, without these attributes, so that the records are short.
+/// It adds them before it sends the reply.
+///
+/// # Panics
+/// Panics if the reply does not end with `None`.
+pub fn add_directory(reply: &mut Vec<u8>, directory: &Attributes) {
+    assert_eq!(reply.pop(), Some(0), "the reply ends with an empty `directory`");
+    reply.push(1);
+    reply.extend(directory.to_bytes());
+}
+
 record! {
     /// Reads entries of a directory, from a cursor on.
     pub struct ReadDirectory {
@@ -190,5 +225,26 @@ record! {
         pub entries: Vec<DirectoryEntry>,
         /// Whether the directory has no more entries after these.
         pub end: bool,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::Timestamp;
+
+    #[test]
+    fn directory_is_added_to_each_reply_about_names() {
+        let (inode, kind) = (InodeId::new(9), FileKind::Directory);
+        let attributes = Attributes::new(inode, kind, 0o755, Timestamp::default());
+        let mut names = NamesReply { directory: None }.to_bytes();
+        add_directory(&mut names, &attributes);
+        let names = NamesReply::from_bytes(&names).unwrap();
+        assert_eq!(names.directory.as_ref(), Some(&attributes));
+        let entry = EntryReply { inode, kind, attributes: Some(attributes.clone()) };
+        let mut made = NewEntryReply { entry: entry.clone(), directory: None }.to_bytes();
+        add_directory(&mut made, &attributes);
+        let expected = NewEntryReply { entry, directory: Some(attributes) };
+        assert_eq!(NewEntryReply::from_bytes(&made).unwrap(), expected);
     }
 }

@@ -14,9 +14,10 @@ use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     AskOutcome, AttributesReply, AwaitTruncation, AwaitTruncationReply, Close, CloseMany,
     CloseSession, CompareOpens, CompareOpensReply, Create, EntryReply, Exchange, GetAttributes,
-    KeepAlive, KeepAliveReply, Lookup, MakeDirectory, Open, OpenMode, OpenReply, OpenSession,
-    OpenSessionReply, OpenedFile, Outcome, OutcomeReply, ReportWritten, SetAttributes,
-    SetAttributesReply, SetPattern, SyncAll, TrimFile, TruncatedChunk, Unlink, WrittenExtent,
+    KeepAlive, KeepAliveReply, Lookup, MakeDirectory, NamesReply, NewEntryReply, Open, OpenMode,
+    OpenReply, OpenSession, OpenSessionReply, OpenedFile, Outcome, OutcomeReply, ReportWritten,
+    SetAttributes, SetAttributesReply, SetPattern, SyncAll, TrimFile, TruncatedChunk, Unlink,
+    WrittenExtent,
 };
 use std::collections::HashMap;
 
@@ -266,7 +267,7 @@ impl FakeMetadata {
                 let elsewhere = self.behaviour.directory_elsewhere.take();
                 let inode = elsewhere.unwrap_or_else(|| self.add(FileKind::Directory).inode);
                 self.entries.insert((directory, name), inode);
-                self.reply_to(inode).to_bytes()
+                NewEntryReply { entry: self.reply_to(inode), directory: None }.to_bytes()
             }
             Open::ID => self.open(session, &Open::from_bytes(body)?)?.to_bytes(),
             Close::ID => self.close(session, &Close::from_bytes(body)?)?.to_bytes(),
@@ -287,7 +288,7 @@ impl FakeMetadata {
                 if self.inode(inode)?.opens.is_empty() {
                     self.inodes.remove(&inode);
                 }
-                EmptyReply {}.to_bytes()
+                NamesReply { directory: None }.to_bytes()
             }
             Exchange::ID => {
                 let it = Exchange::from_bytes(body)?;
@@ -295,7 +296,7 @@ impl FakeMetadata {
                 let (first, second) = (self.entry(from.0, &from.1)?, self.entry(to.0, &to.1)?);
                 self.entries.insert(from, second);
                 self.entries.insert(to, first);
-                EmptyReply {}.to_bytes()
+                NamesReply { directory: None }.to_bytes()
             }
             SetPattern::ID => {
                 let inode = self.inode(SetPattern::from_bytes(body)?.inode)?;
@@ -353,7 +354,15 @@ impl FakeMetadata {
         }
         let attributes = inode.attributes.clone();
         let (pattern, truncated, synced) = (Some(pattern), Vec::new(), inode.synced.clone());
-        Ok(OpenReply { created, attributes, pattern, is_shared: false, truncated, synced })
+        Ok(OpenReply {
+            created,
+            attributes,
+            pattern,
+            is_shared: false,
+            truncated,
+            synced,
+            directory: None,
+        })
     }
 
     fn open(&mut self, session: SessionId, request: &Open) -> Result<OpenReply> {
@@ -371,7 +380,15 @@ impl FakeMetadata {
         let synced = inode.synced.clone();
         let truncated = if request.truncate { self.truncated.clone() } else { Vec::new() };
         let pattern = Some(pattern);
-        Ok(OpenReply { created: false, attributes, pattern, is_shared, truncated, synced })
+        Ok(OpenReply {
+            created: false,
+            attributes,
+            pattern,
+            is_shared,
+            truncated,
+            synced,
+            directory: None,
+        })
     }
 
     fn close(&mut self, session: SessionId, request: &Close) -> Result<AttributesReply> {

@@ -322,7 +322,7 @@ fn outcome_of_a_request_is_known_after_its_session_has_ended() {
     assert_eq!(early.code(), ErrorCode::Busy, "the session is open");
     story.happens(Event::Map(map_without_clients(7).into()));
     for _ in 0..2 {
-        let reply = Codec::to_bytes(&skep_wire::management::EmptyReply {});
+        let reply = Codec::to_bytes(&md::NamesReply { directory: None });
         let executed = md::Outcome::Executed { reply: reply[..].into() };
         assert_eq!(outcome_of(&mut story, 1, (0, 2)).unwrap(), executed);
         for at in [(0, 3), (1, 1), (2, 1)] {

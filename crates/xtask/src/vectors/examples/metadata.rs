@@ -162,12 +162,14 @@ fn files() -> Vec<Example> {
         is_shared: true,
         truncated: vec![truncated],
         synced: ChunkFileSet { bits: Bytes(vec![0b101]) },
+        directory: Some(attributes(a_directory(), FileKind::Directory)),
     };
     let made_device = OpenReply {
         attributes: attributes(a_file(), FileKind::CharDevice),
         pattern: None,
         truncated: Vec::new(),
         synced: ChunkFileSet::default(),
+        directory: None,
         ..opened.clone()
     };
     let written = WrittenExtent {
@@ -197,8 +199,8 @@ fn files() -> Vec<Example> {
     vec![
         example(&everything, &changed).request(&nothing),
         example(&create, &opened).request(&device).reply::<Create>(&made_device),
-        example(&unnamed, &OpenReply { pattern: None, ..opened.clone() }),
-        example(&open, &OpenReply { created: false, ..opened }),
+        example(&unnamed, &OpenReply { pattern: None, directory: None, ..opened.clone() }),
+        example(&open, &OpenReply { created: false, directory: None, ..opened }),
         example(&close, &reply).request(&close_unwritten),
         example(&close_many, &EmptyReply {}),
         example(&ReportWritten { inode: a_file(), written: Some(written), synced }, &reply)

@@ -8,9 +8,9 @@ use skep_types::{FileKind, InodeId};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     AttributesReply, BytesReply, DirectoryEntries, DirectoryEntry, EntryReply, Exchange,
-    GetAttributes, GetXattr, Link, ListXattrs, Lookup, MakeDirectory, MakeSymlink, NewInode,
-    ReadDirectory, ReadLink, RemoveDirectory, RemoveXattr, Rename, SetXattr, Unlink, XattrMode,
-    XattrNames,
+    GetAttributes, GetXattr, Link, ListXattrs, Lookup, MakeDirectory, MakeSymlink, NamesReply,
+    NewEntryReply, NewInode, ReadDirectory, ReadLink, RemoveDirectory, RemoveXattr, Rename,
+    SetXattr, Unlink, XattrMode, XattrNames,
 };
 
 fn new_inode() -> NewInode {
@@ -19,6 +19,12 @@ fn new_inode() -> NewInode {
 
 fn entry(inode: InodeId, kind: FileKind) -> EntryReply {
     EntryReply { inode, kind, attributes: Some(attributes(inode, kind)) }
+}
+
+/// Returns the reply about a new entry of the root.
+fn new_entry(inode: InodeId, kind: FileKind) -> NewEntryReply {
+    let directory = Some(attributes(InodeId::ROOT, FileKind::Directory));
+    NewEntryReply { entry: entry(inode, kind), directory }
 }
 
 /// Returns a directory entry whose inode is on a different target.
@@ -54,18 +60,19 @@ fn entries() -> Vec<Example> {
         to_directory: a_directory(),
         to_name: Bytes::from(&b"staging"[..]),
     };
+    let changed = NamesReply { directory: Some(attributes(directory, FileKind::Directory)) };
     vec![
         example(&lookup, &entry(a_file(), FileKind::Regular))
             .reply::<Lookup>(&entry_on_other_target()),
         example(&stat, &root),
-        example(&make, &entry(a_directory(), FileKind::Directory)),
-        example(&symlink, &entry(a_file(), FileKind::Symlink)),
+        example(&make, &new_entry(a_directory(), FileKind::Directory)),
+        example(&symlink, &new_entry(a_file(), FileKind::Symlink)),
         example(&ReadLink { inode: a_file() }, &BytesReply { bytes: link_target }),
-        example(&link, &entry(a_file(), FileKind::Socket)),
-        example(&Unlink { directory, name: a_name() }, &EmptyReply {}),
-        example(&RemoveDirectory { directory, name: Bytes::from(vec![b'x'; 255]) }, &EmptyReply {}),
-        example(&rename, &EmptyReply {}),
-        example(&exchange, &EmptyReply {}),
+        example(&link, &new_entry(a_file(), FileKind::Socket)),
+        example(&Unlink { directory, name: a_name() }, &changed),
+        example(&RemoveDirectory { directory, name: Bytes::from(vec![b'x'; 255]) }, &changed),
+        example(&rename, &changed),
+        example(&exchange, &NamesReply { directory: None }),
     ]
 }
 

@@ -1,0 +1,169 @@
+//! The attributes of directories after this mount's own changes of their entries.
+//!
+//! After each change of an entry the kernel drops its cached attributes of the directory (Linux
+//! 6.18), and requests them before the next system call that passes through the directory. Metadata
+//! has sent them with the reply to the change. So the mount answers this request without metadata.
+//! As the kernel may cache the attributes only for a limited time, their age counts from the moment
+//! when the mount sent the change.
+//!
+//! # Hazard: replies out of order
+//! Two threads change one directory, and the reply to the earlier change arrives later. Its
+//! attributes lack the other change, so an entry keeps the attributes with the highest version. If
+//! the table is full, it drops entries with their versions. So a reply that took longer than
+//! [`LONGEST_REPLY`] is ignored: within this time the table does not drop an entry.
+//!
+//! # Hazard: removed directories
+//! The reply to a change may arrive after the reply to the removal of the same directory. A removal
+//! has no reply about the removed directory, so it forgets the attributes of all directories, and
+//! also those in replies to changes that the mount sent before.
+
+use crate::cache::recent::Recent;
+use crate::limits::MAX_REMEMBERED_SPECIAL;
+use skep_types::{Attributes, FileKind, InodeId};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Maximum time from sending a change to its reply, if the mount is to use the attributes in the
+/// reply. In this time a mount changes fewer directories than the table holds.
+const LONGEST_REPLY: Duration = Duration::from_millis(100);
+
+/// The attributes of directories after own changes.
+#[derive(Debug)]
+pub(crate) struct DirectoryChanges {
+    recent: Recent<Noted>,
+    /// Raised when the attributes of all directories are forgotten.
+    epoch: AtomicU64,
+}
+
+/// The moment when the mount sent a change.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SentChange {
+    time: Duration,
+    epoch: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Noted {
+    /// The highest version of the directory that the mount has seen.
+    version: u64,
+    /// The attributes of this version, if an own change led to it.
+    known: Option<(Attributes, SentChange)>,
+}
+
+impl DirectoryChanges {
+    pub(crate) fn new() -> Self {
+        Self { recent: Recent::new(MAX_REMEMBERED_SPECIAL), epoch: AtomicU64::new(0) }
+    }
+
+    /// Returns the mark of a change that the mount sends now.
+    pub(crate) fn send(&self, now: Duration) -> SentChange {
+        SentChange { time: now, epoch: self.epoch.load(Ordering::SeqCst) }
+    }
+
+    /// Records the attributes in the reply to a change.
+    pub(crate) fn note(&self, sent: SentChange, attributes: &Attributes, now: Duration) {
+        if now.saturating_sub(sent.time) > LONGEST_REPLY {
+            return;
+        }
+        let version = attributes.change_counter;
+        self.recent.update(attributes.inode, |noted| match noted {
+            Some(newer) if newer.version > version => newer.clone(),
+            _ => Noted { version, known: Some((attributes.clone(), sent)) },
+        });
+    }
+
+    /// Records attributes from metadata that are no reply to a change of an entry.
+    pub(crate) fn observe(&self, attributes: &Attributes) {
+        if attributes.kind == FileKind::Directory {
+            let version = attributes.change_counter;
+            self.recent.update_if(attributes.inode, |noted| {
+                (version > noted.version).then_some(Noted { version, known: None })
+            });
+        }
+    }
+
+    /// Forgets the attributes of all directories: a change of this mount may have removed one, or
+    /// has changed one in a way that no reply describes. Returns a mark for the reply to this
+    /// change. `None` means that another such change came between.
+    pub(crate) fn forget_all(&self, sent: SentChange) -> Option<SentChange> {
+        let before = self.epoch.fetch_add(1, Ordering::SeqCst);
+        (before == sent.epoch).then_some(SentChange { epoch: before + 1, ..sent })
+    }
+
+    /// Returns the attributes of a directory after an own change that the mount sent less than
+    /// `max_age` ago, and how long ago it sent the change.
+    pub(crate) fn get(
+        &self,
+        directory: InodeId,
+        max_age: Duration,
+        now: Duration,
+    ) -> Option<(Attributes, Duration)> {
+        let (attributes, sent) = self.recent.get(directory)?.known?;
+        let age = now.saturating_sub(sent.time);
+        let is_valid = age < max_age && sent.epoch == self.epoch.load(Ordering::SeqCst);
+        is_valid.then_some((attributes, age))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::Timestamp;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const NOW: Duration = Duration::from_secs(60);
+    const D: InodeId = InodeId::ROOT;
+
+    fn attributes(change_counter: u64) -> Attributes {
+        let new = Attributes::new(D, FileKind::Directory, 0o755, Timestamp::default());
+        Attributes { change_counter, ..new }
+    }
+
+    fn version(changes: &DirectoryChanges, now: Duration) -> Option<u64> {
+        changes.get(D, SECOND, now).map(|(attributes, _)| attributes.change_counter)
+    }
+
+    #[test]
+    fn directory_attributes_are_valid_until_their_age_is_reached() {
+        let changes = DirectoryChanges::new();
+        assert_eq!(version(&changes, NOW), None);
+        changes.note(changes.send(NOW), &attributes(5), NOW + SECOND / 20);
+        let (found, age) = changes.get(D, SECOND, NOW + SECOND / 2).unwrap();
+        assert_eq!((found, age), (attributes(5), SECOND / 2), "the age counts from the send");
+        assert_eq!(version(&changes, NOW + SECOND), None);
+        assert!(changes.get(D, Duration::ZERO, NOW).is_none(), "a timeout of zero");
+    }
+
+    #[test]
+    fn late_reply_never_replaces_a_newer_one() {
+        let changes = DirectoryChanges::new();
+        let (first, second) = (changes.send(NOW), changes.send(NOW));
+        changes.note(second, &attributes(6), NOW);
+        changes.note(first, &attributes(5), NOW);
+        assert_eq!(version(&changes, NOW), Some(6));
+        // Another change of the directory, such as chmod, has led to version 7.
+        changes.observe(&attributes(7));
+        assert_eq!(version(&changes, NOW), None);
+        changes.note(first, &attributes(5), NOW);
+        assert_eq!(version(&changes, NOW), None);
+        changes.note(first, &attributes(8), NOW + LONGEST_REPLY * 2);
+        assert_eq!(version(&changes, NOW), None, "the reply took too long");
+        changes.note(first, &attributes(8), NOW);
+        changes.observe(&attributes(8));
+        assert_eq!(version(&changes, NOW), Some(8));
+    }
+
+    #[test]
+    fn removal_forgets_directories_and_replies_on_their_way() {
+        let changes = DirectoryChanges::new();
+        let (on_its_way, removal) = (changes.send(NOW), changes.send(NOW));
+        changes.note(changes.send(NOW), &attributes(5), NOW);
+        let own = changes.forget_all(removal);
+        assert_eq!(version(&changes, NOW), None);
+        changes.note(on_its_way, &attributes(6), NOW);
+        assert_eq!(version(&changes, NOW), None, "the directory may be the removed one");
+        changes.note(own.unwrap(), &attributes(7), NOW);
+        assert_eq!(version(&changes, NOW), Some(7));
+        assert!(changes.forget_all(removal).is_none(), "another removal came between");
+    }
+}
