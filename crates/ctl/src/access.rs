@@ -237,7 +237,7 @@ impl Access {
     pub(crate) fn identity(&self) -> Identity {
         Identity {
             cluster: self.token.cluster,
-            secret: self.token.secret.clone(),
+            secrets: self.token.secrets.clone(),
             node: NodeId::default(),
             kind: NodeKind::Client,
         }

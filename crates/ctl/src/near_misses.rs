@@ -39,7 +39,6 @@ const ANSWERS: &[(&str, &str)] = &[
     ("evict", "client evict"),
     ("format", "cluster format"),
     ("mkfs", "cluster format"),
-    ("token", "cluster token"),
     ("init", "management --init"),
     ("mgmtd", "management"),
     ("mgmt", "management"),
@@ -80,7 +79,7 @@ pub(crate) fn answer(error: &clap::Error) -> Option<String> {
         None => of_table(ANSWERS, word).map(|found| sentence(word, found)),
         Some(noun) => {
             let found = of_table(OF_NOUNS, word)?;
-            let nouns = ["node", "target", "group", "client", "session", "lock", "config"];
+            let nouns = ["node", "target", "group", "client", "session", "lock", "config", "token"];
             let has_list = nouns.contains(&noun);
             has_list.then(|| sentence(&format!("{noun} {word}"), &format!("{noun} {found}")))
         }

@@ -7,7 +7,9 @@
 use crate::command_log::{self, CommandLog};
 use skep_format::identity::DirectoryKind;
 use skep_service::directory::{TOKEN_FILE, read_token};
+use skep_service::former_secrets::FORMER_FILE;
 use skep_service::listen::ADDRESS_FILE;
+
 use skep_store::atomic::{replace_secret, sync_directory};
 use skep_store::identity::{IDENTITY_FILE, read_identity};
 use skep_store::restored::{self, RESTORED_MARK};
@@ -46,16 +48,21 @@ pub fn copy_directory(from: &Path, to: &Path) -> Result<DirectoryCopy> {
     restored::mark(to, RESTORED_MARK)?;
     CommandLog::create_at(to, &state, last_command)?;
     // The identity is copied last, so that an interrupted copy is not mistaken for a complete one.
-    for name in [TOKEN_FILE, ADDRESS_FILE, IDENTITY_FILE] {
+    for name in [TOKEN_FILE, FORMER_FILE, ADDRESS_FILE, IDENTITY_FILE] {
         let source = from.join(name);
         match std::fs::read(&source) {
             Ok(bytes) => replace_secret(&to.join(name), &bytes)?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound && name == ADDRESS_FILE => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && is_optional(name) => {}
             Err(error) => return Err(Error::from(error).within(source.display())),
         }
     }
     sync_directory(to)?;
     Ok(DirectoryCopy { cluster: token.cluster, last_command })
+}
+
+/// Whether a directory of management may lack a file.
+fn is_optional(name: &str) -> bool {
+    name == ADDRESS_FILE || name == FORMER_FILE
 }
 
 /// Creates a directory that only its owner can read, or accepts an empty one.

@@ -4,7 +4,7 @@ use crate::command_log::{CommandLog, LOG_FILE, SNAPSHOT_FILE};
 use crate::settings::ManagementSettings;
 use skep_cluster::ClusterState;
 use skep_format::identity::DirectoryKind;
-use skep_rpc::{JoinToken, Secret};
+use skep_rpc::{JoinToken, Secrets};
 use skep_service::NodeDirectory;
 use skep_service::advertise::{self, Advertised};
 use skep_service::directory::{TOKEN_FILE, write_token};
@@ -26,7 +26,7 @@ pub async fn initialise(settings: &ManagementSettings) -> Result<(JoinToken, Adv
     let path = &settings.node.directory;
     let mut token = JoinToken {
         cluster: ClusterId::new(skep_env::random_bytes()),
-        secret: Secret::generate(),
+        secrets: Secrets::generate(),
         addresses: vec!["unknown:0".into()],
     };
     let directory = NodeDirectory::initialise(path, DirectoryKind::Management, token.clone())?;

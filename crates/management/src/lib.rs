@@ -31,7 +31,7 @@ use skep_format::identity::DirectoryKind;
 use skep_rpc::server::authenticate;
 use skep_rpc::{Admission, Identity, IncomingStream, RefusalLog, Ticket};
 use skep_service::listen::{IfTaken, listen};
-use skep_service::{NodeDirectory, PROGRAM_VERSION, advertise, metrics_page, notify};
+use skep_service::{NodeDirectory, PROGRAM_VERSION, advertise, metrics_page, notify, tokens};
 use skep_store::restored::{self, RESTORED_MARK};
 use skep_types::registration::ServerRegistration;
 use skep_types::{Error, ErrorCode, MapVersion, NodeKind, Result, TargetId};
@@ -76,6 +76,7 @@ struct RunningManagement {
     _accepting: skep_env::Task<()>,
     _page: Option<skep_env::Task<()>>,
     _ticking: skep_env::Task<()>,
+    _following: skep_env::Task<()>,
     _directory: NodeDirectory,
 }
 
@@ -119,7 +120,7 @@ impl RunningManagement {
         authority.note_alive(node, &[]);
         let identity = Identity {
             cluster,
-            secret: directory.token.secret.clone(),
+            secrets: directory.token.secrets.clone(),
             node,
             kind: NodeKind::Management,
         };
@@ -141,6 +142,8 @@ impl RunningManagement {
             meter,
         });
         let accepting = skep_env::spawn(accept(listener, service));
+        let following =
+            skep_env::spawn(tokens::follow_directory(path.clone(), identity.secrets.clone()));
         Ok(Self {
             identity,
             listens_on,
@@ -148,6 +151,7 @@ impl RunningManagement {
             _accepting: accepting,
             _page: page,
             _ticking: ticking,
+            _following: following,
             _directory: directory,
         })
     }

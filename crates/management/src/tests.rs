@@ -6,7 +6,7 @@ mod requests;
 use super::*;
 use skep_cluster::ClusterState;
 use skep_rpc::{
-    Change, ClientEvents, ClientMembership, JoinLimits, JoinToken, Management, Membership, Secret,
+    Change, ClientEvents, ClientMembership, JoinLimits, JoinToken, Management, Membership, Secrets,
 };
 use skep_types::map::{Capacity, Policy, Reachability};
 use skep_types::registration::TargetClaim;
@@ -392,7 +392,7 @@ fn wrong_secrets_and_other_clusters_are_refused_at_once() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
         let _running = RunningManagement::start(&settings).await.unwrap();
-        let guess = JoinToken { secret: Secret::generate(), ..token.clone() };
+        let guess = JoinToken { secrets: Secrets::generate(), ..token.clone() };
         let other = JoinToken { cluster: skep_types::ClusterId::new([1; 16]), ..token };
         for wrong in [guess, other] {
             let error = Membership::join(&wrong, server(NodeKind::Storage, 10), PATIENCE).await;

@@ -44,7 +44,7 @@ impl Collector {
     pub(crate) fn new(token: &JoinToken) -> Self {
         let identity = Identity {
             cluster: token.cluster,
-            secret: token.secret.clone(),
+            secrets: token.secrets.clone(),
             node: NodeId::default(),
             kind: NodeKind::Client,
         };

@@ -1,62 +1,9 @@
-//! Proofs that two processes belong to one cluster. Owns the secret, the join token, and the
-//! identities of this process and of its peers.
+//! Membership in a cluster. Owns the join token, and the identities of this process and of its
+//! peers. Does not own the secrets and their proofs ([`crate::secret`]).
 
-use hmac::{Hmac, Mac};
-use sha2::Sha256;
+use crate::secret::{Secret, Secrets, from_hex};
 use skep_types::{ClusterId, Error, ErrorCode, NodeId, NodeKind, Result, TargetId};
 use std::fmt;
-
-/// The secret that all nodes of a cluster share. It is never sent over the network and never
-/// logged.
-#[derive(Clone, Eq)]
-pub struct Secret([u8; 32]);
-
-impl PartialEq for Secret {
-    /// Compares two secrets in the same time wherever they differ.
-    fn eq(&self, other: &Self) -> bool {
-        let differences = self.0.iter().zip(&other.0).fold(0, |all, (a, b)| all | (a ^ b));
-        std::hint::black_box(differences) == 0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
-    }
-}
-
-impl Secret {
-    /// Creates a random secret.
-    pub fn generate() -> Self {
-        Self(skep_env::random_bytes())
-    }
-
-    fn mac(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
-        let mut mac =
-            Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of every length");
-        parts.iter().for_each(|part| mac.update(part));
-        mac
-    }
-
-    /// Returns HMAC-SHA-256 over the concatenation of `parts`, keyed with the secret, as two
-    /// little-endian halves: low, then high.
-    pub(crate) fn proof(&self, parts: &[&[u8]]) -> (u128, u128) {
-        let bytes: [u8; 32] = self.mac(parts).finalize().into_bytes().into();
-        let half = |at: usize| {
-            let mut half = [0; 16];
-            half.copy_from_slice(&bytes[at..at + 16]);
-            u128::from_le_bytes(half)
-        };
-        (half(0), half(16))
-    }
-
-    /// Whether `proof` is the result of [`Self::proof`] for the same parts. The comparison takes
-    /// the same time for every wrong proof.
-    pub(crate) fn verify(&self, parts: &[&[u8]], proof: (u128, u128)) -> bool {
-        let bytes = [proof.0.to_le_bytes(), proof.1.to_le_bytes()].concat();
-        self.mac(parts).verify_slice(&bytes).is_ok()
-    }
-}
 
 /// A node's channel to a target: a sequence of connections, in which each new connection ends the
 /// previous one. A sender needs a channel if a delayed copy of an old request must not run after
@@ -90,8 +37,8 @@ impl Channel {
 pub struct JoinToken {
     /// The cluster's id.
     pub cluster: ClusterId,
-    /// The cluster's secret.
-    pub secret: Secret,
+    /// The cluster's secret. The text form contains the newest one.
+    pub secrets: Secrets,
     /// The addresses of management, each as `host:port`.
     pub addresses: Vec<String>,
 }
@@ -106,24 +53,9 @@ impl JoinToken {
     /// Returns the token as text. There is no `Display`, so that the secret is not logged by
     /// accident.
     pub fn to_text(&self) -> String {
-        use std::fmt::Write;
-        let mut text = format!("skep1-{}-", self.cluster);
-        for byte in self.secret.0 {
-            let _ = write!(text, "{byte:02x}");
-        }
-        text + "@" + &self.addresses.join(",")
+        let secret = self.secrets.newest().to_hex();
+        format!("skep1-{}-{secret}@{}", self.cluster, self.addresses.join(","))
     }
-}
-
-fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let mut bytes = [0; N];
-    if text.len() != 2 * N || !text.is_ascii() {
-        return None;
-    }
-    for (index, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
-    }
-    Some(bytes)
 }
 
 impl std::str::FromStr for JoinToken {
@@ -139,7 +71,7 @@ impl std::str::FromStr for JoinToken {
             }
             Some(Self {
                 cluster: ClusterId::new(from_hex(cluster)?),
-                secret: Secret(from_hex(secret)?),
+                secrets: Secret::from_hex(secret)?.into(),
                 addresses,
             })
         };
@@ -158,8 +90,8 @@ impl std::str::FromStr for JoinToken {
 pub struct Identity {
     /// The cluster's id.
     pub cluster: ClusterId,
-    /// The cluster's secret.
-    pub secret: Secret,
+    /// The secrets of the cluster that this process holds.
+    pub secrets: Secrets,
     /// The id of this node; zero before its first registration.
     pub node: NodeId,
     /// The kind of this node.
@@ -184,22 +116,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proof_is_valid_only_for_the_same_text_and_secret() {
-        let (secret, other) = (Secret::generate(), Secret::generate());
-        let (low, high) = secret.proof(&[b"a", b"bc"]);
-        assert!(secret == secret.clone() && secret != other);
-        assert!(secret.verify(&[b"ab", b"c"], (low, high)));
-        assert!(!secret.verify(&[b"ab", b"d"], (low, high)));
-        assert!(!secret.verify(&[b"abc"], (low ^ 1, high)));
-        assert!(!secret.verify(&[b"abc"], (low, high ^ 1 << 127)));
-        assert!(!other.verify(&[b"abc"], (low, high)));
-    }
-
-    #[test]
     fn token_round_trips_and_malformed_tokens_are_refused() {
         let token = JoinToken {
             cluster: ClusterId::new([0xAB; 16]),
-            secret: Secret::generate(),
+            secrets: Secrets::generate(),
             addresses: vec!["10.0.0.1:7400".into(), "[::1]:7400".into()],
         };
         let text = token.to_text();

@@ -8,11 +8,12 @@ use crate::access::{Channel, Identity, Peer};
 use crate::limits::{
     HANDSHAKE_BUFFER_BYTES, HANDSHAKE_TIMEOUT, MAX_HANDSHAKE_BODY_BYTES, MAX_PEER_TEXT,
 };
+use crate::secret::{MAX_SECRETS, Secret};
 use crate::stream::FrameReader;
 use skep_env::{MessagePart, TcpStream, random_u128};
 use skep_types::codec::Codec;
 use skep_types::text::shown;
-use skep_types::{ClusterId, Error, ErrorCode, Result, TargetId};
+use skep_types::{ClusterId, Error, ErrorCode, NodeId, Result, TargetId};
 use skep_wire::Request;
 use skep_wire::frame::{Header, NEWEST_PROTOCOL, OLDEST_PROTOCOL};
 use skep_wire::session::{Challenge, Hello, Proof, Welcome};
@@ -121,6 +122,7 @@ pub(crate) async fn connect(
         target,
         channel: channel.0,
         nonce: random_u128(),
+        secrets: identity.secrets.offered(),
     };
     let exchange = async {
         send(stream, &Header { message: Hello::ID, ..Header::default() }, &hello).await?;
@@ -130,15 +132,16 @@ pub(crate) async fn connect(
         if challenge.cluster != identity.cluster {
             return Err(other_cluster(challenge.cluster, identity.cluster));
         }
-        if !identity.secret.verify(&[SERVER_LABEL, &hello_bytes, &challenge_bytes], proof) {
+        let chosen = identity.secrets.with_id(challenge.secret);
+        let signed: [&[u8]; 3] = [SERVER_LABEL, &hello_bytes, &challenge_bytes];
+        let Some(secret) = chosen.filter(|secret| secret.verify(&signed, proof)) else {
             return Err(Error::new(
                 ErrorCode::AuthenticationFailed,
                 "the server does not have this cluster's secret: the token is wrong or not of \
                  this cluster; `skep cluster token` on the management host prints the right one",
             ));
-        }
-        let (proof_low, proof_high) =
-            identity.secret.proof(&[CLIENT_LABEL, &hello_bytes, &challenge_bytes]);
+        };
+        let (proof_low, proof_high) = secret.proof(&[CLIENT_LABEL, &hello_bytes, &challenge_bytes]);
         let header = Header { message: Proof::ID, ..Header::default() };
         send(stream, &header, &Proof { proof_low, proof_high }).await?;
         receive_reply(reader, Proof::ID).await
@@ -158,6 +161,15 @@ fn other_cluster(theirs: ClusterId, ours: ClusterId) -> Error {
     )
 }
 
+/// Chooses the secret for the proofs among the secrets of the connecting side.
+fn choose_secret(hello: &Hello, identity: &Identity) -> Result<Secret> {
+    if hello.secrets.len() > MAX_SECRETS {
+        let count = hello.secrets.len();
+        return Err(unexpected(format_args!("{count} secrets offered, at most {MAX_SECRETS} fit")));
+    }
+    identity.secrets.choose(&hello.secrets, hello.node != NodeId::default())
+}
+
 /// Runs the server's side of the handshake. `check_target` returns an error for a target that this
 /// process does not serve.
 pub(crate) async fn accept(
@@ -174,11 +186,12 @@ pub(crate) async fn accept(
                 return Err(other_cluster(hello.cluster, identity.cluster));
             }
             let protocol = negotiate(&hello, OLDEST_PROTOCOL, NEWEST_PROTOCOL)?;
+            let secret = choose_secret(&hello, identity)?;
             check_target(hello.target)?;
-            Ok(protocol)
+            Ok((protocol, secret))
         };
-        let protocol = match checked.await {
-            Ok(protocol) => protocol,
+        let (protocol, secret) = match checked.await {
+            Ok(checked) => checked,
             Err(error) => {
                 refuse(stream, &header, &error).await;
                 return Err(error);
@@ -188,16 +201,17 @@ pub(crate) async fn accept(
             cluster: identity.cluster,
             protocol,
             nonce: random_u128(),
+            secret: secret.id().raw(),
             proof_low: 0,
             proof_high: 0,
         };
         let (hello_bytes, challenge_bytes) = (hello.to_bytes(), challenge.to_bytes());
         (challenge.proof_low, challenge.proof_high) =
-            identity.secret.proof(&[SERVER_LABEL, &hello_bytes, &challenge_bytes]);
+            secret.proof(&[SERVER_LABEL, &hello_bytes, &challenge_bytes]);
         send(stream, &header.reply(), &challenge).await?;
         let (header, proof): (_, Proof) = receive_request(&mut reader, Proof::ID).await?;
         let signed: [&[u8]; 3] = [CLIENT_LABEL, &hello_bytes, &challenge_bytes];
-        if !identity.secret.verify(&signed, (proof.proof_low, proof.proof_high)) {
+        if !secret.verify(&signed, (proof.proof_low, proof.proof_high)) {
             let error = Error::new(
                 ErrorCode::AuthenticationFailed,
                 format!("node {} does not prove the secret of this cluster", hello.node),
@@ -218,7 +232,7 @@ pub(crate) async fn accept(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_types::{NodeId, NodeKind};
+    use skep_types::NodeKind;
 
     fn hello(oldest: u16, newest: u16) -> Hello {
         Hello {
@@ -230,6 +244,7 @@ mod tests {
             target: TargetId::new(0),
             channel: 0,
             nonce: 1,
+            secrets: vec![1],
         }
     }
 

@@ -20,11 +20,12 @@ pub mod origin;
 mod outages;
 mod refusal;
 pub mod routing;
+pub mod secret;
 pub mod server;
 mod stream;
 mod term;
 
-pub use access::{Channel, Identity, JoinToken, Peer, Secret};
+pub use access::{Channel, Identity, JoinToken, Peer};
 pub use admission::{Admission, RefusalLog, Ticket};
 pub use client::{CallOptions, Connection};
 pub use map_cell::MapCell;
@@ -33,4 +34,5 @@ pub use membership::{
 };
 pub use origin::{Origin, with_origin};
 pub use routing::Router;
+pub use secret::{HeldSecret, MAX_SECRETS, Secret, SecretId, Secrets};
 pub use server::{Incoming, IncomingStream, Outbox};

@@ -283,7 +283,7 @@ async fn connect(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::Secret;
+    use crate::secret::Secrets;
     use crate::server::{IncomingStream, authenticate};
     use skep_env::TcpListener;
     use skep_types::codec::Codec;
@@ -293,7 +293,7 @@ mod tests {
     fn identity() -> Identity {
         Identity {
             cluster: ClusterId::new([5; 16]),
-            secret: Secret::generate(),
+            secrets: Secrets::generate(),
             node: NodeId::new(1),
             kind: NodeKind::Client,
         }

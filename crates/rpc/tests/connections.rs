@@ -4,7 +4,7 @@
 
 use skep_env::{Buf, TcpListener, block_on, spawn};
 use skep_rpc::server::{IncomingStream, authenticate};
-use skep_rpc::{CallOptions, Channel, Connection, Identity, MapCell, Router, Secret};
+use skep_rpc::{CallOptions, Channel, Connection, Identity, MapCell, Router, Secrets};
 use skep_types::codec::Codec;
 use skep_types::{
     ChunkFileKey, ClusterId, ClusterMap, Error, ErrorCode, GroupId, InodeId, NodeId, NodeKind,
@@ -13,10 +13,10 @@ use skep_types::{
 use skep_wire::storage::{ReadChunk, ReadChunkReply};
 use std::sync::Arc;
 
-fn identity(cluster: u8, secret: &Secret) -> Identity {
+fn identity(cluster: u8, secret: &Secrets) -> Identity {
     Identity {
         cluster: ClusterId::new([cluster; 16]),
-        secret: secret.clone(),
+        secrets: secret.clone(),
         node: NodeId::new(5),
         kind: NodeKind::Client,
     }
@@ -69,7 +69,7 @@ fn read(offset: u64, length: u32) -> ReadChunk {
 #[test]
 fn replies_match_their_requests_in_any_order() {
     block_on(async {
-        let secret = Secret::generate();
+        let secret = Secrets::generate();
         let address = serve(identity(1, &secret));
         let connection =
             Connection::connect(&address, &identity(1, &secret), TargetId::new(7), Channel::NONE)
@@ -103,7 +103,7 @@ fn replies_match_their_requests_in_any_order() {
 #[test]
 fn connections_without_the_secret_are_refused_with_a_reason() {
     block_on(async {
-        let secret = Secret::generate();
+        let secret = Secrets::generate();
         let address = serve(identity(1, &secret));
         let connect = async |who: Identity, target: u32| {
             // A member would wait for the right service.
@@ -112,7 +112,7 @@ fn connections_without_the_secret_are_refused_with_a_reason() {
                 .await
                 .unwrap_err()
         };
-        let error = connect(identity(1, &Secret::generate()), 0).await;
+        let error = connect(identity(1, &Secrets::generate()), 0).await;
         assert_eq!(error.code(), ErrorCode::AuthenticationFailed);
         assert!(error.context().contains("skep cluster token"), "{error}");
         let error = connect(identity(2, &secret), 0).await;
@@ -128,7 +128,7 @@ fn connections_without_the_secret_are_refused_with_a_reason() {
 fn waiting_request_is_not_sent_after_the_node_id_changes() {
     block_on(async {
         let cell = MapCell::new(ClusterMap::empty(ClusterId::default()), NodeId::new(5));
-        let identity = identity(1, &Secret::generate());
+        let identity = identity(1, &Secrets::generate());
         let router = Router::new(identity, Channel::NONE, Arc::clone(&cell));
         // No cluster map contains the group, so the call waits for a newer map.
         let call = spawn(async move {

@@ -6,7 +6,7 @@
 
 use skep_env::{Task, TcpListener, block_on, spawn};
 use skep_rpc::server::{IncomingStream, authenticate};
-use skep_rpc::{CallOptions, Channel, Identity, JoinToken, Management, MapCell, Router, Secret};
+use skep_rpc::{CallOptions, Channel, Identity, JoinToken, Management, MapCell, Router, Secrets};
 use skep_types::map::{Capacity, CapacityPool, Consistency, MemberState, Reachability};
 use skep_types::{
     ClusterId, ClusterMap, Epoch, Group, GroupId, GroupMember, MapVersion, Node, NodeId, NodeKind,
@@ -23,10 +23,10 @@ use std::time::Duration;
 
 const GROUP: GroupId = GroupId::new(1);
 
-fn identity(secret: &Secret, node: u32) -> Identity {
+fn identity(secret: &Secrets, node: u32) -> Identity {
     Identity {
         cluster: ClusterId::new([1; 16]),
-        secret: secret.clone(),
+        secrets: secret.clone(),
         node: NodeId::new(node),
         kind: NodeKind::Client,
     }
@@ -68,7 +68,7 @@ fn map(addresses: [&str; 2], primary: u32, epoch: u64, since: u64) -> ClusterMap
 }
 
 /// Returns the map cell of a client, and a router that follows it.
-fn client(secret: &Secret, map: ClusterMap) -> (Arc<MapCell>, Rc<Router>) {
+fn client(secret: &Secrets, map: ClusterMap) -> (Arc<MapCell>, Rc<Router>) {
     let cell = MapCell::new(map, NodeId::new(5));
     let router = Router::new(identity(secret, 5), Channel::random(), Arc::clone(&cell));
     (cell, router)
@@ -91,7 +91,7 @@ enum Serves {
     All,
 }
 
-fn service(secret: &Secret, serves: Serves) -> Service {
+fn service(secret: &Secrets, serves: Serves) -> Service {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_address().unwrap().to_string();
     let received = Rc::new(RefCell::new(Vec::new()));
@@ -150,7 +150,7 @@ async fn until(holds: impl Fn() -> bool) {
 #[test]
 fn call_under_way_goes_to_the_new_primary_in_the_same_slot() {
     block_on(async {
-        let secret = Secret::generate();
+        let secret = Secrets::generate();
         let (stopped, new) =
             (service(&secret, Serves::WithoutReply), service(&secret, Serves::All));
         let addresses = [&*stopped.address, &*new.address];
@@ -174,7 +174,7 @@ fn call_under_way_goes_to_the_new_primary_in_the_same_slot() {
 #[test]
 fn newer_map_ends_an_attempt_to_connect() {
     block_on(async {
-        let secret = Secret::generate();
+        let secret = Secrets::generate();
         let (stopped, new) = (service(&secret, Serves::Nothing), service(&secret, Serves::All));
         let addresses = [&*stopped.address, &*new.address];
         let (cell, router) = client(&secret, map(addresses, 1, 1, 1));
@@ -195,7 +195,7 @@ fn newer_map_ends_an_attempt_to_connect() {
 #[test]
 fn call_is_sent_again_in_a_later_term_of_the_same_target() {
     block_on(async {
-        let secret = Secret::generate();
+        let secret = Secrets::generate();
         let service = service(&secret, Serves::WithoutReply);
         let addresses = [&*service.address, "127.0.0.1:1"];
         let (cell, router) = client(&secret, map(addresses, 1, 1, 1));
@@ -213,7 +213,7 @@ fn call_is_sent_again_in_a_later_term_of_the_same_target() {
 #[test]
 fn epoch_with_the_same_primary_does_not_interrupt_calls() {
     block_on(async {
-        let secret = Secret::generate();
+        let secret = Secrets::generate();
         let service = service(&secret, Serves::WithoutReply);
         let addresses = [&*service.address, "127.0.0.1:1"];
         let (cell, router) = client(&secret, map(addresses, 1, 1, 1));
@@ -232,9 +232,9 @@ fn epoch_with_the_same_primary_does_not_interrupt_calls() {
 #[test]
 fn target_is_reached_at_its_second_address() {
     block_on(async {
-        let secret = Secret::generate();
+        let secret = Secrets::generate();
         let (stranger, right) =
-            (service(&Secret::generate(), Serves::All), service(&secret, Serves::All));
+            (service(&Secrets::generate(), Serves::All), service(&secret, Serves::All));
         let mut map = map(["", "127.0.0.1:1"], 1, 1, 1);
         map.nodes[0].addresses = vec![stranger.address.clone(), right.address.clone()];
         let (_, router) = client(&secret, map);
@@ -250,11 +250,11 @@ fn target_is_reached_at_its_second_address() {
 #[test]
 fn management_is_found_beside_a_stopped_process() {
     block_on(async {
-        let secret = Secret::generate();
+        let secret = Secrets::generate();
         let (stopped, serving) = (service(&secret, Serves::Nothing), service(&secret, Serves::All));
         let token = JoinToken {
             cluster: ClusterId::new([1; 16]),
-            secret: secret.clone(),
+            secrets: secret.clone(),
             addresses: vec![stopped.address.clone(), serving.address.clone()],
         };
         let management = Management::new(&token, NodeKind::Client);

@@ -6,7 +6,7 @@
 use skep_env::{Buf, MessagePart, TcpListener, TcpStream, block_on, spawn};
 use skep_rpc::server::{IncomingStream, authenticate};
 use skep_rpc::{
-    Admission, CallOptions, Channel, Connection, Identity, MapCell, RefusalLog, Router, Secret,
+    Admission, CallOptions, Channel, Connection, Identity, MapCell, RefusalLog, Router, Secrets,
 };
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability};
 use skep_types::{
@@ -26,9 +26,9 @@ const CLUSTER: ClusterId = ClusterId::new([1; 16]);
 const TARGET: TargetId = TargetId::new(7);
 const GROUP: GroupId = GroupId::new(3);
 
-fn identity(secret: &Secret, node: u32) -> Identity {
+fn identity(secret: &Secrets, node: u32) -> Identity {
     let (node, kind) = (NodeId::new(node), NodeKind::Client);
-    Identity { cluster: CLUSTER, secret: secret.clone(), node, kind }
+    Identity { cluster: CLUSTER, secrets: secret.clone(), node, kind }
 }
 
 fn listen() -> (TcpListener, String) {
@@ -94,7 +94,7 @@ fn all_numbers() -> Vec<u16> {
 #[test]
 fn members_retry_after_any_reply_of_a_foreign_server() {
     block_on(async {
-        let secret = Secret::generate();
+        let secret = Secrets::generate();
         let (listener, address) = listen();
         spawn(async move {
             for status in all_numbers() {
@@ -131,7 +131,7 @@ fn members_retry_after_any_reply_of_a_foreign_server() {
 #[test]
 fn members_wait_until_a_foreign_server_frees_the_port() {
     block_on(async {
-        let secret = Secret::generate();
+        let secret = Secrets::generate();
         let (listener, address) = listen();
         let server = identity(&secret, 1);
         let answered = Rc::new(Cell::new(0));
@@ -146,7 +146,7 @@ fn members_wait_until_a_foreign_server_frees_the_port() {
             stream.send(vec![MessagePart::Bytes(vec![b'x'; HEADER_BYTES])]).await.unwrap();
             let other = Identity { cluster: ClusterId::new([2; 16]), ..server.clone() };
             serve(listener.accept().await.unwrap(), other).await;
-            let other = identity(&Secret::generate(), 1);
+            let other = identity(&Secrets::generate(), 1);
             serve(listener.accept().await.unwrap(), other).await;
             serve(listener.accept().await.unwrap(), server).await;
         })
@@ -171,7 +171,7 @@ fn error_of_a_handshake_does_not_quote_received_text() {
             stream.receive(Buf::new(1)).await
         });
         let stream = listener.accept().await.unwrap();
-        let server = identity(&Secret::generate(), 1);
+        let server = identity(&Secrets::generate(), 1);
         let error = authenticate(&stream, &server, 1, |_| Ok(())).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Protocol);
         assert!(!error.context().contains("forged"), "{error}");
@@ -188,7 +188,7 @@ fn silent_connections_do_not_block_members() {
     block_on(async {
         // Both ends of each connection are in this process.
         assert!(skep_env::raise_file_limit() > 4 * STRANGERS as u64, "the test needs descriptors");
-        let secret = Secret::generate();
+        let secret = Secrets::generate();
         let (listener, address) = listen();
         let server = identity(&secret, 1);
         let admission = Admission::new(RefusalLog::new("the test"));
@@ -234,7 +234,7 @@ fn silent_connections_do_not_block_members() {
 #[test]
 fn clients_cannot_send_requests_reserved_for_services() {
     block_on(async {
-        let secret = Secret::generate();
+        let secret = Secrets::generate();
         let (listener, address) = listen();
         let server = identity(&secret, 1);
         spawn(async move { serve(listener.accept().await.unwrap(), server).await }).detach();
@@ -256,7 +256,7 @@ fn clients_cannot_send_requests_reserved_for_services() {
 fn a_request_beyond_its_bound_ends_the_connection() {
     block_on(async {
         for (body_bytes, data_bytes) in [(65_537, 0), (0, 1), (0, 4 << 20)] {
-            let secret = Secret::generate();
+            let secret = Secrets::generate();
             let (listener, address) = listen();
             let server = identity(&secret, 1);
             let next = spawn(async move {

@@ -1,7 +1,8 @@
 //! A service's own directory: its identity in the cluster, and the join token that lets it join.
 
+use crate::former_secrets;
 use skep_format::identity::{DirectoryKind, Identity};
-use skep_rpc::JoinToken;
+use skep_rpc::{JoinToken, Secrets};
 use skep_store::atomic::replace_secret;
 use skep_store::identity::Directory;
 use skep_types::{Error, ErrorCode, NodeId, Result, TargetId};
@@ -48,7 +49,7 @@ impl NodeDirectory {
     pub fn open(path: &Path, kind: DirectoryKind) -> Result<Self> {
         let directory = Directory::open(path, kind, None)?;
         let file = path.join(TOKEN_FILE);
-        let token = read_token(&file)?;
+        let token = load_token(path)?;
         if token.cluster != directory.identity().cluster {
             return Err(Error::new(
                 ErrorCode::Configuration,
@@ -70,6 +71,17 @@ impl NodeDirectory {
 /// Errors of the file system, with the path.
 pub fn write_token(directory: &Path, token: &JoinToken) -> Result<()> {
     replace_secret(&directory.join(TOKEN_FILE), format!("{}\n", token.to_text()).as_bytes())
+}
+
+/// Reads the newest token of a node's directory, with the former secrets.
+///
+/// # Errors
+/// `Configuration` with the path if a file cannot be read, is malformed, or can be read by other
+/// users.
+pub fn load_token(directory: &Path) -> Result<JoinToken> {
+    let token = read_token(&directory.join(TOKEN_FILE))?;
+    let former = former_secrets::read(directory)?;
+    Ok(JoinToken { secrets: Secrets::new(token.secrets.newest(), former), ..token })
 }
 
 /// Reads a join token from a file.
@@ -98,7 +110,6 @@ pub fn read_token(file: &Path) -> Result<JoinToken> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use skep_rpc::Secret;
     use skep_types::ClusterId;
     use std::os::unix::fs::PermissionsExt;
 
@@ -106,7 +117,7 @@ pub(crate) mod tests {
     pub(crate) fn token(cluster: u8) -> JoinToken {
         JoinToken {
             cluster: ClusterId::new([cluster; 16]),
-            secret: Secret::generate(),
+            secrets: Secrets::generate(),
             addresses: vec!["127.0.0.1:1".into()],
         }
     }

@@ -12,6 +12,7 @@
 //! - the host that runs targets ([`host`])
 //! - the requests that made this program panic ([`quarantine`])
 //! - the cluster map that is cached across restarts ([`cached_map`])
+//! - the newest token and former ones, and their replacement ([`tokens`])
 //!
 //! Does not own the requests of any single service, nor the registration with management
 //! (`skep_rpc::membership`).
@@ -20,6 +21,7 @@ pub mod advertise;
 pub mod cached_map;
 pub mod config;
 pub mod directory;
+pub mod former_secrets;
 pub mod host;
 pub mod link_requests;
 pub mod listen;
@@ -32,6 +34,7 @@ pub mod node;
 pub mod node_requests;
 pub mod notify;
 pub mod quarantine;
+pub mod tokens;
 pub mod units;
 
 pub use config::{Loaded, Manual, Settings};

@@ -7,6 +7,7 @@ use std::path::Path;
 
 const PAGE: &str = include_str!("../../../docs/operations/several-hosts.md");
 const TOKEN: &str = "/etc/skep/token";
+const NEW_TOKEN: &str = "/etc/skep/new-token";
 
 fn has(host: &PageHost, path: &str) -> bool {
     host.run(&format!("test -e {path}")).status.success()
@@ -23,9 +24,11 @@ fn run_block(block: &Block, hosts: &mut [PageHost]) {
     for name in &block.hosts {
         let index = hosts.iter().position(|host| host.name() == name.as_str());
         let index = index.unwrap_or_else(|| panic!("the page has an unknown host {name}"));
-        // The page asks its reader to copy the token to all other hosts.
-        if index > 0 && !has(&hosts[index], TOKEN) && has(&hosts[0], TOKEN) {
-            hosts[index].copy_from(&hosts[0], Path::new(TOKEN));
+        // The page asks its reader to copy the tokens to all other hosts.
+        for token in [TOKEN, NEW_TOKEN] {
+            if index > 0 && !has(&hosts[index], token) && has(&hosts[0], token) {
+                hosts[index].copy_from(&hosts[0], Path::new(token));
+            }
         }
         let host = &mut hosts[index];
         if block.stops_others {

@@ -26,6 +26,10 @@ record! {
         pub channel: u64,
         /// Random number that is never reused.
         pub nonce: u128,
+        /// Ids of the secrets that the sender holds, newest first; at most four. An id is the first
+        /// 8 bytes, as a big-endian number, of the HMAC-SHA-256 over "skep secret id" keyed with
+        /// the secret.
+        pub secrets: Vec<u64>,
     }
 }
 
@@ -38,6 +42,8 @@ record! {
         pub protocol: u16,
         /// Random number that is never reused.
         pub nonce: u128,
+        /// Id of the secret in the `Hello` that both sides use for their proofs.
+        pub secret: u64,
         /// Lower half of the HMAC-SHA-256 over "skep server", the `Hello` and this message without
         /// proof.
         pub proof_low: u128,

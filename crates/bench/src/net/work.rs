@@ -20,7 +20,7 @@ pub(super) fn identity(token: &str) -> Result<Identity> {
     let token: JoinToken = token.parse()?;
     Ok(Identity {
         cluster: token.cluster,
-        secret: token.secret,
+        secrets: token.secrets,
         node: NodeId::default(),
         kind: NodeKind::Client,
     })

@@ -55,7 +55,7 @@ fn silent_management_and_wrong_secret_give_different_errors() {
     with_client(|fake, _| async move {
         // A wrong secret is a permanent error, so the mount does not retry.
         let mut wrong = MountOptions { patience: None, ..options(&fake) };
-        wrong.cluster.token.secret = skep_rpc::Secret::generate();
+        wrong.cluster.token.secrets = skep_rpc::Secrets::generate();
         let error = Mount::new(wrong).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::AuthenticationFailed);
         assert!(!has_given_up(&error));

@@ -28,6 +28,7 @@ mod stats;
 mod storage;
 mod study;
 mod target;
+mod token;
 mod transaction;
 mod tune;
 mod umount;
@@ -57,6 +58,8 @@ pub(crate) enum Verb {
     Target(target::TargetVerb),
     #[command(subcommand)]
     Group(group::GroupVerb),
+    #[command(subcommand)]
+    Token(token::TokenVerb),
     #[command(subcommand)]
     Transaction(transaction::TransactionVerb),
     #[command(subcommand)]
@@ -119,6 +122,7 @@ impl Verb {
             Self::Lock(verb) => verb.run(),
             Self::Target(verb) => verb.run(),
             Self::Group(verb) => verb.run(),
+            Self::Token(verb) => verb.run(),
             Self::Transaction(verb) => verb.run(),
             Self::Health(verb) => verb.run(),
             Self::Fsck(args) => fsck::run(&args),

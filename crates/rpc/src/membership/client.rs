@@ -129,7 +129,7 @@ impl ClientMembership {
     pub fn identity(&self) -> Identity {
         Identity {
             cluster: self.token.cluster,
-            secret: self.token.secret.clone(),
+            secrets: self.token.secrets.clone(),
             node: self.node(),
             kind: NodeKind::Client,
         }

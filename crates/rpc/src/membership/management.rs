@@ -60,7 +60,7 @@ impl Management {
     /// a node waits when a process at management's address refuses its handshake.
     pub(super) fn of_node(token: &JoinToken, kind: NodeKind, node: NodeId) -> Rc<Self> {
         let identity =
-            Identity { cluster: token.cluster, secret: token.secret.clone(), node, kind };
+            Identity { cluster: token.cluster, secrets: token.secrets.clone(), node, kind };
         Rc::new(Self {
             identity,
             addresses: token.addresses.clone(),
@@ -93,7 +93,7 @@ impl Management {
     pub fn token(&self) -> JoinToken {
         JoinToken {
             cluster: self.identity.cluster,
-            secret: self.identity.secret.clone(),
+            secrets: self.identity.secrets.clone(),
             addresses: self.addresses.clone(),
         }
     }

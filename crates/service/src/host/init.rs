@@ -2,8 +2,9 @@
 //! belong to other nodes or clusters.
 
 use super::Host;
-use crate::directory::{NodeDirectory, write_token};
+use crate::directory::{NodeDirectory, load_token};
 use crate::mount_points::{is_on_root, unmounted_above};
+use crate::tokens;
 use skep_format::identity::{DirectoryKind, Identity as DirectoryIdentity};
 use skep_rpc::JoinToken;
 use skep_store::identity::{Directory, is_initialised};
@@ -123,8 +124,8 @@ fn reopen(
         let problem = format!("belongs to cluster {own}, but the token is of cluster {cluster}");
         return Err(refused(path, &problem));
     }
-    write_token(path, &token)?;
-    node.token = token;
+    tokens::install(path, &token)?;
+    node.token = load_token(path)?;
     Ok((node, true))
 }
 

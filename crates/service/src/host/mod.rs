@@ -28,7 +28,7 @@ use crate::directory::NodeDirectory;
 use crate::link_requests::Links;
 use crate::listen::{IfTaken, listen};
 use crate::node::NodeSettings;
-use crate::{PROGRAM_VERSION, cached_map, metrics_page, quarantine};
+use crate::{PROGRAM_VERSION, cached_map, metrics_page, quarantine, tokens};
 use added_targets::AddedTargets;
 pub use init::Initialised;
 use skep_env::local::Notify;
@@ -177,6 +177,10 @@ impl Host {
             until_signal(&signals, Membership::begin(&node.token, registration, cached)).await?;
         let (reports, inbox) = Mailbox::new(MAILBOX_ITEMS)?;
         let node_uuid = node.directory.identity().node_uuid;
+        let following = skep_env::spawn(tokens::follow_directory(
+            self.settings.directory.clone(),
+            node.token.secrets.clone(),
+        ));
         let figures = Figures::new(self.registry(&membership));
         let page = metrics_page::start(&self.settings, &listener, &figures).await;
         let serving = Rc::new(ServingNode {
@@ -210,7 +214,7 @@ impl Host {
         let retrying = skep_env::spawn(Rc::clone(&serving).retry_unserved());
         let accepting = skep_env::spawn(connections::accept(listener, Rc::clone(&serving)));
         let result = serving.watch(&signals, &inbox).await;
-        drop((keeping, keeping_map, accepting, retrying, page));
+        drop((keeping, keeping_map, accepting, retrying, following, page));
         serving.membership.leave().await;
         result
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::chunk_store::Destination;
 use skep_env::{Buf, TcpListener};
 use skep_rpc::server::authenticate;
-use skep_rpc::{Channel, Identity, IncomingStream, MapCell, Secret};
+use skep_rpc::{Channel, Identity, IncomingStream, MapCell, Secrets};
 use skep_types::codec::{Codec, crc32c};
 use skep_types::map::{
     Capacity, CapacityPool, Consistency, Reachability, ShardRange, TargetHealth,
@@ -77,8 +77,8 @@ fn clean_up_removes_only_old_files_without_an_inode() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let map = map(&listener.local_address().unwrap().to_string());
         let node = NodeId::new(2);
-        let secret = Secret::generate();
-        let identity = |kind| Identity { cluster: CLUSTER, secret: secret.clone(), node, kind };
+        let secret = Secrets::generate();
+        let identity = |kind| Identity { cluster: CLUSTER, secrets: secret.clone(), node, kind };
         skep_env::spawn(metadata(listener, identity(NodeKind::Metadata))).detach();
         let router = Router::new(
             identity(NodeKind::Storage),

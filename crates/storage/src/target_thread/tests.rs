@@ -6,7 +6,7 @@ use crate::chunk_store::Destination;
 use skep_env::{Buf, Mailbox, MailboxSender, TcpListener};
 use skep_format::identity::{DirectoryKind, Identity as DirectoryIdentity};
 use skep_rpc::server::authenticate;
-use skep_rpc::{CallOptions, Connection, Identity, JoinToken, MapCell, Secret};
+use skep_rpc::{CallOptions, Connection, Identity, JoinToken, MapCell, Secrets};
 use skep_service::host::Ready;
 use skep_store::identity::Directory;
 use skep_types::codec::crc32c;
@@ -58,7 +58,7 @@ struct Running {
 }
 
 fn identity(kind: NodeKind) -> Identity {
-    Identity { cluster: CLUSTER, secret: Secret::generate(), node: NodeId::new(2), kind }
+    Identity { cluster: CLUSTER, secrets: Secrets::generate(), node: NodeId::new(2), kind }
 }
 
 /// Returns a map in which the target is alone in its group, and another target in group 41.
@@ -93,7 +93,7 @@ async fn start_as(path: &Path, map: ClusterMap, emulation: EmulationSettings) ->
         metrics: skep_metrics::Registry::new(),
         directory: directory(path),
         target: TARGET,
-        token: JoinToken { cluster: CLUSTER, secret: Secret::generate(), addresses: Vec::new() },
+        token: JoinToken { cluster: CLUSTER, secrets: Secrets::generate(), addresses: Vec::new() },
         identity: identity(NodeKind::Storage),
         map: MapCell::new(map, NodeId::new(1)),
         events: mailbox,

@@ -46,6 +46,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/service/src/host/mod.rs", "delay: the start after repeated panics"),
     ("crates/service/src/host/retries.rs", "retry: a target that cannot be served"),
     ("crates/service/src/listen.rs", "retry: binding an address that is still in use"),
+    ("crates/service/src/tokens.rs", "period: looks for a changed token"),
     ("crates/storage/src/benchmark.rs", "poll: the end of a benchmark's streams, and of its client's interest"),
     ("crates/storage/src/emulation.rs", "delay: emulates a slow device"),
     ("crates/storage/src/orphans.rs", "period: the clean-up of chunk files without inodes"),

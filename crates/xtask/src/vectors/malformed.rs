@@ -52,6 +52,7 @@ fn cases() -> Vec<(&'static str, Vec<u8>)> {
             target: skep_types::TargetId::default(),
             channel: 0,
             nonce: 5,
+            secrets: vec![1],
         }
         .to_bytes();
         body[20] = kind;

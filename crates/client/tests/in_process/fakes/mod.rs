@@ -7,7 +7,7 @@ mod storage;
 
 use skep_env::{Buf, TcpListener, spawn};
 use skep_rpc::server::{Incoming, IncomingStream, authenticate};
-use skep_rpc::{Identity, JoinToken, Outbox, Secret};
+use skep_rpc::{Identity, JoinToken, Outbox, Secrets};
 use skep_types::codec::Codec;
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability, ShardRange};
 use skep_types::{
@@ -75,7 +75,7 @@ impl FakeCluster {
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_address().unwrap().to_string();
-        let secret = Secret::generate();
+        let secret = Secrets::generate();
         let cluster = ClusterId::new([3; 16]);
         let mut state =
             State { map: Some(map(cluster, &address)), next_node: 100, ..State::default() };
@@ -88,11 +88,11 @@ impl FakeCluster {
         let state = Rc::new(RefCell::new(state));
         let identity = Identity {
             cluster,
-            secret: secret.clone(),
+            secrets: secret.clone(),
             node: NodeId::new(1),
             kind: NodeKind::Management,
         };
-        let token = JoinToken { cluster, secret, addresses: vec![address] };
+        let token = JoinToken { cluster, secrets: secret, addresses: vec![address] };
         let fake = Self { state, token };
         let serving = fake.clone();
         spawn(async move {

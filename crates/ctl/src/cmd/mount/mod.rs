@@ -162,6 +162,7 @@ fn mount(
     skep_service::logging::start(&args.log, args.log_limit.unwrap_or(ByteSize(0)))?;
     crate::failure::log_failures();
     log_level::follow_signals()?;
+    follow_token(access)?;
     let cluster = ClusterOptions {
         cluster: access.token.clone().into(),
         host: std::fs::read_to_string("/proc/sys/kernel/hostname")
@@ -221,6 +222,19 @@ fn mount(
         tracing::info!("{} is unmounted", args.directory.display());
     }
     served
+}
+
+/// Starts a thread that takes a replaced token from the token file, so that the mount can join
+/// again after the former one was revoked. Must be called after the signals are blocked.
+fn follow_token(access: &Access) -> Result<()> {
+    let (file, secrets) = (access.token_file.clone(), access.token.secrets.clone());
+    skep_env::spawn_thread("skep-token".into(), None, move || {
+        let followed = skep_env::block_on(skep_service::tokens::follow_file(file, secrets));
+        if let Err(error) = followed {
+            tracing::warn!("this mount cannot take a replaced token before a remount: {error}");
+        }
+    })?;
+    Ok(())
 }
 
 /// Returns the directory of the sockets on which mounts show their metrics: of the host for root,

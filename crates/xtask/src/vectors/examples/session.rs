@@ -18,6 +18,7 @@ pub(super) fn examples() -> Vec<Example> {
         target: TargetId::new(3),
         channel: 0xc0c1_c2c3_c4c5_c6c7,
         nonce: 0xa0a1_a2a3_a4a5_a6a7_a8a9_aaab_acad_aeaf,
+        secrets: vec![0xd0d1_d2d3_d4d5_d6d7, 1],
     };
     // A node that joins with a token has no id yet. Its `Hello` is addressed to a node, not to a
     // target.
@@ -31,6 +32,7 @@ pub(super) fn examples() -> Vec<Example> {
         cluster: cluster(),
         protocol: 1,
         nonce: 0xb0b1_b2b3_b4b5_b6b7_b8b9_babb_bcbd_bebf,
+        secret: 0xd0d1_d2d3_d4d5_d6d7,
         proof_low: 1,
         proof_high: u128::MAX,
     };

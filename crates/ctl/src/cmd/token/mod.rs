@@ -1,0 +1,51 @@
+//! Verbs of `skep token`. They change the tokens in directories of services on this host; running
+//! services take over the change by themselves. The files and rules are `skep_service::tokens`.
+
+mod install;
+mod list;
+mod replace;
+mod revoke;
+
+use crate::cmd::done;
+use clap::Subcommand;
+use serde::Serialize;
+use skep_types::Result;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// List, replace, install and revoke the tokens in directories of services
+#[derive(Debug, Subcommand)]
+pub(crate) enum TokenVerb {
+    List(list::ListArgs),
+    Replace(replace::ReplaceArgs),
+    Install(install::InstallArgs),
+    Revoke(revoke::RevokeArgs),
+}
+
+impl TokenVerb {
+    /// Runs the chosen subcommand.
+    pub(super) fn run(self) -> Result<ExitCode> {
+        match self {
+            Self::List(args) => done(list::run(&args)),
+            Self::Replace(args) => done(replace::run(&args)),
+            Self::Install(args) => done(install::run(&args)),
+            Self::Revoke(args) => done(revoke::run(&args)),
+        }
+    }
+}
+
+/// The option that names directories of services.
+#[derive(Debug, clap::Args)]
+struct DirectoryArgs {
+    /// Directory of a service on this host, the value of its setting `node.directory`; may be
+    /// repeated
+    #[arg(long, value_name = "DIR", required = true)]
+    directory: Vec<PathBuf>,
+}
+
+/// The change in one directory, as JSON.
+#[derive(Debug, Serialize)]
+struct DirectoryChange {
+    directory: String,
+    is_changed: bool,
+}

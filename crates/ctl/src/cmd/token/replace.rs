@@ -1,0 +1,50 @@
+//! `skep token replace`: draws a new secret for a cluster and prints the new token.
+
+use crate::help::{Example, examples};
+use crate::output::print;
+use serde::Serialize;
+use skep_format::identity::DirectoryKind;
+use skep_service::tokens;
+use skep_store::identity::read_identity;
+use skep_types::{Error, ErrorCode, Result};
+use std::path::PathBuf;
+
+const EXAMPLES: &[Example] = &[(
+    "on the management host, into a file that only root can read",
+    "(umask 077; skep token replace --directory /srv/skep/management > new-token)",
+)];
+
+/// Create a new token on the management host and print it; keep it secret
+///
+/// The former token stays valid until `skep token revoke`. Give the new token to all services with
+/// `skep token install` before a client uses it: a service that does not have it refuses that
+/// client.
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct ReplaceArgs {
+    /// Directory of the management service
+    #[arg(long, value_name = "DIR")]
+    directory: PathBuf,
+}
+
+/// The new token, as JSON.
+#[derive(Serialize)]
+struct NewToken {
+    id: String,
+    token: String,
+}
+
+pub(crate) fn run(args: &ReplaceArgs) -> Result<()> {
+    let identity = read_identity(&args.directory)?;
+    if identity.is_none_or(|identity| identity.kind != DirectoryKind::Management) {
+        let what = format!(
+            "cannot replace the token in {}: it is not the directory of management, which issues \
+             the tokens; run the command on the management host",
+            args.directory.display()
+        );
+        return Err(Error::new(ErrorCode::Configuration, what));
+    }
+    let token = tokens::replace(&args.directory)?;
+    let new = NewToken { id: token.secrets.newest().id().to_string(), token: token.to_text() };
+    print(&new, |it| it.token.clone())
+}

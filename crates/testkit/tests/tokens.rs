@@ -1,0 +1,84 @@
+//! The replacement of a cluster's token: nodes that have joined go on, the new token is accepted
+//! after its installation, and the former one is refused after its revocation.
+
+use skep_testkit::cluster::skep;
+use skep_testkit::schema::check;
+use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, Transport, files, wait_for};
+
+/// Command: skep token list, skep token replace, skep token install, skep token revoke.
+#[test]
+fn token_is_replaced_and_revoked_under_a_mounted_cluster() {
+    let mut cluster = Cluster::start(Shape { metadata_targets: 1, ..Shape::small() });
+    let scratch = Scratch::new();
+    let secret_file = |name: &str, token: &str| {
+        let path = scratch.join(name);
+        files::write_secret(&path, token);
+        path.display().to_string()
+    };
+    let text = |value: &serde_json::Value| value.as_str().expect("a text").to_owned();
+    let management = cluster.data().join("management").display().to_string();
+    let services = ["metadata-1", "storage-1"].map(|name| cluster.data().join(name));
+    let services = services.map(|path| path.display().to_string());
+    let old = secret_file("old", &cluster.skep(&["cluster", "token"]));
+    let listed = |directory: &str| {
+        let list = ["token", "list", "--directory", directory, "--output", "json"];
+        let value = serde_json::from_str(&skep(list).expect_success()).expect("JSON");
+        check("token-list", &value);
+        value
+    };
+    let old_id = text(&listed(&management)[0]["id"]);
+    files::write(cluster.path().join("before"), "before");
+
+    // The former token is accepted until it is revoked. So is the new one, by management alone.
+    let replaced = ["token", "replace", "--directory", &management, "--output", "json"];
+    let replaced = serde_json::from_str(&skep(replaced).expect_success()).expect("JSON");
+    check("token-replace", &replaced);
+    let new = secret_file("new", &text(&replaced["token"]));
+    let list_with = |file: &str| skep(["node", "list", "--token-file", file]);
+    wait_for("management accepts the new token", PATIENCE, || {
+        list_with(&new).status.success().then_some(())
+    });
+    list_with(&old).expect_success();
+    let refused = skep(["token", "replace", "--directory", &services[1]]).expect_failure();
+    assert!(refused.contains("not the directory of management"), "{refused}");
+    for service in &services {
+        let install = ["token", "install", "--token-file", &new, "--directory", service];
+        let printed = skep([&install[..], &["--output", "json"]].concat()).expect_success();
+        check("token-install", &serde_json::from_str(&printed).expect("JSON"));
+        assert!(skep(install).expect_success().contains("already"));
+        assert_eq!(listed(service)[1]["id"], old_id.as_str());
+    }
+    // The second mount has only the new token.
+    let second = cluster.mount(Transport::Device);
+    files::write(second.path().join("second"), "by the new token");
+    assert_eq!(files::read(cluster.path().join("second")), b"by the new token");
+
+    // A revoked token admits no node. The first mount has joined by this token, and goes on.
+    let revoke = |directory: &str, more: &[&str]| {
+        let revoke = ["token", "revoke", &old_id, "--directory", directory, "--output", "json"];
+        skep([&revoke[..], more].concat())
+    };
+    let revoked = revoke(&management, &[]).expect_success();
+    check("token-revoke", &serde_json::from_str(&revoked).expect("JSON"));
+    assert_eq!(listed(&management)[1]["state"], "members only");
+    let refused = wait_for("the revoked token is refused", PATIENCE, || {
+        let tried = list_with(&old);
+        (!tried.status.success()).then(|| tried.expect_failure())
+    });
+    assert!(refused.contains("revoked for new nodes"), "{refused}");
+    files::write(cluster.path().join("after"), "after");
+
+    // Without the former secret anywhere, new connections are made by the new one.
+    for directory in services.iter().chain([&management]) {
+        revoke(directory, &["--entirely"]).expect_success();
+    }
+    cluster.processes("storage").iter().for_each(|process| process.kill());
+    cluster.processes("metadata").iter().for_each(|process| process.kill());
+    files::write(cluster.path().join("last"), "last");
+    assert_eq!(files::read(second.path().join("last")), b"last");
+    assert_eq!(files::read(cluster.path().join("before")), b"before");
+    let refused = list_with(&old).expect_failure();
+    assert!(refused.contains("revoked"), "{refused}");
+    assert_eq!(revoke(&management, &[]).status.code(), Some(4), "no such token");
+    second.unmount();
+}
