@@ -53,7 +53,8 @@ pub struct Errors {
 /// A test of the model with tables that its calibration has not seen.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CrossValidation {
-    /// Comparison of each table, with a calibration that lacks its group.
+    /// Comparison of each table with predictions of a calibration that has left out the table's
+    /// group.
     pub tables: Vec<Comparison>,
     /// Errors of all rows.
     pub errors: Errors,

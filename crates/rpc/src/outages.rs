@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Time for which requests must fail before the log has a line. Shorter outages, such as a restart
-/// of a service, are not worth one.
+/// Time for which requests must fail before the process logs an outage. It does not log shorter
+/// outages, such as a restart of a service.
 const WORTH_A_LINE: Duration = Duration::from_secs(5);
 
 /// The groups whose requests fail. The mutex protects only this map.

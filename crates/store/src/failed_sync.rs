@@ -108,7 +108,8 @@ mod tests {
         let file = OpenOptions::new().write(true).open(&path).unwrap();
         file.sync_all().unwrap();
         mark(&directory).unwrap();
-        // The file system has space for the file, but the device gets none for its zeros.
+        // The file system has allocated space for the file. `fallocate -d` makes a hole for its
+        // zeros in the image of the device, so new bytes need new space of the device.
         let mut dig = std::process::Command::new("fallocate");
         assert!(dig.arg("-d").arg(thin.image()).status().unwrap().success());
         thin.resize(24);

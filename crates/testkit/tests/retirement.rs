@@ -70,7 +70,7 @@ fn a_storage_server_is_emptied_and_removed() {
     let refused = refusal(&cluster, &["target", "remove", &old[0]]);
     assert!(refused.contains("files lie on it"), "{refused}");
 
-    // The way that the message names empties the targets.
+    // Do what the message recommends: it empties the targets.
     for path in paths.iter().chain([&late]) {
         let new = path.with_extension("new");
         run("cp", [path, &new].map(|it| it.display().to_string()));

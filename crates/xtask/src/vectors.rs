@@ -154,7 +154,8 @@ pub(crate) fn stored() -> Outcome<Vec<Vector>> {
 /// Returns the fields of a frame, in the format of the vector file.
 ///
 /// # Panics
-/// Panics if the codec and the declared layout disagree. Finding this is a purpose of the vectors.
+/// Panics if the codec and the declared layout disagree. The vectors exist to find such errors,
+/// among others.
 fn show(frame: &[u8]) -> Value {
     let bytes = frame[..HEADER_BYTES].try_into().expect("a frame has a header");
     let (header, crc) = Header::parse(bytes).expect("our frames parse");

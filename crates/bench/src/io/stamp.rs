@@ -74,7 +74,7 @@ impl Stamp {
     }
 }
 
-/// Describes the origin that a word names.
+/// Describes the origin of a word: the run, the process and the position that its bits encode.
 fn describe(word: u64) -> String {
     if word == 0 {
         return "zeros".into();

@@ -92,7 +92,7 @@ impl ChunkStore {
         let mut is_complete = true;
         for index in self.dirty.regions_of(&file.key) {
             let cached = file.regions.borrow().get(&index).map(Rc::clone);
-            // A page that is read from the file now may be an older one.
+            // If the page is not cached, the file may return an older version of it.
             is_complete &= cached.is_some();
             let region = match cached {
                 Some(region) => region,

@@ -23,7 +23,7 @@ const EXAMPLES: &[Example] = &[
     ),
 ];
 
-/// Explain the predicted rate and the cost of a system: every limit, and the one that binds
+/// Explain the predicted rate and the cost of a system: every limit, and the lowest one
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ExplainArgs {
