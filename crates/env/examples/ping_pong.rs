@@ -77,7 +77,7 @@ fn on_cpu<T: Send + 'static>(
 ) -> std::io::Result<T> {
     let cpus = skep_env::available_cpus();
     let cpu = apart.then(|| cpus[index % cpus.len()]);
-    skep_env::spawn_thread("side".into(), cpu, body)?.join().expect("the thread doesn't panic")
+    skep_env::spawn_thread("side".into(), cpu, body)?.join().expect("the thread does not panic")
 }
 
 fn measure(spin_us: u64, rounds: usize, in_flight: usize, apart: bool) -> std::io::Result<()> {

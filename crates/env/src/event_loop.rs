@@ -44,7 +44,7 @@ const SUBMISSION_ENTRIES: u32 = 256;
 /// in memory of its own.
 const COMPLETION_ENTRIES: u32 = 4096;
 /// Maximum number of futures that run in a row before the loop reaps completions again, so that I/O
-/// isn't starved.
+/// is not starved.
 const RUNS_PER_TURN: usize = 256;
 
 /// Flag of `io_uring_enter(2)` that makes finished completions appear in the queue.

@@ -90,7 +90,7 @@ pub fn mount_mark(directory: &Path) -> io::Result<MountMark> {
 /// Returns the random id that the kernel chose at boot.
 ///
 /// # Errors
-/// Returns an error if `/proc` isn't mounted.
+/// Returns an error if `/proc` is not mounted.
 pub fn boot_id() -> io::Result<u128> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
@@ -190,7 +190,7 @@ impl File {
         check(op.await.0).map(|_| ())
     }
 
-    /// Returns the offset of the first byte from `offset` on that isn't in a hole. `None` means
+    /// Returns the offset of the first byte from `offset` on that is not in a hole. `None` means
     /// that there is only a hole up to the end of the file.
     ///
     /// # Errors
@@ -240,7 +240,7 @@ impl File {
     }
 
     /// Returns the number of bytes of a range that have space of their own, because they were
-    /// written or [reserved](Self::reserve). On file systems that don't report reserved space
+    /// written or [reserved](Self::reserve). On file systems that do not report reserved space
     /// (tmpfs), only written bytes count.
     ///
     /// # Errors
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn reserved_space_counts_as_allocated_not_as_data() {
-        // The file is in the directory of the test program, since tmpfs doesn't report reserved
+        // The file is in the directory of the test program, since tmpfs does not report reserved
         // space.
         let beside = std::env::current_exe().unwrap();
         let dir = tempfile::tempdir_in(beside.parent().unwrap()).unwrap();

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::task::Poll;
 
-/// A set of signals that are blocked for the process, so that they don't end it. A future receives
+/// A set of signals that are blocked for the process, so that they do not end it. A future receives
 /// them instead.
 #[derive(Debug)]
 pub struct Signals(File);

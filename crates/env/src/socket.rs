@@ -147,7 +147,7 @@ fn look_up_at_once(address: &str) -> io::Result<SocketAddr> {
     address.to_socket_addrs()?.next().ok_or_else(none)
 }
 
-/// Resolves `host:port`. The system resolver may wait half a minute for name servers that don't
+/// Resolves `host:port`. The system resolver may wait half a minute for name servers that do not
 /// reply. So a separate thread calls it, and the loop goes on.
 async fn look_up(address: &str) -> io::Result<SocketAddr> {
     if let Ok(numbers) = address.parse::<SocketAddr>() {

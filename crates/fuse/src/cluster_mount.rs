@@ -24,7 +24,7 @@ pub struct ClusterOptions {
     pub host: String,
     /// Version of this program. Only shown to people.
     pub version: String,
-    /// Time limit of retries while management is unreachable or the cluster isn't formatted yet.
+    /// Time limit of retries while management is unreachable or the cluster is not formatted yet.
     /// `None` means no limit.
     pub patience: Option<Duration>,
     /// The log of this process. Management may change its level.

@@ -32,7 +32,7 @@ pub(crate) const MAX_DEVICE_WORKERS: usize = 8;
 /// Read-ahead of the mount in KiB: four requests, enough to use all targets of a default pattern.
 pub(crate) const READ_AHEAD_KIB: u32 = 4096;
 /// How long the control thread pauses after a `FORGET`, which has no reply. The pause lets it read
-/// several messages at once, so that the kernel doesn't wake it for each.
+/// several messages at once, so that the kernel does not wake it for each.
 pub(crate) const FORGET_PAUSE: Duration = Duration::from_millis(5);
 /// How long a worker polls for a server's reply before it sleeps. The measurements are in
 /// docs/design/0001-threads-and-store.md.

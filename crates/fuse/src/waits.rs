@@ -11,7 +11,7 @@
 //! 6.18 make this hard:
 //! - Any thread may read the message, not only the worker that has the request. So [`Interrupts`]
 //!   maps the request to its worker.
-//! - The message may be read before the request itself. So interrupts of requests that don't wait
+//! - The message may be read before the request itself. So interrupts of requests that do not wait
 //!   are stored for a while.
 //! - Under io_uring the kernel sends no message for a signal that arrived before the daemon took
 //!   the request. But that signal is then still pending for the caller when the wait begins. So
@@ -58,7 +58,7 @@ pub(crate) enum WaitEvent {
 struct InterruptTable {
     /// The worker of each waiting request, by request number.
     waiting: HashMap<u64, MailboxSender<WaitEvent>>,
-    /// Numbers of interrupted requests that don't wait, or don't wait yet. The newest is last.
+    /// Numbers of interrupted requests that do not wait, or do not wait yet. The newest is last.
     early: VecDeque<u64>,
 }
 
@@ -283,7 +283,7 @@ impl Drop for WaitGuard {
     }
 }
 
-/// Whether a signal that isn't blocked is pending for a thread. A signal for the whole process
+/// Whether a signal that is not blocked is pending for a thread. A signal for the whole process
 /// counts only if the process has no other thread that could receive it.
 ///
 /// # Hazard: EINTR without a signal

@@ -28,7 +28,7 @@ const COST_OF_A_LAB: u64 = 8;
 /// Returns the number of bytes per second that a lab on this machine can carry now.
 ///
 /// # Errors
-/// Returns `Io` if loopback can't be used.
+/// Returns `Io` if loopback cannot be used.
 pub fn capacity() -> Result<u64> {
     let pairs = (thread::available_parallelism().map_or(1, usize::from) / 2).max(1);
     let is_over = Arc::new(AtomicBool::new(false));

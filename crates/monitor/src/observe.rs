@@ -226,7 +226,7 @@ mod tests {
     fn frames_have_differences_of_the_replies() {
         let (mut observer, map) = (Observer::default(), map());
         let first = observer.observe(&map, vec![reply(10, 100, 0)], 10_000, 1000);
-        assert_eq!(operations(&first, Dimension::Target), 0, "the past is no load of this second");
+        assert_eq!(operations(&first, Dimension::Target), 0, "earlier load does not count");
         let second = observer.observe(&map, vec![reply(11, 130, 250)], 11_000, 1000);
         for dimension in [
             Dimension::Node,

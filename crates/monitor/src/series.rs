@@ -294,7 +294,7 @@ mod tests {
         assert!(csv.starts_with("at,") && csv.lines().count() == operations.len() + 1, "{csv}");
         let other = SeriesQuery::of(&parameters(&[("by", "target"), ("id", "8"), ("span", "60")]));
         let other = series(&history, &other.unwrap(), (START + 60) * 1000);
-        assert_eq!(other["operations"][0], 0.0, "an idle object has no load, not no figures");
+        assert_eq!(other["operations"][0], 0.0, "an idle object has a load of zero");
     }
 
     #[test]

@@ -69,7 +69,7 @@ pub struct Rate {
     pub operation: &'static str,
     /// Unit.
     pub unit: &'static str,
-    /// The needed rate. `None` means that the needs don't name this operation.
+    /// The needed rate. `None` means that the needs do not name this operation.
     pub needed: Option<f64>,
     /// The prediction.
     pub prediction: Prediction,

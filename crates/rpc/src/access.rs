@@ -124,7 +124,7 @@ mod tests {
         };
         let text = token.to_text();
         assert_eq!(text.parse::<JoinToken>().unwrap(), token);
-        assert!(!format!("{token:?}").contains(&text[40..60]), "secrets don't show in logs");
+        assert!(!format!("{token:?}").contains(&text[40..60]), "secrets do not show in logs");
         for wrong in
             ["", "skep1-", &text[1..], &text[..50], &text.replace('@', "-"), "skep1-a-b@c:1"]
         {

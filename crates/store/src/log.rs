@@ -416,7 +416,7 @@ mod tests {
         assert_eq!((recovered.truncated_bytes, recovered.log.segments.len()), (0, 1));
         drop(stranger);
         std::fs::remove_file(root.join("stranger")).unwrap();
-        assert_eq!(append(&mut log).unwrap(), count + 1, "it was as if nothing had been tried");
+        assert_eq!(append(&mut log).unwrap(), count + 1, "a failed append changes nothing");
         append(&mut log).unwrap();
         assert_eq!(log.segments.len(), 2, "the next segment is begun when it has space");
         assert_eq!(open(&directory).unwrap().records.len() as u64, count + 2);

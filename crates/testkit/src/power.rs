@@ -83,7 +83,7 @@ impl Disk {
     /// Replaces the disk's contents with copy `number`. No process may use the disk any more.
     ///
     /// # Panics
-    /// Panics if the disk is still in use, or the copy can't be mounted.
+    /// Panics if the disk is still in use, or the copy cannot be mounted.
     pub fn restore(&mut self, number: u32) {
         // After a process is killed, the kernel needs a moment to close its files.
         let mut refusal = String::new();

@@ -249,7 +249,7 @@ fn evicted_client_loses_its_opens_and_locks() {
     assert_eq!(files::read(cluster.path().join("new")), b"new");
     assert_eq!(files::read(second.path().join("held")), b"oursle");
     let printed = refusal(&cluster, &["client", "evict", &first_id]);
-    assert!(printed.contains("skep client list"), "it is no client any more: {printed}");
+    assert!(printed.contains("skep client list"), "the client is no longer listed: {printed}");
 
     // The eviction of a client that does not respond needs no --force.
     second.signal(Signal::STOP);

@@ -418,7 +418,7 @@ fn metadata_service_exits_without_log_space_and_recovers() {
         while !is_enough.load(Ordering::Relaxed) {
             mode = (mode + 1) % 0o1000;
             let permissions = fs::Permissions::from_mode(mode);
-            fs::set_permissions(path, permissions).expect("an operation waits, and doesn't fail");
+            fs::set_permissions(path, permissions).expect("an operation waits, and does not fail");
             done.fetch_add(1, Ordering::Relaxed);
         }
         mode

@@ -91,7 +91,7 @@ fn client_stopped_past_its_lease_overwrites_nothing() {
         assert_eq!(outcomes[..6], expected, "of the second write, and its result");
         assert_eq!(outcomes[6..], ["ESTALE", "ESTALE", "EIO", "EIO"], "of the file without a name");
         assert!(writer.wait().expect("our own child").success());
-        assert!(files::read(&path) == theirs, "what others wrote is untouched");
+        assert!(files::read(&path) == theirs, "bytes of other clients are unchanged");
 
         // The mount has recovered on its own.
         assert!(files::read(first.path().join("file")) == theirs);

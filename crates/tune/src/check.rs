@@ -182,7 +182,7 @@ fn kind_of(tree: &Tree, device: &str) -> DeviceKind {
     if rotates.is_some_and(|it| it.trim() == "1") { DeviceKind::Hdd } else { DeviceKind::Ssd }
 }
 
-/// Returns the finding of a file. `None` if the kernel doesn't support the wanted value there.
+/// Returns the finding of a file. `None` if the kernel does not support the wanted value there.
 fn check_file(tree: &Tree, rule: &Rule, file: String) -> Option<Finding> {
     let text = tree.read(&file)?;
     let is = rule.form.value(&text);

@@ -20,7 +20,7 @@ impl Tree {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// Reads a file. `None` means that it doesn't exist or cannot be read: some kernels refuse to
+    /// Reads a file. `None` means that it does not exist or cannot be read: some kernels refuse to
     /// show settings that a machine lacks.
     pub(crate) fn read(&self, path: &str) -> Option<String> {
         std::fs::read_to_string(self.real(path)).ok()
@@ -69,7 +69,7 @@ impl Tree {
         }
     }
 
-    /// Returns the names in a directory, in order. Empty if it doesn't exist.
+    /// Returns the names in a directory, in order. Empty if it does not exist.
     pub(crate) fn names(&self, path: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.real(path)).into_iter().flatten().flatten();
         let mut names: Vec<String> =

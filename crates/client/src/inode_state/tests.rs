@@ -164,13 +164,13 @@ fn a_write_that_begins_beyond_the_end_may_leave_a_hole() {
     assert!(may_leave_holes(&state));
     state.try_truncate().unwrap().done(&attributes(0, 1, 2), NOW);
     state.try_write().unwrap().note_write_unless_shared(&(0..10), state.end().truncate_generation);
-    assert!(!may_leave_holes(&state), "a truncation takes the holes with it");
+    assert!(!may_leave_holes(&state), "a truncation removes the holes");
     state.try_write().unwrap().note_write_unless_shared(&(20..30), state.end().truncate_generation);
     let report = state.unreported().unwrap();
     state.reported(&report, &attributes(30, 1, 3), false, NOW);
     state.observe(&attributes(0, 2, 4), NOW);
     state.try_write().unwrap().note_write_unless_shared(&(0..10), state.end().truncate_generation);
-    assert!(!may_leave_holes(&state), "and so does one by another client");
+    assert!(!may_leave_holes(&state), "a truncation by another client too");
 }
 
 #[test]

@@ -228,7 +228,7 @@ mod tests {
         unsynced.chunk_synced(&unsynced.chunk_files()[0], host);
         assert!(unsynced.is_empty());
         unsynced.chunk_synced(&before[0], HostIncarnation::new(9));
-        assert_eq!(unsynced.losses(), 0, "nothing was left that could be lost");
+        assert_eq!(unsynced.losses(), 0, "no write was unsynced");
     }
 
     #[test]

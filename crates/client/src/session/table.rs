@@ -276,7 +276,7 @@ mod tests {
         let table = GroupSessions::default();
         let id = unopened(&table);
         assert_eq!(client_of(id), NODE);
-        assert_eq!(unopened(&table), id, "a second thread finds the same");
+        assert_eq!(unopened(&table), id, "a second thread gets the same session");
         assert_eq!((table.open_sessions(), table.lease(GROUP, id)), (vec![], USUAL_LEASE));
     }
 

@@ -1,7 +1,7 @@
 //! Runs the client against a tiny cluster in this process, behind real sockets, with injected
 //! faults. The tests of `skep-testkit` run the client against real services.
 
-#![allow(clippy::unwrap_used, reason = "a test that meets what can't be fails")]
+#![allow(clippy::unwrap_used, reason = "a test that panics fails")]
 
 mod data;
 mod fakes;
@@ -42,7 +42,7 @@ fn with_client<F: Future<Output = ()> + 'static>(
 fn with_fake<F: Future<Output = ()> + 'static>(test: impl FnOnce(FakeCluster) -> F + 'static) {
     let done =
         skep_env::block_on(async { skep_env::timeout(DEADLINE, test(FakeCluster::start())).await });
-    assert_eq!(done.unwrap(), Some(()), "the test didn't end within {DEADLINE:?}");
+    assert_eq!(done.unwrap(), Some(()), "the test did not end within {DEADLINE:?}");
 }
 
 /// Starts another mount of the cluster, with its background work.

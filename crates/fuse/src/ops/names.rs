@@ -53,7 +53,7 @@ async fn lookup(fs: &impl FileSystem, directory: InodeId, name: &[u8]) -> Result
     match name {
         b"." => fs.attributes(directory).await,
         b".." => fs.parent(directory).await,
-        // A missing name is an error, which the kernel doesn't cache. Another form of reply would
+        // A missing name is an error, which the kernel does not cache. Another form of reply would
         // let the kernel cache that the name is missing. But programs on several hosts may wait for
         // a file that one of them creates, and notify each other. When such a program then opens
         // the file, it must not see a cached absence.

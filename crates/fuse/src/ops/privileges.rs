@@ -16,8 +16,8 @@ const SET_GROUP_ID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o010;
 
 /// Returns the permissions without the set-user-id and set-group-id bits. `None` means that there
-/// is no bit to clear. As in the kernel, set-group-id stays on a file that its group can't execute,
-/// if the caller is in that group or has CAP_FSETID. Directories keep both bits.
+/// is no bit to clear. As in the kernel, set-group-id stays on a file that its group cannot
+/// execute, if the caller is in that group or has CAP_FSETID. Directories keep both bits.
 pub(super) fn without(attributes: &Attributes, caller: Caller) -> Option<u32> {
     if attributes.kind == FileKind::Directory {
         return None;

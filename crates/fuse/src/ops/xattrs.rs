@@ -10,7 +10,7 @@
 //! - `user.skep.users.SESSION-INODE`: a page of the clients that use a file, behind a position.
 //! - `user.skep.ancestors.INODE`: the ids of the directories above any inode.
 //!
-//! Lists of attributes leave these out, so that programs that copy all attributes of a file don't
+//! Lists of attributes leave these out, so that programs that copy all attributes of a file do not
 //! copy them.
 
 use crate::context::Context;
@@ -74,7 +74,7 @@ fn is_acl(name: &[u8]) -> bool {
 }
 
 /// Refuses names outside of the stored namespaces, like other file systems. The kernel checks the
-/// permission to use each namespace, but it doesn't filter the names that [`list`] returns.
+/// permission to use each namespace, but it does not filter the names that [`list`] returns.
 fn check(name: &[u8]) -> Result<(), Failure> {
     if is_acl(name) {
         return Ok(());
@@ -221,7 +221,7 @@ async fn remove(fs: &impl FileSystem, inode: InodeId, name: &[u8], uid: u32) -> 
     }
     match fs.remove_xattr(inode, name).await {
         Ok(()) => Ok(ReplyBody::Empty),
-        // Removing an access control list that doesn't exist succeeds, as on other file systems.
+        // Removing an access control list that does not exist succeeds, as on other file systems.
         Err(error) if error.code() == ErrorCode::NoAttribute && is_acl(name) => {
             Ok(ReplyBody::Empty)
         }

@@ -20,7 +20,7 @@ record! {
     }
 }
 
-/// The reply to a request that lists a directory. Entries are added until one doesn't fit.
+/// The reply to a request that lists a directory. Entries are added until one does not fit.
 pub(crate) struct Listing<'a> {
     w: Writer,
     max_bytes: usize,
@@ -51,14 +51,14 @@ impl<'a> Listing<'a> {
     }
 
     /// Adds `.` or `..`. Their attributes are left out, since the kernel has them. Returns false if
-    /// the entry doesn't fit.
+    /// the entry does not fit.
     pub(crate) fn push_dot(&mut self, cursor: u64, inode: InodeId) -> bool {
         let name: &[u8] = if cursor == DOT { b"." } else { b".." };
         let kind = FileKind::Directory;
         self.push(cursor, name, &EntryReply { inode, kind, attributes: None })
     }
 
-    /// Adds entries in order until one doesn't fit.
+    /// Adds entries in order until one does not fit.
     pub(crate) fn push_all(&mut self, entries: &DirectoryEntries) {
         for listed in &entries.entries {
             if !self.push(listed.cursor, &listed.name, &listed.entry) {
@@ -67,7 +67,7 @@ impl<'a> Listing<'a> {
         }
     }
 
-    /// Adds an entry. Returns false if the entry doesn't fit.
+    /// Adds an entry. Returns false if the entry does not fit.
     fn push(&mut self, cursor: u64, name: &[u8], reply: &EntryReply) -> bool {
         let prefix = if self.validity.is_some() { ENTRY_OUT_BYTES } else { 0 };
         let unpadded = prefix + DIRENT_BYTES + name.len();

@@ -66,7 +66,7 @@ pub(crate) fn possible_cpus() -> u16 {
 
 /// Whether this process runs as root and may mount without a helper.
 pub(crate) fn is_root() -> bool {
-    // SAFETY: a plain system call that can't fail.
+    // SAFETY: a plain system call that cannot fail.
     unsafe { libc::geteuid() == 0 }
 }
 
@@ -128,7 +128,7 @@ pub(crate) struct MountCall<'a> {
 /// Mounts with `mount(2)`. Returns the descriptor of the device.
 pub(crate) fn mount(call: &MountCall<'_>) -> io::Result<OwnedFd> {
     let fd = open_device()?;
-    // SAFETY: plain system calls that can't fail.
+    // SAFETY: plain system calls that cannot fail.
     let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
     let mut options = format!(
         "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions,max_read={}",
@@ -182,7 +182,7 @@ pub(crate) enum Unmount {
     Abort,
 }
 
-/// Unmounts with `umount2(2)`. Meant for mounts that this process doesn't serve.
+/// Unmounts with `umount2(2)`. Meant for mounts that this process does not serve.
 pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
     let flags = match how {
         Unmount::IfIdle => 0,
@@ -204,7 +204,7 @@ pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
 /// and the thread never ends either.
 pub(crate) fn unmount_by_program(mount_point: &Path, how: Unmount) -> io::Result<()> {
     let mut command = Command::new("umount");
-    // Run no mount helpers (`-i`), and don't resolve the path (`-c`), since that would send
+    // Run no mount helpers (`-i`), and do not resolve the path (`-c`), since that would send
     // requests to the mount.
     command.env("LC_ALL", "C").arg("-i").arg("-c");
     match how {

@@ -1,4 +1,4 @@
-//! Waits for locks: how they end, and that they don't block other requests.
+//! Waits for locks: how they end, and that they do not block other requests.
 
 use crate::harness::wait_until;
 use crate::{Test, mounted};

@@ -339,7 +339,7 @@ fn attributes_are_changed(transport: &str) {
     std::os::unix::fs::chown(&path, Some(7), Some(8)).unwrap();
     let metadata = fs::metadata(&path).unwrap();
     assert_eq!((metadata.uid(), metadata.gid()), (7, 8));
-    assert_eq!(metadata.mode(), 0o100_711, "a new owner doesn't inherit set-user-id");
+    assert_eq!(metadata.mode(), 0o100_711, "a new owner does not inherit set-user-id");
     assert_eq!(metadata.blksize(), 1 << 20);
     let file = File::open(&path).unwrap();
     let before_1970 = std::time::UNIX_EPOCH - std::time::Duration::from_millis(1500);

@@ -149,7 +149,7 @@ impl Story {
     /// Like [`Self::restart`], but sends no event to the new process yet.
     fn kill(&mut self) {
         let scanned = skep_format::log::scan(LOG, Lsn::new(1), &self.log).unwrap();
-        assert_eq!(scanned.end, self.log.len(), "a record can't be read back");
+        assert_eq!(scanned.end, self.log.len(), "a record cannot be read back");
         self.target = open(MemoryEngine::default(), &scanned.records, &self.limits, self.now);
         self.calls.clear();
         self.replies.clear();

@@ -92,7 +92,7 @@ impl Watermarks {
         self.rise();
     }
 
-    /// Records the progress of another member. Ignores a member that isn't a serving one.
+    /// Records the progress of another member. Ignores a member that is not a serving one.
     pub(crate) fn acknowledge(&mut self, member: TargetId, progress: Progress) {
         if let Some(known) = self.others.get_mut(&member) {
             let synced = progress.synced.min(progress.appended);

@@ -141,7 +141,7 @@ mod tests {
             starts.first.remove(number);
         });
         assert!(starts.is_lost(&mark(35, 1)));
-        assert!(!starts.is_lost(&mark(36, 1)), "all later ones are known");
+        assert!(!starts.is_lost(&mark(36, 1)), "the target remembers all later starts");
     }
 
     #[test]

@@ -164,7 +164,7 @@ fn cached_names_are_stale_for_at_most_a_second(mounts: &Mounts) {
         files::remove_file(&here);
         within_a_second("a removal", || !there.exists());
         files::write(&here, "y");
-        assert!(there.exists(), "that there was nothing isn't remembered");
+        assert!(there.exists(), "the mount does not cache the absence of a name");
         files::rename(&here, mounts.one.join("moved"));
         within_a_second("a rename", || !there.exists() && mounts.other.join("moved").exists());
     }
@@ -415,7 +415,7 @@ fn a_name_that_is_replaced_is_never_missing(mounts: &Mounts) {
         }
         is_done.store(true, Ordering::Relaxed);
         for reader in readers {
-            assert!(reader.join().expect("no panic") > 10, "it looked often enough");
+            assert!(reader.join().expect("no panic") > 10, "the reader has read often enough");
         }
     });
 }
@@ -450,7 +450,7 @@ fn names_that_are_exchanged_are_never_missing(mounts: &Mounts) {
         (0..151).for_each(|_| exchange(&mounts.one));
         is_done.store(true, Ordering::Relaxed);
         for reader in readers {
-            assert!(reader.join().expect("no panic") > 10, "it looked often enough");
+            assert!(reader.join().expect("no panic") > 10, "the reader has read often enough");
         }
     });
     // The files were exchanged an odd number of times.

@@ -224,7 +224,7 @@ pub(crate) fn fails_only_where_it_is_known_to(_: &()) {
     let tree =
         tree.expect("`cargo xtask external --only xfstests --tree DIRECTORY` names the tree");
     let tree = tree.canonicalize().expect("the tree is there");
-    assert!(tree.join("ltp/fsstress").exists(), "{} isn't built", tree.display());
+    assert!(tree.join("ltp/fsstress").exists(), "{} is not built", tree.display());
     let seconds = std::env::var("SKEP_XFSTESTS_PATIENCE").ok().and_then(|it| it.parse().ok());
     let patience = Duration::from_secs(seconds.unwrap_or(300));
     let scratch = Scratch::new();

@@ -98,7 +98,7 @@ fn locks_outlive_a_restart_of_metadata((): &()) {
         assert_eq!(Program::on(&there).try_lock(kind, "shared"), "EAGAIN");
         assert!(other.is_waiting());
         holder.unlock(kind);
-        assert_eq!(other.answer(), "ok", "who waited before goes on waiting");
+        assert_eq!(other.answer(), "ok", "the earlier waiter keeps waiting");
         other.unlock(kind);
     }
     drop((holder, other));

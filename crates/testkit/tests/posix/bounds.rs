@@ -266,5 +266,5 @@ fn new_entries_inherit_the_group_of_a_setgid_directory(root: &Path) {
                   os.close(os.open('theirs', os.O_CREAT | os.O_WRONLY, 0o2775))";
     skep_testkit::program::run_in(root, "python3", ["-c", create]);
     assert_eq!(files::metadata(root.join("theirs")).gid(), 77);
-    assert_eq!(mode("theirs") & 0o2000, 0, "its maker isn't in that group");
+    assert_eq!(mode("theirs") & 0o2000, 0, "its maker is not in that group");
 }

@@ -128,10 +128,13 @@ fn waiters_are_woken_in_order_and_their_lock_is_reserved() {
         wait(&mut locks, owner, LockMode::Exclusive, 0..10, NOW);
     }
     wait(&mut locks, 4, LockMode::Shared, 20..30, NOW);
-    assert_eq!(woken(&mut locks, NOW), [(4, true)], "nothing is in the way of this one");
+    assert_eq!(woken(&mut locks, NOW), [(4, true)], "no lock conflicts with this request");
     unlock(&mut locks, 1, 0..10);
     assert_eq!(woken(&mut locks, NOW), [(2, true)]);
-    assert!(!lock(&mut locks, 5, LockMode::Shared, 0..1), "not while another was called for it");
+    assert!(
+        !lock(&mut locks, 5, LockMode::Shared, 0..1),
+        "the lock is reserved for a woken waiter"
+    );
     assert!(set(&mut locks, &request(FILE, 2, Some(LockMode::Exclusive), 0..10), 2));
     unlock(&mut locks, 2, 0..10);
     assert_eq!(woken(&mut locks, NOW), [(3, true)]);

@@ -13,7 +13,7 @@ fn is_tried_again_after_a_pause<R: Request>(story: &mut Story) {
     for _ in 0..10 {
         story.happens(Event::Tick);
     }
-    assert!(story.calls.is_empty(), "it is left alone for a while");
+    assert!(story.calls.is_empty(), "the target sends nothing during the pause");
     story.now += RETRY_PAUSE;
     story.happens(Event::Tick);
     assert_eq!(story.calls.iter().filter(|it| it.1.message == R::ID).count(), 1);

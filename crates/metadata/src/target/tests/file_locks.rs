@@ -62,7 +62,10 @@ fn a_lock_and_the_reply_to_its_request_survive_a_restart() {
     let inode = story.create(1, (0, 1));
     assert!(story.locks(1, (0, 2), exclusive(inode, 5)));
     story.restart();
-    assert!(!story.locks(2, (0, 1), exclusive(inode, 5)), "owners of two sessions are two");
+    assert!(
+        !story.locks(2, (0, 1), exclusive(inode, 5)),
+        "owners of different sessions are different"
+    );
     assert!(story.locks(1, (0, 3), unlocked(exclusive(inode, 5))));
     assert!(story.locks(2, (0, 2), exclusive(inode, 5)));
     // A late copy of the unlock arrives. The copy must not run again and release the lock of
@@ -171,7 +174,7 @@ fn a_deadlock_of_two_sessions_is_refused() {
     let closing = WaitLock { lock: exclusive(a, 5), wait: 2 };
     assert_eq!(story.ask(1, 2, (0, 0), &closing).unwrap_err().code(), ErrorCode::Deadlock);
     assert!(story.locks(2, (0, 2), unlocked(exclusive(b, 5))));
-    assert!(story.woken(3).unwrap(), "the other one goes on");
+    assert!(story.woken(3).unwrap(), "the other wait continues");
 }
 
 #[test]
@@ -182,7 +185,10 @@ fn a_flock_upgrade_that_conflicts_releases_the_lock() {
         LockRequest { kind: LockKind::Flock, mode: Some(LockMode::Shared), ..exclusive(inode, 1) };
     let alone = LockRequest { mode: Some(LockMode::Exclusive), ..shared };
     assert!(story.locks(1, (0, 2), shared) && story.locks(2, (0, 1), shared));
-    assert!(story.locks(1, (0, 3), exclusive(inode, 1)), "locks of fcntl are others");
+    assert!(
+        story.locks(1, (0, 3), exclusive(inode, 1)),
+        "fcntl locks do not conflict with flock locks"
+    );
     assert!(!story.locks(1, (0, 4), alone));
     assert!(story.locks(2, (0, 2), alone));
 }

@@ -111,7 +111,11 @@ fn a_full_disk_serves_reads_and_removals() {
     story.ask(1, 2, (0, 0), &md::KeepAlive { lease_ms: 0 }).unwrap();
     story.ask(1, 2, (0, 0), &md::CloseSession {}).unwrap();
     story.happens(Event::Tick);
-    assert_eq!(story.calls.last().unwrap().1.message, st::RemoveChunks::ID, "its chunk files go");
+    assert_eq!(
+        story.calls.last().unwrap().1.message,
+        st::RemoveChunks::ID,
+        "its chunk files are removed"
+    );
     story.answer::<st::RemoveChunks>(&skep_wire::management::EmptyReply {});
     assert!(story.target.is_idle());
 }

@@ -306,7 +306,7 @@ fn truncation_of_chunk_files_waits_until_both_have_synced() {
     assert_eq!(pair.calls[0].1.message, st::TruncateChunk::ID);
 }
 
-/// After a start, the target's own sync of its log doesn't make the records safe.
+/// After a start, the target's own sync of its log does not make the records safe.
 #[test]
 fn restart_keeps_unconfirmed_records_out_of_the_store() {
     let mut pair = begin_pair();

@@ -55,7 +55,7 @@ fn a_waiting_request_is_dropped_when_a_newer_one_takes_its_slot() {
     assert_eq!(story.replies.len(), 2);
     assert!(story.replies.drain(..).all(|(_, result)| result.is_ok()));
     assert!(story.calls.is_empty(), "the dropped request truncates nothing");
-    assert!(story.ask(1, 1, (0, 4), &newer).is_ok(), "the newer one's answer is remembered");
+    assert!(story.ask(1, 1, (0, 4), &newer).is_ok(), "the newer reply is stored");
 }
 
 /// Before the fix, a power loss took back a change and its version, and the next change got the

@@ -61,17 +61,17 @@ fn an_ended_session_stays_ended_after_a_restart() {
     let opens = |story: &Story| {
         story.target.table.scan(&Key::opens_of(SessionId::new(1)), &[], 9).unwrap().len()
     };
-    assert_eq!(opens(&story), 3, "it dies in the middle of the end");
+    assert_eq!(opens(&story), 3, "the target dies during the clean-up");
     story.kill();
-    assert_eq!(opens(&story), 3, "and of that nothing is lost");
+    assert_eq!(opens(&story), 3, "the restart loses no record");
     let open = md::OpenSession { client: NodeId::new(9), slots: 4 };
     let keep_alive = arrival(1, 1, (0, 0), &md::KeepAlive { lease_ms: 0 });
     let next = story.run(vec![keep_alive, arrival(1, 1, (0, 0), &open)]);
     let answers = story.replies.drain(..).map(|(_, result)| result.unwrap_err().code());
     assert_eq!(answers.collect::<Vec<_>>(), [ErrorCode::StaleSession; 2]);
     story.happen_together(next);
-    assert_eq!(opens(&story), 0, "the end goes on where it was");
-    assert!(!is_stored(&story, 1), "and comes to an end");
+    assert_eq!(opens(&story), 0, "the clean-up continues where it stopped");
+    assert!(!is_stored(&story, 1), "the clean-up completes");
     assert!(is_alive(&mut story, 2));
 }
 
@@ -228,7 +228,7 @@ fn a_shorter_lease_applies_once_the_client_acknowledges_it() {
     assert!(is_open(&story, 1) && is_open(&story, 2), "no client has acknowledged");
     renew(&mut story, given_ms);
     pass(&mut story, given_ms / 2);
-    assert!(is_open(&story, 1), "it may have missed the answer");
+    assert!(is_open(&story, 1), "the client may not have the reply");
     renew(&mut story, 500);
     pass(&mut story, 700);
     assert!(!is_open(&story, 1), "the client has acknowledged");

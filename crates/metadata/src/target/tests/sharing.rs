@@ -257,7 +257,11 @@ fn a_poll_without_notifications_ends_after_its_time_limit() {
     assert_eq!(story.notifications_of(1), Some(Vec::new()));
     story.waits_for_notifications(1, Vec::new());
     story.waits_for_notifications(1, Vec::new());
-    assert_eq!(story.notifications_of(1), Some(Vec::new()), "of two the older is answered");
+    assert_eq!(
+        story.notifications_of(1),
+        Some(Vec::new()),
+        "the target answers the older of two polls"
+    );
     assert_eq!(story.notifications_of(1), None);
     story.send(5, 1, (0, 0), &md::CloseSession {});
     let index = story.replies.iter().position(|(on, _)| *on == poll_of(1)).unwrap();

@@ -23,7 +23,7 @@ fn a_size_recovery_restarts_after_a_truncation() {
     story.answer::<st::StatChunk>(&stat(0));
     story.happens(Event::Tick);
     assert_eq!(story.size(inode), 0);
-    assert!(story.calls.is_empty(), "it is found out");
+    assert!(story.calls.is_empty(), "the target recovers the size");
 }
 
 /// Before the fix, if the second of two writers died during a size recovery, the bytes that it had

@@ -144,7 +144,7 @@ fn reserved_space_is_allocated_and_reads_as_a_hole() {
         assert_eq!(error.code(), ErrorCode::FileTooLarge);
         let all = skep_format::chunk::MAX_CHUNK_FILE_BYTES;
         let error = store.reserve(&key(2), 0..all, u64::MAX, false).await.unwrap_err();
-        assert_eq!(error.code(), ErrorCode::NoSpace, "and it is known before any is taken");
+        assert_eq!(error.code(), ErrorCode::NoSpace, "the store checks before it allocates");
         assert!(!store.stat(&key(2)).unwrap().exists);
     });
 }
@@ -175,6 +175,6 @@ fn copies_between_chunk_files_keep_holes_and_find_damage() {
         let store = open(&dir);
         let source = CopySource { key: &key(2), offset: 0 };
         let error = store.copy(source, to(&key(1), 0), 8192).await.unwrap_err();
-        assert_eq!(error.code(), ErrorCode::Corrupt, "damage isn't copied as if it were data");
+        assert_eq!(error.code(), ErrorCode::Corrupt, "damage is not copied as if it were data");
     });
 }

@@ -88,7 +88,7 @@ fn overwriting_records_a_synced_region_before_changing_it() {
         let store = open(&dir);
         let got = read(&store, key(1), 2 * MIB, 11).await.unwrap();
         assert_eq!(got, [7; 11]);
-        assert!(read(&store, key(1), 0, 10).await.is_err(), "the dirty log doesn't name region 0");
+        assert!(read(&store, key(1), 0, 10).await.is_err(), "the dirty log does not name region 0");
         store.clean().await.unwrap();
         assert_eq!(store.dirty_log.recorded(), []);
         drop(store);
