@@ -15,6 +15,10 @@ use skep_types::{ClusterId, Result};
 /// Initialises a blank directory for a new cluster. Returns the token that nodes need to join the
 /// cluster, and the choice of the addresses in it.
 ///
+/// `given` is a token that exists before the cluster: hosts that start at the same time as
+/// management have it already. The cluster gets its id and its secret. `None` means that both are
+/// random. The addresses in the token are those of `settings` in both cases.
+///
 /// # Errors
 /// - `Configuration` if the directory is not blank.
 /// - `Configuration` if this host has no obvious address for other hosts.
@@ -22,13 +26,16 @@ use skep_types::{ClusterId, Result};
 /// - Errors of the file system.
 ///
 /// The context contains a hint how to fix the problem.
-pub async fn initialise(settings: &ManagementSettings) -> Result<(JoinToken, Advertised)> {
+pub async fn initialise(
+    settings: &ManagementSettings,
+    given: Option<JoinToken>,
+) -> Result<(JoinToken, Advertised)> {
     let path = &settings.node.directory;
-    let mut token = JoinToken {
+    let mut token = given.unwrap_or_else(|| JoinToken {
         cluster: ClusterId::new(skep_env::random_bytes()),
         secrets: Secrets::generate(),
         addresses: vec!["unknown:0".into()],
-    };
+    });
     let directory = NodeDirectory::initialise(path, DirectoryKind::Management, token.clone())?;
     let filled = fill(settings, &mut token).await;
     if filled.is_err() {

@@ -28,8 +28,28 @@ fn cluster() -> (tempfile::TempDir, ManagementSettings, JoinToken) {
     settings.node.directory = directory.path().join("management");
     settings.node.listen = "127.0.0.1:0".into();
     let given = settings.clone();
-    let token = skep_env::block_on(async move { initialise(&given).await.unwrap().0 }).unwrap();
+    let token =
+        skep_env::block_on(async move { initialise(&given, None).await.unwrap().0 }).unwrap();
     (directory, settings, token)
+}
+
+#[test]
+fn new_cluster_has_id_and_secret_of_a_given_token() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut settings = ManagementSettings::default();
+    settings.node.directory = directory.path().join("management");
+    settings.node.listen = "127.0.0.1:0".into();
+    let text = format!("skep1-{}-{}@other:1", "ab".repeat(16), "cd".repeat(32));
+    let given: JoinToken = text.parse().unwrap();
+    let token = given.clone();
+    let path = settings.node.directory.clone();
+    let made =
+        skep_env::block_on(async move { initialise(&settings, Some(token)).await.unwrap().0 })
+            .unwrap();
+    assert_eq!((made.cluster, &made.secret), (given.cluster, &given.secret));
+    assert!(made.addresses[0].starts_with("127.0.0.1:"), "{:?}", made.addresses);
+    let kept = skep_service::directory::read_token(&path.join("join-token")).unwrap();
+    assert_eq!(kept, made);
 }
 
 fn server(kind: NodeKind, uuid: u128) -> RegisterServer {
@@ -412,14 +432,14 @@ fn a_blank_directory_and_one_in_use_are_refused() {
         let running = RunningManagement::start(&settings).await.unwrap();
         let error = RunningManagement::start(&settings).await.map(|_| ()).unwrap_err();
         assert!(error.context().contains("in use"), "{error}");
-        let error = initialise(&settings).await.unwrap_err();
+        let error = initialise(&settings, None).await.unwrap_err();
         assert!(error.context().contains("already"), "{error}");
         // If the address is in use, no half-initialised directory stays behind.
         blank.node.listen = running.listens_on.clone();
-        let error = initialise(&blank).await.unwrap_err();
+        let error = initialise(&blank, None).await.unwrap_err();
         assert!(error.context().contains("another program listens"), "{error}");
         blank.node.listen = "127.0.0.1:0".into();
-        initialise(&blank).await.unwrap();
+        initialise(&blank, None).await.unwrap();
     });
 }
 

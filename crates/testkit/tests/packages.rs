@@ -46,6 +46,7 @@ fn check_installation(host: &PageHost) {
         "/usr/share/doc/skep/examples/mnt-skep.mount",
         "/usr/share/skep/dashboards/grafana/skep-overview.json",
         "/usr/share/skep/dashboards/prometheus/alerts.yml",
+        "/usr/share/skep/deploy/user-data/skep-node.sh",
     ] {
         check(&format!("test -s {file}"));
     }

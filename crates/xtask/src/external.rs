@@ -35,7 +35,8 @@ struct Suite {
     /// Name of the test file, and a filter for its test cases.
     test: &'static str,
     case: &'static str,
-    /// The required programs, each with the Debian package that contains it.
+    /// The required programs, each with the Debian package that contains it, or with a sentence
+    /// how to install it.
     programs: &'static [(&'static str, &'static str)],
     /// The environment variable for the number of operations of each test, and its default here,
     /// which is much larger than in CI.
@@ -104,6 +105,13 @@ const SUITES: &[Suite] = &[
         operations: None, in_ci: false,
     },
     Suite {
+        name: "templates", about: "the linters of AWS and Terraform on the templates in deploy/",
+        test: "external", case: "external::templates",
+        programs: &[("cfn-lint", "pip install cfn-lint"),
+            ("terraform", "download it from releases.hashicorp.com")],
+        operations: None, in_ci: false,
+    },
+    Suite {
         name: "xfstests", about: "the group generic of xfstests, from --tree",
         test: "external", case: "external::xfstests",
         programs: &[("xfs_io", "xfsprogs"), ("chattr", "e2fsprogs"), ("setfacl", "acl"),
@@ -123,6 +131,9 @@ impl Suite {
         let missing = self.programs.iter().filter(|(program, _)| !is_installed(program));
         let (programs, mut packages): (Vec<_>, Vec<_>) = missing.copied().unzip();
         packages.dedup();
+        if packages.iter().any(|it| it.contains(' ')) {
+            return Some(format!("{} not found: {}", programs.join(", "), packages.join("; ")));
+        }
         if !programs.is_empty() {
             let (programs, packages) = (programs.join(", "), packages.join(" "));
             return Some(format!("{programs} not found: run `apt-get install {packages}`"));

@@ -2,6 +2,7 @@
 
 use crate::repository::Outcome;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// The required programs, each with the Debian package that contains it.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -57,6 +58,11 @@ pub(crate) fn check() -> Outcome {
             programs.join(", "),
             packages.join(" ")
         ));
+    }
+    // The templates in `deploy/` are YAML.
+    let yaml = Command::new("python3").args(["-c", "import yaml"]).stderr(Stdio::null()).status();
+    if !yaml.is_ok_and(|status| status.success()) {
+        problems.push("python3 has no module yaml: run `apt-get install python3-yaml`".into());
     }
     if !is_root() {
         problems.push(

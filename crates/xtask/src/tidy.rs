@@ -3,8 +3,8 @@
 //! Each check returns sentences, each with a place and a hint how to fix the problem. [`layers`]
 //! checks dependencies between crates, and [`import_cycles`] imports between the files of a crate.
 //! [`sources`] checks source files, [`documents`] checks documents, and [`glossary`] and
-//! [`language`] check words. [`pauses`] checks the places that may pause and retry, and [`history`]
-//! checks commit subjects.
+//! [`language`] check words. [`pauses`] checks the places that may pause and retry, [`history`] checks
+//! commit subjects, and [`templates`] the templates in `deploy/`.
 
 mod documents;
 mod glossary;
@@ -15,6 +15,7 @@ mod layers;
 mod pauses;
 mod rust_text;
 mod sources;
+mod templates;
 
 use crate::repository::{Outcome, files, read};
 use std::path::PathBuf;
@@ -58,6 +59,7 @@ pub(crate) fn run() -> Outcome {
     problems.extend(documents::check_statements(&files)?);
     problems.extend(documents::check_commands(&files)?);
     problems.extend(documents::check_dependencies()?);
+    problems.extend(templates::check()?);
     if problems.is_empty() { Ok(()) } else { Err(format!("tidy:\n{}", problems.join("\n"))) }
 }
 

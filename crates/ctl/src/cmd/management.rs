@@ -1,6 +1,6 @@
 //! `skep management`: runs the management service.
 
-use super::service::{InitReport, ServiceArgs, Task, log_start, prepare};
+use super::service::{InitReport, ServiceArgs, Task, log_start, prepare, token};
 use crate::help::{Example, examples};
 use crate::output::print;
 use skep_management::ManagementSettings;
@@ -22,9 +22,9 @@ pub(crate) struct ManagementArgs {
 
 pub(crate) fn run(args: &ManagementArgs) -> Result<()> {
     let args = &args.service;
-    if args.token_file.is_some() {
-        let what = "cannot use a token with the management service: it creates a new cluster; \
-                    remove --token-file";
+    if args.token_file.is_some() && !args.init {
+        let what = "cannot use a token without --init: management reads its token from its \
+                    directory; remove --token-file";
         return Err(Error::new(ErrorCode::Configuration, what));
     }
     match prepare::<ManagementSettings>(args, "")? {
@@ -35,8 +35,11 @@ pub(crate) fn run(args: &ManagementArgs) -> Result<()> {
         }
         Task::Initialise(settings) => {
             let directory = settings.node.directory.clone();
+            let given = token(args)?;
             let (token, advertised) =
-                super::block_on(async move { skep_management::initialise(&settings).await })?;
+                super::block_on(
+                    async move { skep_management::initialise(&settings, given).await },
+                )?;
             let made = InitReport {
                 kind: "management",
                 directory: directory.display().to_string(),

@@ -39,7 +39,8 @@ pub(super) struct ServiceArgs {
     #[arg(long)]
     pub(super) init: bool,
     /// With --init: file that holds the token of the cluster to join (`skep cluster token` prints
-    /// it); `-` reads the token from the standard input
+    /// it); `-` reads the token from the standard input. For management: the new cluster gets the
+    /// id and the secret of this token [default: random ones]
     #[arg(long, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
     /// Print the settings in effect and the source of each, and exit
@@ -202,7 +203,7 @@ pub(super) fn log_start(kind: &str, args: &ServiceArgs, node: &NodeSettings) {
 }
 
 /// Returns the token for `--init`. Only a new service needs one.
-fn token(args: &ServiceArgs) -> Result<Option<JoinToken>> {
+pub(super) fn token(args: &ServiceArgs) -> Result<Option<JoinToken>> {
     let Some(file) = &args.token_file else { return Ok(None) };
     if file.as_os_str() != "-" {
         return read_token(file).map(Some);

@@ -88,6 +88,7 @@ impl Tree {
             tree.add_documents(part)?;
         }
         tree.add_directory("dashboards", "usr/share/skep/dashboards")?;
+        tree.add_directory("deploy", "usr/share/skep/deploy")?;
         tree.set_times(epoch)?;
         Ok(tree)
     }

@@ -8,8 +8,17 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Top-level directories. A name that starts with one of them is a path.
-const TOPS: &[&str] =
-    &["crates/", "docs/", "vectors/", "tools/", "fuzz/", "packaging/", ".ci/", ".cargo/"];
+const TOPS: &[&str] = &[
+    "crates/",
+    "docs/",
+    "vectors/",
+    "tools/",
+    "fuzz/",
+    "packaging/",
+    "deploy/",
+    ".ci/",
+    ".cargo/",
+];
 /// Extensions that make a name without a directory the name of a file.
 const ENDINGS: &[&str] = &[".md", ".rs", ".py"];
 
