@@ -4,8 +4,8 @@
 //! A process of management proposes this command first, so its number of starts is its own and
 //! durable. `count` is zero for the first map with this number, and each later map has the next
 //! one. So two maps never share a version, and every map of a process has a higher version than
-//! all maps of its predecessors, although no version is logged. An interrupted or deposed process
-//! publishes only versions below those of its successor.
+//! all maps of its predecessors, although no version is logged. If a process was stopped and goes
+//! on beside its successor, it publishes only versions below those of the successor.
 //!
 //! Does not own the number of starts: it is in [`crate::ClusterState`].
 

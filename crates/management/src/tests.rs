@@ -46,7 +46,7 @@ fn new_cluster_has_id_and_secret_of_a_given_token() {
     let made =
         skep_env::block_on(async move { initialise(&settings, Some(token)).await.unwrap().0 })
             .unwrap();
-    assert_eq!((made.cluster, &made.secret), (given.cluster, &given.secret));
+    assert_eq!((made.cluster, &made.secrets), (given.cluster, &given.secrets));
     assert!(made.addresses[0].starts_with("127.0.0.1:"), "{:?}", made.addresses);
     let kept = skep_service::directory::read_token(&path.join("join-token")).unwrap();
     assert_eq!(kept, made);

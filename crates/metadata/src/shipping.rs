@@ -19,6 +19,22 @@ pub(crate) mod shipper;
 use skep_types::{Lsn, TargetId};
 use skep_wire::log_shipping::{AwaitLogSync, ShipLog};
 
+/// The progress of one member.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// Last record that the member has appended.
+    pub(crate) appended: Lsn,
+    /// Last record that the member has synced.
+    pub(crate) synced: Lsn,
+}
+
+impl Progress {
+    /// Returns the larger value of each field: messages about progress may overtake each other.
+    pub(crate) fn max(self, other: Self) -> Self {
+        Self { appended: self.appended.max(other.appended), synced: self.synced.max(other.synced) }
+    }
+}
+
 /// A request of the primary to another member of its group. The reply to both is
 /// [`skep_wire::log_shipping::LogHeld`].
 #[derive(Debug, Clone)]

@@ -39,7 +39,6 @@ pub use events::{Action, Event};
 pub(crate) use gates::{CheckpointTrigger, PendingReply};
 pub use start::{Start, SyncPolicy};
 pub(crate) use sync_timer::SyncTimer;
-pub(crate) use watermarks::Progress;
 
 use crate::background::Background;
 use crate::engine::Engine;
@@ -166,8 +165,8 @@ impl<E: Engine> MetadataTarget<E> {
         group.is_some_and(|it| it.primary_since == self.shared.primary_since)
     }
 
-    /// Whether so many records wait for another member that the caller must pass on no more
-    /// requests until some of them are safe.
+    /// Returns whether the records that wait for another member have reached their bound. The
+    /// caller then passes on no more requests until some of the records are safe.
     pub fn is_backlogged(&self) -> bool {
         self.shipper.is_full()
     }

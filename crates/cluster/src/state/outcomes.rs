@@ -21,8 +21,8 @@ use std::collections::{HashSet, VecDeque};
 pub(super) struct RecentOutcomes(VecDeque<(RequestId, Outcome)>);
 
 impl RecentOutcomes {
-    /// Returns the outcome of a request that has changed the state. `None` if there is none, or if
-    /// the request has no id.
+    /// Returns the outcome of a request that has changed the state, if it is kept here. Requests
+    /// without an id are not kept.
     pub(super) fn of(&self, id: RequestId) -> Option<&Outcome> {
         // The newest ones first: a repetition follows soon.
         let is_it = |(other, _): &&(RequestId, Outcome)| *other == id;

@@ -13,7 +13,7 @@ fn registration_after_a_lost_reply_gets_the_first_id() {
         let _running = RunningManagement::start(&settings).await.unwrap();
         let identity = Identity {
             cluster: token.cluster,
-            secret: token.secret.clone(),
+            secrets: token.secrets.clone(),
             node: NodeId::default(),
             kind: NodeKind::Client,
         };

@@ -9,12 +9,11 @@
 //! it has the record before the request's first one. From then on several are under way.
 
 use super::record_window::{RecordWindow, record_bytes};
-use super::{MemberMessage, following, preceding};
+use super::{MemberMessage, Progress, following, preceding};
 use crate::limits::{
     AWAIT_LOST_AFTER, MEMBER_PAUSE, SAFE_NOTICE_PAUSE, SHIP_AGAIN_AFTER, SHIP_BYTES, SHIPPED_BYTES,
     SHIPPED_RECORDS, SHIPPED_REQUESTS,
 };
-use crate::target::Progress;
 use skep_types::codec::Bytes;
 use skep_types::{Epoch, Lsn, Result};
 use skep_wire::log_shipping::{AwaitLogSync, LogHeld, ShipLog, ShippedRecord};

@@ -1,5 +1,5 @@
-//! Consecutive records of a log in memory: at the primary those that are not safe yet, at a backup
-//! those that are not in its store yet.
+//! Consecutive records of a log in memory. A primary keeps the records that are not safe yet. A
+//! backup keeps the records that are not in its store yet.
 //!
 //! Does not own the log on disk, and does not decide how long a record stays.
 //!

@@ -13,9 +13,8 @@
 
 use super::member_link::{GroupLog, MemberLink};
 use super::record_window::RecordWindow;
-use super::{MemberMessage, MemberRequest};
+use super::{MemberMessage, MemberRequest, Progress};
 use crate::limits::KEPT_BYTES;
-use crate::target::Progress;
 use skep_format::log::Record;
 use skep_types::{Epoch, Lsn, Result, TargetId};
 use skep_wire::log_shipping::LogHeld;
@@ -35,7 +34,8 @@ pub(crate) struct Shipper {
 }
 
 impl Shipper {
-    /// Creates the shipper of a primary with these records, of which all before are safe.
+    /// Creates the shipper of a primary with these records. All records before the first of them
+    /// are safe.
     pub(crate) fn new(epoch: Epoch, window: RecordWindow) -> Self {
         Self { epoch, window, links: BTreeMap::new(), next_number: 1, keeps_records: true }
     }
@@ -47,8 +47,8 @@ impl Shipper {
         self.links.values_mut().for_each(|link| *link = MemberLink::new(last));
     }
 
-    /// Replaces the other serving members. `has_members` says whether the group has any other
-    /// member, which may serve later.
+    /// Replaces the other serving members. `has_members` is true if the group has any other
+    /// member, also one that does not serve yet.
     pub(crate) fn set_members(&mut self, serving: &[TargetId], has_members: bool) {
         self.keeps_records = has_members;
         self.links.retain(|member, _| serving.contains(member));
@@ -74,7 +74,8 @@ impl Shipper {
         }
     }
 
-    /// Whether so many records wait for a member that the primary must accept no more requests.
+    /// Returns whether the records that wait for a member have reached their bound. The primary
+    /// then accepts no more requests.
     pub(crate) fn is_full(&self) -> bool {
         self.window.bytes() >= KEPT_BYTES
     }

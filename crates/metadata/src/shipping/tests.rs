@@ -3,6 +3,7 @@
 mod backup;
 mod network;
 
+use super::Progress;
 use super::backup::Backup;
 use super::member_link::GroupLog;
 use super::record_window::RecordWindow;
@@ -11,7 +12,7 @@ use super::{MemberMessage, MemberRequest};
 use crate::engine::Engine;
 use crate::engine::memory::MemoryEngine;
 use crate::limits::Limits;
-use crate::target::{Action, Event, Progress, Start, SyncPolicy};
+use crate::target::{Action, Event, Start, SyncPolicy};
 use skep_format::log::Record;
 use skep_format::metadata::{Batch, Key, Mutation};
 use skep_types::codec::{Bytes, Codec};

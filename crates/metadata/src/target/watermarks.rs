@@ -10,6 +10,7 @@
 //!   reached. A member that begins to serve later has every record up to *held* before that. In a
 //!   new epoch, a member reports its progress again; until then its progress counts as zero.
 
+use crate::shipping::Progress;
 use skep_types::{ClusterMap, GroupId, Lsn, MemberState, TargetId};
 use std::collections::BTreeMap;
 
@@ -18,22 +19,6 @@ pub(super) fn other_serving(map: &ClusterMap, group: GroupId, target: TargetId) 
     let members = map.group(group).into_iter().flat_map(|group| &group.members);
     let serving = members.filter(|it| it.state == MemberState::Serving && it.target != target);
     serving.map(|it| it.target).collect()
-}
-
-/// The progress of one member.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Progress {
-    /// Last record that the member has appended.
-    pub(crate) appended: Lsn,
-    /// Last record that the member has synced.
-    pub(crate) synced: Lsn,
-}
-
-impl Progress {
-    /// Returns the larger value of each field: messages about progress may overtake each other.
-    pub(crate) fn max(self, other: Self) -> Self {
-        Self { appended: self.appended.max(other.appended), synced: self.synced.max(other.synced) }
-    }
 }
 
 /// The progress of the group.

@@ -6,8 +6,8 @@
 //! # Crash rule
 //! The removal is durable before the caller appends again. Otherwise a power loss could bring back
 //! old records behind new ones. They would look like damage, since the old ones may name a later
-//! record as synced than the new ones reach. The last segment goes first, so that after a power loss
-//! the segments still follow each other.
+//! record as synced than the new ones reach. The last segment goes first, so that the segments
+//! still follow each other after a power loss.
 
 use super::segments::offset_after;
 use super::{Log, at, open_segment, segment_path};
