@@ -42,13 +42,20 @@ fn main() {
     let registry = Registry::new();
     let labels = vec![("target", "7".to_owned())];
     let table = OperationTable::new(&registry, &catalog::STORAGE, labels, |_| None);
-    let one = Origin { client: Some(1), user: Some(1000), group: Some(100), job: Some(7) };
+    let one = Origin {
+        client: Some(1),
+        user: Some(1000),
+        group: Some(100),
+        job: Some(7),
+        directory: Some(1),
+    };
     measure("record an operation, the same cause each time", |round| {
         table.record(black_box(&completed(round)), &one);
     });
     let other = |causes: u32, round: u32| {
         let cause = Some(round.wrapping_mul(7_919) % causes);
-        Origin { client: cause, user: cause, group: cause, job: cause }
+        let directory = cause.map(u64::from);
+        Origin { client: cause, user: cause, group: cause, job: cause, directory }
     };
     measure("record an operation, 100 causes in turn", |round| {
         table.record(black_box(&completed(round)), &other(100, round));

@@ -27,6 +27,7 @@ mod sessions;
 pub mod settings;
 mod sharing;
 pub mod shipping;
+mod silent_holders;
 pub mod target;
 mod term;
 mod tx;

@@ -7,20 +7,26 @@
 //! two batches counts as `log_sync` if the later batch began with the end of a sync, otherwise as
 //! `others`.
 //!
-//! Does not own the counters (`skep-metrics`) or the requests.
+//! Does not own the counters (`skep-metrics`), the requests, or the clients for which requests wait
+//! ([`crate::silent_holders`]).
 
+use crate::silent_holders::{SilentHolder, SilentHolders};
 use crate::target::{Action, Event};
 use crate::tx::operation::ConnectionId;
 use skep_metrics::{
-    Completed, Counter, Gauge, Histogram, OperationTable, Origin, Registry, SlowOperations, Stage,
-    catalog,
+    Completed, Counter, Gauge, Histogram, OperationTable, Origin, Registry, SlowOperations, Source,
+    Stage, catalog,
 };
 use skep_rpc::Incoming;
 use skep_rpc::origin::cause_of;
-use skep_types::{NodeId, Result, TargetId};
+use skep_types::codec::Codec;
+use skep_types::{InodeId, NodeId, Result, TargetId};
 use skep_wire::Request;
+use skep_wire::file_locks::WaitLock;
 use skep_wire::frame::Header;
 use skep_wire::inline::{ReadInline, WriteInline};
+use skep_wire::metadata as md;
+use skep_wire::sharing::WaitNotifications;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
@@ -30,6 +36,30 @@ use std::time::Duration;
 const WRITE_INLINE_BYTES: usize = 38;
 /// Length of a `ReadInlineReply` without the bytes that were read.
 const READ_INLINE_REPLY_BYTES: usize = 16;
+
+/// Length of an inode id. The body of a request about a directory begins with one.
+const INODE_ID_BYTES: usize = 8;
+/// Time between two updates of the clients for which requests wait.
+const HOLDERS_EVERY: Duration = Duration::from_millis(250);
+
+/// Returns the directory whose entries a request reads or changes. A request that changes two
+/// directories counts for the first of them.
+fn directory_of(message: u16, body: &[u8]) -> Option<u64> {
+    let is_about_directory = matches!(
+        message,
+        md::Lookup::ID
+            | md::Create::ID
+            | md::MakeDirectory::ID
+            | md::MakeSymlink::ID
+            | md::Unlink::ID
+            | md::RemoveDirectory::ID
+            | md::ReadDirectory::ID
+            | md::Rename::ID
+    );
+    // The directory is the first field of each of them.
+    let id = body.get(..INODE_ID_BYTES).filter(|_| is_about_directory)?;
+    InodeId::from_bytes(id).ok().map(InodeId::raw)
+}
 
 /// Identifies a request of a connection: the connection's number and the request's tag.
 type RequestKey = (ConnectionId, u64);
@@ -79,6 +109,7 @@ struct LogFigures {
     bytes: Arc<Counter>,
     records: Arc<Counter>,
     batches: Arc<Counter>,
+    batch_time: Arc<Counter>,
     sync: Arc<Histogram>,
     unsynced: Arc<Gauge>,
     checkpoint: Arc<Histogram>,
@@ -100,6 +131,8 @@ pub(crate) struct Meter {
     checkpointing: i64,
     target: TargetId,
     slow: SlowOperations,
+    holders: Arc<SilentHolders>,
+    holders_shown: Duration,
 }
 
 impl Meter {
@@ -111,11 +144,14 @@ impl Meter {
             bytes: registry.counter(&catalog::LOG_BYTES, &labels),
             records: registry.counter(&catalog::LOG_RECORDS, &labels),
             batches: registry.counter(&catalog::BATCHES, &labels),
+            batch_time: registry.counter(&catalog::BATCH_SECONDS, &labels),
             sync: registry.histogram(&catalog::LOG_SYNC, &labels),
             unsynced: registry.gauge(&catalog::LOG_UNSYNCED, &labels),
             checkpoint: registry.histogram(&catalog::CHECKPOINT, &labels),
             since_checkpoint: registry.gauge(&catalog::SINCE_CHECKPOINT, &labels),
         };
+        let holders = SilentHolders::new(target);
+        registry.add(Arc::clone(&holders) as Arc<dyn Source>);
         Self {
             table: OperationTable::new(registry, &catalog::METADATA, labels, name),
             log,
@@ -127,6 +163,8 @@ impl Meter {
             checkpointing: 0,
             target,
             slow: SlowOperations::default(),
+            holders,
+            holders_shown: Duration::ZERO,
         }
     }
 
@@ -156,7 +194,10 @@ impl Meter {
             _ => 0,
         };
         let arrival = Arrival {
-            origin: cause_of(header, client),
+            origin: Origin {
+                directory: directory_of(header.message, &incoming.body),
+                ..cause_of(header, client)
+            },
             written_bytes: written as u64,
             at: incoming.arrived_at,
             taken_at: None,
@@ -230,6 +271,8 @@ impl Meter {
                 | Action::Truncate { .. } => {}
             }
         }
+        let spent = now.saturating_sub(self.batch.started).as_nanos();
+        self.log.batch_time.add(u64::try_from(spent).unwrap_or(u64::MAX));
         for key in self.batch.taken.drain(..) {
             if let Some(arrival) = self.arrivals.get_mut(&key) {
                 arrival.batch_end = Some(now);
@@ -237,6 +280,19 @@ impl Meter {
         }
         // The batch has taken all requests that had arrived.
         self.show_queues(0);
+    }
+
+    /// Publishes the silent clients for which requests wait, which `found` returns, unless the last
+    /// update is recent.
+    pub(crate) fn show_holders(
+        &mut self,
+        now: Duration,
+        found: impl FnOnce() -> Vec<SilentHolder>,
+    ) {
+        if now.saturating_sub(self.holders_shown) >= HOLDERS_EVERY {
+            self.holders_shown = now;
+            self.holders.set(found());
+        }
     }
 
     fn replied(
@@ -259,6 +315,7 @@ impl Meter {
             is_failed: result.is_err(),
             received_bytes: arrival.written_bytes,
             sent_bytes: sent as u64,
+            is_wait: matches!(request.message, WaitNotifications::ID | WaitLock::ID),
             duration: now.saturating_sub(arrival.at),
             ..Completed::default()
         };

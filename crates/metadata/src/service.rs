@@ -217,6 +217,7 @@ impl Shell {
             shell.marks.after_batch(&target)?;
             free_space.logged(actions.iter().map(Action::logged_bytes).sum());
             shell.meter.borrow_mut().end_batch(&actions, skep_env::now());
+            shell.meter.borrow_mut().show_holders(now, || target.silent_holders());
             shell.carry_out(actions, &mut log, &target)?;
         }
         log.sync()?;

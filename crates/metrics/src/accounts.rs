@@ -1,4 +1,5 @@
-//! Accounts of load: how much each client, user, group and job has caused.
+//! Accounts of load: how much each client, user, group and job has caused, and how much each
+//! directory has received.
 //!
 //! Each table keeps at most [`MAX_ACCOUNTS`] accounts. If a new one appears in a full table, it
 //! replaces the account with the lowest rank, as in the algorithm "space-saving" (Metwally, Agrawal
@@ -13,6 +14,7 @@
 //! has changed. So a reader never mixes two accounts.
 
 use crate::counter::Counter;
+use crate::stage::STAGES;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -39,11 +41,17 @@ pub enum Dimension {
     Group,
     /// By the job to which that program belongs. The id is a number of a job.
     Job,
+    /// By the directory whose entries the request reads or changes. The id is that of the
+    /// directory's inode.
+    Directory,
 }
+
+/// Number of dimensions.
+pub(crate) const DIMENSIONS: usize = Dimension::ALL.len();
 
 impl Dimension {
     /// All dimensions.
-    pub const ALL: [Self; 4] = [Self::Client, Self::User, Self::Group, Self::Job];
+    pub const ALL: [Self; 5] = [Self::Client, Self::User, Self::Group, Self::Job, Self::Directory];
 
     /// Returns the name of the dimension, as in the label `by`.
     pub fn name(self) -> &'static str {
@@ -52,12 +60,13 @@ impl Dimension {
             Self::User => "user",
             Self::Group => "group",
             Self::Job => "job",
+            Self::Directory => "directory",
         }
     }
 }
 
-/// The program that caused a request. `None` means that no program did, such as for the internal
-/// work of a client or a service.
+/// The program that caused a request, and the directory that the request is about. `None` means
+/// that no program did, such as for the internal work of a client or a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Origin {
     /// Node id of the client.
@@ -68,6 +77,8 @@ pub struct Origin {
     pub group: Option<u32>,
     /// Number of the job.
     pub job: Option<u32>,
+    /// Id of the inode of the directory whose entries the request reads or changes.
+    pub directory: Option<u64>,
 }
 
 impl Origin {
@@ -77,6 +88,7 @@ impl Origin {
             Dimension::User => self.user,
             Dimension::Group => self.group,
             Dimension::Job => self.job,
+            Dimension::Directory => return self.directory,
         };
         id.map(u64::from)
     }
@@ -93,13 +105,20 @@ pub struct Load {
     pub written_bytes: u64,
     /// Time from the arrival of the requests to their replies, added up, in nanoseconds.
     pub busy_ns: u64,
+    /// Time in each stage, added up, in nanoseconds. Counted by client only.
+    pub stages_ns: [u64; STAGES],
+}
+
+/// Returns a duration in nanoseconds.
+pub(crate) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Load {
-    /// Returns the load of one operation.
+    /// Returns the load of one operation, without its stages.
     pub fn of_operation(read_bytes: u64, written_bytes: u64, busy: Duration) -> Self {
-        let busy_ns = u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX);
-        Self { operations: 1, read_bytes, written_bytes, busy_ns }
+        let busy_ns = nanoseconds(busy);
+        Self { operations: 1, read_bytes, written_bytes, busy_ns, stages_ns: [0; STAGES] }
     }
 
     fn rank(&self) -> u64 {
@@ -112,6 +131,9 @@ impl Load {
         self.read_bytes += other.read_bytes;
         self.written_bytes += other.written_bytes;
         self.busy_ns = self.busy_ns.wrapping_add(other.busy_ns);
+        for (own, other) in self.stages_ns.iter_mut().zip(other.stages_ns) {
+            *own = own.wrapping_add(other);
+        }
     }
 }
 
@@ -124,6 +146,7 @@ struct Figures {
     read_bytes: Counter,
     written_bytes: Counter,
     busy_ns: Counter,
+    stages_ns: [Counter; STAGES],
 }
 
 impl Figures {
@@ -132,6 +155,11 @@ impl Figures {
         self.read_bytes.add(load.read_bytes);
         self.written_bytes.add(load.written_bytes);
         self.busy_ns.add(load.busy_ns);
+        for (counter, ns) in self.stages_ns.iter().zip(load.stages_ns) {
+            if ns > 0 {
+                counter.add(ns);
+            }
+        }
     }
 
     fn load(&self) -> Load {
@@ -140,6 +168,7 @@ impl Figures {
             read_bytes: self.read_bytes.get(),
             written_bytes: self.written_bytes.get(),
             busy_ns: self.busy_ns.get(),
+            stages_ns: self.stages_ns.each_ref().map(Counter::get),
         }
     }
 
@@ -153,6 +182,9 @@ impl Figures {
         self.read_bytes.add(before.read_bytes.wrapping_neg());
         self.written_bytes.add(before.written_bytes.wrapping_neg());
         self.busy_ns.add(before.busy_ns.wrapping_neg());
+        for (counter, ns) in self.stages_ns.iter().zip(before.stages_ns) {
+            counter.add(ns.wrapping_neg());
+        }
         self.turn.fetch_add(1, Ordering::Release);
         before
     }
@@ -281,7 +313,7 @@ mod tests {
     use super::*;
 
     fn load(operations: u64) -> Load {
-        Load { operations, read_bytes: 10 * operations, written_bytes: 0, busy_ns: 1 }
+        Load { operations, read_bytes: 10 * operations, busy_ns: 1, ..Load::default() }
     }
 
     fn sum(accounts: &[(u64, Load)]) -> Load {
@@ -299,10 +331,8 @@ mod tests {
         }
         let mut read = accounts.published().read();
         read.sort_by_key(|(id, _)| *id);
-        assert_eq!(
-            read[0],
-            (0, Load { operations: 10, read_bytes: 100, written_bytes: 0, busy_ns: 10 })
-        );
+        let ten = Load { operations: 10, read_bytes: 100, busy_ns: 10, ..Load::default() };
+        assert_eq!(read[0], (0, ten));
         assert_eq!(read[1].1.operations, 55);
     }
 

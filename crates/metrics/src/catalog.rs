@@ -11,6 +11,8 @@ use crate::family::OperationFamily;
 const TARGET: &[&str] = &["target"];
 const DEVICE: &[&str] = &["device"];
 const LOAD: &[&str] = &["service", "target", "by", "id"];
+const LOAD_STAGE: &[&str] = &["service", "target", "by", "id", "stage"];
+const HOLDER: &[&str] = &["target", "client"];
 
 /// Declares the metrics of a table of operations.
 ///
@@ -101,8 +103,8 @@ macro_rules! definitions {
 definitions! {
     /// Operations by cause.
     LOAD_OPERATIONS = Definition::counter("skep_load_operations", Unit::Count, LOAD,
-        "Operations by cause: `by` is client, user, group or job, and `id` its number. The id \
-         `other` has all causes that were too light for an account of their own.");
+        "Operations by cause: `by` is client, user, group, job or directory, and `id` its number. \
+         The id `other` has all causes that were too light for an account of their own.");
     /// Bytes read by cause.
     LOAD_READ_BYTES = Definition::counter("skep_load_read_bytes", Unit::Bytes, LOAD,
         "Bytes of file data that were read, by cause.");
@@ -112,6 +114,10 @@ definitions! {
     /// Time by cause.
     LOAD_BUSY_SECONDS = Definition::counter("skep_load_busy_seconds", Unit::Seconds, LOAD,
         "Sum of the times from the arrival of a request to its reply, by cause.");
+    /// Time in each stage by cause.
+    LOAD_STAGE_SECONDS = Definition::counter("skep_load_stage_seconds", Unit::Seconds, LOAD_STAGE,
+        "Sum of the times of requests in each stage, by client. Requests whose purpose is to wait \
+         for an event are left out.");
 
     /// Bytes appended to the log.
     LOG_BYTES = Definition::counter("skep_metadata_log_bytes", Unit::Bytes, TARGET,
@@ -134,6 +140,17 @@ definitions! {
     /// Batches.
     BATCHES = Definition::counter("skep_metadata_batches", Unit::Count, TARGET,
         "Batches in which a metadata target has handled events.");
+    /// Time in batches.
+    BATCH_SECONDS = Definition::counter("skep_metadata_batch_seconds", Unit::Seconds, TARGET,
+        "Time in which the thread of a metadata target has handled batches.");
+    /// Silence of clients that hold locks or opens for which others wait.
+    CLIENT_SILENT = Definition::gauge("skep_metadata_client_silent_seconds", Unit::Seconds, HOLDER,
+        "Time since the last request of a client for which requests of other clients wait. Only \
+         clients that were silent for half of their lease, at most 16.");
+    /// Requests that wait for a silent client.
+    CLIENT_WAITS = Definition::gauge("skep_metadata_waits_for_client", Unit::Count, HOLDER,
+        "Requests of other clients that wait for a lock or an acknowledgement of a client in \
+         `skep_metadata_client_silent_seconds`.");
 
     /// Size of a target's file system.
     TARGET_SIZE = Definition::gauge("skep_target_size_bytes", Unit::Bytes, TARGET,

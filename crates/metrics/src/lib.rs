@@ -1,5 +1,6 @@
 //! The figures that the processes of Skep count about themselves: counters, gauges, latency
-//! histograms, tables of operations, and accounts of load by client, user, group and job.
+//! histograms, tables of operations, and accounts of load by client, user, group, job and
+//! directory.
 //!
 //! Owns the counting, the table of all metrics ([`catalog`]) and their text form ([`text`]). Pure
 //! except for atomic variables: no clock, no I/O, no threads. Callers pass durations. Does not own
@@ -22,6 +23,7 @@ mod operations;
 mod registry;
 mod slow;
 mod snapshot;
+mod stage;
 pub mod text;
 
 pub use accounts::{Accounts, Dimension, LEFT_OUT, Load, MAX_ACCOUNTS, Origin};
@@ -29,7 +31,8 @@ pub use counter::{Counter, Gauge};
 pub use definition::{Definition, Kind, Unit};
 pub use family::OperationFamily;
 pub use histogram::{BUCKETS, Histogram, HistogramValue, upper_bound_ns};
-pub use operations::{Completed, OperationTable, Stage};
+pub use operations::{Completed, OperationTable};
 pub use registry::{Registry, Source};
 pub use slow::{SLOW, SlowOperations};
 pub use snapshot::{Labels, Series, Snapshot, Value};
+pub use stage::{STAGES, Stage};

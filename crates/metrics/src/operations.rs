@@ -5,13 +5,16 @@
 //! histogram for each stage in which an operation spends time. It also keeps the accounts of load
 //! (`accounts`).
 
-use crate::accounts::{Accounts, Dimension, LEFT_OUT, Load, Origin, PublishedAccounts};
+use crate::accounts::{
+    Accounts, DIMENSIONS, Dimension, LEFT_OUT, Load, Origin, PublishedAccounts, nanoseconds,
+};
 use crate::catalog;
 use crate::counter::{Counter, Gauge};
 use crate::family::OperationFamily;
 use crate::histogram::Histogram;
 use crate::registry::{Registry, Source};
 use crate::snapshot::{Labels, Snapshot};
+use crate::stage::{STAGES, Stage};
 use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -19,41 +22,6 @@ use std::time::Duration;
 /// Maximum number of kinds of operations. Numbers of messages and of the kernel's opcodes are
 /// lower; a higher number is counted as the last kind, with the name "other".
 const MAX_OPERATIONS: usize = 128;
-
-/// A stage in which an operation spends a part of its time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    /// The request has arrived and waits for its turn.
-    Waiting,
-    /// The thread works on the operation, or on operations that it handles together with it.
-    Processing,
-    /// The operation waits for a disk, or for another operation on the same bytes.
-    Disk,
-    /// The operation waits until the log is synced.
-    LogSync,
-    /// The operation waits for other services, for locks or for clients.
-    Others,
-    /// The data of the request arrive over the network.
-    Network,
-}
-
-impl Stage {
-    /// All stages, in the order of their numbers.
-    pub const ALL: [Self; 6] =
-        [Self::Waiting, Self::Processing, Self::Disk, Self::LogSync, Self::Others, Self::Network];
-
-    /// Returns the name of the stage, as in the label `stage`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Processing => "processing",
-            Self::Disk => "disk",
-            Self::LogSync => "log_sync",
-            Self::Others => "others",
-            Self::Network => "network",
-        }
-    }
-}
 
 /// A completed operation.
 #[derive(Debug, Clone, Copy, Default)]
@@ -68,8 +36,11 @@ pub struct Completed {
     pub sent_bytes: u64,
     /// Time from the arrival of the request to its reply.
     pub duration: Duration,
+    /// Whether the purpose of the request is to wait for an event. The time of such a request is no
+    /// sign of load, so its stages are not charged to the client.
+    pub is_wait: bool,
     /// Time in each stage, in the order of [`Stage::ALL`]. Stages with zero are not counted.
-    pub stages: [Duration; Stage::ALL.len()],
+    pub stages: [Duration; STAGES],
 }
 
 impl Completed {
@@ -89,7 +60,7 @@ struct Figures {
     received_bytes: Counter,
     sent_bytes: Counter,
     duration: Histogram,
-    stages: [Histogram; Stage::ALL.len()],
+    stages: [Histogram; STAGES],
 }
 
 /// The part of a table that other threads read.
@@ -102,14 +73,14 @@ struct Published {
     queued: Gauge,
     busy: Gauge,
     connections: Gauge,
-    accounts: Option<[Arc<PublishedAccounts>; 4]>,
+    accounts: Option<[Arc<PublishedAccounts>; DIMENSIONS]>,
 }
 
 /// The table of the operations that one thread serves. Only this thread can use the value; other
 /// threads read the figures through the [`Registry`].
 pub struct OperationTable {
     published: Arc<Published>,
-    accounts: Option<RefCell<[Accounts; 4]>>,
+    accounts: Option<RefCell<[Accounts; DIMENSIONS]>>,
 }
 
 impl std::fmt::Debug for OperationTable {
@@ -127,7 +98,7 @@ impl OperationTable {
         labels: Labels,
         name_of: fn(u32) -> Option<String>,
     ) -> Self {
-        let accounts: Option<[Accounts; 4]> = family.has_accounts.then(Default::default);
+        let accounts: Option<[Accounts; DIMENSIONS]> = family.has_accounts.then(Default::default);
         let published = Arc::new(Published {
             family,
             labels,
@@ -161,12 +132,35 @@ impl OperationTable {
         self.charge(completed, origin);
     }
 
+    /// Adds time in a stage to operations of a kind that were counted already, such as the time in
+    /// which the data of a reply leave.
+    pub fn record_later(&self, operation: u32, stage: Stage, duration: Duration, origin: &Origin) {
+        let kind = (operation as usize).min(MAX_OPERATIONS - 1);
+        let figures = self.published.kinds[kind].get_or_init(Box::default);
+        figures.stages[stage as usize].record(duration);
+        let (Some(accounts), Some(client)) = (&self.accounts, origin.id(Dimension::Client)) else {
+            return;
+        };
+        let mut load = Load::default();
+        load.stages_ns[stage as usize] = nanoseconds(duration);
+        let mut accounts = accounts.borrow_mut();
+        for (accounts, dimension) in accounts.iter_mut().zip(Dimension::ALL) {
+            if dimension == Dimension::Client {
+                accounts.record(client, &load);
+            }
+        }
+    }
+
     fn charge(&self, completed: &Completed, origin: &Origin) {
         let Some(accounts) = &self.accounts else { return };
         let Completed { received_bytes, sent_bytes, duration, .. } = *completed;
         let load = Load::of_operation(sent_bytes, received_bytes, duration);
         for (accounts, dimension) in accounts.borrow_mut().iter_mut().zip(Dimension::ALL) {
-            if let Some(id) = origin.id(dimension) {
+            let Some(id) = origin.id(dimension) else { continue };
+            if dimension == Dimension::Client && !completed.is_wait {
+                let stages_ns = completed.stages.map(nanoseconds);
+                accounts.record(id, &Load { stages_ns, ..load });
+            } else {
                 accounts.record(id, &load);
             }
         }
@@ -253,6 +247,11 @@ impl Published {
         for (definition, figure) in figures {
             snapshot.count(definition, labels.clone(), figure);
         }
+        for (stage, ns) in Stage::ALL.iter().zip(load.stages_ns).filter(|(_, ns)| *ns > 0) {
+            let mut labels = labels.clone();
+            labels.push(("stage", stage.name().to_owned()));
+            snapshot.count(&catalog::LOAD_STAGE_SECONDS, labels, ns);
+        }
     }
 }
 
@@ -274,12 +273,33 @@ mod tests {
     }
 
     #[test]
+    fn waits_for_events_are_no_time_of_the_client() {
+        let registry = Registry::new();
+        let labels = vec![("target", "7".to_owned())];
+        let table = OperationTable::new(&registry, &catalog::METADATA, labels, |_| None);
+        let origin = Origin { client: Some(12), ..Origin::default() };
+        for is_wait in [true, false] {
+            let completed = Completed { is_wait, ..Completed::default() };
+            table.record(&completed.with(Stage::Others, Duration::from_micros(7)), &origin);
+        }
+        let of_client = [("by", "client"), ("stage", "others")];
+        let others = value(&registry.snapshot(), "skep_load_stage_seconds", &of_client);
+        assert_eq!(others, Value::Number(7_000));
+    }
+
+    #[test]
     fn operations_are_counted_by_kind_stage_and_cause() {
         let registry = Registry::new();
         let names = |number| (number == 96).then(|| "write_chunk".to_owned());
         let labels = vec![("target", "7".to_owned())];
         let table = OperationTable::new(&registry, &catalog::STORAGE, labels, names);
-        let origin = Origin { client: Some(12), user: Some(1000), group: None, job: Some(77) };
+        let origin = Origin {
+            client: Some(12),
+            user: Some(1000),
+            job: Some(77),
+            directory: Some(5),
+            ..Origin::default()
+        };
         for failed in [false, false, true] {
             let completed = Completed {
                 operation: 96,
@@ -292,6 +312,7 @@ mod tests {
         }
         table.record(&Completed { operation: 5_000, ..Completed::default() }, &Origin::default());
         table.queued().add(3);
+        table.record_later(96, Stage::Network, Duration::from_micros(9), &origin);
         let snapshot = registry.snapshot();
         let write = [("target", "7"), ("operation", "write_chunk")];
         assert_eq!(value(&snapshot, "skep_storage_operations", &write), Value::Number(3));
@@ -314,5 +335,13 @@ mod tests {
             assert_eq!(value(&snapshot, "skep_load_written_bytes", &by), Value::Number(12_288));
             assert_eq!(value(&snapshot, "skep_load_busy_seconds", &by), Value::Number(300_000));
         }
+        let of_client = [("by", "client"), ("id", "12"), ("stage", "disk")];
+        let disk = value(&snapshot, "skep_load_stage_seconds", &of_client);
+        assert_eq!(disk, Value::Number(180_000));
+        let of_client = [("by", "client"), ("id", "12"), ("stage", "network")];
+        let network = value(&snapshot, "skep_load_stage_seconds", &of_client);
+        assert_eq!(network, Value::Number(9_000));
+        let of_directory = [("by", "directory"), ("id", "5")];
+        assert_eq!(value(&snapshot, "skep_load_operations", &of_directory), Value::Number(3));
     }
 }

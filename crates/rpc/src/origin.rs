@@ -54,6 +54,7 @@ pub fn cause_of(header: &Header, client: skep_types::NodeId) -> skep_metrics::Or
         user: header.user.checked_sub(1),
         group: header.user_group.checked_sub(1),
         job: Some(header.job).filter(|job| *job != 0),
+        directory: None,
     }
 }
 
@@ -116,6 +117,7 @@ mod tests {
             user: Some(0),
             group: Some(100),
             job: Some(u32::MAX),
+            directory: None,
         };
         assert_eq!(of(0, 100, u32::MAX), expected);
         let none = skep_metrics::Origin { client: None, ..skep_metrics::Origin::default() };

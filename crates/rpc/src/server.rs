@@ -59,6 +59,7 @@ impl IncomingStream {
             is_sending: Cell::new(false),
             drained: Notify::default(),
             refusals: Cell::new(0),
+            on_data_sent: RefCell::default(),
         });
         (Self { reader: FrameReader::new(stream), peer, outbox: Rc::clone(&outbox) }, outbox)
     }
@@ -116,6 +117,9 @@ fn check_length(header: &Header, bounds: &Bounds) -> Result<()> {
     Err(Error::new(ErrorCode::Protocol, context))
 }
 
+/// A function that gets the time of each send with bulk data.
+type SendObserver = dyn Fn(Duration);
+
 /// The replies to one peer. Replies from one iteration of the event loop are sent together.
 pub struct Outbox {
     stream: TcpStream,
@@ -124,6 +128,7 @@ pub struct Outbox {
     is_sending: Cell<bool>,
     drained: Notify,
     refusals: Cell<u64>,
+    on_data_sent: RefCell<Option<Rc<SendObserver>>>,
 }
 
 impl std::fmt::Debug for Outbox {
@@ -133,6 +138,12 @@ impl std::fmt::Debug for Outbox {
 }
 
 impl Outbox {
+    /// Calls `observer` with the time of each send that had bulk data. On a slow link, this is the
+    /// time in which earlier data left the socket's buffer.
+    pub fn on_data_sent(&self, observer: impl Fn(Duration) + 'static) {
+        *self.on_data_sent.borrow_mut() = Some(Rc::new(observer));
+    }
+
     async fn below_limit(&self) {
         while self.waiting_bytes.get() > MAX_OUTBOX_BYTES {
             self.drained.wait().await;
@@ -197,6 +208,9 @@ impl Outbox {
                     break;
                 }
                 let bytes = outbox.waiting_bytes.get();
+                let has_data = parts.iter().any(|part| matches!(part, MessagePart::Buf(_)));
+                let observer = outbox.on_data_sent.borrow().clone().filter(|_| has_data);
+                let started = observer.as_ref().map(|_| skep_env::now());
                 if outbox.stream.send(parts).await.is_err() {
                     // The task that reads from this connection also sees the end of the stream, and
                     // cleans up.
@@ -204,6 +218,9 @@ impl Outbox {
                     outbox.parts.take();
                     outbox.waiting_bytes.set(0);
                     break;
+                }
+                if let (Some(observer), Some(started)) = (observer, started) {
+                    observer(skep_env::now() - started);
                 }
                 let waiting = outbox.waiting_bytes.get().checked_sub(bytes);
                 outbox.waiting_bytes.set(waiting.expect("only this task subtracts bytes"));

@@ -8,6 +8,7 @@ use skep_metrics::{Completed, OperationTable, Origin, Registry, SlowOperations, 
 use skep_rpc::Incoming;
 use skep_rpc::origin::cause_of;
 use skep_types::{NodeId, TargetId};
+use skep_wire::Request;
 use std::time::Duration;
 
 /// Counts the requests of one target, on the target's thread.
@@ -110,6 +111,14 @@ impl RequestMeter {
             tracing::warn!("target {}: {line}", self.target);
         }
         self.table.record(&completed, &arrival.origin);
+    }
+
+    /// Counts the time in which data of replies were sent to `client`.
+    pub(crate) fn sent(&self, client: NodeId, time: Duration) {
+        let origin = Origin { client: Some(client.raw()), ..Origin::default() };
+        let origin = if client == NodeId::default() { Origin::default() } else { origin };
+        let read = u32::from(skep_wire::storage::ReadChunk::ID);
+        self.table.record_later(read, Stage::Network, time, &origin);
     }
 
     /// Records that a request has ended.

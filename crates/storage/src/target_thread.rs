@@ -125,6 +125,8 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
     let (mut requests, outbox) = IncomingStream::new(TcpStream::from_fd(socket), peer.kind);
     let _closed = CloseAtEnd(Rc::clone(&outbox), Rc::clone(&served));
     served.meter.connections(1);
+    let (client, meter_of) = (peer.node, Rc::clone(&served));
+    outbox.on_data_sent(move |time| meter_of.meter.sent(client, time));
     let own_permits = Semaphore::new(MAX_REQUESTS_PER_CONNECTION);
     loop {
         let own_permit = own_permits.acquire().await;

@@ -16,6 +16,7 @@
 
 mod deadlock;
 
+use crate::limits::WAITERS_EXAMINED;
 use crate::locks::queue::{Queue, Wait, WaitAnswer, WaitState};
 use crate::locks::request::{LockClaim, LockOwnerId};
 use crate::tx::operation::ConnectionId;
@@ -237,6 +238,16 @@ impl FileLocks {
     /// Returns the number of waits in all queues.
     pub(crate) fn wait_count(&self) -> usize {
         self.waits
+    }
+
+    /// Returns the number of waits for locks that a session holds. Examines at most
+    /// [`WAITERS_EXAMINED`] waits.
+    pub(crate) fn waits_for(&self, session: SessionId) -> usize {
+        let all = self.files.values().flat_map(|file| file.queue.iter().map(move |it| (file, it)));
+        let is_for = |(file, wait): &(&File, &Wait)| {
+            file.held_against(&wait.claim).any(|held| held.owner.0 == session)
+        };
+        all.take(WAITERS_EXAMINED).filter(is_for).count()
     }
 
     /// Whether a wait is in the queue of a file.

@@ -121,3 +121,29 @@ fn metered_lengths_equal_encoded_lengths() {
     let reply = ReadInlineReply { truncate_generation: 0, bytes, checksum: 0 };
     assert_eq!(reply.to_bytes().len(), READ_INLINE_REPLY_BYTES + 100);
 }
+
+#[test]
+fn load_of_a_directory_counts_requests_about_its_entries() {
+    let directory = skep_types::InodeId::new(0x0007_0000_0000_0042);
+    let lookup = Lookup { directory, name: Bytes(b"name".to_vec()) };
+    let unlink = skep_wire::metadata::Unlink { directory, name: Bytes(b"name".to_vec()) };
+    for (message, body) in
+        [(Lookup::ID, lookup.to_bytes()), (skep_wire::metadata::Unlink::ID, unlink.to_bytes())]
+    {
+        assert_eq!(directory_of(message, &body), Some(directory.raw()), "message {message}");
+    }
+    let about_file = skep_wire::metadata::GetAttributes::ID;
+    assert_eq!(directory_of(about_file, &lookup.to_bytes()), None);
+    assert_eq!(directory_of(Lookup::ID, &[1, 2]), None, "a request that is too short");
+}
+
+#[test]
+fn time_in_batches_is_the_time_of_the_thread() {
+    let registry = Registry::new();
+    let mut meter = Meter::new(&registry, TargetId::new(3));
+    meter.begin_batch(&[], MS * 10);
+    meter.end_batch(&[], MS * 13);
+    meter.begin_batch(&[], MS * 20);
+    meter.end_batch(&[], MS * 24);
+    assert_eq!(Figures::of(&registry).number("skep_metadata_batch_seconds", "3"), 7_000_000);
+}

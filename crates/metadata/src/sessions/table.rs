@@ -48,6 +48,13 @@ pub(crate) struct Session {
     pub(crate) lease: Duration,
 }
 
+impl Session {
+    /// Returns the client that opened the session.
+    pub(crate) fn client(&self) -> NodeId {
+        self.client
+    }
+}
+
 /// The sessions of a target that have not ended.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {

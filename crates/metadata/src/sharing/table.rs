@@ -127,6 +127,16 @@ impl Sharing {
         self.notifications.contains_key(&inode)
     }
 
+    /// Whether an open of any file waits for acknowledgements.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Returns the number of files whose opens wait for the acknowledgement of a session.
+    pub(crate) fn awaited_from(&self, session: SessionId) -> usize {
+        self.pending.get(&session).map_or(0, BTreeMap::len)
+    }
+
     /// Counts a session as having acknowledged, because the reply to its open marks the file as
     /// shared.
     pub(crate) fn acknowledged_by_open(&mut self, inode: InodeId, session: SessionId) {

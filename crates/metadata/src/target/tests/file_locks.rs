@@ -255,3 +255,29 @@ fn lists_show_opens_locks_and_waits_of_sessions() {
     let rest = story.ask(1, 0, (0, 0), &rest).unwrap();
     assert_eq!((rest.uses.len(), rest.uses[0].inode), (1, a));
 }
+
+#[test]
+fn silent_client_is_listed_while_others_wait_for_its_lock() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    assert!(story.locks(1, (0, 2), exclusive(inode, 5)));
+    story.waits(2, 2, exclusive(inode, 6));
+    let holders = |story: &Story| -> Vec<(Duration, usize)> {
+        let found = story.target.silent_holders();
+        found.into_iter().map(|it| (it.silent, it.waits)).collect()
+    };
+    assert_eq!(holders(&story), [], "it has just set its lock");
+    let lease = Duration::from_millis(u64::from(map().policy.lease_ms));
+    let mut silent = Duration::ZERO;
+    while silent <= lease / 2 {
+        silent += crate::limits::LONGEST_WAIT;
+        story.now += crate::limits::LONGEST_WAIT;
+        story.happens(Event::Tick);
+    }
+    // Session 2 is silent too, but nothing waits for it.
+    let found = holders(&story);
+    let [(since, 1)] = found[..] else { panic!("{found:?}") };
+    assert!(since >= silent && since < lease, "{since:?}");
+    story.send(2, 2, (0, 0), &EndWait { inode, wait: 2 });
+    assert_eq!(holders(&story), [], "nothing waits any more");
+}
