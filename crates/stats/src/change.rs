@@ -104,5 +104,6 @@ fn is_account(series: &StatisticsSeries) -> bool {
 /// Returns a text that identifies the table of an account.
 fn table_of(series: &StatisticsSeries) -> String {
     let label = |name| label(series, name);
-    format!("{} {} {} {}", series.metric, label("service"), label("target"), label("by"))
+    let [service, target, by, stage] = ["service", "target", "by", "stage"].map(label);
+    format!("{} {service} {target} {by} {stage}", series.metric)
 }

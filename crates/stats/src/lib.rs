@@ -2,12 +2,14 @@
 //!
 //! A [`Round`] holds the replies of all services at about one moment. [`rows`] compares two rounds
 //! and adds up the differences by node, target, operation, client, user, group or job. The command
-//! `skep stats` shows the rows, and the monitor stores them.
+//! `skep stats` shows the rows, and the monitor stores them. [`why`] explains where the time of
+//! requests went, and names the causes of slowness.
 //!
 //! Pure: no I/O and no clock. Does not own the requests to the services or the output.
 
 mod change;
 mod row;
+pub mod why;
 
 pub use change::LEFT_OUT;
 pub use row::{By, Row, rows, sum, tables};

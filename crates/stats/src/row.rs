@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// Requests whose purpose is to wait for an event. Their time is no sign of load, so means and
 /// percentiles of nodes and targets leave it out.
-const LONG_POLLS: [&str; 2] = ["wait_notifications", "get_map"];
+pub(crate) const LONG_POLLS: [&str; 2] = ["wait_notifications", "get_map"];
 
 /// The objects that the rows stand for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

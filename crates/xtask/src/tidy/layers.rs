@@ -19,8 +19,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("skep-env", &[]),
     ("skep-rpc", &["skep-wire", "skep-metrics", "skep-env"]),
     ("skep-exporter", &["skep-wire", "skep-metrics", "skep-env", "skep-rpc"]),
-    // Rates of load, from the messages of services.
-    ("skep-stats", &["skep-wire", "skep-metrics"]),
+    // Rates of load and causes of slowness, from the messages of services and the cluster map.
+    ("skep-stats", &["skep-wire", "skep-metrics", "skep-cluster"]),
     ("skep-store", &["skep-format", "skep-env"]),
     ("skep-service", &["skep-wire", "skep-metrics", "skep-env", "skep-rpc", "skep-exporter",
         "skep-store", "skep-format"]),

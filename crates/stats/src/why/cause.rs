@@ -1,0 +1,37 @@
+//! The type of causes, and the limits of the rules that find them (`causes`).
+
+use skep_cluster::problems::Severity;
+
+/// Limits from which on a target is slow. The monitor has settings for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Thresholds {
+    /// A target is slow if its requests take this many times as long as requests to its peers.
+    pub slow_factor: u64,
+    /// Mean time from which a target can be slow. Shorter times differ by chance.
+    pub slow_from_ns: u64,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self { slow_factor: 4, slow_from_ns: 5_000_000 }
+    }
+}
+
+/// A cause of slowness.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cause {
+    /// Name of the rule, such as `target-slow`.
+    pub rule: &'static str,
+    /// How much the cause hurts users.
+    pub severity: Severity,
+    /// The object: `t7` for a target, `n2` for a node, `user 1000`, or a directory.
+    pub object: String,
+    /// The targets whose requests are slow by this cause. Empty for all.
+    pub targets: Vec<u32>,
+    /// The client that is the cause, or that suffers alone.
+    pub client: Option<u32>,
+    /// The object and the fact, with figures.
+    pub what: String,
+    /// The effect until it is repaired, and the way out for an administrator.
+    pub remedy: String,
+}

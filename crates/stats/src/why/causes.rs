@@ -1,0 +1,142 @@
+//! The causes of slowness: disks, logs, links, load of one user or one directory, and clients that
+//! hold others up.
+//!
+//! Each rule needs a fact that only its cause explains, so that a cluster under heavy but even load
+//! has no cause. Pure: no I/O and no clock.
+
+use super::cause::{Cause, Thresholds};
+use super::comparison::{Comparison, log_syncs, of_kind, stage};
+use super::evidence::{Evidence, Holder, TargetEvidence};
+use super::links::slow_links;
+use super::metadata_load::heavy_load;
+use super::names;
+use skep_cluster::problems::Severity;
+use skep_metrics::Stage;
+use skep_types::{ClusterMap, TargetId, TargetKind};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Fewest requests for a judgement of a disk or a log.
+const FEWEST: u64 = 3;
+/// A disk that is slow against a single peer must be slower by this additional factor: one of two
+/// may also be the fast one.
+const ONE_PEER_FACTOR: u64 = 2;
+/// Mean time of a log sync from which a log without peers is slow. Disks that work take less, also
+/// under load.
+const SLOW_ALONE_NS: u64 = 200_000_000;
+
+/// Returns the causes of slowness that the evidence proves.
+pub fn causes(evidence: &Evidence, map: &ClusterMap, thresholds: &Thresholds) -> Vec<Cause> {
+    let storage = of_kind(evidence, map, TargetKind::Storage);
+    let metadata = of_kind(evidence, map, TargetKind::Metadata);
+    let mut found = Vec::new();
+    let mut slow = BTreeSet::new();
+    for id in storage.keys() {
+        let comparison = stage(&storage, *id, Stage::Disk);
+        if let Some(comparison) = comparison.filter(|it| is_slow(it, thresholds)) {
+            slow.insert(*id);
+            found.push(slow_disk(map, *id, &comparison));
+        }
+    }
+    for (id, target) in &metadata {
+        found.extend(slow_log(map, &metadata, (*id, target), thresholds));
+        found.extend(silent_clients(map, *id, target));
+    }
+    // The data of requests also arrive late at a target whose thread waits for its disk.
+    let measured: BTreeMap<_, _> =
+        storage.into_iter().filter(|(id, _)| !slow.contains(id)).collect();
+    found.extend(slow_links(&measured, map));
+    found.extend(heavy_load(&metadata, map));
+    found
+}
+
+fn is_slow(comparison: &Comparison, thresholds: &Thresholds) -> bool {
+    let more = if comparison.peers < 2 { ONE_PEER_FACTOR } else { 1 };
+    let bound = comparison.peers_ns.saturating_mul(thresholds.slow_factor.saturating_mul(more));
+    comparison.requests >= FEWEST
+        && comparison.own_ns >= thresholds.slow_from_ns
+        && comparison.own_ns >= bound
+}
+
+/// Returns the words that compare a target with its peers.
+fn against_peers(comparison: &Comparison) -> String {
+    let (own, peers) = (names::time(comparison.own_ns), names::time(comparison.peers_ns));
+    match comparison.peers {
+        1 => format!("takes {own}, but {peers} at its peer"),
+        _ => format!("takes {own}, but {peers} at its peers"),
+    }
+}
+
+fn slow_disk(map: &ClusterMap, id: u32, comparison: &Comparison) -> Cause {
+    Cause {
+        rule: "target-slow",
+        severity: Severity::Warning,
+        object: TargetId::new(id).to_string(),
+        targets: vec![id],
+        client: None,
+        what: format!("the disk of {} {}", names::target(map, id), against_peers(comparison)),
+        remedy: "every file with a part on it is as slow; `skep bench slow-targets` measures its \
+                 disk; check the disk and the load of its host"
+            .into(),
+    }
+}
+
+fn slow_log(
+    map: &ClusterMap,
+    metadata: &BTreeMap<u32, &TargetEvidence>,
+    (id, target): (u32, &TargetEvidence),
+    thresholds: &Thresholds,
+) -> Option<Cause> {
+    let (count, sum_ns) = target.log_syncs;
+    let mean = sum_ns.checked_div(count)?;
+    let what = match log_syncs(metadata, id) {
+        Some(comparison) if is_slow(&comparison, thresholds) => {
+            format!(
+                "the sync of the log of {} {}",
+                names::target(map, id),
+                against_peers(&comparison)
+            )
+        }
+        Some(_) => return None,
+        None if count >= FEWEST && mean >= SLOW_ALONE_NS => {
+            format!("the sync of the log of {} takes {}", names::target(map, id), names::time(mean))
+        }
+        None => return None,
+    };
+    Some(Cause {
+        rule: "log-sync-slow",
+        severity: Severity::Warning,
+        object: TargetId::new(id).to_string(),
+        targets: vec![id],
+        client: None,
+        what,
+        remedy:
+            "each `fsync` of a name waits for it; check the disk of its log and other programs \
+                 that use this disk"
+                .into(),
+    })
+}
+
+fn silent_clients(map: &ClusterMap, target: u32, evidence: &TargetEvidence) -> Vec<Cause> {
+    let holders = evidence.holders.iter().filter(|(_, holder)| holder.waits > 0);
+    let to_cause = |(client, holder): (&u32, &Holder)| Cause {
+        rule: "client-silent",
+        severity: Severity::Warning,
+        object: skep_types::NodeId::new(*client).to_string(),
+        targets: vec![target],
+        client: Some(*client),
+        what: format!(
+            "{} has sent nothing for {}, and {} of other clients wait for its locks or open files",
+            names::client(map, *client),
+            names::time(holder.silent_ns),
+            match holder.waits {
+                1 => "1 request".to_owned(),
+                waits => format!("{waits} requests"),
+            }
+        ),
+        remedy:
+            "it is evicted after its lease, which releases them; check whether its host or the \
+                 process of its mount is stopped, or evict it now with `skep client evict`"
+                .into(),
+    };
+    holders.map(to_cause).collect()
+}

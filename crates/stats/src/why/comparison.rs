@@ -1,0 +1,89 @@
+//! Comparisons of a target with its peers: other targets of the same kind that handled the same
+//! kinds of requests in the same span.
+//!
+//! A comparison leaves out load that slows all targets alike, such as many writers. Kinds of
+//! requests are compared one by one, since a sync takes longer than a read.
+
+use super::evidence::{Evidence, TargetEvidence, Times};
+use skep_metrics::Stage;
+use skep_types::{ClusterMap, TargetKind};
+use std::collections::BTreeMap;
+
+/// Fewest requests of one kind for which a target counts as a peer.
+const FEWEST_OF_PEER: u64 = 3;
+
+/// Mean times of one target and of its peers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Comparison {
+    /// Mean time of the target's requests.
+    pub(super) own_ns: u64,
+    /// Mean time that the same requests would take at the median of the peers.
+    pub(super) peers_ns: u64,
+    /// Number of requests of the target that were compared.
+    pub(super) requests: u64,
+    /// Largest number of peers for one kind of request.
+    pub(super) peers: usize,
+}
+
+/// Returns the evidence of all targets of one kind.
+pub(super) fn of_kind<'a>(
+    evidence: &'a Evidence,
+    map: &ClusterMap,
+    kind: TargetKind,
+) -> BTreeMap<u32, &'a TargetEvidence> {
+    let targets = map.targets.iter().filter(|target| target.kind == kind);
+    let ids = targets.map(|target| target.id.raw());
+    ids.filter_map(|id| Some((id, evidence.targets.get(&id)?))).collect()
+}
+
+/// Returns the middle value; the upper one of two. `None` for an empty list.
+pub(super) fn median(mut values: Vec<u64>) -> Option<u64> {
+    values.sort_unstable();
+    values.get(values.len() / 2).copied()
+}
+
+/// Compares the time of a target's requests in one stage. `None` means that no peer handled such
+/// requests.
+pub(super) fn stage(
+    targets: &BTreeMap<u32, &TargetEvidence>,
+    id: u32,
+    stage: Stage,
+) -> Option<Comparison> {
+    let (mut own_ns, mut peers_ns, mut requests, mut peers) = (0_u64, 0_u64, 0_u64, 0);
+    let own = targets.get(&id)?;
+    for (kind, times) in own.kinds.iter().filter(|(_, times)| times.of(stage) > 0) {
+        let of_kind = |other: &TargetEvidence| -> Option<u64> {
+            let of_peer: &Times = other.kinds.get(kind)?;
+            let is_peer = of_peer.requests >= FEWEST_OF_PEER;
+            is_peer.then(|| of_peer.of(stage) / of_peer.requests)
+        };
+        let others = targets.iter().filter(|(other, _)| **other != id);
+        let means: Vec<u64> = others.filter_map(|(_, other)| of_kind(other)).collect();
+        let count = means.len();
+        let Some(median) = median(means) else { continue };
+        peers = peers.max(count);
+        own_ns = own_ns.saturating_add(times.of(stage));
+        peers_ns = peers_ns.saturating_add(median.saturating_mul(times.requests));
+        requests = requests.saturating_add(times.requests);
+    }
+    let mean = |sum: u64| sum.checked_div(requests);
+    Some(Comparison { own_ns: mean(own_ns)?, peers_ns: mean(peers_ns)?, requests, peers })
+}
+
+/// Compares the syncs of the log of a metadata target. `None` means that it has synced nothing, or
+/// that it has no peers that did.
+pub(super) fn log_syncs(targets: &BTreeMap<u32, &TargetEvidence>, id: u32) -> Option<Comparison> {
+    let (requests, own_ns) = targets.get(&id)?.log_syncs;
+    let others = targets.iter().filter(|(other, _)| **other != id);
+    let means: Vec<u64> = others
+        .filter(|(_, other)| other.log_syncs.0 >= FEWEST_OF_PEER)
+        .map(|(_, other)| other.log_syncs.1 / other.log_syncs.0)
+        .collect();
+    let peers = means.len();
+    Some(Comparison {
+        own_ns: own_ns.checked_div(requests)?,
+        peers_ns: median(means)?,
+        requests,
+        peers,
+    })
+}

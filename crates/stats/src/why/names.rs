@@ -1,0 +1,56 @@
+//! Names of objects and figures, for people.
+
+use skep_types::text::escape_controls;
+use skep_types::{ClusterMap, NodeId, TargetId, TargetKind};
+
+/// Returns the name of a target with its kind and service. Names come from other hosts, so control
+/// characters are escaped.
+pub(super) fn target(map: &ClusterMap, id: u32) -> String {
+    let Some(target) = map.targets.iter().find(|target| target.id.raw() == id) else {
+        return format!("target {}", TargetId::new(id));
+    };
+    let kind = match target.kind {
+        TargetKind::Metadata => "metadata",
+        TargetKind::Storage => "storage",
+    };
+    let node = node(map, target.node);
+    format!("{kind} target {} on {node}", target.id)
+}
+
+/// Returns the name of a node, or its id if the map does not have it.
+pub(super) fn node(map: &ClusterMap, id: NodeId) -> String {
+    match map.node(id) {
+        Some(node) => escape_controls(&node.name).into_owned(),
+        None => id.to_string(),
+    }
+}
+
+/// Returns the name of a client with its id.
+pub(super) fn client(map: &ClusterMap, id: u32) -> String {
+    let id = NodeId::new(id);
+    match map.node(id) {
+        Some(node) => format!("client {} ({id})", escape_controls(&node.name)),
+        None => format!("client {id}"),
+    }
+}
+
+/// Returns a duration with two digits and its unit.
+pub(super) fn time(ns: u64) -> String {
+    let ns = ns as f64;
+    let with_digits = |value: f64, unit: &str| match value < 9.95 {
+        true => format!("{value:.1} {unit}"),
+        false => format!("{value:.0} {unit}"),
+    };
+    match ns {
+        _ if ns < 1e3 => format!("{ns:.0} ns"),
+        _ if ns < 1e6 => with_digits(ns / 1e3, "us"),
+        _ if ns < 1e9 => with_digits(ns / 1e6, "ms"),
+        _ => with_digits(ns / 1e9, "s"),
+    }
+}
+
+/// Returns a share in percent.
+pub(super) fn percent(part: u64, whole: u64) -> u64 {
+    // Shares are shown without decimal places.
+    (part as f64 / whole.max(1) as f64 * 100.0).round() as u64
+}

@@ -1,0 +1,120 @@
+//! Phases: the shares of the requests' time by target and stage.
+
+use super::comparison::{Comparison, log_syncs, of_kind, stage};
+use super::evidence::{Evidence, Times};
+use super::names;
+use serde::{Deserialize, Serialize};
+use skep_metrics::Stage;
+use skep_types::{ClusterMap, TargetKind};
+
+/// Requests that wait for a lock of a program.
+const WAIT_LOCK: &str = "wait_lock";
+/// Shares below this part of the whole are left out.
+const SMALLEST_SHARE: f64 = 0.01;
+/// Maximum number of phases in a report.
+const MAX_PHASES: usize = 12;
+
+/// A share of the time of requests.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Phase {
+    /// Share of the time of all requests in the scope, between 0 and 1.
+    pub share: f64,
+    /// The target at which the time was spent.
+    pub target: u32,
+    /// Name of the stage, as in the metrics; `lock` for locks of programs.
+    pub stage: String,
+    /// The phase in words.
+    pub what: String,
+    /// Time of all requests in this phase.
+    pub seconds: f64,
+    /// Mean time of a request in this phase, or of a sync of the log, in milliseconds.
+    pub each_ms: f64,
+    /// The same time at the median of the target's peers. `None` means that no peer handled such
+    /// requests.
+    pub peers_ms: Option<f64>,
+}
+
+/// Returns the words for a stage, with the name of the target.
+fn words(what: Stage, kind: TargetKind, target: &str) -> String {
+    match (what, kind) {
+        (Stage::Waiting, _) => format!("in the queue of {target}"),
+        (Stage::Processing, _) => format!("in the thread of {target}"),
+        (Stage::Disk, _) => format!("waiting for the disk of {target}"),
+        (Stage::LogSync, _) => format!("waiting for the log sync of {target}"),
+        (Stage::Others, TargetKind::Metadata) => {
+            format!("waiting for other targets, clients or transactions, at {target}")
+        }
+        (Stage::Others, TargetKind::Storage) => format!("waiting for others, at {target}"),
+        (Stage::Network, _) => format!("data on their way to or from {target}"),
+    }
+}
+
+/// Returns the phases of the requests at `targets`, the longest first, and their sum. With a
+/// client, only its requests count.
+pub(super) fn phases(
+    evidence: &Evidence,
+    map: &ClusterMap,
+    targets: Option<&[u32]>,
+    client: Option<u32>,
+) -> (Vec<Phase>, Times) {
+    let mut all = Times::default();
+    let mut found = Vec::new();
+    for kind in [TargetKind::Metadata, TargetKind::Storage] {
+        let of_kind = of_kind(evidence, map, kind);
+        let chosen =
+            of_kind.iter().filter(|(id, _)| targets.is_none_or(|targets| targets.contains(id)));
+        for (id, target) in chosen {
+            let times = match client {
+                Some(client) => target.clients.get(&client.to_string()).map(|it| it.times.clone()),
+                None => Some(target.all()),
+            };
+            let mut times = times.unwrap_or_default();
+            all.add(&times);
+            let name = names::target(map, *id);
+            if client.is_none()
+                && let Some(locks) = target.kinds.get(WAIT_LOCK)
+            {
+                let ns = locks.of(Stage::Others);
+                times.stages_ns[Stage::Others as usize] -= ns;
+                let what = format!("waiting for locks that other programs hold, at {name}");
+                found.push(phase(*id, "lock", what, (ns, locks.requests), None));
+            }
+            for what in Stage::ALL {
+                let compared = match what {
+                    Stage::LogSync => log_syncs(&of_kind, *id),
+                    _ => stage(&of_kind, *id, what),
+                };
+                let words = words(what, kind, &name);
+                let measured = (times.of(what), times.requests);
+                found.push(phase(*id, what.name(), words, measured, compared));
+            }
+        }
+    }
+    let whole = all.stages_ns.iter().fold(0_u64, |sum, ns| sum.saturating_add(*ns));
+    for phase in &mut found {
+        phase.share = phase.seconds * 1e9 / whole.max(1) as f64;
+    }
+    found.retain(|phase| phase.share >= SMALLEST_SHARE);
+    found.sort_by(|a, b| b.share.total_cmp(&a.share));
+    found.truncate(MAX_PHASES);
+    (found, all)
+}
+
+fn phase(
+    target: u32,
+    stage: &str,
+    what: String,
+    (ns, requests): (u64, u64),
+    compared: Option<Comparison>,
+) -> Phase {
+    let ms = |ns: u64| ns as f64 / 1e6;
+    Phase {
+        share: 0.0,
+        target,
+        stage: stage.to_owned(),
+        what,
+        seconds: ns as f64 / 1e9,
+        each_ms: ms(compared.map_or(ns.checked_div(requests).unwrap_or(0), |it| it.own_ns)),
+        peers_ms: compared.map(|it| ms(it.peers_ns)),
+    }
+}

@@ -1,0 +1,342 @@
+//! Tests of the rules with evidence that the test makes: each cause is found, and no other.
+
+use super::*;
+use skep_cluster::problems::Severity;
+use skep_metrics::Stage;
+use skep_types::map::{Capacity, CapacityPool, Condition, Consistency, Reachability, TargetHealth};
+use skep_types::{ClusterId, ClusterMap, Node, NodeId, NodeKind, Target, TargetId, TargetKind};
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;
+const MIB: u64 = 1 << 20;
+
+fn node(id: u32, kind: NodeKind, name: &str) -> Node {
+    Node {
+        id: NodeId::new(id),
+        kind,
+        name: name.into(),
+        addresses: Vec::new(),
+        domain: String::new(),
+        reachability: Reachability::Online,
+        version: String::new(),
+    }
+}
+
+fn target(id: u32, kind: TargetKind, node: u32) -> Target {
+    Target {
+        id: TargetId::new(id),
+        kind,
+        node: NodeId::new(node),
+        path: "/d".into(),
+        reachability: Reachability::Online,
+        consistency: Consistency::Good,
+        health: TargetHealth::default(),
+        capacity: Capacity::default(),
+        capacity_pool: CapacityPool::Normal,
+    }
+}
+
+/// Returns a map with metadata targets 1 and 2, and storage targets 3 to 6 on two servers.
+fn map() -> ClusterMap {
+    let mut map = ClusterMap::empty(ClusterId::default());
+    map.formatted = true;
+    map.nodes = vec![
+        node(1, NodeKind::Metadata, "metadata-1"),
+        node(2, NodeKind::Metadata, "metadata-2"),
+        node(3, NodeKind::Storage, "storage-1"),
+        node(4, NodeKind::Storage, "storage-2"),
+        node(8, NodeKind::Client, "host-a:/mnt"),
+        node(9, NodeKind::Client, "host-b:/mnt"),
+    ];
+    map.targets = vec![
+        target(1, TargetKind::Metadata, 1),
+        target(2, TargetKind::Metadata, 2),
+        target(3, TargetKind::Storage, 3),
+        target(4, TargetKind::Storage, 3),
+        target(5, TargetKind::Storage, 4),
+        target(6, TargetKind::Storage, 4),
+    ];
+    map
+}
+
+fn times(requests: u64, stage: Stage, each_ns: u64) -> Times {
+    let mut times = Times { requests, ..Times::default() };
+    times.stages_ns[stage as usize] = requests * each_ns;
+    times
+}
+
+/// Returns evidence of ten seconds in which nothing is slow.
+fn healthy() -> Evidence {
+    let mut evidence = Evidence { span_ns: 10 * SECOND, ..Evidence::default() };
+    for id in 1..=6 {
+        let target = evidence.targets.entry(id).or_default();
+        target.span_ns = 10 * SECOND;
+        if id <= 2 {
+            target.kinds.insert("lookup".into(), times(3_000, Stage::Processing, 10_000));
+            target.batch_ns = SECOND;
+            target.log_syncs = (100, 100 * MS);
+            target.users = [("1001".into(), 1_000), ("1002".into(), 1_000)].into();
+            target.directories = [("77".into(), 2_000), ("78".into(), 300)].into();
+        } else {
+            target.kinds.insert("write_chunk".into(), times(100, Stage::Disk, MS));
+            target.kinds.insert("sync_chunk".into(), times(10, Stage::Disk, 8 * MS));
+            for client in ["8", "9"] {
+                let times = times(100, Stage::Network, 2 * MS);
+                target.clients.insert(client.into(), Link { times, data_bytes: 100 * MIB });
+            }
+        }
+    }
+    evidence
+}
+
+fn found(evidence: &Evidence) -> Vec<(&'static str, String)> {
+    let found = causes(evidence, &map(), &Thresholds::default());
+    found.into_iter().map(|cause| (cause.rule, cause.object)).collect()
+}
+
+fn change(evidence: &mut Evidence, target: u32) -> &mut TargetEvidence {
+    evidence.targets.get_mut(&target).expect("a target of the map")
+}
+
+#[test]
+fn a_healthy_cluster_has_no_cause() {
+    assert_eq!(found(&healthy()), []);
+    // Twice as slow as its peers is a matter of chance.
+    let mut uneven = healthy();
+    change(&mut uneven, 4).kinds.insert("write_chunk".into(), times(100, Stage::Disk, 2 * MS));
+    assert_eq!(found(&uneven), []);
+    // If all are slow alike, the load is the reason.
+    let mut loaded = healthy();
+    for id in 3..=6 {
+        change(&mut loaded, id)
+            .kinds
+            .insert("write_chunk".into(), times(100, Stage::Disk, 90 * MS));
+    }
+    assert_eq!(found(&loaded), []);
+}
+
+#[test]
+fn slow_disk_is_named_with_the_time_of_its_peers() {
+    let mut evidence = healthy();
+    change(&mut evidence, 5).kinds.insert("write_chunk".into(), times(50, Stage::Disk, 40 * MS));
+    // Data arrive late at a target whose thread waits for its disk.
+    change(&mut evidence, 5).clients.get_mut("8").unwrap().times.stages_ns =
+        times(100, Stage::Network, 300 * MS).stages_ns;
+    let causes = causes(&evidence, &map(), &Thresholds::default());
+    let [cause] = &causes[..] else { panic!("{causes:?}") };
+    assert_eq!((cause.rule, cause.object.as_str()), ("target-slow", "t5"));
+    assert_eq!(cause.severity, Severity::Warning);
+    let words = "storage target t5 on storage-2 takes 35 ms, but 2.2 ms at its peers";
+    assert!(cause.what.contains(words), "{}", cause.what);
+}
+
+#[test]
+fn kinds_of_requests_are_compared_one_by_one() {
+    // Target 6 gets many slow syncs, and its peers mostly fast writes.
+    let mut evidence = healthy();
+    change(&mut evidence, 6).kinds.insert("sync_chunk".into(), times(500, Stage::Disk, 8 * MS));
+    assert_eq!(found(&evidence), []);
+}
+
+#[test]
+fn slow_log_is_named_against_its_peer_or_alone() {
+    let mut evidence = healthy();
+    change(&mut evidence, 2).log_syncs = (50, 50 * 30 * MS);
+    assert_eq!(found(&evidence), [("log-sync-slow", "t2".to_owned())]);
+    change(&mut evidence, 1).log_syncs = (0, 0);
+    assert_eq!(found(&evidence), [], "30 ms without a peer");
+    change(&mut evidence, 2).log_syncs = (5, 5 * 300 * MS);
+    assert_eq!(found(&evidence), [("log-sync-slow", "t2".to_owned())]);
+}
+
+fn set_link(evidence: &mut Evidence, targets: &[u32], client: &str, mib: u64, ms_per_mib: u64) {
+    for id in targets {
+        let times = times(mib, Stage::Network, ms_per_mib * MS);
+        let link = Link { times, data_bytes: mib * MIB };
+        change(evidence, *id).clients.insert(client.into(), link);
+    }
+}
+
+#[test]
+fn slow_link_of_a_client_or_of_a_server_is_named() {
+    let mut of_client = healthy();
+    set_link(&mut of_client, &[3, 4, 5, 6], "9", 5, 400);
+    assert_eq!(found(&of_client), [("link-slow", "n9".to_owned())]);
+    let mut of_server = healthy();
+    for client in ["8", "9"] {
+        set_link(&mut of_server, &[5, 6], client, 5, 400);
+    }
+    assert_eq!(found(&of_server), [("link-slow", "n4".to_owned())]);
+}
+
+#[test]
+fn busy_link_is_not_slow() {
+    // One client fills a link of 1 Gbit/s, the other one hardly writes.
+    let mut evidence = healthy();
+    set_link(&mut evidence, &[3, 4, 5, 6], "8", 300, 35);
+    set_link(&mut evidence, &[3, 4, 5, 6], "9", 1, 2);
+    assert_eq!(found(&evidence), []);
+    // Without another client, only the rate counts.
+    for id in 3..=6 {
+        change(&mut evidence, id).clients.remove("9");
+    }
+    assert_eq!(found(&evidence), []);
+    set_link(&mut evidence, &[3, 4, 5, 6], "8", 5, 400);
+    assert_eq!(found(&evidence), [("link-slow", "n8".to_owned())]);
+}
+
+#[test]
+fn one_users_requests_or_one_directory_are_named_not_both() {
+    let mut storm = healthy();
+    let busy = change(&mut storm, 1);
+    busy.batch_ns = 8 * SECOND;
+    busy.kinds.insert("lookup".into(), times(30_000, Stage::Waiting, MS));
+    busy.users = [("1001".into(), 28_000), ("1002".into(), 1_000)].into();
+    busy.directories = [("77".into(), 29_000)].into();
+    assert_eq!(found(&storm), [("user-storm", "user 1001".to_owned())]);
+    let busy = change(&mut storm, 1);
+    busy.users = [("1001".into(), 14_000), ("1002".into(), 14_000)].into();
+    assert_eq!(found(&storm), [("directory-hot", "directory 77".to_owned())]);
+    change(&mut storm, 1).directories = [("77".into(), 9_000), ("78".into(), 8_000)].into();
+    assert_eq!(found(&storm), [], "even load");
+    let idle = change(&mut storm, 1);
+    idle.users = [("1001".into(), 28_000)].into();
+    idle.batch_ns = SECOND;
+    assert_eq!(found(&storm), [], "a thread that idles makes no request wait");
+}
+
+#[test]
+fn silent_client_is_named_while_others_wait_for_it() {
+    let mut evidence = healthy();
+    let holder = Holder { silent_ns: 3 * SECOND, waits: 2 };
+    change(&mut evidence, 1).holders.insert(9, holder);
+    let causes = causes(&evidence, &map(), &Thresholds::default());
+    let [cause] = &causes[..] else { panic!("{causes:?}") };
+    assert_eq!((cause.rule, cause.client), ("client-silent", Some(9)));
+    let words = "client host-b:/mnt (n9) has sent nothing for 3.0 s, and 2 requests";
+    assert!(cause.what.starts_with(words), "{}", cause.what);
+    change(&mut evidence, 1).holders.get_mut(&9).unwrap().waits = 0;
+    assert_eq!(found(&evidence), []);
+}
+
+#[test]
+fn report_divides_the_time_and_leaves_out_other_scopes() {
+    let mut evidence = healthy();
+    change(&mut evidence, 5).kinds.insert("write_chunk".into(), times(50, Stage::Disk, 400 * MS));
+    let explain = |scope: &Scope| explain(&evidence, &map(), scope, &Thresholds::default());
+    let rules = |report: &Report| -> Vec<String> {
+        let found = report.findings.iter().filter(|it| it.rule != "target-waits");
+        found.map(|it| it.rule.clone()).collect()
+    };
+    let all = explain(&Scope::default());
+    assert_eq!(all.requests, 2 * 3_000 + 3 * 110 + 60);
+    let first = &all.phases[0];
+    assert_eq!(first.what, "waiting for the disk of storage target t5 on storage-2");
+    assert!(first.share > 0.9, "{first:?}");
+    assert!(first.peers_ms.is_some_and(|ms| (2.1..2.2).contains(&ms)), "{first:?}");
+    let sum: f64 = all.phases.iter().map(|phase| phase.share).sum();
+    assert!((0.9..=1.0001).contains(&sum), "{sum}");
+    assert_eq!(rules(&all), ["target-slow"]);
+    let others = explain(&Scope { targets: Some(vec![1, 3]), client: None });
+    assert_eq!(rules(&others), Vec::<String>::new());
+    assert!(others.phases.iter().all(|phase| [1, 3].contains(&phase.target)));
+    let of_client = explain(&Scope { targets: None, client: Some(8) });
+    assert!(of_client.phases.iter().all(|phase| phase.stage == "network"), "{of_client:?}");
+}
+
+#[test]
+fn problems_of_the_map_are_findings_of_their_targets() {
+    let mut map = map();
+    map.targets[2].capacity_pool = CapacityPool::Emergency;
+    map.targets[3].health = TargetHealth { condition: Condition::Hung, problem: "no reply".into() };
+    let of = |targets| {
+        let scope = Scope { targets, client: None };
+        let report = explain(&healthy(), &map, &scope, &Thresholds::default());
+        let found = report.findings.into_iter().filter(|it| it.rule != "target-waits");
+        found.map(|it| (it.rule, it.object)).collect::<Vec<_>>()
+    };
+    let full = ("target-full".to_owned(), "t3".to_owned());
+    let hung = ("target-hung".to_owned(), "t4".to_owned());
+    assert_eq!(of(None), [full.clone(), hung]);
+    assert_eq!(of(Some(vec![3])), [full]);
+}
+
+#[test]
+fn sums_of_evidence_are_exact_and_bounded() {
+    let mut sum = Evidence::default();
+    for second in 0..20_u64 {
+        let mut evidence = healthy();
+        let target = change(&mut evidence, 3);
+        target.clients.clear();
+        let link = Link { times: times(1, Stage::Network, second + 1), data_bytes: MIB };
+        target.clients.insert(second.to_string(), link);
+        change(&mut evidence, 1).users = [(second.to_string(), second)].into();
+        sum.add(&evidence);
+    }
+    assert_eq!(sum.span_ns, 200 * SECOND);
+    let target = &sum.targets[&3];
+    assert_eq!(target.clients.len(), MAX_NAMED + 1);
+    assert_eq!(target.clients.values().map(|it| it.data_bytes).sum::<u64>(), 20 * MIB);
+    assert!(target.clients.contains_key("19") && !target.clients.contains_key("0"));
+    assert_eq!(sum.targets[&1].users.values().sum::<u64>(), (0..20).sum());
+    assert_eq!(target.kinds["write_chunk"].requests, 2_000);
+}
+
+mod rounds {
+    use super::*;
+    use crate::{Round, ServiceFigures};
+    use skep_wire::node::{Statistics, StatisticsSeries};
+
+    fn series(metric: &str, labels: &[(&str, &str)], value: u64) -> StatisticsSeries {
+        let labels = labels.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+        let value = i64::try_from(value).unwrap();
+        let buckets = Vec::new();
+        StatisticsSeries { metric: metric.into(), labels: labels.collect(), value, buckets }
+    }
+
+    fn round(second: u64, incarnation: u64) -> Round {
+        let write = [("target", "3"), ("operation", "write_chunk")];
+        let disk = [&write[..], &[("stage", "disk")]].concat();
+        let poll = [("target", "3"), ("operation", "wait_notifications"), ("stage", "others")];
+        let account = [("service", "storage"), ("target", "3"), ("by", "client"), ("id", "8")];
+        let network = [&account[..], &[("stage", "network")]].concat();
+        let of_log = series("skep_metadata_log_sync_seconds", &[("target", "1")], second * 10);
+        let silent = [("target", "1"), ("client", "9")];
+        let series = vec![
+            series("skep_storage_operations", &write, second * 5),
+            series("skep_storage_stage_seconds", &disk, second * 100),
+            series("skep_metadata_stage_seconds", &poll, second * SECOND),
+            series("skep_load_operations", &account, second * 4),
+            series("skep_load_written_bytes", &account, second * 4000),
+            series("skep_load_read_bytes", &account, second * 96),
+            series("skep_load_stage_seconds", &network, second * 7),
+            StatisticsSeries { buckets: vec![(3, second)], ..of_log },
+            series("skep_metadata_batch_seconds", &[("target", "1")], second * MS),
+            series("skep_metadata_client_silent_seconds", &silent, 3 * SECOND),
+            series("skep_metadata_waits_for_client", &silent, 2),
+        ];
+        let moment_ns = second * SECOND;
+        let statistics = Statistics { moment_ns, incarnation, page: String::new(), series };
+        vec![ServiceFigures { node: 3, name: "storage-1".into(), statistics }]
+    }
+
+    #[test]
+    fn evidence_has_the_differences_of_two_replies() {
+        let evidence = Evidence::between(&round(10, 1), &round(12, 1));
+        assert_eq!(evidence.span_ns, 2 * SECOND);
+        let storage = &evidence.targets[&3];
+        assert_eq!(storage.all(), times(10, Stage::Disk, 20), "polls are no load");
+        let link = &storage.clients["8"];
+        assert_eq!((link.times.requests, link.data_bytes), (8, 8192));
+        assert_eq!(link.times.of(Stage::Network), 14);
+        let metadata = &evidence.targets[&1];
+        assert_eq!((metadata.log_syncs, metadata.batch_ns), ((2, 20), 2 * MS));
+        assert_eq!(metadata.holders[&9], Holder { silent_ns: 3 * SECOND, waits: 2 });
+    }
+
+    #[test]
+    fn service_that_has_restarted_gives_no_evidence() {
+        assert_eq!(Evidence::between(&round(10, 1), &round(12, 2)), Evidence::default());
+        assert_eq!(Evidence::between(&Round::new(), &round(12, 1)), Evidence::default());
+    }
+}
